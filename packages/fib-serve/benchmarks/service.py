@@ -156,7 +156,7 @@ class Connection:
         if self._writer is None or self._writer.is_closing():
             self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
         assert self._reader is not None
-        head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
         head += f"Content-Length: {len(body)}\r\n\r\n"
         self._writer.write(head.encode() + body)
         lines = (await self._reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
+import attrs
 import httpx
 import pytest
 from fib_serve.database import Database
@@ -18,6 +19,7 @@ from fib_serve.queue.leasing import claim
 from fib_serve.queue.recording import Place, complete, record
 from fib_serve.queue.submission import State
 from fib_serve.settings import Settings
+from fib_serve.users.accounts import local_principal
 from fib_serve.users.roles import Role
 from fib_serve.web import v1
 from sqlalchemy import select, update
@@ -465,6 +467,35 @@ def test_odd_text_in_every_field_is_kept_as_text(
         assert client.get(path + text.replace("\r\n", "%0d%0a"), headers=mine).status_code in (200, 404, 422)
     with database.read() as connection:
         assert connection.execute(select(submissions.c.id)).first() is not None
+
+
+@pytest.mark.parametrize("kind", ["text/plain", "application/x-www-form-urlencoded", ""])
+def test_a_body_of_another_type_is_refused_with_the_remedy(client: Client, token: MakeToken, kind: str) -> None:
+    answer = post(client, token("alice"), json.dumps({"solution": plain_solution()}).encode(), **{"content-type": kind})
+    assert_problem(answer, 422, f"'Content-Type: application/json', sent was {kind or 'none'}")
+
+
+def test_without_tokens_other_sites_are_refused(
+    client: Client, database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service = attrs.evolve(client.app.state.service, local=local_principal(database, settings))
+    monkeypatch.setattr(client.app.state, "service", service)
+    for host in ("localhost:8000", "127.0.0.1:8000", "[::1]:8000", "127.1.2.3", "a.localhost"):
+        assert client.get("/v1/quota", headers={"host": host}).status_code == 200
+        own = {"host": host, "origin": f"http://{host}"}
+        assert client.get("/v1/quota", headers=own).status_code == 200
+    for host in ("evil.example", "localhost.evil.example", "10.0.0.1", "", "[::1", "127.0.0.1@evil.example:80"):
+        assert_problem(client.get("/v1/quota", headers={"host": host}), 403, "must be localhost or a loopback address")
+    other = {"host": "127.0.0.1:8000", "origin": "https://evil.example"}
+    assert_problem(client.post("/shutdown", headers=other), 403, "sent by another site")
+    assert client.get("/health", headers=other).status_code == 200
+
+
+def test_static_files_are_whole(client: Client) -> None:
+    ranges = "bytes=" + ",".join(f"{index}-{index}" for index in range(3000))
+    for header in (ranges, "bytes=5-1", "x"):
+        answer = client.get("/static/style.css", headers={"range": header})
+        assert (answer.status_code, answer.text) == (200, client.get("/static/style.css").text)
 
 
 def test_large_and_compressed_bodies_are_refused(make_client: Callable[..., Client], token: MakeToken) -> None:

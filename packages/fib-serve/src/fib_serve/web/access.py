@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import ipaddress
 import time
 from collections.abc import Awaitable, Callable
 from typing import Annotated, TypeAlias
+from urllib.parse import urlsplit
 
 import attrs
 from fastapi import Depends, Request
@@ -12,7 +14,7 @@ from limits import RateLimitItemPerSecond
 from limits.storage import MemoryStorage
 from limits.strategies import FixedWindowRateLimiter
 
-from ..errors import TooMany, Unauthorized
+from ..errors import Forbidden, TooMany, Unauthorized
 from ..users.accounts import authenticate
 from ..users.roles import Principal, Role
 from .state import Service, service_of
@@ -64,11 +66,13 @@ def find_principal(request: Request) -> Principal | None:
     """The user of a request; None without a token.
 
     Raises:
+        Forbidden: There are no tokens, and a browser sent it for another site.
         Unauthorized: The token is not valid.
         TooMany: The user, or the address, makes too many requests.
     """
     service = service_of(request)
     if service.local is not None:
+        _check_site(request)
         return service.local
     token = _token_of(request)
     if token is None:
@@ -104,6 +108,39 @@ async def _viewer(request: Request) -> Principal | None:
     if principal is None and not service_of(request).settings.has_public_pages:
         raise Unauthorized("a token is needed: send 'Authorization: Bearer TOKEN', or log in at /login")
     return principal
+
+
+def check_origin(request: Request) -> None:
+    """Refuse a request that a browser sends for a page of another site.
+
+    Raises:
+        Forbidden: It names another origin.
+    """
+    origin = request.headers.get("origin")
+    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
+        raise Forbidden("the request was sent by another site")
+
+
+def _check_site(request: Request) -> None:
+    """Refuse requests of other sites where no token tells them apart from those of this machine.
+
+    A site can point its own name at this machine (DNS rebinding); then only the header Host has that name.
+
+    Raises:
+        Forbidden: It names another origin, or a host that is not this machine.
+    """
+    check_origin(request)
+    host = request.headers.get("host", "")
+    if not _is_loopback(host):
+        raise Forbidden(f"without tokens the host must be localhost or a loopback address, not {host[:100]!r}")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or name.endswith(".localhost") or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
 
 
 def _token_of(request: Request) -> str | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Annotated, Any
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs
 
 import attrs
 from fastapi import APIRouter, FastAPI, Query, Request
@@ -12,10 +12,9 @@ from fib_schema import Trace, parse_json
 from sqlalchemy import Connection
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse, Response
-from starlette.staticfiles import StaticFiles
 
 from ..database.tables import LARGEST_ID
-from ..errors import Forbidden, NotFound
+from ..errors import NotFound
 from ..identifiers import iso_time, now
 from ..queue.reading import (
     Filter,
@@ -33,10 +32,11 @@ from ..queue.reading import (
 from ..queue.submission import State
 from ..users.accounts import find_user
 from ..users.roles import Principal
-from .access import COOKIE, OfService, Viewer
+from .access import COOKIE, OfService, Viewer, check_origin
 from .bodies import view_of
 from .rendering import chart_of, highlighted, make_environment, workload_row
 from .state import Service, service_of
+from .static_files import WholeFiles
 
 router = APIRouter(include_in_schema=False)
 _TEMPLATES = make_environment()
@@ -50,7 +50,7 @@ _Cursor = Annotated[int | None, Query(ge=1, le=LARGEST_ID)]
 def add_pages(app: FastAPI) -> None:
     """Add the pages, their files, and the page for errors."""
     app.include_router(router)
-    app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"))
+    app.mount("/static", WholeFiles(directory=Path(__file__).parent / "static"))
     app.state.error_page = error_page
     app.state.logged_in_page = lambda request: _page(request, None, "logged_in.html", "Logged in")
 
@@ -242,7 +242,7 @@ async def login_form(request: Request, next: str = "/leaderboard") -> Response:
 @router.post("/login")
 async def login(request: Request) -> Response:
     """Check a token and keep it in a cookie, which scripts cannot read and other sites cannot send."""
-    _check_origin(request)
+    check_origin(request)
     form = parse_qs((await request.body()).decode(errors="replace"), max_num_fields=5)
     token, target = form.get("token", [""])[0].strip(), _local(form.get("next", [""])[0])
     service, address = service_of(request), request.client.host if request.client is not None else ""
@@ -258,17 +258,10 @@ async def login(request: Request) -> Response:
 @router.post("/logout")
 async def logout(request: Request) -> Response:
     """Forget the token."""
-    _check_origin(request)
+    check_origin(request)
     answer = RedirectResponse("/login", 303)
     answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
     return answer
-
-
-def _check_origin(request: Request) -> None:
-    """Reject forms of other sites."""
-    origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
-        raise Forbidden("the form was sent by another site")
 
 
 def _local(path: str) -> str:
