@@ -40,7 +40,7 @@ def interval(values: Sequence[float]) -> Estimate:
 
 
 def ratio(rounds: Iterable[tuple[Sequence[float], Sequence[float]]]) -> Estimate:
-    """How many times as large an arm's values are as plain's, with a 95 % interval.
+    """The ratio of an arm's values to plain's, with a 95 % interval.
 
     Within a round the values of a turn are compared, and the median ratio counts. It is the only value of the round, as
     turns of the same two processes say nothing about other processes.

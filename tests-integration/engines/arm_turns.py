@@ -26,7 +26,7 @@ Key = tuple[int, str, str]
 AGAIN = 75
 """Exit code for "call me again" (EX_TEMPFAIL)."""
 START, TURN, END, END_PROFILED = "start", "turn", "end", "end profiled"
-"""What an engine process is told; it answers each word with a byte when it is done."""
+"""Words that an engine process is told; it answers each with a byte when it is done."""
 _MARGIN = 1.2
 """Factor on the longest round so far that has to fit into the time that is left."""
 

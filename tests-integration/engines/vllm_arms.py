@@ -58,9 +58,10 @@ def write_model(folder: Path, layers: int, heads: int = 32, key_heads: int = 8) 
 
 def engine(out: Path, options: argparse.Namespace) -> None:
     """Start vLLM in this process, generate tokens when told to, and write a record."""
+    first_port = 20_000 + 64 * (os.getpid() % 640)  # engines that start together would find the same free port
     os.environ |= {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1", "VLLM_PLUGINS": "",
-        "VLLM_USE_FLASHINFER_SAMPLER": "0", "TOKENIZERS_PARALLELISM": "false",
+        "VLLM_USE_FLASHINFER_SAMPLER": "0", "TOKENIZERS_PARALLELISM": "false", "VLLM_PORT": str(first_port),
     }  # fmt: skip
     import flashinfer
     import torch
@@ -71,7 +72,6 @@ def engine(out: Path, options: argparse.Namespace) -> None:
     next(words)
     begin = time.perf_counter()
     runtime = _switch_on(options.arm, out)  # after the imports, as vLLM loads plug-ins
-    write_model(out / "model", options.layers)
     llm = vllm.LLM(**_arguments(out, options))
     started = time.perf_counter() - begin
     at_start = _counts(runtime)
@@ -120,7 +120,7 @@ def engine(out: Path, options: argparse.Namespace) -> None:
 
 
 def _arguments(out: Path, options: argparse.Namespace) -> dict[str, Any]:
-    """What vLLM is started with; several engines share a device."""
+    """Arguments of vLLM; several engines share a device."""
     arguments: dict[str, Any] = {
         "model": str(out / "model"), "load_format": "dummy", "skip_tokenizer_init": True, "dtype": "bfloat16",
         "max_model_len": 4096, "max_num_batched_tokens": _REQUESTS * _PROMPT, "enable_prefix_caching": False, "seed": 0,
@@ -136,7 +136,7 @@ def _arguments(out: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _words(options: argparse.Namespace) -> Iterator[str]:
-    """What to do next; asking for the next word says that the last one is done."""
+    """Words that say what to do; asking for the next one says that the last one is done."""
     if options.answers is None:
         yield from (START, *[TURN] * options.turns, END_PROFILED)
         return
@@ -238,6 +238,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--settings", type=json.loads, default={}, help="further arguments of vllm.LLM, as JSON")
     parser.add_argument("--answers", type=int, help=argparse.SUPPRESS)  # a file descriptor
     options = parser.parse_args(arguments)
+    if options.command != "report" and options.answers is None:  # not each process of a measurement
+        write_model(options.out / "model", options.layers)
     if options.command == "measure":
         return measure(options.out, options, shlex.split(options.command_line))
     if options.command == "report":

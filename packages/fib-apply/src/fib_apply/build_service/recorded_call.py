@@ -43,7 +43,7 @@ class RecordedCall:
     size_bytes: int
     """Memory of the copies."""
     sizes: str
-    """What kernels are compiled for; see `sizes_of`."""
+    """The properties that kernels are compiled for; see `sizes_of`."""
 
     @classmethod
     def of(cls, inputs: Sequence[Any]) -> RecordedCall:

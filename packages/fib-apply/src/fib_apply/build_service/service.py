@@ -54,7 +54,7 @@ class _Shared:
     is_building: bool = False
     capture_gate: float = math.inf
     capture_deadline: float = -math.inf
-    """Until when calls wait for their solutions, by `time.monotonic`."""
+    """Reading of `time.monotonic` until which calls wait for their solutions."""
 
 
 class BuildService:

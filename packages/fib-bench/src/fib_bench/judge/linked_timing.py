@@ -154,15 +154,12 @@ class LinkedTimer:
         self._known.compose(calls)
         return calls
 
-    @property
-    def linked_names(self) -> frozenset[str]:
-        """The inputs whose values differ from call to call."""
-        return frozenset() if self._passes is None else self._passes.linked_names
-
     def changed_names(self, prepared: PreparedWorkload) -> frozenset[str]:
         """The inputs that have differed between replays that were compared."""
-        is_moved = self._passes is not None and MOVED in self._verification.distributions
-        return self.linked_names | prepared.moved_integers if is_moved else self.linked_names
+        if self._passes is None:
+            return frozenset()
+        moved = prepared.moved_integers if MOVED in self._verification.distributions else frozenset()
+        return self._passes.linked_names | moved
 
     # -- passes --------------------------------------------------------------------------------------
 
