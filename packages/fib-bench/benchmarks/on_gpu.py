@@ -29,10 +29,12 @@ Sections, chosen with ``--sections``; each obeys ``--budget`` and states how muc
     `evaluate()` of a small function in a warm process, full and quick.
 ``devices``
     The same work on one device and on two.
+``autotuned``
+    Ten autotuned attention kernels in Triton, with nothing compiled and with everything compiled.
 ``steps``
     The judge's own time: calls and milliseconds of each step of an evaluation.
 
-The last six run only where they are asked for.
+The last seven run only where they are asked for.
 """
 
 from __future__ import annotations
@@ -48,6 +50,7 @@ from pathlib import Path
 import attrs
 from cupti_agreement import cupti
 from fib_schema import TraceSet
+from gpu_autotuning import autotuned
 from gpu_further import devices, evaluators, faults, single, throughput
 from gpu_honesty import coverage, exploits, honest
 from gpu_report import Report, where_and_when
@@ -69,6 +72,7 @@ SECTIONS: Mapping[str, Callable[[Bench], None]] = {
     "throughput": throughput,
     "single": single,
     "devices": devices,
+    "autotuned": autotuned,
     "steps": steps,
 }
 _BY_DEFAULT = tuple(SECTIONS)[:8]
