@@ -1,8 +1,9 @@
 """The suite of 137 pairs on a device: four clients of one server, against ``fib-bench run``, as a table in Markdown.
 
 Fused add and rmsnorm in torch, Triton and CUDA, a gemm in torch and Triton, on the workloads that the data set records:
-11 solutions. Both ways run it twice, first with nothing built. ``--device cpu`` tries the script out with small work.
-It ends within `--budget` seconds; the report names what did not fit.
+11 solutions. A server builds each submission anew, so its run compares with ``fib-bench run`` with nothing built, while
+``--runs direct warm`` adds the latter with everything built. ``--device cpu`` tries the script out with small work.
+It ends within `--budget` seconds; a run that is likely not to fit is not begun, and the report names it.
 """
 
 from __future__ import annotations
@@ -42,6 +43,12 @@ SUITE = {
     r"gemm_n128_k2048": ("gemm_torch.py", "gemm_triton.py"),
 }
 CLIENTS = 4
+RUNS = {
+    "direct": ("`fib-bench run`", "nothing"),
+    "server": (f"{CLIENTS} clients of a server", "nothing"),
+    "warm": ("`fib-bench run`", "everything"),
+}
+"""Ways to run the suite, and what was built before."""
 SMALL_WORKLOADS = 2
 """Of each definition on the CPU."""
 
@@ -111,14 +118,14 @@ def settings_of(device: str) -> tuple[str, ...]:
     return () if device.startswith("cuda") else FAST
 
 
-def run_directly(suite: Suite, folder: Path, state: str, concurrency: int | None) -> Run:
-    """The work of ``fib-bench run``."""
+def run_directly(suite: Suite, folder: Path, name: str, concurrency: int | None) -> Run:
+    """The work of ``fib-bench run``; `name` is one of `RUNS`."""
     options = settings_of(suite.device)
     fields = {
-        name.removeprefix("--").replace("-", "_"): float(value) if "." in value else int(value)
-        for name, value in zip(options[::2], options[1::2], strict=True)
+        option.removeprefix("--").replace("-", "_"): float(value) if "." in value else int(value)
+        for option, value in zip(options[::2], options[1::2], strict=True)
     }
-    trace_set = suite.write(folder / f"direct-{len(list(folder.iterdir()))}", with_solutions=True)
+    trace_set = suite.write(folder / name, with_solutions=True)
     begun: list[float] = []
 
     def note(event: Event) -> None:
@@ -131,14 +138,14 @@ def run_directly(suite: Suite, folder: Path, state: str, concurrency: int | None
         result = benchmark.run(observe=note)
     first = begun[0] if begun else begin
     skipped = [str(skip) for skip in result.failures]
-    return _run("`fib-bench run`", state, result.traces, skipped, (begin, first, time.perf_counter()))
+    return _run(*RUNS[name], result.traces, skipped, (begin, first, time.perf_counter()))
 
 
-def run_by_clients(suite: Suite, folder: Path, state: str, concurrency: int | None, services: list[Service]) -> Run:
+def run_by_clients(suite: Suite, folder: Path, concurrency: int | None, services: list[Service]) -> Run:
     """The work of four clients, each with every fourth solution, submitted at once."""
     count = concurrency_of(BenchmarkConfig(concurrency=concurrency), suite.device)
     options = ["--max-running", "1000", "--concurrency", str(count), "--allow-isolation", "0"]
-    root = folder / f"served-{len(list(folder.iterdir()))}"
+    root = folder / "server"
     suite.write(root, with_solutions=False)
     begin = time.perf_counter()
     with Service(root, *options, device=suite.device, settings=settings_of(suite.device)) as service:
@@ -151,7 +158,7 @@ def run_by_clients(suite: Suite, folder: Path, state: str, concurrency: int | No
         end = time.perf_counter()
     traces = [trace for some, _ in found for trace in some]
     problems = [problem for _, some in found for problem in some]
-    return _run(f"{CLIENTS} clients of a server", state, traces, problems, (begin, first, end))
+    return _run(*RUNS["server"], traces, problems, (begin, first, end))
 
 
 def submit_all(address: str, solutions: Sequence[Solution]) -> tuple[list[Trace], list[str]]:
@@ -244,7 +251,10 @@ def main() -> None:
     parser.add_argument("--device", default="cuda:0", help="`cpu` tries the script out with small work")
     parser.add_argument("--budget", type=float, default=205.0, metavar="SECONDS", help="bound on everything")
     parser.add_argument("--concurrency", type=int, metavar="N", help="evaluations in flight; default: by the cores")
+    parser.add_argument("--runs", nargs="+", choices=RUNS, default=["direct", "server"], help="`warm` follows `direct`")
     chosen = parser.parse_args()
+    if "warm" in chosen.runs and "direct" not in chosen.runs[: chosen.runs.index("warm")]:
+        parser.error("--runs: `warm` needs what `direct` has built before it")
     began = time.monotonic()
     suite = Suite.read(TraceSet.from_path(chosen.dataset), chosen.device)
     runs: list[Run] = []
@@ -265,16 +275,26 @@ def main() -> None:
     timer = threading.Timer(chosen.budget, give_up)
     timer.daemon = True
     timer.start()
+    left_out: list[str] = []
     with tempfile.TemporaryDirectory() as temporary:
         folder = Path(temporary)
-        caches = {way: folder / f"cache-{way}" for way in ("direct", "served")}
-        for state in ("nothing", "everything"):
-            os.environ["FIB_CACHE_PATH"] = str(caches["direct"])
-            runs.append(run_directly(suite, folder, state, chosen.concurrency))
-            save()
-            os.environ["FIB_CACHE_PATH"] = str(caches["served"])
-            runs.append(run_by_clients(suite, folder, state, chosen.concurrency, services))
+        for name in chosen.runs:
+            left = chosen.budget - (time.monotonic() - began)
+            expected = max((run.start_seconds + run.seconds for run in runs), default=0.0)  # as long as one before
+            if expected > left:
+                left_out.append(f"{' with '.join(RUNS[name])} built: {left:.0f} of {chosen.budget:.0f} s are left.")
+                continue
+            if name == "server":
+                os.environ["FIB_CACHE_PATH"] = str(folder / "cache-server")
+                runs.append(run_by_clients(suite, folder, chosen.concurrency, services))
+            else:
+                os.environ["FIB_CACHE_PATH"] = str(folder / "cache-direct")
+                runs.append(run_directly(suite, folder, name, chosen.concurrency))
             save(f"{time.monotonic() - began:.0f} s so far.")
+    if left_out:
+        save("\n".join(["Not run:", "", *(f"- {line}" for line in left_out)]))
+    else:
+        save()
     timer.cancel()
     if any(run.passed != suite.pairs for run in runs):
         sys.exit("not every pair has passed")
