@@ -193,6 +193,19 @@ def test_an_output_is_flagged_only_if_it_is_off_in_every_set() -> None:
     assert (watch.flags(), watch.to_extra()) == ([], {"y": {"error": 0.0, "bound": 1e-3}})
 
 
+def test_further_errors_do_not_count_once_each_output_was_within_its_bound() -> None:
+    expected = {"y": torch.ones(4), "z": torch.ones(4)}
+    off = torch.full((4,), 1.1)
+    watch = PrecisionWatch({"y": 1e-3, "z": 1e-3})
+    assert not watch.is_decided
+    watch.record({"y": torch.ones(4), "z": off}, expected)
+    assert not watch.is_decided
+    watch.record({"y": off, "z": torch.ones(4)}, expected)
+    assert watch.is_decided
+    watch.record({"y": off, "z": off}, expected)
+    assert watch.flags() == []
+
+
 GEMM = "def run(x, weight):\n    return x @ weight.t()\n"
 ROUNDED = """
 import torch

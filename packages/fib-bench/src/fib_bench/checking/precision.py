@@ -209,6 +209,11 @@ class PrecisionWatch:
             for name, errors in relative_errors_of_calls(found, expected).items():
                 self._errors.setdefault(name, []).extend(errors)
 
+    @property
+    def is_decided(self) -> bool:
+        """Whether further errors cannot change `flags`: each output had an error within its bound."""
+        return all(min(self._errors.get(name, [math.inf])) <= bound for name, bound in self.bounds.items())
+
     def flags(self) -> list[str]:
         """`LOW_PRECISION`, if the error of an output exceeds its bound in every set."""
         is_low = any(min(errors) > self.bounds[name] for name, errors in self._judged())

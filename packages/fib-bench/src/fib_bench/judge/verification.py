@@ -208,7 +208,8 @@ class Verifier:
         self.fresh += len(inputs)
         self._function.comparisons += comparisons
         self._precision = self._precision or PrecisionWatch(prepared.error_bounds)
-        self._precision.record_calls(found, expected)
+        if not self._precision.is_decided:
+            self._precision.record_calls(found, expected)
         return True
 
     def refresh(self, prepared: PreparedWorkload, used: range | None = None) -> None:
@@ -340,6 +341,8 @@ class Verifier:
     def _look_at_precision(self, prepared: PreparedWorkload, item: InputSet, outputs: torch.Tensor) -> None:
         if item.distribution in _ORDINARY:
             self._precision = self._precision or PrecisionWatch(prepared.error_bounds)
+            if self._precision.is_decided:
+                return
             layout = self._function.layout
             self._precision.record(layout.output_tensors(outputs), layout.output_tensors(item.expected))
 
