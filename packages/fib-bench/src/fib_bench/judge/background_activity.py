@@ -39,6 +39,8 @@ class BackgroundActivity:
         self._seconds = 0.0
         self._used_seconds = 0.0
         self._before: tuple[float, float] | None = None
+        self._last = (0.0, 0.0)
+        """The time of the last reading, and the seconds used until then."""
 
     def begin(self) -> None:
         """Wait until the worker is idle, and observe it from then on.
@@ -49,7 +51,7 @@ class BackgroundActivity:
         end, cores = time.monotonic() + _SETTLE_SECONDS, math.inf
         while cores > _IDLE_CORES and time.monotonic() < end:
             cores = self._look(_LOOK_SECONDS)
-        self._before = time.monotonic(), self._used()
+        self._before = self._last
         if cores > _IDLE_CORES:
             self._decide()
 
@@ -89,10 +91,12 @@ class BackgroundActivity:
         return self._used_seconds / max(self._seconds, _LOOK_SECONDS)
 
     def _look(self, seconds: float) -> float:
-        """Cores used during some time from now on."""
+        """Cores used during some time from now on; its end is `_last`."""
         begin, before = time.monotonic(), self._used()
         time.sleep(seconds)
-        return (self._used() - before) / (time.monotonic() - begin)
+        used = self._used()
+        self._last = time.monotonic(), used
+        return (used - before) / (self._last[0] - begin)
 
     def _used(self) -> float:
         return demand_seconds([self._worker.pid, *self._worker.started()])

@@ -143,6 +143,8 @@ class Slots:
         """``[CANDIDATES, bytes]``: the candidates between which links of timed passes select."""
         self.outputs = self._output_arena.slots(count)[:, : layout.output_bytes]
         """``[count, bytes]``"""
+        tensors = layout.output_tensors(self.outputs[0]).values()
+        self._is_poison_telling = sum(tensor.nbytes for tensor in tensors) >= _TELLING_BYTES
 
     def __enter__(self) -> Self:
         return self
@@ -192,7 +194,7 @@ class Slots:
 
     def unwritten(self, used: range, pattern: int) -> list[int]:
         """Slots whose outputs still hold nothing but poison; none where that may happen by chance."""
-        if sum(tensor.nbytes for tensor in self.layout.output_tensors(self.outputs[0]).values()) < _TELLING_BYTES:
+        if not self._is_poison_telling:
             return []
         untouched = (self.outputs[self._span(used)] == pattern).all(dim=1)
         return [slot for slot, is_untouched in zip(used, untouched.tolist(), strict=True) if is_untouched]
