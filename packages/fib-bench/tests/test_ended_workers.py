@@ -101,14 +101,11 @@ def test_the_wait_ends_when_the_server_has_died(context: DeviceContext, server: 
 
 def test_a_kept_lock_is_shared_outside_of_blocks(path: Path) -> None:
     lock = BurstLock(path)
-    lock.keep("a", True)
-    lock.keep("b", True)
+    lock.keep(True)
     with lock.sharing(), lock.apart():
         assert lock.is_shared
     with lock.alone():
         assert lock.is_alone
     assert lock.is_shared
-    lock.keep("a", False)
-    assert not may_time(path)
-    lock.keep("b", False)
+    lock.keep(False)
     assert may_time(path)

@@ -362,32 +362,6 @@ class TestAhead:
         (candidate,) = judge._ahead.values()
         judge.dismiss_ahead()
         assert candidate.worker.is_closed
-        assert not judge.context.opening
-
-    def test_the_later_ones_start_after_the_first_call(
-        self, judge: Judge, definition: Definition, make_workload: MakeWorkload, make_solution: MakeSolution
-    ) -> None:
-        prepared = judge.prepare(definition, make_workload(definition, {"n": 3}))
-        first, *later = (make_solution("def run(x):\n    return x * 2\n", name=name) for name in ("a", "b", "c", "d"))
-        evaluations = judge.evaluate(definition, first, [prepared, prepared], later=later)
-        assert judge._ahead == {}
-        next(evaluations)
-        assert list(judge._ahead) == ["b", "c"]
-        assert len(list(evaluations)) == 1
-
-    def test_a_workload_that_lacks_memory_gets_that_of_workers_that_are_ahead(
-        self,
-        judge: Judge,
-        definition: Definition,
-        make_workload: MakeWorkload,
-        make_solution: MakeSolution,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        judge.start_ahead(definition, [make_solution("def run(x):\n    return x\n", name="a")])
-        monkeypatch.setattr("fib_bench.judge.evaluate.needed_bytes", lambda *_: 1 << 30)
-        monkeypatch.setattr("fib_bench.judge.evaluate.available_bytes", lambda _: (1 << 31) if not judge._ahead else 0)
-        judge._check_size(definition, make_workload(definition, {"n": 3}))
-        assert judge._ahead == {}
 
 
 class TestInterpreters:

@@ -19,18 +19,18 @@ Told = tuple[str, tuple[str, ...]]
 
 @pytest.fixture
 def told(monkeypatch: pytest.MonkeyPatch) -> list[Told]:
-    """For each solution, and for the preparation before them: which ones a judge may start ahead."""
+    """For each solution: which ones a judge may start ahead."""
     found: list[Told] = []
+    ahead: list[str] = []
     evaluate = Judge.evaluate
-
-    def noted(judge: Judge, *arguments: Any, **options: Any) -> Iterator[Any]:
-        found.append((arguments[1].name, tuple(solution.name for solution in options["later"])))
-        return evaluate(judge, *arguments, **options)
 
     def start_ahead(judge: Judge, definition: Definition, solutions: Sequence[Solution]) -> None:
         del judge, definition
-        if not found:
-            found.append(("", tuple(solution.name for solution in solutions)))
+        ahead[:] = [solution.name for solution in solutions]
+
+    def noted(judge: Judge, *arguments: Any, **options: Any) -> Iterator[Any]:
+        found.append((arguments[1].name, tuple(ahead)))
+        return evaluate(judge, *arguments, **options)
 
     monkeypatch.setattr(Judge, "start_ahead", start_ahead)
     monkeypatch.setattr(Judge, "evaluate", noted)
@@ -50,6 +50,6 @@ def test_a_judge_knows_the_solutions_that_will_need_a_worker(
     with ForkServerClient("cpu") as own, Execution(BenchmarkConfig(quick=True), None, {}, own) as execution:
         traces = [event.trace for event in execution.execute(plan) if isinstance(event, Evaluated)]
         assert execution._judge._ahead == {}
-    assert told == [("", ("a", "b", "d")), ("a", ("b", "d")), ("b", ("d",)), ("c", ("d",)), ("d", ())]
+    assert told == [("a", ("b", "d")), ("b", ("d",)), ("c", ("d",)), ("d", ())]
     statuses = {trace.solution: trace.evaluation.status for trace in traces if trace.evaluation is not None}
     assert statuses == {"a": "PASSED", "b": "PASSED", "c": "COMPILE_ERROR", "d": "PASSED"}

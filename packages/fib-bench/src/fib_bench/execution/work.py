@@ -89,14 +89,15 @@ class Execution:
     def _run_block(self, part: DefinitionPlan, block: Sequence[Workload]) -> Iterator[Event]:
         """Run one block; its memory is released at the end."""
         prepared: list[PreparedWorkload] = []
-        solutions = _solutions_of(part, block)
+        yield from self._prepare(part, block, prepared)
+        solutions = _solutions_of(part, block) if prepared else []
         names = {workload.uuid: {s.name for s in part.pending[workload.uuid]} for workload in block}
         try:
-            self._judge.start_ahead(part.definition, _buildable(part, solutions))
-            yield from self._prepare(part, block, prepared)
-            for index, solution in enumerate(solutions if prepared else []):
+            for index, solution in enumerate(solutions):
+                ahead = [later for later in solutions[index + 1 :] if later.name not in part.unbuildable]
+                self._judge.start_ahead(part.definition, ahead)
                 todo = [p for p in prepared if solution.name in names[p.workload.uuid]]
-                yield from self._evaluate(part, solution, todo, _buildable(part, solutions[index + 1 :]))
+                yield from self._evaluate(part, solution, todo)
         finally:
             self._judge.dismiss_ahead()
 
@@ -112,19 +113,13 @@ class Execution:
                 skip = Skip(part.definition.name, None, workload.uuid, error.reason, is_failure=True)
                 yield Skipped(skip, len(part.pending[workload.uuid]))
 
-    def _evaluate(
-        self,
-        part: DefinitionPlan,
-        solution: Solution,
-        todo: Sequence[PreparedWorkload],
-        later: Sequence[Solution],
-    ) -> Iterator[Event]:
+    def _evaluate(self, part: DefinitionPlan, solution: Solution, todo: Sequence[PreparedWorkload]) -> Iterator[Event]:
         """Evaluate a solution; before each wait, name the first workload that is not finished."""
         name = part.definition.name
         waiting = {item.workload.uuid: item.workload for item in todo}
         yield from (Working(name, solution.name, workload) for workload in islice(waiting.values(), 1))
         unbuildable = part.unbuildable.get(solution.name)
-        evaluations = self._judge.evaluate(part.definition, solution, todo, unbuildable=unbuildable, later=later)
+        evaluations = self._judge.evaluate(part.definition, solution, todo, unbuildable=unbuildable)
         for workload, evaluation in evaluations:
             if isinstance(evaluation, EvaluatorFailed):
                 yield Skipped(Skip(name, solution.name, workload.uuid, evaluation.reason, is_failure=True), 1)
@@ -166,10 +161,6 @@ class Execution:
             while available_bytes(self._judge.device) < needed / SHARE_OF_FREE_MEMORY and time.monotonic() < end:
                 time.sleep(_ROOM_POLL_SECONDS)
             yield
-
-
-def _buildable(part: DefinitionPlan, solutions: Sequence[Solution]) -> list[Solution]:
-    return [solution for solution in solutions if solution.name not in part.unbuildable]
 
 
 def _solutions_of(part: DefinitionPlan, block: Sequence[Workload]) -> list[Solution]:

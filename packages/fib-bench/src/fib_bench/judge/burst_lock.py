@@ -46,7 +46,7 @@ class BurstLock:
         self._lock = open_lock_file(path, is_private=is_private)
         self._queue = open_lock_file(path.with_suffix(".queue"), is_private=is_private)
         self._mode = self._wanted = _Mode.NONE
-        self._reasons: set[str] = set()
+        self._is_kept = False
         self.waited_seconds = 0.0
         """The sum of all waits for other judges."""
 
@@ -93,9 +93,9 @@ class BurstLock:
         with self._held_as(_Mode.ALONE):
             yield
 
-    def keep(self, reason: str, is_kept: bool) -> None:
-        """Share the lock outside of blocks and in those of `apart`, too, while there is a reason for it."""
-        (self._reasons.add if is_kept else self._reasons.discard)(reason)
+    def keep(self, is_kept: bool) -> None:
+        """Share the lock outside of blocks and in those of `apart`, too, or do so no more."""
+        self._is_kept = is_kept
         self._want(self._wanted)
 
     def give_way(self) -> None:
@@ -113,7 +113,7 @@ class BurstLock:
 
     def _want(self, wanted: _Mode) -> None:
         self._wanted = wanted
-        mode = _Mode.SHARED if self._reasons and wanted is _Mode.NONE else wanted
+        mode = _Mode.SHARED if self._is_kept and wanted is _Mode.NONE else wanted
         if mode is not self._mode:
             self._change(mode)
 

@@ -17,8 +17,6 @@ from ..worker.client import WorkerLost
 from .burst_lock import BurstLock
 from .device_lock import DeviceLock, SharedDeviceLock
 from .ended_workers import EndedWorkers
-from .function_worker import FunctionWorker
-from .opening_workers import OpeningWorkers
 from .phase_timer import PhaseTimer
 
 
@@ -78,16 +76,9 @@ class DeviceContext:
     ended: EndedWorkers = attrs.field(init=False)
     """Workers whose end is waited for before the device is given to others or needed alone."""
 
-    opening: OpeningWorkers = attrs.field(init=False)
-    """Workers that make their device contexts, which is waited for likewise."""
-
     @ended.default
     def _no_workers(self) -> EndedWorkers:
         return EndedWorkers(self.bursts)
-
-    @opening.default
-    def _none_yet(self) -> OpeningWorkers:
-        return OpeningWorkers(self.bursts)
 
     def restore_settings(self) -> tuple[SettingChange, ...]:
         """Restore changed clocks, power limit and modes of the device; returns the changes."""
@@ -110,18 +101,10 @@ class DeviceContext:
         return time.monotonic() - (0.0 if self.bursts is None else self.bursts.waited_seconds)
 
     def settle(self) -> None:
-        """Wait for the end of workers that are ending, and for device contexts that are being made."""
+        """Wait for the end of workers that are ending."""
         if self.ended:
             with self.phases.during(Phase.OTHER):
                 self.ended.settle()
-        if self.opening:
-            with self.phases.during(Phase.BUILD):
-                self.opening.settle(self.timeout_seconds)
-
-    def begin(self, function: FunctionWorker) -> None:
-        """Have a fresh worker make its device context and compile while this judge works on the device."""
-        with self.phases.during(Phase.WAIT):  # for a pass of another judge
-            self.opening.add(function)
 
     # -- turns on the device ---------------------------------------------------------------------
 
@@ -153,12 +136,8 @@ class DeviceContext:
             yield
 
     def give_way(self) -> None:
-        """Let other judges that wait for the device go first; no worker of this judge is at work.
-
-        They wait while a worker makes its device context, which this judge need not do.
-        """
-        self.opening.poll()
-        if self.bursts is not None and self.bursts.is_shared and not self.opening and self.bursts.is_wanted:
+        """Let other judges that wait for the device go first; no worker of this judge is at work."""
+        if self.bursts is not None and self.bursts.is_shared and self.bursts.is_wanted:
             self.settle()
             self.synchronize()
             with self.phases.during(Phase.WAIT):

@@ -48,4 +48,4 @@ class EndedWorkers:
 
     def _keep_device(self, is_kept: bool) -> None:
         if self._bursts is not None:
-            self._bursts.keep("ended workers", is_kept)
+            self._bursts.keep(is_kept)

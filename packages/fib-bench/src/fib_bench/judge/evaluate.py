@@ -11,7 +11,6 @@ import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -52,7 +51,7 @@ from .solution_run import SolutionRun
 SHARE_OF_FREE_MEMORY = 0.7
 """A prepared workload takes at most this much: the reference and the solution need room of their own."""
 _CALIBRATION_SAMPLES = 60
-_MOST_WORKERS, _CORES_PER_WORKER = 4, 2  # of solutions: others compile while one is timed; the cores that each needs
+_MOST_WORKERS, _CORES_PER_WORKER = 4, 4  # of solutions: others compile while one is timed; the cores that each needs
 
 
 class Judge:
@@ -117,7 +116,7 @@ class Judge:
     def close(self) -> None:
         """End all workers."""
         if self._context is not None:
-            self._context.ended.settle()
+            self._context.settle()
         self._baselines.close()
         self.dismiss_ahead()
         if self._watch is not None:
@@ -251,8 +250,7 @@ class Judge:
         except (AxisError, InvalidField) as error:
             raise InputError(definition.name, workload.uuid, "", str(error)) from error
         free = available_bytes(self.device)
-        if needed > free * SHARE_OF_FREE_MEMORY and (self.context.ended or self._ahead):
-            self.dismiss_ahead()
+        if needed > free * SHARE_OF_FREE_MEMORY and self.context.ended:
             self.context.settle()  # which gives memory back
             free = available_bytes(self.device)
         if needed > free * SHARE_OF_FREE_MEMORY:
@@ -269,7 +267,6 @@ class Judge:
         workloads: Sequence[PreparedWorkload],
         *,
         unbuildable: BuildFailure | None = None,
-        later: Sequence[Solution] = (),
     ) -> Iterator[tuple[Workload, Evaluation | EvaluatorFailed]]:
         """Evaluate one solution on workloads, in a fresh worker; a lost worker costs one workload.
 
@@ -280,7 +277,6 @@ class Judge:
             solution: In any language that has a builder here.
             workloads: On what.
             unbuildable: The failure of the build, if it was attempted before.
-            later: The solutions that come next, which are started ahead.
 
         Yields:
             Workloads with their evaluations, in the order in which they end: those that fail before timing come
@@ -308,7 +304,6 @@ class Judge:
                 context=self.context,
                 baselines=self._baselines,
                 recorder=self._recorder,
-                on_first_call=partial(self.start_ahead, definition, later),
             )
             for prepared, evaluation in run.evaluate(workloads):
                 yield prepared.workload, evaluation
@@ -326,19 +321,19 @@ class Judge:
     def start_ahead(self, definition: Definition, solutions: Sequence[Solution]) -> None:
         """Start and compile the next solutions in workers of their own, on CUDA only.
 
-        On the CPU compilation would disturb timing. Nothing is waited for.
+        On the CPU compilation would disturb timing. The solution whose turn it is gains nothing: it would be built in
+        two steps, and waited for all the same.
         """
         for solution in solutions[: self._most_ahead]:
             if solution.name not in self._ahead:
                 self._ahead[solution.name] = self._spawn(definition, solution)
-                self.context.begin(self._ahead[solution.name])
+                self._ahead[solution.name].begin(self._config.timeout_seconds, self._device_work)
 
     def dismiss_ahead(self) -> None:
         """End workers that were started ahead and not used."""
         if self._ahead:
             with self._device_work():
                 end_all(candidate.worker for candidate in self._ahead.values())
-                self.context.opening.forget()
         self._ahead = {}
 
     def _spawn(self, definition: Definition, solution: Solution) -> FunctionWorker:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext, suppress
+from contextlib import AbstractContextManager, nullcontext
 from typing import TypeAlias
 
 import attrs
@@ -43,44 +43,22 @@ class FunctionWorker:
         self.is_sealed = False
         self.table, self.table_digest = 0, ""
         """Address of the native module's table, and its digest before a solution was loaded."""
-        self._is_opening = self._is_open = self._is_ahead = False
+        self._is_ahead = False
 
-    def begin(self) -> None:
-        """Ask for the device context without waiting; `advance` goes on when it is there."""
-        if not self._has_device_context:
-            self._post_ahead()
-            return
-        with suppress(WorkerLost):  # the build reports it
-            self.worker.post(self._opening)
-            self._is_opening = True
-
-    def advance(self) -> bool:
-        """Start compilers if the device context is there; no code of the solution runs yet.
-
-        Returns:
-            Whether nothing is to be waited for: the device context is there, or cannot be made.
-        """
-        if self._is_opening and self.worker.has_replied():
-            self.finish_opening(0.0)
-        return not self._is_opening
-
-    def finish_opening(self, seconds: float) -> None:
-        """Wait for the device context, then start compilers without waiting for them.
+    def begin(self, seconds: float, device_work: DeviceWork = nullcontext) -> None:
+        """Create the device context, then start compilers without waiting; no code of the solution runs yet.
 
         Args:
-            seconds: How long to wait.
+            seconds: The bound on the creation of the context.
+            device_work: As for `build`.
         """
-        if not self._is_opening:
-            return
-        self._is_opening = False
-        with suppress(WorkerLost, Rejected):  # the build reports it
-            self._note_table(read(self.worker.answer(seconds), self._opening, DeviceOpened))
-            self._post_ahead()
-
-    def _post_ahead(self) -> None:
-        with suppress(WorkerLost):  # the build reports it
+        try:
+            with device_work():
+                self._open_device(seconds)
             self.worker.post(self._ahead)
             self._is_ahead = True
+        except (WorkerLost, Rejected):
+            pass  # the build reports it
 
     def compile(self, seconds: float) -> None:
         """Run compilers, but no code of the solution: the result stays in its cache.
@@ -102,33 +80,24 @@ class FunctionWorker:
             Rejected: It does not build.
             WorkerLost: The worker ended.
         """
-        self.finish_opening(seconds)
         if self._is_ahead:
             self._is_ahead = False
             self._finish_ahead(seconds)
-        if self._has_device_context and not self._is_open:
-            with device_work():
-                self._note_table(ask(self.worker, self._opening, DeviceOpened, seconds))
+        with device_work():
+            self._open_device(seconds)
         self.has_setup = ask(self.worker, self.request, Built, seconds).has_setup
 
-    @property
-    def _has_device_context(self) -> bool:
-        return self.request.device != "cpu"
-
-    @property
-    def _opening(self) -> OpenDevice:
-        return OpenDevice(self.request.device, self.request)
-
-    def _note_table(self, opened: DeviceOpened) -> None:
-        """Record the digest of the native module's table before a solution is loaded."""
-        self._is_open = True
-        self.table, self.table_digest = opened.table, table_digest(self.worker, opened.table)
+    def _open_device(self, seconds: float) -> None:
+        """Record digests of the native module of a CUDA worker before a solution is loaded."""
+        if self.request.device != "cpu":
+            self.table = ask(self.worker, OpenDevice(self.request.device, self.request), DeviceOpened, seconds).table
+            self.table_digest = table_digest(self.worker, self.table)
 
     def use(self, worker: Worker) -> None:
         """Take a fresh worker in place of this one, which is ended; nothing is built."""
         self.worker.close()
         self.worker = worker
-        self.is_sealed = self._is_opening = self._is_open = self._is_ahead = False
+        self.is_sealed = self._is_ahead = False
 
     def seal(self, seconds: float) -> None:
         """Seal the worker of a CUDA device.

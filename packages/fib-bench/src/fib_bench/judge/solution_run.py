@@ -73,7 +73,6 @@ class SolutionRun:
         context: What holds on this device.
         baselines: The reference and the baseline.
         recorder: Makes evaluations.
-        on_first_call: Called after the first call on each workload: it has compiled, and the device is shared again.
     """
 
     candidate: FunctionWorker
@@ -85,7 +84,6 @@ class SolutionRun:
     context: DeviceContext
     baselines: Baselines
     recorder: EvaluationRecorder
-    on_first_call: Callable[[], None]
     _lacked_memory: set[str] = attrs.field(init=False, factory=set)
     """Workloads that were begun anew after the device had too little memory."""
 
@@ -227,8 +225,6 @@ class SolutionRun:
                 with self.context.phases.during(Phase.CHECK if index else Phase.COMPILE):
                     where = f"input set {index} ({item.distribution})"
                     outputs = function.check(item, where, is_first=not index)
-                if not index:
-                    self.on_first_call()
                 if item.distribution == "normal":
                     layout = prepared.layout
                     precision.record(layout.output_tensors(outputs), layout.output_tensors(item.expected))
@@ -298,7 +294,6 @@ class SolutionRun:
             printed = item.printed + candidate.worker.printed()
         function.raise_if_lost()
         trim(self.context.device)
-        is_unsealed = not candidate.may_seal or (self.context.is_cuda and not candidate.is_sealed)
         return self.recorder.evaluation(
             self.solution,
             EvaluationStatus.PASSED,
@@ -309,8 +304,13 @@ class SolutionRun:
             performance,
             prepared=prepared,
             precision=item.precision,
-            flags=[*flags, UNSEALED] if is_unsealed else flags,
+            flags=[*flags, UNSEALED] if self._is_unsealed else flags,
         )
+
+    @property
+    def _is_unsealed(self) -> bool:
+        """Whether the worker should be sealed and is not."""
+        return not self.candidate.may_seal or (self.context.is_cuda and not self.candidate.is_sealed)
 
     def _performance(self, function: TimedFunction, item: _Checked) -> tuple[Performance, list[str]]:
         prepared, config = item.prepared, self.settings

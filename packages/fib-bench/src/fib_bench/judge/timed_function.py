@@ -11,6 +11,7 @@ import math
 import statistics
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from types import TracebackType
 from typing import Self, TypeVar
 
@@ -192,17 +193,12 @@ class TimedFunction:
         return outputs
 
     def _call_first(self, slot: int) -> None:
-        if self._ask_to_compile(Call(slot, is_first=True), Called).untuned:
+        with self.context.no_device_work():
+            is_tuned = not self.ask(Call(slot, is_first=True), Called).untuned
+        if not is_tuned:
             self.slots.outputs[slot].fill_(POISON)
             with self.context.exclusive():
                 self.ask(Call(slot), Called)
-
-    def _ask_to_compile(self, request: WorkerRequest, reply: type[R]) -> R:
-        """Send a request that may compile; once no worker of this judge starts or ends, others may time passes."""
-        self.context.give_way()
-        self.worker.post(request)
-        with self.context.no_device_work():
-            return read(self.worker.answer(self.context.timeout_seconds), request, reply)
 
     def call_each(self, inputs: torch.Tensor) -> torch.Tensor:
         """Call once on each of several input sets, in the first slots; the function has no ``setup``.
@@ -355,8 +351,8 @@ class TimedFunction:
         for slot in slots:
             self.slots.load(slot, inputs)
         self.context.synchronize()
-        request = SetUp(tuple(slots))
-        reply = self._ask_to_compile(request, HasSetUp) if is_first else self.ask(request, HasSetUp)
+        with self.context.no_device_work() if is_first else nullcontext():
+            reply = self.ask(SetUp(tuple(slots)), HasSetUp)
         if len(reply.taken_ns) != len(slots) or not all(0 <= taken < math.inf for taken in reply.taken_ns):
             raise WorkerLost(f"the worker answered a request to set up with {reply!r:.200}", is_forgery=True)
         self._setup_ns += reply.taken_ns

@@ -13,10 +13,10 @@ import signal
 import socket
 import time
 from collections.abc import Iterable
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from types import TracebackType
-from typing import Protocol
+from typing import Protocol, Self
 
 import msgspec
 
@@ -82,7 +82,7 @@ class ServerReports(Protocol):
         """Stop the server and all workers."""
 
 
-class Worker(AbstractContextManager["Worker"]):
+class Worker:
     """One worker process: its channel, its output, and its exit.
 
     Args:
@@ -107,8 +107,6 @@ class Worker(AbstractContextManager["Worker"]):
         self.isolation: Isolation | None = None
         self.threads = ThreadClocks(pid)
         """Run times of its threads, by the kernel."""
-        self._reply: object | None = None
-        """A reply that `has_replied` has read."""
         self._reason_to_kill: str | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ)
@@ -120,6 +118,9 @@ class Worker(AbstractContextManager["Worker"]):
     def started(self) -> list[int]:
         """Its descendants, and processes that have left a worker, which may have been this one."""
         return [*descendants(self.pid), *self._server.strays()]
+
+    def __enter__(self) -> Self:
+        return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
@@ -185,25 +186,12 @@ class Worker(AbstractContextManager["Worker"]):
             raise WorkerLost(self._end_in_words()) from error
         return reply
 
-    def has_replied(self) -> bool:
-        """Whether `answer` need not wait for the reply to the last request, or has none to wait for."""
-        try:
-            if self._reply is None and not self.is_closed:
-                self._wait(0)
-                self._reply = self._next_reply()
-        except (ProtocolError, ChannelClosed, WorkerLost):
-            self.close()
-        return self._reply is not None or self.is_closed
-
     def _next_reply(self) -> object | None:
         """The next reply that has arrived, or None. The first message is no reply: it reports the isolation.
 
         Raises:
             ProtocolError: The message is not valid.
         """
-        if self._reply is not None:
-            reply, self._reply = self._reply, None
-            return reply
         reply = self._receiver.take()
         if reply is None or self.isolation is not None:
             return reply
