@@ -255,6 +255,10 @@ class TestOpaque:
         reason = "a size, stride or scalar is not a constant of the graph"
         self.check(captured, reason, data_set(SOURCE), dynamic=True)
 
+    def test_floats_that_are_known_at_run_time_only(self, captured: Captured, data_set: Any) -> None:
+        source = SOURCE.replace("FACTOR: tl.constexpr", "FACTOR").replace("FACTOR=3", "FACTOR=3.0")
+        self.check(captured, "s0: kernel 'rows' takes the float 'FACTOR', which Inductor passes", data_set(source))
+
     def test_tuned_kernels(self, captured: Captured, data_set: Any) -> None:
         self.check(captured, "s0: kernel 'rows' is an Autotuner", data_set(TUNED))
 

@@ -39,6 +39,7 @@ _PLAIN_OPERATORS = frozenset(
     )
 )  # fmt: skip
 """Operators beside launches and views. A compiler may compute any other one in another way than was verified."""
+_WIDENED = "which Inductor passes as float64 and Triton as float32"
 
 
 class NotInlined(Exception):
@@ -213,6 +214,8 @@ class _GraphCheck:
         for node in self.graph.nodes:
             if _is_launch(node):
                 launches += 1
+                if name := _float_argument(node):
+                    raise NotInlined(f"kernel {_kernel(node).fn.__name__!r} takes the float {name!r}, {_WIDENED}")
                 self._check_written(f"kernel {_kernel(node).fn.__name__!r}", _written_by(node))
             elif node.op == "get_attr":
                 raise NotInlined("it uses a tensor that is no input")
@@ -277,6 +280,16 @@ def _kernel(launch: Any) -> Any:
 
     kernel: Any = kernel_side_table.get_kernel(launch.kwargs["kernel_idx"])
     return kernel.fn if hasattr(kernel, "configs") else kernel
+
+
+def _float_argument(launch: Any) -> str | None:
+    """The name of a float that a launch passes to its kernel at run time; None if there is none."""
+    from torch._higher_order_ops.triton_kernel_wrap import kernel_side_table
+
+    options = launch.kwargs
+    passed = {**kernel_side_table.get_constant_args(options["constant_args_idx"]), **options["kwargs"]}
+    compiled = {parameter.name for parameter in _kernel(launch).params if parameter.is_constexpr}
+    return next((name for name, value in passed.items() if type(value) is float and name not in compiled), None)
 
 
 def _written_by(launch: Any) -> list[Any]:
