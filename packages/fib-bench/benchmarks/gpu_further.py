@@ -18,7 +18,6 @@ from fib_bench.api import close, evaluate
 from fib_bench.benchmark import RunResult
 from fib_bench.events import Event, Observer, PhaseTimes, Working
 from fib_bench.plan import DefinitionPlan
-from fib_bench.worker.process_tree import children
 from fib_schema import AxisVar, Definition, RandomInput, Solution, TensorSpec, Trace, TraceSet, Workload
 from gpu_report import Budget, evaluation_extra, evidence_of, plain, status_of, timing_of
 from gpu_session import PLAIN_RMSNORM, Bench, plan_of
@@ -175,6 +174,12 @@ def throughput(bench: Bench) -> None:
     bench.report.table("Throughput", header, rows)
 
 
+def _children() -> list[int]:
+    """The children of all threads of this process: the scheduler starts each judge in another one."""
+    paths = Path("/proc/self/task").glob("*/children")
+    return [int(child) for path in paths for child in path.read_text().split()]
+
+
 @contextmanager
 def _judge_seconds() -> Iterator[dict[int, float]]:
     """Sample the CPU seconds of this process's children, the judges, by process; their start is included."""
@@ -183,7 +188,7 @@ def _judge_seconds() -> Iterator[dict[int, float]]:
 
     def sample() -> None:
         while not stop.wait(_SAMPLE_SECONDS):
-            for pid in children():
+            for pid in _children():
                 with suppress(OSError):  # it has ended
                     used[pid] = time.clock_gettime(~pid << 3 | 2)  # the clock of all its threads
 
