@@ -72,7 +72,7 @@ async def call(app: FastAPI, method: str, path: str, body: bytes = b"") -> tuple
         messages.append(message)
 
     path, _, query = path.partition("?")
-    headers = [(b"host", b"x"), (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    headers = [(b"host", b"localhost"), (b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     addresses = {"client": ("127.0.0.1", 1), "server": ("x", 80), "scheme": "http", "root_path": ""}
     scope = {"type": "http", "asgi": {"version": "3.0", "spec_version": "2.4"}, "http_version": "1.1", **addresses}
     scope |= {"method": method, "path": path, "raw_path": path.encode(), "query_string": query.encode()}
