@@ -217,8 +217,13 @@ def profiles(page: Page) -> Iterator[str]:
     text = result.to_text()
     yield f"{len(text)} characters, isolation level {result.isolation_level}\n\n{block(text)}"
     program = find_program("ncu", "")
-    bare = _bare(page.workspace, tried, lambda log, call: profiler_command(program, SECTIONS, log, call), {})
-    yield f"\nprofile {seconds:.1f} s, bare ncu {bare:.1f} s, difference {seconds - bare:.1f} s (limit 2 s)"
+    yield f"\nthe first profile of the machine took {seconds:.1f} s: programs come from the disk"
+    for _ in range(2):
+        bare = _bare(page.workspace, tried, lambda log, call: profiler_command(program, SECTIONS, log, call), {})
+        begin = time.monotonic()
+        agents.profile(space, NAME, tried, workload=LARGE.uuid)
+        seconds = time.monotonic() - begin
+        yield f"\nprofile {seconds:.1f} s, bare ncu {bare:.1f} s, difference {seconds - bare:.1f} s (limit 2 s)"
     triton = agents.profile(space, NAME, RIGHT_TRITON, workload=LARGE.uuid)
     yield f"\n{block(triton.to_text())}"
 
