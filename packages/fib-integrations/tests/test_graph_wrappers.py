@@ -14,6 +14,7 @@ import attrs
 import pytest
 import torch
 from fib_apply import enable_apply, set_apply_hook
+from fib_apply.routing.dispatcher import Dispatcher
 from fib_integrations import install_flashinfer_integrations, status
 from fib_schema import Definition, Solution, Trace, TraceSet
 from flashinfer_stand_ins.examples import (
@@ -143,6 +144,27 @@ def test_runs_get_the_whole_buffers(fi: Any, calls: list[Any], page_size: int) -
     assert len(calls) == len(PLANS)
     assert len(places) == 1, "replays would read other tensors"
     assert all(len(arguments[4]) == BUFFER for _, arguments in calls)
+
+
+@pytest.mark.parametrize("is_for_graphs", [True, False])
+def test_a_plan_of_each_step_generates_no_code(
+    fi: Any, monkeypatch: pytest.MonkeyPatch, calls: list[Any], is_for_graphs: bool
+) -> None:
+    """Engines plan before each step; generating a route takes a millisecond."""
+    q, cache, routes, route = random(3, 4, 8), caches(1), [], Dispatcher.route
+    wrapper = graph_wrapper(fi) if is_for_graphs else fi.decode.BatchDecodeWithPagedKVCacheWrapper(workspace())
+    monkeypatch.setattr(Dispatcher, "route", lambda *args, **named: routes.append(args[1]) or route(*args, **named))
+    with enable_apply(set_of(definition_of(1))):
+        for _ in range(3):
+            for planned in PLANS:
+                plan(wrapper, 1, *planned)
+                wrapper.run(q, cache)
+        assert len(routes) == 1
+    with enable_apply(set_of(definition_of(1))):
+        plan(wrapper, 1, *PLANS[0])
+        wrapper.run(q, cache)
+        assert len(routes) == 2
+    assert len(calls) > 3
 
 
 @pytest.mark.parametrize("page_size", [1, 4])

@@ -33,7 +33,7 @@ class DefinitionRef:
     inputs: tuple[str, ...]
     """Names, in the definition's order."""
     outputs: tuple[str, ...]
-    constants: Mapping[str, float] = attrs.field(factory=dict)
+    constants: Mapping[str, float] = attrs.field(factory=dict, hash=False)
     """Scalars of the call that the reference has as constants instead of inputs, such as an epsilon."""
 
 

@@ -49,6 +49,8 @@ class HandlerFactory:
     original: Callable[..., Any]
     fall_through: Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
     """Calls the original for a reason, which may be counted; takes the reason and the call's arguments."""
+    routes: dict[tuple[str, str], Handler] = attrs.field(factory=dict)
+    """Generated routes by definition and function name; engines plan at each step, and generating one takes 1 ms."""
 
     def make(
         self,
@@ -138,14 +140,15 @@ class HandlerFactory:
             return self._call_original
         label = f"{self.target.path.rpartition('.')[2]}_{'dps' if is_dps else 'value_returning'}"
         label += "_padded" if is_padded else ""
-        form = ParameterMap(parameters, definition.inputs, outputs)
-        return dispatcher.route(
-            label,
-            form,
-            self._shadow if is_compared else self._call_original,
-            fallback_equivalents=baselines,
-            is_padded=is_padded,
-        )
+        if (definition.name, label) not in self.routes:
+            self.routes[definition.name, label] = dispatcher.route(
+                label,
+                ParameterMap(parameters, definition.inputs, outputs),
+                self._shadow if is_compared else self._call_original,
+                fallback_equivalents=baselines,
+                is_padded=is_padded,
+            )
+        return self.routes[definition.name, label]
 
     def _shadow(self, *values: Any) -> Any:
         """The definition's outputs as the original computes them, for a comparison with a solution's."""

@@ -116,6 +116,17 @@ class PlanStore:
         self.by_id.pop(id(owner), None)
 
 
+@attrs.frozen(eq=False)
+class _Binding:
+    """Everything that is known of definitions while one runtime is enabled; engines plan, and so ask, at each step."""
+
+    runtime: Runtime | None = None
+    described: dict[DefinitionRef, tuple[DefinitionRef, Dispatcher | None] | str] = attrs.field(factory=dict)
+    """The definition and its dispatcher, or the reason why its calls are unsupported."""
+    baselines: dict[str, frozenset[str]] = attrs.field(factory=dict)
+    routes: dict[tuple[str, str], Handler] = attrs.field(factory=dict)
+
+
 class PatchedFunction:
     """A library function and the wrapper that replaces it.
 
@@ -145,7 +156,7 @@ class PatchedFunction:
         self._plans = plans
         self._match_baselines = match_baselines
         self._is_active = True
-        self._runtime: Runtime | None = None
+        self._binding = _Binding()
         self._reported: set[str] = set()
         self._name = identifier(getattr(original, "__name__", "call"))
         self.signature = read_signature(target, original)
@@ -190,7 +201,7 @@ class PatchedFunction:
     def _bind(self, runtime: Runtime | None) -> None:
         if not self._is_active:
             return
-        self._runtime = runtime
+        self._binding = _Binding(runtime)
         self._scope |= {"_fib_handlers": {}, "_fib_dps_handlers": {}, "_fib_generation": object()}
         self._scope["_fib_dispatch"] = self._dispatch if runtime is not None or has_listeners() else None
 
@@ -232,26 +243,30 @@ class PatchedFunction:
         is_dps: bool,
         plan: RecordedPlan | None,
     ) -> Handler:
-        found = self._describe(key)
+        binding = self._binding  # another thread may bind another runtime meanwhile
+        found = self._describe(key, binding)
         if isinstance(found, str):
             handler = self._unsupported_handler(found)
         else:
-            baselines = self._baselines(found[1])
+            baselines = self._baselines(found[1], binding)
             shared = None if plan is None else plan.value
-            factory = HandlerFactory(self._call_target(), self.original, self._current_fall_through)
+            factory = HandlerFactory(self._call_target(), self.original, self._current_fall_through, binding.routes)
             handler = factory.make(*found, values, is_dps=is_dps, baselines=baselines, plan=shared)
         if len(handlers) >= _MAX_HANDLERS:
             handlers.clear()
         handlers[key] = handler
         return handler
 
-    def _describe(self, key: Any) -> tuple[DefinitionRef, Dispatcher | None] | str:
+    def _describe(self, key: Any, binding: _Binding) -> tuple[DefinitionRef, Dispatcher | None] | str:
         """The definition of a key and its dispatcher, or the reason why the calls are unsupported."""
         try:
             definition = self._call_target().describe(key)
-            dispatcher = find_dispatcher(definition.name, self._runtime)
-            at_hand = None if dispatcher is None else dispatcher.definition
-            return definition_mismatch(self.adapter, definition, at_hand) or (definition, dispatcher)
+            if definition not in binding.described:
+                dispatcher = find_dispatcher(definition.name, binding.runtime)
+                at_hand = None if dispatcher is None else dispatcher.definition
+                problem = definition_mismatch(self.adapter, definition, at_hand)
+                binding.described[definition] = problem or (definition, dispatcher)
+            return binding.described[definition]
         except _CONVERSION_ERRORS as error:
             return self._conversion_failed(error)
 
@@ -259,10 +274,13 @@ class PatchedFunction:
         assert isinstance(self.target, Call)  # other targets have no handlers
         return self.target
 
-    def _baselines(self, dispatcher: Dispatcher | None) -> frozenset[str]:
-        if dispatcher is None or self._runtime is None:
+    def _baselines(self, dispatcher: Dispatcher | None, binding: _Binding) -> frozenset[str]:
+        if dispatcher is None or binding.runtime is None:
             return frozenset()
-        return self._match_baselines(self.adapter, self._runtime, dispatcher.definition)
+        known, definition = binding.baselines, dispatcher.definition
+        if definition.name not in known:
+            known[definition.name] = self._match_baselines(self.adapter, binding.runtime, definition)
+        return known[definition.name]
 
     def _unsupported_handler(self, reason: str) -> Handler:
         def unsupported(*values: Any) -> OriginalResult:
@@ -320,7 +338,7 @@ class PatchedFunction:
 
     def _explaining_handler(self, handlers: Any, key: Hashable, values: Sequence[Any], *others: Any) -> Handler:
         del handlers, others
-        found = self._describe(key)
+        found = self._describe(key, self._binding)
         if isinstance(found, str):
             result: ConvertedCall | UnsupportedCall = UnsupportedCall(found)
         else:
