@@ -75,7 +75,7 @@ def engine(out: Path, options: argparse.Namespace) -> None:
     llm = vllm.LLM(**_arguments(out, options))
     started = time.perf_counter() - begin
     at_start = _counts(runtime)
-    if options.arm in TRACED:  # what serves requests, rather than the engine's own start
+    if options.arm in TRACED:  # the calls of requests, without those of the start
         runtime = _trace(options, out)
     prompts = [{"prompt_token_ids": list(range(1000 + i, 1000 + i + _PROMPT))} for i in range(_REQUESTS)]
 

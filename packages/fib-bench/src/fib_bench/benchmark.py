@@ -173,7 +173,7 @@ class Benchmark:
                 observe(event)
             self._executor = None
         wall_seconds = (time.monotonic() - begin) * devices
-        seconds[Phase.OTHER] = 0.0  # what judges count as such is in the rest, too
+        seconds[Phase.OTHER] = 0.0  # the rest contains the time that judges count as such
         seconds[Phase.OTHER] = max(wall_seconds - sum(seconds.values()), 0.0)
         if left:
             skipped.append(

@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import attrs
 import torch
+from fib_compile.device import hardware_from_device
 
 _MAX_SMALL_BYTES = 1 << 20
 """Larger tensors of one byte per element hold quantized weights or masks, which no kernel takes addresses from."""
@@ -61,12 +62,12 @@ class RecordedCall:
 
 
 def sizes_of(inputs: Sequence[Any]) -> str:
-    """Shapes, strides and dtypes of a call's tensors and its other values, as text."""
+    """Shapes, strides, dtypes and hardware of a call's tensors, and its other values, as text."""
     return repr([_sizes(value) if isinstance(value, torch.Tensor) else value for value in inputs])
 
 
 def _sizes(tensor: torch.Tensor) -> tuple[Any, ...]:
-    return tuple(tensor.shape), tensor.stride(), tensor.dtype, tensor.device.type
+    return tuple(tensor.shape), tensor.stride(), tensor.dtype, hardware_from_device(str(tensor.device))
 
 
 def copied_bytes(inputs: Sequence[Any]) -> int:
