@@ -25,6 +25,8 @@ from .roles import Role
 from .rules import role_of
 
 _UNKNOWN = "no rule states which values are valid"
+_FEW_TOKENS = 3
+"""Tokens by which last pages get shorter or longer: enough to change them, too few to change the time of a call."""
 _POOLED = frozenset({Role.PAGES, Role.SLOTS, Role.SELECTIONS})
 
 
@@ -135,15 +137,17 @@ class _Planner:
             self.plan.determined.update(name for name in group.offsets if self._is_determined(name))
 
     def _add_last_pages(self, group: RequestGroup) -> None:
-        """Add draws of the tokens in the last pages, where reordering the requests does not change them.
+        """Add draws of the tokens in equally long last pages, close to their length so that the work stays.
 
         Queries must not be longer than their keys, so there is none beside offsets of queries, or other lengths.
         """
         is_alone = len(group.offsets) == len(group.lengths) == 1
+        page = index_values.page_size(self.axes)
         for name in group.lengths:
-            has_tokens = is_alone and index_values.is_last_page(name) and index_values.page_size(self.axes) > 1
+            has_tokens = is_alone and index_values.is_last_page(name) and page > 1
             if has_tokens and self.plan.reasons.pop(name, None) is not None:
-                self._add_uniform(name, 1, index_values.page_size(self.axes))
+                length = int(self.integers[name][0])
+                self._add_uniform(name, max(length - _FEW_TOKENS, 1), min(max(length, 1 + _FEW_TOKENS), page))
 
     def _is_determined(self, name: str) -> bool:
         """Return whether offsets are 0 and a total that a constraint equates with an axis."""

@@ -5,7 +5,7 @@ invalid, at about the same cost of the call:
 
 - Page, block and slot numbers are relabelled by one random permutation of the pool.
 - Requests are reordered: offsets, lengths, page tables and ragged index inputs change together, and
-  all totals stay. Where that changes no length of a last page, it is drawn uniformly.
+  all totals stay. Where that changes no length of a last page, the lengths change by up to three tokens.
 - Tokens of a routing table are permuted, and experts are relabelled.
 - Slots of sparse attention are relabelled with the pages or permuted within each row.
 - Positions, token numbers, top-k and seeds are drawn uniformly from their valid values.
