@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -13,7 +14,9 @@ from types import ModuleType
 import pytest
 from fib_bench.errors import WorkerPoolFailed
 from fib_bench.sandbox.environment import readable_paths
+from fib_bench.sandbox.model import SandboxPolicy
 from fib_bench.transport.messages import Build, Failed
+from fib_bench.transport.protocol import ChannelClosed
 from fib_bench.worker import fork_server
 from fib_bench.worker.client import Worker, WorkerLost
 from fib_bench.worker.output import KeptOutput
@@ -204,3 +207,51 @@ def test_processes_elsewhere_that_end_do_not_hide_those_of_a_worker(monkeypatch:
         assert server._looks < 50
     assert killed[0] == os.getpid()
     assert "more than 0 processes and threads" in server._reasons[os.getpid()]
+
+
+@pytest.fixture
+def _signals() -> Iterator[None]:
+    """Restore what a server changes in its process."""
+    before = signal.getsignal(signal.SIGCHLD)
+    yield
+    signal.set_wakeup_fd(-1)
+    signal.signal(signal.SIGCHLD, before)
+
+
+@pytest.mark.usefixtures("_signals")
+@pytest.mark.parametrize("has_worker", [True, False])
+def test_a_server_does_later_work_while_its_first_worker_runs(
+    has_worker: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ours, theirs = socket.socketpair()
+    done: list[str] = []
+    work = (lambda: done.append("first"), lambda: done.append("second") or ours.close())
+    with ours, theirs:
+        server = fork_server.Server(theirs, SandboxPolicy("cpu"), work)
+        if has_worker:
+            server._workers[1] = ""
+        else:
+            ours.shutdown(socket.SHUT_WR)
+        monkeypatch.setattr(server, "_reap", lambda: None)
+        monkeypatch.setattr(server, "_end_bombs", lambda: None)
+        with pytest.raises(ChannelClosed):
+            server.serve({})
+    assert done == (["first", "second"] if has_worker else [])
+
+
+@pytest.mark.parametrize("is_preferred", [True, False])
+def test_a_server_reaps_without_its_real_time_priority(is_preferred: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    policy = os.SCHED_RR if is_preferred else os.SCHED_OTHER
+    steps: list[object] = []
+    monkeypatch.setattr(os, "sched_getscheduler", lambda _: policy | os.SCHED_RESET_ON_FORK)
+    monkeypatch.setattr(os, "sched_setscheduler", lambda _, policy, param: steps.append((policy, param.sched_priority)))
+    monkeypatch.setattr(os, "waitpid", lambda *_: steps.append("reap") or (0, 0))
+    assert fork_server._wait() is None
+    normal, real_time = (os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, 0), (os.SCHED_RR | os.SCHED_RESET_ON_FORK, 1)
+    assert steps == ([normal, "reap", real_time] if is_preferred else ["reap"])
+
+
+def test_a_server_reports_the_steps_of_its_start(server: ForkServerClient) -> None:
+    server.start()
+    assert "interpreter and torch" in server.start_seconds
+    assert all(seconds >= 0 for seconds in server.start_seconds.values())

@@ -14,7 +14,7 @@ from fib_schema.display import counted
 from fib_schema.notebook import traces_frame
 
 from .config.benchmark import BenchmarkConfig
-from .events import DeviceExcluded, Evaluated, Observer, Phase, PhaseTimes, Planned, Skipped
+from .events import DeviceExcluded, Evaluated, Observer, Phase, PhaseTimes, Planned, Skipped, Started
 from .execution.backends import make_executor
 from .plan import Skip, check_names, make_plan
 from .rendering import result_html, result_summary, result_text
@@ -39,6 +39,8 @@ class RunResult:
     """The devices that were excluded after repeated failures."""
     device_busy_share: float | None = None
     """The share of the wall time in which a kernel ran, as the driver samples it; None if it does not tell."""
+    starts: tuple[Started, ...] = ()
+    """How long each judge took to start, step by step."""
     notes: tuple[str, ...] = ()
     """Notes of the plan, such as that solutions for other hardware of the same architecture ran."""
 
@@ -145,6 +147,7 @@ class Benchmark:
         seconds: dict[Phase, float] = {}
         busy_seconds: list[float] = []
         excluded_devices: list[DeviceExcluded] = []
+        starts: list[Started] = []
         check_names(self._trace_set, self._config)
         begin = time.monotonic()
         with closing(self._make_executor()) as executor:
@@ -166,6 +169,8 @@ class Benchmark:
                     left -= event.count
                 elif isinstance(event, DeviceExcluded):
                     excluded_devices.append(event)
+                elif isinstance(event, Started):
+                    starts.append(event)
                 elif isinstance(event, PhaseTimes):
                     for phase, taken in event.seconds.items():
                         seconds[phase] = seconds.get(phase, 0.0) + taken
@@ -188,7 +193,14 @@ class Benchmark:
         by_phase = {phase: seconds[phase] for phase in Phase if phase in seconds}
         busy_share = sum(busy_seconds) / wall_seconds if busy_seconds else None
         return RunResult(
-            tuple(traces), tuple(skipped), by_phase, is_stopped, tuple(excluded_devices), busy_share, plan.notes
+            traces=tuple(traces),
+            skipped=tuple(skipped),
+            seconds=by_phase,
+            is_stopped=is_stopped,
+            excluded_devices=tuple(excluded_devices),
+            device_busy_share=busy_share,
+            starts=tuple(starts),
+            notes=plan.notes,
         )
 
     def _make_executor(self) -> Executor:

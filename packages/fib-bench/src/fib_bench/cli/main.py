@@ -39,7 +39,7 @@ from .report_commands import add_reports
 from .run_options import add_run_options, config_of
 from .selftest_command import add_selftest
 from .show_command import add_show
-from .tables import print_leaderboard, print_seconds, print_skipped, print_summary
+from .tables import print_leaderboard, print_seconds, print_skipped, print_starts, print_summary
 from .watch_command import add_watch
 
 if TYPE_CHECKING:
@@ -89,6 +89,7 @@ def _run(arguments: argparse.Namespace, errors: Console) -> int:
     print_skipped(errors, result.skipped)
     if arguments.verbose:
         print_seconds(errors, result.seconds, result.device_busy_share)
+        print_starts(errors, result.starts)
     if not result.traces and not result.failures:
         errors.print("nothing to run; see the reasons above", style="yellow")
     return _exit_code(result, errors) or int(is_empty)

@@ -10,7 +10,7 @@ from fib_schema.display import counted
 from rich.console import Console
 from rich.table import Table
 
-from ..events import Phase
+from ..events import Phase, Started
 from ..flags import CPU_TIMING, INTERPRETED, SYNTHESIZED
 from ..plan import Skip
 from ..report import Author, Best, Entry, Summary
@@ -226,13 +226,24 @@ def _subjects(skips: Iterable[Skip]) -> str:
     )
 
 
-def print_seconds(console: Console, seconds: Mapping[Phase, float], busy_share: float | None = None) -> None:
+def print_seconds(
+    console: Console, seconds: Mapping[Phase, float] | Mapping[str, float], busy_share: float | None = None
+) -> None:
     """Print the time that each phase of a run took; the sum is the wall time, times the number of devices."""
     if seconds:
         shown = ", ".join(f"{phase} {spent:.1f}" for phase, spent in seconds.items())
         busy = "" if busy_share is None else f"; device busy {busy_share:.0%}"
         text = f"{sum(seconds.values()):.1f} seconds: {shown}{busy}"
         console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def print_starts(console: Console, starts: Iterable[Started]) -> None:
+    """Print the steps in which each judge and its fork server started, which they do at the same time."""
+    for start in starts:
+        for title, steps in (("judge", start.judge), ("fork server", start.server)):
+            shown = ", ".join(f"{step} {spent:.2f}" for step, spent in steps.items())
+            text = f"start of the {title}: {sum(steps.values()):.2f} seconds: {shown}"
+            console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _share_or_dash(share: float | None) -> str:

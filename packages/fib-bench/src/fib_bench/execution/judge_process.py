@@ -11,7 +11,7 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
@@ -22,10 +22,11 @@ from fib_schema import Environment, FibError, Solution
 
 from ..config.benchmark import BenchmarkConfig
 from ..errors import JudgeFailed
-from ..events import Evaluated, Event, Skipped, Working
+from ..events import Evaluated, Event, Skipped, Started, Working
 from ..plan import DefinitionPlan, Skip
 from ..sandbox.policy import protect_memory
 from ..sandbox.syscalls import PR_SET_PDEATHSIG, prctl
+from ..step_timer import StepTimer
 from ..worker.server_client import ForkServerClient
 
 _EXIT_SECONDS = 10.0
@@ -196,6 +197,8 @@ def run() -> NoReturn:
 
 def main() -> None:
     """Serve the driver on the pipe whose descriptor is the first argument."""
+    steps = StepTimer()
+    steps.finish("interpreter")
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.set_inheritable(int(sys.argv[1]), False)
     connection = Connection(int(sys.argv[1]))
@@ -204,12 +207,16 @@ def main() -> None:
         config, root, baselines = connection.recv()
         with ForkServerClient(config.device, () if root is None else (root,)) as server:
             server.launch()
+            steps.finish("launch of the server")
             from .work import Execution  # imports torch, and the server does so at the same time
 
+            steps.finish("import torch")
             with Execution(config, root, baselines, server) as execution:
                 protect_memory()  # after device initialisation: a driver may read this process's files in /proc
                 gc.freeze()  # the objects of modules: a full collection would take 50 ms for them, between two passes
+                steps.finish("device context")
                 connection.send(execution.environment)
+                _serve(connection, execution, lambda: [Started(steps.seconds, server.start_seconds)])
                 while True:
                     _serve(connection, execution)
     except FibError as error:
@@ -220,11 +227,13 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # all folders are removed
 
 
-def _serve(connection: Connection, execution: object) -> None:
+def _serve(connection: Connection, execution: object, last_events: Callable[[], Iterable[Event]] = tuple) -> None:
     from .work import Execution
 
     assert isinstance(execution, Execution)
     for event in execution.execute(connection.recv()):
+        connection.send(event)
+    for event in last_events():
         connection.send(event)
     connection.send(_Done())
     execution.settle(connection)

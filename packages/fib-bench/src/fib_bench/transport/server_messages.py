@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TypeAlias
 
 import msgspec
@@ -29,6 +30,9 @@ ServerRequest: TypeAlias = Spawn | Kill | Ping
 
 class ServerReady(msgspec.Struct, frozen=True, tag="server-ready"):
     """Report: the server has imported everything."""
+
+    seconds: Mapping[str, float]
+    """The seconds of each step of its start."""
 
 
 class Spawned(msgspec.Struct, frozen=True, tag="spawned"):

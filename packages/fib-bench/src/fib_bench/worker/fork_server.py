@@ -15,7 +15,8 @@ import socket
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
@@ -30,6 +31,7 @@ from ..sandbox.limits import most_tasks, tasks_on_machine
 from ..sandbox.model import SandboxPolicy
 from ..sandbox.policy import limit_from_environment, prepare, protect_memory
 from ..sandbox.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
+from ..step_timer import StepTimer
 from ..temporary_folders import remove_folder
 from ..timing.linked.native import preload
 from ..transport.protocol import MAX_DESCRIPTORS, MAX_REQUEST_BYTES, ChannelClosed, Receiver, send
@@ -44,17 +46,20 @@ _LOOKS_PER_COUNT = 10  # processes elsewhere that end hide as many of a worker f
 
 def main() -> None:
     """Serve the judge. Arguments: a socket's descriptor, the device, and folders to hide from workers."""
+    steps = StepTimer()
+    steps.finish("interpreter and torch")
     descriptor, device, *hidden = sys.argv[1:]
     channel = socket.socket(fileno=int(descriptor))
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     protect_memory()
-    _import_ahead(device)
+    _import_ahead(device, steps)
     policy = SandboxPolicy(device, tuple(map(Path, hidden)), limit_from_environment())
     prepare(policy)
-    server = Server(channel, policy)
+    server = Server(channel, policy, _identifications(device))
     _prefer_server()
     try:
-        server.serve()
+        steps.finish("sandbox")
+        server.serve(steps.seconds)
     except ChannelClosed:
         pass  # the judge has ended
     finally:
@@ -63,7 +68,7 @@ def main() -> None:
         gc.unfreeze()  # otherwise extension modules report leaks at exit
 
 
-def _import_ahead(device: str) -> None:
+def _import_ahead(device: str, steps: StepTimer) -> None:
     """Import the modules of workers, do their first steps, and query what a sandboxed worker cannot read."""
     import torch
 
@@ -73,16 +78,31 @@ def _import_ahead(device: str) -> None:
     for optional in ("triton", "tvm_ffi", "cuda.bindings.driver"):  # the builder or the device reports a missing one
         with suppress(ImportError):
             import_module(optional)
-    identify_compilers(device)
+    steps.finish("other imports")
     prepare_forks()
     _parse_records()
     torch.seed()  # torch reads sources of its own for the stack that it keeps; it initialises no device
+    steps.finish("first steps of workers")
     if device.startswith("cuda"):
         architectures = architectures_of_machine()  # cached: nvidia-smi needs more than a worker may do
+        steps.finish("nvidia-smi")
         preload(architectures)
-        identify_triton(architectures)
+        steps.finish("timing module")
+    else:
+        identify_compilers(device)
+        steps.finish("compilers")
     gc.collect()
     gc.freeze()  # collections in workers skip these objects
+
+
+def _identifications(device: str) -> Iterator[Callable[[], None]]:
+    """Work on CUDA that only workers of solutions need, while the first worker, of the reference, starts on the device.
+
+    It takes up to seconds (nvcc). On the CPU it would disturb timing.
+    """
+    if device.startswith("cuda"):
+        yield lambda: identify_compilers(device)
+        yield lambda: identify_triton(architectures_of_machine())
 
 
 def _parse_records() -> None:
@@ -119,11 +139,18 @@ def _reaping() -> Iterator[None]:
 
 
 class Server:
-    """Forks workers, reports their exits, and kills processes they leave behind."""
+    """Forks workers, reports their exits, and kills processes they leave behind.
 
-    def __init__(self, channel: socket.socket, policy: SandboxPolicy) -> None:
+    Args:
+        channel: The socket to the judge.
+        policy: What workers may do.
+        later: Functions that it calls while the first worker runs, one after another and requests in between.
+    """
+
+    def __init__(self, channel: socket.socket, policy: SandboxPolicy, later: Iterable[Callable[[], None]]) -> None:
         self._channel = channel
         self._policy = policy
+        self._later = deque(later)
         self._receiver = Receiver(channel, ServerRequest, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
         self._selector = selectors.DefaultSelector()
         self._workers: dict[int, str] = {}
@@ -137,13 +164,20 @@ class Server:
         signal.set_wakeup_fd(wakeup_end)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
-    def serve(self) -> None:
-        """Answer until the judge ends (`ChannelClosed`)."""
-        send(self._channel, ServerReady())
+    def serve(self, start_seconds: Mapping[str, float]) -> None:
+        """Answer until the judge ends (`ChannelClosed`).
+
+        Args:
+            start_seconds: The seconds of each step of the start, for the judge.
+        """
+        send(self._channel, ServerReady(start_seconds))
         self._selector.register(self._channel, selectors.EVENT_READ)
         self._selector.register(self._wakeup, selectors.EVENT_READ)
         while True:
-            for key, _ in self._selector.select(_TASK_COUNT_SECONDS if self._workers else None):
+            ready = self._selector.select(self._wait_seconds())
+            if not ready and self._workers and self._later:
+                self._later.popleft()()
+            for key, _ in ready:
                 if key.fileobj is self._channel:
                     self._receiver.fill()
                 else:
@@ -156,6 +190,12 @@ class Server:
         """Remove the folders of workers that ran when the judge went away: it may have been killed."""
         for folder in self._workers.values():
             remove_folder(Path(folder))
+
+    def _wait_seconds(self) -> float | None:
+        """The longest wait for a request or the end of a worker; None without a limit."""
+        if not self._workers:
+            return None
+        return 0.0 if self._later else _TASK_COUNT_SECONDS
 
     def _answer(self) -> None:
         while (request := self._receiver.take()) is not None:
