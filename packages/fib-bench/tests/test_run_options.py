@@ -53,6 +53,25 @@ def test_a_machine_without_files_of_drivers_has_no_gpu(tmp_path: Path, monkeypat
     assert configuration().device == "cpu"
 
 
+@pytest.mark.parametrize(
+    ("visible", "by_nvml"), [(None, True), ("1", True), ("1,0", True), ("2", False), ("", False), ("GPU-5", False)]
+)
+def test_torch_is_asked_only_where_nvml_cannot_tell_the_device(
+    visible: str | None, by_nvml: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[str] = []
+    monkeypatch.setattr("fib_compile.device.list_cuda_devices", lambda: asked.append("torch") or [])
+    monkeypatch.setattr("fib_compile.device.torch_cuda_version", lambda: "13.0")
+    monkeypatch.setattr("pynvml.nvmlInit", lambda: None)
+    monkeypatch.setattr("pynvml.nvmlDeviceGetCount", lambda: 2)
+    monkeypatch.setattr(run_options, "_DEVICES", tmp_path)
+    (tmp_path / "nvidia0").touch()
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert (run_options.default_device(), asked) == (("cuda:0", []) if by_nvml else ("cpu", ["torch"]))
+
+
 def test_devices_that_a_command_names_replace_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     assert configuration("--devices", "cpu") == BenchmarkConfig(devices=("cpu",))

@@ -127,7 +127,7 @@ def library_versions() -> dict[str, str]:
             found[name] = version(distribution)
         except PackageNotFoundError:
             continue
-    if cuda := _torch_cuda_version():
+    if cuda := torch_cuda_version():
         found["cuda"] = cuda
     return found
 
@@ -181,7 +181,7 @@ def _known(dtype: DType | str) -> DType:
         raise UnknownDType(dtype, tuple(DType)) from error
 
 
-def _torch_cuda_version() -> str | None:
+def torch_cuda_version() -> str | None:
     """The CUDA version that torch was built for, read from its version file: importing torch takes seconds."""
     spec = importlib.util.find_spec("torch")
     if spec is None or spec.origin is None:

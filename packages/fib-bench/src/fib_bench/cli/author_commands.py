@@ -27,6 +27,7 @@ from ..authoring.errors import KernelFileError
 from ..authoring.inference import STYLES, Choices, InferredKernel, infer_kernel
 from ..authoring.python_code import parse
 from ..authoring.solutions import Added, add_version, base_name, default_author
+from ..step_timer import StepTimer
 from .data_set_option import add_data_set_option, data_set_of
 from .help_pages import add_help
 from .printing import output_console, print_json, safe_text
@@ -51,6 +52,7 @@ def add_add(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--quick", action="store_true", help="evaluate it at once on up to 3 workloads, unranked")
     parser.add_argument("--device", help="where --quick runs: cpu or cuda:N")
     parser.add_argument("--json", action="store_true", help="print what was added as JSON")
+    parser.add_argument("-v", "--verbose", action="store_true", help="print the seconds of each phase of --quick")
     parser.set_defaults(command=_add)
 
 
@@ -111,6 +113,8 @@ def choices_of(arguments: argparse.Namespace) -> Choices:
 
 
 def _add(arguments: argparse.Namespace, errors: Console) -> int:
+    steps = StepTimer()
+    steps.finish("command")
     root = data_set_of(arguments)
     trace_set = TraceSet.from_path(root)
     definition = trace_set.get_definition(arguments.definition)
@@ -122,7 +126,10 @@ def _add(arguments: argparse.Namespace, errors: Console) -> int:
     if plain is None:
         _print_added(output_console(), added, kernel)
     if arguments.quick:
-        return run_quickly(root, added.solution, arguments.device, errors, plain)
+        steps.finish("add")
+        return run_quickly(
+            root, added.solution, arguments.device, errors, plain, steps=steps if arguments.verbose else None
+        )
     if plain is not None:
         print_json(plain)
         return 0

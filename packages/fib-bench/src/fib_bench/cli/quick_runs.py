@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import resource
 from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import attrs
 from fib_schema import BuildSpec, EvaluationStatus, Solution, Trace, TraceSet, to_plain
@@ -11,10 +13,15 @@ from rich.console import Console
 
 from ..authoring.compiler_errors import CompilerError, first_compiler_error
 from ..config.benchmark import BenchmarkConfig
+from ..events import Phase
+from ..step_timer import StepTimer
 from .printing import output_console, print_json, safe_text
 from .progress import format_trace, progress_on
 from .run_options import default_device
-from .tables import print_skipped
+from .tables import print_seconds, print_skipped, print_starts
+
+if TYPE_CHECKING:
+    from ..benchmark import RunResult
 
 MAX_WORKLOADS = 3
 """The workloads of a quick evaluation, the first ones of the data set."""
@@ -22,9 +29,17 @@ _WITH_PLACE = frozenset({EvaluationStatus.COMPILE_ERROR, EvaluationStatus.RUNTIM
 
 
 def run_quickly(
-    root: Path, solution: Solution, device: str | None, errors: Console, plain: dict[str, object] | None = None
+    root: Path,
+    solution: Solution,
+    device: str | None,
+    errors: Console,
+    plain: dict[str, object] | None = None,
+    *,
+    steps: StepTimer | None = None,
 ) -> int:
     """Evaluate a solution on some workloads, record it and print the results; returns the exit code.
+
+    One judge runs all of them: each start of a judge takes seconds of several cores, an evaluation less than one.
 
     Args:
         root: The data set.
@@ -32,12 +47,17 @@ def run_quickly(
         device: Where to run; None is the default.
         errors: Gets the progress.
         plain: The results are added to it and it is printed as JSON, in place of text.
+        steps: The steps of the command before; they are printed with those of the evaluation. None prints none.
     """
     from ..benchmark import Benchmark
 
     trace_set = TraceSet.from_path(root)
     config = BenchmarkConfig(
-        quick=True, solutions=(solution.name,), max_workloads=MAX_WORKLOADS, device=device or device_of(solution.spec)
+        quick=True,
+        solutions=(solution.name,),
+        max_workloads=MAX_WORKLOADS,
+        device=device or device_of(solution.spec),
+        concurrency=1,
     )
     with progress_on(errors) as observe, Benchmark(trace_set, config) as benchmark:
         result = benchmark.run(observe=observe)
@@ -47,7 +67,21 @@ def run_quickly(
     else:
         print_results(output_console(), result.traces, {solution.name: solution})
     print_skipped(errors, result.skipped)
+    if steps is not None:
+        _print_timeline(errors, steps, result)
     return 1 if result.failures or result.is_without_results else 0
+
+
+def _print_timeline(console: Console, steps: StepTimer, result: RunResult) -> None:
+    """Print the phases of the command, which add up to its wall time, and the CPU seconds of all its processes."""
+    before = dict(steps.seconds)
+    steps.finish("evaluate")
+    phases = before | dict(result.seconds)
+    rest = sum(steps.seconds.values()) - sum(phases.values())
+    print_seconds(console, phases | {Phase.OTHER: phases.get(Phase.OTHER, 0.0) + max(rest, 0.0)})
+    print_starts(console, result.starts)
+    used = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    console.print(f"{used:.1f} CPU seconds of all processes", markup=False, highlight=False)
 
 
 def device_of(spec: BuildSpec) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -63,9 +64,23 @@ def default_device() -> str:
     """The device of a command that names none: the first GPU, or the CPU where there is none."""
     if sys.platform == "linux" and not any(any(_DEVICES.glob(pattern)) for pattern in _GPU_FILES):
         return "cpu"
-    from fib_compile.device import list_cuda_devices  # imports torch, which takes a second
+    from fib_compile.device import list_cuda_devices, torch_cuda_version
 
-    return next(iter(list_cuda_devices()), "cpu")
+    if torch_cuda_version() is not None and _is_gpu_visible():
+        return "cuda:0"
+    return next(iter(list_cuda_devices()), "cpu")  # imports torch, which takes seconds
+
+
+def _is_gpu_visible() -> bool:
+    """Whether NVML knows the first device that CUDA shows to this process; False where only CUDA can tell."""
+    import pynvml
+
+    chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0].strip()
+    try:
+        pynvml.nvmlInit()  # without a shutdown: it takes longer than the rest, and commands ask more than once
+        return chosen.isdecimal() and int(chosen) < pynvml.nvmlDeviceGetCount()
+    except pynvml.NVMLError:
+        return False
 
 
 def names_of(words: list[str] | None) -> tuple[str, ...] | None:
