@@ -3,12 +3,17 @@
 import importlib.util
 import logging
 import os
+import shutil
 import sys
 import tempfile
 from collections.abc import Generator
+from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pytest
+
+_BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 # A weekly run sets HYPOTHESIS_PROFILE=full. An example that is slow on a busy machine is not wrong.
 _EXAMPLES = {"default": 20, "full": 500}
@@ -58,10 +63,21 @@ def _end_judges() -> Generator[None]:
         sys.modules["fib_bench.api"].close()
 
 
+@pytest.fixture(scope="module")
+def browser() -> Generator[Any]:
+    """A headless Chromium. Its tests are skipped where there is none, but fail in CI."""
+    sync = pytest.importorskip("playwright.sync_api", reason="needs playwright, of the group dev")
+    path = next((found for name in _BROWSERS if (found := shutil.which(name))), None)
+    if path is None:
+        (pytest.fail if os.environ.get("CI") else pytest.skip)(f"no browser found (looked for {', '.join(_BROWSERS)})")
+    with sync.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
 @pytest.fixture(scope="session")
 def axe_core() -> str:
-    """The source of axe-core, a checker of accessibility, as ``npm install --prefix .dev axe-core`` puts it there."""
-    path = Path(os.environ.get("FIB_AXE_CORE", Path(__file__).parent / ".dev/node_modules/axe-core/axe.min.js"))
-    if not path.exists():
-        pytest.skip(f"axe-core is not at {path}: npm install --prefix .dev axe-core, or set FIB_AXE_CORE to its file")
-    return path.read_text()
+    """The source of axe-core, a checker of accessibility."""
+    package = pytest.importorskip("axe_playwright_python", reason="needs axe-playwright-python, of the group dev")
+    return resources.files(package).joinpath("axe.min.js").read_text("utf-8")

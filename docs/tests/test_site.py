@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import http.server
 import importlib.util
-import shutil
 import subprocess
 import sys
 import threading
@@ -15,7 +14,6 @@ from typing import Any
 import pytest
 
 DOCS = Path(__file__).resolve().parent.parent
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 SERIOUS = {"serious", "critical"}
 pytestmark = pytest.mark.slow
 
@@ -49,18 +47,6 @@ def address(site: Path) -> Iterator[str]:
         yield f"http://127.0.0.1:{server.server_port}"
         server.shutdown()
         thread.join()
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    sync = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    if path is None:
-        pytest.skip(f"no browser found (looked for {', '.join(BROWSERS)})")
-    with sync.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 def pages_of(site: Path) -> list[str]:

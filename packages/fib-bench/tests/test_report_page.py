@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -32,7 +31,6 @@ MakeResult = Callable[..., Trace]
 WriteSet = Callable[..., Path]
 
 HOSTILE = "</script><img src=x onerror=hacked()>"
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 
 def in_memory(*traces: Trace) -> TraceSet:
@@ -226,19 +224,6 @@ class TestCharts:
 
 
 # -- in a browser ------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A headless Chromium."""
-    sync = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    if path is None:
-        pytest.skip(f"no browser found (looked for {', '.join(BROWSERS)})")
-    with sync.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture

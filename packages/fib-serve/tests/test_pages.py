@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,6 @@ from fib_serve.users.roles import Role
 from .samples import GOOD, bearer, make_definition, make_trace, make_workloads, plain_solution
 
 MakeToken = Callable[..., str]
-BROWSERS = ("chromium", "chromium-browser", "google-chrome", "chrome")
 HOSTILE = '</pre><script>window.hacked()</script><img src=x onerror="window.hacked()">"\'&\x1b[31m'
 SCREENSHOTS = os.environ.get("FIB_TEST_SCREENSHOTS", "")  # a folder in which to keep them
 HTML = {"Accept": "text/html"}
@@ -133,19 +131,6 @@ def test_the_contest_says_that_cpu_latencies_are_not_trusted(
 
 
 # -- in a browser ------------------------------------------------------------------------------
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Any]:
-    """A headless Chromium."""
-    sync = pytest.importorskip("playwright.sync_api", reason="needs playwright")
-    path = next((found for name in BROWSERS if (found := shutil.which(name))), None)
-    if path is None:
-        pytest.skip(f"no browser found (looked for {', '.join(BROWSERS)})")
-    with sync.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture
