@@ -10,6 +10,7 @@ from fib_schema.command import plain_problems, print_problems
 from fib_schema.display import counted
 from rich.console import Console
 
+from ..flags import CPU_TIMING, INTERPRETED
 from ..report import speedup_of
 from ..report.quantities import latency_with_bounds
 from ..report.trace_fields import reference_timing_of, timed_by, timing_of
@@ -169,7 +170,10 @@ def _result_lines(traces: Sequence[Trace], *, by_solution: bool = False) -> Iter
 
 
 def _outcome(trace: Trace) -> str:
-    """Status, latency and reference latency with their intervals, speedup, method and flags."""
+    """Status, latency and reference latency with their intervals, speedup, method and flags.
+
+    A CPU timing has no speedup here: how reliable it is depends on the other solutions of the run. Reports have it.
+    """
     evaluation = trace.evaluation
     assert evaluation is not None
     facts = [str(evaluation.status)]
@@ -178,7 +182,7 @@ def _outcome(trace: Trace) -> str:
         for timing, words in ((own, ""), (reference, "reference ")):
             if timing is not None:
                 facts.append(f"{words}{latency_with_bounds(timing.latency_ms, timing.bounds_ms)}")
-        if own is not None and reference is not None:
+        if own is not None and reference is not None and not {CPU_TIMING, INTERPRETED} & set(evaluation.flags):
             facts.append(f"speedup {speedup_of(evaluation.performance).text}")
         facts += [f"timed by {methods}"] if (methods := timed_by(evaluation.performance)) else []
     facts += [f"flags: {', '.join(evaluation.flags)}"] if evaluation.flags else []
