@@ -40,7 +40,7 @@ class RunResult:
     device_busy_share: float | None = None
     """The share of the wall time in which a kernel ran, as the driver samples it; None if it does not tell."""
     starts: tuple[Started, ...] = ()
-    """How long each judge took to start, step by step."""
+    """Steps in which each judge started, with their seconds."""
     notes: tuple[str, ...] = ()
     """Notes of the plan, such as that solutions for other hardware of the same architecture ran."""
 
