@@ -27,6 +27,7 @@ extensions = [
 ]
 exclude_patterns = ["tests", "pictures", "examples", "published"]
 html_theme = "furo"
+pygments_dark_style = "github-dark"  # of the theme: its default underlines imported names, as if they were links
 html_title = "FIB"
 html_show_sphinx = False
 html_static_path = ["static"]
