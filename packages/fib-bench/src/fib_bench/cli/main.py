@@ -20,6 +20,7 @@ from fib_schema import TraceSet, to_plain
 from fib_schema.command import plain_problems, print_problems, run_command
 from fib_schema.command_parser import CommandParser
 from fib_schema.data_files import missing_data
+from fib_schema.display import counted
 from rich.console import Console
 
 from .. import __version__
@@ -71,8 +72,8 @@ def _run(arguments: argparse.Namespace, errors: Console) -> int:
     if arguments.reference_as_solution:
         from ..reference_solutions import add_references
 
-        count = len(add_references(trace_set, config))
-        errors.print(f"added {count} references as solutions", markup=False, highlight=False)
+        references = counted(len(add_references(trace_set, config)), "reference")
+        errors.print(f"added {references} as solutions", markup=False, highlight=False)
     result = _benchmark(trace_set, config, arguments.resume, errors)
     problems = trace_set.problems if arguments.definitions else trace_set.all_problems()
     is_empty = not trace_set.definition_names()
