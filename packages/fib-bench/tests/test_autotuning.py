@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
-from fib_bench.worker.autotuning import untuned_kernels
+from fib_bench.worker.autotuning import tune_briefly, untuned_kernels
 
 autotuner = pytest.importorskip("triton.runtime.autotuner", reason="needs Triton")
 CUDA = torch.device("cuda:0")
@@ -122,3 +123,54 @@ def test_the_autotuner_is_as_before_after_an_error() -> None:
     with pytest.raises(ValueError, match="broken"), untuned_kernels(CUDA):
         raise ValueError("broken")
     assert autotuner.Autotuner.run is before
+
+
+class Measured:
+    """Measurements by a benchmark in place of Triton's: a launch takes as many milliseconds as its block is large."""
+
+    def __init__(self) -> None:
+        self.kernel = Kernel()
+        self.limits: list[tuple[float, float]] = []
+        """Milliseconds of warm-up and of measured launches."""
+
+    def do_bench(
+        self, call: Callable[[], None], warmup: float = 25, rep: float = 100, quantiles: Sequence[float] = ()
+    ) -> list[float]:
+        """Launch once; Triton's defaults."""
+        self.limits.append((warmup, rep))
+        call()
+        return [float(self.kernel.launched[-1])] * len(quantiles)
+
+    def tuner(self, *blocks: float, **options: Any) -> Any:
+        """An autotuner that measures by Triton's defaults."""
+        configs = [autotuner.Config({"BLOCK": block}) for block in blocks]
+        return autotuner.Autotuner(self.kernel, ["x", "n"], configs, ["n"], None, None, **options)
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> Measured:
+    """Measurements after `tune_briefly`."""
+    found = Measured()
+    monkeypatch.setattr(pytest.importorskip("triton.testing"), "do_bench", found.do_bench)
+    monkeypatch.setattr(autotuner, "driver", SimpleNamespace(active=SimpleNamespace()))
+    tune_briefly()
+    return found
+
+
+def test_fast_kernels_are_measured_briefly_and_the_fastest_is_chosen(measured: Measured) -> None:
+    assert measured.tuner(0.4, 0.2, 0.3).run("x", 7, grid=(1,)) == "ran 0.2"
+    assert measured.limits == [(3, 12)] * 3
+
+
+def test_slow_kernels_are_measured_as_long_as_by_triton(measured: Measured) -> None:
+    assert measured.tuner(4.0, 0.2).run("x", 7, grid=(1,)) == "ran 0.2"
+    assert measured.limits == [(3, 12), (25, 100), (3, 12)]
+
+
+def test_a_kernel_that_says_how_to_measure_is_measured_so(measured: Measured) -> None:
+    def largest(call: Callable[[], None], quantiles: Sequence[float]) -> list[float]:
+        call()
+        return [-float(measured.kernel.launched[-1])] * len(quantiles)
+
+    assert measured.tuner(0.4, 0.2, do_bench=largest).run("x", 7, grid=(1,)) == "ran 0.4"
+    assert not measured.limits

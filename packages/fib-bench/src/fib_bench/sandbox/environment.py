@@ -28,10 +28,10 @@ _COMPILERS = ("c++", "g++", "gcc", "cc", "clang++", "clang", "nvcc")
 @cache
 def readable_paths() -> tuple[Path, ...]:
     """The paths that every worker reads, without those that lie below another one."""
-    found = [Path(path) for path in _SYSTEM]
+    found = dict.fromkeys(map(Path, _SYSTEM))
     for path in dict.fromkeys(_of_python() + _of_environment() + _of_compilers()):
-        if _exists(path) and not _is_home(path) and not any(path.is_relative_to(other) for other in found):
-            found.append(path)
+        if found.keys().isdisjoint((path, *path.parents)) and _exists(path) and not _is_home(path):
+            found[path] = None
     return tuple(found)
 
 

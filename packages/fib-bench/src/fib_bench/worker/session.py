@@ -69,7 +69,7 @@ from ..transport.messages import (
     WorkerRequest,
 )
 from ..transport.protocol import MAX_DESCRIPTORS, MAX_REQUEST_BYTES, ChannelClosed, Receiver, send
-from .autotuning import untuned_kernels
+from .autotuning import tune_briefly, untuned_kernels
 from .calls import PreparedCall, WrongOutputError
 from .confinement import confine_worker
 from .passes import Passes, settle
@@ -254,6 +254,8 @@ class Session:
             if self._device.type == "cpu":
                 os.environ.update(interpreter_environment(solution))
             self._function = registry.build(self._definition, solution)
+        if self._device.type == "cuda":
+            tune_briefly()
         return self._function.setup is not None
 
     def _calibrate(self, request: Calibrate) -> Calibrated:
