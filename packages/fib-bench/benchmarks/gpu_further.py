@@ -19,7 +19,7 @@ from fib_bench.benchmark import RunResult
 from fib_bench.events import Event, Observer, PhaseTimes, Working
 from fib_bench.plan import DefinitionPlan
 from fib_schema import AxisVar, Definition, RandomInput, Solution, TensorSpec, Trace, TraceSet, Workload
-from gpu_report import Budget, evaluation_extra, evidence_of, plain, status_of, timing_of
+from gpu_report import Budget, ends_of, evaluation_extra, evidence_of, plain, status_of, timing_of
 from gpu_session import PLAIN_RMSNORM, Bench, plan_of
 
 FAULTS = Path(__file__).parent / "faults"
@@ -291,5 +291,5 @@ def benchmark(
         with Benchmark(trace_set, BenchmarkConfig(synthesize_missing=True, **fields)) as benchmark:
             result = benchmark.run(observe=observe)
     for skip in result.failures:
-        bench.report.say(f"- not run: {str(skip).splitlines()[0][:300]}")
+        bench.report.say(f"- not run: {ends_of(str(skip))}")
     return result

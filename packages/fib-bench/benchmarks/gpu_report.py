@@ -140,9 +140,14 @@ def status_of(trace: Trace) -> str:
 
 
 def evidence_of(trace: Trace, letters: int = 200) -> str:
-    """The first line of the log, shortened."""
-    log = trace.evaluation.log.strip() if trace.evaluation else ""
-    return log.partition("\n")[0][:letters]
+    """The first and the last line of the log, shortened."""
+    return ends_of(trace.evaluation.log, letters) if trace.evaluation else ""
+
+
+def ends_of(text: str, letters: int = 300) -> str:
+    """The first and the last line of a message, shortened: that of a traceback says what was raised."""
+    lines = text.strip().splitlines() or [""]
+    return lines[0][:letters] if len(lines) == 1 else f"{lines[0][:letters]} ... {lines[-1][:letters]}"
 
 
 def plain(trace: Trace) -> dict[str, Any]:

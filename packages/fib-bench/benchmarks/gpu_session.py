@@ -20,7 +20,7 @@ from fib_bench.execution.scheduler import Scheduler
 from fib_bench.plan import DefinitionPlan, Skip
 from fib_compile.device import hardware_from_device
 from fib_schema import BuildSpec, Definition, Solution, SourceFile, Trace, TraceSet, Workload
-from gpu_report import Budget, Report, evidence_of, status_of
+from gpu_report import Budget, Report, ends_of, evidence_of, status_of
 
 sys.path.append(str(Path(__file__).parents[3] / "tests-integration" / "support"))
 from solution_table import capturable_entry, entry_of, solution_table
@@ -142,7 +142,7 @@ class Bench:
         seconds = self.report.numbers.setdefault("phases", Counter())
         seconds.update({phase: round(taken, 2) for phase, taken in session.seconds.items()})
         for skip in session.skipped[:40]:
-            self.report.say(f"- not run: {str(skip).splitlines()[0][:300]}")
+            self.report.say(f"- not run: {ends_of(str(skip))}")
 
     def collect(self, pattern: str) -> dict[str, tuple[Definition, list[Workload]]]:
         """The definitions whose names match and that have recorded workloads, with these."""
