@@ -174,7 +174,8 @@ def capture_phase(timeout_seconds: float) -> Iterator[None]:
     For engines that call each size once, uncaptured, right before they capture it. Within the block such a call waits
     until its solution is built and was run in a child process, so that the capture can record it; in all, calls wait
     until the deadline. What was run before with the same sizes, also by an earlier process, is not run again. A call
-    that is being captured never waits. The end of the block settles what is ready, as `warm_up` does.
+    that is being captured never waits. Replicas do not wait: their solutions take effect when they are synchronized.
+    The end of the block settles what is ready, as `warm_up` does.
 
     Args:
         timeout_seconds: The longest time that calls wait in all.
