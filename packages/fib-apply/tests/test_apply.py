@@ -33,6 +33,7 @@ from fib_apply import (
 )
 from fib_apply.build_service.executor import BackgroundExecutor
 from fib_apply.routing.parameter_map import ParameterMap
+from fib_apply.routing.validation import CallValidator
 from fib_schema import (
     AxisConst,
     AxisVar,
@@ -872,6 +873,83 @@ def run(A, B, rows):
             assert served_by(run(A, B)) == "solution"
             assert run(A[:3], B) is missed
             assert dispatcher.plan_setup(A, B, fallback=fallback, fallback_equivalents=frozenset({"ones"})) is fallback
+
+
+class TestRepeatedPlans:
+    """Engines plan before each step."""
+
+    @pytest.fixture
+    def validated(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+        """The arguments of all validations."""
+        found: list[Any] = []
+        original = CallValidator.rejection
+
+        def rejection(validator: CallValidator, args: Any) -> Any:
+            found.append(args)
+            return original(validator, args)
+
+        monkeypatch.setattr(CallValidator, "rejection", rejection)
+        return found
+
+    def plan(self, runtime: ApplyRuntime, *inputs: Any, equivalents: frozenset[str] = frozenset()) -> Any:
+        dispatcher = runtime.dispatcher("gemm")
+        assert dispatcher is not None
+        return dispatcher.plan_setup(*inputs, fallback=print, fallback_equivalents=equivalents)
+
+    def test_nothing_is_validated_where_no_solution_has_a_setup(self, validated: list[Any]) -> None:
+        with enable_apply(data_set(solutions=(solution("ones"),))) as runtime:
+            assert [self.plan(runtime, A[:rows], B) for rows in (4, 3, 2)] == [None] * 3
+        assert validated == []
+
+    @pytest.mark.parametrize("equivalents", [frozenset(), frozenset({"ones"})], ids=["planned", "equivalent"])
+    def test_sizes_are_validated_once(self, validated: list[Any], equivalents: frozenset[str]) -> None:
+        with enable_apply(data_set(solutions=(solution("ones", TestPlans.SOURCE),))) as runtime:
+            plans = [self.plan(runtime, A + step, B, equivalents=equivalents) for step in range(3)]
+            assert len(validated) == 1
+            assert [plan is print for plan in plans] == [bool(equivalents)] * 3
+            assert equivalents or served_by(plans[-1](A, B)) == "solution"
+            validated.clear()
+            assert self.plan(runtime, A[:3], B) is None  # not recorded
+            assert self.plan(runtime, A[:3] + 1, B) is None
+            assert len(validated) == 1
+
+    def test_other_tensors_of_equal_shapes_are_validated(self, validated: list[Any]) -> None:
+        transposed = torch.randn(K, 4).T
+        with enable_apply(data_set(solutions=(solution("ones", TestPlans.SOURCE),))) as runtime:
+            assert self.plan(runtime, A, B) is not None
+            for inputs in ((A.double(), B), (transposed, B), (A.clone().requires_grad_(), B)):
+                assert self.plan(runtime, *inputs) is None
+            assert self.plan(runtime, A, B) is not None
+        assert len(validated) >= 4
+
+    def test_a_quarantined_solution_is_not_planned_again(self) -> None:
+        with enable_apply(data_set(solutions=(solution("ones", TestPlans.SOURCE),))) as runtime:
+            dispatcher = runtime.dispatcher("gemm")
+            assert dispatcher is not None
+            assert self.plan(runtime, A, B) is not None
+            dispatcher.quarantine("ones", "it is wrong")
+            assert self.plan(runtime, A, B) is None
+
+    def test_a_plan_that_waited_for_a_build_is_made_after_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        with enable_apply(data_set(solutions=(solution("ones", TestPlans.SOURCE),))) as runtime:
+            dispatcher = runtime.dispatcher("gemm")
+            assert dispatcher is not None
+            with monkeypatch.context() as patch:
+                patch.setattr(dispatcher.pool.build_service, "find", lambda name: None)
+                assert self.plan(runtime, A, B) is None
+            assert self.plan(runtime, A, B) is not None
+
+    def test_a_reload_plans_with_new_solutions(self, tmp_path: Any) -> None:
+        found = TraceSet.from_path(tmp_path)
+        found.add_definitions([definition()])
+        found.add_solutions([solution("ones")])
+        found.add_traces([trace("ones")])
+        with enable_apply(tmp_path) as runtime:
+            assert self.plan(runtime, A, B) is None
+            found.add_solutions([solution("planned", TestPlans.SOURCE)])
+            found.add_traces([trace("planned", 0.01)])
+            runtime.reload()
+            assert self.plan(runtime, A, B) is not None
 
 
 class TestFallbackEquivalents:

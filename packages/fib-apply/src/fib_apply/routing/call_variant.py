@@ -93,7 +93,7 @@ class CallVariant:
         self._kernel_alternatives: dict[Any, tuple[CacheEntry, ...]] = {}
         self._fallback_alternatives: dict[Any, tuple[CacheEntry, ...]] = {}
         self._is_cached, self._is_counted = is_cached, is_counted
-        self._shapes_of = _compile_shapes(definition, is_destination_passing=is_destination_passing)
+        self._shapes_of = compile_shapes(definition, is_destination_passing=is_destination_passing)
         self._lock = ForkSafeLock()
 
     def use_native_table(self, native: NativeGuards) -> bool:
@@ -216,7 +216,7 @@ class CallVariant:
         self.inline_cache[0] = _NO_ENTRY  # last: a signal handler may have promoted a dropped entry
 
 
-def _compile_shapes(definition: Definition, *, is_destination_passing: bool) -> Callable[..., Any]:
+def compile_shapes(definition: Definition, *, is_destination_passing: bool) -> Callable[..., Any]:
     """A function of a call's arguments that returns the same cache key as the generated code."""
     inputs, outputs = tuple(definition.inputs), tuple(definition.outputs) if is_destination_passing else ()
     names = [f"_{name}" for name in (*inputs, *outputs)]

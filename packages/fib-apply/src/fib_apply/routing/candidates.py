@@ -144,6 +144,18 @@ class CandidatePool:
                 return LoadedCandidate(candidate.solution, runnable, candidate)
         return None
 
+    def may_have_setup(self) -> bool:
+        """Whether any candidate of any key may have a ``setup``, which its sources must name."""
+        rankings = [ranking for one in self.rankings.values() for ranking in (*one.by_key.values(), one.best)]
+        candidates = [c for ranking in rankings if ranking is not None for c in ranking.candidates]
+        return any(c.has_setup for c in candidates) or any(map(self._names_setup, {c.solution for c in candidates}))
+
+    def _names_setup(self, name: str) -> bool:
+        try:
+            return any("setup" in source.content for source in self._load_solution(name).sources)
+        except FibError:
+            return False  # it cannot be built either
+
     def first_usable(self, ranking: Ranking) -> Candidate | None:
         """The candidate that serves calls without a plan as soon as it is loaded; None if all are left out."""
         return next((found for found in self._usable(ranking) if found in ranking.plain_candidates), None)

@@ -30,6 +30,7 @@ from .guards import GuardOptions, compile_guard
 from .inlining import InliningPolicy
 from .native.module import guards_in_use, loaded_guards
 from .parameter_map import ParameterMap
+from .plan_selector import PlanSelector
 from .resolver import Resolver, device_of, is_capturing, needs_alignment
 from .validation import Rejection, has_nested
 
@@ -74,6 +75,8 @@ class Dispatcher:
         if self.config.inline_compiled:
             self.inlining = InliningPolicy(pool, key_builder, self._resolver, self._metrics if is_counted else None)
         self._value_returning, self._destination_passing = self._resolver.variants()
+        is_cached = key_builder.is_by_shape
+        self._plans = PlanSelector(pool, self._resolver, self._value_returning, is_cached=is_cached)
         self._arity = len(self.definition.inputs)
         self._result_type = torch.Tensor if len(self.definition.outputs) == 1 else tuple
 
@@ -292,7 +295,7 @@ class Dispatcher:
             inputs: The definition's inputs, in order.
             fallback: Serves all other calls; takes the inputs, followed by the outputs or nothing.
         """
-        loaded, key = self._plannable(inputs)
+        loaded, key = self._plans.select(inputs)
         otherwise = fallback or self._raise_unplanned
         return otherwise if loaded is None else self._planned(loaded, key, inputs, otherwise)
 
@@ -304,13 +307,17 @@ class Dispatcher:
     ) -> Callable[..., Any] | None:
         """Plan if the best solution has a ``setup``; returns None if calls can be routed without a plan.
 
+        Nothing is validated where no solution of the definition can have one, or where equal inputs were planned.
+
         Args:
             inputs: The definition's inputs, in order.
             fallback: Serves all other calls; takes the inputs, followed by the outputs or nothing.
             fallback_equivalents: Solutions that are the fallback in another form: if one is the best, the fallback
                 is returned.
         """
-        loaded, key = self._plannable(inputs, fallback_equivalents)
+        if not self._plans.may_have_setup:
+            return None
+        loaded, key = self._plans.select(inputs, fallback_equivalents)
         if loaded is None or loaded.runnable.setup is None:
             return None
         return fallback if loaded.solution in fallback_equivalents else self._planned(loaded, key, inputs, fallback)
@@ -352,18 +359,6 @@ class Dispatcher:
                 return fallback(*args)
 
         return run
-
-    def _plannable(
-        self, inputs: Sequence[Any], fallback_equivalents: frozenset[str] = frozenset()
-    ) -> tuple[LoadedCandidate | None, ApplyKey | None]:
-        """The best solution for inputs, with or without ``setup``."""
-        validator = self._value_returning.validator
-        if validator.rejection(inputs) is not None or isinstance(key := self._resolver.key(inputs), Rejection):
-            return None, None
-        ranking = self.pool.ranking(key, device_of(inputs))
-        if ranking is None:
-            return None, key
-        return self.pool.first_loaded(ranking, is_planned=True, fallback_equivalents=fallback_equivalents), key
 
     def _raise_unplanned(self, *args: Any) -> Any:
         del args
