@@ -180,10 +180,17 @@ def _write_coverage(out: Path, definitions: Iterable[str], traces: Iterable[Trac
     report.save()
 
 
+def _late(traces: Iterable[Trace]) -> list[str]:
+    """A sentence about solutions that were ended, if there are any."""
+    names = sorted({str(trace.solution) for trace in traces if status_of(trace) == "TIMEOUT"})
+    end = "did not answer within 60 s, in which kernels that are compiled when they are called must be compiled"
+    return [f"Solutions that {end}: {', '.join(names)}."] if names else []
+
+
 def _report(root: Path, out: Path, chosen: Sequence[Chosen], said: list[str]) -> None:
     """Write the files; the archive first, so that a killed machine loses least."""
     traces = [trace for some in TraceSet.from_path(root).traces.values() for trace in some]
-    note = note_of(chosen, {trace.definition for trace in traces})
+    note = " ".join([note_of(chosen, {trace.definition for trace in traces}), *_late(traces)])
     said.insert(1, note)
     with tarfile.open(out / "data-set.tar.xz", "w:xz") as archive:
         (root / "NOTE.txt").write_text(f"{note}\n", "utf-8")
