@@ -7,15 +7,19 @@ the tests call the solution again with the tensors of its first call.
 from __future__ import annotations
 
 import builtins
+import sys
 from collections.abc import Callable, Sequence
-from typing import Any
+from types import ModuleType
+from typing import Any, ClassVar
 
 import attrs
+import flashinfer_stand_ins
 import pytest
 import torch
 from fib_apply import enable_apply, set_apply_hook
 from fib_apply.routing.dispatcher import Dispatcher
 from fib_integrations import install_flashinfer_integrations, status
+from fib_integrations.vllm_fast_plans import renew_when_imported
 from fib_schema import Definition, Solution, Trace, TraceSet
 from flashinfer_stand_ins.examples import (
     EXAMPLES,
@@ -254,3 +258,162 @@ def test_prefill_is_a_counted_fallback(fi: Any) -> None:
         wrapper.plan(*planned, 4, 2, 8, 1, causal=True, q_data_type=torch.bfloat16)
         wrapper.run(random(5, 4, 8), caches(1))
     assert counts("flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper.run") == {REPLAYED: 1}
+
+
+def fast_plan_decode(
+    self: Any, indptr_cpu: Any, indices: Any, last_page_len_cpu: Any, num_qo_heads: int, num_kv_heads: int,
+    head_dim: int, page_size: int, pos_encoding_mode: str = "NONE", window_left: int = -1,
+    logits_soft_cap: float | None = None, q_data_type: Any = "float16", kv_data_type: Any = None,
+    o_data_type: Any = None, data_type: Any = None, sm_scale: float | None = None, rope_scale: float | None = None,
+    rope_theta: float | None = None, non_blocking: bool = True, fixed_split_size: int = -1,
+    disable_split_kv: bool = False,
+) -> None:  # fmt: skip
+    """As vLLM 0.26.0 plans: by the wrapper's method at first and without graphs, else into its buffers."""
+    if not self._use_cuda_graph or getattr(self, "vllm_first_call", True):
+        self.plan(
+            indptr=indptr_cpu, indices=indices, last_page_len=last_page_len_cpu, num_qo_heads=num_qo_heads,
+            num_kv_heads=num_kv_heads, head_dim=head_dim, page_size=page_size, pos_encoding_mode=pos_encoding_mode,
+            window_left=window_left, logits_soft_cap=logits_soft_cap, q_data_type=q_data_type,
+            kv_data_type=kv_data_type, sm_scale=sm_scale, non_blocking=non_blocking, block_tables=None, seq_lens=None,
+            fixed_split_size=fixed_split_size, disable_split_kv=disable_split_kv,
+        )  # fmt: skip
+        self.vllm_first_call = False
+        return
+    plan_unpatched(self, indptr_cpu, indices, last_page_len_cpu, sm_scale)
+
+
+def plan_unpatched(wrapper: Any, indptr: Any, indices: Any, last: Any, sm_scale: float | None) -> None:
+    """Plan without the method `plan`: only the buffers, the scale and the state change."""
+    wrapper._paged_kv_indptr_buf.copy_(indptr)
+    wrapper._paged_kv_indices_buf[: len(indices)].copy_(indices)
+    wrapper._paged_kv_last_page_len_buf.copy_(last)
+    wrapper._sm_scale, wrapper._plan_info = sm_scale, object()
+
+
+@pytest.mark.parametrize("version", flashinfer_stand_ins.VERSIONS[:1], indirect=True)  # vLLM 0.26.0 needs 0.6
+class TestFastPlans:
+    """vLLM's function that plans, whose later calls make no call of `plan`."""
+
+    RUN = "flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper.run"
+    REPLANNED: ClassVar = {"it was replanned without a call of the patched plan method": 1}
+
+    @pytest.fixture
+    def vllm(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+        module = ModuleType("vllm.v1.attention.backends.flashinfer")
+        module.fast_plan_decode = fast_plan_decode  # type: ignore[attr-defined]
+        monkeypatch.setitem(sys.modules, module.__name__, module)
+        renew_when_imported()
+        renew_when_imported()
+        assert module.fast_plan_decode.__wrapped__ is fast_plan_decode
+        return module
+
+    def plan(self, vllm: Any, wrapper: Any, planned: tuple[list[int], list[int]], **settings: Any) -> None:
+        offsets, indices = (torch.tensor(values, dtype=torch.int32) for values in planned)
+        given = {"num_qo_heads": 4, "num_kv_heads": 2, "head_dim": 8, "page_size": 4, "sm_scale": 0.5}
+        given |= {"q_data_type": torch.bfloat16, "kv_data_type": torch.bfloat16, **settings}
+        vllm.fast_plan_decode(wrapper, indptr_cpu=offsets, indices=indices, last_page_len_cpu=last_page_len(4), **given)
+
+    def expected(self, fi: Any, planned: tuple[list[int], list[int]], q: Any, cache: Any) -> Any:
+        wrapper = fi.decode.BatchDecodeWithPagedKVCacheWrapper(workspace())
+        offsets, indices = (torch.tensor(values, dtype=torch.int32) for values in planned)
+        wrapper.plan(offsets, indices, last_page_len(4), 4, 2, 8, 4, q_data_type=torch.bfloat16, sm_scale=0.5)
+        return wrapper.run(q, cache, return_lse=True)
+
+    def test_first_and_later_plans_are_routed(self, fi: Any, vllm: Any, calls: list[Any]) -> None:
+        q, cache, wrapper = random(3, 4, 8), caches(4), graph_wrapper(fi)
+        wanted = [self.expected(fi, planned, q, cache) for planned in PLANS]
+        with enable_apply(set_of(definition_of(4))):
+            for planned, (output, lse) in zip([*PLANS, *PLANS], wanted * 2, strict=True):
+                self.plan(vllm, wrapper, planned)
+                found = wrapper.run(q, cache, return_lse=True)
+                torch.testing.assert_close(found, (output, lse + ROUTED))
+        assert len(calls) == 6
+        assert counts(self.RUN) == {}
+        places = {tuple(x.data_ptr() for x in arguments[3:-1]) for _, arguments in calls}
+        assert len(places) == 1, "replays would read other tensors"
+
+    def test_listeners_get_the_indices_of_the_last_plan(self, fi: Any, vllm: Any, calls: list[Any]) -> None:
+        seen: list[tuple[list[int], list[int]]] = []
+        names = "kv_indptr", "kv_indices"
+        set_apply_hook(lambda name, inputs: seen.append(tuple(inputs[each].tolist() for each in names)))
+        q, cache, wrapper = random(3, 4, 8), caches(4), graph_wrapper(fi)
+        with enable_apply(set_of(definition_of(4))):
+            for planned in (*PLANS, PLANS[-1]):
+                self.plan(vllm, wrapper, planned)
+                wrapper.run(q, cache)
+        assert seen == [*PLANS, PLANS[-1]]
+
+    @pytest.mark.parametrize(
+        "changed",
+        [{"sm_scale": 0.25}, {"window_left": 4}, {"logits_soft_cap": 30.0}, {"kv_data_type": torch.float16}],
+        ids=["scale", "window", "soft cap", "dtype"],
+    )
+    def test_a_plan_with_other_parameters_is_refused(
+        self, fi: Any, vllm: Any, calls: list[Any], changed: dict[str, Any]
+    ) -> None:
+        q, cache, wrapper = random(3, 4, 8), caches(4), graph_wrapper(fi)
+        with enable_apply(set_of(definition_of(4))):
+            self.plan(vllm, wrapper, PLANS[0])
+            self.plan(vllm, wrapper, PLANS[1], **changed)
+            wrapper.run(q, cache)
+            assert counts(self.RUN) == self.REPLANNED
+            self.plan(vllm, wrapper, PLANS[0])  # the recorded plan is no longer the present one
+            wrapper.run(q, cache)
+        assert calls == []
+
+    def test_a_plan_by_others_is_refused(self, fi: Any, vllm: Any, calls: list[Any]) -> None:
+        q, cache, wrapper = random(3, 4, 8), caches(4), graph_wrapper(fi)
+        with enable_apply(set_of(definition_of(4))):
+            self.plan(vllm, wrapper, PLANS[0])
+            offsets, indices = (torch.tensor(values, dtype=torch.int32) for values in PLANS[1])
+            plan_unpatched(wrapper, offsets, indices, last_page_len(4), 0.5)
+            wrapper.run(q, cache)
+            assert counts(self.RUN) == self.REPLANNED
+            self.plan(vllm, wrapper, PLANS[1])
+            wrapper.run(q, cache)
+        assert calls == []
+
+    def test_a_wrapper_with_other_buffers_is_refused(self, fi: Any, vllm: Any, calls: list[Any]) -> None:
+        q, cache, wrapper = random(3, 4, 8), caches(4), graph_wrapper(fi)
+        with enable_apply(set_of(definition_of(4))):
+            self.plan(vllm, wrapper, PLANS[0])
+            wrapper._paged_kv_indptr_buf = wrapper._paged_kv_indptr_buf.clone()
+            self.plan(vllm, wrapper, PLANS[1])
+            wrapper.run(q, cache)
+        assert calls == []
+        assert counts(self.RUN) == self.REPLANNED
+
+    def test_settings_of_forward_are_not_those_of_the_next_plan(self, fi: Any, vllm: Any, calls: list[Any]) -> None:
+        q, cache, wrapper = random(3, 4, 8), caches(4), graph_wrapper(fi)
+        with enable_apply(set_of(definition_of(4))):
+            self.plan(vllm, wrapper, PLANS[0])
+            wrapper.forward_return_lse(q, cache, sm_scale=0.125)
+            assert len(calls) == 1
+            self.plan(vllm, wrapper, PLANS[1])
+            wrapper.run(q, cache)
+        assert len(calls) == 1
+
+    def test_other_wrappers_and_unrecorded_plans_are_left_alone(self, fi: Any, vllm: Any, calls: list[Any]) -> None:
+        q, cache, wrapper = random(3, 4, 8), caches(4), graph_wrapper(fi)
+        self.plan(vllm, wrapper, PLANS[0])  # nothing is enabled
+        ordinary = fi.decode.BatchDecodeWithPagedKVCacheWrapper(workspace())
+        with enable_apply(set_of(definition_of(4))):
+            self.plan(vllm, wrapper, PLANS[1])
+            wrapper.run(q, cache)
+            assert counts(self.RUN) == {"it was not planned while routing or tracing was enabled": 1}
+            for planned in PLANS[:2]:
+                self.plan(vllm, ordinary, planned)
+                ordinary.run(q, cache)
+        assert [len(arguments[4]) for _, arguments in calls] == [6]  # the sizes of one plan are recorded
+
+
+def test_a_fast_plan_that_differs_is_left_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    module = ModuleType("vllm.v1.attention.backends.flashinfer")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    renew_when_imported()
+    assert "has no fast_plan_decode" in caplog.text
+    module.fast_plan_decode = lambda wrapper, indptr: None  # type: ignore[attr-defined]
+    renew_when_imported()
+    assert "fast_plan_decode has other parameters" in caplog.text

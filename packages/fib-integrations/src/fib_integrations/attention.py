@@ -126,6 +126,16 @@ class WrapperPlan:
         copied._wrapper = _no_wrapper  # noqa: SLF001 of the same class
         return copied
 
+    def with_indices(self, total: int) -> WrapperPlan:
+        """The plan of a wrapper for CUDA graphs, for another number of page numbers in its buffer."""
+        names = self._plan.definition.inputs[3:]  # after the queries and caches
+        inputs = dict(zip(names, self._plan.inputs, strict=False))
+        if len(inputs["kv_indices"]) == total:
+            return self
+        inputs["kv_indices"] = self.buffers["kv_indices"][:total]
+        plan = attrs.evolve(self._plan, inputs=tuple(inputs.values()))
+        return WrapperPlan(self._wrapper(), plan, self._head_dim, self._settings)
+
     def use(self, settings: Settings) -> None:
         """Give the next runs, and the wrapper, the settings of a ``forward``."""
         if type(settings.sm_scale) not in _SCALES:

@@ -153,15 +153,17 @@ class PatchedFunction:
         self.adapter, self.target, self.original = adapter, target, original
         self.unsupported_counts: Counter[str] = Counter()
         """The number of unsupported calls by reason, if they are counted."""
-        self._plans = plans
+        self.plans = plans
+        """The plans of the adapter's objects."""
         self._match_baselines = match_baselines
         self._is_active = True
         self._binding = _Binding()
         self._reported: set[str] = set()
         self._name = identifier(getattr(original, "__name__", "call"))
         self.signature = read_signature(target, original)
-        self._state_attribute = _state_attribute(adapter, target)
-        self._source = dispatch_source(self._name, target, self.signature, self._state_attribute)
+        self.state_attribute = _state_attribute(adapter, target)
+        """See `Plan`."""
+        self._source = dispatch_source(self._name, target, self.signature, self.state_attribute)
         self._scope = self._make_scope()
         self._dispatch = compiled(self._source, self._name, self._scope)
         self.wrapper = compiled(wrapper_source(self._name, target, self.signature), self._name, self._scope)
@@ -184,8 +186,8 @@ class PatchedFunction:
             "_fib_fall_through": self._fall_through,
             "_fib_conversion_failed": self._conversion_failed,
             "_fib_add_handler": self._add_handler,
-            "_fib_plans": self._plans.by_id,
-            "_fib_invalidate": self._plans.invalidate,
+            "_fib_plans": self.plans.by_id,
+            "_fib_invalidate": self.plans.invalidate,
             "_fib_record_plan": self._record_plan,
             "_fib_generation": None,
             "_fib_handlers": {},
@@ -309,7 +311,7 @@ class PatchedFunction:
         return reason
 
     def _record_plan(self, owner: Any, value: Any) -> None:
-        self._plans.record(owner, value, getattr(owner, self._state_attribute, None))
+        self.plans.record(owner, value, getattr(owner, self.state_attribute, None))
 
     # -- explaining ----------------------------------------------------------------------------------
 
@@ -322,7 +324,7 @@ class PatchedFunction:
         """
         if not isinstance(self.target, Call):
             raise CannotAdapt(self.target.path, "it computes nothing itself")
-        plan = self._plans.by_id.get(id(args[0])) if args else None
+        plan = self.plans.by_id.get(id(args[0])) if args else None
         copied = {} if plan is None else {id(args[0]): plan.detached()}
         overrides = {
             "_fib_thread": _ThreadState(),

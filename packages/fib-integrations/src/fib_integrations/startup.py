@@ -24,12 +24,14 @@ def load_plugin() -> None:
 
     from .installation import install_flashinfer_integrations
     from .vllm_captures import wait_when_imported
+    from .vllm_fast_plans import renew_when_imported
     from .vllm_provider import register_when_imported
 
     try:
         install_flashinfer_integrations(also=environment.extra_adapters())
         register_when_imported()
         wait_when_imported()
+        renew_when_imported()
     except FibError as error:
         _logger.error("the environment enables adapters, but they cannot be installed: %s", error)
 
