@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import attrs
@@ -39,6 +40,8 @@ class Profile(Result):
     """The least latency by the roofline; None if the work of the op_type is not declared."""
     isolation_level: int
     seconds: float
+    phases: Mapping[str, float] = attrs.Factory(dict)
+    """Seconds by phase, some of them as the process of the solution states them."""
 
     def to_text(self, max_chars: int = PROFILE_CHARS) -> str:
         """The text, by default in at most 2000 characters."""
@@ -56,6 +59,8 @@ class Profile(Result):
         yield from fenced(text, "kernels by time")
         if len(slowest) > _SHOWN:
             yield f"and {counted(len(slowest) - _SHOWN, 'kernel')} more"
+        if self.phases:
+            yield "seconds: " + ", ".join(f"{name} {taken:.1f}" for name, taken in self.phases.items())
 
 
 def profile(
@@ -98,7 +103,9 @@ def profile(
     chosen = choose_workloads(trace_set, found, None if workload is None else [workload], 2)[-1]
     require_gpu(workspace, "profile")
     program = find_program(PROGRAM, REMEDY)
+    begin = time.monotonic()
     values = make_values(workspace, found, chosen, "normal")
+    made = time.monotonic()
     inspection = Inspection(
         definition=found,
         solution=given,
@@ -109,7 +116,10 @@ def profile(
         warm_calls=WARM_CALLS,
     )
     log, ended = inspect_call(workspace, inspection)
+    read = time.monotonic()
     table = checked_table(log, ended.code, ended.output)
+    phases = {"inputs on the CPU": made - begin, "wait and files": read - made - ended.seconds, **ended.phases}
+    phases["report"] = time.monotonic() - read
     floor_ms = floor_of(workspace, found, chosen, values)[2]
     return Profile(
         definition=definition,
@@ -120,6 +130,7 @@ def profile(
         floor_us=None if floor_ms is None else 1e3 * floor_ms,
         isolation_level=ended.isolation_level,
         seconds=ended.seconds,
+        phases=phases,
     )
 
 

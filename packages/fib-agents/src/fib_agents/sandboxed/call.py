@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -34,13 +35,18 @@ class Job:
     """Whether the process confines its files itself, because a tool starts it."""
 
 
-INPUTS, OUTPUTS = "inputs.safetensors", "outputs.safetensors"
+INPUTS, OUTPUTS, STAMPS = "inputs.safetensors", "outputs.safetensors", "stamps.json"
+TOOL_BEGAN = "FIB_AGENTS_TOOL_BEGAN"
+"""The variable with the time, by the monotonic clock, at which the tool took the place of the build."""
 
 
 def main() -> None:
     """Build, warm up, call once, and save the outputs if the job says so."""
     path = Path(sys.argv[1])
     job = Job(**json.loads(path.read_bytes()))
+    stamps = {"start of the tool": time.monotonic()}
+    if TOOL_BEGAN in os.environ:
+        stamps = {"sandbox and build": float(os.environ.pop(TOOL_BEGAN)), **stamps}
     if job.confines_files:
         confine_own_files()
     from fib_compile.builder import interpreter_environment, jit_environment
@@ -58,8 +64,10 @@ def main() -> None:
 
     torch.set_float32_matmul_precision("highest")
     torch.backends.cudnn.allow_tf32 = False
+    stamps["imports"] = time.monotonic()
     registry = BuilderRegistry.get_instance()
     function = registry.build_reference(definition) if solution is None else registry.build(definition, solution)
+    stamps["load of the solution"] = time.monotonic()
     tensors = load_file(path.with_name(INPUTS))
     values = [tensors[name].to(job.device) if name in tensors else job.scalars[name] for name in definition.inputs]
     if function.setup is not None:
@@ -70,11 +78,15 @@ def main() -> None:
     is_cuda = job.device.startswith("cuda")
     if is_cuda:
         torch.cuda.synchronize()
+    stamps["inputs and warm-up"] = time.monotonic()
+    if is_cuda:
         torch.cuda.profiler.start()  # type: ignore[no-untyped-call]
     function.call_destination_passing(*values, *outputs)
     if is_cuda:
         torch.cuda.synchronize()
         torch.cuda.profiler.stop()  # type: ignore[no-untyped-call]
+    stamps["inspected call"] = time.monotonic()
+    path.with_name(STAMPS).write_text(json.dumps(stamps))
     if job.saves_outputs:
         named = zip(definition.outputs, outputs, strict=True)
         save_file({name: tensor.contiguous().cpu() for name, tensor in named}, path.with_name(OUTPUTS))

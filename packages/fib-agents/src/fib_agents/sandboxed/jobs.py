@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
@@ -19,13 +21,18 @@ from safetensors.torch import save as save_tensors
 
 from ..errors import ToolFailed
 from ..workspace import Workspace
-from .call import INPUTS, OUTPUTS, Job
+from .call import INPUTS, OUTPUTS, STAMPS, Job
 from .run import Finished, Sandbox
 
 COMMAND = (sys.executable, "-P", "-m", "fib_agents.sandboxed.call")
 _PREPARE = (sys.executable, "-P", "-m", "fib_agents.sandboxed.prepare")
 _SEED = 0
 _LOG_BYTES = 32 << 20
+_STAMPS_BYTES = 4096
+PHASES = (
+    "sandbox and build", "start of the tool", "imports", "load of the solution", "inputs and warm-up", "inspected call",
+)  # fmt: skip
+"""Phases of a call below a tool, in their order. Each is named by what has ended at its time stamp."""
 Values = Mapping[str, torch.Tensor | int | float | bool | None]
 
 
@@ -108,7 +115,9 @@ def inspect_call(workspace: Workspace, inspection: Inspection) -> tuple[str, Fin
         )
         command = built_before(call, of.command(str(sandbox.log_path), call))
         with device_alone(workspace):
+            begin = time.monotonic()
             ended = sandbox.run(command, timeout_seconds=of.timeout_seconds, environment=of.environment)
+        ended = attrs.evolve(ended, phases=read_phases(sandbox, begin, time.monotonic()))
         return (sandbox.read_log(_LOG_BYTES) or b"").decode("utf-8", "replace"), ended
 
 
@@ -129,6 +138,25 @@ def device_alone(workspace: Workspace) -> Iterator[None]:
 def built_before(call: list[str], command: list[str]) -> list[str]:
     """The command line that builds the solution of a call, if it has to be built, and then executes a command."""
     return [*_PREPARE, call[-1], *command]
+
+
+def read_phases(sandbox: Sandbox, begin: float, end: float) -> dict[str, float]:
+    """The seconds of a call by phase, from the times that its process has written; empty if those are not in order.
+
+    Args:
+        sandbox: Where the call ran.
+        begin: When its command was started, by the monotonic clock.
+        end: When that had ended.
+    """
+    try:
+        stamps = json.loads(sandbox.read(STAMPS, _STAMPS_BYTES) or b"{}")
+        times = [begin, *(float(stamps[name]) for name in PHASES if name in stamps), end]
+    except (ToolFailed, ValueError, TypeError, ArithmeticError, RecursionError):
+        return {}
+    names = [name for name in PHASES if name in stamps]
+    if not names or any(not earlier <= later for earlier, later in itertools.pairwise(times)):
+        return {}
+    return dict(zip((*names, "end of the tool"), (b - a for a, b in itertools.pairwise(times)), strict=True))
 
 
 def read_outputs(sandbox: Sandbox, definition: Definition, workload: Workload) -> dict[str, torch.Tensor]:

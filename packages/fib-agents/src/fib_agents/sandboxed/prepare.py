@@ -9,10 +9,11 @@ from __future__ import annotations
 import json
 import os
 import sys
+import time
 import traceback
 from pathlib import Path
 
-from .call import Job, compile_solution
+from .call import TOOL_BEGAN, Job, compile_solution
 from .deferred import confine_own_files
 
 
@@ -26,6 +27,7 @@ def main() -> None:
         if code := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
             sys.exit(code if code > 0 else 128 - code)
     sys.stdout.flush()
+    os.environ[TOOL_BEGAN] = str(time.monotonic())
     os.execv(command[0], command)
 
 
