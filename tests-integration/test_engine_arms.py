@@ -17,8 +17,11 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+import torch
 from fib_apply.config_file import read_config
+from fib_apply.hook import callbacks_for
 from fib_schema import Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace, TraceSet
+from fib_tracer import enable_tracing
 from public_data_set import needs_data_set, public_set, small_workload
 
 ENGINES = Path(__file__).parent / "engines"
@@ -269,6 +272,26 @@ class TestReport:
         assert reports.report(out, options) == 1
         assert f"problem: {problem}" in capsys.readouterr().err
 
+    @pytest.mark.parametrize("hits", [{}, {"rmsnorm": 5}, {"decode": 0}], ids=["none", "norms", "no decodes"])
+    def test_graphs_without_captured_hits_are_a_failure(
+        self, turns: Any, reports: Any, options: Any, engine: Any, tmp_path: Path, hits: dict[str, int],
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:  # fmt: skip
+        options.modes, options.arms = ["graphs"], ["plain", "winners"]
+        assert turns.measure(tmp_path, options, engine, ticking(1.0)) == 0
+        assert reports.report(tmp_path, options) == 0
+        self.change(tmp_path, "003-graphs-winners.json", at_start={"hits": hits, "misses": {}, "unsupported": {}})
+        assert reports.report(tmp_path, options) == 1
+        assert "problem: graphs, winners: no captured decode of a run is a hit" in capsys.readouterr().err
+
+    def test_settings_that_were_not_run_are_a_failure(
+        self, reports: Any, options: Any, out: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        (out / "settings").mkdir()
+        (out / "settings" / "fp8-cache.failed").write_text("ValueError: no such kernel")
+        assert reports.report(out, options) == 1
+        assert "problem: eager, routed, fp8-cache: not run" in capsys.readouterr().err
+
     def test_incomplete_rounds_do_not_count(
         self, reports: Any, options: Any, out: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -280,9 +303,106 @@ class TestReport:
         assert reports.report(tmp_path, options) == 1
 
 
+@needs_data_set
+def test_every_size_is_traced(arms: Any, tmp_path: Path) -> None:
+    """One request and 32 have the same average length."""
+    name = "gqa_paged_decode_h32_kv8_d128_ps64"
+    definition = public_set().get_definition(name)
+    data_set = TraceSet.from_path(tmp_path)
+    data_set.add_definitions([definition])
+    cache = torch.zeros(8, 64, 8, 128, dtype=torch.bfloat16)
+    with enable_tracing(tmp_path, arms.every_size()):
+        for size in (1, 4, 1):
+            offsets = torch.arange(size + 1, dtype=torch.int32)
+            integers = offsets, torch.zeros(size, dtype=torch.int32), torch.ones(size, dtype=torch.int32)
+            for callback in callbacks_for(name, tuple(definition.inputs)):
+                callback(torch.zeros(size, 32, 128, dtype=torch.bfloat16), cache, cache, *integers, 0.1)
+    found = TraceSet.from_path(tmp_path).workloads[name]
+    assert sorted(trace.workload.axes["batch_size"] for trace in found) == [1, 4]
+
+
 def test_the_model_states_its_layers(arms: Any, tmp_path: Path) -> None:
     arms.write_model(tmp_path / "model", 2)
     assert json.loads((tmp_path / "model" / "config.json").read_text())["num_hidden_layers"] == 2
+
+
+class TestScript:
+    """`on_gpu.sh`, with a program in place of Python that notes what it is to do, and fails as it is told."""
+
+    PYTHON = """#!/usr/bin/env bash
+        state=$OUT_OF_TEST
+        what="$*"
+        case $what in
+          *vllm_arms.py\\ trace*) what="trace $(grep -o 'mode [a-z]*' <<< "$what")"
+            what="$what $(ls -A "$state/tracing" | tr '\\n' ' ')"
+            touch "$state/tracing/workload-$RANDOM" ;;
+          *fib_bench*) what=bench ;;
+          *arm_data_sets.py\\ arms*) what=arms; mkdir -p "$state/arms/routed" "$state/arms/slow" ;;
+          *arm_data_sets*) what=solutions ;;
+          *vllm_arms.py\\ engine*) what=setting ;;
+          *vllm_arms.py\\ measure*) what=measure ;;
+          *vllm_arms.py\\ report*) what=report ;;
+          *warm*) what=warm ;;
+        esac
+        echo "$what" >> "$state/events"
+        exit "$(cat "$state/fails-${what%% *}" 2> /dev/null || echo 0)"
+    """
+
+    @pytest.fixture
+    def run(self, tmp_path: Path) -> Callable[[], tuple[int, list[str]]]:
+        """Run the script once; its exit code and what it did."""
+        program, definitions, out = tmp_path / "bin" / "python3", tmp_path / "definitions", tmp_path / "out"
+        for folder in (program.parent, definitions, out):
+            folder.mkdir()
+        program.write_text(inspect.cleandoc(self.PYTHON))
+        program.chmod(0o755)
+        path = os.pathsep.join([str(program.parent), os.environ["PATH"]])
+        environment = {**os.environ, "PATH": path, "OUT_OF_TEST": str(out)}
+        command = ["bash", str(ENGINES / "on_gpu.sh"), "site", str(definitions), str(out)]
+
+        def run() -> tuple[int, list[str]]:
+            (out / "events").unlink(missing_ok=True)
+            code = subprocess.run(command, env=environment, check=False, capture_output=True).returncode
+            return code, (out / "events").read_text().splitlines()
+
+        return run
+
+    def test_each_call_makes_one_step(self, run: Any, turns: Any, tmp_path: Path) -> None:
+        again = turns.AGAIN
+        code, traced = run()
+        assert code == again
+        assert [line[:18].strip() for line in traced] == ["trace mode eager d", "trace mode graphs"]
+        assert "workload" not in traced[0]
+        assert "workload" in traced[1]  # both are in one data set
+        assert run() == (again, ["solutions", "bench"])
+        assert run() == (again, ["arms", "warm", "warm"])
+        (tmp_path / "out" / "settings").mkdir()
+        (tmp_path / "out" / "settings" / "fp8-cache.json").write_text("{}")
+        assert run() == (again, ["measure", "setting", "setting"])
+        assert run() == (0, ["measure", "report"])
+
+    def test_what_a_killed_trace_wrote_is_thrown_away(self, run: Any, turns: Any, tmp_path: Path) -> None:
+        (tmp_path / "out" / "fails-trace").write_text("124")
+        assert run()[0] == turns.AGAIN
+        (tmp_path / "out" / "fails-trace").unlink()
+        code, traced = run()
+        assert code == turns.AGAIN
+        assert "workload" not in traced[0]
+
+    def test_arms_that_are_not_warm_are_not_measured(self, run: Any, turns: Any, tmp_path: Path) -> None:
+        for code in (1, 124, 0):
+            (tmp_path / "out" / "fails-warm").write_text(str(code))
+            steps = [run() for _ in range(3 if code == 1 else 1)]
+            assert steps[-1] == ({1: 1, 124: turns.AGAIN, 0: turns.AGAIN}[code], ["arms", "warm", "warm"])
+        assert run()[1][0] == "measure"
+
+    def test_settings_that_all_fail_are_a_failure(self, run: Any, tmp_path: Path) -> None:
+        (tmp_path / "out" / "fails-setting").write_text("1")
+        for _ in range(3):
+            run()
+        assert run() == (1, ["measure", "setting", "setting", "setting"])
+        assert run()[0] == 1
+        assert len(list((tmp_path / "out" / "settings").glob("*.failed"))) == 3
 
 
 class TestTutorial:
@@ -412,10 +532,11 @@ class TestEngineProcess:
         return start
 
     def test_arms_are_traced_and_routed(self, data_sets: Any, start: Any, tmp_path: Path) -> None:
-        (tmp_path / "dataset").mkdir()
-        data_set = TraceSet.from_path(tmp_path / "dataset")
+        (tmp_path / "tracing").mkdir()
+        data_set = TraceSet.from_path(tmp_path / "tracing")
         data_set.add_definitions([public_set().get_definition("rmsnorm_h4096")])
         traced = start("traced")
+        (tmp_path / "tracing").rename(tmp_path / "dataset")
         found = TraceSet.from_path(tmp_path / "dataset").workloads["rmsnorm_h4096"]
         assert {trace.workload.axes["batch_size"] for trace in found} == {1, 32}
         data_sets.write_solutions(tmp_path)

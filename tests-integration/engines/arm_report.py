@@ -79,13 +79,22 @@ def problems_of(records: Records, options: argparse.Namespace) -> list[str]:
             plain = {record["tokens"] for record in _of(records, mode, "plain").values()}
             if arm != "winners" and mine and plain and mine != plain:  # own kernels round otherwise
                 found.append(f"{mode}, {arm}: other tokens than plain")
-        if mode == "eager":
-            found += _problems_of_routing(records, mode)
+        found += _problems_of_routing(records, mode)
     return found
 
 
 def _problems_of_routing(records: Records, mode: str) -> Iterator[str]:
-    """Problems of eager runs: in graphs, hits are counted at the capture only."""
+    """Runs without hits, and rankings that do not carry over.
+
+    With CUDA graphs, calls of decode are counted when these are captured, and only winners may be captured: the kernels
+    of the other arms plan on the host.
+    """
+    if mode == "graphs":
+        for record in _of(records, mode, "winners").values():
+            if not any(count for name, count in record["at_start"]["hits"].items() if "decode" in name):
+                yield f"{mode}, winners: no captured decode of a run is a hit"
+                break
+        return
     for arm in ("routed", "slow"):
         if not all(sum(record["hits"].values()) for record in _of(records, mode, arm).values()):
             yield f"{mode}, {arm}: a run has no hits"
@@ -94,6 +103,12 @@ def _problems_of_routing(records: Records, mode: str) -> Iterator[str]:
         yield f"{mode}, winners: slower than plain"
     if pairs["slow"] and ratio(pairs["slow"])[2] >= 1:
         yield f"{mode}, slow: not slower than plain, although its solutions are"
+
+
+def _problems_of_settings(folder: Path) -> Iterator[str]:
+    """Settings of vLLM that were not run, if any were tried."""
+    for path in sorted(folder.glob("*.failed")):
+        yield f"eager, routed, {path.stem}: not run"
 
 
 def _of(records: Records, mode: str, arm: str) -> dict[int, Record]:
@@ -133,7 +148,7 @@ def report(out: Path, options: argparse.Namespace) -> int:
         _print_counts(f"eager, routed, {path.stem}", [json.loads(path.read_text())])
     for path in sorted((out / "settings").glob("*.failed")):
         print(f"\neager, routed, {path.stem}: not run, {path.read_text().strip()}")
-    problems = problems_of(records, options)
+    problems = [*problems_of(records, options), *_problems_of_settings(out / "settings")]
     for problem in problems:
         print(f"problem: {problem}", file=sys.stderr)
     return int(bool(problems))

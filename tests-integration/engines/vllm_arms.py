@@ -2,7 +2,7 @@
 
 usage: vllm_arms.py measure OUT [options]     rounds that are missing; exits 75 if time ends before they are complete
        vllm_arms.py report OUT [options]      tables; exits 1 if a claim does not hold
-       vllm_arms.py trace OUT [options]       workloads of the model's calls into OUT/dataset
+       vllm_arms.py trace OUT --mode MODE     workloads of the model's calls into OUT/tracing, which has definitions
 
 The arms are plain, off (functions patched, nothing enabled), tracing (with full quotas), and those that are routed to a
 data set of `arm_data_sets.py`: routed (to the engine's own kernels), winners (to what is faster) and slow (to what is
@@ -72,10 +72,13 @@ def engine(out: Path, options: argparse.Namespace) -> None:
     next(words)
     begin = time.perf_counter()
     runtime = _switch_on(options.arm, out)  # after the imports, as vLLM loads plug-ins
+    traces_start = options.arm == "traced" and options.mode == "graphs"
+    if traces_start:  # calls of graphs are seen only before and while these are captured
+        runtime = _trace(options, out)
     llm = vllm.LLM(**_arguments(out, options))
     started = time.perf_counter() - begin
     at_start = _counts(runtime)
-    if options.arm in TRACED:  # the calls of requests, without those of the start
+    if options.arm in TRACED and not traces_start:  # the calls of requests, without those of the start
         runtime = _trace(options, out)
     prompts = [{"prompt_token_ids": list(range(1000 + i, 1000 + i + _PROMPT))} for i in range(_REQUESTS)]
 
@@ -189,15 +192,28 @@ def _switch_on(arm: str, out: Path) -> Any:
 
 
 def _trace(options: argparse.Namespace, out: Path) -> Any:
-    """Start tracing: into the data set, or, to measure what it costs, into a copy until the quotas are full."""
+    """Start tracing: all sizes into OUT/tracing; or, to measure what it costs, into a copy until quotas are full."""
     from fib_tracer import TracingConfig, enable_tracing
 
     if options.arm == "traced":
-        return enable_tracing(out / "dataset")
+        return enable_tracing(out / "tracing", every_size())
     copy = options.record.with_suffix(".traced")
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(out / "dataset" / "definitions", copy / "definitions")
     return enable_tracing(copy, TracingConfig(max_kept=1))
+
+
+def every_size() -> Any:
+    """Settings of a tracer that keep a call of each size: keys have sizes.
+
+    The tracer's own settings keep attention by its average length, which is the same for one request and for 32.
+    """
+    from fib_tracer import TracingConfig, TracingConfigRegistry
+    from fib_tracer.tracing_config import Rule
+
+    policy = "keep_first_k_by_axes"
+    attention = Rule(TracingConfig("dump_int", filter_policy=policy), "gqa*")
+    return TracingConfigRegistry(TracingConfig("dump_none", filter_policy=policy), rules=(attention,))
 
 
 def _counts(runtime: Any) -> dict[str, Counter[str]]:
@@ -247,7 +263,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if options.command == "report":
         return report(options.out, options)
     if options.command == "trace":
-        options.arm, options.record, options.turns = "traced", options.out / "traced.json", 1
+        record = options.out / f"traced-{options.mode}.json"
+        options.arm, options.record, options.turns = "traced", record, 1
     engine(options.out, options)
     return 0
 
