@@ -271,7 +271,7 @@ def test_settings_of_layers_alternate(fi: Any) -> None:
     seen: list[float] = []
     set_apply_hook(lambda name, inputs: seen.append(inputs["sm_scale"]))
     wrapper = decode_wrapper(fi, 1)
-    plan = fi.decode.BatchDecodeWithPagedKVCacheWrapper.run.__fib_patched__._plans.by_id[id(wrapper)]
+    plan = fi.decode.BatchDecodeWithPagedKVCacheWrapper.run.__fib_patched__.plans.by_id[id(wrapper)]
     for _ in range(2):
         for scale in (0.5, 0.25):
             wrapper.forward(Q, PAIR, sm_scale=scale)
@@ -357,7 +357,7 @@ def _without_buffers(wrapper: Any) -> dict[str, Any]:
 
 @one_version
 def test_plans_are_removed_with_their_wrappers(fi: Any) -> None:
-    plans = fi.decode.BatchDecodeWithPagedKVCacheWrapper.run.__fib_patched__._plans.by_id
+    plans = fi.decode.BatchDecodeWithPagedKVCacheWrapper.run.__fib_patched__.plans.by_id
     wrapper = decode_wrapper(fi, 1)
     assert len(plans) == 1
     del wrapper
@@ -568,7 +568,7 @@ def test_each_class_has_the_state_attribute_of_its_own_plan(fi: Any) -> None:
         module, owner, method = target.path.rsplit(".", 2)
         original = getattr(getattr(sys.modules[module], owner), method)
         function = patched(both, target, original)
-        attributes.setdefault(owner, set()).add(function._state_attribute)
+        attributes.setdefault(owner, set()).add(function.state_attribute)
     assert list(attributes.values()) == [{"_other"}, {"_plan_info"}]
 
 
