@@ -17,6 +17,8 @@ from hypothesis import strategies as st
         ("a\rb\x07\x00", r"a\rb\x07\x00"),
         ("\x9b31m\x85", r"\x9b31m\x85"),
         ("zero\u200bwidth\u200d\u2060\ufeff", r"zero\u200bwidth\u200d\u2060\ufeff"),
+        ("x\ufe0f\U000e0100\U000e01ef", r"x\ufe0f\U000e0100\U000e01ef"),
+        ("no\u3164shape\u115f\uffa0\u034f", r"no\u3164shape\u115f\uffa0\u034f"),
         ("lines\u2028and\u2029paragraphs", r"lines\u2028and\u2029paragraphs"),
         ("half \udcff", r"half \udcff"),
         ("tag \U000e0041", r"tag \U000e0041"),

@@ -18,6 +18,8 @@ _HIDDEN = (
     "\xad\u061c\u180e\u200b-\u200f\u2060-\u206f\ufeff\ufff9-\ufffb"  # invisible, or marks of direction
     "\u2028-\u202e"  # separators of lines, embeddings and overrides of direction
     "\ud800-\udfff"  # halves of surrogate pairs, which no encoding can write
+    "\u034f\u115f\u1160\u17b4\u17b5\u3164\uffa0"  # joiners, fillers and vowels without a shape
+    "\ufe00-\ufe0f\U000e0100-\U000e01ef"  # variation selectors, a sequence of which can carry any bytes
     "\U000e0000-\U000e007f"  # tags
 )
 _IN_TEXT = re.compile(f"[{_HIDDEN}]")
