@@ -148,6 +148,17 @@ def test_durations_in_other_units_are_converted() -> None:
     assert parse_profile(table(ROW, units=unknown)).kernels[0].duration_us is None
 
 
+@pytest.mark.parametrize("value", ["nan", "inf", "-1", "1e999", "-nan"])
+def test_metrics_that_are_no_quantities_are_left_out(value: str) -> None:
+    kernel = parse_profile(table((*ROW[:5], *[value] * len(ROW[5:])))).kernels[0]
+    assert (kernel.duration_us, kernel.percent, kernel.launch, kernel.stalls) == (None, {}, {}, ())
+
+
+def test_a_kernel_with_an_endless_name_is_left_out() -> None:
+    found = parse_profile(table((*ROW[:4], "k" * 200_000, *ROW[5:]), ROW))
+    assert [kernel.name for kernel in found.kernels] == ['Softmax, "x"(float*)']
+
+
 def test_a_profile_shows_the_roofline_and_keeps_to_its_length() -> None:
     kernels = tuple(Kernel(f"kernel_{number}" * 9, duration_us=0.25) for number in range(400))
     profile = Profile("d", "s", "w", kernels, total_us=100.0, floor_us=25.0, isolation_level=2, seconds=1.0)

@@ -7,6 +7,7 @@ begin with ``==`` are messages of the tool.
 from __future__ import annotations
 
 import csv
+import math
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
@@ -106,20 +107,21 @@ def parse_profile(text: str) -> Table:
 
 
 def _csv_lines(text: str) -> Iterator[str]:
-    """The lines of the table: from the one that names the columns on, without messages."""
+    """The lines of the table: from the one that names the columns on, without messages and those that csv refuses."""
     is_table = False
     for line in text.splitlines():
         is_table = is_table or line.startswith('"ID",')
-        if is_table and line.startswith('"'):
+        if is_table and line.startswith('"') and len(line) <= csv.field_size_limit():
             yield line
 
 
 def _kernel(row: Mapping[str, str], units: Mapping[str, str]) -> Kernel:
     def number(name: str) -> float | None:
         try:
-            return float(row[name].replace(",", ""))
+            value = float(row[name].replace(",", ""))
         except (KeyError, ValueError):
             return None
+        return value if 0 <= value < math.inf else None
 
     def numbers(names: Mapping[str, str]) -> dict[str, float]:
         return {key: value for key, name in names.items() if (value := number(name)) is not None}
