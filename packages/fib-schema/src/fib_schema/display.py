@@ -28,12 +28,12 @@ _IN_LINE = re.compile(f"[\t\n{_HIDDEN}]")
 
 def escape_controls(text: str) -> str:
     """The text with backslash escapes for control and invisible characters; tabs and newlines stay."""
-    return text if text.isprintable() else _IN_TEXT.sub(_escape, text)
+    return text if text.isascii() and text.isprintable() else _IN_TEXT.sub(_escape, text)
 
 
 def escape_line(text: str) -> str:
     """As `escape_controls`, with tabs and newlines escaped too: for one cell of a table."""
-    return text if text.isprintable() else _IN_LINE.sub(_escape, text)
+    return text if text.isascii() and text.isprintable() else _IN_LINE.sub(_escape, text)
 
 
 def shortened(text: str, most: int = 300) -> str:
