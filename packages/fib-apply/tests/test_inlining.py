@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 import torch
-from fib_apply import ApplyConfig, apply, enable_apply, hook
+from fib_apply import ApplyConfig, ApplyKey, apply, enable_apply, hook
+from fib_apply.compiled_times import CompiledTimes, CompiledTimesCache
 from fib_apply.routing import inlining
 from fib_apply.routing.inlining import opaque_problem
 from fib_apply.routing.resolver import Resolver
@@ -375,6 +377,81 @@ class TestLeftToTheCompiler:
         unsafe = attrs.evolve(candidate, may_capture=False)
         assert opaque_problem(unsafe, "cuda:0", ApplyConfig(require_speedup=False)) is not None
         assert opaque_problem(unsafe, "cpu", ApplyConfig(require_speedup=False)) is None
+
+
+class TestMeasured:
+    """Calls of which ``fib-apply warm`` has measured the solution in a compiled graph."""
+
+    FASTER, SLOWER = {"calls": (9.0, 12.0)}, {"calls": (9.0, 12.0), "replays": (3.0, 2.0)}
+
+    def note(
+        self, captured: Captured, traces: TraceSet, times: CompiledTimes, config: ApplyConfig = INLINE, **stored: Any
+    ) -> str:
+        """The line of `explain` for a compiled call, after times were stored for it."""
+        given = {"solution": traces.solutions["scale"][0], "key": ApplyKey({"M": 2}), "hardware": "cpu", **stored}
+        CompiledTimesCache.in_folder().save(definition=traces.definitions["scale"], times=times, **given)
+        scale = made()
+        with enable_apply(traces, config) as runtime:
+            compiled(lambda x: scale(x + 1), captured)(torch.ones(2, 4))
+            lines = runtime.explain("scale").splitlines()
+        return next(line.strip() for line in lines if line.startswith("  M=2: "))
+
+    @pytest.fixture(autouse=True)
+    def _own_cache(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path))
+
+    def test_kernels_that_are_slower_than_fused_code_are_left_out(self, captured: Captured, data_set: Any) -> None:
+        note = self.note(captured, data_set(SOURCE), CompiledTimes("s0", True, self.SLOWER))
+        assert note == (
+            "M=2: the function is compiled: s0 inlined was measured against compiled code: "
+            "9.0 against 12.0 us (calls), 3.0 against 2.0 us (replays)"
+        )
+        assert captured.graphs == [["aten.add.Tensor", "aten.mul.Tensor"]]
+
+    def test_kernels_that_are_faster_are_inlined(self, captured: Captured, data_set: Any) -> None:
+        note = self.note(captured, data_set(SOURCE), CompiledTimes("s0", True, self.FASTER))
+        assert note.startswith("M=2: the kernels of s0 are inlined: s0 inlined was measured")
+        assert captured.count(INLINED) == 1
+
+    def test_an_opaque_operator_that_is_slower_is_left_out(self, captured: Captured, data_set: Any) -> None:
+        note = self.note(captured, data_set(TUNED), CompiledTimes("s0", False, self.SLOWER))
+        assert "the function is compiled: s0: kernel 'rows' is an Autotuner" in note
+        assert "s0 as an opaque operator was measured against compiled code" in note
+        assert captured.count(OPAQUE) == 0
+
+    def test_an_opaque_operator_that_is_faster_stays_whatever_its_traces_say(
+        self, captured: Captured, data_set: Any, new_trace: Any
+    ) -> None:
+        traces = data_set(TUNED)
+        slow = new_trace("s0", 0.010, m=2, reference=0.015, timing={"graph_safe": True})
+        traces = TraceSet(None, traces.definitions, traces.solutions, {}, {"scale": [slow]})
+        note = self.note(captured, traces, CompiledTimes("s0", False, self.FASTER))
+        assert "an opaque operator: s0: kernel 'rows' is an Autotuner" in note
+        assert "9.0 against 12.0 us (calls)" in note
+        assert captured.count(OPAQUE) == 1
+
+    def test_a_measurement_of_another_kind_of_graph_does_not_count(self, captured: Captured, data_set: Any) -> None:
+        note = self.note(captured, data_set(SOURCE), CompiledTimes("s0", False, self.SLOWER))
+        assert note == "M=2: the kernels of s0 are inlined"
+
+    @pytest.mark.parametrize("stored", [{"hardware": "NVIDIA_H200"}, {"key": ApplyKey({"M": 3})}])
+    def test_a_measurement_of_something_else_does_not_count(
+        self, captured: Captured, data_set: Any, stored: dict[str, Any]
+    ) -> None:
+        note = self.note(captured, data_set(SOURCE), CompiledTimes("s0", True, self.SLOWER), **stored)
+        assert note == "M=2: the kernels of s0 are inlined"
+
+    def test_a_measurement_of_an_earlier_kernel_does_not_count(self, captured: Captured, data_set: Any) -> None:
+        earlier = data_set(SOURCE.replace("FACTOR=3", "FACTOR=5")).solutions["scale"][0]
+        note = self.note(captured, data_set(SOURCE), CompiledTimes("s0", True, self.SLOWER), solution=earlier)
+        assert note == "M=2: the kernels of s0 are inlined"
+
+    def test_it_does_not_count_where_solutions_of_any_speed_are_asked_for(
+        self, captured: Captured, data_set: Any
+    ) -> None:
+        config = ApplyConfig(require_speedup=False)
+        note = self.note(captured, data_set(SOURCE), CompiledTimes("s0", True, self.SLOWER), config)
+        assert note == "M=2: the kernels of s0 are inlined"
 
 
 class TestRetracing:

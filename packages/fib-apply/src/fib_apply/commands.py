@@ -1,30 +1,27 @@
-"""Commands of ``fib-apply``: explain, table and warm."""
+"""Commands of ``fib-apply`` that read a table: explain and table."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import json
-import os
-import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from inspect import Parameter
 from pathlib import Path
 from typing import Any
 
 import attrs
-from fib_schema import AxisConst, Definition, FibError, Solution, UnknownName
+from fib_schema import AxisConst, Definition, FibError, UnknownName
 from fib_schema.command import print_problems
 from fib_schema.data_files import missing_data
 from fib_schema.display import counted, escape_line, stacked_row, terminal_width
 
-from .build_service.service import BuildService
+from .compiled_times import explanation_lines
 from .config import ApplyConfig
 from .errors import InvalidSetting
 from .explain import Answer, format_fallback, format_latency, hardware_lines, plain_ranking, sorted_keys
 from .hardware import local_hardware
 from .key import ApplyKey
-from .routing.native.module import prepare_native, request_native, wait_for_native
 from .routing.parameter_map import map_parameters
 from .runtime import ApplyRuntime
 from .selection.problem_texts import as_problems
@@ -34,27 +31,27 @@ from .selection.table import ApplyTable
 _NATIVE_SECONDS = 600.0
 
 
-def _open(options: argparse.Namespace) -> tuple[ApplyTable, ApplyConfig, tuple[str, ...]]:
+def open_table(options: argparse.Namespace) -> tuple[ApplyTable, ApplyConfig, tuple[str, ...]]:
     """The table, the settings, and the hardware in question."""
     config: ApplyConfig = options.config
     table = ApplyTable.load_or_build(options.dataset, config)
     if config.baseline is not None:
-        with _problems_of_failure(table):
+        with problems_of_failure(table):
             table.solution(config.baseline)
     asked = getattr(options, "hardware", None)
-    with _problems_of_failure(table):
+    with problems_of_failure(table):
         for name in (*config.other_hardware, *(() if asked is None else (asked,))):
             _check_hardware(table, name)
     return table, config, local_hardware() if asked is None else (asked,)
 
 
 @contextlib.contextmanager
-def _problems_of_failure(table: ApplyTable) -> Iterator[None]:
+def problems_of_failure(table: ApplyTable) -> Iterator[None]:
     """Print the problems of the data set if a name is unknown: they may be the reason."""
     try:
         yield
     except FibError:
-        _print_problems(table)
+        print_table_problems(table)
         raise
 
 
@@ -82,7 +79,8 @@ def _axes_of(definition: Definition) -> str:
     return f"variable axes of {definition.name!r}: {variable}; constant: {constant}"
 
 
-def _print_json(value: Mapping[str, Any]) -> None:
+def print_json(value: Mapping[str, Any]) -> None:
+    """Print JSON to stdout."""
     print(json.dumps(value, indent=2))
 
 
@@ -91,19 +89,19 @@ def _print_json(value: Mapping[str, Any]) -> None:
 
 def explain(options: argparse.Namespace) -> int:
     """``fib-apply explain``."""
-    table, config, hardware = _open(options)
-    with _problems_of_failure(table):
+    table, config, hardware = open_table(options)
+    with problems_of_failure(table):
         definition = table.definition(options.definition)
     for axis in config.nearest.keys() - set(definition.var_axes):
         raise InvalidSetting("--nearest", axis, f"AXIS=FACTOR; {_axes_of(definition)}")
     sizes = _sizes(definition, options.axes)
     reports = [_HardwareReport.of(table, name, definition, sizes, config) for name in hardware]
     source = _route_source(options.dataset, config, definition) if options.source else None
-    _print_problems(table)
+    print_table_problems(table)
     if options.json:
         plain = {"definition": definition.name, "op_type": definition.op_type, "source": source}
         hardware_answers = [report.to_plain() for report in reports]
-        _print_json({**plain, "hardware": hardware_answers, "problems": list(table.problems)})
+        print_json({**plain, "hardware": hardware_answers, "problems": list(table.problems)})
         return 0
     print(f"{definition.name} ({definition.op_type})")
     for report in reports:
@@ -120,6 +118,8 @@ class _HardwareReport:
     hardware: str
     rankings: HardwareRankings | None
     answers: Sequence[Answer]
+    compiled: Sequence[str]
+    """Measured times in compiled graphs, a line for each key."""
     measured_on: Sequence[str]
     """All hardware with traces of the definition."""
     sizes: Mapping[str, int]
@@ -135,7 +135,8 @@ class _HardwareReport:
         if not keys and sizes and sizes.keys() == set(definition.var_axes):
             keys = [ApplyKey(sizes)]
         answers = [Answer.of(rankings, key, config) for key in keys]
-        return cls(hardware, rankings, answers, tuple(table.rankings(definition.name)), sizes)
+        compiled = tuple(explanation_lines(table, definition, hardware, keys))
+        return cls(hardware, rankings, answers, compiled, tuple(table.rankings(definition.name)), sizes)
 
     def lines(self, config: ApplyConfig) -> Iterator[str]:
         if self.rankings is None:
@@ -147,6 +148,9 @@ class _HardwareReport:
         if not self.answers:
             yield f"  nothing is recorded for {ApplyKey(self.sizes)}; give all variable axes to apply the miss policy"
         yield from hardware_lines(self.rankings, self.answers, config, {}, has_best=not self.sizes)
+        if self.compiled:
+            yield "  in compiled graphs, as measured"
+            yield from (f"    {line}" for line in self.compiled)
 
     def to_plain(self) -> dict[str, Any]:
         best = None if self.rankings is None or self.rankings.best is None else plain_ranking(self.rankings.best)
@@ -155,6 +159,7 @@ class _HardwareReport:
             "measured_on": None if self.rankings is None else self.rankings.hardware,
             "keys": [answer.to_plain() for answer in self.answers],
             "best": best,
+            "compiled": list(self.compiled),
         }
 
 
@@ -172,12 +177,12 @@ def _route_source(dataset: Path, config: ApplyConfig, definition: Definition) ->
 
 def table(options: argparse.Namespace) -> int:
     """``fib-apply table``."""
-    table, _, hardware = _open(options)
+    table, _, hardware = open_table(options)
     rows = [row for name in hardware for row in _rows(table, name)]
     counts = _counts(table, rows)
-    _print_problems(table)
+    print_table_problems(table)
     if options.json:
-        _print_json({"keys": [row.to_plain() for row in rows], "counts": counts, "problems": list(table.problems)})
+        print_json({"keys": [row.to_plain() for row in rows], "counts": counts, "problems": list(table.problems)})
         return 0
     headings = (
         "definition",
@@ -212,7 +217,8 @@ def _counts(table: ApplyTable, rows: Sequence[_Row]) -> dict[str, int]:
     }
 
 
-def _print_problems(table: ApplyTable) -> None:
+def print_table_problems(table: ApplyTable) -> None:
+    """Print the problems of a table's data set to stderr."""
     print_problems(as_problems(table.problems))
 
 
@@ -284,114 +290,3 @@ def _aligned(texts: Sequence[Sequence[str]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-
-
-# -- warm --------------------------------------------------------------------------------------------
-
-
-def warm(options: argparse.Namespace) -> int:
-    """``fib-apply warm``."""
-    table, _, hardware = _open(options)
-    with _problems_of_failure(table):
-        selected = [_Warmed(*winner) for winner in _winners(table, hardware, options.definitions)]
-    with _stdout_to_stderr():
-        request_native(lambda: None)  # takes a minute: first, so that a warm-up that is interrupted has made them
-        _build(table, selected, options.jobs)
-        wait_for_native(_NATIVE_SECONDS)
-        native_problem = prepare_native()
-    _print_problems(table)
-    if options.json:
-        native = {"native_guards": {"ready": native_problem is None, "problem": native_problem}}
-        _print_json({**_summary(selected, hardware), **native, "problems": list(table.problems)})
-    else:
-        print(*_summary_lines(selected, hardware), sep="\n")
-        print(f"native guards: {'ready' if native_problem is None else f'not used: {native_problem}'}")
-    return 1 if _left_out(selected) else 0
-
-
-@attrs.define
-class _Warmed:
-    """A selected solution, and the problem if it is not usable."""
-
-    definition: str
-    solution: str
-    keys: int
-    problem: str | None = None
-
-
-def _winners(
-    table: ApplyTable, hardware: Sequence[str], definitions: Sequence[str] | None
-) -> Iterator[tuple[str, str, int]]:
-    """Definition, solution and number of keys that it wins, most keys first."""
-    for name in definitions or ():
-        if name not in table.definitions:
-            raise UnknownName("definition", name, table.definitions)
-    keys: dict[tuple[str, str], int] = {}
-    for name in hardware:
-        for definition, solution, count in table.for_hardware(name).winners():
-            if definitions is None or definition in definitions:
-                keys[definition, solution] = keys.get((definition, solution), 0) + count
-    for (definition, solution), count in sorted(keys.items(), key=lambda item: (-item[1], item[0])):
-        yield definition, solution, count
-
-
-def _build(table: ApplyTable, selected: Sequence[_Warmed], jobs: int | None) -> None:
-    """Build, probe and load solutions; set their problems."""
-    pairs: list[tuple[Definition, Solution]] = []
-    for one in selected:
-        try:
-            pairs.append((table.definition(one.definition), table.solution(one.solution)))
-        except (FibError, OSError) as error:  # a file that was removed or changed affects only its own solution
-            one.problem = str(error)
-    service = BuildService()
-    service.build_ahead(pairs, _Progress(service).show, jobs=jobs)
-    for one in selected:
-        one.problem = one.problem or service.problem(one.solution)
-        if one.problem is None and service.find(one.solution) is None:
-            one.problem = "it was not built"  # no thread could be started, or another solution has its name
-
-
-class _Progress:
-    """Prints a line for each finished solution."""
-
-    def __init__(self, service: BuildService) -> None:
-        self._service = service
-        self._done = 0
-
-    def show(self, done: int, total: int, name: str) -> None:
-        if done == self._done:  # it is compiled or probed, but not loaded yet
-            return
-        self._done = done
-        state = "ready" if self._service.problem(name) is None else "left out"
-        print(f"[{done}/{total}] {state} {name}", file=sys.stderr, flush=True)
-
-
-def _left_out(warmed: Iterable[_Warmed]) -> list[_Warmed]:
-    return [one for one in warmed if one.problem is not None]
-
-
-def _summary(selected: Sequence[_Warmed], hardware: Sequence[str]) -> dict[str, Any]:
-    left_out = len(_left_out(selected))
-    counts = {"ready": len(selected) - left_out, "left_out": left_out}
-    return {"hardware": list(hardware), "solutions": [attrs.asdict(one) for one in selected], "counts": counts}
-
-
-def _summary_lines(selected: Sequence[_Warmed], hardware: Sequence[str]) -> Iterator[str]:
-    left_out = _left_out(selected)
-    yield f"{len(selected) - len(left_out)} ready, {len(left_out)} left out, of those selected on {', '.join(hardware)}"
-    for one in left_out:
-        yield f"\n{one.solution} ({one.definition}, {counted(one.keys, 'key')}): {one.problem}"
-
-
-@contextlib.contextmanager
-def _stdout_to_stderr() -> Iterator[None]:
-    """Redirect what solutions print on load, in Python or native code, from stdout to stderr."""
-    sys.stdout.flush()
-    kept = os.dup(1)
-    os.dup2(2, 1)
-    try:
-        with contextlib.redirect_stdout(sys.stderr):
-            yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)

@@ -18,7 +18,7 @@ ENABLE_VARIABLE = "FIB_ENABLE_APPLY"
 """``1`` enables routing on first use; ``0`` keeps it off, whatever the program does."""
 LISTENERS = "fib_apply.listeners"
 """Entry points of functions that start a listener; ``tracing`` is called if ``FIB_ENABLE_TRACING`` is set."""
-_ENABLE_PREFIX = "FIB_ENABLE_"
+ENABLE_PREFIX = "FIB_ENABLE_"
 _BOOLEANS = {"1": True, "true": True, "on": True, "yes": True, "0": False, "false": False, "off": False, "no": False}
 
 
@@ -63,13 +63,13 @@ def log_errors(call: Callable[[], T]) -> T | None:
 
 def start_listeners() -> None:
     """Start the listeners of other packages whose variables are set; each reads its own variable."""
-    others = {name for name in os.environ if name.startswith(_ENABLE_PREFIX)} - {ENABLE_VARIABLE}
+    others = {name for name in os.environ if name.startswith(ENABLE_PREFIX)} - {ENABLE_VARIABLE}
     if not others:  # reading entry points takes milliseconds
         return
     from importlib.metadata import entry_points
 
     for point in entry_points(group=LISTENERS):
-        variable = _ENABLE_PREFIX + point.name.upper()
+        variable = ENABLE_PREFIX + point.name.upper()
         if variable not in others:
             continue
         try:

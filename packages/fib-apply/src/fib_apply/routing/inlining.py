@@ -5,7 +5,8 @@ the graph. If a Triton solution serves such calls, ran before and can be traced 
 operator that AOTAutograd decomposes into the solution's launches, as it does with those of `torch.library.triton_op`.
 If no solution is selected, or none is worth an opaque operator (`opaque_problem`), Dynamo traces the user's function.
 No Python of ours runs in either case when the compiled graph runs. All other calls stay opaque operators, and
-`explain` states why.
+`explain` states why. Where ``fib-apply warm`` has measured a solution in a compiled graph (`CompiledTimes`), that
+decides between the solution and the function.
 
 The trace decides all that the guards of a route check, and the guards of Dynamo check it from then on. A graph with an
 inlined call is traced again if another runtime or table becomes active, if listeners are added, or if the solution is
@@ -20,9 +21,10 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 import torch
-from fib_compile.device import torch_dtype
+from fib_compile.device import hardware_from_device, torch_dtype
 from fib_schema import SupportedLanguages, TensorSpec
 
+from ..compiled_times import CompiledTimes, CompiledTimesCache
 from ..config import ApplyConfig, OnMiss
 from ..key import ApplyKey, ApplyKeyBuilder
 from ..log import logger
@@ -65,15 +67,21 @@ def opaque_problem(candidate: Candidate, device: str, config: ApplyConfig) -> st
         device: Of the call.
         config: The settings of the definition.
     """
+    if (problem := capture_problem(candidate, device)) is not None:
+        return problem
     kind = device.partition(":")[0]
-    if kind == "cuda" and not candidate.may_capture:
-        return _not_graph_safe(candidate.solution)
     if candidate.fallback_ms is None or not config.require_speedup:
         return None
     saved_ms, cost_ms = candidate.fallback_ms - candidate.latency_ms, _OPAQUE_MS.get(kind, 0.0)
     if saved_ms > cost_ms:
         return None
     return f"{candidate.solution} saves {saved_ms * 1e3:.1f} us, an opaque operator costs about {cost_ms * 1e3:.0f} us"
+
+
+def capture_problem(candidate: Candidate, device: str) -> str | None:
+    """Reason why a graph that may be captured must not call a solution; None if it may."""
+    is_safe = candidate.may_capture or not device.startswith("cuda")
+    return None if is_safe else _not_graph_safe(candidate.solution)
 
 
 @attrs.frozen
@@ -111,6 +119,7 @@ class InliningPolicy:
         self._graphs: dict[_TracedCall, KernelGraph | str] = {}
         self._inlined: dict[str, InlinedCall] = {}
         self._notes: dict[str, str] = {}
+        self._times_cache = CompiledTimesCache.in_folder()
         resolver.observers.append(self.revalidate)
 
     def choose(self, operator: CustomOperator, described: Sequence[Any]) -> str | None:
@@ -139,7 +148,7 @@ class InliningPolicy:
             inputs = self._inputs(operator, described)
             key = self._key(inputs)
             label = f"{key}"
-            candidate, graph = self._traced(key, inputs)
+            candidate, graph, times = self._traced(key, inputs)
         except LeftToCompiler as error:
             self._notes[label] = f"the function is compiled: {error}"
             if self._metrics is not None:
@@ -155,7 +164,8 @@ class InliningPolicy:
         name = operator.register_inlined(graph.digest, graph)
         self._inlined[name] = InlinedCall(inputs, candidate.solution)
         setattr(self.valid, name, True)
-        self._notes[label] = f"the kernels of {candidate.solution} are inlined"
+        measured = "" if times is None else f": {times}"
+        self._notes[label] = f"the kernels of {candidate.solution} are inlined{measured}"
         if self._metrics is not None:
             self._metrics.hit(key).increment()
         return name
@@ -176,6 +186,11 @@ class InliningPolicy:
         reason = problems[0] if problems else "no solution is selected for any size"
         self._notes["calls of other sizes"] = f"the function is compiled: {reason}"
         return FUNCTION
+
+    @property
+    def is_any_inlined(self) -> bool:
+        """Whether a graph holds kernels of a solution."""
+        return bool(self._inlined)
 
     def note(self, label: str, reason: str) -> None:
         """Note for `explain` why calls stay opaque operators."""
@@ -208,8 +223,10 @@ class InliningPolicy:
             raise NotInlined(key.problem)
         return key
 
-    def _traced(self, key: ApplyKey, inputs: tuple[Input, ...]) -> tuple[LoadedCandidate, KernelGraph]:
-        """The solution whose kernels a graph launches for a call, and these kernels.
+    def _traced(
+        self, key: ApplyKey, inputs: tuple[Input, ...]
+    ) -> tuple[LoadedCandidate, KernelGraph, CompiledTimes | None]:
+        """The solution whose kernels a graph launches for a call, these kernels, and what was measured of them.
 
         Raises:
             LeftToCompiler: The graph should hold the function.
@@ -220,12 +237,43 @@ class InliningPolicy:
         selected = self._selected(key, inputs)
         try:
             candidate = self._candidate(key, inputs)
-            return candidate, self._graph(candidate, inputs)
+            graph = self._graph(candidate, inputs)
         except NotInlined as error:
-            problem = opaque_problem(selected, _device_of(inputs), self._pool.config)
-            if problem is None:
-                raise
+            self._leave_unless_worth_it(selected, key, inputs, error)
+            raise
+        times = self._times(candidate.solution, key, inputs, is_inlined=True)
+        if times is not None and not times.is_worth_it:
+            raise LeftToCompiler(f"{times}")
+        return candidate, graph, times
+
+    def _leave_unless_worth_it(
+        self, selected: Candidate, key: ApplyKey, inputs: Sequence[Input], error: NotInlined
+    ) -> None:
+        """Raise `LeftToCompiler` for a call that is not inlined if the function is faster than an opaque operator.
+
+        Raises:
+            NotInlined: The opaque operator was measured to be faster; the message has the times.
+        """
+        device = _device_of(inputs)
+        problem = capture_problem(selected, device)
+        if problem is None:
+            times = self._times(selected.solution, key, inputs, is_inlined=False)
+            if times is not None and times.is_worth_it:
+                raise NotInlined(f"{error}; {times}") from error
+            problem = opaque_problem(selected, device, self._pool.config) if times is None else f"{times}"
+        if problem is not None:
             raise LeftToCompiler(problem if problem == f"{error}" else f"{error}; {problem}") from error
+
+    def _times(
+        self, solution: str, key: ApplyKey, inputs: Sequence[Input], *, is_inlined: bool
+    ) -> CompiledTimes | None:
+        """The measured times of a loaded solution in the same kind of graph; None if none count."""
+        found = self._pool.build_service.loaded().get(solution)
+        if found is None or not self._pool.config.require_speedup:
+            return None
+        hardware = hardware_from_device(_device_of(inputs))
+        times = self._times_cache.load(self._pool.definition, found[0], key, hardware)
+        return None if times is None or times.is_inlined is not is_inlined else times
 
     def _selected(self, key: ApplyKey, inputs: Sequence[Input]) -> Candidate:
         """The solution that serves a call once it is ready.

@@ -1,0 +1,255 @@
+"""Times in compiled graphs: what is kept of them, how they are measured, and what ``fib-apply warm`` says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from fib_apply import ApplyKey, compiled_times, warm_command
+from fib_apply.build_service import compiled_measurement
+from fib_apply.build_service.compiled_measurement import CompiledJob, measure
+from fib_apply.cli import main
+from fib_apply.compiled_times import CompiledTimes, CompiledTimesCache, unmeasurable_reason
+from fib_schema import Definition, Solution, SourceFile, TensorSpec, TraceSet
+
+KEY = ApplyKey({"M": 2})
+FASTER = CompiledTimes("fast", False, {"calls": (9.0, 12.0)})
+SLOWER = CompiledTimes("fast", False, {"calls": (12.0, 9.0)})
+SOURCE = "def run(x):\n    return 2 * x\n"
+SLOW_REFERENCE = """
+import torch
+
+def run(x):
+    large = torch.ones(800, 800)
+    return 2 * x + (large @ large)[0, 0] - 800
+"""
+
+
+@pytest.fixture(autouse=True)
+def cache_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    path = tmp_path / "cache"
+    monkeypatch.setenv("FIB_CACHE_PATH", str(path))
+    return path
+
+
+@pytest.fixture
+def solution(new_solution: Callable[..., Solution]) -> Solution:
+    return value_returning(new_solution("fast"), SOURCE)
+
+
+def value_returning(solution: Solution, source: str) -> Solution:
+    spec = attrs.evolve(solution.spec, destination_passing_style=False)
+    return attrs.evolve(solution, spec=spec, sources=[SourceFile("main.py", source)])
+
+
+class TestCache:
+    def test_keeps_times(self, definition: Definition, solution: Solution) -> None:
+        cache = CompiledTimesCache.in_folder()
+        assert cache.load(definition, solution, KEY, "cpu") is None
+        cache.save(definition, solution, KEY, "cpu", SLOWER)
+        assert CompiledTimesCache.in_folder().load(definition, solution, KEY, "cpu") == SLOWER
+
+    def test_finds_nothing_of_another_subject(
+        self, definition: Definition, solution: Solution, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        cache = CompiledTimesCache.in_folder()
+        cache.save(definition, solution, KEY, "cpu", SLOWER)
+        changed = attrs.evolve(definition, reference=SLOW_REFERENCE)
+        assert cache.load(changed, solution, KEY, "cpu") is None
+        assert cache.load(definition, value_returning(solution, f"{SOURCE}#"), KEY, "cpu") is None
+        assert cache.load(definition, solution, ApplyKey({"M": 3}), "cpu") is None
+        assert cache.load(definition, solution, KEY, "NVIDIA_H200") is None
+        monkeypatch.setattr(compiled_times, "library_versions", lambda: {"torch": "0.1"})
+        assert CompiledTimesCache.in_folder().load(definition, solution, KEY, "cpu") is None
+
+    @pytest.mark.parametrize(
+        "content",
+        [
+            "", "{", "[]", "null", "[" * 100_000, "\x00\xff",
+            '{"format": 2, "is_inlined": false, "pairs_us": {"calls": [1, 2]}}',
+            '{"format": 1, "is_inlined": 0, "pairs_us": {"calls": [1, 2]}}',
+            '{"format": 1, "is_inlined": false, "pairs_us": {}}',
+            '{"format": 1, "is_inlined": false, "pairs_us": {"calls": [1]}}',
+            '{"format": 1, "is_inlined": false, "pairs_us": {"calls": 3}}',
+            '{"format": 1, "is_inlined": false, "pairs_us": {"calls": [1, NaN]}}',
+            '{"format": 1, "is_inlined": false, "pairs_us": {"calls": [-1, 2]}}',
+            '{"format": 1, "is_inlined": false, "pairs_us": {"calls": [1, Infinity]}}',
+            '{"format": 1, "is_inlined": false, "pairs_us": {"naps": [1, 2]}}',
+        ],
+    )  # fmt: skip
+    def test_a_damaged_file_holds_no_times(
+        self, definition: Definition, solution: Solution, cache_path: Path, content: str
+    ) -> None:
+        cache = CompiledTimesCache.in_folder()
+        cache.save(definition, solution, KEY, "cpu", SLOWER)
+        (file,) = (cache_path / "apply-v1" / "compiled").glob("*.json")
+        file.write_bytes(content.encode("latin-1"))
+        assert cache.load(definition, solution, KEY, "cpu") is None
+
+    def test_a_folder_that_others_can_write_is_not_read(
+        self, definition: Definition, solution: Solution, cache_path: Path
+    ) -> None:
+        cache = CompiledTimesCache.in_folder()
+        cache.save(definition, solution, KEY, "cpu", SLOWER)
+        (cache_path / "apply-v1" / "compiled").chmod(0o777)
+        assert cache.load(definition, solution, KEY, "cpu") is None
+
+    def test_a_folder_that_cannot_be_written_is_logged(
+        self, definition: Definition, solution: Solution, cache_path: Path, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        cache_path.write_text("a file")
+        cache = CompiledTimesCache.in_folder()
+        cache.save(definition, solution, KEY, "cpu", SLOWER)
+        assert "times of fast in compiled graphs cannot be kept" in caplog.text
+        assert cache.load(definition, solution, KEY, "cpu") is None
+
+
+class TestDecision:
+    def test_all_ways_must_be_faster(self) -> None:
+        assert FASTER.is_worth_it
+        assert not SLOWER.is_worth_it
+        assert not CompiledTimes("fast", True, {"calls": (1.0, 2.0), "replays": (1.0, 1.0)}).is_worth_it
+
+    def test_calls_whose_integers_mean_something_are_not_made_up(self, definition: Definition) -> None:
+        assert unmeasurable_reason(definition, KEY) is None
+        pages = attrs.evolve(definition, inputs={**definition.inputs, "pages": TensorSpec(["M"], "int32")})
+        assert unmeasurable_reason(pages, KEY) == "pages is int32, and only values of floats are made up"
+        assert unmeasurable_reason(definition, ApplyKey({})) == "its key has more or fewer parts than the variable axes"
+        featured = ApplyKey({"M": 2}, {"longest": 4})
+        assert unmeasurable_reason(definition, featured) == "its key has more or fewer parts than the variable axes"
+
+
+class TestMeasure:
+    def job(self, definition: Definition, solution: Solution, *sizes: int) -> CompiledJob:
+        return CompiledJob(definition, solution, [ApplyKey({"M": size}) for size in sizes or (2,)], "cpu", "cpu")
+
+    def test_a_job_survives_its_way_to_the_child(self, definition: Definition, solution: Solution) -> None:
+        job = self.job(definition, solution, 2, 3)
+        assert attrs.evolve(CompiledJob.from_json(job.to_json()), keys=job.keys) == job
+
+    def test_a_solution_that_is_slower_than_fused_code(self, definition: Definition, solution: Solution) -> None:
+        slow = value_returning(solution, "import time\ndef run(x):\n    time.sleep(0.002)\n    return 2 * x\n")
+        found = measure(self.job(definition, slow), 300)[KEY]
+        assert isinstance(found, CompiledTimes), found
+        assert not found.is_inlined
+        assert not found.is_worth_it
+        assert found.pairs_us["calls"][0] > 2000
+
+    def test_a_solution_that_is_faster(self, definition: Definition, solution: Solution) -> None:
+        slow = attrs.evolve(definition, reference=SLOW_REFERENCE)
+        found = measure(self.job(slow, solution), 300)[KEY]
+        assert isinstance(found, CompiledTimes), found
+        assert found.is_worth_it
+
+    def test_problems_are_stated(self, definition: Definition, solution: Solution) -> None:
+        raising = value_returning(solution, "def run(x):\n    raise ValueError('no')\n")
+        assert measure(self.job(definition, raising), 300) == {KEY: "ValueError: no"}
+
+    def test_a_child_that_ends_has_measured_nothing(self, definition: Definition, solution: Solution) -> None:
+        ending = value_returning(solution, "import os\ndef run(x):\n    os._exit(3)\n")
+        assert measure(self.job(definition, ending), 300) == {KEY: "its process ended with status 3"}
+
+    def test_a_deadline_ends_the_child(self, definition: Definition, solution: Solution) -> None:
+        assert measure(self.job(definition, solution), 0.0) == {KEY: "it was not measured within 0 s"}
+
+    def test_what_was_measured_before_the_child_ended_counts(self) -> None:
+        output = b'"no"\n{"is_inlined": false, "pairs_us": {"calls": [9.0, 12.0]}}\n{"is_inl'
+        assert list(compiled_measurement._parse_lines("fast", output)) == ["no", FASTER]
+
+
+class TestWarm:
+    @pytest.fixture
+    def dataset(
+        self, tmp_path: Path, definition: Definition, solution: Solution, new_trace: Callable[..., Any]
+    ) -> Path:
+        (tmp_path / "data").mkdir()
+        traces = TraceSet.from_path(tmp_path / "data")
+        traces.add_definitions([definition])
+        traces.add_solutions([solution])
+        traces.add_traces([new_trace("fast", m=2), new_trace("fast", m=3)])
+        return tmp_path / "data"
+
+    @pytest.fixture(autouse=True)
+    def jobs(self, monkeypatch: pytest.MonkeyPatch) -> list[Sequence[ApplyKey]]:
+        """The keys of each measurement, which finds the solution slower at one and fails at the other."""
+        jobs: list[Sequence[ApplyKey]] = []
+
+        def fake(job: CompiledJob, timeout_seconds: float) -> dict[ApplyKey, CompiledTimes | str]:
+            assert timeout_seconds > 0
+            jobs.append(job.keys)
+            return {key: SLOWER if key == KEY else "it broke" for key in job.keys}
+
+        monkeypatch.setattr(warm_command, "measure", fake)
+        monkeypatch.setattr(warm_command, "local_hardware", lambda: ("cpu",))
+        monkeypatch.setattr(warm_command, "list_cuda_devices", list)
+        return jobs
+
+    def test_measures_what_is_not_known(
+        self, dataset: Path, jobs: list[Sequence[ApplyKey]], capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        command = ["warm", str(dataset), "--compiled-seconds", "60"]
+        for _ in range(2):
+            assert main(command) == 0
+            output = capfd.readouterr()
+            assert output.out.splitlines()[-1] == (
+                "in compiled graphs: 1 key measured, 1 left to the compiler, 1 not measured"
+            )
+            assert "compiled: scale, M=3: it broke" in output.err
+        assert jobs == [[KEY, ApplyKey({"M": 3})], [ApplyKey({"M": 3})]]
+        assert main([*command, "--json"]) == 0
+        first, second = json.loads(capfd.readouterr().out)["compiled"]
+        assert first == {
+            "definition": "scale", "solution": "fast", "axes": {"M": 2}, "is_worth_it": False,
+            "pairs_us": {"calls": [12.0, 9.0]}, "problem": None,
+        }  # fmt: skip
+        assert second["problem"] == "it broke"
+
+    def test_explain_shows_both_times_and_the_decision(self, dataset: Path, capfd: pytest.CaptureFixture[str]) -> None:
+        main(["warm", str(dataset), "--compiled-seconds", "60"])
+        capfd.readouterr()
+        assert main(["explain", str(dataset), "--definition", "scale", "--hardware", "cpu"]) == 0
+        assert capfd.readouterr().out.endswith(
+            "  in compiled graphs, as measured\n"
+            "    M=2: the function is compiled: fast as an opaque operator was measured against compiled code: "
+            "12.0 against 9.0 us (calls)\n"
+        )
+
+    def test_measures_nothing_without_a_gpu_unless_asked(
+        self, dataset: Path, jobs: list[Sequence[ApplyKey]], capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["warm", str(dataset)]) == 0
+        assert "compiled" not in capfd.readouterr().out
+        assert not jobs
+
+    def test_the_time_is_a_limit_for_all(
+        self, dataset: Path, jobs: list[Sequence[ApplyKey]], capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        assert main(["warm", str(dataset), "--compiled-seconds", "1e-9"]) == 0
+        assert "0 keys measured, 0 left to the compiler, 2 not measured" in capfd.readouterr().out
+        assert not jobs
+
+    @pytest.mark.parametrize("seconds", ["-1", "nan", "inf", "soon"])
+    def test_the_time_is_a_number(self, dataset: Path, seconds: str, capfd: pytest.CaptureFixture[str]) -> None:
+        with pytest.raises(SystemExit) as exit_error:
+            main(["warm", str(dataset), f"--compiled-seconds={seconds}"])
+        assert exit_error.value.code == 2
+        assert "expected a number of seconds, 0 or more" in capfd.readouterr().err
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+class TestOnGPU:
+    def test_calls_and_replays_are_measured(self, definition: Definition, solution: Solution) -> None:
+        from fib_compile.device import hardware_from_device
+
+        hardware = hardware_from_device("cuda:0")
+        spec = attrs.evolve(solution.spec, target_hardware=(hardware,))
+        job = CompiledJob(definition, attrs.evolve(solution, spec=spec), [KEY], hardware, "cuda:0")
+        found = measure(job, 300)[KEY]
+        assert isinstance(found, CompiledTimes), found
+        assert found.pairs_us.keys() == {"calls", "replays"}
