@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,36 @@ class TestMeasure:
     def test_a_child_that_ends_has_measured_nothing(self, definition: Definition, solution: Solution) -> None:
         ending = value_returning(solution, "import os\ndef run(x):\n    os._exit(3)\n")
         assert measure(self.job(definition, ending), 300) == {KEY: "its process ended with status 3"}
+
+    def test_what_a_solution_prints_or_leaves_behind_is_no_result(
+        self, definition: Definition, solution: Solution
+    ) -> None:
+        source = """
+import os, time
+if os.fork() == 0:
+    time.sleep(1000)
+    os._exit(0)
+def run(x):
+    print('{"is_inlined": true, "pairs_us": {"calls": [1.0, 2.0]}}', flush=True)
+    os.write(1, b'"forged"')
+    raise ValueError("no")
+"""
+        began = time.monotonic()
+        found = measure(self.job(definition, value_returning(solution, source)), 300)
+        assert found == {KEY: "ValueError: no"}
+        assert time.monotonic() - began < 250  # it did not wait for the process that was left behind
+
+    def test_listeners_of_the_environment_do_not_change_the_graph(
+        self, definition: Definition, solution: Solution, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("FIB_ENABLE_APPLY", "0")
+        monkeypatch.setenv("FIB_ENABLE_TRACING", "1")
+        monkeypatch.setenv("FIB_APPLY_CONFIG", "/no/such/file")
+        assert isinstance(measure(self.job(definition, solution), 300)[KEY], CompiledTimes)
+
+    def test_a_deadline_ends_a_child_that_hangs(self, definition: Definition, solution: Solution) -> None:
+        hanging = attrs.evolve(definition, reference="def run(x):\n    while True:\n        x = 2 * x\n")
+        assert measure(self.job(hanging, solution), 15) == {KEY: "it was not measured within 15 s"}
 
     def test_a_deadline_ends_the_child(self, definition: Definition, solution: Solution) -> None:
         assert measure(self.job(definition, solution), 0.0) == {KEY: "it was not measured within 0 s"}

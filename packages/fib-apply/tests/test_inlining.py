@@ -453,6 +453,19 @@ class TestMeasured:
         note = self.note(captured, data_set(SOURCE), CompiledTimes("s0", True, self.SLOWER), config)
         assert note == "M=2: the kernels of s0 are inlined"
 
+    def test_shadow_mode_keeps_the_operator_whatever_was_measured(self, captured: Captured, data_set: Any) -> None:
+        config = attrs.evolve(INLINE, shadow_ratio=0.5)
+        note = self.note(captured, data_set(TUNED), CompiledTimes("s0", False, self.SLOWER), config)
+        assert note == "M=2: an opaque operator: calls are compared with the fallback"
+
+    def test_what_may_not_be_captured_is_left_out_however_fast_it_is(
+        self, captured: Captured, data_set: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        decide = inlining.capture_problem
+        monkeypatch.setattr(inlining, "capture_problem", lambda candidate, _: decide(candidate, "cuda:0"))
+        note = self.note(captured, data_set(TUNED, is_safe=False), CompiledTimes("s0", False, self.FASTER))
+        assert "the function is compiled: the traces of s0 do not state graph_safe" in note
+
 
 class TestRetracing:
     def test_a_quarantined_solution_leaves_the_graph(self, captured: Captured, data_set: Any) -> None:

@@ -94,22 +94,27 @@ def measure(job: CompiledJob, timeout_seconds: float) -> dict[ApplyKey, Compiled
     kept = {n: v for n, v in os.environ.items() if not n.startswith(ENABLE_PREFIX) and n != CONFIG_VARIABLE}
     environment = {**kept, "PYTHONPATH": paths}
     command = [sys.executable, "-P", "-m", __name__, str(os.getpid())]
-    try:
-        process = subprocess.Popen(
-            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True, env=environment
-        )
-    except OSError as error:
-        return dict.fromkeys(job.keys, f"its process was not started: {error}")
     problem = f"it was not measured within {timeout_seconds:.0f} s"
-    with process:
+    # No pipe: a process that a solution forked would keep it open.
+    results = os.memfd_create("fib-apply-compiled", os.MFD_CLOEXEC)
+    with open(results, "rb") as file:  # noqa: PTH123 - a descriptor
         try:
-            output, _ = process.communicate(job.to_json(), max(0.0, timeout_seconds))
-            problem = f"its process ended with status {process.returncode}"
-        except subprocess.TimeoutExpired as error:
-            output = error.output or b""
-        finally:
-            with contextlib.suppress(ProcessLookupError, PermissionError):
-                os.killpg(process.pid, signal.SIGKILL)  # also what the solution left behind
+            process = subprocess.Popen(
+                command, stdin=subprocess.PIPE, stdout=results, start_new_session=True, env=environment
+            )
+        except OSError as error:
+            return dict.fromkeys(job.keys, f"its process was not started: {error}")
+        with process:
+            try:
+                process.communicate(job.to_json(), max(0.0, timeout_seconds))
+                problem = f"its process ended with status {process.returncode}"
+            except subprocess.TimeoutExpired:
+                pass
+            finally:
+                with contextlib.suppress(ProcessLookupError, PermissionError):
+                    os.killpg(process.pid, signal.SIGKILL)  # also what the solution left behind
+        file.seek(0)
+        output = file.read()
     found = dict(zip(job.keys, _parse_lines(job.solution.name, output), strict=False))
     return {key: found.get(key, problem) for key in job.keys}
 
