@@ -6,10 +6,13 @@ tensors in the same style, and are made by the same loop.
 
 from __future__ import annotations
 
+import json
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from itertools import cycle
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
@@ -32,6 +35,8 @@ CHUNK = 200
 """Consecutive calls per sample: a device queues about a thousand launches, then the host blocks."""
 IN_GRAPH = 20
 REPLAYS = 50
+CAPTURES = 4
+"""Graphs of each function: memory and the order of captures make graphs of the same kernels differ by 1 % and more."""
 LEAST_US, MOST_US = 30.0, 10.0
 """The kernel times above which a kernel counts as long, and below which as short."""
 EAGER_LIMIT, GRAPH_LIMIT, HOST_LIMIT_NS = 1.02, 1.005, 500.0
@@ -79,6 +84,7 @@ def measure_overhead(root: Path, device: str, report: Any, sizes: Sizes) -> list
         What went wrong. To be slower than asked for is not among it.
     """
     runtime = ApplyRuntime(root, ApplyConfig(require_speedup=False))
+    problems: list[str] = []
     with runtime:
         short = pair_of(runtime, device, *sizes.short)
         large = [pair_of(runtime, device, *kind) for kind in sizes.large]
@@ -87,6 +93,7 @@ def measure_overhead(root: Path, device: str, report: Any, sizes: Sizes) -> list
         rows.append(host_row(short, device, sizes.rounds))
         if device != "cpu":
             rows.append(graph_row(short, sizes.rounds))
+        problems += rows[-1]["problems"]
     report.numbers["overhead"] = rows
     header = ("what", "kernel us", "direct", "routed", "difference", "asked for", "spread of the difference", "rounds")
     report.table("What apply adds", header, [_shown(row) for row in rows])
@@ -95,8 +102,15 @@ def measure_overhead(root: Path, device: str, report: Any, sizes: Sizes) -> list
         f"wait for them, us per call. Host: the same without the wait, ns per call. Graph: {IN_GRAPH} calls, us each. "
         f"Calls pass {guards}."
     )
+    for row in rows:
+        if "same" in row:
+            low, high = row["same_spread"]
+            report.say(
+                f"{row['what']}: other captures of the direct call differ by {row['same']:+.2%} (middle half "
+                f"{low:+.2%} to {high:+.2%}), the uncertainty of the difference. Launches: {row['launches']}."
+            )
     report.say()
-    return [] if device == "cpu" else capture_while_building(root, device, report, sizes.short)
+    return problems if device == "cpu" else problems + capture_while_building(root, device, report, sizes.short)
 
 
 def _shown(row: Mapping[str, Any]) -> tuple[str, ...]:
@@ -273,10 +287,48 @@ def host_row(pair: Pair, device: str, rounds: int) -> dict[str, Any]:
 
 
 def graph_row(pair: Pair, rounds: int) -> dict[str, Any]:
-    """A short kernel in a CUDA graph."""
-    graphs = {name: graph_of(function, pair.arguments) for name, function in pair.both().items()}
-    row = _compared(in_turn(replayed_us, graphs, rounds), limit=GRAPH_LIMIT - 1)
-    return {"what": f"CUDA graph, {pair.title}", "kernel_us": row["direct"], "is_asked": True, **row}
+    """A short kernel in CUDA graphs: routed, direct, and direct again, each in several graphs captured in turn."""
+    functions = {"direct": pair.direct, "routed": pair.routed, "again": pair.direct}
+    graphs: dict[str, list[Function]] = {name: [] for name in functions}
+    for index in range(CAPTURES):
+        for name in list(functions) if index % 2 else list(functions)[::-1]:
+            graphs[name].append(graph_of(functions[name], pair.arguments))
+    launches = {name: recorded_launches(graphs[name][0]) for name in ("direct", "routed")}
+    problems = [] if launches["direct"] == launches["routed"] else [f"graphs launch different kernels: {launches}"]
+    next_graph = {name: cycle(made).__next__ for name, made in graphs.items()}
+    samples = in_turn(lambda take: replayed_us(take()), next_graph, rounds)
+    row = _compared(samples, limit=GRAPH_LIMIT - 1)
+    same = _compared({"direct": samples["direct"], "routed": samples["again"]}, limit=GRAPH_LIMIT - 1)
+    return {
+        "what": f"CUDA graph, {pair.title}",
+        "kernel_us": row["direct"],
+        "is_asked": True,
+        **row,
+        "same": same["difference"],
+        "same_spread": same["spread"],
+        "launches": launches["direct"].total(),
+        "problems": problems,
+    }
+
+
+def recorded_launches(replay: Function) -> Counter[tuple[str, ...]]:
+    """The launches of one replay on the device, by the profiler of torch."""
+    with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+        replay()
+        torch.cuda.synchronize()
+    with TemporaryDirectory() as folder:
+        path = Path(folder) / "trace.json"
+        profile.export_chrome_trace(str(path))
+        return launches_of(json.loads(path.read_text("utf-8")))
+
+
+def launches_of(trace: Mapping[str, Any]) -> Counter[tuple[str, ...]]:
+    """The kernels, copies and fills of a trace, each with its launch configuration."""
+    return Counter(
+        (event["name"], *(str(event.get("args", {}).get(key)) for key in ("grid", "block", "shared memory", "bytes")))
+        for event in trace["traceEvents"]
+        if event.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")
+    )
 
 
 def _compared(samples: Samples, *, limit: float, unit: str = "us") -> dict[str, Any]:
