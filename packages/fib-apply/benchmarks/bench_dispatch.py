@@ -27,6 +27,7 @@ import torch
 from fib_apply import activation, apply, disable_apply, enable_apply
 from fib_apply.routing.guards import compile_python_guard
 from fib_apply.routing.native.module import prepare_native
+from fib_compile.device import hardware_from_device
 from fib_schema import (
     AxisConst,
     AxisVar,
@@ -54,6 +55,8 @@ LIMITS_NS = {
     "hit, two inputs, alternating sizes": 250.0,
     "hit, six inputs, four axes": 250.0,
     "miss, two inputs, one axis": 150.0,
+    "hit, three tensors with an output": 250.0,
+    "hit, three CUDA tensors with an output": 400.0,
     "first call of a size, two inputs": 20_000.0,
     "Python route: hit, two inputs, one axis": 700.0,
     "Python route: hit, two inputs, alternating sizes": 900.0,
@@ -76,6 +79,7 @@ class Subject:
     args: tuple[torch.Tensor, ...]
     others: tuple[torch.Tensor, ...]
     """Of sizes that are not recorded."""
+    device: str = "cpu"
 
 
 def small() -> Subject:
@@ -109,6 +113,19 @@ def large() -> Subject:
     return Subject(definition, function, _zeros(shapes, b=4), _zeros(shapes, b=5))
 
 
+def into(device: str) -> Subject:
+    """Two inputs and an output; no kernel is launched, so that nothing but the host is timed."""
+    axes = {"M": AxisVar(), "N": AxisConst(64)}
+    inputs = {"x": TensorSpec(("M", "N"), "float32"), "w": TensorSpec(("N",), "float32")}
+    definition = _definition(f"three_{device}", axes, inputs, ("M", "N"))
+
+    def function(x: Any, w: Any, out: Any) -> None:
+        return None
+
+    args = (torch.zeros(8, 64, device=device), torch.zeros(64, device=device), torch.zeros(8, 64, device=device))
+    return Subject(definition, function, args, (), device)
+
+
 def _zeros(shapes: Mapping[str, tuple[str, ...]], b: int) -> tuple[torch.Tensor, ...]:
     sizes = {"b": b, "p": 6, "t": 7, "i": 9, "h": 8, "d": 16}
     return tuple(torch.zeros([sizes[axis] for axis in shape]) for shape in shapes.values())
@@ -127,19 +144,23 @@ def data_set(folder: Path, subjects: list[Subject]) -> TraceSet:
         source = f"def run({', '.join(d.inputs)}):\n    return {next(iter(d.inputs))}\n"
         if d.name == "two":
             source = "def run(A, B):\n    return B\n"
-        spec = BuildSpec("python", ("cpu",), "main.py::run", destination_passing_style=False)
+        has_output = len(subject.args) > len(d.inputs)
+        if has_output:
+            source = f"def run({', '.join((*d.inputs, *d.outputs))}):\n    return None\n"
+        hardware = hardware_from_device("cuda:0" if subject.device == "cuda" else subject.device)
+        spec = BuildSpec("python", (hardware,), "main.py::run", destination_passing_style=has_output)
         solution = Solution(f"least_{d.name}", d.name, "bench", spec, (SourceFile("main.py", source),))
         evaluation = Evaluation(
             EvaluationStatus.PASSED,
-            Environment("cpu"),
+            Environment(hardware),
             "2026-01-01T00:00:00Z",
             correctness=Correctness(),
-            performance=Performance(0.1, 1.0, 10.0),
+            performance=Performance(0.1, 1.0, 10.0, {"timing": {"graph_safe": True}}),
         )
         found.add_definitions([d])
         found.add_solutions([solution])
-        axes = d.get_axes_values_from_inputs(subject.args)
-        for sizes in [axes] if d.name == "six" else [axes | {"M": rows} for rows in _ROWS]:
+        axes = d.get_axes_values_from_inputs(subject.args[: len(d.inputs)])
+        for sizes in [axes | {"M": rows} for rows in _ROWS] if d.name == "two" else [axes]:
             inputs = {n: RandomInput() for n in d.inputs}
             workload = Workload(sizes, inputs, f"w-{d.name}-{'-'.join(map(str, sizes.values()))}")
             found.add_traces([Trace(d.name, workload), Trace(d.name, workload, solution.name, evaluation)])
@@ -247,6 +268,11 @@ def _round_ns(function: Callable[..., Any], args: tuple[Any, ...]) -> float:
         begin = time.process_time_ns()
         for _ in calls:
             function(a, b)
+    elif len(args) == 3:
+        a, b, c = args
+        begin = time.process_time_ns()
+        for _ in calls:
+            function(a, b, c)
     else:
         q, k, v, x, w, s = args
         begin = time.process_time_ns()
@@ -263,9 +289,11 @@ def main() -> None:
     logging.disable(logging.WARNING)
     os.environ["FIB_APPLY_NATIVE"] = "0"  # until the Python route is measured
     two, six = small(), large()
+    threes = [into(device) for device in ("cpu", "cuda") if device == "cpu" or torch.cuda.is_available()]
     with tempfile.TemporaryDirectory() as folder:
-        found = data_set(Path(folder), [two, six])
+        found = data_set(Path(folder), [two, six, *threes])
         routed = {s.definition.name: apply(s.definition.name)(s.function) for s in (two, six)}
+        routed_threes = [apply(s.definition.name)(s.function) for s in threes]
         unknown = apply("unknown")(two.function)
         off = apply("two")(two.function)
         rows: dict[str, float] = {}
@@ -291,6 +319,14 @@ def main() -> None:
             activation.rebind_call_sites()
             _warm_up(routed, two, six)
             rows |= least_ns({**plain, **floors, **calls, "unknown definition": (unknown, two.args)}, options.rounds)
+            for three, function in zip(threes, routed_threes, strict=True):
+                for _ in range(3):
+                    function(*three.args)
+                kind = "" if three.device == "cpu" else "CUDA "
+                pair = {"routed": (function, three.args), "plain": (three.function, three.args)}
+                least = least_ns(pair, options.rounds)
+                rows[f"plain three {kind}".strip()] = least["plain"]
+                rows[f"hit, three {kind}tensors with an output"] = least["routed"]
             new = [(torch.empty(rows, 32), two.args[1]) for rows in _NEW_SIZES]
             rows["first call of a size, two inputs"] = statistics.median(_once_ns(routed["two"], args) for args in new)
         with enable_apply(found, stats=True):
@@ -314,9 +350,16 @@ def _once_ns(function: Callable[..., Any], args: tuple[Any, ...]) -> int:
     return time.process_time_ns() - begin
 
 
+def _size_of(name: str) -> str:
+    """The name of the plain call that a row is compared with."""
+    sizes = ("three CUDA", "three", "six")
+    return next((size for size in sizes if size in name), "two")
+
+
 def report(rows: Mapping[str, float], target: Path | None) -> int:
     base = {"two": min(rows["plain two"], rows["plain again"]), "six": rows["plain six"]}
-    added = {name: ns - base["six" if "six" in name else "two"] for name, ns in rows.items()}
+    base |= {name.removeprefix("plain "): ns for name, ns in rows.items() if name.startswith("plain three")}
+    added = {name: ns - base[_size_of(name)] for name, ns in rows.items()}
     print(
         f"torch {torch.__version__}, Python {sys.version.split()[0]}; "
         f"plain calls {base['two']:.0f} and {base['six']:.0f} ns"
@@ -324,11 +367,14 @@ def report(rows: Mapping[str, float], target: Path | None) -> int:
     failures = 0
     print("| call | added, ns | at most | of the Python floor | of torch's floor |\n| --- | --- | --- | --- | --- |")
     for name, limit in {**LIMITS_NS, "hit, counted": added["hit, two inputs, one axis"] + _COUNTING_NS}.items():
-        size = "six" if "six" in name else "two"
-        ratios = [added[name] / added[f"{kind} {size}"] for kind in ("floor in Python", "floor by torch")]
-        is_hit = "hit, " in name and "counted" not in name
+        if name not in added:
+            print(f"| {name} | not measured: no CUDA device | {limit:.0f} | |")
+            continue
+        floors = [f"{kind} {_size_of(name)}" for kind in ("floor in Python", "floor by torch")]
+        is_hit = "hit, " in name and "counted" not in name and floors[0] in added
+        ratios = [added[name] / added[floor] for floor in floors if is_hit]
         failures += added[name] > limit or (is_hit and ratios[0] > _OF_THE_FLOOR)
-        shown = " | ".join(f"{ratio:.2f}" if is_hit else "" for ratio in ratios)
+        shown = " | ".join(f"{ratio:.2f}" for ratio in ratios) if is_hit else " | "
         print(f"| {name} | {added[name]:.0f} | {limit:.0f} | {shown} |")
     for name in ("floor in Python two", "floor in Python six", "floor by torch two", "floor by torch six"):
         print(f"| {name} | {added[name]:.0f} | | | |")
