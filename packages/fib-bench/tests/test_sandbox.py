@@ -311,6 +311,71 @@ class TestOtherProcesses:
         stops(Threat.MEMORY)
         assert attempt(body, pid=_pid_of(whose, server)).startswith("refused")
 
+    @pytest.mark.parametrize("whose", ["judge", "server", "init"])
+    @pytest.mark.parametrize(
+        "body",
+        [
+            pytest.param("return open(f'/proc/{pid}/cmdline').read()", id="command-line"),
+            pytest.param("return open(f'/proc/{pid}/status').read()", id="status"),
+            pytest.param("return open(f'/proc/{pid}/task/{pid}/cmdline').read()", id="through-a-thread"),
+            pytest.param("return os.listdir(f'/proc/{pid}')", id="lists-files"),
+            pytest.param("return os.listdir('/proc')", id="lists-processes"),
+            pytest.param(
+                "folders = [n for n in range(3, 99) if os.path.exists(f'/proc/self/fd/{n}/../cmdline')]\n"
+                "return [os.open(f'../../{pid}/cmdline', 0, dir_fd=n) for n in folders or [99]]",
+                id="through-an-open-folder",
+            ),
+            pytest.param("subprocess.run(['cat', f'/proc/{pid}/cmdline'], check=True)", id="by-another-program"),
+            pytest.param(
+                "open('a.c', 'w').write(f'#include \"/proc/{pid}/cmdline\"')\n"
+                "done = subprocess.run(['cc', '-c', 'a.c'], capture_output=True, text=True)\n"
+                "if 'Permission denied' in done.stderr: raise PermissionError\n"
+                "return done.stderr",
+                id="by-the-compiler",
+            ),
+        ],
+    )
+    def test_keep_their_command_lines(
+        self,
+        stops: Callable[[Threat], None],
+        attempt: Callable[..., str],
+        server: ForkServerClient,
+        whose: str,
+        body: str,
+    ) -> None:
+        """Command lines of programs outside of the benchmark can have tokens, which every user of a machine reads."""
+        stops(Threat.FILES)
+        assert attempt(body, pid=_pid_of(whose, server)).startswith("refused")
+
+    @pytest.mark.parametrize(
+        "body",
+        [
+            pytest.param("open('/proc/self/maps').read()\nopen(f'/proc/{os.getpid()}/status').read()", id="own"),
+            pytest.param("open('/proc/thread-self/comm').read()\nos.listdir('/proc/self/task')", id="own-threads"),
+            pytest.param("open('/proc/self/comm').read()\nopen('/proc/mounts').read()", id="links"),
+            pytest.param("[open(f'/proc/{name}').read() for name in ('cpuinfo', 'meminfo', 'stat')]", id="the-machine"),
+            pytest.param("open('/proc/sys/kernel/osrelease').read()\nos.listdir('/proc/sys/vm')", id="settings"),
+            pytest.param(
+                "import threading\n"
+                "def rename():\n    open(f'/proc/self/task/{threading.get_native_id()}/comm', 'w').write('x')\n"
+                "thread = threading.Thread(target=rename)\nthread.start()\nthread.join()",
+                id="names-of-threads",
+            ),
+        ],
+    )
+    def test_own_process_and_machine_are_readable(self, attempt: Callable[..., str], body: str) -> None:
+        assert attempt(body + "\nreturn 'fine'") == "done: fine"
+
+    @pytest.mark.parametrize("name", ["timer_list", "slabinfo", "vmallocinfo", "kcore"])
+    def test_files_of_the_kernel_for_root_are_refused(
+        self, stops: Callable[[Threat], None], attempt: Callable[..., str], name: str
+    ) -> None:
+        """A worker may keep the capability to read the files of root, for a Python environment that only root reads."""
+        stops(Threat.FILES)
+        if not Path("/proc", name).exists():
+            pytest.skip(f"this kernel has no /proc/{name}")
+        assert attempt(f"return open('/proc/{name}', 'rb').read(1)") == "refused: PermissionError"
+
     @pytest.mark.parametrize("whose", ["judge", "server"])
     @pytest.mark.parametrize(
         "body",
@@ -349,7 +414,7 @@ class TestOtherProcesses:
 
 def _pid_of(whose: str, server: ForkServerClient) -> int:
     assert server._process is not None
-    return os.getpid() if whose == "judge" else server._process.pid
+    return {"judge": os.getpid(), "server": server._process.pid, "init": 1}[whose]
 
 
 class TestNetwork:

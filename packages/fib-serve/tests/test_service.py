@@ -147,10 +147,12 @@ def descriptors(pid):
         return [f"fd/{{name}}" for name in os.listdir(f"/proc/{{pid}}/fd")]
     except OSError:
         return []
-for pid in os.listdir("/proc"):
-    if not pid.isdigit() or int(pid) == os.getpid():
-        continue
-    for name in ("environ", "mem", *descriptors(pid)):
+try:
+    FOUND.append(os.listdir("/proc"))
+except OSError:
+    pass
+for pid in {pids!r}:
+    for name in ("cmdline", "environ", "mem", "status", *descriptors(pid)):
         try:
             open(f"/proc/{{pid}}/{{name}}", "rb")
             FOUND.append(f"/proc/{{pid}}/{{name}}")
@@ -167,7 +169,8 @@ def test_a_solution_reaches_neither_the_database_nor_other_data_nor_other_proces
     state = contest.data_set.with_name(f"{contest.data_set.name}.fib-serve")
     paths = [state, state / "serve.sqlite3", state / "bells", contest.data_set, contest.hidden, Path.home(), Path.cwd()]
     paths += [*contest.data_set.glob("solutions/**/*.json"), *contest.hidden.glob("workloads/**/*.jsonl")]
-    identifier = submit(contest.bob, SPY.format(paths=[str(path) for path in paths]), name="spy")
+    pids = [1, os.getpid(), contest.service.process.pid, *contest.service.children().values()]
+    identifier = submit(contest.bob, SPY.format(paths=[str(path) for path in paths], pids=pids), name="spy")
     (task,) = wait(contest.bob, [identifier])
     assert [trace["evaluation"]["status"] for trace in task["traces"]] == ["PASSED"] * 2, task["traces"][0][
         "evaluation"

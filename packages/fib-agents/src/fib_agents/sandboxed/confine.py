@@ -18,7 +18,7 @@ from typing import Any
 
 import attrs
 from fib_bench.sandbox import syscalls as kernel
-from fib_bench.sandbox.landlock import cuda_device_files
+from fib_bench.sandbox.landlock import cuda_device_files, keep_in_memory, kernel_files
 from fib_bench.sandbox.model import NotPossible, SandboxPaths, SandboxPolicy
 from fib_bench.sandbox.policy import isolate, limit_from_environment, protect_memory
 from fib_bench.sandbox.users import reserve_uid
@@ -58,10 +58,12 @@ def main() -> None:
     kernel.prctl(kernel.PR_SET_PDEATHSIG, signal.SIGTERM)
     kernel.prctl(kernel.PR_SET_CHILD_SUBREAPER, 1)
     ours, theirs = socket.socketpair()  # ours holds the lock of the user until this process ends
+    kernel_files()  # held here: the descriptors of the command are closed when it is executed
     pid = os.fork()
     if pid == 0:
         ours.close()
         _run(settings, theirs, report)
+    keep_in_memory(Path(f"/proc/{pid}/task"))
     theirs.close()
     protect_memory()  # not before: the command inherits it until it is executed
     code = _wait(pid)

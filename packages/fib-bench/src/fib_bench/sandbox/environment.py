@@ -14,7 +14,7 @@ NOBODY = -1
 """A user that owns nothing."""
 _SYSTEM = (
     "/usr", "/lib", "/lib32", "/lib64", "/libx32", "/bin", "/sbin", "/opt", "/nix/store", "/gnu/store",
-    "/proc", "/sys", "/run/nvidia-persistenced",
+    "/sys", "/run/nvidia-persistenced",
     "/etc/ld.so.cache", "/etc/ld.so.conf", "/etc/ld.so.conf.d", "/etc/passwd", "/etc/group", "/etc/nsswitch.conf",
     "/etc/hosts", "/etc/localtime", "/etc/os-release", "/etc/lsb-release", "/etc/debian_version",
     "/etc/alternatives", "/etc/nvidia", "/etc/OpenCL",

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import ctypes
 import os
+import stat
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
@@ -135,13 +137,35 @@ def _grants(paths: SandboxPaths) -> Iterator[tuple[Path, int]]:
     if paths.policy.is_cuda:
         for path in cuda_device_files() if paths.device_files is None else paths.device_files:
             yield path, _USE
-    tasks = Path("/proc/self/task").resolve()  # for the names of threads
-    os.open(tasks, os.O_PATH | os.O_CLOEXEC)  # stays open: the grant is for the inode that is in memory now
-    yield tasks, _READ | WRITE_FILE | TRUNCATE
+    for path in kernel_files():
+        yield path, _READ
+    own = Path("/proc/self").resolve()
+    keep_in_memory(own / "task")
+    yield own, _READ
+    yield own / "task", _READ | WRITE_FILE | TRUNCATE  # for the names of threads
     if paths.policy.starts_call:
         yield Path("/proc"), _READ | WRITE_FILE | TRUNCATE  # for the names of the call's threads
     yield paths.folder, _OWN
     yield paths.cache, _OWN
+
+
+@cache
+def kernel_files() -> Mapping[Path, int]:
+    """The entries of ``/proc`` that belong to no process and that every user may read, with open descriptors.
+
+    Entries of processes are not among them: every user of a machine reads command lines, which can have tokens.
+    """
+    found = {}
+    for path in Path("/proc").iterdir():
+        with suppress(OSError):  # the process cannot reach it
+            if not path.name.isdigit() and not path.is_symlink() and path.stat().st_mode & stat.S_IROTH:
+                found[path] = keep_in_memory(path)
+    return found
+
+
+def keep_in_memory(path: Path) -> int:
+    """A descriptor that keeps an entry of ``/proc`` in memory: a grant ends when the system replaces its inode."""
+    return os.open(path, os.O_PATH | os.O_CLOEXEC)
 
 
 def cuda_device_files() -> tuple[Path, ...]:

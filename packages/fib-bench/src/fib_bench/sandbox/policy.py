@@ -68,6 +68,7 @@ def protect_memory() -> None:
 def prepare(policy: SandboxPolicy) -> None:
     """Compute, in the fork server, the cached facts that would otherwise cost each worker time."""
     readable_paths()
+    landlock.kernel_files()
     unreadable_path(os.getuid())
     unreadable_path(NOBODY)
     if not policy.is_cuda:
