@@ -9,11 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fib_bench import IsolationReport
 from fib_serve.database import Database
 from fib_serve.queue.leasing import claim
-from fib_serve.queue.recording import Place, complete, record
+from fib_serve.queue.recording import Place, complete, give_up, record
+from fib_serve.queue.submission import State
 from fib_serve.settings import Settings
 from fib_serve.users.roles import Role
+from fib_serve.worker.device_table import register_device
+from starlette.requests import Request
 
 from .samples import GOOD, bearer, make_definition, make_trace, make_workloads, plain_solution
 
@@ -21,6 +25,8 @@ MakeToken = Callable[..., str]
 HOSTILE = '</pre><script>window.hacked()</script><img src=x onerror="window.hacked()">"\'&\x1b[31m'
 SCREENSHOTS = os.environ.get("FIB_TEST_SCREENSHOTS", "")  # a folder in which to keep them
 HTML = {"Accept": "text/html"}
+MISSING = "/submissions/nope"
+REFUSED = (MISSING, "/login")  # a browser complains of the status of these pages
 
 
 @pytest.fixture
@@ -114,6 +120,25 @@ def test_pages_of_what_does_not_exist_say_so(client: Any, token: MakeToken) -> N
         assert "<script>" not in page.text
 
 
+def test_the_page_of_an_error_says_who_is_logged_in(client: Any, token: MakeToken) -> None:
+    page = client.get(MISSING, headers=HTML | bearer(token("alice"))).text
+    assert "Log out" in page
+    assert "Log in" not in page
+
+
+def test_a_shortened_log_or_source_says_so(client: Any, token: MakeToken, enter: Callable[..., str]) -> None:
+    identifier = enter("alice", f"{GOOD}#{chr(27) * 9}{'s' * 70_000}", log="l" * 20_007)
+    page = client.get(f"/submissions/{identifier}", headers=HTML | bearer(token("alice"))).text
+    assert "[7 more characters]" in page
+    assert f"[{len(GOOD) + 70_010 - 60_000} more characters]" in page
+
+
+def test_the_list_of_routes_has_no_marks_of_markdown(client: Any, token: MakeToken) -> None:
+    page = client.get("/docs", headers=HTML | bearer(token("alice"))).text
+    assert "<code>force</code>" in page
+    assert "`" not in page
+
+
 def test_the_feed_has_the_records(client: Any, token: MakeToken, enter: Callable[..., str]) -> None:
     for user, score in (("alice", 2.0), ("bob", 1.0), ("bob", 3.0)):
         enter(user, f"{GOOD}# {score}", score)
@@ -143,7 +168,7 @@ def open_tab(browser: Any, address: str, token: MakeToken) -> Iterator[Callable[
         contexts.append(browser.new_context(viewport={"width": width, "height": 844}, color_scheme=scheme))
         tab = contexts[-1].new_page()
         tab.set_default_timeout(20_000)
-        tab.on("console", lambda message: messages.append(message.text))
+        tab.on("console", lambda each: None if each.location["url"].endswith(REFUSED) else messages.append(each.text))
         tab.on("pageerror", lambda error: messages.append(str(error)))
         tab.on(
             "request", lambda request: None if request.url.startswith(address) else messages.append(request.url[:80])
@@ -237,3 +262,90 @@ def test_the_page_of_a_running_submission_follows_its_progress(
     tab.locator("#result", has_text="running").wait_for()
     complete(database, lease, {"verdict": "PASSED", "passed": 2, "is_ranked": False})
     tab.locator("#result", has_text="PASSED").wait_for()
+
+
+@pytest.fixture
+def addresses(
+    client: Any, enter: Callable[..., str], token: MakeToken, database: Database, settings: Settings
+) -> dict[str, str]:
+    """Addresses of all pages behind the login, with something in each of their tables, by name."""
+    report = IsolationReport(3, "tried", ())
+    register_device(database, "cpu", "AMD EPYC 9B14 96-Core Processor", "fib-bench 0.1", report)
+    root = bearer(token("root", Role.MAINTAINER))
+    source = '"""Twice the input."""\n\n\ndef run(x):\n    return x * 2.0  # a comment\n'
+    log = "warning: a line of a log " + "x" * 300
+    ranked, rejected = (
+        enter(user, f"{source}# {user}\n", score, log) for user, score in (("alice", 2.0), ("bob", 3.0))
+    )
+    enter("alice", f"{source}# again\n", 4.0, name="a-rather-long-name-of-a-solution-that-nobody-shortened")
+    client.put(f"/v1/submissions/{rejected}/rejection", json={"reason": "copied"}, headers=root)
+    others = []
+    for index in range(3):
+        body = {"solution": plain_solution(f"{GOOD}# {index}")}
+        others.append(client.post("/v1/submissions", json=body, headers=bearer(token("alice"))).json()["id"])
+    for _ in others[:2]:
+        lease = claim(database, "cpu", 60)
+        assert lease is not None
+        if lease.submission.id == others[0]:
+            give_up(database, lease, State.FAILED, "its evaluation took more than 600 s, the limit of this service")
+    submissions = {
+        "ranked": ranked,
+        "rejected": rejected,
+        "failed": others[0],
+        "running": others[1],
+        "queued": others[2],
+    }
+    return {
+        "leaderboards": "/leaderboard",
+        "leaderboard": "/leaderboard/double",
+        "submissions": "/submissions",
+        "user": "/users/alice",
+        "queue": "/queue",
+        "docs": "/docs",
+        "error": MISSING,
+        **{name: f"/submissions/{identifier}" for name, identifier in submissions.items()},
+    }
+
+
+def finished_login(client: Any) -> str:
+    """The page after a login through a provider, which leads on to the leaderboards."""
+    request = Request({"type": "http", "app": client.app, "method": "GET", "path": "/", "headers": []})
+    return bytes(client.app.state.logged_in_page(request).body).decode()
+
+
+def serious_findings(tab: Any, axe_core: str) -> list[tuple[str, str]]:
+    """Findings of axe-core that bar people from using a page: the rule, and an element."""
+    tab.evaluate(axe_core)
+    found = tab.evaluate("axe.run({resultTypes: ['violations']})")["violations"]
+    return [(one["id"], one["nodes"][0]["html"]) for one in found if one["impact"] in ("serious", "critical")]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (390, "dark"), (1400, "light"), (1400, "dark")])
+def test_no_page_has_a_serious_finding_of_accessibility_or_is_wider_than_the_window(
+    client: Any,
+    address: str,
+    open_tab: Callable[..., Any],
+    addresses: dict[str, str],
+    axe_core: str,
+    width: int,
+    scheme: str,
+) -> None:
+    tab = open_tab("/leaderboard", width=width, scheme=scheme)
+    tab.get_by_role("heading", name="Leaderboards").wait_for()
+    html = finished_login(client)
+    tab.route(f"{address}/logged-in", lambda route: route.fulfill(body=html, content_type="text/html"))
+    findings = {}
+    for name, path in {**addresses, "logged-in": "/logged-in", "login": "/login"}.items():
+        tab.goto(f"{address}{path}")
+        tab.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
+        findings[name] = serious_findings(tab, axe_core)
+        if tab.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"):
+            findings[name].append(("wider than the window", str(width)))
+        if SCREENSHOTS:
+            tab.screenshot(path=Path(SCREENSHOTS) / f"{name}-{width}-{scheme}.png", full_page=True)
+    tab.get_by_label("Token").fill("fib_unknown")
+    with tab.expect_navigation():
+        tab.get_by_role("button", name="Log in").click()
+    findings["refused login"] = serious_findings(tab, axe_core)
+    assert findings == {name: [] for name in findings}

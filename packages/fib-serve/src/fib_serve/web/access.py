@@ -104,7 +104,7 @@ async def _viewer(request: Request) -> Principal | None:
     Raises:
         Unauthorized: It is not public, and there is no token.
     """
-    principal = find_principal(request)
+    principal = request.state.viewer = find_principal(request)
     if principal is None and not service_of(request).settings.has_public_pages:
         raise Unauthorized("a token is needed: send 'Authorization: Bearer TOKEN', or log in at /login")
     return principal

@@ -40,6 +40,7 @@ from .static_files import WholeFiles
 
 router = APIRouter(include_in_schema=False)
 _TEMPLATES = make_environment()
+_LOGIN_TEMPLATES = ("login.html", "logged_in.html")
 _LIMIT = 100
 _NEWEST = 10
 _MOST_TRACES = 1000
@@ -59,7 +60,7 @@ def error_page(request: Request, status: int, title: str, detail: str) -> Respon
     """The page for an error; without a token, the one to log in."""
     if status == 401:
         return RedirectResponse(f"/login?next={request.url.path}", 303)
-    return _page(request, None, "error.html", title, status, detail=detail)
+    return _page(request, getattr(request.state, "viewer", None), "error.html", title, status, detail=detail)
 
 
 @router.get("/leaderboard")
@@ -305,5 +306,6 @@ def _page(
         "allow_unranked": settings.allow_unranked,
         "has_oidc": settings.oidc_issuer is not None,
         "events": None,
+        "offers_login": template not in _LOGIN_TEMPLATES,
     }
     return HTMLResponse(_TEMPLATES.get_template(template).render({**shared, **fields}), status)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from itertools import pairwise
@@ -25,7 +26,7 @@ from ..queue.submission import Submission
 
 _MOST_SOURCE = 60_000
 _MOST_LOG = 20_000
-_WIDTH, _HEIGHT, _LEFT, _MARGIN = 720, 240, 56, 16
+_WIDTH, _HEIGHT, _LEFT, _MARGIN = 720, 240, 96, 16
 
 
 def make_environment() -> jinja2.Environment:
@@ -39,6 +40,7 @@ def make_environment() -> jinja2.Environment:
     )
     environment.filters["time"] = _format_time
     environment.filters["latency"] = _format_latency
+    environment.filters["code"] = _with_code
     return environment
 
 
@@ -50,9 +52,12 @@ def highlighted(path: str, text: str) -> Markup:
     except ClassNotFound:
         lexer = TextLexer(stripnl=False)
     html = highlight(kept, lexer, HtmlFormatter(nowrap=True))  # escapes the text
-    rest = len(text) - len(kept)
-    more = f"\n[{rest} more characters]" if rest > 0 else ""
-    return Markup('<pre tabindex="0">{}{}</pre>').format(Markup(html), more)
+    return Markup('<pre tabindex="0">{}{}</pre>').format(Markup(html), _rest_of(text, _MOST_SOURCE))
+
+
+def _rest_of(text: str, shown: int) -> str:
+    """A line that says how much of a text is not shown; empty if all of it is."""
+    return f"\n[{len(text) - shown} more characters]" if len(text) > shown else ""
 
 
 @attrs.frozen
@@ -78,7 +83,7 @@ def workload_row(trace: Trace) -> WorkloadRow:
         status=str(evaluation.status),
         latency=latency_with_bounds(latency, bounds_of(performance)) if is_timed else "-",  # type: ignore[arg-type]
         speedup=speedup_of(performance).text if performance is not None else "-",
-        log=evaluation.log[:_MOST_LOG],
+        log=evaluation.log[:_MOST_LOG] + _rest_of(evaluation.log, _MOST_LOG),
     )
 
 
@@ -127,6 +132,14 @@ def _format_time(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _with_code(text: str) -> Markup:
+    """A sentence of a docstring, with the names between backticks as code."""
+    parts = re.split("`+", text)
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if index % 2 else part for index, part in enumerate(parts)
+    )
 
 
 def _format_latency(submission: Submission) -> str:
