@@ -93,7 +93,7 @@ def measure_overhead(root: Path, device: str, report: Any, sizes: Sizes) -> list
         rows.append(host_row(short, device, sizes.rounds))
         if device != "cpu":
             rows.append(graph_row(short, sizes.rounds))
-        problems += rows[-1]["problems"]
+            problems += rows[-1]["problems"]
     report.numbers["overhead"] = rows
     header = ("what", "kernel us", "direct", "routed", "difference", "asked for", "spread of the difference", "rounds")
     report.table("What apply adds", header, [_shown(row) for row in rows])

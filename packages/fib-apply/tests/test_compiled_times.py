@@ -11,10 +11,9 @@ from typing import Any
 import attrs
 import pytest
 import torch
-from fib_apply import ApplyKey, compiled_times, warm_command
-from fib_apply.build_service import compiled_measurement
-from fib_apply.build_service.compiled_measurement import CompiledJob, measure
+from fib_apply import ApplyKey, compiled_measurement, compiled_times, warm_command
 from fib_apply.cli import main
+from fib_apply.compiled_measurement import CompiledJob, measure
 from fib_apply.compiled_times import CompiledTimes, CompiledTimesCache, unmeasurable_reason
 from fib_schema import Definition, Solution, SourceFile, TensorSpec, TraceSet
 

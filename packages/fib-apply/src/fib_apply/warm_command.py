@@ -15,9 +15,9 @@ from fib_compile.device import hardware_from_device, list_cuda_devices
 from fib_schema import Definition, FibError, Solution, UnknownName
 from fib_schema.display import counted
 
-from .build_service.compiled_measurement import CompiledJob, measure
 from .build_service.service import BuildService
 from .commands import open_table, print_json, print_table_problems, problems_of_failure
+from .compiled_measurement import CompiledJob, measure
 from .compiled_times import CompiledTimes, CompiledTimesCache, unmeasurable_reason
 from .config import ApplyConfig
 from .hardware import local_hardware

@@ -36,11 +36,11 @@ from fib_schema import (
     parse_json,
 )
 
-from ..compiled_times import CALLS, REPLAYS, CompiledTimes
-from ..config import ApplyConfig
-from ..configuration import CONFIG_VARIABLE
-from ..environment import ENABLE_PREFIX
-from ..key import ApplyKey
+from .compiled_times import CALLS, REPLAYS, CompiledTimes
+from .config import ApplyConfig
+from .configuration import CONFIG_VARIABLE
+from .environment import ENABLE_PREFIX
+from .key import ApplyKey
 
 _ROUNDS, _LEAST_ROUNDS = 31, 7
 _SAMPLE_SECONDS, _MOST_SECONDS = 0.002, 5.0
@@ -163,8 +163,8 @@ def measure_in_process(job: CompiledJob, key: ApplyKey) -> CompiledTimes:
     """
     import torch
 
-    from ..api import apply, enable_apply
-    from ..routing.codegen import compile_function
+    from .api import apply, enable_apply
+    from .routing.codegen import compile_function
 
     torch.compiler.reset()
     definition = job.definition
