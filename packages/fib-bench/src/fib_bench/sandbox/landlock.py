@@ -137,6 +137,7 @@ def _grants(paths: SandboxPaths) -> Iterator[tuple[Path, int]]:
     if paths.policy.is_cuda:
         for path in cuda_device_files() if paths.device_files is None else paths.device_files:
             yield path, _USE
+        yield Path("/proc"), _READ  # driver and profilers have not run without it
     for path in kernel_files():
         yield path, _READ
     own = Path("/proc/self").resolve()
