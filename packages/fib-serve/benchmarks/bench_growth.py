@@ -1,7 +1,7 @@
 """Growth of the web process: the requests of `bench_soak.py` in this process, without evaluations, many times as fast.
 
-After every 500 rounds it prints the allocated blocks of CPython and the resident memory, after garbage collection. A
-leak grows with the rounds; the allocator levels off. A round is one submission, which another process completes, and
+After every 500 rounds it measures, after garbage collection, what is allocated and what the system has given. A leak
+grows with the rounds; the allocator levels off. A round is one submission, which another process completes, and
 five reads.
 
 usage: bench_growth.py [ROUNDS], by default 6000.
@@ -20,7 +20,6 @@ import time
 from pathlib import Path
 
 import httpx
-from bench_soak import resident_mib
 from fib_serve.database import Database, migrate, open_database
 from fib_serve.queue.leasing import claim
 from fib_serve.queue.recording import complete
@@ -28,7 +27,8 @@ from fib_serve.settings import Settings, default_state, make_state
 from fib_serve.users.accounts import local_principal
 from fib_serve.web.app import make_app
 from fib_serve.web.state import Service
-from service import GOOD, machine, plain_solution, print_table, write_data_set
+from memory import Sample, print_growth
+from service import GOOD, machine, plain_solution, write_data_set
 
 _STEP = 500
 _MOST_IDS = 1300
@@ -48,10 +48,12 @@ def complete_submissions(settings: Settings) -> None:
         complete(database, lease, values | {"harness": "1", "summary": {"public": {"speedup_text": "2x"}}})
 
 
-async def make_requests(settings: Settings, database: Database, rounds: int) -> list[tuple[str, ...]]:
-    """Submit and read; the rows of the table."""
+async def make_requests(settings: Settings, database: Database, rounds: int) -> list[Sample]:
+    """Submit and read; the memory after every 500 rounds."""
     app = make_app(Service.open(settings, database, local_principal(database, settings), lambda: None))
-    rows, ids, chance = [("rounds", "allocated blocks", "resident, KiB")], [], random.Random(0)
+    samples: list[Sample] = []
+    ids: list[str] = []
+    chance = random.Random(0)
     transport = httpx.ASGITransport(app)
     async with (
         app.router.lifespan_context(app),
@@ -67,9 +69,8 @@ async def make_requests(settings: Settings, database: Database, rounds: int) -> 
             for path in (*read, f"/tasks/{made}?timeout=5"):
                 await client.get(path)
             if index % _STEP == 0:
-                gc.collect()
-                rows.append((f"{index}", f"{sys.getallocatedblocks()}", f"{resident_mib(os.getpid()) * 1024:.0f}"))
-    return rows
+                samples.append(Sample.take(index))
+    return samples
 
 
 def main() -> None:
@@ -93,12 +94,12 @@ def main() -> None:
         if not worker:
             complete_submissions(settings)
         try:
-            rows = asyncio.run(make_requests(settings, database, rounds))
+            samples = asyncio.run(make_requests(settings, database, rounds))
         finally:
             os.kill(worker, signal.SIGKILL)
             os.waitpid(worker, 0)
     print(f"# Growth of the web process\n\n{machine()}; `benchmarks/bench_growth.py {rounds}`")
-    print_table("Memory by rounds", rows)
+    print_growth(samples)
 
 
 if __name__ == "__main__":

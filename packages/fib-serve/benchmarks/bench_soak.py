@@ -6,7 +6,6 @@ usage: bench_soak.py [SECONDS], by default 1800.
 from __future__ import annotations
 
 import random
-import statistics
 import sys
 import tempfile
 import time
@@ -15,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import httpx
+from memory import resident_mib, slope_with_error
 from service import GOOD, Service, machine, plain_solution, print_table, processes_with, write_data_set
 
 SOLUTIONS = {
@@ -28,24 +28,6 @@ SOLUTIONS = {
     "does not parse": "def run(x:\n",
 }
 SAMPLE_SECONDS = 5.0
-
-
-def resident_mib(pid: int) -> float:
-    """Private memory of a process, in MiB."""
-    text = Path(f"/proc/{pid}/status").read_text()
-    return int(next(line for line in text.splitlines() if line.startswith("RssAnon")).split()[1]) / 1024
-
-
-def slope_with_error(points: list[tuple[float, float]]) -> tuple[float, float]:
-    """MiB an hour, and twice its standard error, over the second half of the run."""
-    half = points[len(points) // 2 :]
-    if len(half) < 3:
-        return 0.0, float("inf")
-    times, values = zip(*half, strict=True)
-    slope, intercept = statistics.linear_regression(times, values)
-    rest = sum((value - slope * time_ - intercept) ** 2 for time_, value in half) / (len(half) - 2)
-    spread = sum((time_ - statistics.fmean(times)) ** 2 for time_ in times)
-    return slope * 3600, 2 * (rest / spread) ** 0.5 * 3600
 
 
 def main() -> None:
@@ -89,7 +71,7 @@ def main() -> None:
         ("submissions", f"{sum(counts.values())}: " + ", ".join(f"{n} {kind}" for kind, n in counts.items()), "")
     )
     for name, found in points.items():
-        slope, error = slope_with_error(found)
+        slope, error = (3600 * value for value in slope_with_error(found[len(found) // 2 :]))
         last = found[-1][1] if found else 0.0
         rows.append(
             (f"memory of {name}", f"{last:.0f} MiB, {slope:+.1f} MiB an hour ± {error:.1f}", "not different from 0")
