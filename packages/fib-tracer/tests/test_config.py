@@ -30,7 +30,7 @@ from hypothesis import strategies as st
 
 from .conftest import DECODE, GATHER, SILU
 
-NAMES = st.text(min_size=1, max_size=8) | st.sampled_from(["null", "on", "1", "~", "a: b", "é"])
+NAMES = st.text(min_size=1, max_size=8) | st.sampled_from(["null", "on", "1", "0e0", "~", "a: b", "é"])
 DUMPS = st.sampled_from(["dump_all", "dump_none", "dump_int"]) | st.lists(NAMES, max_size=3)
 KS = st.fixed_dictionaries({"k": st.integers(1, 99)})
 FILTERS = st.one_of(

@@ -23,9 +23,14 @@ class Loader(yaml.SafeLoader):
     """YAML loader that reads 1e-3 as a number."""
 
 
+class Dumper(yaml.SafeDumper):
+    """YAML dumper that quotes what `Loader` would read as a number."""
+
+
 # YAML 1.1, which PyYAML reads, requires a point and a sign: https://github.com/yaml/pyyaml/issues/173
 _EXPONENT = re.compile(r"[-+]?(\d+(\.\d*)?|\.\d+)[eE][-+]?\d+$")
-Loader.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
+for _class in (Loader, Dumper):
+    _class.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
 
 
 @attrs.define

@@ -12,6 +12,7 @@ from typing import TypeAlias
 
 import attrs
 import yaml
+from fib_apply.yaml_nodes import Dumper
 from fib_schema import Definition, UnknownName
 from fib_schema.files import write_output
 
@@ -103,7 +104,7 @@ class TracingConfigRegistry:
             "rules": rules,
             "definitions": {name: config.to_plain() for name, config in self.per_definition.items()},
         }
-        return yaml.safe_dump(content, sort_keys=False)
+        return yaml.dump(content, Dumper=Dumper, sort_keys=False)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write a YAML file; an existing one is replaced atomically.

@@ -164,6 +164,14 @@ def kernel_files() -> Mapping[Path, int]:
     return found
 
 
+def forget_kernel_files() -> None:
+    """Close these descriptors in a worker: those of the fork server keep the entries in memory."""
+    if kernel_files.cache_info().currsize:
+        for descriptor in kernel_files().values():
+            os.close(descriptor)
+        kernel_files.cache_clear()
+
+
 def keep_in_memory(path: Path) -> int:
     """A descriptor that keeps an entry of ``/proc`` in memory: a grant ends when the system replaces its inode."""
     return os.open(path, os.O_PATH | os.O_CLOEXEC)

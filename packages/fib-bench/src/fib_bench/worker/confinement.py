@@ -8,6 +8,7 @@ from pathlib import Path
 
 from fib_schema.files import explain_os_error
 
+from ..sandbox.landlock import forget_kernel_files
 from ..sandbox.model import NotPossible, SandboxPaths, SandboxPolicy
 from ..sandbox.policy import isolate
 from ..sandbox.users import reserve_uid
@@ -36,6 +37,7 @@ def confine_worker(policy: SandboxPolicy, folder: Path, request: object) -> Sett
             print(f"builds of this run are not kept: {explain_os_error(error)} (FIB_CACHE_PATH names it)")
     os.environ["FIB_CACHE_PATH"] = str(cache)
     isolation = isolate(SandboxPaths(policy, folder, cache, uid, why_no_uid))
+    forget_kernel_files()  # the solution gets no descriptors
     held = {name: tuple(map(str, sorted(threats))) for name, threats in isolation.held.items()}
     return Settled(held, dict(isolation.missing))
 
