@@ -13,9 +13,6 @@ from pathlib import Path
 import attrs
 from service import print_table
 
-_WARM_ROUNDS = 1500
-"""Slopes are of the rounds from here on: free lists, caches of statements and the heap are filled by then."""
-
 
 class _Mallinfo(ctypes.Structure):
     _fields_ = tuple(
@@ -66,13 +63,13 @@ class Sample:
 
 
 def print_growth(samples: Sequence[Sample]) -> None:
-    """Print the samples and their slopes."""
+    """Print the samples, and the slopes of the second half: caches and the heap are filled by then."""
     rows = [("rounds", "blocks of CPython", "malloc, KiB", "private memory, KiB")]
     rows += [(f"{one.rounds}", f"{one.blocks}", f"{one.malloc_kib:.0f}", f"{one.private_kib:.0f}") for one in samples]
     print_table("Memory by rounds", rows)
-    warm = [one for one in samples if one.rounds >= _WARM_ROUNDS]
+    half = samples[len(samples) // 2 :]
     rows = [("number", "in 1,000 rounds")]
     for name, field in (("blocks", "blocks"), ("malloc, KiB", "malloc_kib"), ("private memory, KiB", "private_kib")):
-        slope, error = slope_with_error([(one.rounds / 1000, getattr(one, field)) for one in warm])
+        slope, error = slope_with_error([(one.rounds / 1000, getattr(one, field)) for one in half])
         rows.append((name, f"{slope:+.1f} ± {error:.1f}"))
-    print_table(f"Slopes from {_WARM_ROUNDS:,} rounds on", rows)
+    print_table(f"Slopes from {half[0].rounds:,} rounds on", rows)
