@@ -45,6 +45,20 @@ def test_every_evaluation_is_on_the_disk(make_data_set: MakeDataSet, make_soluti
     assert len(trace_set.traces["double"]) == 4
 
 
+WRONG_FOR_3 = "def run(x):\n    return x * (1 if x.shape[0] == 3 else 2)\n"
+
+
+def test_traces_are_in_the_order_of_the_plan(make_data_set: MakeDataSet, make_solution: MakeSolution) -> None:
+    """Workloads that fail end before those that are timed."""
+    root = make_data_set(make_solution(WRONG_FOR_3, name="a"), make_solution(GOOD, name="b"), sizes=(2, 3))
+    ended: list[Event] = []
+    result = benchmark(root).run(observe=ended.append)
+    uuids = [event.trace.workload.uuid for event in ended if isinstance(event, Evaluated)]
+    assert uuids == ["n-3", "n-2", "n-2", "n-3"]
+    found = [(t.workload.uuid, t.solution) for t in result.traces]
+    assert found == [("n-2", "a"), ("n-2", "b"), ("n-3", "a"), ("n-3", "b")]
+
+
 def test_traces_may_be_kept_from_the_disk(make_data_set: MakeDataSet, make_solution: MakeSolution) -> None:
     root = make_data_set(make_solution(GOOD))
     with benchmark(root) as runner:

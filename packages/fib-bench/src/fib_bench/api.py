@@ -25,7 +25,7 @@ from .config.benchmark import BenchmarkConfig
 from .errors import JudgeFailed
 from .events import Evaluated, Event, Skipped
 from .execution.judge_process import JudgeProcess
-from .plan import DefinitionPlan
+from .plan import DefinitionPlan, in_order_of
 from .worker.caches import CacheOwner, remove_caches
 
 _QUICK_SECONDS = 0.2
@@ -74,7 +74,7 @@ def evaluate(
         cancelled: When it is set, the evaluation ends at once; the next one starts a new process.
 
     Returns:
-        A trace for each workload, and the workloads that could not run, with the reasons.
+        A trace for each workload, in their order, and the workloads that could not run, with the reasons.
 
     Raises:
         UnsupportedDevice: There is no such device here.
@@ -101,7 +101,7 @@ def _run(job: _Job, part: DefinitionPlan, observe: Callable[[Event], None], canc
             raise CancelledError from None
         close()  # the idle process was killed
         events = _events(job, part, observe, cancelled)
-    traces = tuple(event.trace for event in events if isinstance(event, Evaluated))
+    traces = in_order_of([part], (event.trace for event in events if isinstance(event, Evaluated)))
     return RunResult(traces, tuple(event.skip for event in events if isinstance(event, Skipped)))
 
 

@@ -16,7 +16,7 @@ from fib_schema.notebook import traces_frame
 from .config.benchmark import BenchmarkConfig
 from .events import DeviceExcluded, Evaluated, Observer, Phase, PhaseTimes, Planned, Skipped, Started
 from .execution.backends import make_executor
-from .plan import Skip, check_names, make_plan
+from .plan import Skip, check_names, in_order_of, make_plan
 from .rendering import result_html, result_summary, result_text
 
 if TYPE_CHECKING:
@@ -30,6 +30,7 @@ class RunResult:
     """The traces of a run, and the work that it skipped."""
 
     traces: tuple[Trace, ...]
+    """In the order of the plan, which is not the order in which evaluations end."""
     skipped: tuple[Skip, ...]
     seconds: Mapping[Phase, float] = attrs.field(factory=dict)
     """Seconds by phase, which add up to the wall time of the run on each device."""
@@ -193,7 +194,7 @@ class Benchmark:
         by_phase = {phase: seconds[phase] for phase in Phase if phase in seconds}
         busy_share = sum(busy_seconds) / wall_seconds if busy_seconds else None
         return RunResult(
-            traces=tuple(traces),
+            traces=in_order_of(plan.definitions, traces),
             skipped=tuple(skipped),
             seconds=by_phase,
             is_stopped=is_stopped,

@@ -130,6 +130,18 @@ class Plan:
         return sum(plan.count for plan in self.definitions)
 
 
+def in_order_of(parts: Iterable[DefinitionPlan], traces: Iterable[Trace]) -> tuple[Trace, ...]:
+    """Traces of these plans by definition, workload and solution, as the plans have them."""
+    pairs = (
+        (part.definition.name, uuid, solution.name)
+        for part in parts
+        for uuid, solutions in part.pending.items()
+        for solution in solutions
+    )
+    places = {pair: place for place, pair in enumerate(pairs)}
+    return tuple(sorted(traces, key=lambda t: places[t.definition, t.workload.uuid, t.solution or ""]))
+
+
 @attrs.define
 class _Findings:
     """Findings of making a plan."""
