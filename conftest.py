@@ -1,5 +1,6 @@
 """Pytest configuration for the tests of all packages."""
 
+import faulthandler
 import importlib.util
 import logging
 import os
@@ -28,6 +29,32 @@ if importlib.util.find_spec("hypothesis"):  # some packages test without it
 
 # Compiling native guards takes 15 s of processor time in each new cache. Tests of native guards build them themselves.
 os.environ.setdefault("FIB_APPLY_NATIVE", "0")
+
+
+_CRASHES = "FIB_TEST_CRASHES"  # the folder in which test processes leave their stacks if they crash
+
+
+@pytest.hookimpl(trylast=True)  # pytest has them written to stderr, which is far up in the output of a long run
+def pytest_configure(config: pytest.Config) -> None:
+    """Have the stacks of a test process that crashes written to a file, which the summary prints."""
+    if (name := os.environ.get("PYTEST_XDIST_WORKER")) is None:
+        os.environ[_CRASHES] = tempfile.mkdtemp(prefix="fib-crashes-")
+    elif folder := os.environ.get(_CRASHES):
+        file = Path(folder, name).open("a")  # noqa: SIM115 - open until the process ends
+        config.add_cleanup(file.close)
+        faulthandler.enable(file)
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print the stacks of test processes that crashed."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        return
+    folder = Path(os.environ.pop(_CRASHES))
+    for path in sorted(folder.iterdir()):
+        if text := path.read_text(errors="replace"):
+            terminalreporter.section(f"stacks of {path.name}, which crashed")
+            terminalreporter.write_line(text)
+    shutil.rmtree(folder)
 
 
 @pytest.hookimpl(wrapper=True)
