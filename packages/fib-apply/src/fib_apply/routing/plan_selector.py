@@ -115,7 +115,7 @@ class PlanSelector:
         if isinstance(key, Rejection):
             return PlanSelection(), False
         ranking = self._pool.ranking(key, device_of(inputs))
-        if ranking is None:
+        if ranking is None or not ranking.candidates:
             return PlanSelection(None, key), True
         loaded = self._pool.first_loaded(ranking, is_planned=True, fallback_equivalents=fallback_equivalents)
         return PlanSelection(loaded, key), loaded is not None
