@@ -913,6 +913,53 @@ class TestRepeatedPlans:
             assert self.plan(runtime, A[:3] + 1, B) is None
             assert len(validated) == 1
 
+    def test_sizes_for_which_nothing_is_chosen_are_validated_once(self, validated: list[Any]) -> None:
+        planned = solution("ones", TestPlans.SOURCE)
+        slower = ApplyConfig(baseline="zeros")
+        found = data_set(trace("ones", 0.2), trace("zeros", 0.1), solutions=(planned, solution("zeros")))
+        with enable_apply(found, slower) as runtime:
+            dispatcher = runtime.dispatcher("gemm")
+            assert dispatcher is not None
+            dispatcher.plan(A, B, fallback=print)
+            validated.clear()
+            dispatcher.plan(A + 1, B, fallback=print)
+            assert validated == []
+
+    def test_calls_of_planned_equivalents_are_counted(self) -> None:
+        """A reader of metrics sees that they have a recorded key."""
+        with enable_apply(data_set(solutions=(solution("ones", TestPlans.SOURCE),)), stats=True) as runtime:
+            dispatcher = runtime.dispatcher("gemm")
+            assert dispatcher is not None
+            run = dispatcher.plan_setup(A, B, fallback=lambda *_: 7, fallback_equivalents=frozenset({"ones"}))
+            assert run is not None
+            assert [run(A, B), run(A, B)] == [7, 7]
+            assert runtime.stats()["gemm"].misses == {"the fallback is the best": 2}
+            assert runtime.stats()["gemm"].hits == {}
+
+    def test_calls_that_differ_from_their_plan_are_counted(self) -> None:
+        with enable_apply(data_set(solutions=(solution("ones", TestPlans.SOURCE),)), stats=True) as runtime:
+            dispatcher = runtime.dispatcher("gemm")
+            assert dispatcher is not None
+            run = dispatcher.plan_setup(A, B, fallback=lambda *_: 7)
+            assert run is not None
+            assert run(A[:3], B) == 7
+            dispatcher.quarantine("ones", "it is wrong")
+            assert run(A, B) == 7
+            assert runtime.stats()["gemm"].misses == {"not as planned": 2}
+
+    def test_an_equivalent_with_a_setup_is_the_best_without_a_plan_as_well(self) -> None:
+        """A captured call is not planned; a slower solution must not serve it."""
+        solutions = solution("planned", TestPlans.SOURCE), solution("ones")
+        found = data_set(trace("planned", 0.1), trace("ones", 0.2), solutions=solutions)
+        mapped = TestFallbackEquivalents.MAPPED
+        for config in (ApplyConfig(), ApplyConfig(require_speedup=False)):
+            with enable_apply(found, config, stats=True) as runtime:
+                dispatcher = runtime.dispatcher("gemm")
+                assert dispatcher is not None
+                own = dispatcher.route("own", mapped, lambda *_: 7, fallback_equivalents=frozenset({"planned"}))
+                assert [own(A, B, None), own(A, B, None)] == [7, 7]
+                assert runtime.stats()["gemm"].misses == {"the fallback is the best": 2}
+
     def test_other_tensors_of_equal_shapes_are_validated(self, validated: list[Any]) -> None:
         transposed = torch.randn(K, 4).T
         with enable_apply(data_set(solutions=(solution("ones", TestPlans.SOURCE),))) as runtime:

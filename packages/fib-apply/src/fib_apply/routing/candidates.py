@@ -25,6 +25,9 @@ BEING_BUILT = "being built"
 NOT_AGREED = "not agreed"
 """The reason for a miss that ends when the replicas are synchronized."""
 
+FALLBACK_IS_BEST = "the fallback is the best"
+"""The reason for a miss whose key is recorded: the best solution is the fallback in another form."""
+
 
 @attrs.frozen
 class LoadedCandidate:
@@ -120,14 +123,15 @@ class CandidatePool:
         Args:
             ranking: The candidates.
             is_planned: Whether solutions with ``setup`` can be used.
-            fallback_equivalents: Solutions that are the fallback in another form. Others that are not faster than
-                these are skipped, unless `ApplyConfig.require_speedup` is off.
+            fallback_equivalents: Solutions that are the fallback in another form: callers call the fallback instead, so
+                that these serve calls without a plan as well. Others that are not faster are skipped, unless
+                `ApplyConfig.require_speedup` is off.
         """
         is_equivalent = fallback_equivalents.__contains__
         equivalents = [c for c in ranking.candidates if is_equivalent(c.solution)] if fallback_equivalents else []
         serving = ranking.candidates if is_planned else ranking.plain_candidates
         for candidate in self._usable(ranking):
-            if candidate not in serving:
+            if candidate not in serving and candidate not in equivalents:
                 continue
             if equivalents and self._is_no_speedup(candidate, equivalents):
                 continue
@@ -140,7 +144,7 @@ class CandidatePool:
                         continue  # its build failed
             if runnable is None:
                 return None
-            if runnable.setup is None or is_planned:
+            if runnable.setup is None or is_planned or candidate in equivalents:
                 return LoadedCandidate(candidate.solution, runnable, candidate)
         return None
 

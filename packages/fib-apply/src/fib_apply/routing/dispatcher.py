@@ -24,7 +24,7 @@ from ..selection.rankings import Candidate
 from ..signal_errors import is_from_signal_handler, raise_if_from_signal_handler
 from . import shadow
 from .call_variant import Kernel
-from .candidates import CandidatePool, LoadedCandidate
+from .candidates import FALLBACK_IS_BEST, CandidatePool, LoadedCandidate
 from .codegen import DESTINATION_PASSING, VALUE_RETURNING, RouteOptions, compile_function, route_source
 from .guards import GuardOptions, compile_guard
 from .inlining import InliningPolicy
@@ -35,6 +35,8 @@ from .resolver import Resolver, device_of, is_capturing, needs_alignment
 from .validation import Rejection, has_nested
 
 _FAILED = object()
+_NOT_AS_PLANNED = "not as planned"
+"""The reason for a miss of a call that differs from its plan, or whose plan precedes a quarantine."""
 
 
 class Dispatcher:
@@ -313,19 +315,33 @@ class Dispatcher:
             inputs: The definition's inputs, in order.
             fallback: Serves all other calls; takes the inputs, followed by the outputs or nothing.
             fallback_equivalents: Solutions that are the fallback in another form: if one is the best, the fallback
-                is returned.
+                is returned. Its calls are counted as misses because `FALLBACK_IS_BEST`.
         """
         if not self._plans.may_have_setup:
             return None
         loaded, key = self._plans.select(inputs, fallback_equivalents)
         if loaded is None or loaded.runnable.setup is None:
             return None
-        return fallback if loaded.solution in fallback_equivalents else self._planned(loaded, key, inputs, fallback)
+        if loaded.solution in fallback_equivalents:
+            return self._counted(fallback, FALLBACK_IS_BEST)
+        return self._planned(loaded, key, inputs, fallback)
+
+    def _counted(self, fallback: Callable[..., Any], reason: str) -> Callable[..., Any]:
+        """The fallback of a plan, whose calls are counted as misses for a reason."""
+        if not self._options.is_counted:
+            return fallback
+        count = self._metrics.miss(reason).increment
+
+        def counted(*args: Any) -> Any:
+            count()
+            return fallback(*args)
+
+        return counted
 
     def _planned(
         self, loaded: LoadedCandidate, key: ApplyKey | None, inputs: Sequence[Any], fallback: Callable[..., Any]
     ) -> Callable[..., Any]:
-        count = self._metrics.hit(f"{key}, planned").increment
+        count, missed = self._metrics.hit(f"{key}, planned").increment, self._counted(fallback, _NOT_AS_PLANNED)
         try:
             planned = loaded.runnable.plan(*inputs)
         except Exception as error:
@@ -345,7 +361,7 @@ class Dispatcher:
                 or (has_outputs and validator.rejection(args))
                 or self.pool.quarantined is not quarantined
             ):
-                return fallback(*args)
+                return missed(*args)
             if is_counted:
                 count()
             try:

@@ -20,7 +20,7 @@ from ..log import logger
 from ..metrics import CallMetrics, Counter
 from ..signal_errors import is_from_signal_handler
 from .call_variant import CacheEntry, CallVariant, Kernel
-from .candidates import BEING_BUILT, NOT_AGREED, CandidatePool, LoadedCandidate
+from .candidates import BEING_BUILT, FALLBACK_IS_BEST, NOT_AGREED, CandidatePool, LoadedCandidate
 from .guards import CallKinds, Guard, GuardOptions, are_aligned, specialization
 from .validation import Rejection, call_strides, has_nested
 
@@ -178,7 +178,7 @@ class Resolver:
             reason = self._pool.miss_reason(ranking)
             return self._miss(reason, None if reason == BEING_BUILT else call)
         if loaded.solution in call.variant.fallback_equivalents:
-            return self._miss("the fallback is the best", call)
+            return self._miss(FALLBACK_IS_BEST, call)
         if needs_alignment(loaded.runnable) and not are_aligned(call.args):
             return self._miss("unaligned")
         specializations = tuple(map(specialization, call.args)) if compiles_when_called(loaded.runnable) else ()
