@@ -8,6 +8,7 @@ import subprocess
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import IO
 
 import pytest
@@ -15,7 +16,6 @@ from fib_bench.worker.outside_checks import (
     MemoryMapping,
     NotPermitted,
     ThreadActivity,
-    anonymous_code,
     mapping_of,
     mappings_of,
     memory_digest,
@@ -25,8 +25,8 @@ from fib_bench.worker.outside_checks import (
     seccomp_filters,
     text_by_page_map,
     text_by_smaps,
-    thread_run_times,
 )
+from fib_bench.worker.thread_clocks import ThreadClocks
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -106,7 +106,7 @@ class TestThreads:
         process = start("threading.Thread(target=threading.Event().wait, daemon=True).start()\ntell()")
         times = settled_times(process.pid)
         assert len(times) == 2
-        assert ran_between(times, thread_run_times(process.pid)).is_quiet
+        assert str(ran_between(times, run_times(process.pid))) == "no thread ran"
 
     def test_a_thread_that_ran_is_named_with_its_time(self, start: Start) -> None:
         process = start("""
@@ -134,10 +134,10 @@ class TestThreads:
             second = threading.Thread(target=threading.Event().wait, daemon=True); second.start()
             tell(second.native_id)
         """)
-        before = thread_run_times(process.pid)
+        before = run_times(process.pid)
         second = int(process.go_on())
-        wait_for(lambda: int(process.said) not in thread_run_times(process.pid))
-        activity = ran_between(before, thread_run_times(process.pid))
+        wait_for(lambda: int(process.said) not in run_times(process.pid))
+        activity = ran_between(before, run_times(process.pid))
         assert list(activity.started) == [second]
         assert activity.ended == (int(process.said),)
         assert f"thread {second} started; thread {process.said} ended" in str(activity)
@@ -151,13 +151,14 @@ class TestThreads:
         assert {*activity.ran} == {thread for thread in before if more.get(thread, 0) > 0}
         assert {*activity.started} == after.keys() - before.keys()
         assert {*activity.ended} == before.keys() - after.keys()
-        assert activity.is_quiet == (str(activity) == "no thread ran")
+        is_quiet = not (activity.ran or activity.started or activity.ended)
+        assert is_quiet == (str(activity) == "no thread ran")
         assert not activity.without(*activity.ran).ran
 
     def test_one_that_has_ended_is_no_process(self, start: Start) -> None:
         process = start("tell()")
         process.end()
-        for read in (thread_run_times, seccomp_filters, mappings_of, modified_text, anonymous_code, open_memory_files):
+        for read in (run_times, seccomp_filters, mappings_of, modified_text, open_memory_files):
             with pytest.raises(ProcessLookupError, match=f"process {process.pid} has ended"):
                 read(process.pid)
 
@@ -165,7 +166,7 @@ class TestThreads:
         if (pid := os.fork()) == 0:
             os._exit(0)
         os.waitid(os.P_PID, pid, os.WEXITED | os.WNOWAIT)
-        for read in (mappings_of, modified_text, text_by_smaps, anonymous_code):
+        for read in (mappings_of, modified_text, text_by_smaps):
             with pytest.raises(ProcessLookupError, match=f"process {pid} has ended"):
                 read(pid)
         os.waitpid(pid, 0)
@@ -242,26 +243,6 @@ class TestText:
         assert any(one.is_executable for one in mapping_of(process.pid, "/fresh.so"))
         assert modified_text(process.pid) == []
 
-    def test_code_of_no_file_is_listed(self, start: Start) -> None:
-        process = start("""
-            tell()
-            libc.mmap(None, ctypes.c_size_t(8192), 5, 0x22, -1, ctypes.c_long(0))
-            descriptor = os.memfd_create("hidden")
-            os.truncate(descriptor, 4096)
-            libc.mmap(None, ctypes.c_size_t(4096), 5, 1, descriptor, ctypes.c_long(0))
-            tell()
-        """)
-        before = anonymous_code(process.pid)
-        process.go_on()
-        added = [one for one in anonymous_code(process.pid) if one not in before]
-        assert sorted((one.end - one.start, one.path) for one in added) == [
-            (4096, "/memfd:hidden (deleted)"),
-            (8192, ""),
-        ]
-
-    def test_the_kernels_own_code_is_not_listed(self, start: Start) -> None:
-        assert all(one.path != "[vdso]" for one in anonymous_code(start("tell()").pid))
-
     def test_a_library_is_found_by_the_end_of_its_path(self, start: Start) -> None:
         process = start("import _ctypes\ntell(address_of(libc.getrandom))")
         found = mapping_of(process.pid, "/libc.so.6")
@@ -303,7 +284,6 @@ class TestRights:
         [
             pytest.param(mappings_of, "mappings", id="mappings"),
             pytest.param(modified_text, "mappings", id="text"),
-            pytest.param(anonymous_code, "mappings", id="code"),
             pytest.param(open_memory_files, "descriptors", id="descriptors"),
             pytest.param(lambda pid: memory_digest(pid, 4096, 1), "memory", id="memory"),
         ],
@@ -317,7 +297,7 @@ class TestRights:
 
     def test_times_of_threads_need_no_rights(self, start: Start) -> None:
         process = start("tell()")
-        assert as_nobody(lambda: list(thread_run_times(process.pid))) == str([process.pid])
+        assert as_nobody(lambda: list(run_times(process.pid))) == str([process.pid])
 
 
 def test_a_mapping_names_its_range() -> None:
@@ -325,13 +305,19 @@ def test_a_mapping_names_its_range() -> None:
     assert str(mapping) == "/lib/x.so at 0x1000-0x2000 r-xp"
     assert mapping.is_executable
     assert mapping.is_of_file
-    assert ThreadActivity({}, {}, ()).is_quiet
+    assert str(ThreadActivity({}, {}, ())) == "no thread ran"
+
+
+def run_times(pid: int) -> dict[int, int]:
+    """A reading by clocks of its own."""
+    with closing(ThreadClocks(pid)) as clocks:
+        return dict(clocks.read())
 
 
 def settled_times(pid: int) -> dict[int, int]:
     """The times once all threads sleep."""
-    wait_for(lambda: all(state_of(pid, thread) == "S" for thread in thread_run_times(pid)))
-    return dict(thread_run_times(pid))
+    wait_for(lambda: all(state_of(pid, thread) == "S" for thread in run_times(pid)))
+    return run_times(pid)
 
 
 def state_of(pid: int, thread: int) -> str:

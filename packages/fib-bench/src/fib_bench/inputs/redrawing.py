@@ -11,7 +11,7 @@ invalid, at about the same cost of the call:
 - Positions, token numbers, top-k and seeds are drawn uniformly from their valid values.
 
 Integers of unknown meaning and scalars stay. Use `redraw_integers` between checks and between timed
-passes, and `redrawable_inputs` to report which inputs can change.
+passes.
 """
 
 from __future__ import annotations
@@ -98,25 +98,6 @@ def move_pages(
         changed = frozenset()
     names = tuple(name for name in integers if name in changed)
     return Redrawing({**values, **_restored(values, drawn, names)}, names, {})
-
-
-def redrawable_inputs(
-    definition: Definition, axes: Mapping[str, int], values: Mapping[str, Value]
-) -> tuple[tuple[str, ...], Mapping[str, str]]:
-    """Return the integer inputs that can be redrawn, and the reasons of the others, without drawing.
-
-    A constraint may still prevent a redraw of the former; `Redrawing.kept` then states it.
-
-    Args:
-        definition: The definition that the inputs belong to.
-        axes: Sizes of the axes; constant axes may be missing.
-        values: The inputs by name.
-    """
-    integers = _integer_tensors(definition, values)
-    plan = plan_redraws(definition, {**definition.const_axes, **axes}, integers)
-    names = tuple(name for name in integers if name in plan.redrawable)
-    reasons = {name: plan.reasons[name] for name in integers if name not in names}
-    return names, {**_scalar_reasons(definition, values), **reasons}
 
 
 @attrs.frozen

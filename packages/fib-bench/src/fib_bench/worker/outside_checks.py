@@ -10,11 +10,10 @@ the seal forbids. Every function raises `NotPermitted` with the reason where the
 `ProcessLookupError` where the process has ended.
 
 Costs, medians for a process with torch and Triton, 26 threads and 495 mappings, on a busy machine with 2 cores:
-`thread_run_times` 0.3 ms, and `thread_clocks` a tenth of that, because its files stay open; `seccomp_filters` 0.9 ms,
-`mappings_of` and `anonymous_code` 6 ms, `open_memory_files` 0.04 ms, `memory_digest` 1.4 ms per MiB. `modified_text`
-reads one byte in eight of the page map of all code, 1 ms for 520 MB; ``smaps``, which visits every page in memory, took
-8 ms of processor time and up to 57 ms. So times of threads can be read around every pass, and text after all timing of
-a worker.
+`ThreadClocks.read` 0.03 ms, `seccomp_filters` 0.9 ms, `mappings_of` 6 ms, `open_memory_files` 0.04 ms, `memory_digest`
+1.4 ms per MiB. `modified_text` reads one byte in eight of the page map of all code, 1 ms for 520 MB; ``smaps``, which
+visits every page in memory, took 8 ms of processor time and up to 57 ms. So times of threads can be read around every
+pass, and text after all timing of a worker.
 """
 
 from __future__ import annotations
@@ -37,7 +36,6 @@ _ENTRY_BYTES = 8  # of a page in a page map; its last byte has the flags (kernel
 _PRESENT, _SWAPPED_OUT, _OF_FILE = 0x80, 0x40, 0x20
 _IS_COPY = bytes(bool(last & (_PRESENT | _SWAPPED_OUT)) and not last & _OF_FILE for last in range(256))
 """By the last byte of an entry, 1 for a page that is not of its file: a written copy, in memory or swapped out."""
-_KERNELS_OWN = frozenset({"[vdso]", "[vsyscall]", "[vvar]", "[vvar_vclock]", "[uprobes]"})
 
 
 @attrs.frozen
@@ -55,7 +53,7 @@ class NotPermitted(FibError, RuntimeError):
 
 @attrs.frozen
 class ThreadActivity:
-    """Activity of threads between two readings of `thread_run_times`.
+    """Activity of threads between two readings of `ThreadClocks`.
 
     Args:
         ran: Nanoseconds on a processor, by thread that existed before and ran.
@@ -71,11 +69,6 @@ class ThreadActivity:
         """The activity of all threads but these, such as the main thread."""
         ran = {thread: time for thread, time in self.ran.items() if thread not in allowed}
         return attrs.evolve(self, ran=ran)
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether no thread ran, started or ended."""
-        return not self.ran and not self.started and not self.ended
 
     def __str__(self) -> str:
         parts = [f"thread {thread} ran for {time / 1e3:.1f} us" for thread, time in self.ran.items()]
@@ -127,25 +120,8 @@ class MemoryMapping:
 # -- threads -----------------------------------------------------------------------------------
 
 
-def thread_run_times(pid: int) -> Mapping[int, int]:
-    """Nanoseconds that each thread of a process has run, by thread.
-
-    A sleeping thread's time is exact; the kernel adds to a running thread's time at each scheduler tick (1 to
-    10 ms) and when it sleeps. Threads that have ended are absent.
-
-    Raises:
-        ProcessLookupError: The process has ended.
-    """
-    times = {}
-    with refusals(pid, "the threads"):
-        for entry in os.scandir(f"/proc/{pid}/task"):
-            with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
-                times[int(entry.name)] = int(read_short(f"{entry.path}/schedstat").split()[0])
-    return times
-
-
 def ran_between(before: Mapping[int, int], after: Mapping[int, int]) -> ThreadActivity:
-    """Activity of threads between two readings of `thread_run_times`.
+    """Activity of threads between two readings of `ThreadClocks`.
 
     A thread that both starts and ends in between is not seen; a sealed process cannot start any.
     """
@@ -219,19 +195,6 @@ def modified_text(pid: int) -> list[str]:
             found = text_by_smaps(pid)
     changed = [f"{one}: {one.changed_kib} KiB differ from the file" for one in found if one.changed_kib]
     return changed + [f"{one}: it can be written" for one in found if "w" in one.permissions and not one.changed_kib]
-
-
-def anonymous_code(pid: int) -> tuple[MemoryMapping, ...]:
-    """Executable mappings that are not of a file: anonymous, in memory files, or of a file that was deleted.
-
-    JIT compilers and closures of libffi have some, so a caller compares the ranges before and after.
-
-    Raises:
-        ProcessLookupError: The process has ended.
-        NotPermitted: The system refuses.
-    """
-    found = mappings_of(pid)
-    return tuple(one for one in found if one.is_executable and not one.is_of_file and one.path not in _KERNELS_OWN)
 
 
 def open_memory_files(pid: int) -> list[str]:

@@ -161,11 +161,6 @@ def list_events(connection: Connection, identifier: str, after: int, limit: int 
     return [Event(*row) for row in connection.execute(query)]
 
 
-def last_event(connection: Connection) -> int:
-    """The number of the newest event; it grows with every change of a submission."""
-    return connection.execute(select(func.max(events.c.id))).scalar() or 0
-
-
 def list_devices(connection: Connection) -> list[DeviceState]:
     """The devices by name."""
     names = [devices.c[field.name] for field in attrs.fields(DeviceState)]
