@@ -269,7 +269,7 @@ class TestPieces:
         assert found == {12: 4, 4: 4, 2: 8}
 
     def test_that_take_longest_come_first_once_that_is_known(self) -> None:
-        """Both definitions have pieces of 18, 8, 2 and 2 evaluations; all but the last are taken before paces are known."""
+        """Both definitions have pieces of 18, 8, 2 and 2 evaluations; the last are taken when paces are known."""
         order: list[tuple[str, int]] = []
         lock = threading.Lock()
 
