@@ -59,7 +59,7 @@ class WorkloadFacts:
     uuid: str
     axes: Mapping[str, int]
     inputs: Mapping[str, str]
-    """By name: ``random``, a scalar's value, or ``from a file``."""
+    """Source of each input: ``random``, a scalar's value, or ``from a file``."""
     bytes: int | None
     """The bytes that a call must move; None if the op_type declares no work, or it depends on values."""
     operations: int | None

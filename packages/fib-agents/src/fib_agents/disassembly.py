@@ -36,10 +36,10 @@ class Disassembly(Result):
     definition: str
     solution: str
     architecture: str | None
-    """Of the device code, such as ``sm_90``; None for host code."""
+    """Architecture of the device code, such as ``sm_90``; None for host code."""
     functions: tuple[Function, ...]
     occupancy: Mapping[str, Mapping[int, float]]
-    """By function, for device code: the share of resident warps by threads of a block."""
+    """Share of resident warps, by function of device code and by threads of a block."""
     code: str = untrusted()
     """SASS or host assembly, the middle of long code left out."""
     ptx: str = untrusted()

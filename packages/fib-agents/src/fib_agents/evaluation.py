@@ -26,7 +26,7 @@ QUICK_WORKLOADS = 3
 _MAX_WORKLOADS = 1000
 _LOG_CHARS = 1200
 _MEASURE_SECONDS = 0.5
-"""Of a full evaluation, for each function and workload."""
+"""Time budget of a full evaluation for each function and workload."""
 
 
 @attrs.frozen

@@ -42,7 +42,7 @@ class WrongElement:
     is_unwritten: bool
     """Whether it still holds the bytes of the harness."""
     inputs: Mapping[str, str]
-    """By name: the values at the same position of the axes that the input shares with the output."""
+    """Values of each input, at the same position of the axes that it shares with the output."""
 
 
 @attrs.frozen
@@ -53,7 +53,7 @@ class WrongOutput:
     wrong: int
     count: int
     wrong_per_axis: Mapping[str, str]
-    """By axis: how many of its positions have a wrong element, and the first ones."""
+    """Number of positions of each axis with a wrong element, and the first ones."""
     unwritten: int
     """Elements that still hold the bytes of the harness: the kernel wrote nothing there."""
     elements: tuple[WrongElement, ...]

@@ -13,7 +13,7 @@ _REGISTERS = 65536
 _REGISTER_GRAIN = 256
 """Registers of a warp are allocated in such units."""
 _SHARED_GRAIN, _SHARED_RESERVED = 128, 1024
-"""Of a block, in bytes: the unit of allocation, and what the system takes."""
+"""Bytes of shared memory of a block: the unit of allocation, and the part that the system takes."""
 _WARP = 32
 
 
@@ -36,7 +36,7 @@ LIMITS: Mapping[str, Limits] = {
     "103": Limits(64, 32, 228 << 10),
     "120": Limits(48, 24, 100 << 10),
 }
-"""By compute capability."""
+"""Limits of a multiprocessor by compute capability."""
 
 
 def occupancy(architecture: str, registers: int, shared_bytes: int, threads: int) -> float | None:

@@ -64,11 +64,11 @@ class Kernel:
     name: str = untrusted()
     duration_us: float | None = None
     percent: Mapping[str, float] = attrs.Factory(dict)
-    """Of the peak: compute, memory, dram; hit rates; achieved occupancy."""
+    """Percentages of the peak (compute, memory, dram), hit rates, achieved occupancy."""
     launch: Mapping[str, float] = attrs.Factory(dict)
     """Registers per thread, threads of a block, blocks of the grid, waves."""
     shared_bytes: float | None = None
-    """Of a block, static and dynamic."""
+    """Shared memory of a block, static and dynamic."""
     limiter: str | None = None
     """The resource that bounds the occupancy."""
     stalls: tuple[tuple[str, float], ...] = ()

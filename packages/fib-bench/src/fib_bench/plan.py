@@ -66,9 +66,9 @@ class DefinitionPlan:
     definition: Definition
     workloads: tuple[Workload, ...]
     pending: Mapping[str, tuple[Solution, ...]]
-    """By workload uuid: the solutions to run on it."""
+    """Solutions to run, by workload uuid."""
     unbuildable: Mapping[str, BuildFailure] = attrs.field(factory=dict)
-    """By name: solutions whose ahead-of-time build failed; they are not built again."""
+    """Failures of ahead-of-time builds by name of the solution, which is not built again."""
     cache_key: str = ""
     """Plans with different keys share no build caches of solutions."""
 
@@ -100,7 +100,7 @@ class DefinitionPlan:
             yield attrs.evolve(self, workloads=some, pending={w.uuid: self.pending[w.uuid] for w in some})
 
     def split(self, pieces: int) -> Iterator[DefinitionPlan]:
-        """The same work in about so many pieces, each with some of the workloads and all their solutions.
+        """Split the work into about this many pieces, each with some of the workloads and all their solutions.
 
         A workload is prepared once for all its solutions, so these are split only where there are too few workloads.
         Without any work there is no piece.
@@ -150,7 +150,7 @@ class _Findings:
     """The name of the device."""
     skipped: list[Skip] = attrs.field(factory=list)
     related: dict[tuple[str, ...], int] = attrs.field(factory=dict)
-    """By targets: the number of solutions that run because the device has the architecture of a target."""
+    """Number of solutions that run because the device has the architecture of a target, by targets."""
 
     def notes(self) -> Iterator[str]:
         """One note for the solutions of the same targets."""

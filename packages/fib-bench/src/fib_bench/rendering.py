@@ -25,7 +25,7 @@ def result_text(traces: Sequence[Trace], skipped: Sequence[Skip]) -> str:
 
 
 def result_html(traces: Sequence[Trace], skipped: Sequence[Skip]) -> str:
-    """The same for a notebook."""
+    """The results of a run as HTML for a notebook."""
     return traces_html(traces, _cells) + "".join(paragraph(f"skipped {skip}") for skip in skipped)
 
 

@@ -18,7 +18,7 @@ from typing import Self
 
 _PREFIX = "fib-bench-run-"
 _MOST_LEVELS = 100_000
-"""Of nested folders; a process that still makes files must not keep this one busy for ever."""
+"""Limit of nested folders; a process that still makes files must not keep this one busy for ever."""
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 

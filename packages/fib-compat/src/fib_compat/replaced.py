@@ -21,7 +21,7 @@ REPLACED: Mapping[str, Mapping[str, str]] = MappingProxyType(
         ),
     }
 )
-"""By module and ``Class.member``: the explanation."""
+"""Explanations by module and ``Class.member``."""
 
 OTHER_ARGUMENTS: Mapping[str, str] = MappingProxyType(
     {

@@ -192,7 +192,7 @@ MODULES: Mapping[str, str] = MappingProxyType(
         ),
     }
 )
-"""By module below `flashinfer_bench`: ``owner: name OLD=new; other_owner: ...``; an empty row has no name.
+"""Names by module below `flashinfer_bench`: ``owner: name OLD=new; other_owner: ...``; an empty row has no name.
 
 An owner is an importable module, or another row by its full name. ``OLD=new`` offers the owner's ``new`` as ``OLD``.
 """

@@ -10,7 +10,7 @@ import attrs
 
 _MAGIC = b"\x7fELF"
 _SECTIONS = {1: ("32", 32, "I", 46), 2: ("64", 40, "Q", 58)}
-"""By the class of a file: its bits, the place and format of the section table's offset, and the place of its size."""
+"""Bits, place and format of the section table's offset, and place of its size, by the class of a file."""
 _NAMES = {3: "x86", 40: "arm", 62: "x86-64", 183: "aarch64", 243: "riscv", 258: "loongarch"}
 
 

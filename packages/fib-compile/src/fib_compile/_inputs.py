@@ -48,7 +48,7 @@ class InputFile(NamedTuple):
 
 
 _digests: dict[tuple[str, int, int, int], str] = {}
-"""By file and state: a new hard link, as installers make, changes the last time of a file for all entries."""
+"""Digests by file and state. A new hard link, as installers make, changes the last time of a file for all entries."""
 
 
 def are_current(files: Iterable[InputFile]) -> bool:

@@ -49,7 +49,7 @@ class BuildPlan:
     key: str
     """A digest of sources, interface, ABI, machine and flags: the same whatever compiler there is, for each device."""
     sources: tuple[SourceFile, ...]
-    """Those that are compiled, and headers."""
+    """Compiled sources and headers."""
     architectures: tuple[str, ...]
     """Empty without CUDA sources."""
     options: CompileOptions

@@ -15,9 +15,9 @@ from types import MappingProxyType
 from typing import Any
 
 MAX_INTEGER_BITS = 1024
-"""As many as the exponent of a float allows."""
+"""Limit of an integer's bits, from the exponent of a float."""
 MAX_ITEMS = 1000
-"""Of a list that is made, and of a tensor that a function such as ``sum`` iterates over."""
+"""Limit of a list that is made, and of a tensor that a function such as ``sum`` iterates over."""
 _MIN_ELEMENTS = 1 << 20
 _PASSES = 16
 """Limit of reads and writes of the elements of all inputs."""

@@ -29,7 +29,7 @@ class SolutionNames:
     """Names, definitions and authors of solutions."""
 
     files: dict[str, DataFile]
-    """By name."""
+    """Files by name of the record."""
     of_definition: dict[str, tuple[str, ...]]
     owners: dict[str, tuple[str, str]]
     """The definition and the author, by solution."""

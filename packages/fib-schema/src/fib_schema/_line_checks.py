@@ -22,7 +22,7 @@ from .trace import Performance, Trace
 from .workload import Workload
 
 _MAX_NAMES = 100
-"""Of one file, for which a problem is listed by name."""
+"""Limit of the names of one file for which a problem is listed."""
 _OTHER_NAMES = "\0others"
 
 
@@ -44,7 +44,7 @@ class Known:
     solutions: dict[str, KnownSolution | None] = attrs.field(factory=dict)
     solution_files: dict[str, str] = attrs.field(factory=dict)
     workloads: dict[tuple[str, str], Workload] = attrs.field(factory=dict)
-    """By the names of their definitions and their uuids."""
+    """Workloads by definition and uuid."""
     workload_places: dict[tuple[str, str], str] = attrs.field(factory=dict)
 
 
@@ -90,7 +90,7 @@ class _FileChecks:
     of_traces: dict[tuple[str, str], Workload]
     """Workloads of traces that are in no workload file."""
     _recurring: dict[tuple[str, str], _Recurring] = attrs.field(factory=dict)
-    """By kind and name."""
+    """Recurring problems by kind and name."""
     _names: Counter[str] = attrs.field(factory=Counter)
 
     def check(self, trace: Trace, place: str) -> None:

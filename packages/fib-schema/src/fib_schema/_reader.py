@@ -29,7 +29,7 @@ from .trace import Trace
 R = TypeVar("R", bound=Record)
 
 _BUFFER_BYTES = 1 << 18
-"""Of a file of lines: with the default of 8 KiB, loading a set takes 5 % longer."""
+"""Buffer of a file of lines; with the default of 8 KiB, loading a set takes 5 % longer."""
 BOM = b"\xef\xbb\xbf"
 LFS_POINTER = b"version https://git-lfs"
 

@@ -27,7 +27,7 @@ from .syntax import parse_expression
 _MAX_LENGTH = 2_000
 _MAX_NODES = 500
 _MAX_DEPTH = 100
-"""Of the syntax tree; one level takes two frames of the interpreter's stack."""
+"""Limit of the syntax tree; one level takes two frames of the interpreter's stack."""
 
 
 def parse_constraint(text: str) -> ast.expr:

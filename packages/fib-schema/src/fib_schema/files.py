@@ -285,7 +285,7 @@ def explain_os_error(error: OSError) -> str:
 
 
 def named_error(error: OSError, path: str | os.PathLike[str]) -> OSError:
-    """The same error with the name of a file, unless it is none of the system."""
+    """Return an error of the system with the name of a file, and other errors unchanged."""
     return OSError(*error.args) if error.errno is None else OSError(error.errno, error.strerror, os.fspath(path))
 
 

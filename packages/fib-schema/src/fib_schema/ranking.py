@@ -64,7 +64,7 @@ class _PassingTraces:
     candidates: list[_Candidate]
     """In the order of the traces."""
     by_speedup: dict[AxesKey | None, list[_Candidate]]
-    """By axes, the fastest first; None holds those of all axes."""
+    """Candidates by axes, the fastest first; None holds those of all axes."""
 
 
 @attrs.define

@@ -236,7 +236,7 @@ class Solution(Record):
 
 
 def _canonical(fields: FrozenDict[str, Any]) -> str:
-    """The same text for equal fields in any order."""
+    """Text that is the same for equal fields in any order."""
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
 
 

@@ -33,7 +33,7 @@ from .workload import Workload
 FOLDER = "traffic"
 """Below the data set's root."""
 VERSION = 1
-"""Of the format of the files."""
+"""Version of the format of the files."""
 MAX_FILE_BYTES = 256 << 20
 
 Layout: TypeAlias = "tuple[tuple[str, Strides], ...] | None"
@@ -50,7 +50,7 @@ class DefinitionTraffic:
     calls: int
     """All calls, also those that no size counts."""
     sizes: Mapping[Size, int]
-    """By axis sizes and layout."""
+    """Number of calls by axis sizes and layout."""
 
     def calls_by_workload(self, workloads: Iterable[Workload]) -> dict[str, float]:
         """The calls of workloads by uuid; workloads whose size was not counted are left out.

@@ -19,7 +19,7 @@ class Catalog:
     root: Path
     definitions: Mapping[str, Definition]
     workloads: Mapping[str, tuple[Workload, ...]]
-    """By definition, each uuid once."""
+    """Workloads by definition, each uuid once."""
     reserved_names: frozenset[str]
     """Names of solutions that the data set had when it was read."""
     problems: tuple[Problem, ...]

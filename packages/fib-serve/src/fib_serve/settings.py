@@ -74,11 +74,11 @@ class Settings:
     drain_seconds: float = 600.0
     max_body_bytes: int = 4 << 20
     max_running: int = 2
-    """Of one user, unless the user has a limit of its own; likewise the next two."""
+    """Limit of one user, unless the user has a limit of its own, like the next two settings."""
     max_queued: int = 100
     max_per_day: int = 1000
     requests_per_second: float = 50.0
-    """Of one user, averaged over ten seconds; a service without tokens has no such limit."""
+    """Limit of one user, averaged over ten seconds; a service without tokens has no such limit."""
     log_level: str = "info"
 
     def __attrs_post_init__(self) -> None:

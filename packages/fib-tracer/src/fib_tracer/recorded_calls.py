@@ -25,7 +25,7 @@ class RecordedCall:
     function: str
     """Its name; of a method, with the class: ``rmsnorm``, ``BatchDecodeWithPagedKVCacheWrapper.run``."""
     arguments: Mapping[str, Any]
-    """By parameter, without ``self``; tensors are on the CPU. Arguments with their default value may be missing."""
+    """Arguments by parameter, without ``self``; tensors are on the CPU. Those with default values may be missing."""
     instance: str | None = None
     """Identifies the object that a method was called on."""
 
@@ -36,7 +36,7 @@ class ReadCall:
 
     definition: str
     inputs: Mapping[str, Any]
-    """By the definition's names; None for an optional input that was not given."""
+    """Inputs by the definition's names; None for an optional input that was not given."""
 
 
 @attrs.frozen

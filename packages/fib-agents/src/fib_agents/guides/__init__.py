@@ -18,7 +18,7 @@ GUIDES: Mapping[str, str] = {
     "triton": "Triton kernels, with what matters on Hopper",
     "tilelang": "TileLang kernels",
 }
-"""By name: what a guide is about."""
+"""Subject of each guide."""
 
 
 @cache

@@ -22,13 +22,13 @@ class Job:
     """The function that is called, and its inputs."""
 
     definition: str
-    """A record as JSON."""
+    """The definition as JSON."""
     solution: str | None
-    """Likewise; None calls the reference."""
+    """The solution as JSON; None calls the reference."""
     axes: dict[str, int]
     device: str
     scalars: dict[str, Any]
-    """The inputs that are no tensors; the others are in ``inputs.safetensors``."""
+    """The inputs that are not tensors; the others are in ``inputs.safetensors``."""
     warm_calls: int = 0
     saves_outputs: bool = False
     confines_files: bool = False

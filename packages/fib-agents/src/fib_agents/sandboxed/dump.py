@@ -17,7 +17,7 @@ from . import call
 
 RESOURCES, CODE, PTX = "resources.txt", "code.txt", "ptx.txt"
 MAX_BYTES = 8 << 20
-"""Of each text; the rest is left out."""
+"""Limit of each text; the rest is left out."""
 _SECONDS = 60
 
 

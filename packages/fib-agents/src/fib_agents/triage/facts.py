@@ -13,11 +13,11 @@ import attrs
 _LOOKUPS = frozenset({"get", "setdefault", "pop", "__getitem__", "__contains__", "add", "index", "append"})
 _BUILTINS = frozenset(dir(builtins))
 _OWN_CLASS = frozenset({"__class__", "__dict__"})
-"""Of ``self``, as in texts of objects."""
+"""Attributes of ``self`` that texts of objects read."""
 _MISSING_IMPORT = frozenset({"ImportError", "ModuleNotFoundError"})
 _HUGE = 2**36
 _MOST_PARTS = 40
-"""Of a dotted name; a longer one would take the square of its length."""
+"""Limit of the parts of a dotted name; a longer name would take time quadratic in its length."""
 _HIDDEN = re.compile("[\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
 

@@ -12,7 +12,7 @@ _MEMOIZERS = frozenset({"functools.lru_cache", "functools.cache"})
 _LOOKUPS = frozenset({"get", "setdefault", "pop", "__getitem__", "__contains__"})
 """Methods whose first argument is a key; ``append`` and ``add`` are none, because they take values."""
 _MOST_KEYS = 40
-"""Of one variable or function; more would take the square of the source's length."""
+"""Limit for one variable or function; more would take time quadratic in the source's length."""
 
 
 def key_facts(
@@ -50,7 +50,7 @@ def _returned_keys(function: ast.FunctionDef, reader: Reader) -> tuple[str, ...]
 def _named_keys(
     function: ast.FunctionDef, made: Mapping[str, tuple[str, ...]], reader: Reader
 ) -> dict[str, tuple[str, ...]]:
-    """By local variable: functions and attributes in the expression that it was assigned."""
+    """Functions and attributes in the expression that each local variable was assigned."""
     found: dict[str, tuple[str, ...]] = {}
     for node in ast.walk(function):
         if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):

@@ -31,12 +31,12 @@ from .module_facts import Signature, facts_of
 
 SUSPICIOUS, NOTE = "suspicious", "note"
 _MAX_FINDINGS = 200
-"""Of each rule in one file."""
+"""Limit of each rule in one file."""
 _MAX_VARIABLES, _MAX_USES = 20, 50
 """Variables of one rule in one file, and uses of each that are looked at, with so many letters beside them:"""
 _NEAR = 120
 _MAX_CHARS = 300_000
-"""Of one file; patterns take more than linear time on sources that are made for it."""
+"""Limit of one file; patterns take more than linear time on sources that are made for it."""
 _MAX_SHOWN = 160
 _FLOAT = re.compile(r"b?float(\d+)")
 _LOOKS_NATIVE = re.compile(r"#\s*include|__global__|extern\s+\"C\"|TVM_FFI|PYBIND11|\basm\b")

@@ -40,7 +40,7 @@ class InferredKernel:
     sources: tuple[SourceFile, ...]
     spec: BuildSpec
     reasons: dict[str, str]
-    """By ``language``, ``entry point``, ``style`` and ``hardware``: why, in words for users."""
+    """Reasons in words for users, by ``language``, ``entry point``, ``style`` and ``hardware``."""
 
     @property
     def style(self) -> str:

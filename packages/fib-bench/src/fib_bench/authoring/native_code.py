@@ -20,7 +20,7 @@ _MAX_TYPE = 400
 _MAX_SIGNATURE = 4000
 _MAX_MATCHES = 1000
 _MAX_EXPORTS = 32
-"""Of each file; so many candidates are ambiguous anyway, unless one is named `run`."""
+"""Limit of each file; 32 candidates are ambiguous anyway, unless one is named `run`."""
 
 
 @attrs.frozen

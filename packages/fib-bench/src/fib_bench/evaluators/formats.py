@@ -23,7 +23,7 @@ class Format:
     mantissa_bits: int
     """0 for integers, whose steps are all 1."""
     least_exponent: int = 0
-    """Of normal numbers: below, steps do not get any smaller."""
+    """Exponent of the smallest normal number; below it, steps do not get any smaller."""
     is_packed: bool = False
     """Two numbers to a byte, the first in its low half; the last axis counts bytes."""
 

@@ -105,9 +105,9 @@ class IndexSets(Check):
     """Outputs of indices, each row a set, and the values beside them."""
 
     parts: Mapping[str, Part] = attrs.field()
-    """Of all other outputs."""
+    """Checks of all other outputs."""
     rows: Mapping[str, Rows]
-    """By output of indices."""
+    """Checked rows of each output of indices."""
     beside: Mapping[str, str]
     """Outputs with a value per index, and the output that this is in."""
     overlap: float

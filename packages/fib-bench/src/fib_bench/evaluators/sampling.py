@@ -34,16 +34,16 @@ from .sampling_unknown import UnknownDraws, judge_unknown, watch_unknown
 
 TRIALS = 100
 SAMPLES = 10_000
-"""So many draws show one token in a hundred outside the allowed set, and a temperature that is off by a fifth."""
+"""Draws that show one token in a hundred outside the allowed set, and a temperature that is off by a fifth."""
 TVD_THRESHOLD = 0.2
 _TRYING_SECONDS = 5.0
 """For the reference's own draws; some are made in any case."""
 _LEAST_TRIES = 8
 _MOST_PROBLEMS = 5
 _MOST_ROWS = 128
-"""Of one input set, the rows whose draws are tested, chosen at random."""
+"""Limit of the randomly chosen rows of one input set whose draws are tested."""
 _MOST_TOKENS = {"cpu": 1 << 23, "cuda": 1 << 29}
-"""Of all input sets together, the elements of rows that are looked at: about a second."""
+"""Limit of the elements of tested rows in all input sets together, by device: about a second of work."""
 _CHUNK = 1 << 22
 """Elements of rows that are looked at together."""
 _DRAWS = {
@@ -126,7 +126,7 @@ class Draws(Check):
 
     @property
     def most_trials(self) -> int:
-        """So many calls that there are enough draws."""
+        """The number of calls that make enough draws."""
         return max(self.trials, math.ceil(self.samples / max(len(self.source.values), 1))) if self.trials else 0
 
     def to_extra(self) -> dict[str, Any]:

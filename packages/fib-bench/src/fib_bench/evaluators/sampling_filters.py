@@ -87,7 +87,7 @@ class Cuts:
     least: torch.Tensor
     """No token below this level is."""
     fewest: torch.Tensor
-    """Of the draws, the share that must go to tokens between the two levels,"""
+    """Share of the draws that must go to tokens between the two levels,"""
     most: torch.Tensor
     """and the share that may."""
 

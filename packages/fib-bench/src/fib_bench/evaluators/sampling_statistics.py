@@ -7,7 +7,7 @@ import math
 import torch
 
 FALSE_ALARM = 1e-10
-"""Of each test. Tails of small counts are heavier than those of chi-square, by which it grows to 1e-7 or so."""
+"""Probability of a false alarm of each test. Small counts have heavier tails than chi-square, so it is about 1e-7."""
 LOG_ALARM = -math.log(FALSE_ALARM)
 SIGMAS = 6.0
 """Quantile of the normal distribution whose tail is about as small."""

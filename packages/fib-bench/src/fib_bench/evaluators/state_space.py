@@ -26,7 +26,7 @@ _OP_TYPES = (
 )  # fmt: skip
 _STATE = re.compile(r"(?!.*hidden_state).*state.*")
 _PART_OF_CHANGE = 0.25
-"""Of the largest change that a step makes to a state: the state may be off by no more."""
+"""Largest error of a state, as a share of the largest change that a step makes to a state."""
 _LEAST_SHARES = (1e-3, 0.0)
 """Share of the state's scale that is always allowed (products in TF32); 0 if the old state would pass then."""
 

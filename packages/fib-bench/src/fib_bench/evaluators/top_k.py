@@ -21,7 +21,7 @@ from .references import calls_of
 from .scaled import scaled_part
 
 OVERLAP = 0.98
-"""Of all chosen indices, how many must be the reference's where scores are unknown.
+"""Share of all chosen indices that must be the reference's where scores are unknown.
 
 Scores that are rounded to bfloat16 move about one index in 400 across the boundary (2048 of 8192);
 leaving out one of 16 heads moves one in 12.

@@ -74,7 +74,7 @@ class _Node:
     """The number of concurrent builds."""
     waiting: dict[_Key, tuple[Definition, Solution]] = attrs.field(factory=dict)
     running: dict[Any, tuple[_Key, Definition, Solution]] = attrs.field(factory=dict)
-    """By Ray's reference to the task."""
+    """Running builds by Ray's reference to the task."""
     begun: set[_Key] = attrs.field(factory=set)
     """The solutions that its actors have started to evaluate."""
     failures: dict[_Key, BuildFailure] = attrs.field(factory=dict)

@@ -53,7 +53,7 @@ class InputValues:
     """One set of inputs."""
 
     values: dict[str, Value]
-    """By name, in the definition's order."""
+    """Values by name, in the definition's order."""
     synthesized: tuple[str, ...]
     """The inputs whose blobs are missing, and which were made instead."""
 

@@ -37,7 +37,7 @@ class PaddedDraw:
     stale: Mapping[str, torch.Tensor]
     """Offsets, and whole buffers with pages of other requests behind the total."""
     poisoned: Mapping[str, torch.Tensor]
-    """Likewise, with numbers that are no pages."""
+    """The same buffers, poisoned with numbers that are not pages."""
     is_given: bool = False
     """Whether the exact values are those of the workload."""
 
@@ -99,7 +99,7 @@ class _Maker:
     values: Mapping[str, Value]
     pool: int
     length: int
-    """Of the buffer."""
+    """Length of the buffer."""
     generator: torch.Generator
 
     def filling(self, counts: torch.Tensor) -> torch.Tensor:

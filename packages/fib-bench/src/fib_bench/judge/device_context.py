@@ -25,7 +25,7 @@ class Calibration:
     """The cost of reading the CPU clock, measured in a worker without a solution; empty for a CUDA device."""
 
     overhead_ns: Mapping[int, float]
-    """By the number of calls per sample."""
+    """Overhead by the number of calls per sample."""
 
     def of(self, calls_per_sample: int) -> float:
         """The cost per sample.
@@ -62,7 +62,7 @@ class DeviceContext:
     watch: ClockWatch | None
     """The clock monitor; None without NVML."""
     settings: DeviceSettings | None = None
-    """Of a CUDA device; None without NVML."""
+    """Settings of a CUDA device; None without NVML."""
     settings_before: DeviceState | None = None
     """The settings when the judge started."""
     phases: PhaseTimer = attrs.field(factory=PhaseTimer)

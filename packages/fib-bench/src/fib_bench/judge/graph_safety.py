@@ -19,7 +19,7 @@ class GraphEvidence:
     """Facts about the timing of a solution."""
 
     method: str
-    """Of the timer."""
+    """Method of the timer."""
     has_setup: bool
     """Whether the solution made a plan on the host, of the integers that it saw."""
     verified_calls: int

@@ -69,7 +69,7 @@ class TimedPass:
     """Nanoseconds of the device's clock from the end of a flush to the start of the digest, the mean over calls.
     Trusted code reads it, but it lies in the memory of the worker: a claim, which `taken_ns` bounds."""
     activity: ThreadActivity
-    """Of the worker's threads, which all should sleep."""
+    """Activity of the worker's threads, all of which should sleep."""
 
 
 def linked_inputs(function: TimedFunction, prepared: PreparedWorkload) -> tuple[LinkedInput, ...]:

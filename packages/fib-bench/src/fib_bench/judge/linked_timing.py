@@ -63,11 +63,11 @@ class Reading:
     """Nanoseconds of a pass for each call."""
 
     pass_ns: float
-    """By the judge's clock, over the whole pass."""
+    """Time of the whole pass by the judge's clock."""
     span_ns: float
-    """By the device's clock, from the end of the flush to the start of the digest."""
+    """Time by the device's clock from the end of the flush to the start of the digest."""
     overhead_ns: float
-    """By the judge's clock, of a pass of known calls without the calls."""
+    """Time by the judge's clock of a pass of known calls, without the calls."""
 
 
 @attrs.frozen

@@ -59,7 +59,7 @@ class PaddedCall:
     stale: Mapping[str, torch.Tensor]
     """The integers that differ from those of the workload, with valid pages behind the total."""
     poisoned: Mapping[str, torch.Tensor]
-    """Likewise, with numbers that are no pages behind the total."""
+    """The same buffers, poisoned behind the total with numbers that are not pages."""
     expected: torch.Tensor
     """``[bytes]``, laid out like a slot; of the reference on the indices up to the total."""
     check: Check
@@ -111,9 +111,9 @@ class PreparedWorkload:
     kept_integers: Mapping[str, str] = attrs.field(factory=dict)
     """Integer inputs that cannot be redrawn, and why."""
     determined_integers: frozenset[str] = frozenset()
-    """Those of them that have only one valid value in calls of these sizes."""
+    """Kept integers that have only one valid value in calls of these sizes."""
     moved_integers: frozenset[str] = frozenset()
-    """Others of them, which differ in a trial of the distribution `MOVED`."""
+    """Other kept integers, which differ in a trial of the distribution `MOVED`."""
     work: Work | None = None
     """The least work of a call with the recorded integers; None if unknown."""
     padded: PaddedCalls | None = None

@@ -85,7 +85,7 @@ class Rejected(Exception):
         self.comparisons = tuple(comparisons)
 
     def with_evidence(self, evidence: str) -> Rejected:
-        """The same as `REWARD_HACK`, if outputs are wrong and there is evidence for an exploit."""
+        """Return the rejection as `REWARD_HACK` if outputs are wrong and there is evidence for an exploit."""
         if not evidence or self.status is not EvaluationStatus.INCORRECT_NUMERICAL:
             return self
         return Rejected(EvaluationStatus.REWARD_HACK, f"{evidence}\n{self.message}", self.comparisons)

@@ -13,7 +13,7 @@ from .prepared import InputSet
 
 
 def other_floats(layout: CallLayout, inputs: torch.Tensor) -> torch.Tensor:
-    """The same inputs with each floating element multiplied by a random factor of its own, which leaves zeros."""
+    """Return the inputs with each floating element multiplied by a random factor of its own; zeros stay."""
     changed = inputs.clone()
     tensors = layout.input_tensors(inputs)
     names = {n: Variation.RESCALED for n, t in tensors.items() if t.is_floating_point() and t.numel()}

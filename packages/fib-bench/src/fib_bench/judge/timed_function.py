@@ -90,7 +90,7 @@ class TimedFunction:
         self.has_setup = has_setup
         self.keeps_integers: bool = has_setup or keeps_integers or (shared is not None and shared.keeps_integers)
         self.comparisons: list[Comparison] = []
-        """Of all outputs that were compared."""
+        """Comparisons of all outputs so far."""
         self.findings: dict[str, Mapping[str, object]] = {}
         """Results of checks of many calls together."""
         self._release_error: WorkerLost | Rejected | None = None

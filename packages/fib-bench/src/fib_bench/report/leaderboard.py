@@ -37,7 +37,7 @@ class Entry:
     """The number with its interval, or ``noise``, ``imprecise``, ``not comparable``, ``-``."""
     baseline: str | None
     baseline_speedup: float | None
-    """Likewise over the baseline."""
+    """The same speedup, over the baseline."""
     baseline_speedup_interval: tuple[float, float] | None
     baseline_speedup_text: str
     fast_p: Mapping[str, float]

@@ -137,7 +137,7 @@ class _File:
 
     source: Path
     lines: list[tuple[Path, list[tuple[int, int]]]] = attrs.field(factory=list)
-    """Of each source, the parts that are taken; empty where the file is copied."""
+    """Byte ranges that are taken from each source; empty where the file is copied."""
     is_blob: bool = False
 
     @property

@@ -52,7 +52,7 @@ class DeviceResults:
     definition: str
     hardware: str
     traces: Mapping[str, Mapping[str, Trace]]
-    """By solution, then by workload."""
+    """Traces by solution, then by workload."""
     allow_flags: Collection[str] = ()
 
     @cached_property
@@ -109,7 +109,7 @@ class DeviceResults:
 
     @cached_property
     def _cpu_reference_bounds_ms(self) -> Mapping[str, tuple[float, float]]:
-        """By workload: the range of the reference's latency over all traces that were timed on the CPU.
+        """Range of the reference's latency over all traces that were timed on the CPU, by workload.
 
         Other programs change CPU latencies between two evaluations of one run. A speedup counts as precise only if
         the reference took as long beside all other solutions.

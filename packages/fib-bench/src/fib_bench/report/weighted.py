@@ -46,7 +46,7 @@ class WeightedEntry:
     calls: float
     """Calls of the workloads that are compared: those that the solution passed, with a reference latency."""
     share: float
-    """Of all traced calls of the definition."""
+    """Share of all traced calls of the definition."""
     reference_ms: float | None
     """Time that these calls take with the reference; None if nothing is compared."""
     solution_ms: float | None
@@ -68,7 +68,7 @@ class WeightedTotal:
 
     hardware: str
     definitions: int
-    """Those with a ranked solution whose speedup is a number or noise."""
+    """Number of definitions with a ranked solution whose speedup is a number or noise."""
     calls: float
     reference_ms: float
     best_ms: float

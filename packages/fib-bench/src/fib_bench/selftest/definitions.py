@@ -164,4 +164,4 @@ OPS: Mapping[str, Op] = {
         ("kv_indptr[-1] == num_kv_indices", "ends == batch + 1"),
     ),
 }  # fmt: skip
-"""By name."""
+"""Definitions by name."""

@@ -42,4 +42,4 @@ ROW_NAMES: Mapping[int, str] = {
     35: "outputs that compute when they are read",
     36: "state that outlives the worker",
 }
-"""By number."""
+"""Titles of the rows by number."""

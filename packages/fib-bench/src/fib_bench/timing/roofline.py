@@ -27,7 +27,7 @@ from .work import Work
 _HALF_OPERATIONS_PER_CYCLE = {
     (8, 0): 2048, (8, 6): 1024, (8, 7): 1024, (8, 9): 1024, (9, 0): 4096, (10, 0): 8192, (10, 3): 8192, (12, 0): 1024,
 }  # fmt: skip
-"""Of one multiprocessor with two-byte operands, by compute capability."""
+"""Operations per cycle of one multiprocessor with two-byte operands, by compute capability."""
 _RATE_BY_BYTES = {0.5: 4.0, 1.0: 2.0, 2.0: 1.0, 4.0: 0.5, 8.0: 0.125}
 """Relative to that, by the size of an operand; four bytes count as TF32."""
 _MARGIN = 0.97
@@ -45,7 +45,7 @@ class Peaks:
     half_operations_per_second: float | None
     """With two-byte operands; None if unknown."""
     l2_bytes: int
-    """So many written bytes may still be in the cache when a call has ended."""
+    """Size of the L2 cache: written bytes that may still be there when a call has ended."""
 
     def least_ms(self, work: Work) -> float:
         """The time below which no call can be."""

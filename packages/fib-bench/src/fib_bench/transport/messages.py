@@ -41,7 +41,7 @@ class SharedMemory(msgspec.Struct, frozen=True):
 
     size_bytes: int
     ipc_handle: bytes
-    """Of a CUDA allocation; empty for a memory file, whose descriptor travels with the message."""
+    """Handle of a CUDA allocation; empty for a memory file, whose descriptor travels with the message."""
 
 
 class Layout(msgspec.Struct, frozen=True):
@@ -166,7 +166,7 @@ class LaunchPass(msgspec.Struct, frozen=True, tag="launch-pass"):
     """Launch a pass; the device waits for its nonce in the mailbox."""
 
     index: int
-    """Of the passes composed since the slots were bound."""
+    """Position among the passes composed since the slots were bound."""
 
 
 class Profile(msgspec.Struct, frozen=True, tag="profile"):
@@ -198,7 +198,7 @@ class Settled(msgspec.Struct, frozen=True, tag="settled"):
     held: dict[str, tuple[str, ...]]
     """The measures that it has taken, with the threats that they stop."""
     missing: dict[str, str]
-    """Those that were not possible, with the reasons."""
+    """Measures that were not possible, with the reasons."""
 
 
 class Built(msgspec.Struct, frozen=True, tag="built"):
@@ -214,7 +214,7 @@ class Sealed(msgspec.Struct, frozen=True, tag="sealed"):
     held: tuple[str, ...] = ()
     """The measures that were taken; none means that the worker is as it was."""
     missing: dict[str, str] = {}
-    """Those that were not possible, with the reasons."""
+    """Measures that were not possible, with the reasons."""
 
 
 class DeviceOpened(msgspec.Struct, frozen=True, tag="device-opened"):
@@ -228,7 +228,7 @@ class Calibrated(msgspec.Struct, frozen=True, tag="calibrated"):
     """The durations of empty chains by the worker's clock."""
 
     overhead_ns: tuple[float, ...]
-    """By the lengths in the request."""
+    """Overheads in the order of the lengths in the request."""
 
 
 class Bound(msgspec.Struct, frozen=True, tag="bound"):

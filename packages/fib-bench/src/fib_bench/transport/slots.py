@@ -26,7 +26,7 @@ class CallLayout:
     """The layout of the tensors of one call, by name."""
 
     message: Layout
-    """The same layout as it is sent to workers."""
+    """Layout as it is sent to workers."""
     inputs: Mapping[str, TensorSlot]
     """The tensors among the inputs."""
     outputs: Mapping[str, TensorSlot]

@@ -22,7 +22,7 @@ import torch
 _MODULE = "triton.runtime.autotuner"
 _MOST_THREADS = 16
 _WARM_UP_MS, _MEASURED_MS = 3, 12
-"""Of each configuration, where Triton takes 25 and 100: some hundred launches of a kernel of microseconds."""
+"""Times of each configuration, for which Triton takes 25 and 100: some hundred launches of a kernel of microseconds."""
 _SLOW_MS = 1.0
 """A kernel that takes longer is launched too few times in that time, and is measured as long as Triton does."""
 

@@ -35,7 +35,7 @@ _ANONYMOUS, _SWAPPED = (re.compile(rb"^%b: +(\d+)" % name, re.MULTILINE) for nam
 _ENTRY_BYTES = 8  # of a page in a page map; its last byte has the flags (kernel documentation: admin-guide/mm/pagemap)
 _PRESENT, _SWAPPED_OUT, _OF_FILE = 0x80, 0x40, 0x20
 _IS_COPY = bytes(bool(last & (_PRESENT | _SWAPPED_OUT)) and not last & _OF_FILE for last in range(256))
-"""By the last byte of an entry, 1 for a page that is not of its file: a written copy, in memory or swapped out."""
+"""Table over the last byte of an entry: 1 for a page that is not of its file, in memory or swapped out."""
 
 
 @attrs.frozen
@@ -279,7 +279,7 @@ def _count_copies(page_map: int, mapping: MemoryMapping) -> int:
 
 
 def text_by_smaps(pid: int) -> list[MemoryMapping]:
-    """The same by ``/proc/PID/smaps``; a search reads a tenth of its lines.
+    """Find changed text by ``/proc/PID/smaps``; a search reads a tenth of its lines.
 
     Raises:
         ProcessLookupError: The process has ended.

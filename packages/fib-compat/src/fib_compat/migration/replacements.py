@@ -20,7 +20,7 @@ _EQUIVALENTS: Mapping[str, str] = MappingProxyType(
         ),
     }
 )
-"""By package: names that fib-compat offers in a form of its own, with the behaviour of flashinfer-bench."""
+"""Names, by package, that fib-compat offers in a form of its own with the behaviour of flashinfer-bench."""
 _CURRENT_MODULES = frozenset({"apply", "apply.key", "bench", "data", "tracing"})
 """Rows whose names mean the equivalents; rows of the first release have the same names with other arguments."""
 _ADVICE: Mapping[str, str] = MappingProxyType(

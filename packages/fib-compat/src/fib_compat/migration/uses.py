@@ -48,7 +48,7 @@ class UseVisitor(cst.CSTVisitor):
         super().__init__()
         self.attributes: dict[cst.CSTNode, Origin] = {}
         self.needed: dict[str, list[str]] = {}
-        """By local name of an imported module: the modules that its rewritten uses need."""
+        """Modules that rewritten uses need, by local name of the imported module."""
         self.kept: set[str] = set()
         """Local names of modules with a use that cannot be rewritten."""
         self.names: set[str] = set()

@@ -36,7 +36,7 @@ R = TypeVar("R", Solution, Workload)
 FFI_PROMPT_SIMPLE = fib_agents.read_guide("tvm-ffi")
 """Text that teaches a language model to write TVM-FFI bindings."""
 FFI_PROMPT = f"{FFI_PROMPT_SIMPLE}\n{fib_agents.read_guide('judging')}"
-"""The same, and how solutions are judged."""
+"""`FFI_PROMPT_SIMPLE` and how solutions are judged."""
 
 
 def _errors_are_text(tool: Callable[P, str]) -> Callable[P, str]:

@@ -32,9 +32,9 @@ class DeviceBaseline:
     defn: Definition
     device: str
     inputs_dev: Sequence[Mapping[str, Any]]
-    """By trial: the inputs by name."""
+    """Inputs by name, for each trial."""
     ref_outputs_dev: Sequence[Mapping[str, torch.Tensor]]
-    """By trial: the outputs by name."""
+    """Outputs by name, for each trial."""
     ref_mean_latency_ms: float
 
 

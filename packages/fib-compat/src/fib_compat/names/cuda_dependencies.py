@@ -10,8 +10,8 @@ __all__ = ["CUDA_ALLOWED_EXTS", "CUDA_DEPS", "CUDA_DEPS_INCLUDE_PATTERNS"]
 CUDA_ALLOWED_EXTS = (".cu", ".cuh", ".cpp", ".cc", ".cxx", ".c", ".h", ".hpp")
 """Suffixes of source files and headers."""
 CUDA_DEPS: Mapping[str, tuple[str, ...]] = MappingProxyType({"cublas": ("cublas",), "cudnn": ("cudnn",), "cutlass": ()})
-"""By name of a dependency: the libraries that are linked."""
+"""Linked libraries by name of the dependency."""
 CUDA_DEPS_INCLUDE_PATTERNS: Mapping[str, tuple[str, ...]] = MappingProxyType(
     {"cublas": ("cublas_v2.h", "cublas.h"), "cudnn": ("cudnn.h",), "cutlass": ("cutlass/", "cute/")}
 )
-"""By name of a dependency: the beginnings of the headers that it brings."""
+"""Prefixes of headers by name of the dependency that brings them."""

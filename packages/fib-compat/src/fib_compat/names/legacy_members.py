@@ -94,7 +94,7 @@ LEGACY_MEMBERS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
         },
     }
 )
-"""By class and name."""
+"""Members by class and name."""
 
 
 def add_legacy_members(cls: type) -> None:

@@ -19,7 +19,7 @@ CLASSES: Mapping[str, str] = MappingProxyType(
         "fib_tracer": "TracingConfig WorkloadEntry",
     }
 )
-"""By package: the classes that get members."""
+"""Classes that get members, by package."""
 _NOT_MODELS = frozenset({"Builder", "BuilderRegistry", "Runnable", "TraceSet", "WorkloadEntry"})
 
 _added: set[str] = set()

@@ -156,7 +156,7 @@ class TraceSet(fib_schema.TraceSet):
 
     @classmethod
     def from_set(cls, other: fib_schema.TraceSet) -> TraceSet:
-        """The same set, changeable; the set itself if it is."""
+        """Return a changeable copy of a set, or the set itself if it is changeable."""
         if isinstance(other, cls):
             return other
         if other.root is not None:

@@ -35,7 +35,7 @@ class SignedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     sha256: str
     """In hexadecimal digits."""
     definitions: tuple[str, ...] = msgspec.field(default=())
-    """Of a file of traces: the sorted names of the definitions that its lines state."""
+    """Sorted names of the definitions that the lines of a traces file state."""
 
     @property
     def may_grow(self) -> bool:

@@ -18,7 +18,7 @@ from sqlalchemy import (
 )
 
 LARGEST_ID = 2**31 - 1
-"""Of a row: PostgreSQL's integers have four bytes, and it refuses to compare them with a larger number."""
+"""Largest id of a row: PostgreSQL's integers have four bytes, and it refuses to compare them with a larger number."""
 
 metadata = MetaData()
 

@@ -28,7 +28,7 @@ _MAX_WAIT_SECONDS = 0.05
 """Memory may have been released before a wait began: a waiting call checks again after this time."""
 
 _Layout: TypeAlias = "tuple[tuple[str, int, torch.dtype, torch.Size], ...]"
-"""By tensor: name, offset in a block of pinned memory, dtype and shape."""
+"""Name, offset in a block of pinned memory, dtype and shape of each tensor."""
 
 
 class ByteBudget:

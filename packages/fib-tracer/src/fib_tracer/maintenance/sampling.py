@@ -41,7 +41,7 @@ class SampleReport:
 
     target: str
     definitions: dict[str, tuple[int, int]] = attrs.field(factory=dict)
-    """By definition: the number of its workloads, and of the chosen ones."""
+    """Number of workloads, and of chosen ones, by definition."""
     blobs: int = 0
     blob_bytes: int = 0
     problems: list[Problem] = attrs.field(factory=list)

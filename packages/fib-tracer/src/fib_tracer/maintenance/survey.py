@@ -47,13 +47,13 @@ class DefinitionSurvey:
     """Different combinations of the variable axes' sizes."""
     axes: Mapping[str, Sequence[Bin]]
     inputs: Mapping[str, Mapping[str, int]]
-    """By input, how many workloads give it as ``random``, ``scalar`` or ``safetensors``."""
+    """Number of workloads that give each input as ``random``, ``scalar`` or ``safetensors``."""
     blobs: int
     blob_bytes: int
     calls: int
     """Calls that processes counted while they traced."""
     recorded_calls: int
-    """Those whose sizes and layout a workload has."""
+    """Number of calls whose sizes and layout a workload has."""
 
 
 @attrs.frozen
@@ -88,7 +88,7 @@ class Survey:
     unknown: Sequence[str]
     """Definitions that workloads name and that the set lacks."""
     problems: Sequence[Problem]
-    """Of the files that were read, and of tensors that exist but are unusable."""
+    """Problems of the files that were read, and of tensors that exist but are unusable."""
 
     @property
     def without_workloads(self) -> list[str]:

@@ -23,11 +23,11 @@ class Call:
     axes: Mapping[str, int]
     """The sizes of the variable axes."""
     inputs: Mapping[str, Any]
-    """By the definition's names, in its order; None for an optional input that was not given."""
+    """Inputs by the definition's names, in its order; None for an optional input that was not given."""
     probed: Mapping[str, int] = attrs.field(factory=dict)
     """The elements that the policy asked for (`FilterPolicy.value_probes`), by its labels."""
     identity: object = attrs.field(factory=object, repr=False)
-    """The same object whenever a policy is asked about this call, and another one for any other call."""
+    """An object that is the same whenever a policy is asked about this call, and another one for any other call."""
 
 
 @attrs.define(eq=False)
@@ -37,7 +37,7 @@ class WorkloadEntry:
     definition: Definition
     axes: Mapping[str, int]
     inputs: dict[str, Any]
-    """By name: a tensor on the CPU, a scalar, or `RANDOM`; inputs that were not given are missing."""
+    """A tensor on the CPU, a scalar, or `RANDOM`, by name; inputs that were not given are missing."""
     order: int
     """The position among the kept calls of the definition."""
     size_bytes: int = 0
@@ -47,7 +47,7 @@ class WorkloadEntry:
     probed: Mapping[str, int] = attrs.field(factory=dict)
     """See `Call.probed`."""
     strides: Mapping[str, Strides] = attrs.field(factory=dict)
-    """Of the inputs that are not contiguous in the call; the copies are contiguous."""
+    """Strides of the inputs that are not contiguous in the call; the copies are contiguous."""
 
     @property
     def def_name(self) -> str:

@@ -262,7 +262,7 @@ class AllOf(FilterPolicy):
         self.is_final = policies[-1].is_final  # type: ignore[misc] # of this object: it depends on the policies
 
     def value_probes(self, definition: Definition) -> Mapping[str, tuple[str, int]]:
-        """Those of all policies, prefixed with the policy's number: two may use one label for different elements."""
+        """Probes of all policies, prefixed with the policy's number: two may use one label for different elements."""
         return {
             f"{number} {label}": element
             for number, policy in enumerate(self.policies)

@@ -21,7 +21,7 @@ from ..policies.calls import RANDOM
 NO_STRIDES: Mapping[str, Strides] = MappingProxyType({})
 """The layout of contiguous inputs."""
 _NAMESPACE = uuid.UUID("6b7f2e0a-52d9-5c3c-9a55-0f3c1de0b4a1")
-"""Of the uuids that are made from digests."""
+"""Namespace of the uuids that are made from digests."""
 
 
 @attrs.frozen

@@ -51,7 +51,7 @@ class _Batch:
 
     recorder: Recorder
     records: Mapping[str, WorkloadRecord]
-    """By uuid."""
+    """Records by uuid."""
     entries: int
     """Number of entries that have a record; equal ones share it."""
     size_bytes: int
