@@ -143,6 +143,18 @@ def test_decode_plans(fi: Any, plan: dict[str, Any], expected: str | None) -> No
     assert found == expected or (expected is None and "given" in found)
 
 
+def test_decode_plans_with_defaults_of_unknown_keywords(fi: Any) -> None:
+    """An engine (vLLM) passes `block_tables` and `seq_lens` as None; FlashInfer 0.7.2 takes them as ``**kwargs``."""
+    assert isinstance(explain(decode_wrapper(fi, 1, block_tables=None, seq_lens=None).run, Q, PAIR), ConvertedCall)
+
+
+@pytest.mark.parametrize("version", ["0.7.2"], indirect=True)
+def test_newer_keywords_of_decode_plans(fi: Any) -> None:
+    assert isinstance(explain(decode_wrapper(fi, 1, q_len_per_req=1, is_causal=None).run, Q, PAIR), ConvertedCall)
+    for given in ({"q_len_per_req": 2}, {"window_right": -1}, {"is_causal": True}, {"another": None}, {"seq_lens": Q}):
+        assert reason(decode_wrapper(fi, 1, **given).run, Q, PAIR) == "an unknown keyword is given"
+
+
 def test_decode_runs(fi: Any) -> None:
     run = decode_wrapper(fi, 1).run
     assert isinstance(explain(run, Q, PAIR, k_scale=1.0, v_scale=1.0), ConvertedCall)

@@ -13,7 +13,6 @@ from types import ModuleType
 from typing import Any, ClassVar
 
 import attrs
-import flashinfer_stand_ins
 import pytest
 import torch
 from fib_apply import enable_apply, set_apply_hook
@@ -274,7 +273,8 @@ def fast_plan_decode(
             indptr=indptr_cpu, indices=indices, last_page_len=last_page_len_cpu, num_qo_heads=num_qo_heads,
             num_kv_heads=num_kv_heads, head_dim=head_dim, page_size=page_size, pos_encoding_mode=pos_encoding_mode,
             window_left=window_left, logits_soft_cap=logits_soft_cap, q_data_type=q_data_type,
-            kv_data_type=kv_data_type, sm_scale=sm_scale, non_blocking=non_blocking, block_tables=None, seq_lens=None,
+            kv_data_type=kv_data_type, o_data_type=o_data_type, data_type=data_type, sm_scale=sm_scale,
+            rope_scale=rope_scale, rope_theta=rope_theta, non_blocking=non_blocking, block_tables=None, seq_lens=None,
             fixed_split_size=fixed_split_size, disable_split_kv=disable_split_kv,
         )  # fmt: skip
         self.vllm_first_call = False
@@ -290,9 +290,8 @@ def plan_unpatched(wrapper: Any, indptr: Any, indices: Any, last: Any, sm_scale:
     wrapper._sm_scale, wrapper._plan_info = sm_scale, object()
 
 
-@pytest.mark.parametrize("version", flashinfer_stand_ins.VERSIONS[:1], indirect=True)  # vLLM 0.26.0 needs 0.6
 class TestFastPlans:
-    """vLLM's function that plans, whose later calls make no call of `plan`."""
+    """vLLM's function that plans, whose later calls make no call of `plan`; with all its keywords."""
 
     RUN = "flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper.run"
     REPLANNED: ClassVar = {"it was replanned without a call of the patched plan method": 1}

@@ -86,6 +86,9 @@ class Plan:
     must then be buffers that each plan writes to. If runs change the value, it has a method `detached`: a copy that
     changes no object, for explanations."""
     ignored: frozenset[str] = frozenset()
+    neutral: Mapping[str, Any] = attrs.field(factory=dict)
+    """Parameters that `convert` does not know, each with its default, for versions whose method takes them as keywords
+    without stating a default. With any other value, the runs are unsupported."""
     state_attribute: str = attrs.field(default="_plan_info", validator=attrs.validators.matches_re(r"[A-Za-z_]\w*"))
     """The attribute of the object that every plan replaces: reveals a plan that bypassed the patched method."""
 

@@ -22,6 +22,10 @@ DECODE_HINTS = frozenset({"non_blocking", "fixed_split_size", "disable_split_kv"
 """Parameters of ``plan`` that have no effect on the result without a positional encoding."""
 PREFILL_HINTS = DECODE_HINTS | {"max_token_per_sequence", "max_sequence_kv", "uniform_q_len"}
 """Likewise."""
+NEUTRAL: Mapping[str, Any] = MappingProxyType(
+    {"block_tables": None, "seq_lens": None, "q_len_per_req": 1, "window_right": 0, "is_causal": None}
+)
+"""Defaults of keywords that FlashInfer 0.7.2's ``plan`` of decode takes as ``**kwargs``; vLLM passes the first two."""
 _NO_BUFFERS: Mapping[str, torch.Tensor] = MappingProxyType({})
 _BASELINE = """\
 import {module}
@@ -185,7 +189,7 @@ def unsupported_settings(settings: Settings) -> str | None:
 
 def plan_target(wrapper: str, convert: Callable[..., Any], hints: frozenset[str] = frozenset()) -> Plan:
     """The ``plan`` method of a wrapper class; `hints` are parameters that do not matter."""
-    return Plan(path=f"{wrapper}.plan", convert=convert, ignored=hints)
+    return Plan(path=f"{wrapper}.plan", convert=convert, ignored=hints, neutral=NEUTRAL)
 
 
 def run_target(wrapper: str, convert: Callable[..., Conversion]) -> Call:

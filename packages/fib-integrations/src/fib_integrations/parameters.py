@@ -7,8 +7,9 @@ for them.
 
 from __future__ import annotations
 
+import functools
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from inspect import Parameter
 from typing import Any
 
@@ -60,7 +61,13 @@ def read_signature(target: Target, original: Callable[..., Any]) -> TargetSignat
         leading = 1 if isinstance(target, Plan) or target.uses_plan else 0
         finalize = target.finalize if isinstance(target, Call) else None
         found = match_parameters(
-            target.path, signature, target.convert, finalize=finalize, ignored=target.ignored, leading=leading
+            target.path,
+            signature,
+            target.convert,
+            finalize=finalize,
+            ignored=target.ignored,
+            neutral=target.neutral if isinstance(target, Plan) else {},
+            leading=leading,
         )
     return attrs.evolve(found, is_positional=is_complete and _are_positional(found.parameters))
 
@@ -108,6 +115,7 @@ def match_parameters(
     *,
     finalize: Callable[..., Any] | None = None,
     ignored: Iterable[str] = (),
+    neutral: Mapping[str, Any] | None = None,
     leading: int = 0,
 ) -> TargetSignature:
     """Match the parameters of a library function with those of `convert`, by name.
@@ -118,6 +126,7 @@ def match_parameters(
         convert: The adapter's function; its parameters have the library's names.
         finalize: See `Call.finalize`.
         ignored: Parameters of the library function that do not matter.
+        neutral: Keywords that do not matter if they have these values; see `Plan.neutral`.
         leading: How many of the first parameters of `convert` are not the library's: the object, or its plan.
 
     Raises:
@@ -135,10 +144,23 @@ def match_parameters(
     known = {*expressions, *ignored}
     unsupported = list(_unsupported(path, parameters, known))
     if catch_all is not None:
-        scope["_fib_known"] = frozenset(known)
-        unsupported.append((f"{catch_all} and not _fib_known.issuperset({catch_all})", "an unknown keyword is given"))
+        scope |= {
+            "_fib_known": frozenset(known),
+            "_fib_are_neutral": functools.partial(_are_neutral, known, neutral or {}),
+        }
+        condition = f"not _fib_known.issuperset({catch_all}) and not _fib_are_neutral({catch_all})"
+        unsupported.append((f"{catch_all} and {condition}", "an unknown keyword is given"))
     arguments = argument_list(wanted, expressions), argument_list(finalized, expressions)
     return TargetSignature(parameters, *arguments, tuple(unsupported), scope)
+
+
+def _are_neutral(known: Container[str], neutral: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
+    """Whether all keywords that an adapter does not know have their defaults."""
+    others = {name: value for name, value in given.items() if name not in known}
+    return all(
+        name in neutral and type(value) is type(neutral[name]) and value == neutral[name]
+        for name, value in others.items()
+    )
 
 
 def _unsupported(path: str, parameters: Sequence[Parameter], known: set[str]) -> Iterable[tuple[str, str]]:
