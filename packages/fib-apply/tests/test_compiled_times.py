@@ -14,10 +14,12 @@ import torch
 from fib_apply import ApplyKey, compiled_measurement, compiled_times, warm_command
 from fib_apply.cli import main
 from fib_apply.compiled_measurement import CompiledJob, measure
-from fib_apply.compiled_times import CompiledTimes, CompiledTimesCache, unmeasurable_reason
+from fib_apply.compiled_times import CompiledTimes, CompiledTimesCache
+from fib_apply.opaque_cost import OpaqueCost, host_model, save_opaque_cost
 from fib_schema import Definition, Solution, SourceFile, TensorSpec, TraceSet
 
 KEY = ApplyKey({"M": 2})
+COST = OpaqueCost(100.0, 5.0, "measured on a host", is_measured=True)
 FASTER = CompiledTimes("fast", False, {"calls": (9.0, 12.0)})
 SLOWER = CompiledTimes("fast", False, {"calls": (12.0, 9.0)})
 SOURCE = "def run(x):\n    return 2 * x\n"
@@ -71,15 +73,15 @@ class TestCache:
         "content",
         [
             "", "{", "[]", "null", "[" * 100_000, "\x00\xff",
-            '{"format": 2, "is_inlined": false, "pairs_us": {"calls": [1, 2]}}',
-            '{"format": 1, "is_inlined": 0, "pairs_us": {"calls": [1, 2]}}',
-            '{"format": 1, "is_inlined": false, "pairs_us": {}}',
-            '{"format": 1, "is_inlined": false, "pairs_us": {"calls": [1]}}',
-            '{"format": 1, "is_inlined": false, "pairs_us": {"calls": 3}}',
-            '{"format": 1, "is_inlined": false, "pairs_us": {"calls": [1, NaN]}}',
-            '{"format": 1, "is_inlined": false, "pairs_us": {"calls": [-1, 2]}}',
-            '{"format": 1, "is_inlined": false, "pairs_us": {"calls": [1, Infinity]}}',
-            '{"format": 1, "is_inlined": false, "pairs_us": {"naps": [1, 2]}}',
+            '{"format": 1, "is_inlined": false, "pairs_us": {"calls": [1, 2]}}',
+            '{"format": 2, "is_inlined": 0, "pairs_us": {"calls": [1, 2]}}',
+            '{"format": 2, "is_inlined": false, "pairs_us": {}}',
+            '{"format": 2, "is_inlined": false, "pairs_us": {"calls": [1]}}',
+            '{"format": 2, "is_inlined": false, "pairs_us": {"calls": 3}}',
+            '{"format": 2, "is_inlined": false, "pairs_us": {"calls": [1, NaN]}}',
+            '{"format": 2, "is_inlined": false, "pairs_us": {"calls": [-1, 2]}}',
+            '{"format": 2, "is_inlined": false, "pairs_us": {"calls": [1, Infinity]}}',
+            '{"format": 2, "is_inlined": false, "pairs_us": {"naps": [1, 2]}}',
         ],
     )  # fmt: skip
     def test_a_damaged_file_holds_no_times(
@@ -110,18 +112,31 @@ class TestCache:
 
 
 class TestDecision:
-    def test_all_ways_must_be_faster(self) -> None:
-        assert FASTER.is_worth_it
-        assert not SLOWER.is_worth_it
-        assert not CompiledTimes("fast", True, {"calls": (1.0, 2.0), "replays": (1.0, 1.0)}).is_worth_it
+    def worth(
+        self, pairs: dict[str, tuple[float, float]], *, is_inlined: bool = False, is_captured: bool = False
+    ) -> bool:
+        return CompiledTimes("fast", is_inlined, pairs).is_worth_it(COST, is_captured=is_captured)
 
-    def test_calls_whose_integers_mean_something_are_not_made_up(self, definition: Definition) -> None:
-        assert unmeasurable_reason(definition, KEY) is None
-        pages = attrs.evolve(definition, inputs={**definition.inputs, "pages": TensorSpec(["M"], "int32")})
-        assert unmeasurable_reason(pages, KEY) == "pages is int32, and only values of floats are made up"
-        assert unmeasurable_reason(definition, ApplyKey({})) == "its key has more or fewer parts than the variable axes"
-        featured = ApplyKey({"M": 2}, {"longest": 4})
-        assert unmeasurable_reason(definition, featured) == "its key has more or fewer parts than the variable axes"
+    def test_calls_and_replays_must_be_faster(self) -> None:
+        assert FASTER.is_worth_it(COST, is_captured=False)
+        assert not SLOWER.is_worth_it(COST, is_captured=False)
+        assert not self.worth({"calls": (1.0, 2.0), "replays": (1.0, 1.0)}, is_inlined=True)
+
+    def test_an_opaque_operator_must_save_enough_for_a_graph_that_waits_for_the_host(self) -> None:
+        # 240 us saved on the device, 90 us added to the host: 90 us and 140 us of other host time are needed.
+        enough = {"calls": (300.0, 500.0), "host": (290.0, 200.0), "replays": (250.0, 490.0)}
+        assert self.worth(enough)
+        assert not self.worth({**enough, "host": (310.0, 200.0)})
+        assert self.worth({**enough, "host": (310.0, 200.0)}, is_inlined=True)
+
+    def test_an_opaque_operator_that_adds_no_host_time_need_only_be_faster(self) -> None:
+        assert self.worth({"calls": (300.0, 301.0), "host": (200.0, 200.0), "replays": (250.0, 251.0)})
+
+    def test_only_replays_count_where_graphs_are_captured(self) -> None:
+        pairs = {"calls": (900.0, 500.0), "host": (900.0, 200.0), "replays": (250.0, 251.0)}
+        assert self.worth(pairs, is_captured=True)
+        assert not self.worth(pairs)
+        assert not self.worth({**pairs, "replays": (251.0, 250.0)}, is_captured=True)
 
 
 class TestMeasure:
@@ -132,19 +147,31 @@ class TestMeasure:
         job = self.job(definition, solution, 2, 3)
         assert attrs.evolve(CompiledJob.from_json(job.to_json()), keys=job.keys) == job
 
+    def test_given_values_reach_the_call(self, definition: Definition, solution: Solution) -> None:
+        inputs = {**definition.inputs, "pages": TensorSpec(["M"], "int32"), "factor": TensorSpec(None, "float32")}
+        reference = "def run(x, pages, factor):\n    return factor * x\n"
+        paged = attrs.evolve(definition, inputs=inputs, reference=reference)
+        source = """
+def run(x, pages, factor):
+    raise ValueError(f"{pages.tolist()} {pages.dtype} {factor}")
+"""
+        job = self.job(paged, value_returning(solution, source))
+        job = attrs.evolve(job, values={KEY.encode: {"pages": [7, 5], "factor": 0.25}})
+        assert measure(job, 300) == {KEY: "ValueError: [7, 5] torch.int32 0.25"}
+
     def test_a_solution_that_is_slower_than_fused_code(self, definition: Definition, solution: Solution) -> None:
         slow = value_returning(solution, "import time\ndef run(x):\n    time.sleep(0.002)\n    return 2 * x\n")
         found = measure(self.job(definition, slow), 300)[KEY]
         assert isinstance(found, CompiledTimes), found
         assert not found.is_inlined
-        assert not found.is_worth_it
+        assert not found.is_worth_it(COST, is_captured=False)
         assert found.pairs_us["calls"][0] > 2000
 
     def test_a_solution_that_is_faster(self, definition: Definition, solution: Solution) -> None:
         slow = attrs.evolve(definition, reference=SLOW_REFERENCE)
         found = measure(self.job(slow, solution), 300)[KEY]
         assert isinstance(found, CompiledTimes), found
-        assert found.is_worth_it
+        assert found.is_worth_it(COST, is_captured=False)
 
     def test_problems_are_stated(self, definition: Definition, solution: Solution) -> None:
         raising = value_returning(solution, "def run(x):\n    raise ValueError('no')\n")
@@ -215,6 +242,9 @@ class TestWarm:
             return {key: SLOWER if key == KEY else "it broke" for key in job.keys}
 
         monkeypatch.setattr(warm_command, "measure", fake)
+        monkeypatch.setattr(
+            warm_command, "measure_opaque_cost", lambda hardware, *_: save_opaque_cost(hardware, 4.0, None)
+        )
         monkeypatch.setattr(warm_command, "local_hardware", lambda: ("cpu",))
         monkeypatch.setattr(warm_command, "list_cuda_devices", list)
         return jobs
@@ -226,13 +256,18 @@ class TestWarm:
         for _ in range(2):
             assert main(command) == 0
             output = capfd.readouterr()
-            assert output.out.splitlines()[-1] == (
-                "in compiled graphs: 1 key measured, 1 left to the compiler, 1 not measured"
-            )
+            assert output.out.splitlines()[-2:] == [
+                f"on cpu: an opaque operator adds 4 us (measured on {host_model()})",
+                "in compiled graphs: 1 key measured, 1 left to the compiler, 1 not measured",
+            ]
             assert "compiled: scale, M=3: it broke" in output.err
         assert jobs == [[KEY, ApplyKey({"M": 3})], [ApplyKey({"M": 3})]]
         assert main([*command, "--json"]) == 0
-        first, second = json.loads(capfd.readouterr().out)["compiled"]
+        written = json.loads(capfd.readouterr().out)
+        assert written["opaque_operators"] == [
+            {"hardware": "cpu", "calls_us": 4.0, "replays_us": None, "problem": None}
+        ]
+        first, second = written["compiled"]
         assert first == {
             "definition": "scale", "solution": "fast", "axes": {"M": 2}, "is_worth_it": False,
             "pairs_us": {"calls": [12.0, 9.0]}, "problem": None,
@@ -245,6 +280,7 @@ class TestWarm:
         assert main(["explain", str(dataset), "--definition", "scale", "--hardware", "cpu"]) == 0
         assert capfd.readouterr().out.endswith(
             "  in compiled graphs, as measured\n"
+            f"    an opaque operator adds 4 us (measured on {host_model()})\n"
             "    M=2: the function is compiled: fast as an opaque operator was measured against compiled code: "
             "12.0 against 9.0 us (calls)\n"
         )
@@ -260,7 +296,9 @@ class TestWarm:
         self, dataset: Path, jobs: list[Sequence[ApplyKey]], capfd: pytest.CaptureFixture[str]
     ) -> None:
         assert main(["warm", str(dataset), "--compiled-seconds", "1e-9"]) == 0
-        assert "0 keys measured, 0 left to the compiler, 2 not measured" in capfd.readouterr().out
+        output = capfd.readouterr().out
+        assert "0 keys measured, 0 left to the compiler, 2 not measured" in output
+        assert "on cpu: not measured: the time for measurements was over; an opaque operator adds 10 us" in output
         assert not jobs
 
     @pytest.mark.parametrize("seconds", ["-1", "nan", "inf", "soon"])
@@ -282,4 +320,4 @@ class TestOnGPU:
         job = CompiledJob(definition, attrs.evolve(solution, spec=spec), [KEY], hardware, "cuda:0")
         found = measure(job, 300)[KEY]
         assert isinstance(found, CompiledTimes), found
-        assert found.pairs_us.keys() == {"calls", "replays"}
+        assert found.pairs_us.keys() == {"calls", "host", "replays"}

@@ -135,8 +135,8 @@ class _HardwareReport:
         if not keys and sizes and sizes.keys() == set(definition.var_axes):
             keys = [ApplyKey(sizes)]
         answers = [Answer.of(rankings, key, config) for key in keys]
-        compiled = tuple(explanation_lines(table, definition, hardware, keys))
-        return cls(hardware, rankings, answers, compiled, tuple(table.rankings(definition.name)), sizes)
+        compiled = explanation_lines(table, definition, hardware, keys, is_captured=config.captures_compiled)
+        return cls(hardware, rankings, answers, tuple(compiled), tuple(table.rankings(definition.name)), sizes)
 
     def lines(self, config: ApplyConfig) -> Iterator[str]:
         if self.rankings is None:

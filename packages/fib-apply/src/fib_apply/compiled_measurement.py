@@ -36,7 +36,7 @@ from fib_schema import (
     parse_json,
 )
 
-from .compiled_times import CALLS, REPLAYS, CompiledTimes
+from .compiled_times import CALLS, HOST, REPLAYS, CompiledTimes
 from .config import ApplyConfig
 from .configuration import CONFIG_VARIABLE
 from .environment import ENABLE_PREFIX
@@ -46,8 +46,12 @@ _ROUNDS, _LEAST_ROUNDS = 31, 7
 _SAMPLE_SECONDS, _MOST_SECONDS = 0.002, 5.0
 """Of one sample, and of all samples of a way of measuring; slow calls get fewer rounds."""
 _MOST_CALLS, _IN_GRAPH = 1000, 10
+_MOST_QUEUED = 20
+"""Calls per sample of host time: a device queues about a thousand launches, then the host waits."""
 _READY_SECONDS = 120.0
 _SCALAR = 0.5
+_FUSIBLE = frozenset({"float64", "float32", "float16", "bfloat16"})
+"""Types to which the operation before the call can be applied."""
 _MAX_QUOTED = 300
 _PR_SET_PDEATHSIG = 1
 
@@ -61,12 +65,15 @@ class CompiledJob:
     keys: Sequence[ApplyKey]
     hardware: str
     device: str
+    values: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
+    """By encoded key, the values of the inputs that are not made up: numbers and nested lists."""
 
     def to_json(self) -> bytes:
         """The job as the child reads it."""
         records = {"definition": format_json(self.definition), "solution": format_json(self.solution)}
         keys = [key.encode for key in self.keys]
-        plain = {**records, "keys": keys, "hardware": self.hardware, "device": self.device}
+        where = {"hardware": self.hardware, "device": self.device}
+        plain = {**records, "keys": keys, **where, "values": {key: dict(one) for key, one in self.values.items()}}
         return json.dumps(plain).encode()
 
     @classmethod
@@ -76,7 +83,7 @@ class CompiledJob:
         definition = parse_json(plain["definition"], Definition)
         solution = parse_json(plain["solution"], Solution)
         keys = tuple(map(ApplyKey.from_encoded, plain["keys"]))
-        return cls(definition, solution, keys, plain["hardware"], plain["device"])
+        return cls(definition, solution, keys, plain["hardware"], plain["device"], plain["values"])
 
 
 def measure(job: CompiledJob, timeout_seconds: float) -> dict[ApplyKey, CompiledTimes | str]:
@@ -168,7 +175,7 @@ def measure_in_process(job: CompiledJob, key: ApplyKey) -> CompiledTimes:
 
     torch.compiler.reset()
     definition = job.definition
-    inputs = _make_inputs(definition, key, job.device)
+    inputs = _make_inputs(definition, key, job.device, job.values.get(key.encode, {}))
     reference = compile_function(definition.reference, "run", {})
     config = ApplyConfig(require_speedup=False)  # measured whatever its traces say
     with torch.no_grad(), enable_apply(_data_set(job, key), config, stats=True) as runtime:
@@ -186,21 +193,25 @@ def measure_in_process(job: CompiledJob, key: ApplyKey) -> CompiledTimes:
             raise RuntimeError(f"no graph holds it: {'; '.join(policy.lines()) if policy else 'nothing is routed'}")
         pairs = {CALLS: _interleaved(graphs, job.device)}
         if job.device != "cpu":
+            pairs[HOST] = _interleaved(graphs, job.device, is_host_time=True)
             replays = {name: _captured(graph) for name, graph in graphs.items()}
             routed_us, compiled_us = _interleaved(replays, job.device)
             pairs[REPLAYS] = (routed_us / _IN_GRAPH, compiled_us / _IN_GRAPH)
         return CompiledTimes(job.solution.name, policy.is_any_inlined, pairs)
 
 
-def _make_inputs(definition: Definition, key: ApplyKey, device: str) -> list[Any]:
-    """Random floats; optional inputs that hold no floats are left out."""
+def _make_inputs(definition: Definition, key: ApplyKey, device: str, values: Mapping[str, Any]) -> list[Any]:
+    """The given values, and random floats for all other inputs; of these, optional ones are left out."""
     import torch
     from fib_compile.device import torch_dtype
 
     inputs: list[Any] = []
     shapes = definition.get_input_shapes(dict(key.axes))
-    for spec, shape in zip(definition.inputs.values(), shapes, strict=True):
-        if spec.optional:
+    for (name, spec), shape in zip(definition.inputs.items(), shapes, strict=True):
+        if name in values:
+            given = values[name]
+            inputs.append(given if shape is None else torch.tensor(given, dtype=torch_dtype(spec.dtype), device=device))
+        elif spec.optional:
             inputs.append(None)
         elif shape is None:
             inputs.append(_SCALAR)
@@ -212,10 +223,11 @@ def _make_inputs(definition: Definition, key: ApplyKey, device: str) -> list[Any
 def _data_set(job: CompiledJob, key: ApplyKey) -> TraceSet:
     """A data set in which the solution is the fastest for a key."""
     definition, solution = job.definition, job.solution
+    values = job.values.get(key.encode, {})
     given = {
-        name: ScalarInput(_SCALAR) if spec.is_scalar else RandomInput()
+        name: ScalarInput(values.get(name, _SCALAR)) if spec.is_scalar else RandomInput()
         for name, spec in definition.inputs.items()
-        if not spec.optional
+        if name in values or not spec.optional
     }
     performance = Performance(1.0, 2.0, 2.0, {"timing": {"graph_safe": True}})
     evaluation = Evaluation(
@@ -251,7 +263,14 @@ def _hits(runtime: Any, definition: str) -> int:
 def _around_source(definition: Definition) -> str:
     """A function with operations before and after the call that a compiler can fuse."""
     names = ", ".join(definition.inputs)
-    first = next((name for name, spec in definition.inputs.items() if not spec.is_scalar and not spec.optional), None)
+    first = next(
+        (
+            n
+            for n, spec in definition.inputs.items()
+            if spec.dtype in _FUSIBLE and not spec.is_scalar and not spec.optional
+        ),
+        None,
+    )
     before = [] if first is None else [f"    {first} = {first} + 1"]
     count = len(definition.outputs)
     results = "result * 2" if count == 1 else ", ".join(f"result[{index}] * 2" for index in range(count))
@@ -272,22 +291,30 @@ def _captured(function: Callable[[], Any]) -> Callable[[], Any]:
     return graph.replay  # a method, so that the graph lives on
 
 
-def _interleaved(functions: Mapping[str, Callable[[], Any]], device: str) -> tuple[float, float]:
-    """Medians of ``routed`` and ``compiled`` in microseconds; samples are taken in alternating order."""
-    import torch
+def _interleaved(
+    functions: Mapping[str, Callable[[], Any]], device: str, *, is_host_time: bool = False
+) -> tuple[float, float]:
+    """Medians of ``routed`` and ``compiled`` in microseconds; samples are taken in alternating order.
+
+    Args:
+        functions: What is timed, by these names.
+        device: On which it runs.
+        is_host_time: Whether a sample ends when the last call has returned, before the device is done.
+    """
 
     def sample(function: Callable[[], Any], calls: int) -> float:
         began = time.perf_counter()
         for _ in range(calls):
             function()
-        if device != "cpu":
-            torch.cuda.synchronize()
-        return (time.perf_counter() - began) / calls
+        made = time.perf_counter()
+        _wait_for(device)
+        return ((made if is_host_time else time.perf_counter()) - began) / calls
 
     for function in functions.values():
         sample(function, 1)  # compiles it
     one = max(sample(function, 3) for function in functions.values())
-    calls = min(_MOST_CALLS, max(1, int(_SAMPLE_SECONDS / max(one, 1e-9))))
+    most = _MOST_QUEUED if is_host_time else _MOST_CALLS
+    calls = min(most, max(1, int(_SAMPLE_SECONDS / max(one, 1e-9))))
     rounds = max(_LEAST_ROUNDS, min(_ROUNDS, int(_MOST_SECONDS / (2 * calls * one))))
     samples: dict[str, list[float]] = {name: [] for name in functions}
     for index in range(rounds + 2):
@@ -296,6 +323,13 @@ def _interleaved(functions: Mapping[str, Callable[[], Any]], device: str) -> tup
             if index >= 2:  # the first ones warm up
                 samples[name].append(seconds)
     return statistics.median(samples["routed"]) * 1e6, statistics.median(samples["compiled"]) * 1e6
+
+
+def _wait_for(device: str) -> None:
+    if device != "cpu":
+        import torch
+
+        torch.cuda.synchronize()
 
 
 if __name__ == "__main__":

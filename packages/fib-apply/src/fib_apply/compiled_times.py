@@ -2,10 +2,10 @@
 
 A compiler can fuse a definition's reference with the operations around it, but not a solution. So both are timed in
 the same small graph: an addition, the call, a multiplication. A child process measures, because solutions may crash or
-hang; results are kept below ``FIB_CACHE_PATH``, by the definition, the solution, the key, the hardware and the
-versions of the libraries, so that no other measurement is ever found. `InliningPolicy` reads them while it chooses what
-a graph holds; where there are none, the times of traces decide. Each rank of a server must find the same files: run
-``warm`` before the engine starts.
+hang; results are kept below ``FIB_CACHE_PATH``, by the definition, the solution, the key, the hardware, the model of
+the host's CPU and the versions of the libraries, so that no other measurement is ever found. `InliningPolicy` reads
+them while it chooses what a graph holds; where there are none, the times of traces decide. Each rank of a server must
+find the same files: run ``warm`` before the engine starts.
 """
 
 from __future__ import annotations
@@ -25,19 +25,20 @@ from fib_schema.framing import framed
 from .cache_files import publish, read_published
 from .key import ApplyKey
 from .log import logger
+from .opaque_cost import OpaqueCost, host_model, load_opaque_cost
 from .selection.table import ApplyTable
 
-CALLS, REPLAYS = "calls", "replays"
-"""Ways of measuring: consecutive calls of a compiled function, and replays of a CUDA graph of such calls."""
-_FORMAT = 1
-_FLOATS = frozenset({"float64", "float32", "float16", "bfloat16"})
+CALLS, HOST, REPLAYS = "calls", "host", "replays"
+"""Ways of measuring: consecutive calls of a compiled function with the wait for their results, the same without the
+wait, and replays of a CUDA graph of such calls."""
+_FORMAT = 2
 
 
 def _are_times(instance: object, attribute: attrs.Attribute[Any], value: Mapping[str, tuple[float, float]]) -> None:
     del instance
     if (
         not value
-        or not value.keys() <= {CALLS, REPLAYS}
+        or not value.keys() <= {CALLS, HOST, REPLAYS}
         or not all(0 < us < 1e12 for pair in value.values() for us in pair)
     ):
         raise ValueError(f"{attribute.name}: got {value!r:.200}, expected positive times")
@@ -57,10 +58,25 @@ class CompiledTimes:
     pairs_us: Mapping[str, tuple[float, float]] = attrs.field(validator=_are_times)
     """By way of measuring: medians with the solution and without, in microseconds."""
 
-    @property
-    def is_worth_it(self) -> bool:
-        """Whether the graph was faster with the solution, in all ways that were measured."""
-        return all(routed < compiled for routed, compiled in self.pairs_us.values())
+    def is_worth_it(self, cost: OpaqueCost, *, is_captured: bool) -> bool:
+        """Whether graphs are faster with the solution.
+
+        Both consecutive calls and replays must be faster. An opaque operator must also save enough device time for the
+        host time that it adds, because a larger graph may wait for the host where this one does not.
+
+        Args:
+            cost: Of an opaque operator on this machine.
+            is_captured: Whether graphs are captured: then only replays count.
+        """
+        pairs = self.pairs_us
+        if is_captured and REPLAYS in pairs:
+            return pairs[REPLAYS][0] < pairs[REPLAYS][1]
+        if not all(routed < compiled for way, (routed, compiled) in pairs.items() if way != HOST):
+            return False
+        if self.is_inlined or not pairs.keys() >= {HOST, REPLAYS}:
+            return True
+        added_us, saved_us = pairs[HOST][0] - pairs[HOST][1], pairs[REPLAYS][1] - pairs[REPLAYS][0]
+        return added_us <= 0 or saved_us > cost.least_saving_us(is_captured=False, added_us=added_us)
 
     def __str__(self) -> str:
         shown = ", ".join(f"{r:.1f} against {c:.1f} us ({way})" for way, (r, c) in sorted(self.pairs_us.items()))
@@ -106,26 +122,18 @@ class CompiledTimesCache:
             logger.warning("times of %s in compiled graphs cannot be kept: %s", solution.name, problem)
 
     def _name(self, definition: Definition, solution: Solution, key: ApplyKey, hardware: str) -> str:
-        subject = (format_json(definition), solution.hash(), key.encode, hardware)
+        subject = (format_json(definition), solution.hash(), key.encode, hardware, host_model())
         parts = framed((*subject, self.versions, str(_FORMAT)))
         return f"compiled/{blake2b(parts, digest_size=20).hexdigest()}.json"
 
 
-def unmeasurable_reason(definition: Definition, key: ApplyKey) -> str | None:
-    """Reason why calls of a key cannot be made up: kernels read what integers say. None if they can."""
-    specs = {**definition.inputs, **definition.outputs}
-    for name, spec in specs.items():
-        if spec.dtype not in _FLOATS and not spec.optional:
-            return f"{name} is {spec.dtype}, and only values of floats are made up"
-    if key.feats or dict(key.axes).keys() != set(definition.var_axes):
-        return "its key has more or fewer parts than the variable axes"
-    return None
-
-
 def explanation_lines(
-    table: ApplyTable, definition: Definition, hardware: str, keys: Iterable[ApplyKey]
+    table: ApplyTable, definition: Definition, hardware: str, keys: Iterable[ApplyKey], *, is_captured: bool
 ) -> Iterator[str]:
-    """For each key that was measured, the times and the decision."""
+    """The cost of an opaque operator if it was measured; for each key that was measured, the times and the decision."""
+    cost = load_opaque_cost(hardware)
+    if cost.is_measured:
+        yield f"{cost}"
     rankings = table.for_hardware(hardware).rankings(definition.name)
     cache = CompiledTimesCache.in_folder()
     for key in keys:
@@ -138,5 +146,7 @@ def explanation_lines(
             continue  # changed or removed, so it is not called
         times = cache.load(definition, solution, key, hardware)
         if times is not None:
-            decision = "the graph holds it" if times.is_worth_it else "the function is compiled"
+            decision = (
+                "the graph holds it" if times.is_worth_it(cost, is_captured=is_captured) else "the function is compiled"
+            )
             yield f"{key}: {decision}: {times}"

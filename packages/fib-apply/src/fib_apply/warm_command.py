@@ -12,22 +12,26 @@ from typing import Any
 
 import attrs
 from fib_compile.device import hardware_from_device, list_cuda_devices
-from fib_schema import Definition, FibError, Solution, UnknownName
+from fib_schema import Definition, FibError, Solution, TraceSet, UnknownName
 from fib_schema.display import counted
 
 from .build_service.service import BuildService
 from .commands import open_table, print_json, print_table_problems, problems_of_failure
 from .compiled_measurement import CompiledJob, measure
-from .compiled_times import CompiledTimes, CompiledTimesCache, unmeasurable_reason
-from .config import ApplyConfig
+from .compiled_times import CompiledTimes, CompiledTimesCache
+from .config import ApplyConfig, to_registry
 from .hardware import local_hardware
 from .key import ApplyKey
+from .opaque_cost import OpaqueCost, load_opaque_cost
+from .opaque_measurement import measure_opaque_cost
+from .recorded_values import NoValues, recorded_values
 from .routing.native.module import prepare_native, request_native, wait_for_native
 from .selection.table import ApplyTable
 
 _NATIVE_SECONDS = 600.0
 _COMPILED_SECONDS = 300.0
 """For all measurements in compiled graphs, each of which takes 10 to 30 s."""
+_TIME_IS_OVER = "the time for measurements was over"
 
 
 def warm(options: argparse.Namespace) -> int:
@@ -40,16 +44,17 @@ def warm(options: argparse.Namespace) -> int:
         _build(table, selected, options.jobs)
         wait_for_native(_NATIVE_SECONDS)
         native_problem = prepare_native()
-        compiled = _measure_compiled(table, selected, config, options.compiled_seconds)
+        compiled = _measure_compiled(table, selected, config, options)
     print_table_problems(table)
     if options.json:
         native = {"native_guards": {"ready": native_problem is None, "problem": native_problem}}
-        measured = {"compiled": [one.to_plain() for one in compiled]}
+        measured = compiled.to_plain(config)
         print_json({**_summary(selected, hardware), **native, **measured, "problems": list(table.problems)})
     else:
         print(*_summary_lines(selected, hardware), sep="\n")
         print(f"native guards: {'ready' if native_problem is None else f'not used: {native_problem}'}")
-        print(*_compiled_lines(compiled), sep="\n", end="\n" if compiled else "")
+        for line in compiled.lines(config):
+            print(line)
     return 1 if _left_out(selected) else 0
 
 
@@ -136,46 +141,118 @@ class _MeasuredKey:
 
     definition: str
     solution: str
+    hardware: str
     key: ApplyKey
     outcome: CompiledTimes | str
 
-    def to_plain(self) -> dict[str, Any]:
-        times = self.outcome if isinstance(self.outcome, CompiledTimes) else None
-        where = {"definition": self.definition, "solution": self.solution, "axes": dict(self.key.axes)}
+    def is_worth_it(self, config: ApplyConfig, costs: Mapping[str, OpaqueCost | str]) -> bool | None:
+        """Whether graphs hold the solution; None if it was not measured."""
+        if isinstance(self.outcome, str):
+            return None
+        cost = costs.get(self.hardware)
+        cost = cost if isinstance(cost, OpaqueCost) else OpaqueCost.assumed(self.hardware)
+        return self.outcome.is_worth_it(cost, is_captured=config.captures_compiled)
+
+
+@attrs.frozen
+class _CompiledReport:
+    """Measurements in compiled graphs."""
+
+    costs: Mapping[str, OpaqueCost | str] = attrs.field(factory=dict)
+    """By hardware, the cost of an opaque operator, or the reason why it was not measured."""
+    keys: Sequence[_MeasuredKey] = ()
+
+    def to_plain(self, config: ApplyConfig) -> dict[str, Any]:
+        """The measurements as plain objects, for JSON."""
+        costs = [
+            {"hardware": hardware, "calls_us": None, "replays_us": None, "problem": cost}
+            if isinstance(cost, str)
+            else {"hardware": hardware, "calls_us": cost.calls_us, "replays_us": cost.replays_us, "problem": None}
+            for hardware, cost in self.costs.items()
+        ]
+        return {"opaque_operators": costs, "compiled": [self._plain_key(one, config) for one in self.keys]}
+
+    def _plain_key(self, one: _MeasuredKey, config: ApplyConfig) -> dict[str, Any]:
+        where = {"definition": one.definition, "solution": one.solution, "axes": dict(one.key.axes)}
+        times = one.outcome if isinstance(one.outcome, CompiledTimes) else None
         pairs = None if times is None else {way: list(pair) for way, pair in times.pairs_us.items()}
-        is_worth_it, problem = (None, self.outcome) if times is None else (times.is_worth_it, None)
-        return {**where, "is_worth_it": is_worth_it, "pairs_us": pairs, "problem": problem}
+        problem = one.outcome if times is None else None
+        return {**where, "is_worth_it": one.is_worth_it(config, self.costs), "pairs_us": pairs, "problem": problem}
+
+    def lines(self, config: ApplyConfig) -> Iterator[str]:
+        """The costs and counts."""
+        for hardware, cost in self.costs.items():
+            yield f"on {hardware}: {f'not measured: {cost}; ' if isinstance(cost, str) else ''}{_cost(hardware, cost)}"
+        if self.keys:
+            decisions = [one.is_worth_it(config, self.costs) for one in self.keys]
+            counts = f"{counted(len(decisions) - decisions.count(None), 'key')} measured"
+            left = f"{decisions.count(False)} left to the compiler"
+            yield f"in compiled graphs: {counts}, {left}, {decisions.count(None)} not measured"
+
+
+def _cost(hardware: str, cost: OpaqueCost | str) -> OpaqueCost:
+    """The cost that counts: the measured or the assumed one."""
+    return OpaqueCost.assumed(hardware) if isinstance(cost, str) else cost
 
 
 def _measure_compiled(
-    table: ApplyTable, selected: Sequence[_Warmed], config: ApplyConfig, seconds: float | None
-) -> list[_MeasuredKey]:
+    table: ApplyTable, selected: Sequence[_Warmed], config: ApplyConfig, options: argparse.Namespace
+) -> _CompiledReport:
     """Measure what is not known yet of the usable solutions, until the time is up; see `CompiledTimes`."""
     devices = {hardware_from_device(device): device for device in reversed((*list_cuda_devices(), "cpu"))}
+    seconds: float | None = options.compiled_seconds
     if seconds is None:
         seconds = _COMPILED_SECONDS if len(devices) > 1 else 0.0
     if not seconds or not config.inline_compiled:
-        return []
-    deadline, cache = time.monotonic() + seconds, CompiledTimesCache.in_folder()
+        return _CompiledReport()
+    deadline = time.monotonic() + seconds
     usable = {(one.definition, one.solution) for one in selected if one.problem is None}
-    found = []
-    for job in _compiled_jobs(table, usable, devices):
-        known = {k: cache.load(job.definition, job.solution, k, job.hardware) for k in job.keys}
-        outcomes: dict[ApplyKey, CompiledTimes | str | None] = {**known}
-        for key in [key for key, times in known.items() if times is None]:
-            outcomes[key] = unmeasurable_reason(job.definition, key)
-        unknown = [key for key, outcome in outcomes.items() if outcome is None]
-        if unknown:
-            remaining = deadline - time.monotonic()
-            made = measure(attrs.evolve(job, keys=unknown), remaining) if remaining > 0 else {}
-            outcomes |= {key: made.get(key, "the time for measurements was over") for key in unknown}
-        for key, outcome in outcomes.items():
-            assert outcome is not None  # all unknown keys have one by now
-            if key in unknown and isinstance(outcome, CompiledTimes):
+    jobs = list(_compiled_jobs(table, usable, devices))
+    costs = {
+        hardware: _measured_cost(hardware, devices[hardware], deadline) for hardware in {j.hardware: 0 for j in jobs}
+    }
+    # Unsigned values must not reach signed kernels.
+    trace_set = None if to_registry(config).required_signers() is not None else TraceSet.from_path(options.dataset)
+    return _CompiledReport(costs, [key for job in jobs for key in _measured_keys(job, trace_set, deadline)])
+
+
+def _measured_cost(hardware: str, device: str, deadline: float) -> OpaqueCost | str:
+    """The cost of an opaque operator, measured unless it is known."""
+    cost: OpaqueCost | str = load_opaque_cost(hardware)
+    if isinstance(cost, OpaqueCost) and not cost.is_measured:
+        remaining = deadline - time.monotonic()
+        cost = measure_opaque_cost(hardware, device, remaining) if remaining > 0 else _TIME_IS_OVER
+    print(f"compiled: {hardware}: {cost}", file=sys.stderr, flush=True)
+    return cost
+
+
+def _measured_keys(job: CompiledJob, trace_set: TraceSet | None, deadline: float) -> Iterator[_MeasuredKey]:
+    """The times of all keys of a job; those that are not known are measured and kept."""
+    cache = CompiledTimesCache.in_folder()
+    outcomes: dict[ApplyKey, CompiledTimes | str] = {}
+    values: dict[str, Mapping[str, Any]] = {}
+    unknown = []
+    for key in job.keys:
+        times = cache.load(job.definition, job.solution, key, job.hardware)
+        if times is not None:
+            outcomes[key] = times
+            continue
+        try:
+            values[key.encode] = recorded_values(trace_set, job.definition, key)
+            unknown.append(key)
+        except NoValues as error:
+            outcomes[key] = str(error)
+    remaining = deadline - time.monotonic()
+    if unknown and remaining > 0:
+        made = measure(attrs.evolve(job, keys=unknown, values=values), remaining)
+        for key, outcome in made.items():
+            if isinstance(outcome, CompiledTimes):
                 cache.save(job.definition, job.solution, key, job.hardware, outcome)
-            print(f"compiled: {job.definition.name}, {key}: {outcome}", file=sys.stderr, flush=True)
-            found.append(_MeasuredKey(job.definition.name, job.solution.name, key, outcome))
-    return found
+        outcomes |= made
+    for key in job.keys:
+        outcome = outcomes.get(key, _TIME_IS_OVER)
+        print(f"compiled: {job.definition.name}, {key}: {outcome}", file=sys.stderr, flush=True)
+        yield _MeasuredKey(job.definition.name, job.solution.name, job.hardware, key, outcome)
 
 
 def _compiled_jobs(
@@ -194,14 +271,6 @@ def _compiled_jobs(
                 if (name, solution) in usable:
                     pair = table.definition(name), table.solution(solution)
                     yield CompiledJob(*pair, its_keys, hardware, devices[hardware])
-
-
-def _compiled_lines(compiled: Sequence[_MeasuredKey]) -> Iterator[str]:
-    if compiled:
-        times = [one.outcome for one in compiled if isinstance(one.outcome, CompiledTimes)]
-        left = sum(not one.is_worth_it for one in times)
-        counts = f"{counted(len(times), 'key')} measured, {left} left to the compiler"
-        yield f"in compiled graphs: {counts}, {len(compiled) - len(times)} not measured"
 
 
 @contextlib.contextmanager

@@ -3,7 +3,7 @@
 With `ApplyConfig.inline_compiled`, a compile shim asks an `InliningPolicy` for each call whose sizes are constants of
 the graph. If a Triton solution serves such calls, ran before and can be traced (`kernel_tracing`), the call becomes an
 operator that AOTAutograd decomposes into the solution's launches, as it does with those of `torch.library.triton_op`.
-If no solution is selected, or none is worth an opaque operator (`opaque_problem`), Dynamo traces the user's function.
+If no solution is selected, or none is worth an opaque operator (`decide_opaque`), Dynamo traces the user's function.
 No Python of ours runs in either case when the compiled graph runs. All other calls stay opaque operators, and
 `explain` states why. Where ``fib-apply warm`` has measured a solution in a compiled graph (`CompiledTimes`), that
 decides between the solution and the function.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import attrs
 import torch
@@ -25,13 +25,15 @@ from fib_compile.device import hardware_from_device, torch_dtype
 from fib_schema import SupportedLanguages, TensorSpec
 
 from ..compiled_times import CompiledTimes, CompiledTimesCache
-from ..config import ApplyConfig, OnMiss
+from ..config import OnMiss
 from ..key import ApplyKey, ApplyKeyBuilder
 from ..log import logger
 from ..metrics import CallMetrics
+from ..opaque_cost import load_opaque_cost
 from ..selection.rankings import Candidate
 from .candidates import CandidatePool, LoadedCandidate
 from .kernel_tracing import Input, KernelGraph, NotInlined, TensorMeta, trace_kernels
+from .opaque_decision import decide_opaque, not_graph_safe
 from .resolver import Resolver
 from .validation import Rejection
 
@@ -47,41 +49,8 @@ _MOST_SECONDS = 30.0
 """For one choice; the first trace imports parts of torch's compiler, in two seconds of processor time."""
 
 
-_OPAQUE_MS = {"cuda": 0.1, "cpu": 0.01}
-"""Host time of an opaque operator and of what its solution does in Python: 60 to 300 us on an H100's host, 8 us on a
-CPU. A constant, because all processes of a server must compile the same graph."""
-
-
 class LeftToCompiler(NotInlined):
     """A call for which the graph holds the user's function; the message is the reason."""
-
-
-def opaque_problem(candidate: Candidate, device: str, config: ApplyConfig) -> str | None:
-    """Reason why a graph should hold the user's function rather than an opaque operator; None if there is none.
-
-    The operator calls the function uncompiled wherever its solution may not be called, so a solution that may not be
-    captured makes a captured graph slower than plain compiled code.
-
-    Args:
-        candidate: The solution that serves the call.
-        device: Of the call.
-        config: The settings of the definition.
-    """
-    if (problem := capture_problem(candidate, device)) is not None:
-        return problem
-    kind = device.partition(":")[0]
-    if candidate.fallback_ms is None or not config.require_speedup:
-        return None
-    saved_ms, cost_ms = candidate.fallback_ms - candidate.latency_ms, _OPAQUE_MS.get(kind, 0.0)
-    if saved_ms > cost_ms:
-        return None
-    return f"{candidate.solution} saves {saved_ms * 1e3:.1f} us, an opaque operator costs about {cost_ms * 1e3:.0f} us"
-
-
-def capture_problem(candidate: Candidate, device: str) -> str | None:
-    """Reason why a graph that may be captured must not call a solution; None if it may."""
-    is_safe = candidate.may_capture or not device.startswith("cuda")
-    return None if is_safe else _not_graph_safe(candidate.solution)
 
 
 @attrs.frozen
@@ -179,11 +148,13 @@ class InliningPolicy:
             for ranking in (*found.by_key.values(), found.best if is_any_served else None)
         ]
         served = [ranking.plain for ranking in rankings if ranking is not None and ranking.plain is not None]
-        problems = [opaque_problem(candidate, f"{device}", self._pool.config) for candidate in served]
-        if None in problems or (served and self._has_to_stay_opaque() is not None):
+        cost = load_opaque_cost(hardware_from_device(f"{device}"))
+        decisions = [decide_opaque(candidate, f"{device}", self._pool.config, cost) for candidate in served]
+        is_any_worth_it = any(decision.is_worth_it for decision in decisions)
+        if is_any_worth_it or (served and self._has_to_stay_opaque() is not None):
             self.note("calls of other sizes", "a size, stride or scalar is not a constant of the graph")
             return None
-        reason = problems[0] if problems else "no solution is selected for any size"
+        reason = decisions[0].reason if decisions else "no solution is selected for any size"
         self._notes["calls of other sizes"] = f"the function is compiled: {reason}"
         return FUNCTION
 
@@ -239,30 +210,29 @@ class InliningPolicy:
             candidate = self._candidate(key, inputs)
             graph = self._graph(candidate, inputs)
         except NotInlined as error:
-            self._leave_unless_worth_it(selected, key, inputs, error)
-            raise
+            self._raise_not_inlined(selected, key, inputs, error)
         times = self._times(candidate.solution, key, inputs, is_inlined=True)
-        if times is not None and not times.is_worth_it:
-            raise LeftToCompiler(f"{times}")
+        if times is not None:
+            cost = load_opaque_cost(hardware_from_device(_device_of(inputs)))
+            if not times.is_worth_it(cost, is_captured=self._pool.config.captures_compiled):
+                raise LeftToCompiler(f"{times}")
         return candidate, graph, times
 
-    def _leave_unless_worth_it(
+    def _raise_not_inlined(
         self, selected: Candidate, key: ApplyKey, inputs: Sequence[Input], error: NotInlined
-    ) -> None:
-        """Raise `LeftToCompiler` for a call that is not inlined if the function is faster than an opaque operator.
+    ) -> NoReturn:
+        """Raise the choice for a call that is not inlined, with what was compared.
 
         Raises:
-            NotInlined: The opaque operator was measured to be faster; the message has the times.
+            LeftToCompiler: The function is faster than an opaque operator, or may be in a larger graph.
+            NotInlined: It is not.
         """
         device = _device_of(inputs)
-        problem = capture_problem(selected, device)
-        if problem is None:
-            times = self._times(selected.solution, key, inputs, is_inlined=False)
-            if times is not None and times.is_worth_it:
-                raise NotInlined(f"{error}; {times}") from error
-            problem = opaque_problem(selected, device, self._pool.config) if times is None else f"{times}"
-        if problem is not None:
-            raise LeftToCompiler(problem if problem == f"{error}" else f"{error}; {problem}") from error
+        cost = load_opaque_cost(hardware_from_device(device))
+        times = self._times(selected.solution, key, inputs, is_inlined=False)
+        decision = decide_opaque(selected, device, self._pool.config, cost, times)
+        reason = f"{error}" if decision.reason in ("", f"{error}") else f"{error}; {decision.reason}"
+        raise (NotInlined if decision.is_worth_it else LeftToCompiler)(reason) from error
 
     def _times(
         self, solution: str, key: ApplyKey, inputs: Sequence[Input], *, is_inlined: bool
@@ -301,7 +271,7 @@ class InliningPolicy:
         if ranking is None or loaded is None:
             raise NotInlined("no solution is selected" if ranking is None else pool.miss_reason(ranking))
         if not loaded.candidate.may_capture:
-            raise NotInlined(_not_graph_safe(loaded.solution))
+            raise NotInlined(not_graph_safe(loaded.solution))
         if loaded.runnable.metadata.build_type != SupportedLanguages.TRITON:
             raise NotInlined(f"{loaded.solution} is not written in Triton")
         ready_at = self._resolver.ready_at(loaded.solution, key, device)
@@ -334,10 +304,6 @@ class InliningPolicy:
         if isinstance(graph, str):
             raise NotInlined(graph)
         return graph
-
-
-def _not_graph_safe(solution: str) -> str:
-    return f"the traces of {solution} do not state graph_safe, and the graph may be captured"
 
 
 def _device_of(inputs: Sequence[Input]) -> str:
