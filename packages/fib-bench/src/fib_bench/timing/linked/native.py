@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
-import subprocess
 import sys
 from collections.abc import Sequence
 from functools import cache
@@ -18,8 +17,9 @@ from pathlib import Path
 import torch
 from fib_compile.native_module import ModuleNotBuilt, NativeModule, build_module
 from fib_schema import FibError, get_fib_cache_path
-from fib_schema.files import staged
 from fib_schema.private_files import private_folder
+
+from ...device_code import DeviceCodeError, compile_device_code, publish
 
 MAX_INPUTS, MAX_OUTPUTS, MAX_CALLS, DIGEST_BLOCKS = 24, 12, 256, 128
 ELEMENT, PAIR_SWAP, WHOLE = 0, 1, 2
@@ -248,27 +248,9 @@ def build_device(architecture: str) -> bytes:
         architecture: For example ``sm_90``.
 
     Raises:
-        NativeError: NVRTC fails.
+        DeviceCodeError: NVRTC fails.
     """
-    from cuda.bindings import nvrtc
-
-    def check(result: tuple[object, ...]) -> object:
-        status, *values = result
-        if int(status) != 0:  # type: ignore[call-overload]
-            raise NativeError(f"NVRTC failed with status {status}")
-        return values[0] if values else None
-
-    source, header = _source("kernels.cu").encode(), _source("passes.h").encode()
-    program = check(nvrtc.nvrtcCreateProgram(source, b"kernels.cu", 1, [header], [b"passes.h"]))
-    options = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]
-    (status,) = nvrtc.nvrtcCompileProgram(program, len(options), options)
-    if int(status) != 0:
-        log = b" " * int(check(nvrtc.nvrtcGetProgramLogSize(program)))  # type: ignore[call-overload]
-        check(nvrtc.nvrtcGetProgramLog(program, log))
-        raise NativeError(f"the device code of the timing module does not compile:\n{log.decode(errors='replace')}")
-    image: bytes = b" " * int(check(nvrtc.nvrtcGetCUBINSize(program)))  # type: ignore[call-overload]
-    check(nvrtc.nvrtcGetCUBIN(program, image))
-    return image
+    return compile_device_code({name: _source(name) for name in ("kernels.cu", "passes.h")}, architecture)
 
 
 def image_for(cache_folder: Path, architecture: str) -> bytes:
@@ -280,12 +262,10 @@ def image_for(cache_folder: Path, architecture: str) -> bytes:
     text = "\0".join((_source("kernels.cu"), _source("passes.h"), architecture))
     path = cache_folder / f"kernels-{hashlib.sha256(text.encode()).hexdigest()[:32]}.cubin"
     if not path.exists():
-        with staged(path) as image:
-            # in a process of its own: one that has used NVRTC cannot be forked for workers any more
-            command = [sys.executable, "-P", "-m", __name__, architecture, str(image)]
-            run = subprocess.run(command, capture_output=True, text=True, check=False)
-            if run.returncode:
-                raise NativeError(f"the device code of the timing module cannot be built:\n{run.stderr[-4000:]}")
+        try:
+            publish(path, __name__, architecture)
+        except DeviceCodeError as error:
+            raise NativeError(f"the device code of the timing module cannot be built:\n{error}") from error
     return path.read_bytes()
 
 
