@@ -82,6 +82,6 @@ def test_schemas_and_guides_are_printed(capsys: pytest.CaptureFixture[str]) -> N
 def test_a_server_for_other_machines_is_refused(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     pytest.importorskip("mcp")
     assert main(["mcp", str(root), "--device", "cpu", "--http", "--host", "0.0.0.0"]) == 2
-    assert "no loopback address" in capsys.readouterr().err
+    assert "not a loopback address" in capsys.readouterr().err
     assert main(["mcp", str(root / "nowhere"), "--device", "cpu"]) == 2
     assert "nowhere" in capsys.readouterr().err

@@ -62,7 +62,7 @@ def test_a_record_cannot_name_files_outside_of_its_folder(tmp_path: Path, path: 
 @pytest.mark.parametrize("text", ["", "[]", "{}", '{"sources": [{}]}', '{"sources": 3}'])
 def test_a_record_that_is_none_is_an_error(tmp_path: Path, text: str) -> None:
     (tmp_path / RECORD).write_text(text)
-    with pytest.raises(InvalidArguments, match="is no record of a solution"):
+    with pytest.raises(InvalidArguments, match="is not a record of a solution"):
         pack_folder(tmp_path)
 
 

@@ -133,7 +133,7 @@ class TestAdd:
             ({"--definition": "duoble"}, "no definition is named 'duoble'; did you mean 'double'?"),
             ({"file": "kernle.py"}, "kernle.py: there is no such file"),
             ({"file": "kernels"}, "kernels: does not exist; write a file that ends in .py, .cu or .cpp, or a folder"),
-            ({"file": "notes.txt"}, "is no kernel file; write a file that ends in .py, .cu or .cpp"),
+            ({"file": "notes.txt"}, "is not a kernel file; write a file that ends in .py, .cu or .cpp"),
             ({"file": "broken.py"}, "broken.py:1: does not parse: '(' was never closed 1 | def run(x:"),
             ({"file": "two.py"}, "2 functions may be the entry point: two.py::f (line 1), two.py::g (line 2)"),
             ({"--entry": "go"}, "--entry go: there is no such function; the functions are: run"),

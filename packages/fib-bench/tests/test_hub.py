@@ -292,7 +292,7 @@ def test_a_misspelt_short_name_is_not_asked_for(hub: Hub, tmp_path: Path) -> Non
     [
         ("somebody/nothing", None, "the hub has no such data set, or it needs a token"),
         ("flashinfer-trace", "v9", "has no such revision"),
-        ("a b", None, "is no name of a repository"),
+        ("a b", None, "is not a name of a repository"),
     ],
 )
 def test_a_wrong_name_is_explained(hub: Hub, tmp_path: Path, name: str, revision: str | None, said: str) -> None:

@@ -127,8 +127,8 @@ def test_choices_go_before_rules(write: Write, definition: Definition) -> None:
         ("k.py", "(" * 100_000, "does not parse"),
         ("k.cpp", "int main() {}", "exports no function; end the file with TVM_FFI_DLL_EXPORT_TYPED_FUNC"),
         ("k.cpp", f"{CPP}{CPP.replace('(run', '(a')}".replace("(run", "(b"), "2 functions may be the entry point"),
-        ("k.txt", "text", "is no kernel file; write a file that ends in .py, .cu or .cpp"),
-        ("k.h", "text", "is no kernel file"),
+        ("k.txt", "text", "is not a kernel file; write a file that ends in .py, .cu or .cpp"),
+        ("k.h", "text", "is not a kernel file"),
     ],
 )
 def test_a_file_that_leaves_a_question_has_an_answer(
@@ -150,8 +150,8 @@ def test_hostile_files_have_clear_messages(tmp_path: Path, definition: Definitio
     for path, said in {
         pipe: "it is a named pipe, not a regular file",
         huge: "it has 8589934592 bytes, and at most 4194304 are read",
-        binary: "is no text: byte 4 is not UTF-8",
-        zeros: "is no text: it contains zero bytes",
+        binary: "is not text: byte 4 is not UTF-8",
+        zeros: "is not text: it contains zero bytes",
         tmp_path / "empty": "the folder has no file that ends in .py, .cu or .cpp",
         tmp_path / "missing.py": "there is no such file",
     }.items():

@@ -214,7 +214,7 @@ class TestKernelBench:
 
     def test_a_file_that_is_not_python_is_explained(self, tmp_path: Path) -> None:
         (tmp_path / "notes.txt").write_text("hello\n")
-        with pytest.raises(ProblemError, match=r"is no problem of KernelBench: a \.py file with a class Model"):
+        with pytest.raises(ProblemError, match=r"is not a problem of KernelBench: a \.py file with a class Model"):
             read_kernelbench(tmp_path / "notes.txt")
 
     def test_the_same_problem_again_adds_nothing_and_another_of_its_name_is_refused(self, tmp_path: Path) -> None:
@@ -414,7 +414,7 @@ class TestGpuMode:
                 "import torch\ndef generate_input(rows, width, seed): return torch.ones(3)\n"
                 "def ref_kernel(data): return torch.ones(COUNT.pop())\nCOUNT = [4, 4, 3, 3, 2, 2]\n",
                 TASK,
-                "dimension 0 of output 'output' varies and is no dimension of an input",
+                "dimension 0 of output 'output' varies and is not a dimension of an input",
             ),
             (
                 "import torch\ndef generate_input(rows, width, seed): return torch.ones(3, dtype=torch.uint8)\n"

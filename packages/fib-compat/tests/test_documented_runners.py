@@ -112,5 +112,5 @@ def test_an_adapter_has_targets_and_wraps_them(cls: type[Any]) -> None:
     wrapper = adapter.make_wrapper(spec, plan)
     assert wrapper is not plan
     assert callable(wrapper)
-    with pytest.raises(ValueError, match="no target"):
+    with pytest.raises(ValueError, match="not a target"):
         adapter.make_wrapper(PatchSpec("flashinfer.other.function"), len)

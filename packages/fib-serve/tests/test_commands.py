@@ -198,7 +198,7 @@ def test_a_database_of_another_program_is_no_backup(
     before = Path(database.name).read_bytes()
     for backup in (foreign, empty):
         assert run("restore", data_set, backup) == 2
-        assert "it is no database of fib-serve" in capsys.readouterr().err
+        assert "it is not a database of fib-serve" in capsys.readouterr().err
     assert Path(database.name).read_bytes() == before
 
 
@@ -208,7 +208,7 @@ def test_a_database_of_another_program_is_no_backup(
         ("UPDATE alembic_version SET version_num = '9999'", "it was written by another version (9999)"),
         ("DELETE FROM alembic_version", "none is stated"),
         ("DROP TABLE tokens", "it lacks the tables tokens"),
-        ("DROP TABLE submissions", "it is no database of fib-serve"),
+        ("DROP TABLE submissions", "it is not a database of fib-serve"),
     ],
 )
 def test_the_doctor_names_a_database_that_the_service_cannot_use(
@@ -228,12 +228,12 @@ def test_the_doctor_names_a_database_that_the_service_cannot_use(
 @pytest.mark.parametrize(
     ("options", "token", "message"),
     [
-        (("status", "nope"), "fib_x", "ID: 'nope' is no id of a submission"),
-        (("status", "\x1b[31m" + "a" * 32), "fib_x", "is no id of a submission"),
-        (("status", "a" * 32), "a\nb", "FIB_SERVE_TOKEN: it is no token"),
-        (("status", "a" * 32), "\u00e9", "FIB_SERVE_TOKEN: it is no token"),
-        (("status", "a" * 32, "--url", "127.0.0.1:8000"), "fib_x", "--url: '127.0.0.1:8000' is no address"),
-        (("status", "a" * 32, "--url", "ftp://x"), "fib_x", "--url: 'ftp://x' is no address"),
+        (("status", "nope"), "fib_x", "ID: 'nope' is not an id of a submission"),
+        (("status", "\x1b[31m" + "a" * 32), "fib_x", "is not an id of a submission"),
+        (("status", "a" * 32), "a\nb", "FIB_SERVE_TOKEN: it is not a token"),
+        (("status", "a" * 32), "\u00e9", "FIB_SERVE_TOKEN: it is not a token"),
+        (("status", "a" * 32, "--url", "127.0.0.1:8000"), "fib_x", "--url: '127.0.0.1:8000' is not an address"),
+        (("status", "a" * 32, "--url", "ftp://x"), "fib_x", "--url: 'ftp://x' is not an address"),
     ],
 )
 def test_a_client_names_a_setting_that_cannot_be(

@@ -66,7 +66,7 @@ def pack_folder(path: str | os.PathLike[str]) -> Solution:
         plain: Any = json.loads(data)
         sources = [{**one, "content": _read(folder, one["path"])} for one in plain["sources"]]
     except (ValueError, KeyError, TypeError) as error:
-        raise InvalidArguments("pack", (f"{folder / RECORD} is no record of a solution: {error!r}",)) from error
+        raise InvalidArguments("pack", (f"{folder / RECORD} is not a record of a solution: {error!r}",)) from error
     return parse_json(json.dumps({**plain, "sources": sources}), Solution, source=str(folder / RECORD))
 
 

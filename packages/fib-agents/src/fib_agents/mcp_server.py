@@ -145,7 +145,7 @@ def check_address(host: str, token: str | None) -> None:
         is_loopback = False
     if not is_loopback:
         problem = (
-            f"host {host!r} is no loopback address; use 127.0.0.1, and a tunnel such as ssh -L from other machines"
+            f"host {host!r} is not a loopback address; use 127.0.0.1, and a tunnel such as ssh -L from other machines"
         )
         raise NotListening(problem)
     if token is not None and len(token) < 16:

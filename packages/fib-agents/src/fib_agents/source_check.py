@@ -62,7 +62,7 @@ class SourceCheck(Result):
         if len(self.findings) > _MAX_SHOWN:
             yield f"and {len(self.findings) - _MAX_SHOWN} findings more"
         if self.is_suspicious:
-            yield "suspicious constructs are no verdict: an evaluation decides; honest code seldom needs them"
+            yield "suspicious constructs are not a verdict: an evaluation decides; honest code seldom needs them"
         elif self.is_callable and not self.problems:
             yield "no problem found"
 

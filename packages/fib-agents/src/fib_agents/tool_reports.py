@@ -51,14 +51,14 @@ class ProfilerOptions:
 
     def __attrs_post_init__(self) -> None:
         wrong = [
-            f"{name!r} is no identifier of a set or section; list_profiler_options has them"
+            f"{name!r} is not an identifier of a set or section; list_profiler_options has them"
             for name in (self.section_set, *(self.sections or ()))
             if not name.isidentifier()
         ]
         if self.page not in PAGES:
             wrong.append(f"page {self.page!r} is none of {', '.join(PAGES)}")
         if self.kernel is not None and (not self.kernel or self.kernel.startswith("-")):
-            wrong.append(f"kernel {self.kernel!r} is no name of a kernel")
+            wrong.append(f"kernel {self.kernel!r} is not a name of a kernel")
         if wrong:
             raise InvalidArguments("profile", tuple(wrong))
 

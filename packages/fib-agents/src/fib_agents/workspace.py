@@ -104,7 +104,7 @@ def read_solution(workspace: Workspace, trace_set: TraceSet, definition: Definit
 
 
 def _from_files(workspace: Workspace, definition: Definition, files: Mapping[str, Any]) -> Solution:
-    wrong = [f"{path!r}: its content is no text" for path, text in files.items() if not isinstance(text, str)]
+    wrong = [f"{path!r}: its content is not text" for path, text in files.items() if not isinstance(text, str)]
     if not files:
         wrong.append('there is no file; pass {"kernel.py": source}')
     if not wrong and (size := sum(map(len, files.values()))) > _MAX_SOURCE_CHARS:

@@ -182,7 +182,7 @@ def _list_files(repository: str, revision: str | None, endpoint: str | None) -> 
         raise FetchFailed(repository, f"the hub lists {twice[0]!r} twice; nothing is fetched")
     inside = [file for file in files if "/" not in file.path or file.path.startswith(tuple(f"{f}/" for f in FOLDERS))]
     if not any(file.path.startswith("definitions/") for file in inside):
-        raise FetchFailed(repository, "has no folder 'definitions'; it is no data set of kernels")
+        raise FetchFailed(repository, "has no folder 'definitions'; it is not a data set of kernels")
     return str(info.sha), inside
 
 
@@ -264,7 +264,7 @@ def _explanation(error: Exception) -> str:
     if isinstance(error, errors.RepositoryNotFoundError):
         return "the hub has no such data set, or it needs a token (huggingface_hub reads HF_TOKEN)"
     if isinstance(error, errors.HFValidationError):
-        return f"is no name of a repository: {text}; write OWNER/NAME, or one of {', '.join(DATA_SETS)}"
+        return f"is not a name of a repository: {text}; write OWNER/NAME, or one of {', '.join(DATA_SETS)}"
     return f"the download stopped: {text or type(error).__name__}; run the same command again to continue"
 
 

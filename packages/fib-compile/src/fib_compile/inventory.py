@@ -69,7 +69,7 @@ def prune(
 
     Args:
         entries: From `cache_entries`.
-        older_than_seconds: Remove only entries that have not changed for so long; None is no limit.
+        older_than_seconds: Remove only entries that have not changed for so long; None means no limit.
         kinds: Remove only these kinds; None is all.
     """
     wanted = frozenset(EntryKind if kinds is None else kinds)

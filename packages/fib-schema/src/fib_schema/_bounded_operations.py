@@ -145,7 +145,7 @@ class BoundedOperations:
     def _check_operands(self, left: Any, right: Any) -> None:
         for value in (left, right):
             if isinstance(value, list | tuple | str | bytes):
-                raise TypeError(f"a {type(value).__name__} is no operand of arithmetic")
+                raise TypeError(f"a {type(value).__name__} is not an operand of arithmetic")
         self._charge_broadcast(left, right)
 
     def _charge(self, value: Any) -> None:

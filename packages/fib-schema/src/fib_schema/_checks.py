@@ -53,7 +53,7 @@ def component_problem(name: str) -> str | None:
 
 
 def relative_path_problem(path: str) -> str | None:
-    """Say why `path` is no normalised relative POSIX path below its folder, or None if it is."""
+    """Say why `path` is not a normalised relative POSIX path below its folder, or None if it is."""
     if not path:
         return "is empty"
     if path.startswith("/"):
@@ -94,7 +94,7 @@ def boolean(record: object, attribute: attrs.Attribute[Any], value: Any) -> None
 
 
 def size_problem(value: object) -> str | None:
-    """Say why a value is no size of an axis, or None if it is."""
+    """Say why a value is not a size of an axis, or None if it is."""
     if type(value) is not int:
         return f"expected an integer, got {describe(value)}"
     if value < 0:

@@ -1,6 +1,6 @@
 """Decoding of JSON to plain objects, and of plain objects to records.
 
-The second step is strict: 4.7 is no integer, 3 is no string and ``true`` is not a number. The types of a
+The second step is strict: 4.7 is not an integer, 3 is not a string and ``true`` is not a number. The types of a
 record's fields decide how each is converted, its validators decide the rest, and one pass collects
 every problem with its JSON path. cattrs took as long and needed a second pass for the paths.
 """
@@ -39,7 +39,7 @@ TAGS: Mapping[type[Record], str] = MappingProxyType({
 })  # fmt: skip
 """Value of ``type`` in the JSON of records that share a field."""
 BOOKKEEPING = frozenset({"unknown_fields", "source_keys"})
-"""Fields of a record that are no fields of its JSON."""
+"""Fields of a record that are not fields of its JSON."""
 _MAX_COMPARED = 100
 """Number of unknown keys that are compared with a missing field."""
 _NON_FINITE = MappingProxyType({text: float(text) for text in ("Infinity", "-Infinity", "NaN")})

@@ -223,7 +223,7 @@ class _LockedFiles:
         """Open a file if it exists; two names of one file give one file.
 
         Raises:
-            OSError: It is no regular file, or this account may not write to it.
+            OSError: It is not a regular file, or this account may not write to it.
         """
         try:
             return self._add(path, os.open(self._targets[path], _FLAGS))

@@ -50,7 +50,7 @@ def solution_names(files: Iterable[DataFile], findings: Findings) -> SolutionNam
 
 
 def _author(stated: str | None, file: DataFile) -> str:
-    """The author that a solution states, or the folder it lies in if that is no name: traces' paths contain it."""
+    """The author that a solution states, or the folder it lies in if that is not a name: traces' paths contain it."""
     return stated if stated and component_problem(stated) is None else _folder(file, 3)
 
 

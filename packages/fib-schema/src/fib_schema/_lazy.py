@@ -26,7 +26,7 @@ D = TypeVar("D")
 class LazyRecords(Mapping[str, R], Generic[R]):
     """One record per file, by name, parsed when it is asked for.
 
-    A file without a valid record is no entry: iteration, ``len``, ``in`` and ``get`` leave it out, and its problems are
+    Iteration, ``len``, ``in`` and ``get`` leave out a file without a valid record, and its problems are
     reported. Only ``[name]`` raises an `InvalidRecord` that says what is wrong with it.
     """
 

@@ -1,4 +1,4 @@
-"""Recognition of a folder that is no data set, and of the data set that was probably meant."""
+"""Recognition of a folder that is not a data set, and of the data set that was probably meant."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def has_data_folders(root: str) -> bool:
 
 
 def describe_missing_data(root: str) -> str:
-    """Say that a folder without records is no data set, and which one was probably meant."""
+    """Say that a folder without records is not a data set, and which one was probably meant."""
     if has_data_folders(root):
         problem = "has no definition, solution, workload or trace"
     else:

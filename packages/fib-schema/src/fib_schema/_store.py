@@ -184,7 +184,7 @@ class Store(DataSetFolder):
         Raises:
             NoRoot: The set is in memory only (a ValueError).
             UnknownName: There is no such definition.
-            BlobError: There is such a file already, or the uuid is no file name (a ValueError).
+            BlobError: There is such a file already, or the uuid is not a file name (a ValueError).
             OSError: It could not be written.
         """
         from .blobs import BlobError, save_tensors

@@ -19,7 +19,7 @@ from .errors import Problem, Severity
 
 MISSPELT_CODE = "misspelt-key"
 """The code of problems that `misspelling_warnings` makes."""
-_MAX_UNKNOWN_KEYS = 100  # an object with more is no record with a misspelt field, and comparing names takes time
+_MAX_UNKNOWN_KEYS = 100  # an object with more is not a record with a misspelt field, and comparing names takes time
 
 
 @attrs.frozen

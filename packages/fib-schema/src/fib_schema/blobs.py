@@ -49,7 +49,7 @@ def load_tensor(root: Path | None, path: str, tensor_key: str) -> torch.Tensor:
     try:
         _check_regular(file)
         with safe_open(file, framework="pt") as content:
-            if tensor_key not in content.keys():  # noqa: SIM118 it is no mapping
+            if tensor_key not in content.keys():  # noqa: SIM118 it is not a mapping
                 have = ", ".join(sorted(content.keys()))
                 raise BlobError(path, f"has no tensor {tensor_key!r} (it has {have})")
             tensor: torch.Tensor = content.get_tensor(tensor_key)

@@ -36,7 +36,7 @@ command is invalid."""
 _VERIFY_EXAMPLES = """\
 examples:
   fib-schema verify DIR --signer owner.pub
-  fib-schema verify DIR --signer owner.pub --allow-appended    new files and appended lines are no difference
+  fib-schema verify DIR --signer owner.pub --allow-appended    new files and appended lines are accepted
   fib-schema verify DIR --signer owner.pub --min-serial 7      not an older state than the seventh"""
 
 _JSON_SCHEMA = """\

@@ -71,7 +71,7 @@ def load_json_file(cls: type[R], path: str | os.PathLike[str]) -> R:
 
     Raises:
         InvalidRecord: The file holds no such record.
-        OSError: The file cannot be read: it is missing, is no regular file, or is larger than 64 MiB.
+        OSError: The file cannot be read: it is missing, is not a regular file, or is larger than 64 MiB.
     """
     return parse_json(read_regular(path, MAX_RECORD_BYTES), cls, source=os.fspath(path))
 
@@ -85,7 +85,7 @@ def load_jsonl_file(cls: type[R], path: str | os.PathLike[str]) -> list[R]:
     """Read every record of a JSON Lines file.
 
     Raises:
-        InvalidRecord: A line is no such record; holds the problems of all lines.
+        InvalidRecord: A line is not such a record; holds the problems of all lines.
         OSError: The file cannot be read.
     """
     findings = Findings()

@@ -38,7 +38,7 @@ def parse_constraint(text: str) -> ast.expr:
     (``.shape``, ``.item()``, ``.max()`` ...) and a few functions such as ``len`` and ``max``.
 
     Raises:
-        ConstraintError: The text is no expression, uses anything else or is too long or too deeply nested.
+        ConstraintError: The text is not an expression, uses anything else or is too long or too deeply nested.
     """
     return _parsed(text)
 

@@ -114,7 +114,7 @@ class Definition(Record):
     Raises:
         InvalidField: A field is of the wrong kind; a shape names an unknown axis; an input and an
             output share a name; the reference does not parse or defines no top-level ``run``; a
-            constraint is no allowed expression.
+            constraint is not an allowed expression.
     """
 
     name: str = attrs.field(validator=_checks.name)

@@ -75,7 +75,7 @@ class Problem:
 
 @attrs.frozen
 class InvalidRecord(FibError, ValueError):
-    """A JSON text that is no valid record; holds all of its problems, not only the first."""
+    """A JSON text that is not a valid record; holds all of its problems, not only the first."""
 
     kind: str
     problems: tuple[Problem, ...]
@@ -126,7 +126,7 @@ class UnknownName(FibError, KeyError):
 
 @attrs.frozen
 class DataSetNotFound(FibError, FileNotFoundError):
-    """The root of a data set does not exist or is no directory."""
+    """The root of a data set does not exist or is not a directory."""
 
     path: str
 

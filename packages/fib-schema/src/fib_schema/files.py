@@ -45,7 +45,7 @@ def staged(path: str | os.PathLike[str], *, keeps_existing: bool = False) -> Ite
 
     Args:
         path: The target. A file is replaced; a folder only if it is empty.
-        keeps_existing: Whether a rename that fails because another process made the target first is no error.
+        keeps_existing: Whether a rename that fails because another process made the target first is not an error.
 
     Raises:
         OSError: The rename failed; the target is unchanged.

@@ -80,7 +80,7 @@ def read_private(path: str | os.PathLike[str]) -> bytes:
     The folder that holds it is one of `private_folder`. Nothing is waited for: a pipe is refused.
 
     Raises:
-        UnsafePath: It is no regular file, or another user can change it.
+        UnsafePath: It is not a regular file, or another user can change it.
         OSError: It cannot be read.
     """
     try:

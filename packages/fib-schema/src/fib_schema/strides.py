@@ -89,7 +89,7 @@ def stated_strides(extra: Mapping[str, Any] | None) -> Mapping[str, Strides]:
     """The strides of inputs that are not contiguous, by name, from the `extra` of a workload or an evaluation.
 
     Raises:
-        InvalidField: The layout is no mapping from names to lists of positive integers.
+        InvalidField: The layout is not a mapping from names to lists of positive integers.
     """
     if not extra or LAYOUT not in extra:
         return _NONE
@@ -121,7 +121,7 @@ def workload_strides(definition: Definition, workload: Workload) -> Mapping[str,
     shapes = dict(zip(definition.inputs, definition.get_input_shapes(workload.axes), strict=True))
     for name in stated:
         if shapes.get(name) is None:
-            problem = "is no tensor" if name in shapes else "the definition has no such input"
+            problem = "is not a tensor" if name in shapes else "the definition has no such input"
             raise InvalidField(f"extra[{LAYOUT!r}][{name!r}]", problem)
     found = {}
     for name, shape in shapes.items():

@@ -13,7 +13,7 @@ def parse_source(text: str) -> ast.Module:
     """Parse a module.
 
     Raises:
-        SyntaxError: It does not parse; ValueError, RecursionError or MemoryError if it is no text for a parser.
+        SyntaxError: It does not parse; ValueError, RecursionError or MemoryError if it is not text for a parser.
     """
     parsed: ast.Module = _parsed(text, "exec")
     return parsed
@@ -23,7 +23,7 @@ def parse_expression(text: str) -> ast.expr:
     """Parse an expression.
 
     Raises:
-        SyntaxError: It does not parse; ValueError, RecursionError or MemoryError if it is no text for a parser.
+        SyntaxError: It does not parse; ValueError, RecursionError or MemoryError if it is not text for a parser.
     """
     parsed: ast.Expression = _parsed(text, "eval")
     return parsed.body

@@ -136,7 +136,7 @@ class Evaluation(Record):
 
     @property
     def flags(self) -> tuple[str, ...]:
-        """Caveats of the evaluation, from ``extra["flags"]``; without elements that are no text."""
+        """Caveats of the evaluation, from ``extra["flags"]``; without elements that are not text."""
         flags = (self.extra or NO_FIELDS).get("flags", ())
         return tuple(flag for flag in flags if isinstance(flag, str)) if isinstance(flags, list | tuple) else ()
 

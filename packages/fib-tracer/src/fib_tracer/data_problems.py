@@ -9,7 +9,7 @@ from fib_schema import FibError, Problem, Severity, TraceSet
 
 
 def errors_of(problems: Iterable[Problem]) -> list[Problem]:
-    """The problems that are no warnings."""
+    """The problems that are not warnings."""
     return [problem for problem in problems if problem.severity is Severity.ERROR]
 
 

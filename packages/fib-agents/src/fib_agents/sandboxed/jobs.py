@@ -174,7 +174,7 @@ def read_outputs(sandbox: Sandbox, definition: Definition, workload: Workload) -
     try:
         found = load_tensors(data)
     except SafetensorError as error:
-        raise ToolFailed("call", "its outputs are no safetensors file") from error
+        raise ToolFailed("call", "its outputs are not a safetensors file") from error
     if {name: (tuple(tensor.shape), tensor.dtype) for name, tensor in found.items()} != wanted:
         raise ToolFailed("call", "its outputs have other names, shapes or dtypes than the definition")
     return found

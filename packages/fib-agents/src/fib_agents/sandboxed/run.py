@@ -185,7 +185,7 @@ def _read(path: Path, limit_bytes: int) -> bytes | None:
     try:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode) or status.st_size > limit_bytes:
-            problem = f"the file that was written is no regular file of at most {limit_bytes} bytes"
+            problem = f"the file that was written is not a regular file of at most {limit_bytes} bytes"
             raise ToolFailed(path.name, problem)
         with open(descriptor, "rb", closefd=False) as file:
             return file.read(limit_bytes)

@@ -139,7 +139,7 @@ class Reader:
 
     Args:
         aliases: See `aliases_of`.
-        bound: See `bound_names`. A variable `gc` that is not imported is no module.
+        bound: See `bound_names`. A variable `gc` that is not imported is not a module.
     """
 
     aliases: Mapping[str, str]

@@ -73,7 +73,7 @@ def infer_kernel(path: Path, definition: Definition, choices: Choices | None = N
       ``cutile``, ``triton``), else ``python``. In a folder ``.cu`` decides before ``.cpp``. A folder with both Python
       and native files needs a choice.
     - *Entry point.* The function ``run``; otherwise the only function that can be called with as many arguments as the
-      definition has inputs, or inputs and outputs. In Python these are public top-level functions that are no kernels,
+      definition has inputs, or inputs and outputs. In Python these are public top-level functions that are not kernels,
       in C++ and CUDA those exported with ``TVM_FFI_DLL_EXPORT_TYPED_FUNC`` or ``PYBIND11_MODULE``.
     - *Style.* ``destination`` if it takes the inputs and the outputs, ``return`` if it takes the inputs only. Names of
       outputs among the parameters decide first, then the number of parameters; where both numbers are possible, whether

@@ -10,7 +10,7 @@ import attrs
 from fib_schema import SourceFile, SupportedBindings
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)|(\"(?:\\.|[^\"\\\n])*\"?)", re.S)
-"""An end that is missing is no reason to try again from the next letter: that takes the square of the length."""
+"""A missing end does not justify another try from the next letter: that takes the square of the length."""
 _EXPORT = re.compile(r"^[ \t]*TVM_FFI_DLL_EXPORT_TYPED_FUNC\(\s*(\w+)\s*,\s*([\w:]+)?", re.M)
 _PYBIND = re.compile(r"\bPYBIND11_MODULE\s*\(")
 _PYBIND_FUNCTION = re.compile(r"\.def\(\s*\"(\w+)\"\s*,\s*&?\s*([\w:]+)?")

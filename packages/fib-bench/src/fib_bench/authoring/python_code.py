@@ -71,7 +71,7 @@ def language_of(module: ast.Module) -> tuple[SupportedLanguages, str]:
 
 
 def functions_of(module: ast.Module, path: str) -> list[Function]:
-    """The public top-level functions that are no kernels, which are decorated with `jit`, `kernel` and so on."""
+    """The public top-level functions that are not kernels, which are decorated with `jit`, `kernel` and so on."""
     return [
         _function(node, path)
         for node in module.body

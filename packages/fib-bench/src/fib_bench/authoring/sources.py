@@ -31,12 +31,12 @@ def read_sources(path: Path) -> tuple[SourceFile, ...]:
         path: One file, or a folder whose source files at any depth are read, hidden ones and links to folders left out.
 
     Raises:
-        KernelFileError: There is no source file, too many, or one that is no text of at most 4 MiB.
+        KernelFileError: There is no source file, too many, or one that is not text of at most 4 MiB.
     """
     if not path.is_dir():
         if path.suffix not in SUFFIXES - HEADER_SUFFIXES and (path.exists() or not path.suffix):
             kinds = ".py, .cu or .cpp"
-            problem = "is no kernel file" if path.exists() else "does not exist"
+            problem = "is not a kernel file" if path.exists() else "does not exist"
             raise KernelFileError(str(path), f"{problem}; write a file that ends in {kinds}, or a folder")
         return (SourceFile(path.name, _read_text(path)),)
     files = source_files(path)
@@ -82,9 +82,9 @@ def _read_text(path: Path) -> str:
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise KernelFileError(str(path), f"is no text: byte {error.start} is not UTF-8") from None
+        raise KernelFileError(str(path), f"is not text: byte {error.start} is not UTF-8") from None
     if "\0" in text:
-        raise KernelFileError(str(path), "is no text: it contains zero bytes")
+        raise KernelFileError(str(path), "is not text: it contains zero bytes")
     if not text.strip():
         raise KernelFileError(str(path), "is empty")
     return text.replace("\r\n", "\n")

@@ -72,7 +72,7 @@ def _installed(entry: EntryPoint) -> Evaluator:
     """Load the evaluator of an entry point.
 
     Raises:
-        EvaluatorUnusable: It cannot be loaded, or is no evaluator.
+        EvaluatorUnusable: It cannot be loaded, or is not an evaluator.
     """
     try:
         cls = entry.load()

@@ -1,7 +1,7 @@
 """Index padding: calls of one definition whose page numbers lie in a buffer that is longer than their total.
 
 All calls have the same buffer and other offsets, as the replays of one CUDA graph have. Behind the last offset the
-buffer holds page numbers that are valid but belong to no request, or numbers that are no pages at all. The exact
+buffer holds page numbers that are valid but belong to no request, or numbers that are not pages at all. The exact
 inputs of each call, for the reference, end at the last offset.
 """
 
@@ -69,7 +69,7 @@ def draw_padded_calls(
 
 
 def _has_dependent_integers(definition: Definition, padded: PaddedIndices) -> bool:
-    """Whether integers other than last page lengths accompany the padded indices, or these are no page numbers."""
+    """Whether integers other than last page lengths accompany the padded indices, or these are not page numbers."""
     if any(role_of(definition, name) is not Role.PAGES for name in padded.inputs):
         return True
     if role_of(definition, padded.offsets) is not Role.OFFSETS:
@@ -125,7 +125,7 @@ class _Maker:
         return torch.randint(self.pool, (count,), generator=self.generator)
 
     def _poison(self, name: str, count: int) -> torch.Tensor:
-        """Numbers that are no pages: negative ones, the first behind the pool, the largest."""
+        """Numbers that are not pages: negative ones, the first behind the pool, the largest."""
         kinds = torch.tensor([-1, self.pool, torch.iinfo(self._given(name).dtype).max])
         return kinds[torch.randint(len(kinds), (count,), generator=self.generator)]
 

@@ -81,7 +81,7 @@ def _kinds(spec: TensorSpec) -> tuple[str, ...]:
 
 
 _REQUEST_NUMBERS = r"(batch|request|req|seq|sequence|token|qo?)_indices"
-"""Names of request or token numbers, which are no page numbers and are derived from other inputs."""
+"""Names of request or token numbers, which are not page numbers and are derived from other inputs."""
 RULES: tuple[Rule, ...] = (
     Rule("integer", r".*indptr.*|cu_seq_?lens.*|.*_offsets|.*start_loc.*", index_values.offsets, Role.OFFSETS),
     Rule("integer", r".*last_page_len.*", index_values.last_page_lengths, Role.LENGTHS),

@@ -71,7 +71,7 @@ class CpuTimer:
 
         Raises:
             Rejected: Outputs are wrong.
-            WorkerLost: The worker ended, or reported what are no durations.
+            WorkerLost: The worker ended, or reported values that are not durations.
         """
         first, context, slots = time.monotonic(), self._function.context, self._function.slots
         samples = self._samples_per_pass()

@@ -257,7 +257,7 @@ def _wait_seconds() -> float:
     """The limit of `WAIT_VARIABLE`.
 
     Raises:
-        InvalidConfig: It is no number of seconds.
+        InvalidConfig: It is not a number of seconds.
     """
     text = os.environ.get(WAIT_VARIABLE)
     if not text:

@@ -1,7 +1,7 @@
 """Device memory that several judges and their workers share.
 
 A solution that runs out of memory beside other judges may fit once these have finished a workload. So its failure
-is no verdict before it has waited for memory and failed again.
+is not a verdict before it has waited for memory and failed again.
 """
 
 from __future__ import annotations

@@ -18,7 +18,7 @@ T = TypeVar("T")
 
 
 class EvaluatorRaised(Exception):
-    """An evaluator raised; the result is no verdict on the solution."""
+    """An evaluator raised; the result is not a verdict on the solution."""
 
 
 @attrs.frozen(eq=False)

@@ -3,7 +3,7 @@
 Engines keep page numbers in buffers of fixed size, whose contents change between the replays of a CUDA graph. The
 check makes such calls in one place: all tensors keep their addresses and shapes, and the integers change in place. On a
 CUDA device the first call is captured and the others are its replays; on the CPU each of them is a call. First, valid
-pages stand behind the total, so that a solution that reads them is wrong; then numbers that are no pages.
+pages stand behind the total, so that a solution that reads them is wrong; then numbers that are not pages.
 
 The result is a property of a solution beside its verdict: nothing is rejected here but tampering. A solution that
 fails may leave a worker that must not be used any more, so this precedes all timing.

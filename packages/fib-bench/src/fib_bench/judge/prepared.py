@@ -78,7 +78,7 @@ class PaddedCalls:
         Args:
             base: Values of all inputs that the calls have in common.
             call: The call.
-            is_poisoned: Whether numbers that are no pages stand behind the total.
+            is_poisoned: Whether numbers that are not pages stand behind the total.
         """
         device = call.expected.device
         memory = torch.zeros(self.layout.input_bytes, dtype=torch.uint8, device=device)

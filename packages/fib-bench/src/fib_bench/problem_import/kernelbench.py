@@ -108,7 +108,7 @@ def read_kernelbench(path: Path, *, name: str | None = None, op_type: str = "ker
     """
     where = str(path)
     if path.is_file() and path.suffix != ".py":
-        raise ProblemError(where, "is no problem of KernelBench: a .py file with a class Model and get_inputs()")
+        raise ProblemError(where, "is not a problem of KernelBench: a .py file with a class Model and get_inputs()")
     (source, *_) = read_sources(path)
     with modules({"kernelbench_problem": source.content}, where) as module, torch.no_grad():
         init = "get_init_inputs()" if callable(getattr(module, "get_init_inputs", None)) else ""

@@ -111,7 +111,7 @@ def _axes(problem: Problem) -> tuple[dict[str, AxisSpec], dict[Slot, str]]:
         is_constant = len(set(sizes)) == 1
         if not is_constant and all(tensor in problem.calls[0].outputs for tensor, _ in slots):
             tensor, index = slots[0]
-            raise problem.error(f"dimension {index} of output {tensor!r} varies and is no dimension of an input")
+            raise problem.error(f"dimension {index} of output {tensor!r} varies and is not a dimension of an input")
         axes[name] = AxisConst(sizes[0]) if is_constant else AxisVar()
         names |= dict.fromkeys(slots, name)
     return axes, names

@@ -9,7 +9,7 @@ import attrs
 from ..report.trace_fields import Timing
 
 _TOLERANCE = 0.02
-"""Share of the twin's latency below which a difference is no gain: the uncertainty that the package states."""
+"""Share of the twin's latency below which a difference is not a gain: the uncertainty that the package states."""
 
 
 @attrs.frozen
@@ -30,7 +30,7 @@ class Gain:
 
     @property
     def tolerance_ms(self) -> float:
-        """The largest difference that is no gain, in milliseconds.
+        """The largest difference that is not a gain, in milliseconds.
 
         It is 2 % of the twin's latency, or the combined uncertainty of both clocks if that is larger.
         """

@@ -6,7 +6,7 @@ NVML documents every such call as reserved for administrators. An administrator 
 and auto boost to all users (``nvidia-smi -acp UNRESTRICTED``), and the sandbox may be switched off. So the judge
 reads the settings before and after each worker, reports differences, and restores them where it may.
 
-Locked clocks (``nvidia-smi -lgc``) can be set and reset but not read, so they are no setting here: resetting
+Locked clocks (``nvidia-smi -lgc``) can be set and reset but not read, so they are not settings here: resetting
 them unasked would undo what an operator has locked. `clock_monitor` sees the clocks that they lead to.
 """
 
@@ -92,7 +92,7 @@ class DeviceSettings:
     def restore(self, before: DeviceState) -> tuple[SettingChange, ...]:
         """Compare the current settings with earlier ones, and restore those that differ.
 
-        A setting that could not be read at either time is no difference.
+        A setting that could not be read at either time is not a difference.
 
         Returns:
             The differences, each with the reason if it could not be restored.

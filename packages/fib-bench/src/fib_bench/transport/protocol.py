@@ -75,7 +75,7 @@ class Receiver:
         """Wait for the next message.
 
         Raises:
-            ProtocolError: The bytes are no acceptable message.
+            ProtocolError: The bytes are not an acceptable message.
             ChannelClosed: The other side is gone.
         """
         while (message := self.take()) is None:
@@ -108,7 +108,7 @@ class Receiver:
         """The next whole message that has been read, or None.
 
         Raises:
-            ProtocolError: The bytes are no acceptable message.
+            ProtocolError: The bytes are not an acceptable message.
         """
         if len(self._buffer) < _LENGTH.size:
             return None

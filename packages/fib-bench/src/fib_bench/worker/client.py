@@ -187,7 +187,7 @@ class Worker:
         return reply
 
     def _next_reply(self) -> object | None:
-        """The next reply that has arrived, or None. The first message is no reply: it reports the isolation.
+        """The next reply that has arrived, or None. The first message is not a reply: it reports the isolation.
 
         Raises:
             ProtocolError: The message is not valid.

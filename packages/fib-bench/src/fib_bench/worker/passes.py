@@ -57,7 +57,7 @@ class Passes:
         calls: One call for each slot; none in a worker without a function.
         outputs: What each slot's outputs are, as views of the arena: ``[slot][output]``.
         inputs: Where each slot begins: ``[slots, bytes]``.
-        layout: Where the inputs lie in a slot; None for what is no tensor.
+        layout: Where the inputs lie in a slot; None for what is not a tensor.
         candidates: ``[2, bytes]``: the candidates that links choose from.
         mailbox: A descriptor of the page that the judge shares; it is taken over.
     """

@@ -84,13 +84,13 @@ class ForkServerClient:
         remove_abandoned(SPARE_UIDS if os.geteuid() == 0 else ())
         self._is_ready = False
         self._channel, theirs = socket.socketpair()
-        module = f"{__package__}.fork_server"  # -P: the current folder is no place to import from
+        module = f"{__package__}.fork_server"  # -P: the current folder is not a place to import from
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", module, str(theirs.fileno()), self._device, *self._hidden],
                 pass_fds=[theirs.fileno()],
                 stdin=subprocess.DEVNULL,
-                stdout=2,  # text that an import prints is no result
+                stdout=2,  # text that an import prints is not a result
                 env=server_environment(self._device),
                 start_new_session=True,
             )

@@ -197,7 +197,7 @@ def render_report(report_json: str | os.PathLike[str], output: str | os.PathLike
         output: The file to write the text to; None writes none.
 
     Raises:
-        InvalidRecord: The file is no report (a ValueError).
+        InvalidRecord: The file is not a report (a ValueError).
         OSError: The file cannot be read, or the text cannot be written.
     """
     try:

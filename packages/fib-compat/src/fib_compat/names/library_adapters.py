@@ -33,7 +33,7 @@ class _LibraryAdapter:
         for target in self.adapter.targets:
             if target.path == spec.path:
                 return wrapper_factory(self.adapter, target)(spec, orig)
-        raise ValueError(f"{spec.path} is no target of {type(self).__name__}")
+        raise ValueError(f"{spec.path} is not a target of {type(self).__name__}")
 
 
 class GQAPagedDecodeAdapter(_LibraryAdapter):

@@ -95,7 +95,7 @@ def _read_text(path: str) -> str:
         with open(path, "rb") as file:
             return file.read(_MAX_KEY_BYTES).decode()
     except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is no text"
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
         raise InvalidKey(path, f"the public key cannot be read: {reason}") from error
 
 
@@ -124,7 +124,7 @@ class PrivateKey:
             raise InvalidKey(source, "is not encrypted; pass no passphrase") from error
         except Exception as error:  # of a wrong passphrase: several types
             raise InvalidKey(
-                source, f"is no private key in OpenSSH's format, or the passphrase is wrong: {error}"
+                source, f"is not a private key in OpenSSH's format, or the passphrase is wrong: {error}"
             ) from error
         return cls._from_key(key, source)
 
@@ -176,7 +176,7 @@ def _read_private(path: str) -> bytes:
         with open(descriptor, "rb") as file:
             status = os.fstat(descriptor)
             if not stat.S_ISREG(status.st_mode):
-                raise InvalidKey(path, "is no regular file")
+                raise InvalidKey(path, "is not a regular file")
             if os.name == "posix" and status.st_mode & 0o077:
                 raise InvalidKey(
                     path, f"others than its owner have access (mode {status.st_mode & 0o777:o}); chmod 600"

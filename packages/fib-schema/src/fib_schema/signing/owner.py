@@ -146,7 +146,7 @@ _decode_line = msgspec.json.Decoder(_Line).decode
 
 
 def _definition_of(line: bytes) -> Iterable[str]:
-    """The definition that a line states; none if it is no trace."""
+    """The definition that a line states; none if it is not a trace."""
     try:
         return (_decode_line(line).definition,)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -154,7 +154,7 @@ def _definition_of(line: bytes) -> Iterable[str]:
 
 
 def _name_of(text: bytes) -> Iterable[str]:
-    """The name that a file states; none if it is no record."""
+    """The name that a file states; none if it is not a record."""
     try:
         return (_decode_name(text).name,)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

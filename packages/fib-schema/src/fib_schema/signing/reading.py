@@ -43,7 +43,7 @@ def open_regular(path: str | os.PathLike[str]) -> Iterator[tuple[FileIO, int]]:
     with open(descriptor, "rb", buffering=0) as file:
         status = os.fstat(descriptor)
         if not stat.S_ISREG(status.st_mode):
-            raise NotRegular("is no regular file")
+            raise NotRegular("is not a regular file")
         yield file, status.st_size
 
 

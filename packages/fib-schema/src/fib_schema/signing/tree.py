@@ -48,4 +48,4 @@ def _visited(entry: os.DirEntry[str], path: str, pending: list[str]) -> Iterator
     elif entry.is_file(follow_symlinks=False):
         yield Entry(path)
     else:
-        yield Entry(path, "is no regular file; remove it")
+        yield Entry(path, "is not a regular file; remove it")

@@ -48,7 +48,7 @@ class Verification:
         """Whether all files are unchanged.
 
         Args:
-            allows_appended: Whether grown and added files are no difference: programs that require the signature
+            allows_appended: Whether grown and added files are accepted: programs that require the signature
                 ignore what was appended.
         """
         harmless = {FileState.GROWN, FileState.ADDED} if allows_appended else set()

@@ -62,12 +62,12 @@ def _client(arguments: argparse.Namespace) -> Client:
     """A client; the token comes from the environment, where other users cannot see it."""
     address = arguments.url or os.environ.get(_URL) or _DEFAULT_URL
     if not address.startswith(("http://", "https://")) or not address.isprintable():
-        raise InvalidSetting("--url", f"{address!r} is no address of a service; write one such as {_DEFAULT_URL}")
+        raise InvalidSetting("--url", f"{address!r} is not an address of a service; write one such as {_DEFAULT_URL}")
     token = os.environ.get(_TOKEN) or None
     if token is not None and _TEXT_OF_TOKEN.fullmatch(token) is None:
-        raise InvalidSetting(_TOKEN, "it is no token: it has characters that no token has; copy it again")
+        raise InvalidSetting(_TOKEN, "it is not a token: it has characters that no token has; copy it again")
     if (identifier := getattr(arguments, "submission", None)) is not None and _ID.fullmatch(identifier) is None:
-        raise InvalidSetting("ID", f"{identifier!r} is no id of a submission, which has 32 hexadecimal digits")
+        raise InvalidSetting("ID", f"{identifier!r} is not an id of a submission, which has 32 hexadecimal digits")
     return Client(address, token)
 
 

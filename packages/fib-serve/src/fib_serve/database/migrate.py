@@ -51,7 +51,7 @@ def problem_of_tables(connection: sqlite3.Connection) -> str:
     query = "SELECT name FROM sqlite_master WHERE type = 'table'"
     found = {name for (name,) in connection.execute(query)}
     if not {"alembic_version", "submissions"} <= found:
-        return "it is no database of fib-serve: it has no submissions"
+        return "it is not a database of fib-serve: it has no submissions"
     versions = [version for (version,) in connection.execute("SELECT version_num FROM alembic_version")]
     script = ScriptDirectory(str(_FOLDER))
     known = {revision.revision for revision in script.walk_revisions()}

@@ -80,7 +80,7 @@ def create_user(
     """Add an account.
 
     Raises:
-        Unprocessable: The name is no name of a user.
+        Unprocessable: The name is not a name of a user.
         Conflict: It exists.
     """
     if not USER_NAME.fullmatch(name) or name in _RESERVED:

@@ -58,7 +58,7 @@ class Draft:
         """Add a call; returns whether it is the last one that is needed.
 
         Args:
-            arguments: By name; those that are no parameters are ignored.
+            arguments: By name; those that are not parameters are ignored.
         """
         if self._calls >= MAX_CALLS:
             return False
