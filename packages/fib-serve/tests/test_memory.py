@@ -93,11 +93,17 @@ async def post_and_cancel(app: FastAPI) -> tuple[int, bytes]:
 
 
 def garbage_of(send: Callable[[], Awaitable[tuple[int, bytes]]], status: int) -> float:
-    """The number of objects in unreachable cycles that a request leaves on average."""
+    """The number of objects in unreachable cycles that a request leaves on average, in the best of three tries.
+
+    Other code of the process leaves some now and then.
+    """
 
     async def measure() -> int:
         for _ in range(3):  # what caches keep is made by the first ones
             assert (await send())[0] == status
+        return min([await measure_once() for _ in range(3)])
+
+    async def measure_once() -> int:
         gc.collect()
         gc.disable()
         try:
