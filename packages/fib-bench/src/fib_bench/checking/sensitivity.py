@@ -23,9 +23,11 @@ import attrs
 import torch
 
 from ..config.model import ResolvedEvalConfig
-from .comparison import Comparison, Extent, Rule, compare_by, errors, is_enough, limit_of, measure_extent
-from .elements import chunks, dtype_name, flat, is_float4, is_on_cpu, to_double
-from .rows import RowCounter
+from .comparison import Comparison, compare_by, is_enough, measure_extent
+from .element_statistics import Answer, Extent, Rule, count_in_torch, limit_of
+from .elements import chunk_size, dtype_name, element_count, flat, is_float4, to_double
+from .fused_comparison import fused
+from .fused_kernels import KINDS, Kernels
 
 ZEROS, SHUFFLED, SCALED = "zeros", "shuffled", "scaled"
 
@@ -175,28 +177,30 @@ def insensitive_to_all(checks: Iterable[Sensitive]) -> tuple[str, ...]:
     return tuple(probe for probe in passing if probe not in rejected)
 
 
-Answer = Callable[[torch.Tensor, int], torch.Tensor]
-"""Gives a piece of a wrong answer in float64, from the same piece of the expected output and its start."""
-
-
 @attrs.frozen
 class _Probe:
     """A wrong answer."""
 
     name: str
     answer: Answer
+    whole: Callable[[], torch.Tensor | float] | None = None
+    """The answer as `Kernels.count` takes it; None if that cannot take it."""
     is_derived: bool = False
     """Derived from the expected output: where both are equal it is not a wrong answer."""
+    keeps_infinite: bool = False
+    """Whether its elements are those of the expected output where they would not be finite."""
 
 
 def _probes(expected: torch.Tensor, inputs: Mapping[str, object], rtol: float) -> Iterator[_Probe]:
-    yield _Probe(ZEROS, lambda b, _: torch.zeros_like(b))
+    yield _Probe(ZEROS, lambda b, _: torch.zeros_like(b), lambda: 0.0)
     for name, value in inputs.items():
         if isinstance(value, torch.Tensor) and _could_be_returned(value, expected):
-            yield _Probe(f"input {name}", _elements_of(value))
-    yield _Probe(SHUFFLED, _shuffled(expected), is_derived=True)
+            whole = functools.partial(torch.Tensor.detach, value) if value.dtype in KINDS else None
+            yield _Probe(f"input {name}", _elements_of(value), whole)
+    yield _shuffled(expected)
     if rtol > 0:
-        yield _Probe(SCALED, lambda b, _: b * (1 + _SCALED_BY * rtol), is_derived=True)
+        factor = 1 + _SCALED_BY * rtol
+        yield _Probe(SCALED, lambda b, _: b * factor, lambda: factor, is_derived=True)
 
 
 def _could_be_returned(value: torch.Tensor, expected: torch.Tensor) -> bool:
@@ -209,20 +213,24 @@ def _elements_of(value: torch.Tensor) -> Answer:
     return lambda b, start: to_double(items[start // per_item : (start + b.numel()) // per_item])
 
 
-def _shuffled(expected: torch.Tensor) -> Answer:
+def _shuffled(expected: torch.Tensor) -> _Probe:
     """The elements half a tensor ahead, shuffled within a chunk; non-finite elements stay."""
     per_item = 2 if is_float4(expected) else 1
     items, dtype = flat(expected), flat(expected).dtype
     if items.itemsize == 1:
         items = items.view(torch.uint8)  # not every device can pick elements of the smallest floats
 
+    def picked(count: int, start: int) -> torch.Tensor:
+        places = _order(count // per_item, expected.device) + (start // per_item + items.numel() // 2)
+        return items.index_select(0, places.remainder_(items.numel())).view(dtype)
+
     def answer(b: torch.Tensor, start: int) -> torch.Tensor:
-        places = _order(b.numel() // per_item, b.device) + (start // per_item + items.numel() // 2)
-        picked = items.index_select(0, places.remainder_(items.numel()))
-        a = to_double(picked.view(dtype))
+        a = to_double(picked(b.numel(), start))
         return torch.where(a.isfinite(), a, b)
 
-    return answer
+    count = element_count(expected)
+    whole = (lambda: picked(count, 0)) if count <= chunk_size(expected) else None
+    return _Probe(SHUFFLED, answer, whole, is_derived=True, keeps_infinite=True)
 
 
 @functools.lru_cache(maxsize=2)  # all chunks but the last are of one size, and making it costs more than using it
@@ -251,24 +259,21 @@ def _try_out(
 
 
 def _count(probe: _Probe, expected: torch.Tensor, rule: Rule, extent: Extent, ratio: float | None) -> torch.Tensor:
-    """Count elements of a wrong answer that differ, are wrong, exceed the limit, and rows with too many wrong ones.
+    """As `Kernels.count` does. On a CPU the count ends as soon as the answer must fail."""
+    has_undefined, whole = extent.undefined > 0, probe.whole
 
-    On a CPU the count ends as soon as the answer must fail.
-    """
-    total = torch.zeros(3, dtype=torch.int64, device=expected.device)
-    counter = RowCounter(expected, has_undefined=extent.undefined > 0)
-    for start, chunk in chunks(expected):
-        b = to_double(chunk)
-        absolute, relative = errors(probe.answer(b, start), b)
-        absolute.masked_fill_(~b.isfinite(), 0)
-        wrong = (absolute > rule.atol) & (relative > rule.rtol)
-        counter.add(start, wrong)
-        total += torch.stack([(absolute > 0).sum(), wrong.sum(), (wrong & (absolute > rule.limit)).sum()])
-        if is_on_cpu(total):
-            _, so_far, capped = total.tolist()
-            if not is_enough(so_far, capped, 0, extent.defined, ratio):
-                break
-    return torch.cat([total, counter.worst(rule.row_share)[-1:]])
+    def count(kernels: Kernels) -> torch.Tensor:
+        assert whole is not None
+        keeps_infinite = probe.keeps_infinite
+        return kernels.count(whole(), expected, rule, has_undefined=has_undefined, keeps_infinite=keeps_infinite)
+
+    def must_fail(wrong: int, capped: int) -> bool:
+        return not is_enough(wrong, capped, 0, extent.defined, ratio)
+
+    counts = None if whole is None else fused(expected, count)
+    if counts is not None:
+        return counts
+    return count_in_torch(probe.answer, expected, rule, has_undefined=has_undefined, must_fail=must_fail)
 
 
 def _allow_rounding(rule: Rule, expected: torch.Tensor, extent: Extent) -> Rule:
