@@ -53,6 +53,7 @@ def rows(x, y, n, FACTOR: tl.constexpr, BLOCK: tl.constexpr):
 def run(x, y):
     rows[(x.shape[0],)](x, y, x.shape[1], FACTOR=3, BLOCK=triton.next_power_of_2(x.shape[1]))
 """
+RUN_TIME = SOURCE.replace("FACTOR: tl.constexpr", "FACTOR").replace("FACTOR=3", "FACTOR=3.0")
 TUNED = SOURCE.replace("@triton.jit", "@triton.autotune([triton.Config({}, num_warps=2)], key=['n'])\n@triton.jit")
 SCALE = Definition(
     "scale",
@@ -156,6 +157,13 @@ class TestGraphs:
         assert captured.count(OPAQUE) == 0
         assert len(captured.graphs) == 1
 
+    def test_kernels_that_take_floats_are_inlined_as_constants(self, captured: Captured, data_set: Any) -> None:
+        scale = made()
+        with enable_apply(data_set(RUN_TIME), INLINE) as runtime:
+            compiled(lambda x: scale(x + 1), captured)(torch.ones(2, 4))
+            assert "M=2: the kernels of s0 are inlined" in runtime.explain("scale")
+        assert captured.count(INLINED) == 1
+
     def test_two_sizes_in_one_graph_have_their_solutions(self, captured: Captured, data_set: Any) -> None:
         scale = made()
         run = compiled(lambda x, y: (scale(x), scale(y)), captured)
@@ -258,8 +266,9 @@ class TestOpaque:
         reason = "a size, stride or scalar is not a constant of the graph"
         self.check(captured, reason, data_set(SOURCE), dynamic=True)
 
-    def test_floats_that_are_known_at_run_time_only(self, captured: Captured, data_set: Any) -> None:
-        source = SOURCE.replace("FACTOR: tl.constexpr", "FACTOR").replace("FACTOR=3", "FACTOR=3.0")
+    @pytest.mark.parametrize("factor", ["float('inf')", "1e300"])
+    def test_floats_that_cannot_be_constants(self, captured: Captured, data_set: Any, factor: str) -> None:
+        source = RUN_TIME.replace("3.0", factor)
         self.check(captured, "s0: kernel 'rows' takes the float 'FACTOR', which Inductor passes", data_set(source))
 
     def test_tuned_kernels(self, captured: Captured, data_set: Any) -> None:
@@ -571,7 +580,7 @@ class TestRetracing:
 @pytest.mark.gpu
 @needs_gpu
 class TestOnGPU:
-    @pytest.mark.parametrize("source", [SOURCE, TUNED])
+    @pytest.mark.parametrize("source", [SOURCE, RUN_TIME, TUNED])
     def test_results_are_those_of_the_solution(self, data_set: Any, source: str) -> None:
         scale = made()
         run = torch.compile(lambda x: scale(x + 1) * 2, fullgraph=True, dynamic=False)
@@ -588,5 +597,5 @@ class TestOnGPU:
             graph.replay()
             assert torch.equal(result, 18 * torch.ones_like(x))
             is_inlined = "are inlined" in runtime.explain("scale")
-        assert is_inlined is (source is SOURCE)
+        assert is_inlined is (source is not TUNED)
         assert torch.equal(run(x), 12 * torch.ones_like(x))

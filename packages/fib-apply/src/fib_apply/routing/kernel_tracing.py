@@ -2,7 +2,8 @@
 
 `InliningPolicy` puts such a graph in the place of an opaque operator, so that a compiler sees the launches. Only
 solutions are traced that do nothing else and keep no state: their functions are copied, with globals of their own in
-which each kernel is wrapped by `torch.library.wrap_triton`, and everything that might hold state is refused.
+which each kernel is wrapped by `torch.library.wrap_triton` (`constant_floats`), and everything that might hold state is
+refused.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import attrs
 import torch
 from fib_compile import Runnable
 from fib_schema.framing import framed
+
+from .constant_floats import TracedKernel
 
 _LIBRARIES = frozenset(
     {"builtins", "collections", "contextlib", "functools", "itertools", "math", "operator", "torch", "triton", "typing"}
@@ -178,7 +181,7 @@ def _wrap_kernel(name: str, value: Any) -> Any:
         raise NotInlined(f"kernel {name!r} is an {kind}, which decides at each launch how to run")
     if getattr(value, "pre_run_hooks", None):
         raise NotInlined(f"kernel {name!r} has hooks that run before each launch")
-    return torch.library.wrap_triton(value)
+    return TracedKernel(value)
 
 
 def _names(code: CodeType) -> Iterator[str]:
