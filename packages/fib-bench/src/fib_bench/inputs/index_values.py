@@ -24,11 +24,16 @@ _POOL_AXES = (
     "num_pages", "num_blocks", "total_num_pages", "max_num_pages", "pool_size", "state_cache_size",
     "num_slots", "cache_size",
 )  # fmt: skip
+_LENGTH_AXES = ("max_seq_len", "max_kv_len", "seq_len")
+_PAGES_AXES = ("max_num_pages", "max_pages_per_seq", "max_blocks_per_seq", "num_pages")
+_EXPERT_AXES = ("num_experts", "num_local_experts")
+_POSITION_AXES = ("max_seq_len", "max_position", "max_positions", "seq_len")
+_VOCABULARY_AXES = ("vocab_size", "num_embeddings")
 _KEY_OFFSETS = re.compile(r"kv_indptr|cu_seqlens_k\w*")
 _QUERY_PREFIXES = ("qo", "q_", "cu_seqlens_q")
-_MOST_CANDIDATES = 64
+_MAX_TOP_K = 64
 """Largest top-k that is synthesized."""
-MOST_SEEDS = 2**31
+SEED_LIMIT = 2**31
 """Seeds are drawn below this number, which fits int32."""
 
 
@@ -44,31 +49,31 @@ def page_size(axes: Mapping[str, int]) -> int:
 
 def expert_count(axes: Mapping[str, int]) -> int | None:
     """Return the number of experts, or None if no axis states it."""
-    return first_axis(axes, "num_experts", "num_local_experts")
+    return first_axis(axes, *_EXPERT_AXES)
 
 
 def position_limit(axes: Mapping[str, int]) -> int | None:
     """Return the number of positions, or None if no axis states it."""
-    return first_axis(axes, "max_seq_len", "max_position", "max_positions", "seq_len")
+    return first_axis(axes, *_POSITION_AXES)
 
 
 def vocabulary_size(axes: Mapping[str, int]) -> int | None:
     """Return the size of the vocabulary, or None if no axis states it."""
-    return first_axis(axes, "vocab_size", "num_embeddings")
+    return first_axis(axes, *_VOCABULARY_AXES)
 
 
-def largest_count(axes: Mapping[str, int]) -> int:
+def largest_top_k(axes: Mapping[str, int]) -> int:
     """Return the largest top-k that is synthesized."""
-    return min(first_axis(axes, "vocab_size") or _MOST_CANDIDATES, _MOST_CANDIDATES)
+    return min(first_axis(axes, "vocab_size") or _MAX_TOP_K, _MAX_TOP_K)
 
 
 def is_last_page(name: str) -> bool:
-    """Return whether a name of lengths is one of tokens in the last pages."""
+    """Return whether an input of lengths counts the tokens in the last pages."""
     return "last_page_len" in name
 
 
 def is_query_offsets(name: str) -> bool:
-    """Return whether a name of offsets is one of query offsets, which depend on the key offsets."""
+    """Return whether an input of offsets has those of queries, which depend on the key offsets."""
     return name.startswith(_QUERY_PREFIXES)
 
 
@@ -178,11 +183,12 @@ def last_page_lengths(draft: InputDraft, name: str, generator: torch.Generator) 
 
 def sequence_lengths(draft: InputDraft, name: str, generator: torch.Generator) -> torch.Tensor:
     """Make sequence lengths between 1 and the longest sequence that the axes allow."""
-    pages = draft.axis("max_num_pages", "max_pages_per_seq", "max_blocks_per_seq", "num_pages")
+    pages = draft.axis(*_PAGES_AXES)
     tokens = None if pages is None else pages * page_size(draft.axes)
-    limit = draft.axis("max_seq_len", "max_kv_len", "seq_len") or tokens
+    limit = draft.axis(*_LENGTH_AXES) or tokens
     if limit is None:
-        raise SynthesisError(f"no axis states the longest sequence for {name!r}")
+        names = ", ".join((*_LENGTH_AXES, *_PAGES_AXES))
+        raise SynthesisError(f"no axis ({names}) states the longest sequence for {name!r}")
     return _integers(1, limit, draft, name, generator)
 
 
@@ -220,7 +226,7 @@ def expert_ids(draft: InputDraft, name: str, generator: torch.Generator) -> torc
     """Make different experts per token, packed with their bfloat16 weights if the definition says so."""
     experts = expert_count(draft.axes)
     if experts is None:
-        raise SynthesisError(f"no axis states the number of experts for {name!r}")
+        raise SynthesisError(f"no axis ({', '.join(_EXPERT_AXES)}) states the number of experts for {name!r}")
     tokens, chosen = draft.shape(name)
     scores = torch.rand((tokens, experts), generator=generator)
     ids = scores.topk(chosen, dim=-1).indices
@@ -240,26 +246,26 @@ def positions(draft: InputDraft, name: str, generator: torch.Generator) -> torch
     """Make uniform positions."""
     limit = position_limit(draft.axes)
     if limit is None:
-        raise SynthesisError(f"no axis (max_seq_len, ...) states the number of positions for {name!r}")
+        raise SynthesisError(f"no axis ({', '.join(_POSITION_AXES)}) states the number of positions for {name!r}")
     return _integers(0, limit - 1, draft, name, generator)
 
 
-def candidate_counts(draft: InputDraft, name: str, generator: torch.Generator) -> torch.Tensor:
+def top_k_values(draft: InputDraft, name: str, generator: torch.Generator) -> torch.Tensor:
     """Make uniform values of top-k."""
-    return _integers(1, largest_count(draft.axes), draft, name, generator)
+    return _integers(1, largest_top_k(draft.axes), draft, name, generator)
 
 
 def token_ids(draft: InputDraft, name: str, generator: torch.Generator) -> torch.Tensor:
-    """Make uniform token numbers."""
+    """Make uniform token ids."""
     vocabulary = vocabulary_size(draft.axes)
     if vocabulary is None:
-        raise SynthesisError(f"no axis states the vocabulary size for {name!r}")
+        raise SynthesisError(f"no axis ({', '.join(_VOCABULARY_AXES)}) states the vocabulary size for {name!r}")
     return _integers(0, vocabulary - 1, draft, name, generator)
 
 
 def seeds(draft: InputDraft, name: str, generator: torch.Generator) -> torch.Tensor:
     """Make uniform seeds."""
-    return _integers(0, MOST_SEEDS - 1, draft, name, generator)
+    return _integers(0, SEED_LIMIT - 1, draft, name, generator)
 
 
 def _integers(low: int, high: int, draft: InputDraft, name: str, generator: torch.Generator) -> torch.Tensor:

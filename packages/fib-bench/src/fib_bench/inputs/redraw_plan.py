@@ -203,11 +203,11 @@ class _Planner:
             case Role.POSITIONS if name not in self.ordered:
                 self._add_positions(name)
             case Role.COUNTS:
-                self._add_uniform(name, 1, self._largest_count(self.integers[name]))
+                self._add_uniform(name, 1, self._largest_top_k(self.integers[name]))
             case Role.TOKENS:
                 self._add_bounded(name, index_values.vocabulary_size(self.axes), "the size of the vocabulary")
             case Role.SEEDS:
-                self.plan.draws.append(UniformDraw(name, 0, index_values.MOST_SEEDS - 1, keeps_others=False))
+                self.plan.draws.append(UniformDraw(name, 0, index_values.SEED_LIMIT - 1, keeps_others=False))
             case Role.BYTES:
                 self._add_if(name, _varies(self.integers[name]), ElementShuffle(name), "all elements are equal")
 
@@ -252,9 +252,9 @@ class _Planner:
         else:
             self._add_uniform(name, 0, limit - 1)
 
-    def _largest_count(self, values: torch.Tensor) -> int:
+    def _largest_top_k(self, values: torch.Tensor) -> int:
         """Return the largest top-k to draw: that of synthesis or of the input; the vocabulary size disables top-k."""
-        default, vocabulary = index_values.largest_count(self.axes), index_values.vocabulary_size(self.axes)
+        default, vocabulary = index_values.largest_top_k(self.axes), index_values.vocabulary_size(self.axes)
         enabled = values if vocabulary is None else values[values < vocabulary]
         largest = max(default, int(enabled.max())) if enabled.numel() else default
         return largest if vocabulary is None else min(largest, vocabulary - 1)

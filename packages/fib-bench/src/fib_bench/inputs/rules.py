@@ -92,7 +92,7 @@ RULES: tuple[Rule, ...] = (
     Rule("integer", r"topk_ids|expert_ids|topk_idx", index_values.expert_ids, Role.EXPERTS),
     Rule("integer", r".*(seq_?lens?|lengths?|_lens?)", index_values.sequence_lengths, Role.LENGTHS),
     Rule("integer", r".*positions?|pos_ids|.*position_ids", index_values.positions, Role.POSITIONS),
-    Rule("integer", r"top_?k.*", index_values.candidate_counts, Role.COUNTS),
+    Rule("integer", r"top_?k.*", index_values.top_k_values, Role.COUNTS),
     Rule("integer", r".*(token|input)_ids", index_values.token_ids, Role.TOKENS),
     Rule("integer", r"(.*_)?seeds?", index_values.seeds, Role.SEEDS),
     Rule("int8", r".*", float_values.int8_data, Role.BYTES),
