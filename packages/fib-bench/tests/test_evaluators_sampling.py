@@ -506,8 +506,8 @@ def tighter(kept: torch.Tensor, calls: int) -> torch.Tensor:
 
 WHEN_TIMED: dict[str, tuple[Sampler, str]] = {
     "the first half of the vocabulary": (only(lambda i: i < 100), "of different parts of the vocabulary"),
-    "every other token": (only(lambda i: i % 2 == 0), "tokens whose number has bit 0"),
-    "every other tile": (only(lambda i: i // 16 % 2 == 1), "tokens whose number has bit 4"),
+    "every other token": (only(lambda i: i % 2 == 0), "tokens whose id has bit 0"),
+    "every other tile": (only(lambda i: i // 16 % 2 == 1), "tokens whose id has bit 4"),
     "a short list of tokens": (only(lambda i: (i * 37 + 11) % 101 < 25), "tokens of earlier calls are drawn again"),
     "a stale distribution": (stale(multinomial), "likely tokens are drawn too seldom"),
     "a stale threshold": (tighter, "tokens of different likelihood are drawn in the wrong proportion"),

@@ -19,7 +19,7 @@ from .table_style import make_table, print_table
 if TYPE_CHECKING:
     from ..selftest import Outcome, SelfTest  # imports torch
 
-_EVIDENCE = 160
+_EVIDENCE_CHARS = 160
 
 
 def add_selftest(parser: argparse.ArgumentParser) -> None:
@@ -110,5 +110,5 @@ def _cells(outcome: Outcome, *, has_gains: bool) -> tuple[str, ...]:
         outcome.found,
         *gain,
         f"{outcome.seconds:.1f}",
-        safe_cell(outcome.evidence[:_EVIDENCE]),
+        safe_cell(outcome.evidence[:_EVIDENCE_CHARS]),
     )

@@ -1,4 +1,7 @@
-"""Configuration files. All problems of a YAML file are collected into one error."""
+"""Configuration files in YAML. A file has layers of settings: defaults, then those of op_types and of definitions.
+
+All problems of a file are collected into one error.
+"""
 
 from __future__ import annotations
 
@@ -99,10 +102,10 @@ class _Reader:
             elif key in _NESTED:
                 found[key] = _NESTED[key](self, value, f"{path}.{key}")
             elif value is not None:  # a key without a value is ignored
-                self.checked(known[key], value, f"{path}.{key}", found)
+                self.add_valid(known[key], value, f"{path}.{key}", found)
         return found
 
-    def checked(self, attribute: attrs.Attribute[Any], value: object, path: str, found: dict[str, Any]) -> None:
+    def add_valid(self, attribute: attrs.Attribute[Any], value: object, path: str, found: dict[str, Any]) -> None:
         """Add one field, if its value is valid."""
         if attribute.converter is not None:
             value = attribute.converter(value)  # type: ignore[operator,unused-ignore]

@@ -4,10 +4,10 @@ Timed calls have inputs of their own, so there are few draws from each distribut
 turned into numbers whose distribution is known whatever the row's is, if the sampler is right:
 
 - its quantile, uniform between 0 and 1: once with the tokens in the order of their probability, which
-  shows cut tails and stale thresholds, and once in the order of their numbers, which shows samplers that
+  shows cut tails and stale thresholds, and once in the order of their ids, which shows samplers that
   read a contiguous part of the vocabulary;
 - its log-probability, whose mean shows wrong temperatures and stale distributions;
-- each bit of the token's number, which shows samplers that skip every other token or tile;
+- each bit of the token id, which shows samplers that skip every other token or tile;
 - whether an earlier call has drawn the same token, which shows samplers with a short list of tokens.
 
 Source: the randomised probability integral transform (Smith, 1985); Bernstein's inequality.
@@ -23,11 +23,11 @@ import torch
 
 from .sampling_statistics import FALSE_ALARM, LOG_ALARM, SIGMAS, chi_square, chi_square_tail
 
-_PER_BIN, _MOST_BINS = 50, 32
-_LEAST_VARIANCE = 1e-8
-"""Of logarithms: below, they differ by rounding only."""
-_FEW = 4
-"""So many draws of a row are looked up without sorting it."""
+_DRAWS_PER_BIN, _MAX_BINS = 50, 32
+_MIN_LOG_VARIANCE = 1e-8
+"""Variance of logarithms below which they differ by rounding only."""
+_MAX_UNSORTED_DRAWS = 4
+"""Limit of the draws of a row that are compared with all its tokens, without sorting it."""
 
 
 @attrs.define
@@ -83,8 +83,8 @@ class PooledDraws:
         p = weights.gather(1, tokens)
         self._add_quantiles(weights, tokens, p, counts)
         self._add_logarithms(weights, p, counts, per_row)
-        numbers = torch.arange(weights.shape[1], device=weights.device)
-        bits = [(numbers >> bit) & 1 for bit in range((weights.shape[1] - 1).bit_length())]
+        ids = torch.arange(weights.shape[1], device=weights.device)
+        bits = [(ids >> bit) & 1 for bit in range((weights.shape[1] - 1).bit_length())]
         self._add_shares(self._bits, torch.stack(bits, dim=1).double(), weights, tokens, counts)
         if self._drawn is None or len(self._drawn) != weights.shape[1]:
             self._drawn = torch.zeros_like(weights[0])
@@ -109,9 +109,9 @@ class PooledDraws:
         log = weights.clamp(min=1e-300).log()
         mean = (weights * log).sum(dim=1)
         variance = (weights * (log - mean[:, None]).square()).sum(dim=1)
-        per_row = torch.where(variance > _LEAST_VARIANCE, per_row, 0.0)
+        per_row = torch.where(variance > _MIN_LOG_VARIANCE, per_row, 0.0)
         excess = torch.where(counts, p.clamp(min=1e-300).log() - mean[:, None], 0.0).sum(dim=1)
-        excess = torch.where(variance > _LEAST_VARIANCE, excess, 0.0)
+        excess = torch.where(variance > _MIN_LOG_VARIANCE, excess, 0.0)
         self._logarithms.add(excess.sum(), torch.zeros_like(excess.sum()), (per_row * variance).sum())
 
     def _add_shares(
@@ -127,7 +127,12 @@ class PooledDraws:
         """The problems; waits for the device."""
         if not self.draws:
             return []
-        tests: list[Callable[[], list[str]]] = [self._temperature, self._bins, self._of_bits, self._of_repeats]
+        tests: list[Callable[[], list[str]]] = [
+            self._temperature,
+            self._proportions,
+            self._bit_counts,
+            self._repeat_counts,
+        ]
         return [problem for test in tests for problem in test()]
 
     def _temperature(self) -> list[str]:
@@ -140,8 +145,8 @@ class PooledDraws:
         off = f"the mean log-probability is off by {mean:+.3f}, {abs(sigmas):.0f} standard errors"
         return [f"likely tokens are drawn {kind}: {off}"]
 
-    def _bins(self) -> list[str]:
-        bins = min(_MOST_BINS, self.draws // _PER_BIN)
+    def _proportions(self) -> list[str]:
+        bins = min(_MAX_BINS, self.draws // _DRAWS_PER_BIN)
         if bins < 2:
             return []
         problems = []
@@ -153,15 +158,15 @@ class PooledDraws:
                 problems.append(f"{kind} are drawn in the wrong proportion: {off}")
         return problems
 
-    def _of_bits(self) -> list[str]:
+    def _bit_counts(self) -> list[str]:
         rows = enumerate(self._bits.numbers())
         off = [(abs(row[0] - row[1]), bit, row) for bit, row in rows if _is_off(*row)]
         if not off:
             return []
         _, bit, (found, mean, _) = max(off)
-        return [f"tokens whose number has bit {bit} are drawn {found:.0f} times, {mean:.0f} are to be expected"]
+        return [f"tokens whose id has bit {bit} are drawn {found:.0f} times, {mean:.0f} are to be expected"]
 
-    def _of_repeats(self) -> list[str]:
+    def _repeat_counts(self) -> list[str]:
         ((found, mean, variance),) = self._repeats.numbers()
         if found < mean or not _is_off(found, mean, variance):
             return []
@@ -175,7 +180,7 @@ def _is_off(found: float, mean: float, variance: float) -> bool:
 
 def _mass_above(weights: torch.Tensor, p: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
     """The probability of all tokens that are more likely than those of `p` ``[rows, draws]``, and of equal ones."""
-    if p.shape[1] <= _FEW:
+    if p.shape[1] <= _MAX_UNSORTED_DRAWS:
         columns = [(weights > one[:, None], weights == one[:, None]) for one in p.unbind(dim=1)]
         above, equal = ([(weights * mask).sum(dim=1) for mask in masks] for masks in zip(*columns, strict=True))
         return torch.stack(above, dim=1), torch.stack(equal, dim=1)

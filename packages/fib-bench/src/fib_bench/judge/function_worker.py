@@ -13,7 +13,7 @@ from fib_schema import Definition, EvaluationStatus, Solution, format_json
 from ..transport.messages import Build, Built, DeviceOpened, OpenDevice, Seal, Sealed
 from ..worker.client import Worker, WorkerLost
 from .integrity import filter_counts, is_filtered, table_digest
-from .rpc import Rejected, ask, read
+from .rpc import Rejected, ask, check_reply
 
 DeviceWork: TypeAlias = Callable[[], AbstractContextManager[None]]
 """Gives a block in which other judges of the device time no passes."""
@@ -121,7 +121,7 @@ class FunctionWorker:
             WorkerLost: The worker ended.
         """
         try:
-            read(self.worker.answer(seconds), self._ahead, Built)
+            check_reply(self.worker.answer(seconds), self._ahead, Built)
         except Rejected as error:
             if error.status is EvaluationStatus.COMPILE_ERROR:
                 raise

@@ -112,10 +112,10 @@ def ask(
         NotCapturable: It cannot capture the function.
         WorkerLost: It is gone, or answers something else.
     """
-    return read(worker.request(request, descriptors, seconds=seconds), request, answer)
+    return check_reply(worker.request(request, descriptors, seconds=seconds), request, answer)
 
 
-def read(reply: object, request: WorkerRequest, answer: type[R]) -> R:
+def check_reply(reply: object, request: WorkerRequest, answer: type[R]) -> R:
     """Check a reply to a request; raises like `ask`."""
     match reply:
         case Tampered(what=what):

@@ -42,7 +42,7 @@ from ..worker.client import Worker, WorkerLost
 from .device_context import DeviceContext
 from .evidence import kept_answer
 from .prepared import InputSet, PreparedWorkload
-from .rpc import Rejected, ask, read
+from .rpc import Rejected, ask, check_reply
 from .setup_inputs import have_same_integers, other_floats
 from .unwritten import explain_unwritten
 
@@ -225,7 +225,7 @@ class TimedFunction:
             self.worker.post(request)
         replies = [self.worker.answer(self.context.timeout_seconds) for _ in requests]
         for request, reply in zip(requests, replies, strict=True):
-            read(reply, request, Called)
+            check_reply(reply, request, Called)
         outputs = self.slots.outputs[used].clone()
         if not torch.equal(self.slots.inputs[used], inputs):
             raise _inputs_changed()

@@ -91,7 +91,7 @@ class Rule:
     """The share by which they must differ where there are intervals."""
     allow_flags: Collection[str] = ()
     any_hardware: bool = False
-    """Whether to compare traces of different devices; of several the last one counts."""
+    """Whether to compare traces of different devices; the last trace of a workload counts."""
 
 
 @attrs.frozen
@@ -244,10 +244,10 @@ def _changed(before: Trace, after: Trace, rule: Rule) -> tuple[Verdict, str]:
     old, new = latency_of(before, rule.allow_flags), latency_of(after, rule.allow_flags)
     if old is None or new is None or _difference(before, after):
         return Verdict.UNMEASURED, ""
-    was, is_now = _bounds_ms(before), _bounds_ms(after)
-    if was is None or is_now is None:
+    old_bounds, new_bounds = _bounds_ms(before), _bounds_ms(after)
+    if old_bounds is None or new_bounds is None:
         return _by_share(old, new, rule.margin), "margin"
-    is_apart = was[1] < is_now[0] or is_now[1] < was[0]
+    is_apart = old_bounds[1] < new_bounds[0] or new_bounds[1] < old_bounds[0]
     return (_by_share(old, new, rule.min_change) if is_apart else Verdict.SAME), "intervals"
 
 
@@ -308,13 +308,13 @@ def _includes_host(trace: Trace) -> bool:
 
 def _timed_by(before: Trace | None, after: Trace | None) -> str:
     """The timing methods before and after, once if they are the same."""
-    methods = [_method_or_words(trace) for trace in (before, after) if trace is not None]
+    methods = [_method_name(trace) for trace in (before, after) if trace is not None]
     if len(set(methods)) == 1:
         return "" if methods[0] == DEFAULT_METHOD else methods[0]
     return " -> ".join(method or "?" for method in methods)
 
 
-def _method_or_words(trace: Trace) -> str:
+def _method_name(trace: Trace) -> str:
     performance = trace.evaluation.performance if trace.evaluation else None
     return (method_of(performance) or "") if performance is not None else ""
 
