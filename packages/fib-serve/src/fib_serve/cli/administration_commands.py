@@ -27,9 +27,8 @@ from ..users.accounts import (
 )
 from ..users.audit_log import add_entry, list_entries
 from ..users.roles import Principal, Role
-from .commands import Commands
+from .commands import Commands, add_command, state_of
 from .printing import print_json, print_table, say
-from .run_command import add_state_option, state_of
 
 _DAY_SECONDS = 86_400.0
 
@@ -37,9 +36,9 @@ _DAY_SECONDS = 86_400.0
 def add_administration(commands: Commands) -> None:
     """Add the commands."""
     users = commands.add_parser("user", help="list and change accounts").add_subparsers(required=True)
-    listing = _add(users, "list", _list_users, "all accounts")
+    listing = add_command(users, "list", _list_users, "all accounts")
     listing.add_argument("--json", action="store_true")
-    change = _add(users, "change", _change_user, "change an account")
+    change = add_command(users, "change", _change_user, "change an account")
     change.add_argument("--user", required=True)
     change.add_argument("--role", type=Role, choices=list(Role))
     change.add_argument("--active", dest="is_active", action=argparse.BooleanOptionalAction, default=None)
@@ -47,26 +46,22 @@ def add_administration(commands: Commands) -> None:
     for option in ("--max-running", "--max-queued", "--max-per-day"):
         change.add_argument(option, type=int)
     tokens = commands.add_parser("token", help="create, list and revoke tokens").add_subparsers(required=True)
-    create = _add(tokens, "create", _create_token, "make a token, and the account if there is none")
+    create = add_command(tokens, "create", _create_token, "make a token, and the account if there is none")
     create.add_argument("--user", required=True)
     create.add_argument("--scope", choices=[role.value for role in Role], default=Role.SUBMITTER.value)
     create.add_argument("--label", default="", help="a note")
     create.add_argument("--days", type=float, help="expires after so many days")
-    _add(tokens, "list", _list_tokens, "all tokens, without their texts").add_argument("--json", action="store_true")
-    _add(tokens, "revoke", _revoke_token, "make a token invalid").add_argument("number", type=int)
-    rejecting = _add(commands, "reject", _reject, "reject a result: it stays visible, and does not rank")
+    add_command(tokens, "list", _list_tokens, "all tokens, without their texts").add_argument(
+        "--json", action="store_true"
+    )
+    add_command(tokens, "revoke", _revoke_token, "make a token invalid").add_argument("number", type=int)
+    rejecting = add_command(commands, "reject", _reject, "reject a result: it stays visible, and does not rank")
     rejecting.add_argument("submission")
     rejecting.add_argument("--reason", required=True)
-    _add(commands, "unreject", _restore, "undo a rejection").add_argument("submission")
-    _add(commands, "audit", _audit, "the newest entries of the audit log").add_argument("--json", action="store_true")
-
-
-def _add(commands: Commands, name: str, run: object, text: str) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=text)
-    parser.add_argument("dataset", metavar="DATASET", help="the data set of the service")
-    add_state_option(parser)
-    parser.set_defaults(command=run)
-    return parser
+    add_command(commands, "unreject", _restore, "undo a rejection").add_argument("submission")
+    add_command(commands, "audit", _audit, "the newest entries of the audit log").add_argument(
+        "--json", action="store_true"
+    )
 
 
 @contextmanager

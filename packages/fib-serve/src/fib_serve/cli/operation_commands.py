@@ -17,33 +17,25 @@ from ..operation.doctor import examine
 from ..operation.retention import prune
 from ..operation.supervisor import locked
 from ..settings import EXECUTORS, STRONGEST, Settings, make_state
-from .commands import Commands
+from .commands import Commands, add_command, state_of
 from .printing import print_json, say
-from .run_command import add_cluster_options, add_state_option, state_of
+from .run_command import add_cluster_options
 
 
 def add_operation(commands: Commands) -> None:
     """Add the commands."""
-    backup = _add(commands, "backup", _back_up, "copy the database, also of a running service")
+    backup = add_command(commands, "backup", _back_up, "copy the database, also of a running service")
     backup.add_argument("target", type=Path, metavar="BACKUP", help="a new file")
-    restoring = _add(commands, "restore", _restore, "replace the database by a backup; the old one is kept")
+    restoring = add_command(commands, "restore", _restore, "replace the database by a backup; the old one is kept")
     restoring.add_argument("backup", type=Path, metavar="BACKUP")
-    pruning = _add(commands, "prune", _prune, "remove old events and audit entries; submissions and traces stay")
+    pruning = add_command(commands, "prune", _prune, "remove old events and audit entries; submissions and traces stay")
     pruning.add_argument("--days", type=float, default=90.0, help="older than this (default: %(default)g)")
-    doctor = _add(commands, "doctor", _doctor, "check the machine, the files and the settings")
+    doctor = add_command(commands, "doctor", _doctor, "check the machine, the files and the settings")
     doctor.add_argument("--hidden", metavar="DIR", help="the data set of hidden workloads")
     doctor.add_argument("--devices", nargs="+", metavar="NAME", help="such as cpu or cuda:0")
     add_cluster_options(doctor)
     doctor.add_argument("--allow-isolation", type=int, choices=range(STRONGEST + 1), default=STRONGEST, metavar="LEVEL")
     doctor.add_argument("--json", action="store_true")
-
-
-def _add(commands: Commands, name: str, run: Any, text: str) -> argparse.ArgumentParser:
-    parser = commands.add_parser(name, help=text)
-    parser.add_argument("dataset", metavar="DATASET", help="the data set of the service")
-    add_state_option(parser)
-    parser.set_defaults(command=run)
-    return parser
 
 
 def _settings(arguments: argparse.Namespace, **more: Any) -> Settings:

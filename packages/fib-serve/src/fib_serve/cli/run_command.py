@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import os
 from pathlib import Path
 
 import attrs
@@ -14,9 +13,9 @@ from ..database import open_database
 from ..errors import InvalidSetting
 from ..logs import LEVELS
 from ..operation.supervisor import Supervisor
-from ..settings import DATABASE_VARIABLE, EXECUTORS, OIDC_SECRET_VARIABLE, STRONGEST, Settings, default_state
+from ..settings import EXECUTORS, OIDC_SECRET_VARIABLE, STRONGEST, Settings
 from ..users.roles import Role
-from .commands import Commands
+from .commands import Commands, add_state_option, state_of
 from .printing import say
 
 _EVALUATION = (
@@ -83,23 +82,6 @@ def add_run(commands: Commands) -> None:
     for option, name, kind, text in _EVALUATION:
         group.add_argument(option, dest=name, type=kind, metavar="N", help=text)
     parser.set_defaults(command=_run)
-
-
-def add_state_option(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the state folder and the database."""
-    parser.add_argument("--state", metavar="DIR", help="the folder of the service (default: DATASET.fib-serve)")
-    parser.add_argument(
-        "--database",
-        metavar="URL",
-        default=os.environ.get(DATABASE_VARIABLE) or None,
-        help=f"postgresql://...; may stand in {DATABASE_VARIABLE}, which hides a password (default: SQLite in --state)",
-    )
-
-
-def state_of(arguments: argparse.Namespace) -> Path:
-    """The state folder that the options name."""
-    dataset = Path(arguments.dataset).resolve()
-    return Path(arguments.state).resolve() if arguments.state else default_state(dataset)
 
 
 def settings_of(arguments: argparse.Namespace) -> Settings:

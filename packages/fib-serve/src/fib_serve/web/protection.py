@@ -41,12 +41,12 @@ class Protection:
     Args:
         app: The application.
         max_body_bytes: The largest body.
-        metrics: Of the process.
+        metrics: Metrics of the process.
     """
 
     def __init__(self, app: App, max_body_bytes: int, metrics: Metrics) -> None:
         self._app = app
-        self._most = max_body_bytes
+        self._max_body_bytes = max_body_bytes
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -54,7 +54,7 @@ class Protection:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        observed = _Observed(send, scope, self._metrics)
+        observed = _CountingSend(send, scope, self._metrics)
         body = await self._read_body(Headers(scope=scope), receive)
         if isinstance(body, Response):
             await body(scope, receive, observed)
@@ -66,7 +66,7 @@ class Protection:
         if headers.get("content-encoding", "identity").lower() != "identity":
             return problem(415, "Unsupported media type", "send the body without Content-Encoding")
         length = headers.get("content-length", "0")
-        if not length.isdecimal() or int(length[:20]) > self._most:
+        if not length.isdecimal() or int(length[:20]) > self._max_body_bytes:
             return self._too_large()
         chunks: list[bytes] = []
         size = 0
@@ -78,7 +78,7 @@ class Protection:
                         return None
                     chunks.append(message.get("body", b""))
                     size += len(chunks[-1])
-                    if size > self._most:
+                    if size > self._max_body_bytes:
                         return self._too_large()
                     if not message.get("more_body", False):
                         return b"".join(chunks)
@@ -87,11 +87,12 @@ class Protection:
             return problem(408, "Request timeout", detail, {"Connection": "close"})
 
     def _too_large(self) -> Response:
-        detail = f"the body is larger than {self._most} bytes, the limit; leave out what the solution does not need"
+        limit = self._max_body_bytes
+        detail = f"the body is larger than {limit} bytes, the limit; leave out what the solution does not need"
         return problem(413, "Content too large", detail, {"Connection": "close"})
 
 
-class _Observed:
+class _CountingSend:
     """Sends the messages of an answer, with the headers that all answers have, and counts it."""
 
     def __init__(self, send: Send, scope: Scope, metrics: Metrics) -> None:

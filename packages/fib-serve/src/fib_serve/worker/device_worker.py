@@ -38,9 +38,9 @@ class DeviceWorker:
     """Evaluates submissions on one device.
 
     Args:
-        settings: Of the service.
-        name: Of the worker, and of its device in the table of devices.
-        judges: Of the device.
+        settings: Settings of the service.
+        name: Name of the worker, and of its device in the table of devices.
+        judges: Judges of the device.
         database: The database.
         on_ready: Called when the device is registered.
     """
@@ -128,7 +128,7 @@ class DeviceWorker:
             self._judges.begin()
         except JudgeFailed as error:
             _LOG.warning("submission %s: %s", lease.submission.id, error)
-            release(self._database, lease)  # no attempt: its evaluation has not begun
+            release(self._database, lease)  # does not count as an attempt, because the evaluation has not begun
             return
         with Monitor(self._database, lease, self._judges, self._settings, self._must_stop) as monitor:
             try:
@@ -166,9 +166,9 @@ def local_worker(settings: Settings, device: str, name: str, database: Database)
     """The worker of a device of this machine.
 
     Args:
-        settings: Of the service.
+        settings: Settings of the service.
         device: Such as ``cpu`` or ``cuda:0``.
-        name: Of the worker, because several may share the device.
+        name: Name of the worker; several may share the device.
         database: The database.
 
     Raises:
