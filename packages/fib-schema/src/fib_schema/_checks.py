@@ -98,9 +98,9 @@ def size_problem(value: object) -> str | None:
     if type(value) is not int:
         return f"expected an integer, got {describe(value)}"
     if value < 0:
-        return f"must be at least 0, got {shortened(value)}"
+        return f"must be at least 0, got {short_repr(value)}"
     if value > MAX_SIZE:
-        return f"must be below 2**63, got {shortened(value)}"
+        return f"must be below 2**63, got {short_repr(value)}"
     return None
 
 
@@ -198,7 +198,7 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     """The known name that another one misspells; None if there is none.
 
     Case, hyphens and underscores are ignored. A name that contains a known one as a word, such as
-    ``description_de``, is another name on purpose.
+    ``description_de``, is taken for a name of its own.
     """
     if len(name) > _MAX_MISSPELT:
         return None
@@ -218,11 +218,11 @@ def describe(value: object) -> str:
     """Describe a value by its JSON type and its shortened text."""
     kinds = {bool: "boolean", int: "integer", float: "number", str: "string", type(None): "null"}
     kind = kinds.get(type(value), type(value).__name__)
-    return kind if value is None else f"{kind} {shortened(value)}"
+    return kind if value is None else f"{kind} {short_repr(value)}"
 
 
-def shortened(value: object) -> str:
-    """The text of a value in at most 40 characters."""
+def short_repr(value: object) -> str:
+    """The `repr` of a value in at most 40 characters."""
     try:
         shown = repr(value)
     except (ValueError, RecursionError):  # an integer of more digits than Python converts; deep nesting

@@ -37,7 +37,7 @@ def escape_line(text: str) -> str:
 
 
 def shortened(text: str, most: int = 300) -> str:
-    """A text in one line, cut off behind so many characters: for `repr`."""
+    """A text in one line of at most `most` characters, for `repr`."""
     text = escape_line(text)
     return text if len(text) <= most else f"{text[: most - 3]}..."
 

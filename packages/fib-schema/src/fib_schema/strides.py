@@ -30,12 +30,7 @@ _MAX_STRIDE = 1 << 62
 
 
 def normalized_strides(shape: Sequence[int], strides: Sequence[int]) -> Strides | None:
-    """The strides with those of dimensions of size 1 replaced; None if the tensor is contiguous.
-
-    Args:
-        shape: Of the tensor.
-        strides: In elements.
-    """
+    """The strides, in elements, with those of dimensions of size 1 replaced; None if the tensor is contiguous."""
     if 0 in shape:
         return None
     found: list[int] = []
@@ -55,10 +50,6 @@ def strides_problem(shape: Sequence[int], strides: Sequence[int]) -> str | None:
 
     Each element needs a place of its own, because the benchmark writes values to it. Strides are accepted if
     each dimension steps over all elements of those with smaller strides, as views of a contiguous tensor do.
-
-    Args:
-        shape: Of the tensor.
-        strides: In elements.
     """
     if len(strides) != len(shape):
         return f"has {len(strides)} strides for {len(shape)} dimensions"
@@ -77,7 +68,7 @@ def storage_elements(shape: Sequence[int], strides: Sequence[int] | None) -> int
     """The number of elements from the first to the last one of a tensor, those in between included.
 
     Args:
-        shape: Of the tensor.
+        shape: Shape of the tensor.
         strides: In elements; None for a contiguous tensor.
     """
     if strides is None or 0 in shape:

@@ -28,7 +28,7 @@ def _scalar(record: object, attribute: attrs.Attribute[Any], value: Any) -> None
     if type(value) not in (int, float, bool):
         raise _checks.fail(record, attribute.name, f"expected a scalar, got {_checks.describe(value)}")
     if type(value) is int and not -(2**63) <= value < 2**64:
-        problem = f"no integer type of 64 bits holds {_checks.shortened(value)}; write a smaller one"
+        problem = f"no integer type of 64 bits holds {_checks.short_repr(value)}; write a smaller one"
         raise _checks.fail(record, attribute.name, problem)
 
 
