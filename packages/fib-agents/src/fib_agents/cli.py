@@ -33,13 +33,14 @@ examples:
   fib-agents mcp DIR                   serves all tools over stdio, for a client that starts it
   fib-agents mcp DIR --http --port 8400
   fib-agents schemas --form function   JSON Schemas of the tools"""
-Run = Callable[[argparse.Namespace], int]
+_Command = Callable[[argparse.Namespace], int]
+"""Runs one command; returns the exit code."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code."""
     arguments = _parser().parse_args(argv)
-    run: Run = arguments.run
+    run: _Command = arguments.run
     if run is _mcp:  # its standard output belongs to the protocol
         return run(arguments)
     return run_command("fib-agents", lambda: run(arguments))
@@ -50,23 +51,23 @@ def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(prog="fib-agents", description=_DESCRIPTION, epilog=_EXAMPLES, formatter_class=formatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(name: str, said: str, run: Run) -> argparse.ArgumentParser:
-        command = commands.add_parser(name, help=said, description=said, formatter_class=formatter)
+    def add(name: str, text: str, run: _Command) -> argparse.ArgumentParser:
+        command = commands.add_parser(name, help=text, description=text, formatter_class=formatter)
         command.set_defaults(run=run)
         return command
 
-    for name, said, tool, codes in _TOOLS:
-        command = add(name, said, _tool)
+    for name, text, tool, code_arguments in _TOOLS:
+        command = add(name, text, _tool)
         command.set_defaults(tool=tool)
         _add_workspace(command)
         if tool != "list_definitions":
             command.add_argument("definition", metavar="DEFINITION", help="the name of the definition")
-        for code in codes:
+        for code in code_arguments:
             command.add_argument(code, metavar="CODE", help="a file, a folder, or the name of a solution")
-        _add_own_options(tool, command)
+        _add_tool_options(tool, command)
         command.add_argument("--json", action="store_true", help="print one JSON object")
         command.add_argument("--max-chars", type=int, metavar="N", help=f"length of the text (default {DEFAULT_CHARS})")
-    _add_others(add)
+    _add_other_commands(add)
     return parser
 
 
@@ -96,7 +97,7 @@ def _add_workspace(command: argparse.ArgumentParser) -> None:
     )
 
 
-def _add_own_options(tool: str, command: argparse.ArgumentParser) -> None:
+def _add_tool_options(tool: str, command: argparse.ArgumentParser) -> None:
     if tool in ("describe", "evaluate", "compare"):
         command.add_argument("--workloads", nargs="+", metavar="UUID", help="only these workloads")
     if tool in ("explain_failure", "profile", "sanitize"):
@@ -118,11 +119,11 @@ def _add_own_options(tool: str, command: argparse.ArgumentParser) -> None:
         command.add_argument("--server", metavar="URL", help="send it to an evaluation service instead, and wait")
 
 
-def _add_others(add: Callable[[str, str, Run], argparse.ArgumentParser]) -> None:
+def _add_other_commands(add: Callable[[str, str, _Command], argparse.ArgumentParser]) -> None:
     server = add("mcp", "serve the tools to clients of the Model Context Protocol", _mcp)
     server.add_argument("dataset", metavar="DIR", type=Path, help="the data set")
-    for option in ("--device", "--author"):
-        server.add_argument(option, default=None if option == "--device" else "agent")
+    server.add_argument("--device")
+    server.add_argument("--author", default="agent")
     server.add_argument(
         "--timeout", type=float, default=60.0, metavar="SECONDS", help="limit of each step (default 60)"
     )
@@ -188,10 +189,10 @@ def _send(arguments: argparse.Namespace, workspace: Workspace, values: Mapping[s
     from .service import submit_to_service
 
     trace_set = workspace.open()
-    found = read_solution(workspace, trace_set, trace_set.get_definition(values["definition"]), values["solution"])
+    solution = read_solution(workspace, trace_set, trace_set.get_definition(values["definition"]), values["solution"])
     if arguments.name:
-        found = attrs.evolve(found, name=arguments.name)
-    return _print(submit_to_service(arguments.server, found), arguments)
+        solution = attrs.evolve(solution, name=arguments.name)
+    return _print(submit_to_service(arguments.server, solution), arguments)
 
 
 def _code(text: str) -> Any:
@@ -232,7 +233,7 @@ def _triage(arguments: argparse.Namespace) -> int:
 
 def _guide(arguments: argparse.Namespace) -> int:
     if arguments.name is None:
-        print("\n".join(f"{name}: {said}" for name, said in GUIDES.items()))
+        print("\n".join(f"{name}: {subject}" for name, subject in GUIDES.items()))
     else:
         print(read_guide(arguments.name), end="")
     return 0

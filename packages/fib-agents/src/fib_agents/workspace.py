@@ -82,7 +82,7 @@ def read_solution(workspace: Workspace, trace_set: TraceSet, definition: Definit
 
     Raises:
         UnknownName: No solution of the definition has this name.
-        InvalidArguments: The files are none, or the record belongs to another definition.
+        InvalidArguments: There are no files, or the record belongs to another definition.
         KernelFileError: Language, entry point or style cannot be inferred.
     """
     if isinstance(code, Solution):
@@ -121,9 +121,9 @@ def _from_files(workspace: Workspace, definition: Definition, files: Mapping[str
 
 
 def choose_workloads(
-    trace_set: TraceSet, definition: Definition, uuids: Sequence[str] | None, most: int
+    trace_set: TraceSet, definition: Definition, uuids: Sequence[str] | None, max_count: int
 ) -> tuple[Workload, ...]:
-    """The workloads of these uuids; without any, `most` of them, spread from the first to the last.
+    """The workloads of these uuids; without any, at most `max_count` of them, spread from the first to the last.
 
     Raises:
         UnknownName: The definition has no workload of a uuid.
@@ -140,8 +140,8 @@ def choose_workloads(
             if uuid not in by_uuid:
                 raise UnknownName("workload", uuid, tuple(by_uuid))
         return tuple(by_uuid[uuid] for uuid in dict.fromkeys(uuids))
-    if len(workloads) <= most:
+    if len(workloads) <= max_count:
         return tuple(workloads)
-    if most == 1:
+    if max_count == 1:
         return (workloads[0],)
-    return tuple(workloads[round(index * (len(workloads) - 1) / (most - 1))] for index in range(most))
+    return tuple(workloads[round(index * (len(workloads) - 1) / (max_count - 1))] for index in range(max_count))

@@ -32,10 +32,10 @@ def architectures(target_hardware: Iterable[str]) -> tuple[str, ...]:
     """
     if wanted := os.environ.get(ARCH_VARIABLE):
         return parse_architectures(wanted)
-    if found := _of_devices():
+    if found := _device_architectures():
         return found
     named = {arch for name in target_hardware for arch in architectures_of(name)}
-    known = {_best(arch) for arch in named if _ARCH.fullmatch(arch)}
+    known = {_with_specific_instructions(arch) for arch in named if _ARCH.fullmatch(arch)}
     if known:
         return tuple(sorted(known))
     raise InvalidArch(
@@ -84,7 +84,7 @@ def _runs_on(compiled: str, wanted: str) -> bool:
 
 
 @cache
-def _of_devices() -> tuple[str, ...]:
+def _device_architectures() -> tuple[str, ...]:
     """Read from nvidia-smi, which initialises no CUDA in this process."""
     if not shutil.which("nvidia-smi"):
         return ()
@@ -97,8 +97,8 @@ def _of_devices() -> tuple[str, ...]:
         problem = f"nvidia-smi did not answer within 30 s; set {ARCH_VARIABLE}, for example {ARCH_VARIABLE}=9.0a"
         raise InvalidArch(problem) from error
     numbers = {line.strip() for line in done.stdout.splitlines() if done.returncode == 0}
-    return tuple(sorted(_best(number) for number in numbers if _ARCH.fullmatch(number)))
+    return tuple(sorted(_with_specific_instructions(number) for number in numbers if _ARCH.fullmatch(number)))
 
 
-def _best(number: str) -> str:
+def _with_specific_instructions(number: str) -> str:
     return f"{number}a" if number in _ARCHITECTURE_SPECIFIC else number

@@ -5,8 +5,8 @@ file of the cache is executed, neither a source that was changed there nor bytec
 tracebacks, and for sources that read data beside them.
 
 Relative imports work as in any package. Absolute imports of a solution's own files (``import helper``) work too:
-modules of such a solution get an ``__import__`` that searches the solution's files first, so that neither finds a
-``helper`` of the other, the solution or the rest of the process.
+modules of such a solution get an ``__import__`` that searches the solution's files first. So the solution does not find
+a ``helper`` of the rest of the process, nor the other way round.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def import_entry(package: str, folder: Path, solution: Solution) -> ImportedEntr
     """
     module_name = _module_name(package, solution)
     with _import_lock:
-        for name in _modules(package):  # of an earlier import
+        for name in _modules(package):  # left by an earlier import
             del sys.modules[name]
         own = _SolutionModules(package, folder, solution)
         _finder.add(own)
@@ -194,20 +194,20 @@ class _SolutionModules:
         )
         self._builtins = {**vars(builtins), "__import__": self._import} if is_absolute else None
 
-    def spec(self, fullname: str, place: str) -> ModuleSpec:
-        """The spec of a module; `place` is its path without a suffix.
+    def spec(self, fullname: str, stem: str) -> ModuleSpec:
+        """The spec of a module; `stem` is its path without a suffix.
 
         Raises:
             ModuleNotFoundError: The solution has no such module. Other finders would search the folder, in which
                 somebody else may have put one.
         """
-        for file in (f"{place}/__init__.py".removeprefix("/"), f"{place}.py"):
+        for file in (f"{stem}/__init__.py".removeprefix("/"), f"{stem}.py"):
             if (text := self._texts.get(file)) is not None:
                 return self._file_spec(fullname, file, text)
-        if place and not any(known.startswith(f"{place}/") for known in self._texts):
+        if stem and not any(known.startswith(f"{stem}/") for known in self._texts):
             raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
         spec = ModuleSpec(fullname, None, is_package=True)
-        spec.submodule_search_locations = [str(self._folder / place)]
+        spec.submodule_search_locations = [str(self._folder / stem)]
         return spec
 
     def forget_lines(self) -> None:

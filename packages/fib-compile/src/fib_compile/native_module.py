@@ -1,4 +1,4 @@
-"""Native modules: libraries of other packages that are compiled from sources they ship, once, into a private folder.
+"""Native modules of FIB's packages. Each is compiled once from sources that the package ships, into a private folder.
 
 Files are named ``<name>-<key>.so``; the key covers sources, flags, machine and ABI, so a machine without a compiler can
 use a module that is there. A failure whose cause is the sources is kept beside it for the compiler that reported it.
@@ -42,7 +42,7 @@ class NativeModule:
     sources: Mapping[str, str]
     """Texts by file name; the first is compiled, the others are its headers."""
     flags: tuple[str, ...] = ()
-    """For the compiler, in the key."""
+    """Flags of the compiler, in the key."""
     paths: tuple[str, ...] = ()
     """Flags that state where headers and libraries are, not in the key; `abi` must tell their versions apart."""
     libraries: tuple[str, ...] = ()
@@ -73,7 +73,7 @@ def build_module(
     Args:
         module: What to compile.
         folder: A private folder.
-        limits: Of the compiler.
+        limits: Limits of the compiler.
         find_problem: Tries the compiled file before it is published; returns why it cannot be used.
 
     Raises:
@@ -132,9 +132,9 @@ def _compile(
             if code != 0:
                 check_space(output, folder)
                 problem = f"{shlex.join(compiler)} failed:\n" + "\n".join(error_lines(output))
-                _fail(f"{module.name}: {problem}", failure if is_final_failure(code, output) else None)
+                _record_and_raise(f"{module.name}: {problem}", failure if is_final_failure(code, output) else None)
             if found := find_problem(built):
-                _fail(f"{module.name}: {found}", failure)
+                _record_and_raise(f"{module.name}: {found}", failure)
             built.chmod(0o700)
     except CommandKilled as error:
         raise ModuleNotBuilt(f"{module.name}: {shlex.join(compiler)} was {error}") from error
@@ -142,7 +142,7 @@ def _compile(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _fail(problem: str, record: Path | None) -> NoReturn:
+def _record_and_raise(problem: str, record: Path | None) -> NoReturn:
     """Raise a problem, and record it unless it may not happen again."""
     if record is not None:
         atomic_write(record, problem.encode(), mode=0o600)

@@ -2,9 +2,9 @@
 
 `run` is the caller's side, `confine` supervises and confines one command, and `call` calls a solution once there.
 
-What such a command may do beyond a worker of the benchmark: profilers and sanitizers speak to the process that they
-look into over sockets of the machine, so these are open to them (`SandboxPolicy.local_sockets`), in a network namespace
-of its own where the system allows that. Everything else is closed as for workers: the data set, other files, other
+Profilers and sanitizers speak to the process that they look into over sockets of the machine. So these are open to them
+(`SandboxPolicy.local_sockets`), in a network namespace of their own where the system allows that. Everything else is
+closed as for workers of the benchmark: the data set, other files, other
 processes, other solutions' caches. Their output is untrusted, because the solution runs as the same user.
 """
 

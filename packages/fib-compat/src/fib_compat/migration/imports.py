@@ -8,7 +8,7 @@ import libcst as cst
 from libcst.helpers import get_full_name_for_node
 
 from ..table import PACKAGE, Origin, names_of
-from .uses import Finding, UseVisitor, is_module, is_ours, lookup
+from .uses import Finding, UseVisitor, is_flashinfer_bench, is_module, lookup
 
 
 class ImportRewriter(cst.CSTTransformer):
@@ -63,7 +63,7 @@ class ImportRewriter(cst.CSTTransformer):
             return self._rewritten_import(node, can_vanish=can_vanish)
         if isinstance(node, cst.ImportFrom) and not node.relative and node.module is not None:
             module = get_full_name_for_node(node.module) or ""
-            if is_ours(module):
+            if is_flashinfer_bench(module):
                 return self._rewritten_from(node, module)
         return None
 
@@ -72,7 +72,7 @@ class ImportRewriter(cst.CSTTransformer):
         made: list[cst.BaseSmallStatement] = []
         for alias in node.names:
             local = _local_name(alias) or PACKAGE
-            if not is_ours(alias.evaluated_name):
+            if not is_flashinfer_bench(alias.evaluated_name):
                 kept.append(alias)
                 continue
             made += self._needed(node, local)

@@ -20,7 +20,7 @@ class Finding:
     message: str
 
 
-def is_ours(path: str) -> bool:
+def is_flashinfer_bench(path: str) -> bool:
     """Whether a dotted path is flashinfer_bench or below it."""
     return path == PACKAGE or path.startswith(f"{PACKAGE}.")
 
@@ -60,7 +60,7 @@ class UseVisitor(cst.CSTVisitor):
         """The scope of each import statement."""
         self.findings: list[Finding] = []
         self.refusals: list[Finding] = []
-        """Reason that the program cannot be rewritten at all."""
+        """Statements because of which the program cannot be rewritten at all."""
 
     def visit_SimpleStatementSuite(self, node: cst.SimpleStatementSuite) -> None:
         code = cst.Module([]).code_for_node(node)
@@ -142,7 +142,7 @@ class UseVisitor(cst.CSTVisitor):
         """The paths in flashinfer_bench that a name may have."""
         found = self.get_metadata(QualifiedNameProvider, node, set()) or set()
         paths = {q.name for q in found if q.source is QualifiedNameSource.IMPORT}
-        return {path for path in paths if is_ours(path)}
+        return {path for path in paths if is_flashinfer_bench(path)}
 
     def _line(self, node: cst.CSTNode) -> int:
         return self.get_metadata(PositionProvider, node).start.line

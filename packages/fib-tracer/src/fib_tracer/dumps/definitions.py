@@ -27,7 +27,7 @@ State: TypeAlias = Literal["added", "equal", "differs", "refused"]
 
 _MAX_FILE_BYTES = 64 << 20
 _DTYPES = frozenset(DType)
-_PLANNED = ("indptr", "indices")
+_PLAN_SUFFIXES = ("indptr", "indices")
 """Suffixes of arguments of ``plan`` that a reference needs; in FlashInfer's wrappers they are int32."""
 _FIELDS = ("name", "axes", "inputs", "outputs")
 
@@ -56,7 +56,7 @@ class DefinitionImport:
 
     @property
     def is_refused(self) -> bool:
-        """Whether the data set lacks the definition."""
+        """Whether the data set lacks the definition of the file: it was refused, or differs from one of that name."""
         return self.state in ("differs", "refused")
 
 
@@ -170,7 +170,7 @@ def _usable_inputs(inputs: Mapping[str, Plain], changes: list[str]) -> dict[str,
         dtype = spec.get("dtype")
         if spec.get("optional") is not True or dtype in _DTYPES:
             kept[name] = spec
-        elif dtype == "unknown" and name.endswith(_PLANNED):
+        elif dtype == "unknown" and name.endswith(_PLAN_SUFFIXES):
             kept[name] = {key: value for key, value in spec.items() if key != "optional"} | {"dtype": "int32"}
             changes.append(f"input {name!r} is int32 and required: plan() sets it, and run() was dumped without it")
         else:
@@ -230,7 +230,7 @@ def _with_run(source: str, kept: Mapping[str, Plain], inputs: Mapping[str, Plain
 def _arguments(function: ast.FunctionDef, kept: Mapping[str, Plain], inputs: Mapping[str, Plain]) -> Iterator[str]:
     """The arguments of the call of the reference: by name, or by position if it has other names for the inputs."""
     parameters = _parameters(function)
-    if _correspond(list(parameters), list(inputs)):
+    if _are_same_in_order(list(parameters), list(inputs)):
         yield from (f"{p}={name if name in kept else None}" for p, name in zip(parameters, inputs, strict=True))
         return
     for name, is_required in parameters.items():
@@ -257,7 +257,7 @@ def _parameters(function: ast.FunctionDef) -> dict[str, bool]:
     return positional | {arg.arg: node is None for arg, node in zip(args.kwonlyargs, args.kw_defaults, strict=True)}
 
 
-def _correspond(parameters: list[str], inputs: list[str]) -> bool:
+def _are_same_in_order(parameters: list[str], inputs: list[str]) -> bool:
     """Whether parameters are the inputs in their order, some by other names."""
     if len(parameters) != len(inputs):
         return False
