@@ -46,9 +46,9 @@ class DefinitionList(Result):
         if not self.definitions:
             yield "no definitions"
         for one in self.definitions:
-            said = f": {one.description}" if one.description else ""
+            text = f": {one.description}" if one.description else ""
             counts = f"{counted(one.workloads, 'workload')}, {counted(one.solutions, 'solution')}"
-            yield f"{one.name} ({one.op_type}, {counts}){said}"
+            yield f"{one.name} ({one.op_type}, {counts}){text}"
         yield from (f"problem: {problem}" for problem in self.problems)
 
 
@@ -135,8 +135,8 @@ def list_definitions(workspace: Workspace, *, op_type: str | None = None) -> Def
     for name, definition in trace_set.definitions.items():
         if op_type in (None, definition.op_type):
             workloads, solutions = trace_set.workloads.get(name, ()), trace_set.solution_names(name)
-            said = (definition.description or "").strip().partition("\n")[0]
-            found.append(DefinitionLine(name, definition.op_type, said, len(workloads), len(solutions)))
+            text = (definition.description or "").strip().partition("\n")[0]
+            found.append(DefinitionLine(name, definition.op_type, text, len(workloads), len(solutions)))
     return DefinitionList(tuple(found), tuple(map(str, trace_set.problems)))
 
 

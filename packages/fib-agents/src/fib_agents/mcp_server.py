@@ -208,16 +208,16 @@ class _Handlers:
         names = await anyio.to_thread.run_sync(lambda: list(self.workspace.open().definition_names()))
         found = [
             types.Resource(
-                uri=f"fib://{kind}/{name}", name=f"{kind}/{name}", description=said.format(name), mime_type=_MIME
+                uri=f"fib://{kind}/{name}", name=f"{kind}/{name}", description=text.format(name), mime_type=_MIME
             )
             for name in names
-            for kind, said in _KINDS.items()
+            for kind, text in _KINDS.items()
         ]
         guides = [
             types.Resource(
-                uri=f"fib://guides/{name}", name=f"guides/{name}", description=said, mime_type="text/markdown"
+                uri=f"fib://guides/{name}", name=f"guides/{name}", description=text, mime_type="text/markdown"
             )
-            for name, said in GUIDES.items()
+            for name, text in GUIDES.items()
         ]
         return types.ListResourcesResult(resources=[*guides, *found])
 
@@ -227,10 +227,10 @@ class _Handlers:
             types.ResourceTemplate(
                 uri_template=f"fib://{kind}/{{name}}",
                 name=kind,
-                description=said.format("a definition"),
+                description=text.format("a definition"),
                 mime_type=_MIME,
             )
-            for kind, said in _KINDS.items()
+            for kind, text in _KINDS.items()
         ]
         return types.ListResourceTemplatesResult(resource_templates=found)
 
@@ -248,7 +248,7 @@ class _Handlers:
     async def list_prompts(self, ctx: ServerRequestContext[Any], params: Any) -> types.ListPromptsResult:
         del ctx, params
         return types.ListPromptsResult(
-            prompts=[types.Prompt(name=name, description=said, arguments=[]) for name, said in GUIDES.items()]
+            prompts=[types.Prompt(name=name, description=text, arguments=[]) for name, text in GUIDES.items()]
         )
 
     async def get_prompt(

@@ -221,6 +221,6 @@ def _listing(program: str, option: str, seconds: float) -> str:
         raise ToolFailed(program, f"cannot be run: {error.strerror or error}") from error
     text = ended.stdout.decode("utf-8", "replace")
     if ended.returncode != 0 or not text.strip():
-        said = ended.stderr.decode("utf-8", "replace") or text
-        raise ToolFailed(program, f"{option} failed with exit status {ended.returncode}", said[-_END_CHARS:])
+        shown = ended.stderr.decode("utf-8", "replace") or text
+        raise ToolFailed(program, f"{option} failed with exit status {ended.returncode}", shown[-_END_CHARS:])
     return escape_controls(text.rstrip())

@@ -85,8 +85,8 @@ def _log(trace: Trace) -> str:
     evaluation = trace.evaluation
     if evaluation is None or evaluation.performance is not None or not evaluation.log:
         return ""
-    said = f"{trace.solution} on {trace.workload.uuid}: log (untrusted output of the solution)"
-    return details(said, evaluation.log[:MOST_LOG], is_open=True)
+    text = f"{trace.solution} on {trace.workload.uuid}: log (untrusted output of the solution)"
+    return details(text, evaluation.log[:MOST_LOG], is_open=True)
 
 
 def _row(trace: Trace) -> dict[str, object]:

@@ -188,8 +188,8 @@ class Trace(Record):
             rows += [("solution", str(self.solution)), ("result", evaluation.outcome)]
             rows += [("hardware", evaluation.environment.hardware), ("time", evaluation.timestamp)]
             log = evaluation.log[: html_parts.MOST_LOG]
-        said = "log (untrusted output of the solution)"
-        return html_parts.table(("", ""), rows) + (html_parts.details(said, log, is_open=True) if log else "")
+        text = "log (untrusted output of the solution)"
+        return html_parts.table(("", ""), rows) + (html_parts.details(text, log, is_open=True) if log else "")
 
     def is_workload_trace(self) -> bool:
         """Whether this is a workload alone."""

@@ -127,11 +127,11 @@ def _check_definition(definition: Definition, place: str, findings: Findings) ->
                 findings.error(place, too_large, "size", f"$.{field}.{name}")
     run, inputs = _arguments_of_run(definition.reference), list(definition.inputs)
     parameters = [argument.arg for argument in (*run.posonlyargs, *run.args)]
-    said = f"run takes ({', '.join(parameters)}), the inputs are ({', '.join(inputs)})"
+    text = f"run takes ({', '.join(parameters)}), the inputs are ({', '.join(inputs)})"
     if not _takes(run, len(inputs)):
-        findings.error(place, f"{said}: it cannot be called with them", "reference-parameters", "$.reference")
+        findings.error(place, f"{text}: it cannot be called with them", "reference-parameters", "$.reference")
     elif run.vararg is None and parameters[: len(inputs)] != inputs:
-        message = f"{said}; arguments are passed in the order of the inputs"
+        message = f"{text}; arguments are passed in the order of the inputs"
         findings.warning(place, message, "reference-parameters", "$.reference")
 
 

@@ -75,11 +75,11 @@ def add_new(parser: argparse.ArgumentParser) -> None:
     new.add_argument("--reference", metavar="FILE", type=Path, required=True, help="a .py file with a function run")
     new.add_argument("--op-type", metavar="TYPE", help="kind of operation (default: NAME up to the first _)")
     new.add_argument("--description", metavar="TEXT", help="what it computes")
-    for option, said in (
+    for option, text in (
         ("--input", "type of a parameter, such as 'x: float32[rows, width]', in place of its annotation"),
         ("--output", "name and type of an output, in place of the annotation of the return value"),
     ):
-        new.add_argument(option, metavar="'NAME: TYPE'", action="append", type=_named_type, default=[], help=said)
+        new.add_argument(option, metavar="'NAME: TYPE'", action="append", type=_named_type, default=[], help=text)
     new.add_argument(
         "--axis", metavar="NAME=N", action="append", type=_sizes, default=[], help="size of a constant axis"
     )

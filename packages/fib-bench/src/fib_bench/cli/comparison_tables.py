@@ -47,8 +47,8 @@ def print_comparison(console: Console, found: Comparison) -> None:
         console.print(safe_text(f"{reason}{where}", "red"), soft_wrap=True)
     skipped = Counter((str(p.verdict), p.reason) for p in found.pairs if p.verdict in _NOT_COMPARED and p.reason)
     for (verdict, reason), count in skipped.items():
-        said = reason if reason.startswith(f"{verdict}: ") else f"{verdict}: {reason}"
-        console.print(safe_text(f"{count} {said}", "yellow"), soft_wrap=True)
+        text = reason if reason.startswith(f"{verdict}: ") else f"{verdict}: {reason}"
+        console.print(safe_text(f"{count} {text}", "yellow"), soft_wrap=True)
     counts = ", ".join(f"{count} {verdict}" for verdict, count in found.counts.items())
     ratio = "" if found.ratio_text == "-" else f"; after / before: {found.ratio_text} (geometric mean)"
     style = "red" if found.is_worse else ""

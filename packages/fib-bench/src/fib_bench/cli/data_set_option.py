@@ -14,8 +14,8 @@ _DEFINITIONS = "definitions"
 
 def add_data_set_option(parser: argparse.ArgumentParser) -> None:
     """Declare ``--dataset``."""
-    said = "the data set (default: this folder if it is one, else FIB_DATASET_PATH)"
-    parser.add_argument("--dataset", metavar="DIR", type=Path, help=said)
+    text = "the data set (default: this folder if it is one, else FIB_DATASET_PATH)"
+    parser.add_argument("--dataset", metavar="DIR", type=Path, help=text)
 
 
 def data_set_of(arguments: argparse.Namespace) -> Path:

@@ -51,8 +51,8 @@ def _fetch(arguments: argparse.Namespace, errors: Console) -> int:
         return 0
     console = output_console()
     size = f"{counted(fetched.files, 'file')}, {counted(fetched.size_bytes, 'byte')}"
-    said = f"{fetched.repository} at {fetched.revision[:12]}: {size}"
-    console.print(safe_text(f"{said} in {folder}; {fetched.downloaded_files} were missing", "green"), soft_wrap=True)
+    text = f"{fetched.repository} at {fetched.revision[:12]}: {size}"
+    console.print(safe_text(f"{text} in {folder}; {fetched.downloaded_files} were missing", "green"), soft_wrap=True)
     console.print(safe_text(f"next: {following}"), soft_wrap=True)
     return 0
 
@@ -76,7 +76,7 @@ def _progress(errors: Console) -> Iterator[hub.Observer]:
         task = bar.add_task("files")
 
         def observe(progress: hub.Progress) -> None:
-            said = f"{progress.files} of {counted(progress.all_files, 'file')}"
-            bar.update(task, description=said, completed=progress.size_bytes, total=progress.all_bytes)
+            text = f"{progress.files} of {counted(progress.all_files, 'file')}"
+            bar.update(task, description=text, completed=progress.size_bytes, total=progress.all_bytes)
 
         yield observe

@@ -34,25 +34,25 @@ def add_import(parser: argparse.ArgumentParser) -> None:
     gpumode = kinds.add_parser("gpumode", help="a folder with task.yml and reference.py")
     add_help(gpumode, "import gpumode")
     gpumode.add_argument("problem", metavar="DIR", type=Path, help="the problem; its reference.py is executed")
-    said = "the lists of the task that become workloads (default: both)"
-    gpumode.add_argument("--cases", nargs="+", choices=_CASES, default=list(_CASES), help=said)
+    text = "the lists of the task that become workloads (default: both)"
+    gpumode.add_argument("--cases", nargs="+", choices=_CASES, default=list(_CASES), help=text)
     for each, read in ((kernelbench, _read_kernelbench), (gpumode, _read_gpumode)):
         _add_common(each)
         each.set_defaults(command=_import, read=read)
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
-    said = "the data set; made if it is missing (default: this folder)"
-    parser.add_argument("--dataset", metavar="DIR", type=Path, default=Path(), help=said)
-    said = "a solution of the problem in its format, such as a file with ModelNew or custom_kernel"
-    parser.add_argument("--solution", metavar="FILE", type=Path, action="append", default=[], help=said)
+    text = "the data set; made if it is missing (default: this folder)"
+    parser.add_argument("--dataset", metavar="DIR", type=Path, default=Path(), help=text)
+    text = "a solution of the problem in its format, such as a file with ModelNew or custom_kernel"
+    parser.add_argument("--solution", metavar="FILE", type=Path, action="append", default=[], help=text)
     parser.add_argument("--name", help="name of the definition (default: made of that of the file or folder)")
     parser.add_argument("--op-type", metavar="TYPE", help="kind of operation (default: the format)")
     parser.add_argument("--author", help="who wrote the solutions (default: your user name)")
-    said = "draw all floating inputs as normal values, instead of recording those that are not"
-    parser.add_argument("--random-inputs", action="store_true", help=said)
-    said = "devices of the solutions (default: cpu cuda)"
-    parser.add_argument("--hardware", nargs="+", metavar="NAME", default=["cpu", "cuda"], help=said)
+    text = "draw all floating inputs as normal values, instead of recording those that are not"
+    parser.add_argument("--random-inputs", action="store_true", help=text)
+    text = "devices of the solutions (default: cpu cuda)"
+    parser.add_argument("--hardware", nargs="+", metavar="NAME", default=["cpu", "cuda"], help=text)
     parser.add_argument("--json", action="store_true", help="print what was imported as JSON")
 
 

@@ -66,8 +66,8 @@ def _run(arguments: argparse.Namespace, errors: Console) -> int:
     trace_set = TraceSet.from_path(arguments.dir)
     config = config_of(arguments, trace_set)
     if config.data_set_layers is not None:
-        said = f"settings of the data set: {Path(arguments.dir) / DATA_SET_FILE} (options and --config override them)"
-        errors.print(safe_text(said), soft_wrap=True)
+        text = f"settings of the data set: {Path(arguments.dir) / DATA_SET_FILE} (options and --config override them)"
+        errors.print(safe_text(text), soft_wrap=True)
     errors.print(f"device: {', '.join(config.devices or (config.device,))}", markup=False, highlight=False)
     if arguments.reference_as_solution:
         from ..reference_solutions import add_references

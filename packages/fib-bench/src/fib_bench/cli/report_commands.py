@@ -61,8 +61,8 @@ def add_summary(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments of ``summary``."""
     add_help(parser, "report summary")
     parser.add_argument("dir", metavar="DIR", help="the data set")
-    said = "weight workloads by the calls that fib-tracer counted: times and speedups of the traced traffic"
-    parser.add_argument("--weighted", action="store_true", help=said)
+    text = "weight workloads by the calls that fib-tracer counted: times and speedups of the traced traffic"
+    parser.add_argument("--weighted", action="store_true", help=text)
     _add_output(parser)
     _add_options(parser)
     parser.set_defaults(command=_summary)
@@ -83,17 +83,17 @@ def add_compare(parser: argparse.ArgumentParser) -> None:
     add_help(parser, "report compare")
     parser.add_argument("before", metavar="BEFORE", help="a data set")
     parser.add_argument("after", metavar="AFTER", nargs="?", help="another run of it (default: the same)")
-    said = "compare solution X with solution Y, whatever their names, instead of each solution with itself"
-    parser.add_argument("--solutions", nargs=2, metavar=("X", "Y"), help=said)
+    text = "compare solution X with solution Y, whatever their names, instead of each solution with itself"
+    parser.add_argument("--solutions", nargs=2, metavar=("X", "Y"), help=text)
     _add_definitions(parser)
-    said = f"share by which latencies without an interval must differ (default: {DEFAULT_MARGIN:g})"
-    parser.add_argument("--margin", type=_share, default=DEFAULT_MARGIN, metavar="SHARE", help=said)
-    said = f"share by which latencies whose intervals are apart must differ too (default: {DEFAULT_MIN_CHANGE:g})"
-    parser.add_argument("--min-change", type=_share, default=DEFAULT_MIN_CHANGE, metavar="SHARE", help=said)
-    said = "compare traces of different devices too"
-    parser.add_argument("--any-hardware", action="store_true", help=said)
-    said = "exit with 1 also if a workload was tried before only"
-    parser.add_argument("--complete", action="store_true", help=said)
+    text = f"share by which latencies without an interval must differ (default: {DEFAULT_MARGIN:g})"
+    parser.add_argument("--margin", type=_share, default=DEFAULT_MARGIN, metavar="SHARE", help=text)
+    text = f"share by which latencies whose intervals are apart must differ too (default: {DEFAULT_MIN_CHANGE:g})"
+    parser.add_argument("--min-change", type=_share, default=DEFAULT_MIN_CHANGE, metavar="SHARE", help=text)
+    text = "compare traces of different devices too"
+    parser.add_argument("--any-hardware", action="store_true", help=text)
+    text = "exit with 1 also if a workload was tried before only"
+    parser.add_argument("--complete", action="store_true", help=text)
     parser.add_argument("--html", metavar="FILE", help="write one page that needs no network, too")
     _add_output(parser)
     _add_flags(parser)
@@ -136,20 +136,20 @@ def _add_definitions(parser: argparse.ArgumentParser) -> None:
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
     flags = ", ".join(sorted(UNRANKED_FLAGS))
-    said = f"rank solutions with these flags too, which are left out otherwise ({flags})"
-    parser.add_argument("--allow-flags", nargs="+", metavar="FLAG", default=(), choices=UNRANKED_FLAGS, help=said)
-    said = f"rank traces with the flag {CPU_TIMING!r} too: for solutions that you trust"
-    parser.add_argument("--include-unranked", action="store_true", help=said)
+    text = f"rank solutions with these flags too, which are left out otherwise ({flags})"
+    parser.add_argument("--allow-flags", nargs="+", metavar="FLAG", default=(), choices=UNRANKED_FLAGS, help=text)
+    text = f"rank traces with the flag {CPU_TIMING!r} too: for solutions that you trust"
+    parser.add_argument("--include-unranked", action="store_true", help=text)
 
 
 def _add_options(parser: argparse.ArgumentParser) -> None:
     _add_flags(parser)
-    said = "quote speedups against this solution too (default: the one that traces were timed beside)"
-    parser.add_argument("--baseline", metavar="NAME", help=said)
-    said = "rank authors against this one's solutions (default: %(default)s)"
-    parser.add_argument("--baseline-author", default="baseline", metavar="NAME", help=said)
-    said = f"factors p of fast_p (default: {' '.join(f'{factor:g}' for factor in FAST_FACTORS)})"
-    parser.add_argument("--fast", nargs="+", type=_factor, default=FAST_FACTORS, metavar="P", help=said)
+    text = "quote speedups against this solution too (default: the one that traces were timed beside)"
+    parser.add_argument("--baseline", metavar="NAME", help=text)
+    text = "rank authors against this one's solutions (default: %(default)s)"
+    parser.add_argument("--baseline-author", default="baseline", metavar="NAME", help=text)
+    text = f"factors p of fast_p (default: {' '.join(f'{factor:g}' for factor in FAST_FACTORS)})"
+    parser.add_argument("--fast", nargs="+", type=_factor, default=FAST_FACTORS, metavar="P", help=text)
 
 
 def _flags_of(arguments: argparse.Namespace) -> tuple[str, ...]:

@@ -175,7 +175,7 @@ def _add_conditions(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_settings(group: argparse._ArgumentGroup) -> None:
-    for option, kind, metavar, said in (
+    for option, kind, metavar, text in (
         ("--warmup-runs", int, "N", "calls before timing"),
         ("--iterations", int, "N", "calls to time at least, if time allows"),
         ("--num-trials", int, "N", "input sets with different values"),
@@ -187,7 +187,7 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
     ):
         default = _DEFAULTS[option.removeprefix("--").replace("-", "_")]
         shown = "all" if default is None else f"{default:g}"
-        group.add_argument(option, type=kind, metavar=metavar, help=f"{said} (default: {shown})")
+        group.add_argument(option, type=kind, metavar=metavar, help=f"{text} (default: {shown})")
 
 
 def _positive(kind: type[int] | type[float]) -> Any:

@@ -225,8 +225,8 @@ def drawn(kind: str, title: str, rows: Rows, solutions: Sequence[str], **more: A
             encoding["color"]["scale"] = {"domain": names, "range": [*PALETTE[: len(solutions)], GREY]}
             encoding["color"]["legend"] = {"title": None, "orient": "bottom", "columns": 2, "labelLimit": 340}
         for channel in ("x", "y"):
-            if channel in encoding and (said := more.get(f"{channel}_title")) is not None:
-                encoding[channel]["title"] = said
+            if channel in encoding and (text := more.get(f"{channel}_title")) is not None:
+                encoding[channel]["title"] = text
         if "x" in encoding and more.get("x_scale") == "symlog":
             encoding["x"]["scale"] = {"type": "symlog"}
     has_intervals = any(row.get("low") for row in rows)
