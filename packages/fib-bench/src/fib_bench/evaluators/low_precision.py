@@ -30,7 +30,7 @@ MATCHED_RATIO = 0.99
 ERROR_CAP = 0.25
 """However many match, none may be off by more than this times the largest magnitude expected."""
 _MOST_LEAN = 0.1
-"""Of a step, towards zero or away from it, on average; cutting digits off leans by a half."""
+"""Largest mean error towards zero or away from it, in steps; truncation has an error of a half."""
 _SIGMAS = 6.0
 _SCALE = re.compile(r".*(scales?|_sf|_scale_factors?|scale_inv)$|sf|scales?", re.IGNORECASE)
 _SLACK = 1 + 2.0**-10
@@ -120,7 +120,7 @@ class StepsPart:
     width: int
     """The numbers in the last axis."""
     extent: Extent
-    """Of the real values: with their scales."""
+    """Extent of the real values, with their scales."""
     limit: float
     required_matched_ratio: float | None
     insensitive_to: tuple[str, ...] = ()
@@ -248,7 +248,7 @@ class InSteps(Check):
 
     parts: Mapping[str, Part] = attrs.field()
     scales: Mapping[str, str]
-    """By output: the output that holds its scale."""
+    """Output that holds the scale, by scaled output."""
 
     def compare(self, found: Tensors, expected: Tensors) -> Verdict:
         """Compare output by output, quantised ones multiplied by the scales that came with them."""

@@ -134,7 +134,7 @@ def row_scales(tensor: torch.Tensor, width: int) -> torch.Tensor:
 
 
 def with_blind_spots(part: ScaledPart, expected: torch.Tensor, inputs: Mapping[str, Value]) -> ScaledPart:
-    """The same check, with the result of trying zeros and each input as the output."""
+    """Return the check with the result of trying zeros and each input as the output."""
     answers = {"zeros": torch.zeros_like(expected)} if expected.numel() else {}
     for name, value in inputs.items():
         if isinstance(value, torch.Tensor) and _could_be_returned(value, expected):
