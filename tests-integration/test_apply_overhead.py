@@ -13,7 +13,9 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 
 import apply_overhead
-from apply_overhead import Pair, graph_row, launches_of
+from apply_overhead import graph_row
+from overhead_calls import Pair
+from overhead_clocks import launches_of
 
 PAIR = Pair(title="one", direct=lambda: None, routed=lambda: None, arguments=())
 
