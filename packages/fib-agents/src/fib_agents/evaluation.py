@@ -186,7 +186,7 @@ def compare(
         workspace: Where to work.
         definition: The name of the definition.
         first: The files, such as {"kernel.py": source}, or the name of a solution of the data set.
-        second: Likewise.
+        second: The same, of the solution to compare with it.
         workloads: The uuids of workloads; by default 3, from the first to the last.
 
     Raises:

@@ -1,6 +1,6 @@
 """Exclusive locks of a data set's folders, for all packages.
 
-Whoever may open a file may hold its `flock`, also an account that may only read it. So no data file is locked, but a
+An account that may only read a file can still hold its `flock`. So no data file is locked, but a
 hidden file ``.lock`` in its folder, which only accounts that may write to the folder can open. It is made by the first
 writer and stays. The system releases the lock when its process dies.
 
@@ -134,7 +134,7 @@ def _open(path: str) -> int:
 
 
 def _give_to_writers(descriptor: int, folder: os.stat_result) -> None:
-    """Let those open a new lock file who may write to its folder, and nobody else."""
+    """Let only accounts that may write to the folder open a new lock file."""
     made = os.fstat(descriptor)
     writers = stat.S_IMODE(folder.st_mode) & 0o022
     if os.geteuid() == 0 or made.st_gid != folder.st_gid:

@@ -142,7 +142,7 @@ def _arguments_of_run(reference: str) -> ast.arguments:
 
 
 def _takes(run: ast.arguments, count: int) -> bool:
-    """Whether a function can be called with so many positional arguments."""
+    """Whether a function can be called with `count` positional arguments."""
     positional = len(run.posonlyargs) + len(run.args)
     is_named_required = any(default is None for default in run.kw_defaults)
     is_enough = positional - len(run.defaults) <= count

@@ -1,6 +1,6 @@
 """Bells: datagram sockets in the state folder with which processes of the service wake each other.
 
-A bell carries no data. Whoever wakes up reads the database; a lost ring delays that until the next poll.
+A bell carries no data. A process that wakes up reads the database; a lost ring delays that until the next poll.
 """
 
 from __future__ import annotations

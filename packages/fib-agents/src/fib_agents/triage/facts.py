@@ -29,7 +29,7 @@ class Kind(StrEnum):
     ASSIGN = "assigns"
     """A dotted name of an imported module that is assigned to, also by ``setattr`` or at a key."""
     SWITCH = "switches"
-    """Likewise, but not where False or the earlier value of the same name is assigned."""
+    """A name as in `ASSIGN`, but not where False or the earlier value of the same name is assigned."""
     ATTRIBUTE = "attributes"
     """An attribute of anything."""
     STRING = "strings"

@@ -5,7 +5,7 @@ A rule of `rules.toml` has an `id`, `why` in words, a `level`, and any of these 
 - the kinds of `facts.Kind` for Python: patterns of names with ``*`` (`fnmatch`), regular expressions for `strings`;
   a pattern of a name stands for everything below it, too: ``socket`` for ``socket.socket``;
 - `native`: regular expressions for C++ and CUDA without comments, also for such code in strings of Python;
-- `deciding`: likewise, for variables, each of which counts only if a condition or the like depends on it;
+- `deciding`: regular expressions for variables, each of which counts only if a condition or the like depends on it;
 - `except`: names, also with ``*``, that do not count;
 - `unless`: words that make a source harmless for this rule wherever they stand in it, such as ``join`` for a thread.
 """
@@ -33,8 +33,9 @@ SUSPICIOUS, NOTE = "suspicious", "note"
 _MAX_FINDINGS = 200
 """Limit of each rule in one file."""
 _MAX_VARIABLES, _MAX_USES = 20, 50
-"""Variables of one rule in one file, and uses of each that are looked at, with so many letters beside them:"""
-_NEAR = 120
+"""Limits of the variables of one rule in one file, and of the uses of each that are looked at."""
+_NEAR_CHARS = 120
+"""Characters beside a use that are looked at."""
 _MAX_CHARS = 300_000
 """Limit of one file; patterns take more than linear time on sources that are made for it."""
 _MAX_SHOWN = 160
@@ -185,8 +186,8 @@ def _decides(variable: str, code: str) -> bool:
     """Whether a condition, a comparison, a remainder, a mask or an index names a variable of C++."""
     uses = islice(re.finditer(rf"\b{re.escape(variable)}\b", code), _MAX_USES)
     return any(
-        _DECIDING_BEFORE.search(code[max(use.start() - _NEAR, 0) : use.start()])
-        or _DECIDING_AFTER.match(code[use.end() : use.end() + _NEAR])
+        _DECIDING_BEFORE.search(code[max(use.start() - _NEAR_CHARS, 0) : use.start()])
+        or _DECIDING_AFTER.match(code[use.end() : use.end() + _NEAR_CHARS])
         for use in uses
     )
 

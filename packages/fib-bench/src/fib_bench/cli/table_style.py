@@ -12,8 +12,8 @@ from rich.table import Table
 
 from .printing import safe_text
 
-_FOLDED = 16
-"""A column of words may be folded to so many characters."""
+_MIN_WORDS_WIDTH = 16
+"""Characters to which a column of words may be folded."""
 
 
 def make_table(title: str, words: Sequence[str] = (), numbers: Sequence[str] = ()) -> Table:
@@ -49,7 +49,7 @@ def print_table(console: Console, table: Table) -> None:
         for column in table.columns
     ]
     least = sum(
-        width if column.no_wrap else min(width, _FOLDED + 2)
+        width if column.no_wrap else min(width, _MIN_WORDS_WIDTH + 2)
         for width, column in zip(widths, table.columns, strict=True)
     )
     if title := table.title:

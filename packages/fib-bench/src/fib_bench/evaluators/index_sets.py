@@ -14,8 +14,8 @@ from .protocol import Check, Part, Tensors, Verdict
 _TIE = 2.0**-20
 """Scores nearer to each other than this, relative, count as equal."""
 _WORST_ROW, _MOST_OF_ROW = 5.0, 0.5
-"""A single row may lack so many times the share that all rows together may, but never more than half of its
-indices; one index in any case, which for rows of a single index leaves the limit over all rows alone."""
+"""A single row may lack five times the share that all rows together may, but never more than half of its indices. One
+index may be lacking in any case; rows of a single index then have only the limit over all rows."""
 
 
 @attrs.frozen(eq=False)

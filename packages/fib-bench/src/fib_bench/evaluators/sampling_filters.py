@@ -128,7 +128,7 @@ class _Best:
 
 
 def _best_of(rows: Rows, levels: torch.Tensor, total: torch.Tensor, filters: Filters, count: int) -> _Best:
-    """Look at so many tokens; waits for the device."""
+    """Look at the `count` most likely tokens; waits for the device."""
     best = levels.topk(count, dim=1).values
     weights = rows.weights(best, total)
     fewest, most = _counts(weights, filters, levels.shape[1])

@@ -33,9 +33,9 @@ from .roles import Role
 from .rules import role_of
 
 _FEW_DRAWS = 64
-"""Up to so many fair draws may well be equal; both outcomes are then forced to occur."""
+"""Number of fair draws up to which all may well be equal; both outcomes are then forced to occur."""
 _SMALL_ELEMENTS = 4096
-"""Plain tensors of up to so many elements are rescaled as well, because they have few mixtures."""
+"""Elements up to which plain tensors are rescaled as well, because they have few mixtures."""
 _LEAST_ELEMENTS, _LEAST_ROWS = 16, 8
 """Below these sizes, a mixture or a permutation would soon repeat."""
 _FACTORS = (0.5, 0.85)  # above, rounding to three significant bits may undo the change

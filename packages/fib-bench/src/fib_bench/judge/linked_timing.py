@@ -51,7 +51,9 @@ _FINE_NS = 15.0  # a narrower interval of the median suffices for any latency
 _MOST_DISTURBED = 20
 _INTERRUPTED_NS, _INTERRUPTED_SHARE = 1e5, 0.02  # a device stays with another process for longer
 _ACTIVE_SHARE = 0.1  # share of a pass that threads of the worker may run in total; driver threads wake up at times
-_IMPOSSIBLE_ERRORS = 5.0  # a bound is impossible if it is negative by so many uncertainties, and by the next share
+_IMPOSSIBLE_ERRORS = (
+    5.0  # a bound is impossible if it is below zero by more than five uncertainties and more than the next share
+)
 _IMPOSSIBLE_OVERHEAD_SHARE = (
     0.2  # of the pass overhead: bounds of honest functions are up to 3.5 us (a fifteenth) too low
 )

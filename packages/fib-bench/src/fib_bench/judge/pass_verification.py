@@ -71,7 +71,7 @@ class PassVerification:
         """Other distributions than the normal one on which a replay was compared."""
 
     def room_for(self, passes: int, pass_bytes: int) -> int:
-        """The number of passes that can follow each other without verification, at most so many and at least one."""
+        """The number of passes that can follow each other without verification, from one to `passes`."""
         size = pass_bytes + _CHOSEN * self._function.slots.inputs[0].nbytes
         return max(1, min(passes, _UNVERIFIED_BYTES // max(size, 1)))
 

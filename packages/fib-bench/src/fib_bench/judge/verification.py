@@ -29,10 +29,10 @@ from .timed_function import TimedFunction
 _ORDINARY = frozenset({"normal", "variant"})  # distributions whose errors show the precision
 POISON = 0x5A
 """The byte that outputs of timed calls hold before the call; another one than that of single calls."""
-_KNOWN = 8  # one of so many timed calls gets known-answer inputs, on average
-_MOST_KNOWN = 2.0  # in one pass: comparing costs more than calling
+_CALLS_PER_KNOWN = 8  # one of eight timed calls gets known-answer inputs, on average
+_MAX_KNOWN_PER_PASS = 2.0  # in one pass: comparing costs more than calling
 _FEW_CALLS_NS = 2e6  # of functions that take longer there are few calls,
-_KNOWN_OF_FEW = 4  # of which one of so many gets known-answer inputs, or a median could rest on unverified calls
+_FEW_CALLS_PER_KNOWN = 4  # one of four of these gets known-answer inputs, or a median could rest on unverified calls
 _ASK_CHANCE, _ASK_SHARE, _ASK_SECONDS = 0.25, 0.2, 0.02
 _ASK_CHANCE_AT_FIRST = 0.8  # until `_LEAST_FRESH` are reached: later passes may be needed only for that
 _LEAST_FRESH = 4  # fresh answers for each published latency, or 2 where the reference is slow
@@ -282,8 +282,8 @@ class Verifier:
 
     def _choose_known(self, used: range, call_ns: float) -> dict[int, InputSet]:
         """Choose secret slots for known-answer inputs; no set is used twice."""
-        one_of = _KNOWN_OF_FEW if call_ns >= _FEW_CALLS_NS else _KNOWN
-        whole, rest = divmod(min(len(used) / one_of, _MOST_KNOWN), 1)
+        one_of = _FEW_CALLS_PER_KNOWN if call_ns >= _FEW_CALLS_NS else _CALLS_PER_KNOWN
+        whole, rest = divmod(min(len(used) / one_of, _MAX_KNOWN_PER_PASS), 1)
         slots = {SECRET.choice(used) for _ in range(int(whole) + (SECRET.random() < rest))}
         unused = [item for item in self.known if item not in self._used_known]
         chosen = dict(zip(slots, SECRET.sample(unused, min(len(slots), len(unused))), strict=False))

@@ -14,8 +14,8 @@ __all__ = [
     "ratio_with_interval",
 ]
 
-_MOST_DIGITS = 4
-"""A value has so many significant digits, however narrow its interval."""
+_MAX_DIGITS = 4
+"""Limit of the significant digits of a value, however narrow its interval."""
 _MORE_DECIMALS = 2
 _WIDE = 0.3
 """A wider interval, as a share of the value, is shown by its bounds: its sides may differ by far."""
@@ -76,7 +76,7 @@ def _rounded(value: float, half_width: float, more_decimals: int = 0) -> tuple[s
         return f"{value:.3g}", f"{half_width:.1g}"
     natural = -math.floor(math.log10(half_width))
     natural -= math.ceil(half_width * 10.0**natural - 1e-9) == 10
-    decimals = min(natural, _MOST_DIGITS - 1 - math.floor(math.log10(value)))
+    decimals = min(natural, _MAX_DIGITS - 1 - math.floor(math.log10(value)))
     decimals += more_decimals
     error = math.ceil(half_width * 10.0**decimals - 1e-9) / 10.0**decimals
     return f"{round(value, decimals):.{max(decimals, 0)}f}", f"{error:.{max(decimals, 0)}f}"

@@ -47,7 +47,7 @@ class Outcome:
 
     @classmethod
     def of(cls, case: Case, evaluation: Evaluation, seconds: float) -> Outcome:
-        """The outcome of an evaluation, which took so many seconds; not yet compared with a twin."""
+        """The outcome of an evaluation with its duration; not yet compared with a twin."""
         extra: Mapping[str, Any] = evaluation.extra or {}
         flags = tuple(flag for flag in extra.get("flags", ()) if not flag.startswith(_INPUT_FLAGS))
         evidence = "" if evaluation.status == "PASSED" else error_line(evaluation)

@@ -30,7 +30,7 @@ class Warmth:
 
 
 def chain_for(calls: float) -> int:
-    """The longest chain of at most so many calls: chains are powers of two, for which the clock is calibrated."""
+    """The longest chain of at most `calls` calls: chains are powers of two, for which the clock is calibrated."""
     return 1 << max(int(calls), 1).bit_length() - 1
 
 

@@ -44,7 +44,7 @@ class HostStopwatch:
         return Warmth("host", self._chain, call_ns, call_ns)
 
     def use_chain(self, chain: int) -> None:
-        """Put so many calls into a sample."""
+        """Set the number of calls of a sample."""
         self._chain = chain
 
     def sample(self, chains: int) -> list[float]:

@@ -190,7 +190,7 @@ def _attach_on_cuda(handle: SharedMemory, device: torch.device) -> Arena:
 
 
 def release_unused(device: torch.device, most_bytes: int) -> None:
-    """Give memory back that torch holds without using it, if it is more than so many bytes of a CUDA device."""
+    """Give memory of a CUDA device back that torch holds without using it, if it is more than `most_bytes`."""
     if torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device) > most_bytes:
         torch.cuda.empty_cache()
 

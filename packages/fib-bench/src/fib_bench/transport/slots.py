@@ -57,7 +57,7 @@ class CallLayout:
         return {name: tensor_in(memory, slot) for name, slot in self.inputs.items()}
 
     def output_tensors(self, memory: torch.Tensor) -> dict[str, torch.Tensor]:
-        """The outputs likewise."""
+        """The output tensors in memory laid out like one slot, or like all of them."""
         return {name: tensor_in(memory, slot) for name, slot in self.outputs.items()}
 
 

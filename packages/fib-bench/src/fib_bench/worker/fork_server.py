@@ -41,7 +41,7 @@ from .triton_identity import identify_triton
 
 _TASK_COUNT_SECONDS = 0.2
 _HIGHEST_PRIORITY = -20
-_LOOKS_PER_COUNT = 10  # processes elsewhere that end hide as many of a worker from the count of the whole machine
+_LOOKS_PER_COUNT = 10  # an ending process elsewhere hides one of a worker from the count of the whole machine
 
 
 def main() -> None:

@@ -50,7 +50,7 @@ def add_administration(commands: Commands) -> None:
     create.add_argument("--user", required=True)
     create.add_argument("--scope", choices=[role.value for role in Role], default=Role.SUBMITTER.value)
     create.add_argument("--label", default="", help="a note")
-    create.add_argument("--days", type=float, help="expires after so many days")
+    create.add_argument("--days", type=float, help="days after which it expires")
     add_command(tokens, "list", _list_tokens, "all tokens, without their texts").add_argument(
         "--json", action="store_true"
     )
@@ -95,7 +95,7 @@ def _settings(arguments: argparse.Namespace) -> Settings:
 
 
 def _operator() -> Principal:
-    """The principal of commands: whoever may write to the database."""
+    """The principal of commands: an account that may write to the database."""
     return Principal(0, "(command line)", Role.MAINTAINER, getpass.getuser())
 
 

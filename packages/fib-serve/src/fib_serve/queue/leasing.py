@@ -21,8 +21,8 @@ from .submission import State, Submission, select_submissions
 from .submitting import add_event
 
 MAX_ATTEMPTS = 3
-"""A submission is not tried again if so many workers died during it, one after another and without a new trace: it may
-be what kills them."""
+"""Workers that may die during a submission, one after another and without a new trace, before it is not tried again: it
+may be what kills them."""
 
 
 _MOST_ERROR_CHARACTERS = 2000

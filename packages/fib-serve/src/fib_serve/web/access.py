@@ -39,7 +39,7 @@ class Gate:
         """Count a request.
 
         Raises:
-            TooMany: There were more than so many in this window.
+            TooMany: There were more than `most` in this window.
         """
         if not self.limiter.hit(RateLimitItemPerSecond(max(int(most), 1), _WINDOW_SECONDS), key):
             detail = f"more than {most / _WINDOW_SECONDS:g} requests a second over {_WINDOW_SECONDS} s; slow down"
