@@ -8,6 +8,7 @@ import mmap
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -17,7 +18,7 @@ from fib_bench import ResolvedEvalConfig
 from fib_bench.checking import fused_comparison
 from fib_bench.checking.comparison import compare
 from fib_bench.checking.element_statistics import Rule, statistics_in_torch
-from fib_bench.checking.fused_comparison import NotFused, fallback_reason, fused, image_for, launch_on
+from fib_bench.checking.fused_comparison import NotFused, fallback_reason, fused, image_for, kernels_on
 from fib_bench.checking.fused_kernels import KINDS, THREADS, Job, Kernels, blocks_of, source
 from fib_bench.checking.fused_self_test import check_kernels, compare_ways, planted
 from fib_bench.checking.sensitivity import examine
@@ -115,25 +116,51 @@ extern "C" unsigned job_bytes() { return sizeof(Job); }
 """
 
 
+DRIVER = """
+// What the kernels need of the CUDA driver.
+extern "C" int cuModuleLoadData(void** module, const char* image) {
+  *module = (void*)0x123456789abcdef0;
+  return strcmp(image, "image") ? 200 : 0;
+}
+extern "C" int cuModuleGetFunction(const char** function, void* module, const char* name) {
+  *function = strdup(name);
+  return module == (void*)0x123456789abcdef0 ? 0 : 400;
+}
+extern "C" int cuLaunchKernel(const char* name, unsigned x, unsigned y, unsigned z, unsigned threads,
+                              unsigned threads_y, unsigned threads_z, unsigned shared, void* stream, void** arguments,
+                              void** extra) {
+  const bool is_right = y == 1 && z == 1 && threads == THREADS && threads_y == 1 && threads_z == 1 && !shared && !extra;
+  return is_right && stream == (void*)0xfedcba987654 ? run(name, x, (const Job*)arguments[0]) : 1;
+}
+"""
+PROGRAM = """
+import torch
+from fib_bench.checking.fused_comparison import DriverModule, NotFused
+from fib_bench.checking.fused_kernels import Kernels
+from fib_bench.checking.fused_self_test import check_kernels
+module = DriverModule(b"image")
+for stream in (0xfedcba987654, 0):
+    kernels = Kernels(lambda name, blocks, job: module.launch(name, blocks, job, stream))
+    try:
+        check_kernels(kernels, torch.bfloat16, torch.device("cpu"), is_brief=True)
+        print("agrees")
+    except NotFused as error:
+        print(error)
+"""
+
+
 @pytest.fixture(scope="module")
 def library(tmp_path_factory: pytest.TempPathFactory) -> ctypes.CDLL:
     """The kernels, compiled for this machine."""
-    folder = tmp_path_factory.mktemp("kernels")
-    (folder / "comparison.cpp").write_text(EMULATION + source() + SCHEDULER, "utf-8")
-    command = [
-        "c++",
-        "-std=c++17",
-        "-O1",
-        "-U_FORTIFY_SOURCE",
-        "-w",
-        "-shared",
-        "-fPIC",
-        "-o",
-        "comparison.so",
-        "comparison.cpp",
-    ]
-    subprocess.run(command, check=True, cwd=folder)
-    return ctypes.CDLL(str(folder / "comparison.so"))
+    path = tmp_path_factory.mktemp("kernels") / "kernels.so"
+    return ctypes.CDLL(str(compiled(EMULATION + source() + SCHEDULER, path)))
+
+
+def compiled(text: str, path: Path) -> Path:
+    path.with_suffix(".cpp").write_text(text, "utf-8")
+    flags = ["-std=c++17", "-O1", "-U_FORTIFY_SOURCE", "-w", "-shared", "-fPIC"]
+    subprocess.run(["c++", *flags, "-o", str(path), str(path.with_suffix(".cpp"))], check=True)
+    return path
 
 
 @pytest.fixture(scope="module")
@@ -255,6 +282,16 @@ def test_nothing_behind_an_output_is_read(kernels: Kernels, guarded: torch.Tenso
         compare_ways(kernels, expected, found, (Rule(0.0, 0.0),), "expected")
 
 
+@pytest.mark.slow
+@needs_compiler
+def test_the_driver_is_called_with_the_arguments_that_it_expects(tmp_path: Path) -> None:
+    """An emulation of the driver launches the emulated kernels, and checks all other arguments."""
+    compiled(EMULATION + source() + SCHEDULER + DRIVER, tmp_path / "libcuda.so").rename(tmp_path / "libcuda.so.1")
+    environment = {**os.environ, "LD_LIBRARY_PATH": str(tmp_path)}
+    run = subprocess.run([sys.executable, "-c", PROGRAM], capture_output=True, text=True, env=environment, check=False)
+    assert (run.stdout, run.stderr) == ("agrees\ncuLaunchKernel failed with error 1 of the CUDA driver\n", "")
+
+
 @needs_compiler
 def test_outputs_of_other_sizes_and_dtypes_are_refused(kernels: Kernels) -> None:
     """The kernels would read beyond them."""
@@ -355,7 +392,7 @@ class TestOnDevice:
     @pytest.fixture(scope="class")
     def kernels(self) -> Kernels:
         device = torch.device("cuda:0")
-        return Kernels(launch_on(device, image_for(device)))
+        return kernels_on(device, image_for(device))
 
     def test_they_are_used(self) -> None:
         assert fused(torch.ones(3, device="cuda:0"), lambda kernels: True) is True

@@ -26,7 +26,7 @@ from fib_schema.private_files import private_folder, read_private
 
 from ..device_code import DeviceCodeError, compile_device_code, publish
 from .elements import is_on_cpu
-from .fused_kernels import KINDS, THREADS, Job, Kernels, Launch, source
+from .fused_kernels import KINDS, THREADS, Job, Kernels, source
 from .fused_self_test import check_kernels
 
 T = TypeVar("T")
@@ -83,7 +83,7 @@ class _Opened:
 
     def _check(self, dtype: torch.dtype) -> None:
         if self._kernels is None:
-            self._kernels = Kernels(launch_on(self.device, image_for(self.device)))
+            self._kernels = kernels_on(self.device, image_for(self.device))
         check_kernels(self._kernels, dtype, self.device, is_brief=True)
         self._checked.add(dtype)
 
@@ -91,8 +91,45 @@ class _Opened:
 _opened: dict[torch.device, _Opened] = {}
 
 
-def launch_on(device: torch.device, image: bytes) -> Launch:
-    """Load kernels for a device; returns how to launch them.
+class DriverModule:
+    """The kernels, loaded into the current context.
+
+    Args:
+        image: The compiled kernels.
+
+    Raises:
+        NotFused: The driver refuses them.
+        OSError: There is no driver.
+    """
+
+    def __init__(self, image: bytes) -> None:
+        self._driver = ctypes.CDLL("libcuda.so.1")
+        self._driver.cuLaunchKernel.argtypes = (
+            ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
+        )  # fmt: skip
+        module = ctypes.c_void_p()
+        self._call("cuModuleLoadData", ctypes.byref(module), image)
+        self._functions = {name: ctypes.c_void_p() for name in _NAMES}
+        for name, function in self._functions.items():
+            self._call("cuModuleGetFunction", ctypes.byref(function), module, name.encode())
+
+    def launch(self, name: str, blocks: int, job: Job, stream: int) -> None:
+        """Launch a kernel; does not wait for it.
+
+        Raises:
+            NotFused: The driver refuses it.
+        """
+        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(job))
+        function = self._functions[name]
+        self._call("cuLaunchKernel", function, blocks, 1, 1, THREADS, 1, 1, 0, stream, arguments, None)
+
+    def _call(self, name: str, *arguments: object) -> None:
+        if (status := getattr(self._driver, name)(*arguments)) != 0:
+            raise NotFused(f"{name} failed with error {status} of the CUDA driver")
+
+
+def kernels_on(device: torch.device, image: bytes) -> Kernels:
+    """The kernels, loaded for a device.
 
     Args:
         device: A CUDA device.
@@ -102,31 +139,15 @@ def launch_on(device: torch.device, image: bytes) -> Launch:
         NotFused: The driver refuses them.
         OSError: There is no driver.
     """
-    driver = ctypes.CDLL("libcuda.so.1")
-    driver.cuLaunchKernel.argtypes = (
-        ctypes.c_void_p, *[ctypes.c_uint] * 7, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p,
-    )  # fmt: skip
-
-    def check(status: int, name: str) -> None:
-        if status != 0:
-            raise NotFused(f"{name} failed with error {status} of the CUDA driver")
-
-    functions = {name: ctypes.c_void_p() for name in _NAMES}
     with torch.cuda.device(device):
         torch.zeros(1, device=device)  # makes the context
-        module = ctypes.c_void_p()
-        check(driver.cuModuleLoadData(ctypes.byref(module), image), "cuModuleLoadData")
-        for name, function in functions.items():
-            check(driver.cuModuleGetFunction(ctypes.byref(function), module, name.encode()), "cuModuleGetFunction")
+        module = DriverModule(image)
 
     def launch(name: str, blocks: int, job: Job) -> None:
-        arguments = (ctypes.c_void_p * 1)(ctypes.addressof(job))
         with torch.cuda.device(device):
-            stream = torch.cuda.current_stream(device).cuda_stream
-            status = driver.cuLaunchKernel(functions[name], blocks, 1, 1, THREADS, 1, 1, 0, stream, arguments, None)
-        check(status, "cuLaunchKernel")
+            module.launch(name, blocks, job, torch.cuda.current_stream(device).cuda_stream)
 
-    return launch
+    return Kernels(launch)
 
 
 def image_for(device: torch.device) -> bytes:
@@ -171,7 +192,7 @@ def _locked(path: Path) -> Iterator[None]:
 def main(architecture: str, device: str, path: str) -> None:
     """Compile the kernels, compare them with torch on a device, and write them to a file."""
     image = compile_device_code({"comparison.cu": source()}, architecture, "--fmad=false")
-    kernels = Kernels(launch_on(torch.device(device), image))
+    kernels = kernels_on(torch.device(device), image)
     for dtype in KINDS:
         check_kernels(kernels, dtype, torch.device(device))
     Path(path).write_bytes(image)

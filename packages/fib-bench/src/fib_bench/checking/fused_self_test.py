@@ -39,8 +39,12 @@ def check_kernels(kernels: Kernels, dtype: torch.dtype, device: torch.device, *,
     for found, expected in planted(dtype, SHAPES[2:3] if is_brief else SHAPES):
         where = f"{str(dtype).removeprefix('torch.')}{list(expected.shape)}"
         compare_ways(kernels, found.to(device), expected.to(device), rules, where)
-    if not is_brief:
-        _check_values(kernels, dtype, device)
+    if is_brief:
+        return
+    if _has_nan(dtype):
+        found, expected = rows_with_undefined(dtype)
+        compare_ways(kernels, found.to(device), expected.to(device), _RULES, f"undefined elements of {dtype}")
+    _check_values(kernels, dtype, device)
 
 
 def compare_ways(
@@ -86,6 +90,20 @@ def compare_ways(
             _raise_if_different(counts.tolist(), reference.tolist(), f"{name} for {where}")
 
 
+def rows_with_undefined(dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
+    """Rows with every number of undefined and of wrong elements, found and expected."""
+    width = 16
+    undefined, wrong = torch.meshgrid(torch.arange(width + 1), torch.arange(width + 1), indexing="ij")
+    column = torch.arange(width)
+    expected = torch.where(column < undefined.reshape(-1, 1), math.nan, 1.0)
+    found = torch.where(column >= width - wrong.reshape(-1, 1), 2.0, 1.0)
+    return found.to(dtype), expected.to(dtype)
+
+
+def _has_nan(dtype: torch.dtype) -> bool:
+    return dtype.is_floating_point and not is_float4(torch.empty(0, dtype=dtype))
+
+
 def _check_values(kernels: Kernels, dtype: torch.dtype, device: torch.device) -> None:
     """Convert elements of all bits, of wide dtypes random ones, to float64 by the kernels and by torch."""
     size = torch.empty(0, dtype=dtype).element_size()
@@ -125,8 +143,7 @@ def _elements(dtype: torch.dtype, count: int, generator: torch.Generator) -> tor
     """Elements in one dimension: random bits first, then ordinary numbers, with special values in between."""
     size = torch.empty(0, dtype=dtype).element_size()
     elements = torch.randint(256, (count, size), generator=generator, dtype=torch.uint8).flatten().view(dtype)
-    is_wide = dtype.is_floating_point and not is_float4(elements)
-    if is_wide:
+    if _has_nan(dtype):
         elements[count // 3 :] = torch.randn(count - count // 3, generator=generator).abs_().to(dtype)
         special = torch.tensor(_SPECIAL).to(dtype)
         picked = torch.randint(len(_SPECIAL), (count,), generator=generator)
