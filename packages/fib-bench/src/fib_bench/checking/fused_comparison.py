@@ -168,17 +168,17 @@ def published(architecture: str, model: str, device: str) -> bytes:
     folder = private_folder(get_fib_cache_path() / "fib-bench-comparison-v1")
     path, failure = folder / f"comparison-{key}.cubin", folder / f"comparison-{key}.failed"
     with _locked(folder / "lock"):
-        if failure.exists():
-            text = read_private(failure).decode(errors="replace")
-            raise NotFused(f"{text} (known from an earlier run; to try again, delete {failure})")
-        if not path.exists():
+        if not path.exists() and not failure.exists():
             try:
                 publish(path, __name__, architecture, device, seconds=_BUILD_SECONDS)
             except DeviceCodeError as error:
-                if "OutOfMemoryError" not in str(error):
-                    atomic_write(failure, str(error).encode(), mode=0o600)
-                raise NotFused(str(error)) from error
-    return read_private(path)
+                if "OutOfMemoryError" in str(error):
+                    raise NotFused(str(error)) from error
+                atomic_write(failure, str(error).encode(), mode=0o600)
+        if failure.exists():
+            last = read_private(failure).decode(errors="replace").splitlines()[-1]
+            raise NotFused(f"{last} (to try again, delete {failure})")
+        return read_private(path)
 
 
 @contextmanager

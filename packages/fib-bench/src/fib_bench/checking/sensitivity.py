@@ -192,15 +192,18 @@ class _Probe:
 
 
 def _probes(expected: torch.Tensor, inputs: Mapping[str, object], rtol: float) -> Iterator[_Probe]:
-    yield _Probe(ZEROS, lambda b, _: torch.zeros_like(b), lambda: 0.0)
+    yield _Probe(ZEROS, lambda b, _: torch.zeros_like(b), _constant(0.0))
     for name, value in inputs.items():
         if isinstance(value, torch.Tensor) and _could_be_returned(value, expected):
-            whole = functools.partial(torch.Tensor.detach, value) if value.dtype in KINDS else None
-            yield _Probe(f"input {name}", _elements_of(value), whole)
+            yield _Probe(f"input {name}", _elements_of(value), _constant(value) if value.dtype in KINDS else None)
     yield _shuffled(expected)
     if rtol > 0:
         factor = 1 + _SCALED_BY * rtol
-        yield _Probe(SCALED, lambda b, _: b * factor, lambda: factor, is_derived=True)
+        yield _Probe(SCALED, lambda b, _: b * factor, _constant(factor), is_derived=True)
+
+
+def _constant(answer: torch.Tensor | float) -> Callable[[], torch.Tensor | float]:
+    return lambda: answer
 
 
 def _could_be_returned(value: torch.Tensor, expected: torch.Tensor) -> bool:
