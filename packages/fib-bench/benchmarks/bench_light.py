@@ -17,7 +17,7 @@ from fib_bench.inputs.synthesis import synthesis_order, synthesize_input
 from fib_bench.timing.work import Values, work_of
 from fib_schema import Definition, ScalarInput, TraceSet, Workload
 
-_MOST_ELEMENTS = 1 << 24
+_MAX_ELEMENTS = 1 << 24
 """Larger inputs are left out: no work is counted from the values of caches and weights."""
 
 
@@ -35,7 +35,7 @@ def _values(definition: Definition, workload: Workload) -> Values:
     draft = InputDraft(definition, {**definition.const_axes, **workload.axes}, seed=0)
     scalars = {name: source.value for name, source in workload.inputs.items() if isinstance(source, ScalarInput)}
     draft.values.update(scalars)
-    names = [name for name in workload.inputs if math.prod(draft.shape(name)) <= _MOST_ELEMENTS]
+    names = [name for name in workload.inputs if math.prod(draft.shape(name)) <= _MAX_ELEMENTS]
     for name in synthesis_order(definition, (name for name in names if name not in scalars)):
         synthesize_input(draft, name)
     return draft.values

@@ -33,7 +33,7 @@ from gpu_report import Budget, latency_us, plain, status_of, timing_of
 from gpu_sections import uncertainty_text
 from gpu_session import Bench, plan_of
 
-_PASSES, _MOST_CALLS, _MOST_BYTES = 8, 32, 4 << 30
+_PASSES, _MAX_CALLS, _MAX_BYTES = 8, 32, 4 << 30
 _PASS_SECONDS, _GRACE_SECONDS = 10.0, 30.0
 _ABSOLUTE_US, _RELATIVE = 0.1, 0.01
 _OURS = "fib_"
@@ -207,7 +207,7 @@ class _LinkedPass:
         runnable = BuilderRegistry.get_instance().build(definition, function.solution)
         values = _random_inputs(definition, axes, device)
         layout = layout_of(definition, axes, values)
-        self.calls = max(2, min(_MOST_CALLS, _MOST_BYTES // layout.size_bytes))
+        self.calls = max(2, min(_MAX_CALLS, _MAX_BYTES // layout.size_bytes))
         inputs = torch.empty(self.calls + 2, layout.input_bytes, dtype=torch.uint8, device=device)
         outputs = torch.empty(self.calls, layout.output_bytes, dtype=torch.uint8, device=device)
         for memory in inputs:

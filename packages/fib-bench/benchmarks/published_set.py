@@ -23,7 +23,7 @@ _COST_OF_REFERENCE = {
     "dsa_paged": 16, "gqa_paged": 16, "mla_paged": 16, "gdn": 32, "moe": 64,
 }  # fmt: skip
 """Ranks of op_types by the time of a reference for inputs of one size: loops in Python take long."""
-_MOST_BYTES = 4 << 30
+_MAX_BYTES = 4 << 30
 """Of one call: those of four evaluations in flight, with the copies that checks need, fit the memory of a device."""
 
 
@@ -100,7 +100,7 @@ def workloads_of(public: TraceSet, definition: Definition, count: int) -> tuple[
 
 
 def _fits(definition: Definition, workload: Workload) -> bool:
-    return call_bytes(definition, workload) <= _MOST_BYTES
+    return call_bytes(definition, workload) <= _MAX_BYTES
 
 
 def sizes_of(definition: Definition) -> list[dict[str, int]]:

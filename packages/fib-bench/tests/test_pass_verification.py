@@ -9,8 +9,8 @@ from typing import Any
 import attrs
 import pytest
 import torch
-from fib_bench.judge.graph_safety import LEAST_VERIFIED
-from fib_bench.judge.pass_verification import LEAST_PASSES, PassVerification
+from fib_bench.judge.graph_safety import MIN_VERIFIED
+from fib_bench.judge.pass_verification import MIN_PASSES, PassVerification
 from fib_bench.judge.rpc import NotCapturable
 
 CALLS, BYTES = 17, 8
@@ -101,7 +101,7 @@ def make_run() -> Callable[..., Run]:
         passes: Any = Passes(slots)
         base: Any = SimpleNamespace(inputs=memory[0])
         verification = PassVerification(function, passes, base, verifier)  # type: ignore[arg-type]
-        for _ in range(LEAST_PASSES):
+        for _ in range(MIN_PASSES):
             verification.add(passes.run(0, CALLS), slots.candidates)
         return Run(verification, verifier, passes)
 
@@ -111,17 +111,17 @@ def make_run() -> Callable[..., Run]:
 def test_of_small_tensors_90_calls_are_compared(make_run: Callable[..., Run]) -> None:
     run = make_run(SMALL)
     assert run.finish() == 90
-    assert run.passes.made == LEAST_PASSES
+    assert run.passes.made == MIN_PASSES
 
 
 @pytest.mark.parametrize(("size_bytes", "seconds_each"), [(LARGE, 0.001), (SMALL, 0.1), (LARGE, 0.1)])
 def test_large_tensors_and_slow_references_do_not_prevent_evidence(
     make_run: Callable[..., Run], size_bytes: int, seconds_each: float
 ) -> None:
-    assert make_run(size_bytes, seconds_each).finish(draws=False) < LEAST_VERIFIED
+    assert make_run(size_bytes, seconds_each).finish(draws=False) < MIN_VERIFIED
     run = make_run(size_bytes, seconds_each)
-    assert run.finish() == LEAST_VERIFIED
-    assert run.passes.made > LEAST_PASSES
+    assert run.finish() == MIN_VERIFIED
+    assert run.passes.made > MIN_PASSES
 
 
 def test_a_reference_that_takes_seconds_is_not_asked_on_and_on(make_run: Callable[..., Run]) -> None:
@@ -132,4 +132,4 @@ def test_a_reference_that_takes_seconds_is_not_asked_on_and_on(make_run: Callabl
 
 def test_a_wrong_replay_of_a_further_pass_is_a_wrong_capture(make_run: Callable[..., Run]) -> None:
     with pytest.raises(NotCapturable, match="outputs are wrong"):
-        make_run(LARGE, wrong_from=LEAST_VERIFIED).finish()
+        make_run(LARGE, wrong_from=MIN_VERIFIED).finish()

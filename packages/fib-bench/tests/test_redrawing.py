@@ -454,7 +454,7 @@ SIZES = {
     "num_kv_indices": 20, "num_pages": 24, "num_qo_heads": 4, "num_seqs": 3, "num_tokens": 5, "pool_size": 8,
     "seq_len": 3, "state_cache_size": 8, "total_kv": 20, "total_q": 12, "total_seq_len": 12,
 }  # fmt: skip
-MOST_ELEMENTS = 20_000_000
+MAX_ELEMENTS = 20_000_000
 """References on more elements take too long on a CPU."""
 
 
@@ -507,7 +507,7 @@ def test_integers_of_the_public_data_set_change_and_the_reference_accepts_them(d
     sizes = {**definition.const_axes, **axes}
     tensors = [spec for spec in definition.inputs.values() if spec.shape is not None]
     elements = sum(torch.Size(sizes[axis] for axis in spec.shape or ()).numel() for spec in tensors)
-    if elements > MOST_ELEMENTS:
+    if elements > MAX_ELEMENTS:
         found = _check_redrawing(definition, axes, _integer_inputs(definition, axes, 1))
         assert found.changed or "local_expert_offset" in found.kept
         return

@@ -31,7 +31,7 @@ from memory import Sample, print_growth
 from service import GOOD, machine, plain_solution, write_data_set
 
 _STEP = 500
-_MOST_IDS = 1300
+_MAX_IDS = 1300
 _NO_LIMIT = 1_000_000
 _POLL_SECONDS = 0.005
 
@@ -64,7 +64,7 @@ async def make_requests(settings: Settings, database: Database, rounds: int) -> 
         for index in range(rounds + 1):
             body = {"solution": plain_solution(f"{GOOD}# {index}\n")}
             made = (await client.post("/v1/submissions", json=body)).json()["id"]
-            ids = [*ids[-_MOST_IDS:], made]
+            ids = [*ids[-_MAX_IDS:], made]
             read = ("/leaderboard/double", f"/v1/submissions/{chance.choice(ids)}", "/metrics", "/nope")
             for path in (*read, f"/tasks/{made}?timeout=5"):
                 await client.get(path)

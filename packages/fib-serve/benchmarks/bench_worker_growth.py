@@ -32,7 +32,7 @@ from service import GOOD, machine, make_solution, write_data_set
 
 _STEP = 500
 _NO_LIMIT = 10_000_000
-_MOST_QUEUED = 20
+_MAX_QUEUED = 20
 _POLL_SECONDS = 0.02
 _STATUSES = ("PASSED", "INCORRECT_NUMERICAL", "RUNTIME_ERROR", "COMPILE_ERROR", "TIMEOUT", "none")
 
@@ -93,7 +93,7 @@ def submit_all(database: Database, settings: Settings) -> None:
     """Keep the queue filled, until this process is killed."""
     user_id = local_principal(database, settings).user_id
     for index in itertools.count():
-        while _queued(database, user_id) >= _MOST_QUEUED:
+        while _queued(database, user_id) >= _MAX_QUEUED:
             time.sleep(_POLL_SECONDS)
         solution = make_solution(f"{GOOD}# {index}\n").with_unique_name()
         submit(database, NewSubmission(user_id=user_id, solution=solution, workloads=None, planned=2))

@@ -260,7 +260,7 @@ def test_progress_is_streamed_and_resumed(
 
 def test_streams_of_a_user_are_bounded(address: str, token: MakeToken, monkeypatch: pytest.MonkeyPatch) -> None:
     """The submission waits for a worker, and its streams stay open."""
-    monkeypatch.setattr(v1, "_MOST_STREAMS", 3)
+    monkeypatch.setattr(v1, "_MAX_STREAMS", 3)
     mine = bearer(token("alice"))
     with httpx.Client(base_url=address, headers=mine, timeout=60) as client:
         made = client.post("/v1/submissions", json={"solution": plain_solution()}).json()["id"]

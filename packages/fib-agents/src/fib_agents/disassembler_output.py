@@ -23,7 +23,7 @@ _LIBRARY = re.compile(
 _SPILLS = ("STL", "LDL")
 _MAX_LINES = 200_000
 _MAX_NAME = 300
-_MOST_OPCODES = 40
+_MAX_OPCODES = 40
 
 
 @attrs.frozen
@@ -65,7 +65,7 @@ def parse_functions(resources: str, code: str) -> tuple[Function, ...]:
                 local_bytes=used.get("LOCAL"),
                 instructions=opcodes.total(),
                 spills=sum(opcodes[op] for op in _SPILLS),
-                opcodes=tuple(opcodes.most_common(_MOST_OPCODES)),
+                opcodes=tuple(opcodes.most_common(_MAX_OPCODES)),
             )
         )
     return tuple(found)
@@ -81,7 +81,7 @@ def parse_native(code: str) -> tuple[Function, ...]:
     """The functions of a host library, by ``objdump --disassemble``; the largest first."""
     counts = _count(code, _NATIVE_FUNCTION, _NATIVE)
     functions = [
-        Function(name=name[:_MAX_NAME], instructions=ops.total(), opcodes=tuple(ops.most_common(_MOST_OPCODES)))
+        Function(name=name[:_MAX_NAME], instructions=ops.total(), opcodes=tuple(ops.most_common(_MAX_OPCODES)))
         for name, ops in counts.items()
     ]
     return tuple(sorted(functions, key=lambda one: -one.instructions))

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from fib_schema.display import escape_controls
 
-LEAST_CHARS = 200
+MIN_CHARS = 200
 _MARK = "| "
 
 
@@ -20,7 +20,7 @@ def shorten(text: str, max_chars: int) -> str:
     It is cut between lines, so that the rest of a line of untrusted text does not stand without its mark. The end of a
     line that is longer than all that is shown gets the mark.
     """
-    limit = max(max_chars, LEAST_CHARS)
+    limit = max(max_chars, MIN_CHARS)
     if len(text) <= limit:
         return text
     room = limit - len(_note(len(text))) - len(_MARK)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from .sandboxed.run import Finished
 
 PAGES = ("details", "raw", "source")
-_MOST_CHARS = 32 << 20
+_MAX_CHARS = 32 << 20
 _END_CHARS = 1500
 
 
@@ -125,7 +125,7 @@ def checked_report(log: str, code: int | None, output: str, page: str) -> str:
     if code != 0 or not log.strip():
         problem = f"wrote no report, exit status {code}" if not log.strip() else f"the call failed, exit status {code}"
         raise ToolFailed(profiling.PROGRAM, problem, (output.strip() or log.strip())[-_END_CHARS:])
-    return "\n".join(fenced(log, f"report of ncu, page {page}", _MOST_CHARS))
+    return "\n".join(fenced(log, f"report of ncu, page {page}", _MAX_CHARS))
 
 
 def sanitizer_report(
@@ -165,7 +165,7 @@ def _checked(workspace: Workspace, solution: Solution, workload: Workload, path:
     result = sanitizing.check_result(check, log, ended.code, ended.output, ended.seconds)
     verdict = f"did not finish: {result.problem}" if result.problem else f"{len(result.defects)} kinds of defects"
     yield f"{check}: {verdict}"
-    yield from fenced(log, f"report of {check}", _MOST_CHARS)
+    yield from fenced(log, f"report of {check}", _MAX_CHARS)
     if result.output:
         yield from fenced(result.output, "output of the call")
 

@@ -17,7 +17,7 @@ from .disassembly import disassemble
 from .errors import InvalidArguments
 from .evaluation import compare, evaluate
 from .failures import explain_failure
-from .marked_text import LEAST_CHARS, shorten
+from .marked_text import MIN_CHARS, shorten
 from .profiling import profile
 from .results import DEFAULT_CHARS, Result
 from .sanitizing import sanitize
@@ -44,7 +44,7 @@ TOOLS: Mapping[str, Callable[..., Result]] = {
 READ_ONLY = frozenset(TOOLS) - {"submit"}
 _LENGTH = {
     "type": "integer",
-    "minimum": LEAST_CHARS,
+    "minimum": MIN_CHARS,
     "maximum": 100_000,
     "description": f"the length of the answer's text; the middle of a longer one is left out (default {DEFAULT_CHARS}, "
     "of a profile 2000)",

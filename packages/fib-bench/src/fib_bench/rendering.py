@@ -16,7 +16,7 @@ from .report.ratios import speedup_of
 from .report.trace_fields import bounds_of
 
 _COLUMNS = ("definition", "workload", "sizes", "solution", "status", "latency", "speedup", "flags")
-_MOST_LOG_LINES = 20
+_MAX_LOG_LINES = 20
 
 
 def result_text(traces: Sequence[Trace], skipped: Sequence[Skip]) -> str:
@@ -66,6 +66,6 @@ def _failures(traces: Sequence[Trace]) -> Iterator[str]:
         lines = escape_controls(evaluation.log).splitlines()
         yield ""
         yield escape_line(f"{trace.solution} on {trace.workload.uuid}: {evaluation.status}; log (untrusted output):")
-        yield from (f"  {line}" for line in lines[:_MOST_LOG_LINES])
-        if len(lines) > _MOST_LOG_LINES:
-            yield f"  ... {len(lines) - _MOST_LOG_LINES} more lines in evaluation.log"
+        yield from (f"  {line}" for line in lines[:_MAX_LOG_LINES])
+        if len(lines) > _MAX_LOG_LINES:
+            yield f"  ... {len(lines) - _MAX_LOG_LINES} more lines in evaluation.log"

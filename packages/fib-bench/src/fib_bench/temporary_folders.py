@@ -17,7 +17,7 @@ from types import TracebackType
 from typing import Self
 
 _PREFIX = "fib-bench-run-"
-_MOST_LEVELS = 100_000
+_MAX_LEVELS = 100_000
 """Limit of nested folders; a process that still makes files must not keep this one busy for ever."""
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -127,7 +127,7 @@ def _remove_if_abandoned(path: Path, uids: Collection[int]) -> None:
 def _remove(path: Path, descriptor: int) -> None:
     """Remove a folder that is open; only what is below the descriptor, wherever the path leads by now."""
     with suppress(OSError):
-        for _ in range(_MOST_LEVELS):
+        for _ in range(_MAX_LEVELS):
             if not (names := os.listdir(descriptor)):
                 break
             for name in names:

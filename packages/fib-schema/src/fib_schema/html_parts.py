@@ -7,7 +7,7 @@ from collections.abc import Iterable
 
 from .display import escape_controls, shortened
 
-MOST_LOG = 10_000
+MAX_LOG = 10_000
 """Characters of a log that are shown."""
 
 

@@ -10,13 +10,13 @@ import attrs
 from .definition import Definition
 from .display import counted, format_latency
 from .errors import FibError
-from .html_parts import MOST_LOG, details, table, title
+from .html_parts import MAX_LOG, details, table, title
 from .trace import Evaluation, Trace
 
 if TYPE_CHECKING:
     import pandas
 
-_MOST_ROWS = 100
+_MAX_ROWS = 100
 """Rows of a table in a notebook; `traces_frame` has all."""
 _COLUMNS = ("definition", "workload", "sizes", "solution", "status", "latency", "speedup", "flags")
 
@@ -36,8 +36,8 @@ def traces_html(traces: Sequence[Trace], cells: Callable[[Trace], Sequence[str]]
         traces: One in a row.
         cells: The texts of a row; `trace_cells` by default.
     """
-    shown = traces[:_MOST_ROWS]
-    more = f"<p>{len(traces) - _MOST_ROWS} more; to_frame() has all</p>" if len(traces) > _MOST_ROWS else ""
+    shown = traces[:_MAX_ROWS]
+    more = f"<p>{len(traces) - _MAX_ROWS} more; to_frame() has all</p>" if len(traces) > _MAX_ROWS else ""
     return table(_COLUMNS, map(cells or trace_cells, shown)) + more + "".join(map(_log, shown))
 
 
@@ -62,9 +62,9 @@ def data_set_html(name: str, definitions: Mapping[str, Definition], solutions: M
         definitions: The definitions by name; only those that are shown are read.
         solutions: The number of solutions by name of the definition.
     """
-    shown = ((each, definitions.get(each)) for each in [*solutions][:_MOST_ROWS])
+    shown = ((each, definitions.get(each)) for each in [*solutions][:_MAX_ROWS])
     rows = [(each, definition.op_type, solutions[each]) for each, definition in shown if definition is not None]
-    more = f"<p>{counted(len(solutions) - _MOST_ROWS, 'more definition')}</p>" if len(solutions) > _MOST_ROWS else ""
+    more = f"<p>{counted(len(solutions) - _MAX_ROWS, 'more definition')}</p>" if len(solutions) > _MAX_ROWS else ""
     return title(name) + table(("definition", "op_type", "solutions"), rows) + more
 
 
@@ -86,7 +86,7 @@ def _log(trace: Trace) -> str:
     if evaluation is None or evaluation.performance is not None or not evaluation.log:
         return ""
     text = f"{trace.solution} on {trace.workload.uuid}: log (untrusted output of the solution)"
-    return details(text, evaluation.log[:MOST_LOG], is_open=True)
+    return details(text, evaluation.log[:MAX_LOG], is_open=True)
 
 
 def _row(trace: Trace) -> dict[str, object]:

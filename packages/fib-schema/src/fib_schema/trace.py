@@ -187,7 +187,7 @@ class Trace(Record):
         if evaluation is not None:
             rows += [("solution", str(self.solution)), ("result", evaluation.outcome)]
             rows += [("hardware", evaluation.environment.hardware), ("time", evaluation.timestamp)]
-            log = evaluation.log[: html_parts.MOST_LOG]
+            log = evaluation.log[: html_parts.MAX_LOG]
         text = "log (untrusted output of the solution)"
         return html_parts.table(("", ""), rows) + (html_parts.details(text, log, is_open=True) if log else "")
 

@@ -16,7 +16,7 @@ _OWN_CLASS = frozenset({"__class__", "__dict__"})
 """Attributes of ``self`` that texts of objects read."""
 _MISSING_IMPORT = frozenset({"ImportError", "ModuleNotFoundError"})
 _HUGE = 2**36
-_MOST_PARTS = 40
+_MAX_PARTS = 40
 """Limit of the parts of a dotted name; a longer name would take time quadratic in its length."""
 _HIDDEN = re.compile("[\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
 
@@ -85,7 +85,7 @@ def aliases_of(module: ast.Module) -> dict[str, str]:
 def _dotted(node: ast.AST, aliases: Mapping[str, str]) -> str:
     """The dotted name of an expression, or an empty text; ``getattr(x, "y")`` and ``__import__("x")`` count."""
     parts: list[str] = []
-    while len(parts) < _MOST_PARTS:
+    while len(parts) < _MAX_PARTS:
         if isinstance(node, ast.Attribute):
             parts.append(node.attr)
             node = node.value

@@ -11,7 +11,7 @@ from .facts import Fact, Kind, Reader
 _MEMOIZERS = frozenset({"functools.lru_cache", "functools.cache"})
 _LOOKUPS = frozenset({"get", "setdefault", "pop", "__getitem__", "__contains__"})
 """Methods whose first argument is a key; ``append`` and ``add`` are none, because they take values."""
-_MOST_KEYS = 40
+_MAX_KEYS = 40
 """Limit for one variable or function; more would take time quadratic in the source's length."""
 
 
@@ -62,7 +62,7 @@ def _named_keys(
 
 
 def _distinct(texts: Iterable[str]) -> tuple[str, ...]:
-    return tuple(islice(dict.fromkeys(texts), _MOST_KEYS))
+    return tuple(islice(dict.fromkeys(texts), _MAX_KEYS))
 
 
 def _looked_up(node: ast.AST) -> str:

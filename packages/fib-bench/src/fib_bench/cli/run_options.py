@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 from fib_schema import InvalidField, TraceSet
 
-from ..config.benchmark import EXECUTORS, MOST_CONCURRENCY, BenchmarkConfig, read_fields
+from ..config.benchmark import EXECUTORS, MAX_CONCURRENCY, BenchmarkConfig, read_fields
 from ..config.model import ResolvedEvalConfig
 
 _DEVICES = Path("/dev")
@@ -122,7 +122,7 @@ def _add_conditions(group: argparse._ArgumentGroup) -> None:
         "--concurrency",
         type=_positive(int),
         metavar="N",
-        help=f"evaluations in flight on each GPU, of which one times a pass, at most {MOST_CONCURRENCY} "
+        help=f"evaluations in flight on each GPU, of which one times a pass, at most {MAX_CONCURRENCY} "
         "(default: by the number of cores)",
     )
     group.add_argument("--executor", choices=EXECUTORS, help=f"where the work runs (default: {_DEFAULTS['executor']})")

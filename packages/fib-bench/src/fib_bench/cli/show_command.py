@@ -20,7 +20,7 @@ from .printing import output_console, print_json, safe_text
 from .quick_runs import compiler_error_of
 
 _HISTORY = 50
-_LEAST_PREFIX = 6
+_MIN_PREFIX = 6
 
 
 def add_show(parser: argparse.ArgumentParser) -> None:
@@ -82,7 +82,7 @@ def _workload_named(trace_set: TraceSet, name: str) -> tuple[str, Workload]:
         (definition, trace.workload) for definition in trace_set.workloads for trace in trace_set.workloads[definition]
     ]
     found = [item for item in everything if item[1].uuid == name]
-    if not found and len(name) >= _LEAST_PREFIX:
+    if not found and len(name) >= _MIN_PREFIX:
         found = [item for item in everything if item[1].uuid.startswith(name)]
     if len(found) == 1:
         return found[0]

@@ -30,7 +30,7 @@ from .validators import (
 )
 
 EXECUTORS = ("local", "ray")
-MOST_CONCURRENCY = 16
+MAX_CONCURRENCY = 16
 """On each device: the contexts of sixteen judges and their workers take about 32 GiB, and only one of them times."""
 
 
@@ -52,7 +52,7 @@ class BenchmarkConfig(EvalConfig):
         optional(
             whole(
                 least=1,
-                most=MOST_CONCURRENCY,
+                most=MAX_CONCURRENCY,
                 because="each evaluation in flight holds about 2 GiB of the device, and one of them times at a time",
             )
         ),

@@ -29,7 +29,7 @@ from .tally import Piece, pieces, statistics_of
 MATCHED_RATIO = 0.99
 ERROR_CAP = 0.25
 """However many match, none may be off by more than this times the largest magnitude expected."""
-_MOST_LEAN = 0.1
+_MAX_LEAN = 0.1
 """Largest mean error towards zero or away from it, in steps; truncation has an error of a half."""
 _SIGMAS = 6.0
 _SCALE = re.compile(r".*(scales?|_sf|_scale_factors?|scale_inv)$|sf|scales?", re.IGNORECASE)
@@ -99,7 +99,7 @@ class StepsComparison(Comparison):
     @property
     def is_leaning(self) -> bool:
         """Whether the elements are off to one side."""
-        return abs(self.lean) > _MOST_LEAN + self.least_lean
+        return abs(self.lean) > _MAX_LEAN + self.least_lean
 
     def explain(self) -> str:
         """Say in one line how it compares."""

@@ -38,11 +38,11 @@ SAMPLES = 10_000
 TVD_THRESHOLD = 0.2
 _TRYING_SECONDS = 5.0
 """For the reference's own draws; some are made in any case."""
-_LEAST_TRIES = 8
-_MOST_PROBLEMS = 5
-_MOST_ROWS = 128
+_MIN_TRIES = 8
+_MAX_PROBLEMS = 5
+_MAX_ROWS = 128
 """Limit of the randomly chosen rows of one input set whose draws are tested."""
-_MOST_TOKENS = {"cpu": 1 << 23, "cuda": 1 << 29}
+_MAX_TOKENS = {"cpu": 1 << 23, "cuda": 1 << 29}
 """Limit of the elements of tested rows in all input sets together, by device: about a second of work."""
 _CHUNK = 1 << 22
 """Elements of rows that are looked at together."""
@@ -99,12 +99,12 @@ class Sampling(Evaluator):
         for check in checks:
             assert isinstance(check, Draws)
             tokens = torch.cat([check.tokens(o.outputs) for o in known if o.check is check], dim=1)
-            budget = _MOST_TOKENS[tokens.device.type] // len(checks)
+            budget = _MAX_TOKENS[tokens.device.type] // len(checks)
             between += check.gather(tokens, budget, pooled, evidence)
         found = [f"{problem} ({pooled.draws} draws)" for problem in pooled.problems()]
         problems = [*found, *evidence.conclude(), *between]
-        text = "; ".join(problems[:_MOST_PROBLEMS])
-        more = f"; and {len(problems) - _MOST_PROBLEMS} more" if len(problems) > _MOST_PROBLEMS else ""
+        text = "; ".join(problems[:_MAX_PROBLEMS])
+        more = f"; and {len(problems) - _MAX_PROBLEMS} more" if len(problems) > _MAX_PROBLEMS else ""
         return Verdict(
             problems=(text + more,) if problems else (),
             extra={"sampling": {"draws": pooled.draws} | evidence.to_extra()},
@@ -172,7 +172,7 @@ class Draws(Check):
             evidence: Tests of rows with many draws.
         """
         rows, vocabulary = self.source.values.shape
-        most = min(rows, _MOST_ROWS, max(1, budget // vocabulary))
+        most = min(rows, _MAX_ROWS, max(1, budget // vocabulary))
         chosen = torch.tensor(SECRET.sample(range(rows), most), device=tokens.device)
         boundary = _Boundary()
         for part in torch.split(chosen, max(1, _CHUNK // vocabulary)):
@@ -184,7 +184,7 @@ class Draws(Check):
             shares = torch.stack([self.cuts.fewest[part], self.cuts.most[part]]).sum(dim=1) * draws.shape[1]
             boundary.add(int((~is_sure).sum()), draws.numel(), *shares.tolist())
             pooled.add(weights, draws, is_sure)
-            if draws.shape[1] >= _LEAST_TRIES:
+            if draws.shape[1] >= _MIN_TRIES:
                 self._add_rows(evidence, part, weights, draws)
         return [f"output {self.name!r}: {problem}" for problem in boundary.problems()]
 
@@ -253,7 +253,7 @@ def _try_reference(case: Case) -> list[Mapping[str, torch.Tensor]]:
     seen: list[Mapping[str, torch.Tensor]] = []
     begin, most = time.monotonic(), int(_setting(case.config, "sampling_validation_trials", TRIALS))
     while case.again is not None and len(seen) < most:
-        if len(seen) >= min(_LEAST_TRIES, most) and time.monotonic() - begin > _TRYING_SECONDS:
+        if len(seen) >= min(_MIN_TRIES, most) and time.monotonic() - begin > _TRYING_SECONDS:
             break
         seen.append(case.again())
     return seen

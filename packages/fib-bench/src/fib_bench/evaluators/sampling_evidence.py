@@ -17,7 +17,7 @@ import torch
 
 from .sampling_statistics import FALSE_ALARM, LOG_ALARM, chi_square, chi_square_tail
 
-_PER_ROW_BIN, _MOST_ROW_BINS = 12, 16
+_PER_ROW_BIN, _MAX_ROW_BINS = 12, 16
 
 
 @attrs.frozen(eq=False)
@@ -77,7 +77,7 @@ class Evidence:
 
     def _add_shuffled(self, row: RowDraws) -> None:
         """Compare the counts of random groups of tokens, all equally likely."""
-        bins = min(_MOST_ROW_BINS, len(row.places) // _PER_ROW_BIN)
+        bins = min(_MAX_ROW_BINS, len(row.places) // _PER_ROW_BIN)
         if bins < 2:
             return
         order = torch.randperm(len(row.probabilities), generator=self.generator)

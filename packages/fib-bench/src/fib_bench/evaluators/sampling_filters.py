@@ -19,7 +19,7 @@ _SUM_ERROR = 2e-5
 _HEAD = 2048
 """The tokens to look at first: sorting all takes ten times as long, and is seldom needed."""
 _CHUNK = 1 << 22
-_LEAST_PROBABILITY = 2.0**-150
+_MIN_PROBABILITY = 2.0**-150
 
 
 @attrs.frozen(eq=False)
@@ -101,7 +101,7 @@ def cut(rows: Rows, filters: Filters) -> Cuts:
 
 def _cut_chunk(rows: Rows, filters: Filters, chunk: slice) -> Cuts:
     levels = rows.levels(chunk)
-    floor = torch.full_like(levels[:, 0], torch.finfo(torch.float64).min if rows.is_logits else _LEAST_PROBABILITY)
+    floor = torch.full_like(levels[:, 0], torch.finfo(torch.float64).min if rows.is_logits else _MIN_PROBABILITY)
     if filters.is_nothing:
         return Cuts(floor, floor, torch.zeros_like(floor), torch.zeros_like(floor))
     total = levels.logsumexp(-1, keepdim=True) if rows.is_logits else levels[:, :1]

@@ -13,8 +13,8 @@ from ..checking.comparison import Comparison
 from .protocol import Case, Check, Observation, Tensors, Verdict
 from .sampling_statistics import FALSE_ALARM, LOG_ALARM, chi_square_tail
 
-_MOST_ELEMENTS = 256
-_LEAST_COUNT = 4.0
+_MAX_ELEMENTS = 256
+_MIN_COUNT = 4.0
 """Values that are to be expected more seldom in the smaller sample count as one."""
 
 
@@ -130,7 +130,7 @@ def _is_uneven(more: torch.Tensor, less: torch.Tensor) -> bool:
 def _two_samples(found: torch.Tensor, reference: torch.Tensor) -> tuple[float, int]:
     """Chi-square and its degrees of freedom, summed over the elements of ``[calls, elements]``."""
     total, freedom = 0.0, 0
-    step = max(1, -(-reference.shape[1] // _MOST_ELEMENTS))
+    step = max(1, -(-reference.shape[1] // _MAX_ELEMENTS))
     for element in range(0, reference.shape[1], step):
         statistic, degrees = _homogeneity(found[:, element], reference[:, element])
         total, freedom = total + statistic, freedom + degrees
@@ -143,7 +143,7 @@ def _homogeneity(found: torch.Tensor, reference: torch.Tensor) -> tuple[float, i
     tables = [
         torch.bincount(part, minlength=len(values)).double() for part in (codes[: len(found)], codes[len(found) :])
     ]
-    least = _LEAST_COUNT * len(codes) / max(min(len(found), len(reference)), 1)
+    least = _MIN_COUNT * len(codes) / max(min(len(found), len(reference)), 1)
     is_frequent = tables[0] + tables[1] >= least
     a, b = (torch.cat([table[is_frequent], table[~is_frequent].sum().reshape(1)]) for table in tables)
     is_there = a + b >= least

@@ -27,7 +27,7 @@ _OP_TYPES = (
 _STATE = re.compile(r"(?!.*hidden_state).*state.*")
 _PART_OF_CHANGE = 0.25
 """Largest error of a state, as a share of the largest change that a step makes to a state."""
-_LEAST_SHARES = (1e-3, 0.0)
+_MIN_SHARES = (1e-3, 0.0)
 """Share of the state's scale that is always allowed (products in TF32); 0 if the old state would pass then."""
 
 
@@ -66,7 +66,7 @@ def _state_part(name: str, expected: torch.Tensor, case: Case) -> ScaledPart:
     if not olds:
         return with_blind_spots(loose, expected, case.inputs)
     part = loose
-    for share in _LEAST_SHARES:
+    for share in _MIN_SHARES:
         part = attrs.evolve(loose, atol=_within_change(loose, expected, olds, share))
         part = with_blind_spots(part, expected, case.inputs)
         if not part.insensitive_to:

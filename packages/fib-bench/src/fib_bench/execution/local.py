@@ -16,7 +16,7 @@ from .judge_process import JudgeProcess
 from .scheduler import Scheduler
 
 ALL = "all"
-_MOST_JUDGES, _CORES_PER_JUDGE = 4, 4  # of one device; more of them wait for it, and compilers need cores
+_MAX_JUDGES, _CORES_PER_JUDGE = 4, 4  # of one device; more of them wait for it, and compilers need cores
 _BYTES_PER_JUDGE = 16 << 30  # device contexts of a judge and its workers take about 2 GiB, their slots up to 4
 
 
@@ -54,7 +54,7 @@ def concurrency_of(config: BenchmarkConfig, device: str, devices: int = 1) -> in
     if config.concurrency is not None:
         return config.concurrency
     cores = len(os.sched_getaffinity(0)) // devices
-    return max(1, min(_MOST_JUDGES, cores // _CORES_PER_JUDGE, _smallest_memory_bytes() // _BYTES_PER_JUDGE))
+    return max(1, min(_MAX_JUDGES, cores // _CORES_PER_JUDGE, _smallest_memory_bytes() // _BYTES_PER_JUDGE))
 
 
 def _smallest_memory_bytes() -> int:

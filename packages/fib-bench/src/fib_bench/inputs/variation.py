@@ -36,7 +36,7 @@ _FEW_DRAWS = 64
 """Number of fair draws up to which all may well be equal; both outcomes are then forced to occur."""
 _SMALL_ELEMENTS = 4096
 """Elements up to which plain tensors are rescaled as well, because they have few mixtures."""
-_LEAST_ELEMENTS, _LEAST_ROWS = 16, 8
+_MIN_ELEMENTS, _MIN_ROWS = 16, 8
 """Below these sizes, a mixture or a permutation would soon repeat."""
 _FACTORS = (0.5, 0.85)  # above, rounding to three significant bits may undo the change
 _SHAPE_ATTRIBUTES = frozenset({"shape", "ndim", "dtype", "size", "dim", "numel"})
@@ -174,11 +174,11 @@ def _select_variation(role: Role, tensors: Sequence[torch.Tensor]) -> Variation 
             return Variation.MIXED if size > _SMALL_ELEMENTS else Variation.RESCALED
         return Variation.RESCALED if bool(bits[0].any()) else None  # zeros stay zeros
     if role is Role.ROWS:
-        return Variation.SHUFFLED if size >= _LEAST_ELEMENTS else None
+        return Variation.SHUFFLED if size >= _MIN_ELEMENTS else None
     if role is Role.SCORES and are_equal:
-        return Variation.PERMUTED if len(_rows(tensors[0].contiguous())) >= _LEAST_ROWS else None
+        return Variation.PERMUTED if len(_rows(tensors[0].contiguous())) >= _MIN_ROWS else None
     if role in {Role.SCORES, Role.FACTORS} and not are_equal:
-        return Variation.MIXED if size >= _LEAST_ELEMENTS else None
+        return Variation.MIXED if size >= _MIN_ELEMENTS else None
     return None
 
 

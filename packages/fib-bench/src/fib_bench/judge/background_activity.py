@@ -24,7 +24,7 @@ _SCHEDULED = 2  # CPUCLOCK_SCHED: the clock of a process includes its threads, a
 _LOOK_SECONDS = 0.003
 _SETTLE_SECONDS = 0.5  # more than twice the spin time of a thread pool
 _IDLE_CORES = 0.25
-_LEAST_SECONDS = 0.1  # of observation before a verdict
+_MIN_SECONDS = 0.1  # of observation before a verdict
 
 
 class BackgroundActivity:
@@ -79,8 +79,8 @@ class BackgroundActivity:
     def _decide(self) -> None:
         """Observe once more, for long enough; that and all observations together decide."""
         self.end()
-        cores = self._look(_LEAST_SECONDS)
-        if self._seconds >= _LEAST_SECONDS:
+        cores = self._look(_MIN_SECONDS)
+        if self._seconds >= _MIN_SECONDS:
             cores = max(cores, self._cores)
         if cores > _IDLE_CORES:
             problem = f"background activity: the worker used {cores:.1f} CPU cores after its last reply"

@@ -34,7 +34,7 @@ REFERENCE, BASELINE = "reference", "baseline"
 """The roles."""
 _ROUNDS, _FURTHER_ROUNDS = 6, 3  # of passes in the first burst and in each further one
 _LINKED = frozenset({"linked", "unlinked"})
-_MOST_FAILURES = 2  # of the reference on inputs of timed calls; each is retried once in a fresh worker
+_MAX_FAILURES = 2  # of the reference on inputs of timed calls; each is retried once in a fresh worker
 
 
 class Baselines:
@@ -348,7 +348,7 @@ class InterleavedBaselines:
             Rejected: Someone wrote to the inputs while the reference read them.
         """
         reason = ""
-        for _ in range(_MOST_FAILURES):
+        for _ in range(_MAX_FAILURES):
             try:
                 if self._failed_answers:
                     self._ensure_reference()

@@ -55,8 +55,8 @@ _PLANTED = {
 """Kinds of entries that another user can put into a shared folder."""
 _POLL_SECONDS = 0.005  # a timed pass of another run takes a few milliseconds
 _NOTICE_SECONDS = 1.0
-_MOST_BYTES = 2_000  # of the holder's note
-_MOST_LETTERS = 200  # of its command line
+_MAX_BYTES = 2_000  # of the holder's note
+_MAX_LETTERS = 200  # of its command line
 T = TypeVar("T")
 
 
@@ -70,7 +70,7 @@ class _Holder(msgspec.Struct):
 
     def __str__(self) -> str:
         return escape_line(
-            f"process {self.pid} of user {self.user} (`{self.command[:_MOST_LETTERS]}`) since {self.since}"
+            f"process {self.pid} of user {self.user} (`{self.command[:_MAX_LETTERS]}`) since {self.since}"
         )
 
 
@@ -144,7 +144,7 @@ class DeviceLock:
     def holder(self) -> str:
         """The holder of the lock and since when it is held, as stated in the lock file."""
         try:
-            return str(msgspec.json.decode(os.pread(self._descriptor, _MOST_BYTES, 0), type=_Holder))
+            return str(msgspec.json.decode(os.pread(self._descriptor, _MAX_BYTES, 0), type=_Holder))
         except (msgspec.MsgspecError, UnicodeDecodeError):
             return "a process that left no note (`fuser` shows it)"
 
@@ -157,7 +157,7 @@ class DeviceLock:
 
     def _write_note(self) -> None:
         since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-        note = _Holder(os.getpid(), user_name(os.geteuid()), shlex.join(sys.argv)[:_MOST_LETTERS], since)
+        note = _Holder(os.getpid(), user_name(os.geteuid()), shlex.join(sys.argv)[:_MAX_LETTERS], since)
         with suppress(OSError):  # a full disk; the note is a courtesy
             os.ftruncate(self._descriptor, 0)
             os.pwrite(self._descriptor, msgspec.json.encode(note), 0)

@@ -13,7 +13,7 @@ import torch
 from ..sandbox.limits import free_memory_bytes
 from ..transport.arenas import release_unused
 
-_MOST_UNUSED_BYTES = 1 << 30  # of a judge, between two evaluations
+_MAX_UNUSED_BYTES = 1 << 30  # of a judge, between two evaluations
 _ENOUGH_SHARE = 0.25  # of the device
 _WAIT_SECONDS, _POLL_SECONDS = 30.0, 0.1  # other judges finish a workload meanwhile
 
@@ -29,7 +29,7 @@ def available_bytes(device: torch.device) -> int:
 def trim(device: torch.device) -> None:
     """Give freed memory that torch holds back to a CUDA device, for its other judges and workers, if it is much."""
     if device.type == "cuda":
-        release_unused(device, _MOST_UNUSED_BYTES)
+        release_unused(device, _MAX_UNUSED_BYTES)
 
 
 def wait_for_memory(device: torch.device) -> None:

@@ -51,7 +51,7 @@ from .solution_run import SolutionRun
 SHARE_OF_FREE_MEMORY = 0.7
 """A prepared workload takes at most this much: the reference and the solution need room of their own."""
 _CALIBRATION_SAMPLES = 60
-_MOST_WORKERS, _CORES_PER_WORKER = 4, 4  # of solutions: others compile while one is timed; the cores that each needs
+_MAX_WORKERS, _CORES_PER_WORKER = 4, 4  # of solutions: others compile while one is timed; the cores that each needs
 
 
 class Judge:
@@ -103,7 +103,7 @@ class Judge:
         self._settings = DefinitionSettings(config)
         self._ahead: dict[str, FunctionWorker] = {}
         cores = (os.cpu_count() or 1) // (config.concurrency or 1)
-        self._most_ahead = min(_MOST_WORKERS, max(cores // _CORES_PER_WORKER, 1)) - 1 if is_cuda else 0
+        self._most_ahead = min(_MAX_WORKERS, max(cores // _CORES_PER_WORKER, 1)) - 1 if is_cuda else 0
 
     def __enter__(self) -> Self:
         return self

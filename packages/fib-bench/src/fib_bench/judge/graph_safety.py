@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 import attrs
 
-LEAST_VERIFIED = 10
+MIN_VERIFIED = 10
 """Replays that were compared with fresh answers; fewer show little."""
 
 
@@ -42,7 +42,7 @@ def graph_problem(evidence: GraphEvidence) -> str | None:
         return "its integers were not redrawn, because the baseline has a setup"
     if fixed := sorted(set(evidence.integers) - set(evidence.changed)):
         return f"integer inputs were not redrawn: {', '.join(fixed)}"
-    if evidence.verified_calls < LEAST_VERIFIED:
+    if evidence.verified_calls < MIN_VERIFIED:
         return f"only {evidence.verified_calls} replays were compared with fresh answers"
     return None
 

@@ -27,8 +27,8 @@ from .timed_function import TimedFunction
 EMPTY_KERNEL_NS = 630.0
 """Duration of an empty kernel by CUPTI (580 to 700 ns on an H200): it belongs to a call."""
 _EMPTY_PASSES, _EMPTY_CALLS = 24, 32  # once for a device
-_MOST_USES = 4  # of a known pass: by a solution and the reference in two rounds
-_MOST_KEPT_BYTES = 256 << 20  # of the device, by the allocator of a worker that is kept for the next definition
+_MAX_USES = 4  # of a known pass: by a solution and the reference in two rounds
+_MAX_KEPT_BYTES = 256 << 20  # of the device, by the allocator of a worker that is kept for the next definition
 _FLUSH_FACTOR = 1.1  # in the added time up to about 10 MiB that calls have written reach memory (H200)
 
 
@@ -57,7 +57,7 @@ class KnownCalls:
     @property
     def is_small(self) -> bool:
         """Whether the worker holds little memory, at most the outputs of all slots that it was bound to."""
-        return self._held_bytes <= _MOST_KEPT_BYTES
+        return self._held_bytes <= _MAX_KEPT_BYTES
 
     @contextmanager
     def bound(self, function: TimedFunction, inputs: Sequence[LinkedInput]) -> Iterator[BoundKnownCalls]:
@@ -140,8 +140,8 @@ class BoundKnownCalls:
 
         The length is composed. A pass serves for a few functions that are timed in turns.
         """
-        overhead_ns, uses = self._last.get(calls, (0.0, _MOST_USES))
-        if uses >= _MOST_USES:
+        overhead_ns, uses = self._last.get(calls, (0.0, _MAX_USES))
+        if uses >= _MAX_USES:
             made = self._passes.run(native.WRITE, calls)
             overhead_ns, uses = made.taken_ns / made.calls - (made.span_ns - self.empty.gap_ns), 0
         self._last[calls] = overhead_ns, uses + 1

@@ -33,7 +33,7 @@ from ..timing.measurement import median_error
 from ..transport.messages import Warm, WarmUp
 from .known_calls import BoundKnownCalls
 from .linked_passes import LinkedPasses, TimedPass, linked_inputs
-from .pass_verification import LEAST_PASSES, PassVerification
+from .pass_verification import MIN_PASSES, PassVerification
 from .prepared import MOVED, InputSet, PreparedWorkload, two_of
 from .rpc import Rejected
 from .setup_inputs import write_tensors
@@ -41,14 +41,14 @@ from .throttling import ThrottlingFilter
 from .timed_function import TimedFunction
 from .verification import Verifier
 
-_LEAST_CALLS, _MOST_PASSES_FOR_CALLS = 60, 12  # few calls fit into a pass where their tensors are large
-_MOST_PASSES = 60
+_MIN_CALLS, _MAX_PASSES_FOR_CALLS = 60, 12  # few calls fit into a pass where their tensors are large
+_MAX_PASSES = 60
 _FEW_CALLS, _PASS_NS = 2, 1.5e6  # a pass of long calls has fewer calls, but at least two
 _BURST_NS = 1e8  # other judges wait meanwhile
 _MAX_DEVICE_SECONDS = 0.025  # device time of all passes of one function
 _ERROR_SHARE, _ERROR_SHARE_OF_BOUNDS = 0.9, 0.35  # of the tolerated uncertainty; where the bound is published, less
 _FINE_NS = 15.0  # a narrower interval of the median suffices for any latency
-_MOST_DISTURBED = 20
+_MAX_DISTURBED = 20
 _INTERRUPTED_NS, _INTERRUPTED_SHARE = 1e5, 0.02  # a device stays with another process for longer
 _ACTIVE_SHARE = 0.1  # share of a pass that threads of the worker may run in total; driver threads wake up at times
 _IMPOSSIBLE_ERRORS = (
@@ -227,7 +227,7 @@ class LinkedTimer:
         if not is_occupied and not is_active:
             return True
         self._disturbed += 1
-        if self._disturbed <= _MOST_DISTURBED:
+        if self._disturbed <= _MAX_DISTURBED:
             return False
         found = (
             f"another kernel occupied {expected - made.free_multiprocessors} of {expected} multiprocessors while the "
@@ -268,7 +268,7 @@ class LinkedTimer:
         count = len(self._quiet_readings())
         if count < self._least_passes:
             return self._seconds > 10 * rule.max_seconds and count > 0
-        if count >= _MOST_PASSES or self._seconds > rule.max_seconds:
+        if count >= _MAX_PASSES or self._seconds > rule.max_seconds:
             return True
         bound, spans = self._bound(), [reading.span_ns for reading in self._quiet_readings()]
         fine_ns = max(rule.confidence * statistics.median(spans), _FINE_NS)
@@ -282,7 +282,7 @@ class LinkedTimer:
     @property
     def _least_passes(self) -> int:
         """The least number of passes: more if each has few calls: calls of a large gemm vary by some percent."""
-        return max(LEAST_PASSES, min(-(-_LEAST_CALLS // max(self._calls, 1)), _MOST_PASSES_FOR_CALLS))
+        return max(MIN_PASSES, min(-(-_MIN_CALLS // max(self._calls, 1)), _MAX_PASSES_FOR_CALLS))
 
     def _quiet_readings(self) -> Sequence[Reading]:
         """Readings of passes that no other process interrupted, as far as these are enough or at least half of them.
@@ -297,7 +297,7 @@ class LinkedTimer:
         limits = min(beside, default=0.0) + tolerated_ns, min(known, default=0.0) + tolerated_ns
         found = zip(self._readings, beside, known, strict=True)
         quiet = [reading for reading, one, other in found if one <= limits[0] and other <= limits[1]]
-        return quiet if len(quiet) >= LEAST_PASSES or 2 * len(quiet) >= len(beside) else self._readings
+        return quiet if len(quiet) >= MIN_PASSES or 2 * len(quiet) >= len(beside) else self._readings
 
     @property
     def is_raised(self) -> bool:

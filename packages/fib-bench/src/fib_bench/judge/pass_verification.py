@@ -16,20 +16,20 @@ from fib_schema import EvaluationStatus
 
 from ..secure_random import SECRET
 from ..timing.linked import native
-from .graph_safety import LEAST_VERIFIED
+from .graph_safety import MIN_VERIFIED
 from .linked_passes import LinkedPasses, TimedPass
 from .prepared import InputSet, PreparedWorkload
 from .rpc import NotCapturable, Rejected
 from .timed_function import TimedFunction
 from .verification import Verifier
 
-LEAST_PASSES = 6
+MIN_PASSES = 6
 """The least number of passes that a latency is made of."""
 _VERIFIED_CALLS = 90  # of each published latency, where the reference is cheap
-_CHOSEN = -(-_VERIFIED_CALLS // LEAST_PASSES)  # of each pass
+_CHOSEN = -(-_VERIFIED_CALLS // MIN_PASSES)  # of each pass
 _VERIFY_SECONDS = 0.15
 _FURTHER_SECONDS = 2.0  # for the answers of a slow reference, so that graph safety is decided
-_MOST_SLOTS = 8  # that are looked at for one whose inputs a link has left as they were
+_MAX_SLOTS = 8  # that are looked at for one whose inputs a link has left as they were
 _Calls: TypeAlias = Sequence[tuple[torch.Tensor, torch.Tensor]]
 """Inputs and outputs of calls, ``[bytes]`` each."""
 Draw: TypeAlias = Callable[[PreparedWorkload], torch.Tensor]
@@ -161,12 +161,12 @@ class PassVerification:
         """
         verifier, seconds = self._verifier, self._function.context.seconds
         deadline, before = seconds() + _FURTHER_SECONDS, -1
-        while before < verifier.fresh < LEAST_VERIFIED and seconds() < deadline:
+        while before < verifier.fresh < MIN_VERIFIED and seconds() < deadline:
             before = verifier.fresh
             candidates = draw(prepared)
             self._function.slots.candidates.copy_(candidates)
             made = self._passes.run(native.SOLUTION, calls, is_timed=False)
-            self.add(made, candidates, LEAST_VERIFIED - verifier.fresh)
+            self.add(made, candidates, MIN_VERIFIED - verifier.fresh)
             self.verify()
             waiting, self._pending = self._pending, []
             self._compare(prepared, waiting, deadline - seconds(), least=1)
@@ -187,7 +187,7 @@ class PassVerification:
             where = f"captured calls on inputs of distribution {item.distribution}"
             if self._passes.recompute(made, slots.outputs):
                 raise NotCapturable(f"{where} left outputs unwritten")
-            for slot in SECRET.sample(range(made.calls), min(made.calls, _MOST_SLOTS)):
+            for slot in SECRET.sample(range(made.calls), min(made.calls, _MAX_SLOTS)):
                 (read,) = self._passes.inputs_of([slot], item.inputs, item.inputs.expand(2, -1))
                 if not torch.equal(slots.inputs[slot], read):
                     raise _inputs_changed()

@@ -35,7 +35,7 @@ VARIANTS = 4
 _INTEGER_SETS = 4
 _SLOT_BYTES = {"cpu": 64 << 20, "cuda": 2 << 30}
 _SLOT_SHARE = 1 / 40  # of a CUDA device at most, because several judges share it
-_MOST_SLOTS = {"cpu": 32, "cuda": 64}
+_MAX_SLOTS = {"cpu": 32, "cuda": 64}
 _REFERENCE_SECONDS = 20.0  # for the expected outputs of one workload; one of each kind is computed in any case
 
 
@@ -62,7 +62,7 @@ def slot_count(size_bytes: int, device: torch.device) -> int:
     room = _SLOT_BYTES[device.type]
     if device.type == "cuda":
         room = min(room, int(_SLOT_SHARE * total_bytes(device)))
-    return int(max(2, min(_MOST_SLOTS[device.type], room // max(size_bytes, 1))))
+    return int(max(2, min(_MAX_SLOTS[device.type], room // max(size_bytes, 1))))
 
 
 class _Unjudged(Check):

@@ -23,7 +23,7 @@ from .rpc import Rejected
 from .timed_function import TimedFunction
 from .timers import Timer
 
-_MOST_KERNELS = 100
+_MAX_KERNELS = 100
 NO_FIELDS: Mapping[str, object] = MappingProxyType({})
 """No further fields."""
 
@@ -137,7 +137,7 @@ class EvaluationRecorder:
 def kernels_of(function: TimedFunction) -> list[tuple[str, float]]:
     """Names and microseconds of a call's kernels, by the worker's profiler; none without one. Untrusted."""
     try:
-        return [(name, round(taken_ns / 1e3, 3)) for name, taken_ns in function.profile()[:_MOST_KERNELS]]
+        return [(name, round(taken_ns / 1e3, 3)) for name, taken_ns in function.profile()[:_MAX_KERNELS]]
     except (Rejected, WorkerLost):
         return []
 

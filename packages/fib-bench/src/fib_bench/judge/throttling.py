@@ -6,7 +6,7 @@ import statistics
 
 from ..timing.clock_monitor import ClockWatch
 
-_MOST_DISCARDED = 20  # a device that is throttled for longer is as slow as it is
+_MAX_DISCARDED = 20  # a device that is throttled for longer is as slow as it is
 
 
 class ThrottlingFilter:
@@ -26,7 +26,7 @@ class ThrottlingFilter:
         if self._watch is None:
             return True
         self._clocks.append(self._watch.clock_mhz(begin))
-        if not self._watch.was_throttled(begin) or self._discarded >= _MOST_DISCARDED:
+        if not self._watch.was_throttled(begin) or self._discarded >= _MAX_DISCARDED:
             return True
         self._discarded += 1
         return False

@@ -8,7 +8,7 @@ import torch
 
 _TELLING_BYTES = 4
 """Fewer bytes can equal the fill byte by chance."""
-_LEAST_SHARE = 0.01
+_MIN_SHARE = 0.01
 """A smaller share of elements may hold the fill value by chance: as float16 it is an ordinary number."""
 
 
@@ -30,7 +30,7 @@ def _explain(name: str, tensor: torch.Tensor, fill: int) -> str:
     count, total = int(is_unwritten.sum()), tensor.numel()
     if count == total:
         return f"output {name!r} was never written: all {total} elements hold the fill value from before the call"
-    if tensor.element_size() == 1 or count < _LEAST_SHARE * total:
+    if tensor.element_size() == 1 or count < _MIN_SHARE * total:
         return ""
     first = [int(index) for index in torch.unravel_index(is_unwritten.to(torch.uint8).argmax(), tensor.shape)]
     what = f"{count} of {total} elements were never written (the first at {first})"

@@ -34,11 +34,11 @@ _MAX_KNOWN_PER_PASS = 2.0  # in one pass: comparing costs more than calling
 _FEW_CALLS_NS = 2e6  # of functions that take longer there are few calls,
 _FEW_CALLS_PER_KNOWN = 4  # one of four of these gets known-answer inputs, or a median could rest on unverified calls
 _ASK_CHANCE, _ASK_SHARE, _ASK_SECONDS = 0.25, 0.2, 0.02
-_ASK_CHANCE_AT_FIRST = 0.8  # until `_LEAST_FRESH` are reached: later passes may be needed only for that
-_LEAST_FRESH = 4  # fresh answers for each published latency, or 2 where the reference is slow
-_LEAST_FRESH_OF_SLOW = 2
-_MOST_ASK_SECONDS = 0.3
-_LEAST_OBSERVED, _MOST_OBSERVED_CALLS = 1024, 64  # elements and calls that are judged together
+_ASK_CHANCE_AT_FIRST = 0.8  # until `_MIN_FRESH` are reached: later passes may be needed only for that
+_MIN_FRESH = 4  # fresh answers for each published latency, or 2 where the reference is slow
+_MIN_FRESH_OF_SLOW = 2
+_MAX_ASK_SECONDS = 0.3
+_MIN_OBSERVED, _MAX_OBSERVED_CALLS = 1024, 64  # elements and calls that are judged together
 _UNCHANGED = "no outputs: timed calls left the poison in place, which the checked calls did not"
 
 
@@ -257,11 +257,11 @@ class Verifier:
         """
         if self.answers is None or self.answers.failure:
             return True
-        if self._ask_seconds >= _MOST_ASK_SECONDS:
-            return self.fresh >= _LEAST_FRESH_OF_SLOW
+        if self._ask_seconds >= _MAX_ASK_SECONDS:
+            return self.fresh >= _MIN_FRESH_OF_SLOW
         seen = sum(output.numel() for call in self._observed for output in call.outputs.values())
-        is_seen = not self._observed or seen >= _LEAST_OBSERVED or len(self._observed) >= _MOST_OBSERVED_CALLS
-        return self.fresh >= _LEAST_FRESH and is_seen
+        is_seen = not self._observed or seen >= _MIN_OBSERVED or len(self._observed) >= _MAX_OBSERVED_CALLS
+        return self.fresh >= _MIN_FRESH and is_seen
 
     @property
     def precision_flags(self) -> list[str]:
@@ -297,7 +297,7 @@ class Verifier:
         if must_ask:
             return not self.is_enough
         elapsed = self._function.context.seconds() - (self._since or 0.0)
-        chance = _ASK_CHANCE if self.fresh >= _LEAST_FRESH else _ASK_CHANCE_AT_FIRST
+        chance = _ASK_CHANCE if self.fresh >= _MIN_FRESH else _ASK_CHANCE_AT_FIRST
         return self._ask_seconds < max(_ASK_SHARE * elapsed, _ASK_SECONDS) and SECRET.random() < chance
 
     def _ask(self, given: Mapping[int, torch.Tensor]) -> dict[int, InputSet]:

@@ -26,8 +26,8 @@ from .problem import Argument, Call, Problem, identifier, record_name
 
 CASES = ("tests", "benchmarks")
 """The lists of a task that hold arguments of `generate_input`."""
-_MOST_TASK_BYTES = 1 << 20
-_MOST_DESCRIPTION = 2000
+_MAX_TASK_BYTES = 1 << 20
+_MAX_DESCRIPTION = 2000
 _USED_NAMES = ("sys", "torch", "types", "custom_kernel")
 """Names that the adapters use; a part gets another one."""
 _RUN = '''import sys
@@ -157,7 +157,7 @@ def read_gpumode(
         path=where,
         name=name or record_name("gpumode", folder.resolve().name),
         op_type=op_type,
-        description=str(task.get("description", ""))[:_MOST_DESCRIPTION] or f"Problem {folder.name} of GPU MODE.",
+        description=str(task.get("description", ""))[:_MAX_DESCRIPTION] or f"Problem {folder.name} of GPU MODE.",
         reference=f"def run({', '.join(parts.inputs)}):\n    raise NotImplementedError\n",
         calls=tuple(call for _, call in shown),
         rtol=tolerances.get("rtol"),
@@ -177,7 +177,7 @@ def tuple_of(names: Sequence[str]) -> str:
 def _read_task(folder: Path) -> dict[str, Any]:
     file = folder / "task.yml"
     try:
-        task = yaml.safe_load(read_regular(file, _MOST_TASK_BYTES))
+        task = yaml.safe_load(read_regular(file, _MAX_TASK_BYTES))
     except FileNotFoundError:
         raise ProblemError(str(folder), "has no task.yml; name the folder of one problem") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:

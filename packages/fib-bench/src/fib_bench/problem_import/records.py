@@ -17,7 +17,7 @@ from ..inputs.roles import Role
 from ..inputs.rules import role_of
 from .problem import Argument, Problem
 
-_LEAST_NORMAL = 1024
+_MIN_NORMAL = 1024
 """Elements from which on values tell a standard normal distribution from others; fewer are recorded."""
 
 
@@ -79,7 +79,7 @@ def _is_random(problem: Problem, definition: Definition, name: str, value: torch
 
 
 def _looks_normal(value: torch.Tensor) -> bool:
-    if value.numel() < _LEAST_NORMAL:
+    if value.numel() < _MIN_NORMAL:
         return False
     sample = value.flatten()[: 1 << 20].double()
     mean, deviation = float(sample.mean()), float(sample.std())

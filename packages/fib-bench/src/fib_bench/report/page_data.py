@@ -37,8 +37,8 @@ from .trace_fields import (
 
 STATUSES = tuple(map(str, EvaluationStatus))
 _HEAD, _TAIL = 1_000, 3_000
-_MOST_LOG_CHARACTERS = 3_000_000
-_LEAST_FRACTION = 0.05  # below, the rounding of the share in a trace moves the roof that follows from it
+_MAX_LOG_CHARACTERS = 3_000_000
+_MIN_FRACTION = 0.05  # below, the rounding of the share in a trace moves the roof that follows from it
 
 
 @attrs.frozen
@@ -76,7 +76,7 @@ def page_data(trace_set: TraceSet, options: Options, definitions: Collection[str
     Raises:
         UnknownName: A definition, or the baseline, is not in the set.
     """
-    logs = _Logs(_MOST_LOG_CHARACTERS)
+    logs = _Logs(_MAX_LOG_CHARACTERS)
     environments = _Environments()
     pages = SourcePages(trace_set)
     sections = []
@@ -246,7 +246,7 @@ def _work(traces: Sequence[Trace], uuids: Mapping[str, int]) -> dict[str, Any]:
             continue
         light, index = light_of(performance), uuids[trace.workload.uuid]
         moved[index], done[index] = light.bytes or moved[index], light.operations or done[index]
-        if light.fraction is not None and light.fraction >= _LEAST_FRACTION:
+        if light.fraction is not None and light.fraction >= _MIN_FRACTION:
             attainable_s = light.fraction * latency / 1e3
             bandwidth = max(bandwidth, (light.bytes or 0.0) / attainable_s)
             rate = max(rate, (light.operations or 0.0) / attainable_s)

@@ -10,7 +10,7 @@ from typing import Any
 
 from fib_schema import FibError, Solution, TraceSet
 
-_MOST_CHARACTERS = 2_000_000
+_MAX_CHARACTERS = 2_000_000
 _MOST_OF_FILE = 60_000
 _CLASSES = {"Keyword": "k", "Literal.String": "s", "Comment": "c", "Literal.Number": "n", "Name.Function": "f"}
 """CSS classes by the beginning of a token type of Pygments; other tokens are plain."""
@@ -28,7 +28,7 @@ class SourcePages:
         characters: How many characters of source to keep.
     """
 
-    def __init__(self, trace_set: TraceSet, characters: int = _MOST_CHARACTERS) -> None:
+    def __init__(self, trace_set: TraceSet, characters: int = _MAX_CHARACTERS) -> None:
         self._trace_set = trace_set
         self._left = characters
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from .model import SandboxState, Threat
 
 _LARGEST_FILE = 16 << 30
-_MOST_DESCRIPTORS = 65_536
+_MAX_DESCRIPTORS = 65_536
 _SHARE_OF_MEMORY = 0.8
 _COUNTED_BY_NAMESPACE = (5, 14)  # from this kernel on, RLIMIT_NPROC counts each user namespace separately
 
@@ -38,7 +38,7 @@ def limit(state: SandboxState) -> frozenset[Threat]:
     """
     _bound(resource.RLIMIT_CORE, 0)
     _bound(resource.RLIMIT_FSIZE, _LARGEST_FILE)
-    _bound(resource.RLIMIT_NOFILE, _MOST_DESCRIPTORS)
+    _bound(resource.RLIMIT_NOFILE, _MAX_DESCRIPTORS)
     _bound(resource.RLIMIT_NPROC, most_tasks() + _foreign_tasks(state))
     if not state.policy.is_cuda:
         _bound(resource.RLIMIT_DATA, int(_SHARE_OF_MEMORY * free_memory_bytes()))

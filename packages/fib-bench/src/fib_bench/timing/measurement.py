@@ -16,7 +16,7 @@ from functools import cache
 import attrs
 
 _Z_95 = 1.96
-_MOST_EXACT = 1000
+_MAX_EXACT = 1000
 _QUARTILES = 1.349  # their distance, in standard deviations
 _MEDIAN_EFFICIENCY = 1.253  # the standard error of a median, in those of a mean
 
@@ -35,7 +35,7 @@ def median_interval(samples: Sequence[float]) -> tuple[float, float]:
 @cache
 def _rank_below(count: int) -> int:
     """The largest rank, from 0, that lies above the median with a probability of at most 2.5 %; 0 if none does."""
-    if count > _MOST_EXACT:
+    if count > _MAX_EXACT:
         return math.floor((count - _Z_95 * math.sqrt(count)) / 2)
     rank, ways, reached = 0, 1, 1  # of 2 ** count, the ways to have `rank`, and at most `rank`, samples below
     while 40 * reached <= 1 << count:

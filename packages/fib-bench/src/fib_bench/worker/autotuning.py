@@ -20,7 +20,7 @@ from typing import Any
 import torch
 
 _MODULE = "triton.runtime.autotuner"
-_MOST_THREADS = 16
+_MAX_THREADS = 16
 _WARM_UP_MS, _MEASURED_MS = 3, 12
 """Times of each configuration, for which Triton takes 25 and 100: some hundred launches of a kernel of microseconds."""
 _SLOW_MS = 1.0
@@ -157,7 +157,7 @@ class _Compilation:
         tuner = self._tuner
         configs = list(tuner.prune_configs(dict(options)))
         hooked = {config: self._compile(config, arguments, options) for config in configs if config.pre_hook}
-        threads = min(_MOST_THREADS, len(os.sched_getaffinity(0)), len(configs))
+        threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)), len(configs))
         with ThreadPoolExecutor(threads, initializer=self._use_device) as pool:
             begun = {
                 config: pool.submit(self._compile, config, arguments, options)

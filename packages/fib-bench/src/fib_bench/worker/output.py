@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 
 _KEPT_BYTES = 8_000
-_MOST_READS = 64  # of 64 KiB; a flood must not block the judge
+_MAX_READS = 64  # of 64 KiB; a flood must not block the judge
 
 
 class KeptOutput:
@@ -49,7 +49,7 @@ class OutputPipe:
 
     def read(self) -> bool:
         """Read available bytes; returns whether the stream is still open."""
-        for _ in range(_MOST_READS):
+        for _ in range(_MAX_READS):
             try:
                 data = os.read(self._descriptor, 1 << 16)
             except BlockingIOError:

@@ -27,8 +27,8 @@ from .calls import PreparedCall, WrongOutputError
 
 _TIMEOUT_NS = 20 * 10**9  # the device waits no longer for a nonce
 
-_LEAST_RUNS = 5
-_MOST_SHIFTS = 1024  # of 512 bytes: intermediate results of each call lie elsewhere, since places differ in speed
+_MIN_RUNS = 5
+_MAX_SHIFTS = 1024  # of 512 bytes: intermediate results of each call lie elsewhere, since places differ in speed
 _SLOW_SECONDS = 2.0  # the first calls load kernels, so their time does not predict the others
 
 # originals, taken before any solution is loaded
@@ -168,7 +168,7 @@ class Passes:
                 warnings.simplefilter("ignore")  # an empty graph: the outputs will be found unwritten
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
-                    shift = torch.empty(secrets.randbelow(_MOST_SHIFTS) * 512, dtype=torch.uint8, device=self._device)
+                    shift = torch.empty(secrets.randbelow(_MAX_SHIFTS) * 512, dtype=torch.uint8, device=self._device)
                     outputs = call.whole_outputs(call.invoke())
                     del shift
                 finally:
@@ -239,9 +239,9 @@ def settle(calls: Sequence[PreparedCall], device: torch.device, runs: int, max_s
     """
     begin = _clock_ns()
     taken: list[int] = []
-    while len(taken) < max(runs, _LEAST_RUNS):
+    while len(taken) < max(runs, _MIN_RUNS):
         seconds = (_clock_ns() - begin) / 1e9
-        if seconds > max_seconds and (len(taken) >= _LEAST_RUNS or seconds > _SLOW_SECONDS):
+        if seconds > max_seconds and (len(taken) >= _MIN_RUNS or seconds > _SLOW_SECONDS):
             break
         call = calls[len(taken) % len(calls)]
         _synchronize(device)
@@ -251,4 +251,4 @@ def settle(calls: Sequence[PreparedCall], device: torch.device, runs: int, max_s
         taken.append(_clock_ns() - before)
         call.collect(result)
     _synchronize(device)
-    return float(min(taken[-_LEAST_RUNS:]))
+    return float(min(taken[-_MIN_RUNS:]))

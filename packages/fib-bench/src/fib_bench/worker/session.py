@@ -76,7 +76,7 @@ from .passes import Passes, settle
 from .tamper_check import Watch
 
 _MAX_TEXT = 16_000
-_MOST_UNUSED_BYTES = 256 << 20  # of a worker between two workloads: other judges share the device
+_MAX_UNUSED_BYTES = 256 << 20  # of a worker between two workloads: other judges share the device
 _OURS = (str(Path(__file__).parent.parent), str(Path(fib_compile.__file__).parent))
 
 
@@ -335,7 +335,7 @@ class Session:
         for arena in self._arenas:
             arena.close()
         if self._arenas and self._device.type == "cuda":
-            release_unused(self._device, _MOST_UNUSED_BYTES)
+            release_unused(self._device, _MAX_UNUSED_BYTES)
         self._arenas = []
 
     def _finish(self) -> None:

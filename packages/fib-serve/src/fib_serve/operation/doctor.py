@@ -19,7 +19,7 @@ from ..database import open_database
 from ..database.migrate import problem_of_tables
 from ..settings import Settings
 
-_LEAST_FREE_BYTES = 1 << 30
+_MIN_FREE_BYTES = 1 << 30
 
 
 @attrs.frozen
@@ -102,8 +102,8 @@ def _database(settings: Settings) -> Finding:
 def _disk(settings: Settings) -> Finding:
     place = next(path for path in (Path(settings.state), *Path(settings.state).parents) if path.exists())
     free = shutil.disk_usage(place).free
-    text = f"{free / 1e9:.1f} GB free at {place}" + ("" if free > _LEAST_FREE_BYTES else "; make room")
-    return Finding("disk", is_good=free > _LEAST_FREE_BYTES, text=text)
+    text = f"{free / 1e9:.1f} GB free at {place}" + ("" if free > _MIN_FREE_BYTES else "; make room")
+    return Finding("disk", is_good=free > _MIN_FREE_BYTES, text=text)
 
 
 def _cluster(settings: Settings) -> Finding:

@@ -25,7 +25,7 @@ MAX_ATTEMPTS = 3
 may be what kills them."""
 
 
-_MOST_ERROR_CHARACTERS = 2000
+_MAX_ERROR_CHARACTERS = 2000
 
 
 @attrs.frozen
@@ -132,9 +132,9 @@ def end(connection: Connection, identifier: str, state: State, error: str | None
 
 def _shortened(text: str) -> str:
     """A text that lists of submissions can show: it may quote names that a submitter chose."""
-    if len(text) <= _MOST_ERROR_CHARACTERS:
+    if len(text) <= _MAX_ERROR_CHARACTERS:
         return text
-    return f"{text[:_MOST_ERROR_CHARACTERS]}... ({len(text)} characters)"
+    return f"{text[:_MAX_ERROR_CHARACTERS]}... ({len(text)} characters)"
 
 
 def _is_held(lease: Lease) -> ColumnElement[bool]:

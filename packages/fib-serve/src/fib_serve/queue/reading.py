@@ -16,7 +16,7 @@ from sqlalchemy import Connection, Integer, Select, and_, bindparam, func, selec
 from ..database.tables import devices, events, results, submissions, users
 from .submission import State, Submission, select_submissions
 
-_MOST_RECORDS = 1000
+_MAX_RECORDS = 1000
 _IS_RANKED = and_(
     submissions.c.definition == bindparam("definition"),
     submissions.c.is_ranked,
@@ -212,7 +212,7 @@ def records_over_time(connection: Connection, definition: str, hardware: str) ->
     """
     records: list[Submission] = []
     number, score = 0, -1.0
-    while len(records) < _MOST_RECORDS:
+    while len(records) < _MAX_RECORDS:
         values = {"definition": definition, "hardware": hardware, "after": number, "best": score}
         row = connection.execute(_NEXT_RECORD, values).mappings().first()
         if row is None:

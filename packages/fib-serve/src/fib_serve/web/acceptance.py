@@ -18,8 +18,8 @@ from ..queue.submitting import NewSubmission, submit
 from ..users.roles import Principal
 from .state import Service
 
-_MOST_NAME_CHARACTERS = 100
-_MOST_SOURCES = 200
+_MAX_NAME_CHARACTERS = 100
+_MAX_SOURCES = 200
 _HASH_DIGITS = 8
 
 
@@ -68,10 +68,10 @@ async def accept(service: Service, principal: Principal, request: Request) -> tu
 def _parse(plain: Mapping[str, Any]) -> Solution:
     solution = structure(dict(plain), Solution, source="the request")
     _check_encodable(solution)
-    if len(solution.name) > _MOST_NAME_CHARACTERS:
-        raise Unprocessable(f"solution.name: {len(solution.name)} characters, at most {_MOST_NAME_CHARACTERS}")
-    if len(solution.sources) > _MOST_SOURCES:
-        raise Unprocessable(f"solution.sources: {counted(len(solution.sources), 'file')}, at most {_MOST_SOURCES}")
+    if len(solution.name) > _MAX_NAME_CHARACTERS:
+        raise Unprocessable(f"solution.name: {len(solution.name)} characters, at most {_MAX_NAME_CHARACTERS}")
+    if len(solution.sources) > _MAX_SOURCES:
+        raise Unprocessable(f"solution.sources: {counted(len(solution.sources), 'file')}, at most {_MAX_SOURCES}")
     return solution
 
 

@@ -22,7 +22,7 @@ from .state import Service, service_of
 COOKIE = "fib_serve_token"
 _CACHE_SECONDS = 1.0
 """For how long a revoked token may still be accepted by a running process."""
-_MOST_CACHED = 10_000
+_MAX_CACHED = 10_000
 _WINDOW_SECONDS = 10
 _FAILURES_PER_WINDOW = 100
 
@@ -55,7 +55,7 @@ class Gate:
             if found is None:
                 self.count(f"failure {address}", _FAILURES_PER_WINDOW)
                 return None
-            if len(self.cache) >= _MOST_CACHED:
+            if len(self.cache) >= _MAX_CACHED:
                 self.cache.clear()
             cached = self.cache[token] = (time_now + _CACHE_SECONDS, found)
         self.count(f"user {cached[1].user_id}", self.rate * _WINDOW_SECONDS)

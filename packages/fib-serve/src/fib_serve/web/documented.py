@@ -25,8 +25,8 @@ from .state import Service
 
 router = APIRouter(tags=["flashinfer-bench"])
 _LONGEST_WAIT = 3600.0
-_MOST_TASKS = 1000
-_MOST_TRACES = 100_000
+_MAX_TASKS = 1000
+_MAX_TRACES = 100_000
 _STATUSES = {
     State.QUEUED: "pending",
     State.RUNNING: "running",
@@ -53,7 +53,7 @@ class EvaluateAnswer(BaseModel):
 class BatchRequest(BaseModel):
     """Tasks to wait for."""
 
-    task_ids: Annotated[list[Name], Field(max_length=_MOST_TASKS)]
+    task_ids: Annotated[list[Name], Field(max_length=_MAX_TASKS)]
     timeout: Annotated[float, Field(ge=0, le=_LONGEST_WAIT)] = 0.0
 
 
@@ -187,7 +187,7 @@ def _with_traces(service: Service, principal: Principal, found: list[Submission]
     with service.database.read() as connection:
         for submission in found:
             may_see = principal.may_see(submission.user_id)
-            lines = list_traces(connection, submission.id, 0, _MOST_TRACES) if may_see else []
+            lines = list_traces(connection, submission.id, 0, _MAX_TRACES) if may_see else []
             answers.append(
                 Task(
                     task_id=submission.id,

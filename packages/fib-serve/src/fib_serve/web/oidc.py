@@ -31,7 +31,7 @@ router = APIRouter(include_in_schema=False)
 TOKEN_SECONDS = 12 * 3600.0
 _LOGIN_SECONDS = 600
 _HASH_DIGITS = 12
-_MOST_NAME_CHARACTERS = 39 - 1 - _HASH_DIGITS
+_MAX_NAME_CHARACTERS = 39 - 1 - _HASH_DIGITS
 _MISSING = "OpenID Connect needs authlib: pip install 'fib-serve[oidc]'"
 
 
@@ -121,7 +121,7 @@ def account_of(connection: Connection, settings: Settings, subject: str, wish: A
     ending = "-" + digest(str(settings.oidc_issuer), subject)[:_HASH_DIGITS]
     name = connection.execute(select(users.c.name).where(users.c.name.endswith(ending))).scalar()
     if name is None:
-        readable = re.sub(r"[^a-z0-9]+", "-", str(wish or "user").lower()).strip("-")[:_MOST_NAME_CHARACTERS].strip("-")
+        readable = re.sub(r"[^a-z0-9]+", "-", str(wish or "user").lower()).strip("-")[:_MAX_NAME_CHARACTERS].strip("-")
         name = (readable or "user") + ending
         user = create_user(connection, name, Role(settings.oidc_role), settings)
         add_entry(connection, Principal(user.id, name, user.role), "create user", name, "first login by OpenID Connect")

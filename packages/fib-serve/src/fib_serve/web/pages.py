@@ -43,7 +43,7 @@ _TEMPLATES = make_environment()
 _LOGIN_TEMPLATES = ("login.html", "logged_in.html")
 _LIMIT = 100
 _NEWEST = 10
-_MOST_TRACES = 1000
+_MAX_TRACES = 1000
 _COOKIE_SECONDS = 30 * 86_400
 _Cursor = Annotated[int | None, Query(ge=1, le=LARGEST_ID)]
 
@@ -142,7 +142,7 @@ async def submission(identifier: str, request: Request, service: OfService, view
         may_see = viewer is not None and viewer.may_see(found.user_id)
         rows = files = None
         if may_see:
-            lines = list_traces(connection, identifier, 0, _MOST_TRACES)
+            lines = list_traces(connection, identifier, 0, _MAX_TRACES)
             rows = [workload_row(parse_json(line, Trace)) for _, line in lines]
         if may_see or service.settings.publish_sources:
             solution = get_solution(connection, identifier)

@@ -16,8 +16,8 @@ from starlette.responses import JSONResponse, Response
 from ..errors import Refused, TooMany, Unauthorized
 
 MEDIA_TYPE = "application/problem+json"
-_MOST_SHOWN = 20
-_MOST_CHARACTERS = 500
+_MAX_SHOWN = 20
+_MAX_CHARACTERS = 500
 _LOG = logging.getLogger(__name__)
 
 
@@ -68,7 +68,7 @@ def _invalid_request(request: Request, error: Exception) -> Response:
     assert isinstance(error, RequestValidationError)
     problems = [
         {"at": ".".join(_shortened(str(part)) for part in found["loc"]), "problem": _shortened(found["msg"])}
-        for found in error.errors()[:_MOST_SHOWN]
+        for found in error.errors()[:_MAX_SHOWN]
     ]
     detail = "; ".join(f"{each['at']}: {each['problem']}" for each in problems)
     if isinstance(error.body, bytes):  # FastAPI parses a body only with the content type of JSON
@@ -80,7 +80,7 @@ def _invalid_request(request: Request, error: Exception) -> Response:
 def _invalid_record(_: Request, error: Exception) -> Response:
     assert isinstance(error, InvalidRecord)
     problems = [
-        {"at": _shortened(each.path), "problem": _shortened(each.message)} for each in error.problems[:_MOST_SHOWN]
+        {"at": _shortened(each.path), "problem": _shortened(each.message)} for each in error.problems[:_MAX_SHOWN]
     ]
     detail = f"not a valid {error.kind}: {'; '.join(_shortened(each.message) for each in error.problems[:3])}"
     return problem(422, "Unprocessable content", detail, problems=problems)
@@ -115,4 +115,4 @@ def _unexpected(request: Request, error: Exception) -> Response:
 
 
 def _shortened(text: str) -> str:
-    return text if len(text) <= _MOST_CHARACTERS else f"{text[:_MOST_CHARACTERS]}..."
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."

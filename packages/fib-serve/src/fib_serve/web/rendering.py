@@ -24,8 +24,8 @@ from pygments.util import ClassNotFound
 
 from ..queue.submission import Submission
 
-_MOST_SOURCE = 60_000
-_MOST_LOG = 20_000
+_MAX_SOURCE = 60_000
+_MAX_LOG = 20_000
 _WIDTH, _HEIGHT, _LEFT, _MARGIN = 720, 240, 96, 16
 
 
@@ -46,13 +46,13 @@ def make_environment() -> jinja2.Environment:
 
 def highlighted(path: str, text: str) -> Markup:
     """A source file with highlighting; a long one is cut."""
-    kept = escape_controls(text[:_MOST_SOURCE])
+    kept = escape_controls(text[:_MAX_SOURCE])
     try:
         lexer = get_lexer_for_filename(path, stripnl=False)
     except ClassNotFound:
         lexer = TextLexer(stripnl=False)
     html = highlight(kept, lexer, HtmlFormatter(nowrap=True))  # escapes the text
-    return Markup('<pre tabindex="0">{}{}</pre>').format(Markup(html), _rest_of(text, _MOST_SOURCE))
+    return Markup('<pre tabindex="0">{}{}</pre>').format(Markup(html), _rest_of(text, _MAX_SOURCE))
 
 
 def _rest_of(text: str, shown: int) -> str:
@@ -83,7 +83,7 @@ def workload_row(trace: Trace) -> WorkloadRow:
         status=str(evaluation.status),
         latency=latency_with_bounds(latency, bounds_of(performance)) if is_timed else "-",  # type: ignore[arg-type]
         speedup=speedup_of(performance).text if performance is not None else "-",
-        log=evaluation.log[:_MOST_LOG] + _rest_of(evaluation.log, _MOST_LOG),
+        log=evaluation.log[:_MAX_LOG] + _rest_of(evaluation.log, _MAX_LOG),
     )
 
 

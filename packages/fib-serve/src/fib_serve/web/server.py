@@ -19,12 +19,12 @@ from .problems import problem
 from .state import Service
 
 _HEADER_SECONDS = 10.0
-_MOST_HEADER_BYTES = 64 << 10
-_MOST_CONNECTIONS = 2000
+_MAX_HEADER_BYTES = 64 << 10
+_MAX_CONNECTIONS = 2000
 _KEEP_ALIVE_SECONDS = 10
 _GRACEFUL_SECONDS = 10
 _TICKS_PER_COLLECTION = 100  # of a tenth of a second each
-_MOST_PIPELINED = 100  # requests of a connection that wait for the answers before them; one takes 2 KiB
+_MAX_PIPELINED = 100  # requests of a connection that wait for the answers before them; one takes 2 KiB
 
 
 class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  # untyped in some versions
@@ -53,13 +53,13 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
         """Parse data in pieces that end at the bound of headers: one read may bring more than the bound."""
         while data and not self.transport.is_closing():
             is_body, count = self._is_body, self._header_count
-            size = len(data) if is_body else _MOST_HEADER_BYTES - self._header_bytes
+            size = len(data) if is_body else _MAX_HEADER_BYTES - self._header_bytes
             piece, data = data[:size], data[size:]
             super().data_received(piece)
             if not is_body and count == self._header_count:
                 self._header_bytes += len(piece)
-                if self._header_bytes >= _MOST_HEADER_BYTES:
-                    self._refuse(431, f"the headers are larger than {_MOST_HEADER_BYTES} bytes, the limit")
+                if self._header_bytes >= _MAX_HEADER_BYTES:
+                    self._refuse(431, f"the headers are larger than {_MAX_HEADER_BYTES} bytes, the limit")
 
     def on_message_begin(self) -> None:
         """Expect the headers of the next request."""
@@ -72,7 +72,7 @@ class BoundedProtocol(HttpToolsProtocol):  # type: ignore[misc, unused-ignore]  
         self._header_count += 1
         self._is_body = True
         super().on_headers_complete()
-        if len(self.pipeline) > _MOST_PIPELINED:
+        if len(self.pipeline) > _MAX_PIPELINED:
             self.transport.close()  # an answer would be taken for that of an earlier request
 
     def on_message_complete(self) -> None:
@@ -124,7 +124,7 @@ class Server(uvicorn.Server):
             access_log=False,
             server_header=False,
             proxy_headers=False,
-            limit_concurrency=_MOST_CONNECTIONS,
+            limit_concurrency=_MAX_CONNECTIONS,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=_GRACEFUL_SECONDS,
             backlog=2048,

@@ -61,7 +61,7 @@ _Key = Annotated[
     ),
 ]
 _HEARTBEAT_SECONDS = 15.0
-_MOST_STREAMS = 200  # of a user: all users together have 2000 connections
+_MAX_STREAMS = 200  # of a user: all users together have 2000 connections
 _LOG = logging.getLogger(__name__)
 
 
@@ -170,8 +170,8 @@ async def events(
 ) -> StreamingResponse:
     """The progress of a submission as server-sent events: ``state`` and ``progress``. It ends with the submission."""
     may_see = principal.may_see(_get(service, identifier).user_id)
-    if service.streams[principal.user_id] >= _MOST_STREAMS:
-        detail = f"{_MOST_STREAMS} of your streams of events are open, the limit; close some, or ask for states"
+    if service.streams[principal.user_id] >= _MAX_STREAMS:
+        detail = f"{_MAX_STREAMS} of your streams of events are open, the limit; close some, or ask for states"
         raise TooMany(detail, int(_HEARTBEAT_SECONDS))
     stream = _stream(service, identifier, last_event_id, may_see=may_see)
     counted = _counted(service.streams, principal.user_id, stream)
