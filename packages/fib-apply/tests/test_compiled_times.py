@@ -16,7 +16,16 @@ from fib_apply.cli import main
 from fib_apply.compiled_measurement import CompiledJob, measure
 from fib_apply.compiled_times import CompiledTimes, CompiledTimesCache
 from fib_apply.opaque_cost import OpaqueCost, host_model, save_opaque_cost
-from fib_schema import Definition, Solution, SourceFile, TensorSpec, TraceSet
+from fib_schema import (
+    Definition,
+    RandomInput,
+    SafetensorsInput,
+    Solution,
+    SourceFile,
+    TensorSpec,
+    TraceSet,
+    Workload,
+)
 
 KEY = ApplyKey({"M": 2})
 COST = OpaqueCost(100.0, 5.0, "measured on a host", is_measured=True)
@@ -66,6 +75,13 @@ class TestCache:
         assert cache.load(definition, value_returning(solution, f"{SOURCE}#"), KEY, "cpu") is None
         assert cache.load(definition, solution, ApplyKey({"M": 3}), "cpu") is None
         assert cache.load(definition, solution, KEY, "NVIDIA_H200") is None
+        assert cache.load(definition, solution, KEY, "cpu", "engine") is None
+        cache.save(definition, solution, KEY, "cpu", FASTER, "engine")
+        assert cache.load(definition, solution, KEY, "cpu", "engine") == FASTER
+        assert cache.load(definition, solution, KEY, "cpu") == SLOWER
+        with monkeypatch.context() as patch:
+            patch.setattr(compiled_times, "host_model", lambda: "another CPU")
+            assert cache.load(definition, solution, KEY, "cpu") is None
         monkeypatch.setattr(compiled_times, "library_versions", lambda: {"torch": "0.1"})
         assert CompiledTimesCache.in_folder().load(definition, solution, KEY, "cpu") is None
 
@@ -146,6 +162,8 @@ class TestMeasure:
     def test_a_job_survives_its_way_to_the_child(self, definition: Definition, solution: Solution) -> None:
         job = self.job(definition, solution, 2, 3)
         assert attrs.evolve(CompiledJob.from_json(job.to_json()), keys=job.keys) == job
+        job = attrs.evolve(job, values={KEY.encode: {"x": [1]}}, baseline=solution)
+        assert attrs.evolve(CompiledJob.from_json(job.to_json()), keys=job.keys) == job
 
     def test_given_values_reach_the_call(self, definition: Definition, solution: Solution) -> None:
         inputs = {**definition.inputs, "pages": TensorSpec(["M"], "int32"), "factor": TensorSpec(None, "float32")}
@@ -172,6 +190,17 @@ def run(x, pages, factor):
         found = measure(self.job(slow, solution), 300)[KEY]
         assert isinstance(found, CompiledTimes), found
         assert found.is_worth_it(COST, is_captured=False)
+
+    def test_the_baseline_is_compiled_in_place_of_the_reference(
+        self, definition: Definition, solution: Solution
+    ) -> None:
+        raising = attrs.evolve(definition, reference="def run(x):\n    raise ValueError('the reference is called')\n")
+        baseline = attrs.evolve(value_returning(solution, "def run(y):\n    return y + y\n"), name="engine")
+        job = attrs.evolve(self.job(raising, solution), baseline=baseline)
+        assert isinstance(measure(job, 300)[KEY], CompiledTimes)
+        passing = attrs.evolve(baseline, spec=attrs.evolve(baseline.spec, destination_passing_style=True))
+        problem = "RuntimeError: the baseline engine is no Python function that returns its results"
+        assert measure(attrs.evolve(job, baseline=passing), 300) == {KEY: problem}
 
     def test_problems_are_stated(self, definition: Definition, solution: Solution) -> None:
         raising = value_returning(solution, "def run(x):\n    raise ValueError('no')\n")
@@ -273,6 +302,48 @@ class TestWarm:
             "pairs_us": {"calls": [12.0, 9.0]}, "problem": None,
         }  # fmt: skip
         assert second["problem"] == "it broke"
+
+    def test_recorded_integers_and_the_baseline_reach_the_measurement(
+        self,
+        dataset: Path,
+        definition: Definition,
+        solution: Solution,
+        new_trace: Callable[..., Any],
+        monkeypatch: pytest.MonkeyPatch,
+    ) -> None:
+        pytest.importorskip("safetensors")
+        traces = TraceSet.from_path(dataset)
+        inputs = {**definition.inputs, "pages": TensorSpec(["M"], "int32")}
+        paged = attrs.evolve(
+            definition, name="paged", inputs=inputs, reference="def run(x, pages):\n    return 2 * x\n"
+        )
+        traces.add_definitions([paged])
+        names = {"reader": 0.001, "engine": 0.5}
+        paging = value_returning(solution, "def run(x, pages):\n    return 2 * x\n")
+        traces.add_solutions([attrs.evolve(paging, name=name, definition="paged") for name in names])
+        path = traces.add_workload_blob_tensor("paged", "w2", {"pages": torch.tensor([1, 0], dtype=torch.int32)})
+        workload = Workload({"M": 2}, {"x": RandomInput(), "pages": SafetensorsInput(path, "pages")}, "w2")
+        traces.add_traces(
+            [
+                attrs.evolve(new_trace(name, ms, m=2, definition="paged"), workload=workload)
+                for name, ms in names.items()
+            ]
+        )
+        found: list[CompiledJob] = []
+
+        def keep(job: CompiledJob, timeout_seconds: float) -> dict[ApplyKey, CompiledTimes | str]:
+            del timeout_seconds
+            found.append(job)
+            return dict.fromkeys(job.keys, "it broke")
+
+        monkeypatch.setattr(warm_command, "measure", keep)
+        command = ["warm", str(dataset), "--compiled-seconds", "60", "--definitions", "paged", "--baseline", "engine"]
+        assert main(command) == 0
+        (job,) = found
+        assert job.solution.name == "reader"
+        assert job.baseline is not None
+        assert job.baseline.name == "engine"
+        assert dict(job.values) == {KEY.encode: {"pages": [1, 0]}}
 
     def test_explain_shows_both_times_and_the_decision(self, dataset: Path, capfd: pytest.CaptureFixture[str]) -> None:
         main(["warm", str(dataset), "--compiled-seconds", "60"])

@@ -135,7 +135,7 @@ class _HardwareReport:
         if not keys and sizes and sizes.keys() == set(definition.var_axes):
             keys = [ApplyKey(sizes)]
         answers = [Answer.of(rankings, key, config) for key in keys]
-        compiled = explanation_lines(table, definition, hardware, keys, is_captured=config.captures_compiled)
+        compiled = explanation_lines(table, definition, hardware, keys, config)
         return cls(hardware, rankings, answers, tuple(compiled), tuple(table.rankings(definition.name)), sizes)
 
     def lines(self, config: ApplyConfig) -> Iterator[str]:

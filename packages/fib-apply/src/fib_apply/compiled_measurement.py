@@ -29,6 +29,7 @@ from fib_schema import (
     RandomInput,
     ScalarInput,
     Solution,
+    SupportedLanguages,
     Trace,
     TraceSet,
     Workload,
@@ -67,13 +68,17 @@ class CompiledJob:
     device: str
     values: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
     """By encoded key, the values of the inputs that are not made up: numbers and nested lists."""
+    baseline: Solution | None = None
+    """The solution that represents the engine's own function, which is compiled; None means the reference."""
 
     def to_json(self) -> bytes:
         """The job as the child reads it."""
         records = {"definition": format_json(self.definition), "solution": format_json(self.solution)}
         keys = [key.encode for key in self.keys]
         where = {"hardware": self.hardware, "device": self.device}
-        plain = {**records, "keys": keys, **where, "values": {key: dict(one) for key, one in self.values.items()}}
+        values = {key: dict(one) for key, one in self.values.items()}
+        baseline = None if self.baseline is None else format_json(self.baseline)
+        plain = {**records, "keys": keys, **where, "values": values, "baseline": baseline}
         return json.dumps(plain).encode()
 
     @classmethod
@@ -82,8 +87,9 @@ class CompiledJob:
         plain = json.loads(text)
         definition = parse_json(plain["definition"], Definition)
         solution = parse_json(plain["solution"], Solution)
+        baseline = None if plain["baseline"] is None else parse_json(plain["baseline"], Solution)
         keys = tuple(map(ApplyKey.from_encoded, plain["keys"]))
-        return cls(definition, solution, keys, plain["hardware"], plain["device"], plain["values"])
+        return cls(definition, solution, keys, plain["hardware"], plain["device"], plain["values"], baseline)
 
 
 def measure(job: CompiledJob, timeout_seconds: float) -> dict[ApplyKey, CompiledTimes | str]:
@@ -176,7 +182,7 @@ def measure_in_process(job: CompiledJob, key: ApplyKey) -> CompiledTimes:
     torch.compiler.reset()
     definition = job.definition
     inputs = _make_inputs(definition, key, job.device, job.values.get(key.encode, {}))
-    reference = compile_function(definition.reference, "run", {})
+    reference = _own_function(job)
     config = ApplyConfig(require_speedup=False)  # measured whatever its traces say
     with torch.no_grad(), enable_apply(_data_set(job, key), config, stats=True) as runtime:
         routed = apply(definition.name)(reference)
@@ -198,6 +204,26 @@ def measure_in_process(job: CompiledJob, key: ApplyKey) -> CompiledTimes:
             routed_us, compiled_us = _interleaved(replays, job.device)
             pairs[REPLAYS] = (routed_us / _IN_GRAPH, compiled_us / _IN_GRAPH)
         return CompiledTimes(job.solution.name, policy.is_any_inlined, pairs)
+
+
+def _own_function(job: CompiledJob) -> Callable[..., Any]:
+    """The function that is routed, and compiled in comparison: the baseline's or the reference.
+
+    Raises:
+        RuntimeError: The baseline is none that torch can compile.
+    """
+    from fib_compile import BuilderRegistry
+
+    from .routing.codegen import compile_function
+
+    if job.baseline is None:
+        return compile_function(job.definition.reference, "run", {})
+    is_plain = job.baseline.spec.language == SupportedLanguages.PYTHON
+    if not is_plain or job.baseline.spec.destination_passing_style:
+        raise RuntimeError(f"the baseline {job.baseline.name} is no Python function that returns its results")
+    names = ", ".join(job.definition.inputs)
+    scope = {"baseline": BuilderRegistry.get_instance().build(job.definition, job.baseline).function}
+    return compile_function(f"def run({names}):\n    return baseline({names})\n", "run", scope)
 
 
 def _make_inputs(definition: Definition, key: ApplyKey, device: str, values: Mapping[str, Any]) -> list[Any]:

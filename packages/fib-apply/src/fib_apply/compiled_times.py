@@ -1,11 +1,11 @@
 """Times in compiled graphs: a routed call against the compiler's own code, measured by ``fib-apply warm``.
 
-A compiler can fuse a definition's reference with the operations around it, but not a solution. So both are timed in
-the same small graph: an addition, the call, a multiplication. A child process measures, because solutions may crash or
-hang; results are kept below ``FIB_CACHE_PATH``, by the definition, the solution, the key, the hardware, the model of
-the host's CPU and the versions of the libraries, so that no other measurement is ever found. `InliningPolicy` reads
-them while it chooses what a graph holds; where there are none, the times of traces decide. Each rank of a server must
-find the same files: run ``warm`` before the engine starts.
+A compiler can fuse a definition's reference, or the baseline, with the operations around it, but not a solution. So
+both are timed in the same small graph: an addition, the call, a multiplication. A child process measures, because
+solutions may crash or hang; results are kept below ``FIB_CACHE_PATH``, by the definition, the solution, the baseline,
+the key, the hardware, the model of the host's CPU and the versions of the libraries, so that no other measurement is
+ever found. `InliningPolicy` reads them while it chooses what a graph holds; where there are none, the times of traces
+decide. Each rank of a server must find the same files: run ``warm`` before the engine starts.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from fib_schema.files import explain_os_error
 from fib_schema.framing import framed
 
 from .cache_files import publish, read_published
+from .config import ApplyConfig
 from .key import ApplyKey
 from .log import logger
 from .opaque_cost import OpaqueCost, host_model, load_opaque_cost
@@ -97,10 +98,20 @@ class CompiledTimesCache:
         versions = framed(part for item in sorted(library_versions().items()) for part in item)
         return cls(root or get_fib_cache_path(), versions)
 
-    def load(self, definition: Definition, solution: Solution, key: ApplyKey, hardware: str) -> CompiledTimes | None:
-        """The measured times; None if there are none, or the file is damaged or not ours to trust."""
+    def load(
+        self, definition: Definition, solution: Solution, key: ApplyKey, hardware: str, baseline: str | None = None
+    ) -> CompiledTimes | None:
+        """The measured times; None if there are none, or the file is damaged or not ours to trust.
+
+        Args:
+            definition: Of the call.
+            solution: That serves it.
+            key: Of the call.
+            hardware: On which it was measured.
+            baseline: The solution that was compiled in comparison; None means the reference.
+        """
         try:
-            content = json.loads(read_published(self.root, self._name(definition, solution, key, hardware)))
+            content = json.loads(read_published(self.root, self._name(definition, solution, key, hardware, baseline)))
             match content:
                 case {"format": int(version), "is_inlined": bool(is_inlined), "pairs_us": dict(pairs)}:
                     times = {str(way): (float(routed), float(compiled)) for way, (routed, compiled) in pairs.items()}
@@ -110,25 +121,33 @@ class CompiledTimesCache:
         return None
 
     def save(
-        self, definition: Definition, solution: Solution, key: ApplyKey, hardware: str, times: CompiledTimes
+        self,
+        definition: Definition,
+        solution: Solution,
+        key: ApplyKey,
+        hardware: str,
+        times: CompiledTimes,
+        baseline: str | None = None,
     ) -> None:
-        """Keep times; a folder that cannot be written is logged."""
+        """Keep times, for `load` with the same arguments; a folder that cannot be written is logged."""
         readable = {"definition": definition.name, "solution": solution.name, "key": f"{key}", "hardware": hardware}
         content = {"format": _FORMAT, **readable, "is_inlined": times.is_inlined, "pairs_us": dict(times.pairs_us)}
         try:
-            publish(self.root, self._name(definition, solution, key, hardware), json.dumps(content).encode())
+            publish(self.root, self._name(definition, solution, key, hardware, baseline), json.dumps(content).encode())
         except OSError as error:
             problem = explain_os_error(error)
             logger.warning("times of %s in compiled graphs cannot be kept: %s", solution.name, problem)
 
-    def _name(self, definition: Definition, solution: Solution, key: ApplyKey, hardware: str) -> str:
-        subject = (format_json(definition), solution.hash(), key.encode, hardware, host_model())
+    def _name(
+        self, definition: Definition, solution: Solution, key: ApplyKey, hardware: str, baseline: str | None
+    ) -> str:
+        subject = (format_json(definition), solution.hash(), key.encode, hardware, host_model(), baseline or "")
         parts = framed((*subject, self.versions, str(_FORMAT)))
         return f"compiled/{blake2b(parts, digest_size=20).hexdigest()}.json"
 
 
 def explanation_lines(
-    table: ApplyTable, definition: Definition, hardware: str, keys: Iterable[ApplyKey], *, is_captured: bool
+    table: ApplyTable, definition: Definition, hardware: str, keys: Iterable[ApplyKey], config: ApplyConfig
 ) -> Iterator[str]:
     """The cost of an opaque operator if it was measured; for each key that was measured, the times and the decision."""
     cost = load_opaque_cost(hardware)
@@ -144,9 +163,11 @@ def explanation_lines(
             solution = table.solution(ranking.plain.solution)
         except FibError:
             continue  # changed or removed, so it is not called
-        times = cache.load(definition, solution, key, hardware)
+        times = cache.load(definition, solution, key, hardware, config.baseline)
         if times is not None:
             decision = (
-                "the graph holds it" if times.is_worth_it(cost, is_captured=is_captured) else "the function is compiled"
+                "the graph holds it"
+                if times.is_worth_it(cost, is_captured=config.captures_compiled)
+                else "the function is compiled"
             )
             yield f"{key}: {decision}: {times}"

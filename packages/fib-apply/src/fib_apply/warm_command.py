@@ -207,13 +207,19 @@ def _measure_compiled(
         return _CompiledReport()
     deadline = time.monotonic() + seconds
     usable = {(one.definition, one.solution) for one in selected if one.problem is None}
-    jobs = list(_compiled_jobs(table, usable, devices))
+    jobs = [_with_baseline(job, table, config) for job in _compiled_jobs(table, usable, devices)]
     costs = {
         hardware: _measured_cost(hardware, devices[hardware], deadline) for hardware in {j.hardware: 0 for j in jobs}
     }
     # Unsigned values must not reach signed kernels.
     trace_set = None if to_registry(config).required_signers() is not None else TraceSet.from_path(options.dataset)
     return _CompiledReport(costs, [key for job in jobs for key in _measured_keys(job, trace_set, deadline)])
+
+
+def _with_baseline(job: CompiledJob, table: ApplyTable, config: ApplyConfig) -> CompiledJob:
+    baseline = None if config.baseline is None else table.solution(config.baseline)
+    is_its_own = baseline is not None and baseline.definition == job.definition.name
+    return attrs.evolve(job, baseline=baseline) if is_its_own else job
 
 
 def _measured_cost(hardware: str, device: str, deadline: float) -> OpaqueCost | str:
@@ -229,11 +235,12 @@ def _measured_cost(hardware: str, device: str, deadline: float) -> OpaqueCost | 
 def _measured_keys(job: CompiledJob, trace_set: TraceSet | None, deadline: float) -> Iterator[_MeasuredKey]:
     """The times of all keys of a job; those that are not known are measured and kept."""
     cache = CompiledTimesCache.in_folder()
+    baseline = None if job.baseline is None else job.baseline.name
     outcomes: dict[ApplyKey, CompiledTimes | str] = {}
     values: dict[str, Mapping[str, Any]] = {}
     unknown = []
     for key in job.keys:
-        times = cache.load(job.definition, job.solution, key, job.hardware)
+        times = cache.load(job.definition, job.solution, key, job.hardware, baseline)
         if times is not None:
             outcomes[key] = times
             continue
@@ -247,7 +254,7 @@ def _measured_keys(job: CompiledJob, trace_set: TraceSet | None, deadline: float
         made = measure(attrs.evolve(job, keys=unknown, values=values), remaining)
         for key, outcome in made.items():
             if isinstance(outcome, CompiledTimes):
-                cache.save(job.definition, job.solution, key, job.hardware, outcome)
+                cache.save(job.definition, job.solution, key, job.hardware, outcome, baseline)
         outcomes |= made
     for key in job.keys:
         outcome = outcomes.get(key, _TIME_IS_OVER)

@@ -242,7 +242,8 @@ class InliningPolicy:
         if found is None or not self._pool.config.require_speedup:
             return None
         hardware = hardware_from_device(_device_of(inputs))
-        times = self._times_cache.load(self._pool.definition, found[0], key, hardware)
+        baseline = self._pool.config.baseline
+        times = self._times_cache.load(self._pool.definition, found[0], key, hardware, baseline)
         return None if times is None or times.is_inlined is not is_inlined else times
 
     def _selected(self, key: ApplyKey, inputs: Sequence[Input]) -> Candidate:
