@@ -77,11 +77,6 @@ class EvaluationResult(Result):
         """Whether it passed on all workloads, and all ran."""
         return bool(self.results) and not self.skipped and all(one.is_passed for one in self.results)
 
-    @property
-    def worst_speedup(self) -> float:
-        """The least proven speedup over the reference; 0 if it failed anywhere."""
-        return min(one.certain_speedup or 0.0 for one in self.results) if self.is_passed else 0.0
-
     def lines(self) -> Iterator[str]:
         """A line for each workload; the log of each kind of failure once."""
         passed = sum(one.is_passed for one in self.results)

@@ -12,8 +12,9 @@ from collections.abc import Callable
 
 import attrs
 
-from ._report import Findings, printable
+from ._report import Findings
 from .definition import Definition
+from .display import escape_line
 from .solution import Solution
 
 DEFINITIONS = "definitions"
@@ -97,7 +98,7 @@ def list_files(root: str, folder: str, suffix: str, findings: Findings, *, prefi
         prefix: What names begin with, before the path below the root.
     """
     walk = _Walk(os.path.realpath(root), suffix, findings)
-    walk.start(os.path.join(root, folder), prefix + printable(folder))
+    walk.start(os.path.join(root, folder), prefix + escape_line(folder))
     return sorted(walk.found, key=lambda file: file.name)
 
 
@@ -155,7 +156,7 @@ class _Walk:
             with os.scandir(path) as entries:
                 shown = [entry for entry in sorted(entries, key=_entry_name) if not entry.name.startswith(".")]
                 for entry in shown:
-                    self._visit(entry, f"{name}/{printable(entry.name)}", f"{real}{os.sep}{entry.name}")
+                    self._visit(entry, f"{name}/{escape_line(entry.name)}", f"{real}{os.sep}{entry.name}")
             if self._suffix and not shown and name.endswith(self._suffix):
                 self._findings.error(name, "is an empty folder in the place of a file; remove it", "no-file")
         except OSError as error:

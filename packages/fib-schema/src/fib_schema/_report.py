@@ -120,11 +120,6 @@ class Findings:
         return Report(root, tuple(errors), tuple(warnings), counts, sum(self._omitted.values()))
 
 
-def printable(text: str) -> str:
-    """Escape what breaks a line or misleads its reader: control characters, text directions, lone surrogates."""
-    return escape_line(text)
-
-
 def _as_printable(problem: Problem) -> Problem:
-    source, path, message = (printable(text) for text in (problem.source, problem.path, problem.message))
+    source, path, message = (escape_line(text) for text in (problem.source, problem.path, problem.message))
     return Problem(source, path, message, problem.severity, problem.code)

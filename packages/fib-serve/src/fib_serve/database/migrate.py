@@ -9,7 +9,6 @@ from alembic import command
 from alembic.config import Config
 from alembic.script import ScriptDirectory
 from alembic.util import CommandError
-from sqlalchemy import Connection
 
 from ..errors import DatabaseUnusable
 from .engine import Database
@@ -34,13 +33,6 @@ def migrate(database: Database) -> None:
             newest = ScriptDirectory.from_config(config).get_current_head()
             problem = f"it was written by another version ({error}); this one knows up to {newest}: update fib-serve"
             raise DatabaseUnusable(database.name, problem) from error
-
-
-def current_version(connection: Connection) -> str:
-    """The version of the tables, such as ``0001``; empty where there are none."""
-    from alembic.runtime.migration import MigrationContext
-
-    return MigrationContext.configure(connection).get_current_revision() or ""
 
 
 def problem_of_tables(connection: sqlite3.Connection) -> str:
