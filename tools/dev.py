@@ -21,8 +21,8 @@ ROOT = Path(__file__).resolve().parent.parent
 WORK = ROOT / ".dev"
 OLDEST_PYTHON = (3, 11)
 NOX, UV = "nox==2026.10.20", "uv==0.13.9"  # pinned: parallel sessions of nox are new
-COMPILING = ("demo", "test", "slow", "check", "lowest", "bench")  # commands that build C++ solutions
-REPORTED = {"test": ["--session", "test"], "check": ["--tags", "check", "--parallel", "2"]}
+COMPILING_COMMANDS = ("demo", "test", "slow", "check", "lowest", "bench")  # commands that build C++ solutions
+REPORTED_COMMANDS = {"test": ["--session", "test"], "check": ["--tags", "check", "--parallel", "2"]}
 
 
 def explain_old_python(version: Sequence[object]) -> Optional[str]:
@@ -96,18 +96,18 @@ def main(arguments: List[str]) -> None:
 
         sys.exit(report(WORK / "reports", *rest))
     reports = WORK / "reports" / command
-    if command in REPORTED:
+    if command in REPORTED_COMMANDS:
         shutil.rmtree(str(reports), ignore_errors=True)
         reports.mkdir(parents=True)
     variables = dict(os.environ, FIB_MACHINE_TORCH=find_machine_torch(), FIB_REPORTS=str(reports))
-    if command in COMPILING:
+    if command in COMPILING_COMMANDS:
         variables["CXX"] = find_compiler()
     nox = [install_nox(), "-m", "nox", "--noxfile", str(ROOT / "noxfile.py")]
     if command in ("help", "-h", "--help"):
         print("`check` runs the sessions marked [check]; `report` summarizes `test` and `check`.\n", flush=True)
         nox += ["--list"]
-    elif command in REPORTED:
-        nox += ["--report", str(reports / "nox.json"), *REPORTED[command], "--", *rest]
+    elif command in REPORTED_COMMANDS:
+        nox += ["--report", str(reports / "nox.json"), *REPORTED_COMMANDS[command], "--", *rest]
         if not sys.stdout.isatty():
             sys.exit(run_recorded(nox, variables, reports / "output.txt"))
     else:

@@ -34,7 +34,7 @@ def read_tests(junit: Path) -> Iterator[Case]:
 
 
 def read_sessions(folder: Path) -> Iterator[Case]:
-    """The tests of all sessions of one command; a session that fails without a failed test counts as one."""
+    """The tests of all sessions of one command; a session that fails without a failed test is one failed case."""
     if not (folder / "nox.json").exists():
         yield Case(folder.name, "error", "did not finish; the reason is in the output above")
         return
