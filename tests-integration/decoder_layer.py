@@ -205,13 +205,14 @@ def make_tensors(definitions: Definitions, device: str, batch: int) -> Tensors:
         residual=normal(batch, hidden),
         k_cache=normal(batch * PAGES, page, heads, dim),
         v_cache=normal(batch * PAGES, page, heads, dim),
-        kv_indptr=_indptr(batch).to(device),
+        kv_indptr=make_offsets(batch).to(device),
         kv_indices=torch.randperm(batch * PAGES, device=device, generator=generator, dtype=torch.int32),
         kv_last_page_len=torch.randint(1, page + 1, (batch,), device=device, generator=generator, dtype=torch.int32),
     )
 
 
-def _indptr(batch: int) -> torch.Tensor:
+def make_offsets(batch: int) -> torch.Tensor:
+    """Offsets of the sequences' pages."""
     counts = [PAGES + (PAGES // 2 if index % 2 else -PAGES // 2) for index in range(batch)]
     if batch % 2:
         counts[-1] = PAGES

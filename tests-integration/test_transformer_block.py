@@ -65,6 +65,7 @@ def test_times_and_overheads_are_reported(run: dict[str, Any]) -> None:
 
 def test_both_ways_of_compiling_are_compared(tmp_path: Path) -> None:
     options = ["--device", "cpu", "--small", "--seconds", "0.01", "--batches", "1", "--inline"]
+    options += ["--compiled-seconds", "0.001"]  # reports all calls, and measures none
     command = [sys.executable, HERE / "transformer_block.py", data_set_path(), "--out", tmp_path, *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
@@ -72,3 +73,6 @@ def test_both_ways_of_compiling_are_compared(tmp_path: Path) -> None:
     assert [part for _, part, _ in numbers["traced"]] == PARTS
     assert all("opaque operator: " in line or "function is compiled: " in line for _, _, line in numbers["traced"])
     assert [row.keys() >= {"without", "with", "inlined"} for row in numbers["block_us"]] == [True]
+    measured = numbers["compiled_graphs"]
+    assert measured["cost"].startswith("it was not measured within")
+    assert len(measured["rows"]) == len(PARTS)

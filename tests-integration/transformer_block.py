@@ -14,6 +14,9 @@ ones are selected. Hits are counted with solutions of any speed.
 With ``--inline`` it compares two ways of compiling a routed block in one run: opaque operators, and the default
 `ApplyConfig.inline_compiled`. Then CUDA solutions and all sections but the block's are left out, and on a GPU it exits
 with 1 if no kernel is inlined. With ``--sections overhead`` it measures only what apply adds to a call.
+
+With ``--compiled-seconds X`` it first measures, as ``fib-apply warm`` does, the cost of an opaque operator and each
+selected solution in a small compiled graph; compiled blocks then hold what was faster.
 """
 
 from __future__ import annotations
@@ -55,7 +58,8 @@ from fib_schema import (
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "packages" / "fib-bench" / "benchmarks")]
 from apply_overhead import Sizes, measure_overhead  # noqa: E402 beside this file, which is no package
-from decoder_layer import PAGES, Tensors, make_block, make_tensors, make_weights  # noqa: E402 likewise
+from compiled_graphs import CompiledCall, measure_compiled  # noqa: E402 likewise
+from decoder_layer import PAGES, Tensors, make_block, make_offsets, make_tensors, make_weights  # noqa: E402 likewise
 from gpu_report import Report  # noqa: E402 what the benchmarks of fib-bench write
 
 Call: TypeAlias = Callable[[], Any]
@@ -125,6 +129,7 @@ class Options:
     batches: tuple[int, ...]
     inlines: bool = False
     sections: tuple[str, ...] = SECTIONS
+    compiled_seconds: float = 0.0
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -569,6 +574,8 @@ def run(job: Job) -> None:
     """Run all sections; the report is saved after each."""
     sections: dict[str, Call] = {"solutions": lambda: fill(job), "benchmark": lambda: benchmark(job)}
     if "block" in job.options.sections:
+        if job.options.compiled_seconds:
+            sections["compiled graphs"] = lambda: compiled_graphs(job)
         block = make_block(job.definitions, make_weights(job.definitions, job.options.device))
         for batch in job.options.batches:
             sections[f"batch {batch}"] = lambda batch=batch: run_batch(job, block, batch)
@@ -584,6 +591,29 @@ def run(job: Job) -> None:
             job.fail(f"{name}: {type(error).__name__}: {str(error)[:500]}")
         print(f"-- {name}: {time.perf_counter() - begin:.0f} s", flush=True)
         job.report.save()
+
+
+def compiled_graphs(job: Job) -> None:
+    """Measure solutions in small compiled graphs; attention first, whose operators cost most."""
+    parts = sorted(PARTS, key=lambda part: part != "attention")
+    calls = [
+        CompiledCall(
+            definition=job.definitions[part],
+            axes=axes_of(part, batch),
+            values=_values(job.definitions[part], batch) if part == "attention" else {},
+            baseline=_baseline(job, part),
+        )
+        for part in parts
+        for batch in job.options.batches
+    ]
+    measure_compiled(job.root, job.options.device, job.report, calls, job.options.compiled_seconds)
+
+
+def _values(attention: Definition, batch: int) -> dict[str, Any]:
+    """The pages of a block of this many sequences."""
+    pages = torch.randperm(batch * PAGES, generator=torch.Generator().manual_seed(batch)).tolist()
+    scale = 1 / math.sqrt(attention.const_axes["head_dim"])
+    return {"kv_indptr": make_offsets(batch).tolist(), "kv_indices": pages, "sm_scale": scale}
 
 
 def overhead(job: Job) -> None:
@@ -610,6 +640,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
     parser.add_argument("--backend", help="of torch.compile; inductor on a GPU and aot_eager elsewhere, by default")
     parser.add_argument("--batches", type=int, nargs="+", default=BATCHES, help="numbers of sequences")
     parser.add_argument("--inline", action="store_true", help="compare opaque operators with inlined kernels")
+    parser.add_argument("--compiled-seconds", type=float, default=0.0, help="for measurements in compiled graphs")
     parser.add_argument("--sections", choices=SECTIONS, nargs="+", default=SECTIONS, help="what is measured")
     found = parser.parse_args(arguments)
     return Options(
@@ -622,6 +653,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
         batches=tuple(found.batches),
         inlines=found.inline,
         sections=("block",) if found.inline else tuple(found.sections),
+        compiled_seconds=found.compiled_seconds,
     )
 
 
