@@ -145,7 +145,7 @@ def ttir(function: Any, signature: dict[str, str], constants: dict[str, Any]) ->
 
 
 def operations(text: str) -> Counter[str]:
-    """How often each operation occurs, with its types, without functions, constants and their copies."""
+    """Counts of operations with their types, without functions, constants and their copies."""
     found = re.findall(r"((?:arith|tt|scf|math)\.\w+)(?: .*: (.*?)(?: loc.*)?$)?", text, re.MULTILINE)
     return Counter(f"{name} {kind}" for name, kind in found if name not in NEUTRAL)
 
