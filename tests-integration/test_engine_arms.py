@@ -7,7 +7,6 @@ import importlib
 import importlib.util
 import inspect
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -46,6 +45,7 @@ while not word.startswith("end"):
     if word == "turn":
         turns.append(6000 - 10 * len(turns))
     if (state / "fails").exists():
+        print("it fails, as it was told", flush=True)
         sys.exit(3)
 slow = {"routed": 0.99, "winners": 1.1, "slow": 0.8}.get(arm, 1.0)
 record = {
@@ -53,6 +53,8 @@ record = {
     "tokens_per_second": [slow * speed for speed in turns], "first_token_ms": [5.0] * len(turns),
     "hits": {"decode": 7} if slow != 1 else {}, "misses": {"decode: being built": 1} if slow != 1 else {},
     "at_start": {"hits": {"decode": 2} if slow != 1 else {}, "misses": {}, "unsupported": {}},
+    "captured": {"hits": {"gqa_paged_decode_h32": 2} if slow != 1 else {}, "misses": {}, "unsupported": {}},
+    "switch_on_seconds": 0.5,
     "unsupported": {}, "device_ms": {"gemm": 30.0, "decode": 5 / slow}, "tokens": "same",
 }
 pathlib.Path(arguments["--record"]).write_text(json.dumps(record))
@@ -165,7 +167,9 @@ class TestRounds:
     ) -> None:
         (tmp_path / "fails").touch()
         assert turns.measure(tmp_path, options, engine, ticking(1.0)) == 1
-        assert "000-eager-plain: the engine process ended with code 3" in capsys.readouterr().err
+        printed = capsys.readouterr().err
+        assert "000-eager-plain: the engine process ended with code 3; the end of" in printed
+        assert printed.rstrip().endswith("it fails, as it was told")
         assert not list((tmp_path / "rounds").glob("*.json"))
 
     def test_a_process_that_hangs_is_killed_when_the_time_ends(
@@ -175,6 +179,35 @@ class TestRounds:
         hangs = [sys.executable, "-c", "import time; time.sleep(60)"]
         assert turns.measure(tmp_path, options, hangs) == turns.AGAIN
         assert "stopped when the time was over: call this again" in capsys.readouterr().err
+
+    def test_a_process_whose_children_hold_its_pipe_is_seen_to_end(
+        self, turns: Any, options: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        code = "import os, subprocess, sys; fd = int(sys.argv[-1]); subprocess.Popen(['sleep', '20'], pass_fds=[fd])"
+        options.arms = ["plain"]
+        assert turns.measure(tmp_path, options, [sys.executable, "-c", f"{code}; os._exit(3)"]) == 1
+        assert "000-eager-plain: the engine process ended with code 3" in capsys.readouterr().err
+
+    def test_rounds_without_a_decided_call_are_not_repeated(
+        self, turns: Any, options: Any, engine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        script = Path(engine[1])
+        script.write_text(script.read_text().replace('{"decode": 7}', "{}"))
+        assert turns.measure(tmp_path, options, engine, ticking(1.0)) == 1
+        assert "problem: eager, routed: no recorded key has decided a call" in capsys.readouterr().err
+        assert events(tmp_path).count("end eager routed") + events(tmp_path).count("end profiled eager routed") == 1
+
+    def test_calls_that_the_original_serves_by_decision_are_decided(self, turns: Any) -> None:
+        misses = {"decode: the fallback is the best": 4, "decode: not recorded": 5, "norm: the fallback is the best": 6}
+        counts = {"hits": {"decode": 1, "norm": 2}, "misses": misses}
+        assert turns.decided(counts) == 13
+        assert turns.decided(counts, "decode") == 5
+
+    def test_files_are_replaced_whole(self, turns: Any, tmp_path: Path) -> None:
+        (tmp_path / "file").write_text("old")
+        with pytest.raises(UnicodeEncodeError):
+            turns.write_whole(tmp_path / "file", "new \ud800")
+        assert (tmp_path / "file").read_text() == "old"
 
     def test_a_round_that_was_being_measured_is_measured_again(
         self, turns: Any, options: Any, engine: Any, tmp_path: Path
@@ -224,7 +257,7 @@ class TestReport:
     ) -> None:
         assert reports.report(out, options) == 0
         printed = capsys.readouterr().out
-        rows = [line for line in printed.splitlines() if line.startswith("| eager")]
+        rows = [line for line in printed.splitlines() if line.startswith("| eager | ")]
         assert [row.split(" | ")[1] for row in rows] == ["plain", "off", "routed"]
         assert rows[2].split(" | ")[4] == "0.9900 (0.9900 to 0.9900)"
         assert 'H200 a; {"layers": 2}' in printed
@@ -272,7 +305,7 @@ class TestReport:
         assert reports.report(out, options) == 1
         assert f"problem: {problem}" in capsys.readouterr().err
 
-    @pytest.mark.parametrize("hits", [{}, {"rmsnorm": 5}, {"decode": 0}], ids=["none", "norms", "no decodes"])
+    @pytest.mark.parametrize("hits", [{}, {"rmsnorm": 5}, {"gqa_paged_decode": 0}], ids=["none", "norms", "no decodes"])
     def test_graphs_without_captured_hits_are_a_failure(
         self, turns: Any, reports: Any, options: Any, engine: Any, tmp_path: Path, hits: dict[str, int],
         capsys: pytest.CaptureFixture[str],
@@ -280,7 +313,7 @@ class TestReport:
         options.modes, options.arms = ["graphs"], ["plain", "winners"]
         assert turns.measure(tmp_path, options, engine, ticking(1.0)) == 0
         assert reports.report(tmp_path, options) == 0
-        self.change(tmp_path, "003-graphs-winners.json", at_start={"hits": hits, "misses": {}, "unsupported": {}})
+        self.change(tmp_path, "003-graphs-winners.json", captured={"hits": hits, "misses": {}, "unsupported": {}})
         assert reports.report(tmp_path, options) == 1
         assert "problem: graphs, winners: no captured decode of a run is a hit" in capsys.readouterr().err
 
@@ -326,85 +359,6 @@ def test_the_model_states_its_layers(arms: Any, tmp_path: Path) -> None:
     assert json.loads((tmp_path / "model" / "config.json").read_text())["num_hidden_layers"] == 2
 
 
-class TestScript:
-    """`on_gpu.sh`, with a program in place of Python that notes what it is to do, and fails as it is told."""
-
-    PYTHON = """#!/usr/bin/env bash
-        state=$OUT_OF_TEST
-        what="$*"
-        case $what in
-          *vllm_arms.py\\ trace*) what="trace $(grep -o 'mode [a-z]*' <<< "$what")"
-            what="$what $(ls -A "$state/tracing" | tr '\\n' ' ')"
-            touch "$state/tracing/workload-$RANDOM" ;;
-          *fib_bench*) what=bench ;;
-          *arm_data_sets.py\\ arms*) what=arms; mkdir -p "$state/arms/routed" "$state/arms/slow" ;;
-          *arm_data_sets*) what=solutions ;;
-          *vllm_arms.py\\ engine*) what=setting ;;
-          *vllm_arms.py\\ measure*) what=measure ;;
-          *vllm_arms.py\\ report*) what=report ;;
-          *warm*) what=warm ;;
-        esac
-        echo "$what" >> "$state/events"
-        exit "$(cat "$state/fails-${what%% *}" 2> /dev/null || echo 0)"
-    """
-
-    @pytest.fixture
-    def run(self, tmp_path: Path) -> Callable[[], tuple[int, list[str]]]:
-        """Run the script once; its exit code and what it did."""
-        program, definitions, out = tmp_path / "bin" / "python3", tmp_path / "definitions", tmp_path / "out"
-        for folder in (program.parent, definitions, out):
-            folder.mkdir()
-        program.write_text(inspect.cleandoc(self.PYTHON))
-        program.chmod(0o755)
-        path = os.pathsep.join([str(program.parent), os.environ["PATH"]])
-        environment = {**os.environ, "PATH": path, "OUT_OF_TEST": str(out)}
-        command = ["bash", str(ENGINES / "on_gpu.sh"), "site", str(definitions), str(out)]
-
-        def run() -> tuple[int, list[str]]:
-            (out / "events").unlink(missing_ok=True)
-            code = subprocess.run(command, env=environment, check=False, capture_output=True).returncode
-            return code, (out / "events").read_text().splitlines()
-
-        return run
-
-    def test_each_call_makes_one_step(self, run: Any, turns: Any, tmp_path: Path) -> None:
-        again = turns.AGAIN
-        code, traced = run()
-        assert code == again
-        assert [line[:18].strip() for line in traced] == ["trace mode eager d", "trace mode graphs"]
-        assert "workload" not in traced[0]
-        assert "workload" in traced[1]  # both are in one data set
-        assert run() == (again, ["solutions", "bench"])
-        assert run() == (again, ["arms", "warm", "warm"])
-        (tmp_path / "out" / "settings").mkdir()
-        (tmp_path / "out" / "settings" / "fp8-cache.json").write_text("{}")
-        assert run() == (again, ["measure", "setting", "setting"])
-        assert run() == (0, ["measure", "report"])
-
-    def test_what_a_killed_trace_wrote_is_thrown_away(self, run: Any, turns: Any, tmp_path: Path) -> None:
-        (tmp_path / "out" / "fails-trace").write_text("124")
-        assert run()[0] == turns.AGAIN
-        (tmp_path / "out" / "fails-trace").unlink()
-        code, traced = run()
-        assert code == turns.AGAIN
-        assert "workload" not in traced[0]
-
-    def test_arms_that_are_not_warm_are_not_measured(self, run: Any, turns: Any, tmp_path: Path) -> None:
-        for code in (1, 124, 0):
-            (tmp_path / "out" / "fails-warm").write_text(str(code))
-            steps = [run() for _ in range(3 if code == 1 else 1)]
-            assert steps[-1] == ({1: 1, 124: turns.AGAIN, 0: turns.AGAIN}[code], ["arms", "warm", "warm"])
-        assert run()[1][0] == "measure"
-
-    def test_settings_that_all_fail_are_a_failure(self, run: Any, tmp_path: Path) -> None:
-        (tmp_path / "out" / "fails-setting").write_text("1")
-        for _ in range(3):
-            run()
-        assert run() == (1, ["measure", "setting", "setting", "setting"])
-        assert run()[0] == 1
-        assert len(list((tmp_path / "out" / "settings").glob("*.failed"))) == 3
-
-
 class TestTutorial:
     """The section that `follow_tutorial.py` follows on a GPU."""
 
@@ -448,7 +402,7 @@ class TestDataSets:
         traced = {arm: {t.solution for d in s.definitions for t in s.traces[d]} for arm, s in found.items()}
         assert names == traced
         norm, decode = "rmsnorm_h4096", "gqa_paged_decode_h32_kv8_d128_ps64"
-        assert names["routed"] == {f"engine_{norm}", f"engine_{decode}"}
+        assert names["routed"] == {f"engine_{norm}", f"flashinfer_{decode}"}
         assert names["slow"] == {f"slow_{norm}", f"slow_{decode}"}
         assert names["winners"] > names["routed"] | {f"own_triton_{norm}", f"own_triton_{decode}"}
 
@@ -466,86 +420,11 @@ class TestDataSets:
         slow = next(s for s in data_sets.solutions_for(definition) if s.name.startswith("slow_"))
         code = "calls = []\ndef run(x, *, plan):\n    calls.append((x, plan))\n    return len(calls)\n"
         space: dict[str, Any] = {}
-        exec(code + slow.sources[0].content.partition("# routed\n")[2], space)
+        exec(code + data_sets._TWICE, space)
+        assert slow.sources[0].content.endswith(data_sets._TWICE)
         assert space["run"](1, plan=2) == 2
         assert space["calls"] == [(1, 2)] * 2
         assert list(inspect.signature(space["run"]).parameters) == ["x", "plan"]
-
-
-VLLM = """
-import types
-
-import torch
-
-__version__ = "0.26.0"
-
-
-class SamplingParams:
-    def __init__(self, **settings):
-        self.max_tokens = settings["max_tokens"]
-
-
-class LLM:
-    def __init__(self, **settings):
-        assert settings["load_format"] == "dummy"
-
-    def generate(self, requests, wanted, use_tqdm):
-        import flashinfer
-
-        for _ in range(wanted.max_tokens):
-            hidden = torch.ones(len(requests), 4096, dtype=torch.bfloat16)
-            flashinfer.rmsnorm(hidden, torch.ones(4096, dtype=torch.bfloat16), 1e-5)
-        tokens = types.SimpleNamespace(token_ids=[1] * wanted.max_tokens)
-        return [types.SimpleNamespace(outputs=[tokens])] * len(requests)
-"""
-
-
-@needs_data_set
-@pytest.mark.slow
-class TestEngineProcess:
-    """The process of an arm, with a stand-in for vLLM that calls a norm of FlashInfer's stand-ins."""
-
-    @pytest.fixture
-    def start(self, tmp_path: Path) -> Any:
-        """Run an arm on the CPU; its record."""
-        library, support = tmp_path / "library", ENGINES.parents[1] / "packages/fib-integrations/tests/support"
-        (library / "vllm").mkdir(parents=True)
-        (library / "vllm" / "__init__.py").write_text(VLLM)
-        code = f"import flashinfer_stand_ins as f, pathlib; f.write(pathlib.Path({str(library)!r}), '0.6.4')"
-        paths = os.pathsep.join([str(library), str(support), os.environ.get("PYTHONPATH", "")])
-        environment = {**os.environ, "PYTHONPATH": paths, "FIB_CACHE_PATH": str(tmp_path / "cache")}
-        subprocess.run([sys.executable, "-c", code], env=environment, check=True)
-        run_on_cpu = (
-            f"import sys; sys.path.insert(0, {str(ENGINES)!r}); import vllm_arms as arms\n"
-            "arms._machine = lambda torch: 'cpu'; arms._device_times = lambda torch, call: call() or {}\n"
-            "sys.exit(arms.main())"
-        )
-
-        def start(arm: str, *options: str) -> dict[str, Any]:
-            record = tmp_path / f"{arm}.json"
-            command = [sys.executable, "-c", run_on_cpu, "engine", str(tmp_path), "--arm", arm, *options]
-            command += ["--record", str(record), "--turns", "2"]
-            run = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-            assert run.returncode == 0, run.stderr
-            return dict(json.loads(record.read_text()))
-
-        return start
-
-    def test_arms_are_traced_and_routed(self, data_sets: Any, start: Any, tmp_path: Path) -> None:
-        (tmp_path / "tracing").mkdir()
-        data_set = TraceSet.from_path(tmp_path / "tracing")
-        data_set.add_definitions([public_set().get_definition("rmsnorm_h4096")])
-        traced = start("traced")
-        (tmp_path / "tracing").rename(tmp_path / "dataset")
-        found = TraceSet.from_path(tmp_path / "dataset").workloads["rmsnorm_h4096"]
-        assert {trace.workload.axes["batch_size"] for trace in found} == {1, 32}
-        data_sets.write_solutions(tmp_path)
-        data_sets.write_arms(tmp_path)
-        records = {arm: start(arm) for arm in ("plain", "off", "tracing", "routed", "winners", "slow")}
-        assert {record["tokens"] for record in records.values()} == {traced["tokens"]}
-        for arm in ("routed", "winners", "slow"):  # nothing was evaluated, so that nothing serves a call
-            assert records[arm]["hits"] == {}
-            assert set(records[arm]["misses"]) == {"rmsnorm_h4096: not recorded"}
 
 
 @pytest.mark.gpu

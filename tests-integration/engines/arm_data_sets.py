@@ -1,11 +1,15 @@
 """Data sets of the arms that `vllm_arms.py` compares: each has the solutions of its arm alone.
 
 usage: arm_data_sets.py solutions OUT     solutions for what was traced, into OUT/dataset, FlashInfer's as well
-       arm_data_sets.py arms OUT          OUT/arms/ARM from the evaluations in OUT/dataset
+       arm_data_sets.py arms OUT          OUT/arms/ARM from the evaluations in OUT/dataset; exits 1 if one has none
 
-- ``routed`` has the engine's own kernels, so that a difference from the plain engine is the overhead of routing.
+- ``routed`` has the engine's own kernels, so that a difference from the plain engine is the overhead of routing. vLLM's
+  norm is a solution that is called. FlashInfer's attention is the adapter's own baseline, which is the function that is
+  replaced: such calls are decided by their recorded key, counted (``the fallback is the best``), and served by the
+  original. A solution in its place would make a second plan at each step, which is no overhead of routing.
 - ``winners`` has own kernels too; those are routed that are faster than the engine's by the evaluations.
-- ``slow`` has the engine's kernels, called twice: what is slower in the evaluations must be slower in the engine.
+- ``slow`` has the engine's kernels as solutions of their own, called twice and planned once more: what is slower in the
+  evaluations must be slower in the engine.
 """
 
 from __future__ import annotations
@@ -18,16 +22,19 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import attrs
+from fib_apply import ApplyConfig
+from fib_apply.hardware import local_hardware
+from fib_apply.selection.table import ApplyTable
 from fib_integrations.adapters import select_adapters
 from fib_integrations.baselines import baseline_solution
-from fib_schema import BuildSpec, Definition, Solution, SourceFile, Trace, TraceSet
+from fib_schema import BuildSpec, Definition, Solution, SourceFile, TraceSet
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
 from solution_table import entries_for
 
-ROUTED, OWN, SLOW = "engine_", "own_", "slow_"
-"""The first parts of the names of solutions."""
-_PREFIXES = {"routed": (ROUTED,), "winners": (ROUTED, OWN), "slow": (SLOW,)}
+OWN, SLOW = "own_", "slow_"
+"""The first parts of the names of solutions that are not the engine's."""
+ARMS = ("routed", "winners", "slow")
 _TWICE = """
 
 import functools
@@ -54,7 +61,6 @@ def engine_kernel(definition: Definition) -> Solution | None:
 
     There is none for the sum with a norm: vLLM's writes both results in place, which a definition cannot say.
     """
-    name = f"{ROUTED}{definition.name}"
     if definition.op_type == "rmsnorm":
         if set(definition.inputs) != {"hidden_states", "weight"}:
             return None
@@ -62,13 +68,9 @@ def engine_kernel(definition: Definition) -> Solution | None:
         assert found is not None, definition.name
         spec = BuildSpec("python", ["cuda"], "main.py::run", dependencies=["vllm"], destination_passing_style=True)
         source = SourceFile("main.py", _NORM.format(epsilon=found[1]))
-        return Solution(name, definition.name, "vllm", spec, [source])
-    made = (baseline_solution(adapter, definition, "engine") for adapter in select_adapters(None))
-    solution = next((one for one in made if one is not None), None)
-    if solution is None:
-        return None
-    # Other text than the baseline's: an adapter calls the original function where that wins.
-    return attrs.evolve(solution, name=name, sources=_extended(solution, "\n# routed\n"))
+        return Solution(f"engine_{definition.name}", definition.name, "vllm", spec, [source])
+    made = (baseline_solution(adapter, definition) for adapter in select_adapters(None))
+    return next((one for one in made if one is not None), None)
 
 
 def _extended(solution: Solution, text: str) -> list[SourceFile]:
@@ -81,7 +83,7 @@ def solutions_for(definition: Definition) -> Iterator[Solution]:
         return
     yield kernel
     if kernel.author == "vllm":
-        made = (baseline_solution(adapter, definition, "flashinfer") for adapter in select_adapters(None))
+        made = (baseline_solution(adapter, definition) for adapter in select_adapters(None))
         yield from (one for one in made if one is not None)
     yield attrs.evolve(kernel, name=f"{SLOW}{definition.name}", sources=_extended(kernel, _TWICE))
     for entry in entries_for(definition.name, device="cuda"):
@@ -100,7 +102,7 @@ def write_solutions(out: Path) -> None:
 def write_arms(out: Path) -> None:
     """Write the data set of each arm that is not there."""
     source = TraceSet.from_path(out / "dataset")
-    for arm, prefixes in _PREFIXES.items():
+    for arm in ARMS:
         folder = out / "arms" / arm
         if folder.exists():
             continue
@@ -108,17 +110,45 @@ def write_arms(out: Path) -> None:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         target = TraceSet.from_path(partial)
-        known = [s for solutions in source.solutions.values() for s in solutions]
-        of_arm = [s for s in known if s.name.startswith(prefixes)]
+        of_arm = [
+            s for name, known in source.solutions.items() for s in _of_arm(source.get_definition(name), known, arm)
+        ]
+        names = {s.name for s in of_arm}
         definitions = [source.get_definition(name) for name in dict.fromkeys(s.definition for s in of_arm)]
         target.add_definitions(definitions)
         target.add_solutions(of_arm)
-        target.add_traces([t for d in definitions for t in source.traces.get(d.name, []) if _is_of(t, prefixes)])
+        target.add_traces([t for d in definitions for t in source.traces.get(d.name, []) if t.solution in names])
         partial.rename(folder)
 
 
-def _is_of(trace: Trace, prefixes: tuple[str, ...]) -> bool:
-    return trace.solution is not None and trace.solution.startswith(prefixes)
+def _of_arm(definition: Definition, solutions: Sequence[Solution], arm: str) -> Iterator[Solution]:
+    """The solutions of a definition that an arm has."""
+    kernel = engine_kernel(definition)
+    engines = set() if kernel is None else {kernel.name}
+    prefixes = {"routed": (), "winners": (OWN,), "slow": (SLOW,)}[arm]
+    for solution in solutions:
+        if solution.name.startswith(prefixes) or (arm != "slow" and solution.name in engines):
+            yield solution
+
+
+def problems_of_arms(out: Path) -> Iterator[str]:
+    """Definitions of arms for which the evaluations choose nothing on this machine: rounds would measure nothing."""
+    hardware = local_hardware()
+    for arm in ARMS:
+        folder = out / "arms" / arm
+        names = TraceSet.from_path(folder).definition_names()
+        table = ApplyTable.load_or_build(folder, ApplyConfig(require_speedup=False))
+        for problem in table.problems:
+            yield f"{arm}: {problem}"
+        for name in names:
+            of_hardware = [found for device, found in table.rankings(name).items() if device in hardware]
+            keys = [ranking for found in of_hardware for ranking in found.by_key.values()]
+            chosen = sum(bool(ranking.candidates) for ranking in keys)
+            print(f"{arm}, {name}: {chosen} of {len(keys)} keys have a solution on {hardware[0]}", flush=True)
+            if not chosen:
+                yield f"{arm}: no solution of {name} is chosen on {hardware[0]}; see the benchmark"
+        if not names:
+            yield f"{arm}: it has no solutions"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -127,8 +157,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("command", choices=("solutions", "arms"))
     parser.add_argument("out", type=Path)
     options = parser.parse_args(arguments)
-    {"solutions": write_solutions, "arms": write_arms}[options.command](options.out)
-    return 0
+    problems: list[str] = []
+    if options.command == "solutions":
+        write_solutions(options.out)
+    else:
+        write_arms(options.out)
+        problems += problems_of_arms(options.out)
+    for problem in problems:
+        print(f"problem: {problem}", file=sys.stderr)
+    return int(bool(problems))
 
 
 if __name__ == "__main__":

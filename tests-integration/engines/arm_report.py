@@ -4,55 +4,20 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
-from arm_turns import Key, place, planned
+from arm_claims import claims, print_claims
+from arm_statistics import LEAST_ROUNDS, Record, Records, interval, of_arm, pairs_of, ratio
+from arm_turns import Key, decided, place, planned
 
-LEAST_ROUNDS = 5
 _MOST_KERNELS = 12
 """Kernels in a table of device times."""
-_T_975 = (
-    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
-    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,
-)  # fmt: skip
-"""Quantiles of Student's t distribution for 95 % intervals, from one degree of freedom on."""
-
-Record = Mapping[str, Any]
-Records = Mapping[Key, Record]
-Estimate = tuple[float, float, float]
-"""A mean and its 95 % interval."""
-
-
-def interval(values: Sequence[float]) -> Estimate:
-    """The mean, and its 95 % interval; infinite for a single value."""
-    mean = statistics.fmean(values)
-    if len(values) < 2:
-        return mean, -math.inf, math.inf
-    quantile = _T_975[min(len(values) - 1, len(_T_975)) - 1]
-    half = quantile * statistics.stdev(values) / math.sqrt(len(values))
-    return mean, mean - half, mean + half
-
-
-def ratio(rounds: Iterable[tuple[Sequence[float], Sequence[float]]]) -> Estimate:
-    """The ratio of an arm's values to plain's, with a 95 % interval.
-
-    Within a round the values of a turn are compared, and the median ratio counts. It is the only value of the round, as
-    turns of the same two processes say nothing about other processes.
-
-    Args:
-        rounds: The values of an arm and of plain in each round, by turn.
-    """
-    logarithms = [
-        statistics.median(math.log(ours / theirs) for ours, theirs in zip(*pair, strict=True)) for pair in rounds
-    ]
-    mean, low, high = interval(logarithms)
-    return math.exp(mean), math.exp(low), math.exp(high)
+_OTHER_KERNELS = ("winners", "slow")
+"""Arms whose kernels may round otherwise; of `slow`, the decode without tensor cores."""
 
 
 def records_of(out: Path, options: argparse.Namespace) -> dict[Key, Record]:
@@ -75,9 +40,9 @@ def problems_of(records: Records, options: argparse.Namespace) -> list[str]:
         if len(whole) < LEAST_ROUNDS:
             found.append(f"{mode}: {len(whole)} complete rounds, fewer than {LEAST_ROUNDS}")
         for arm in options.arms:
-            mine = {record["tokens"] for record in _of(records, mode, arm).values()}
-            plain = {record["tokens"] for record in _of(records, mode, "plain").values()}
-            if arm != "winners" and mine and plain and mine != plain:  # own kernels round otherwise
+            mine = {record["tokens"] for record in of_arm(records, mode, arm).values()}
+            plain = {record["tokens"] for record in of_arm(records, mode, "plain").values()}
+            if arm not in _OTHER_KERNELS and mine and plain and mine != plain:
                 found.append(f"{mode}, {arm}: other tokens than plain")
         found += _problems_of_routing(records, mode)
     return found
@@ -86,19 +51,19 @@ def problems_of(records: Records, options: argparse.Namespace) -> list[str]:
 def _problems_of_routing(records: Records, mode: str) -> Iterator[str]:
     """Runs without hits, and rankings that do not carry over.
 
-    With CUDA graphs, calls of decode are counted when these are captured, and only winners may be captured: the kernels
-    of the other arms plan on the host.
+    With CUDA graphs, calls of decode are counted while these are captured, and only winners may be captured: the
+    kernels of the other arms plan on the host.
     """
     if mode == "graphs":
-        for record in _of(records, mode, "winners").values():
-            if not any(count for name, count in record["at_start"]["hits"].items() if "decode" in name):
+        for record in of_arm(records, mode, "winners").values():
+            if not any(count for name, count in record["captured"]["hits"].items() if "decode" in name):
                 yield f"{mode}, winners: no captured decode of a run is a hit"
                 break
         return
     for arm in ("routed", "slow"):
-        if not all(sum(record["hits"].values()) for record in _of(records, mode, arm).values()):
-            yield f"{mode}, {arm}: a run has no hits"
-    pairs = {arm: list(_pairs(records, mode, arm, "tokens_per_second").values()) for arm in ("winners", "slow")}
+        if not all(decided(record) for record in of_arm(records, mode, arm).values()):
+            yield f"{mode}, {arm}: a run has no hits, and no recorded key whose best is the original"
+    pairs = {arm: list(pairs_of(records, mode, arm, "tokens_per_second").values()) for arm in ("winners", "slow")}
     if pairs["winners"] and ratio(pairs["winners"])[2] < 1:
         yield f"{mode}, winners: slower than plain"
     if pairs["slow"] and ratio(pairs["slow"])[2] >= 1:
@@ -109,17 +74,6 @@ def _problems_of_settings(folder: Path) -> Iterator[str]:
     """Settings of vLLM that were not run, if any were tried."""
     for path in sorted(folder.glob("*.failed")):
         yield f"eager, routed, {path.stem}: not run"
-
-
-def _of(records: Records, mode: str, arm: str) -> dict[int, Record]:
-    """The records of an arm, by round."""
-    return {n: record for (n, m, a), record in records.items() if (m, a) == (mode, arm)}
-
-
-def _pairs(records: Records, mode: str, arm: str, name: str) -> dict[int, tuple[Sequence[float], Sequence[float]]]:
-    """The values of an arm and of plain in each round that has both."""
-    plain = _of(records, mode, "plain")
-    return {n: (record[name], plain[n][name]) for n, record in _of(records, mode, arm).items() if n in plain}
 
 
 def report(out: Path, options: argparse.Namespace) -> int:
@@ -134,14 +88,16 @@ def report(out: Path, options: argparse.Namespace) -> int:
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for mode in options.modes:
         for arm in options.arms:
-            if _of(records, mode, arm):
+            if of_arm(records, mode, arm):
                 print(_row(records, mode, arm))
     for mode in options.modes:
         for arm in options.arms:
-            mine = list(_of(records, mode, arm).values())
+            mine = list(of_arm(records, mode, arm).values())
             if any(record["hits"] or record["misses"] for record in (*mine, *(r["at_start"] for r in mine))):
                 _print_counts(f"{mode}, {arm}", mine)
                 _print_counts(f"{mode}, {arm}, at the start", [record["at_start"] for record in mine])
+                if mode == "graphs":
+                    _print_counts(f"{mode}, {arm}, captured", [record["captured"] for record in mine])
         of_first = {arm: records[0, mode, arm]["device_ms"] for arm in options.arms if (0, mode, arm) in records}
         print_device_times(of_first, mode)
     for path in sorted((out / "settings").glob("*.json")):
@@ -149,18 +105,21 @@ def report(out: Path, options: argparse.Namespace) -> int:
     for path in sorted((out / "settings").glob("*.failed")):
         print(f"\neager, routed, {path.stem}: not run, {path.read_text().strip()}")
     problems = [*problems_of(records, options), *_problems_of_settings(out / "settings")]
+    print_claims(claims(out, records))
+    print("\nproblems: " + ("none" if not problems else ""))
     for problem in problems:
+        print(f"- {problem}")
         print(f"problem: {problem}", file=sys.stderr)
     return int(bool(problems))
 
 
 def _row(records: Records, mode: str, arm: str) -> str:
-    mine = _of(records, mode, arm)
+    mine = of_arm(records, mode, arm)
     cells = [mode, arm, str(len(mine))]
     for name, digits in (("tokens_per_second", 0), ("first_token_ms", 2)):
         mean, low, high = interval([statistics.median(record[name]) for record in mine.values()])
         cells.append(f"{mean:.{digits}f} ({low:.{digits}f} to {high:.{digits}f})")
-        pairs = {} if arm == "plain" else _pairs(records, mode, arm, name)
+        pairs = {} if arm == "plain" else pairs_of(records, mode, arm, name)
         cells.append("{:.4f} ({:.4f} to {:.4f})".format(*ratio(pairs.values())) if pairs else "")
     cells.append(f"{mine[0]['start_seconds']:.1f}" if 0 in mine else "")  # of the others, several start together
     return f"| {' | '.join(cells)} |"

@@ -3,18 +3,19 @@
 In a round of a mode, one engine process of each arm lives at the same time. They are timed one after another, a
 fraction of a second each, many times: a machine that gets slower meanwhile slows all arms down. Processes of one
 program differ as well, so that a measurement has several rounds. Records are files: a measurement continues with the
-rounds that are missing.
+rounds that are missing. Records of another machine, or of another model or version, are set aside and measured again.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import select
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
@@ -23,10 +24,16 @@ from typing import TypeVar
 T = TypeVar("T")
 Key = tuple[int, str, str]
 """Round, mode and arm of an engine process."""
+ROUTED = ("routed", "winners", "slow")
+"""The arms with a data set of their own."""
+BEST_IS_ORIGINAL = "the fallback is the best"
+"""The reason for a miss whose recorded key says that the engine's own function is the best: it is decided, too."""
 AGAIN = 75
 """Exit code for "call me again" (EX_TEMPFAIL)."""
 START, TURN, END, END_PROFILED = "start", "turn", "end", "end profiled"
 """Words that an engine process is told; it answers each with a byte when it is done."""
+_POLL_SECONDS = 1.0
+_QUOTED_LINES = 20
 _MARGIN = 1.2
 """Factor on the longest round so far that has to fit into the time that is left."""
 
@@ -42,6 +49,24 @@ def place(out: Path, key: Key) -> Path:
     """The record of one engine process."""
     number, mode, arm = key
     return out / "rounds" / f"{number:03}-{mode}-{arm}.json"
+
+
+def write_whole(path: Path, text: str) -> None:
+    """Replace a file by a whole one: a reader finds the old text or the new one, whenever the writer is killed."""
+    partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+    partial.write_text(text)
+    partial.replace(path)
+
+
+def decided(counts: Mapping[str, Mapping[str, int]], beginning: str = "") -> int:
+    """Calls that a recorded key decided, of definitions with a beginning: hits, and those served by the original."""
+    hits = sum(count for name, count in counts["hits"].items() if name.startswith(beginning))
+    best = (count for name, count in counts["misses"].items() if name.startswith(beginning) and _is_best(name))
+    return hits + sum(best)
+
+
+def _is_best(miss: str) -> bool:
+    return miss.endswith(f": {BEST_IS_ORIGINAL}")
 
 
 def measure(
@@ -62,9 +87,12 @@ def measure(
         0 if all rounds are complete, `AGAIN` if the time ended before, 1 if an engine process failed.
     """
     (out / "rounds").mkdir(parents=True, exist_ok=True)
+    for stray in (out / "rounds").glob("*.part*"):  # of processes that were killed
+        stray.unlink()
     end, durations = clock() + options.seconds, [options.longest]
     missing = [group for group in planned(options.rounds, options.arms, options.modes) if not _is_complete(out, group)]
     processes: dict[Key, EngineProcess] = {}
+    set_aside = 0
     try:
         for group, following in zip_longest(missing, missing[1:], fillvalue=()):
             begin = clock()
@@ -72,23 +100,28 @@ def measure(
                 print(f"stopped before round {group[0][0]}, {group[0][1]}: call this again", flush=True)
                 return AGAIN
             deadline = time.monotonic() + end - begin
-            for key in group:
+            for key in group:  # of an earlier attempt, whose records were not all written
+                place(out, key).unlink(missing_ok=True)
                 if key not in processes:
-                    processes[key] = EngineProcess(_command(out, options, engine, key), deadline)
+                    processes[key] = EngineProcess(_command(out, options, engine, key), deadline, out / "logs")
             _start([processes[key] for key in group], alone=group[0][0] == 0)
             for key in following:
-                processes[key] = EngineProcess(_command(out, options, engine, key), deadline)
+                processes[key] = EngineProcess(_command(out, options, engine, key), deadline, out / "logs")
             for process in processes.values():
                 process.wait()  # also for the imports of the next round
             for turn in range(options.turns):
                 for key in _rotated(group, turn):
                     processes[key].ask(TURN)
+            _finish([processes[key] for key in group], END_PROFILED if group[0][0] == 0 else END)
             for key in group:
-                processes.pop(key).finish(END_PROFILED if key[0] == 0 else END)
-            for key in group:
-                _partial(out, key).rename(place(out, key))  # a round that was not finished leaves no records
+                processes.pop(key).kill()
+                _partial(out, key).replace(place(out, key))  # a round that was not finished leaves no records
+            set_aside += _set_others_aside(out, group)
             durations = [*(durations if group is not missing[0] else []), clock() - begin]  # the first was a guess
             print(f"round {group[0][0]}, {group[0][1]}: {durations[-1]:.0f} s", flush=True)
+            if problem := _nothing_decided(out, group):
+                print(f"problem: {problem}", file=sys.stderr)
+                return 1
     except Ended as ended:
         print(ended, file=sys.stderr)
         return 1
@@ -98,7 +131,41 @@ def measure(
     finally:
         for process in processes.values():
             process.kill()
-    return 0
+    if set_aside:
+        print(f"{set_aside} records of another machine or version were set aside: call this again", flush=True)
+    return AGAIN if set_aside else 0
+
+
+def _set_others_aside(out: Path, group: Sequence[Key]) -> int:
+    """Move the records that cannot be compared with those of a new round; their number."""
+    texts = {path: json.loads(path.read_text()) for path in (out / "rounds").glob("*.json")}
+    new = texts[place(out, group[0])]
+    others = [path for path, text in texts.items() if any(text[part] != new[part] for part in ("machine", "shape"))]
+    if others:
+        folder = out / "rounds-set-aside" / str(int(time.time()))
+        folder.mkdir(parents=True)
+        for path in others:
+            path.replace(folder / path.name)
+    return len(others)
+
+
+def _nothing_decided(out: Path, group: Sequence[Key]) -> str | None:
+    """The problem of an eager round in which no recorded key decided a call: all others would have it, too."""
+    for key in group:
+        _, mode, arm = key
+        if mode == "eager" and arm in ROUTED and not decided(json.loads(place(out, key).read_text())):
+            return f"{mode}, {arm}: no recorded key has decided a call; see the misses in {place(out, key)}"
+    return None
+
+
+def _finish(processes: Sequence[EngineProcess], word: str) -> None:
+    """Let processes write their records, one after another, and end, all at the same time."""
+    for process in processes:
+        process.ask(word)
+        if word == END_PROFILED:  # its end must not disturb the next profile
+            process.wait_for_end()
+    for process in processes:
+        process.wait_for_end()
 
 
 def _rotated(items: Sequence[T], turns: int) -> list[T]:
@@ -140,15 +207,25 @@ class EngineProcess:
     Args:
         command: Its command line; ``--record`` names it in messages.
         deadline: The reading of the monotonic clock at which waiting for it ends.
+        logs: The folder of its output, which is quoted if it fails.
     """
 
-    def __init__(self, command: Sequence[str], deadline: float) -> None:
+    def __init__(self, command: Sequence[str], deadline: float, logs: Path) -> None:
         self.name = Path(command[command.index("--record") + 1]).stem
         self.deadline = deadline
         self._answers, answers = os.pipe()
-        self._process = subprocess.Popen(
-            [*command, "--answers", str(answers)], stdin=subprocess.PIPE, text=True, pass_fds=[answers]
-        )
+        self._is_closed = False
+        logs.mkdir(exist_ok=True)
+        self._log = logs / f"{self.name}.log"
+        with self._log.open("w") as log:
+            self._process = subprocess.Popen(
+                [*command, "--answers", str(answers)],
+                stdin=subprocess.PIPE,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                text=True,
+                pass_fds=[answers],
+            )
         os.close(answers)
         self._is_asked = True  # to import
 
@@ -169,10 +246,13 @@ class EngineProcess:
         """
         if not self._is_asked:
             return
-        if not select.select([self._answers], [], [], max(self.deadline - time.monotonic(), 0.1))[0]:
-            raise TimeoutError
+        while not select.select([self._answers], [], [], _POLL_SECONDS)[0]:
+            if self._process.poll() is not None:  # its children may hold the pipe
+                raise self._ended()
+            if time.monotonic() > self.deadline:
+                raise TimeoutError
         if not os.read(self._answers, 1):
-            raise Ended(f"{self.name}: the engine process ended with code {self._process.wait()}")
+            raise self._ended()
         self._is_asked = False
 
     def ask(self, word: str) -> None:
@@ -180,27 +260,32 @@ class EngineProcess:
         self.tell(word)
         self.wait()
 
-    def finish(self, word: str) -> None:
-        """Tell it the last word and wait for its end.
+    def wait_for_end(self) -> None:
+        """Wait for its end after the last word.
 
         Raises:
             Ended: It failed.
             TimeoutError: The deadline is over.
         """
-        self.ask(word)
         try:
             code = self._process.wait(max(self.deadline - time.monotonic(), 0.1))
         except subprocess.TimeoutExpired:
-            self.kill()
             raise TimeoutError from None
-        self.kill()
         if code:
-            raise Ended(f"{self.name}: the engine process ended with code {code}")
+            raise self._ended()
+
+    def _ended(self) -> Ended:
+        """The error that says how it ended, with the end of its output."""
+        code, lines = self._process.wait(), self._log.read_text(errors="replace").splitlines()
+        quoted = "\n".join(lines[-_QUOTED_LINES:])
+        return Ended(f"{self.name}: the engine process ended with code {code}; the end of {self._log}:\n{quoted}")
 
     def kill(self) -> None:
         """End it, and close what leads to it."""
+        if self._is_closed:
+            return
+        self._is_closed = True
         self._process.kill()
         with suppress(BrokenPipeError), self._process:  # closes its standard input, and waits
             pass
-        with suppress(OSError):
-            os.close(self._answers)
+        os.close(self._answers)

@@ -2,98 +2,122 @@
 # Compare vLLM with and without routing on a GPU machine. Each command takes less than nine minutes; call this script
 # again until it says "complete": it continues where it stopped. The tables are in OUT/report.md.
 # usage, from the root of the repository: on_gpu.sh SITE DEFINITIONS OUT [options of vllm_arms.py]
-# SITE has vLLM and what it needs, DEFINITIONS the definitions of the public data set.
+# SITE has vLLM and what it needs, DEFINITIONS the definitions of the public data set. The options are the same in each call.
+# Exit codes: 0 complete, 75 call it again, others a problem that it prints.
 set -euo pipefail
 site=$1 definitions=$2 out=$3
 shift 3
+options=("$@")
 root=$PWD
 for package in schema compile bench apply tracer integrations; do path=${path:-}:$root/packages/fib-$package/src; done
 export PYTHONPATH=$site$path PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
 export FIB_CACHE_PATH=${FIB_CACHE_PATH:-$out/cache} TRITON_CACHE_DIR=${TRITON_CACHE_DIR:-$out/triton}
 arms=(python3 "$root/tests-integration/engines/vllm_arms.py")
 data_sets=(python3 "$root/tests-integration/engines/arm_data_sets.py")
-limit=(timeout --kill-after=10 530)
+warm=(python3 -c 'import sys; from fib_apply.cli import main; sys.exit(main())')
 mkdir -p "$out"
+exec 9> "$out/lock" # steps of a call that was killed hold it, too
+! command -v flock > /dev/null || flock --nonblock 9 || { echo "another call holds $out/lock: call this again"; exit 75; }
 again() { echo "$1: call this again"; exit 75; }
+limited() { # SECONDS COMMAND...: its status; 75 if the time was not enough, or if it was killed
+  local status=0
+  timeout --kill-after=10 "$@" || status=$?
+  case $status in
+    124 | 137 | 143) return 75 ;;
+    *) return $status ;;
+  esac
+}
+stop_unless() { # WHAT STATUS ALLOWED...: end this call, except after a status that is allowed
+  local what=$1 status=$2
+  shift 2
+  case " $* " in *" $status "*) return 0 ;; esac
+  [ "$status" = 75 ] && again "$what is not complete"
+  echo "$what failed (status $status)"
+  exit "$status"
+}
 if [ ! -e "$out/dataset" ]; then
-  source=$definitions
   for mode in eager graphs; do # captured calls have other layouts; what a killed command has traced is thrown away
     if [ ! -e "$out/traced-$mode" ]; then
       rm -rf "$out/tracing"
       if [ $mode = eager ]; then
         mkdir "$out/tracing"
-        cp -r "$source" "$out/tracing/definitions"
+        cp -r "$definitions" "$out/tracing/definitions"
       else
-        cp -r "$source" "$out/tracing"
+        cp -r "$out/traced-eager" "$out/tracing"
       fi
       status=0
-      timeout --kill-after=10 255 "${arms[@]}" trace "$out" --mode $mode "$@" || status=$?
-      case $status in
-        0) mv "$out/tracing" "$out/traced-$mode" ;;
-        124 | 137) again "the trace is not complete" ;;
-        *) exit $status ;;
-      esac
+      limited 255 "${arms[@]}" trace "$out" --mode $mode "${options[@]}" || status=$?
+      stop_unless "the trace ($mode)" $status 0
+      mv "$out/tracing" "$out/traced-$mode"
     fi
-    source=$out/traced-$mode
   done
-  mv "$source" "$out/dataset"
+  mv "$out/traced-graphs" "$out/dataset"
   again traced
 fi
 if [ ! -e "$out/benched" ]; then
-  "${data_sets[@]}" solutions "$out"
   status=0
-  "${limit[@]}" python3 -m fib_bench.cli.main run "$out/dataset" --resume --max-workloads 16 || status=$?
-  case $status in
-    0) ;;
-    1) echo "some work could not run; the arms have the rest" ;;
-    124 | 137) again "the benchmark is not complete" ;;
-    *) exit $status ;;
-  esac
+  limited 60 "${data_sets[@]}" solutions "$out" || status=$?
+  stop_unless "writing solutions" $status 0
+  limited 460 python3 -m fib_bench.cli.main run "$out/dataset" --resume --max-workloads 16 || status=$?
+  stop_unless "the benchmark" $status 0 1 # 1: some work could not run; the arms have the rest
   touch "$out/benched"
   again benchmarked
 fi
 if [ ! -e "$out/warmed" ]; then
-  "${data_sets[@]}" arms "$out"
+  status=0
+  limited 60 "${data_sets[@]}" arms "$out" || status=$?
+  stop_unless "writing arms" $status 0
   waiting=()
   for arm in "$out"/arms/*; do
-    "${limit[@]}" python3 -c 'import sys; from fib_apply.cli import main; sys.exit(main())' warm "$arm" &
+    limited 460 "${warm[@]}" warm "$arm" --compiled-seconds 0 & # torch compiles no call here
     waiting+=($!)
   done
   failed=0
   for process in "${waiting[@]}"; do
     status=0
     wait "$process" || status=$?
-    case $status in
-      0) ;;
-      124 | 137) failed=75 ;;
-      *) [ $failed = 75 ] || failed=$status ;;
-    esac
+    [ $status = 0 ] || [ $failed = 75 ] || failed=$status
   done
-  [ $failed = 0 ] || { echo "an arm is not warm (status $failed)"; exit $failed; }
+  stop_unless "the warm-up of an arm" $failed 0
   touch "$out/warmed"
   again warm
 fi
-begin=$SECONDS
-"${arms[@]}" measure "$out" --seconds 500 "$@"
+begin=$SECONDS status=0
+limited 530 "${arms[@]}" measure "$out" --seconds 500 "${options[@]}" || status=$?
+stop_unless "the measurement" $status 0
 [ $((SECONDS - begin)) -lt 60 ] || again measured
 if [ ! -e "$out/settings/complete" ]; then
   mkdir -p "$out/settings"
   routed_with() { # NAME SETTINGS: the hits and misses of the routed arm with other settings of vLLM
-    local record=$out/settings/$1
+    local record=$out/settings/$1 status=0
     [ ! -e "$record.json" ] || return 0
     rm -f "$record.failed"
-    timeout --kill-after=10 400 "${arms[@]}" engine "$out" --arm routed --turns 2 --record "$record.json" \
-      --settings "$2" > "$record.log" 2>&1 ||
-      { echo "status $?"; grep -v '^ *$' "$record.log" | tail -1; } > "$record.failed"
+    limited 440 "${arms[@]}" engine "$out" --arm routed --record "$record.json" --settings "$2" "${options[@]}" \
+      --turns 2 > "$record.log" 2>&1 || status=$?
+    [ $status = 0 ] || { echo "status $status"; grep -v '^ *$' "$record.log" | tail -1; } > "$record.failed"
   }
-  routed_with fp8-cache '{"kv_cache_dtype": "fp8"}' &
-  routed_with chunked-prefill '{"max_num_batched_tokens": 512, "max_num_seqs": 64}' &
+  running=()
+  routed_with fp8-cache '{"kv_cache_dtype": "fp8"}' & running+=($!)
+  routed_with chunked-prefill '{"max_num_batched_tokens": 512, "max_num_seqs": 64}' & running+=($!)
   routed_with speculative \
-    '{"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}}' &
-  wait
+    '{"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}}' & running+=($!)
+  wait "${running[@]}"
   ls "$out/settings/"*.json > /dev/null || { echo "no other setting could be run; see $out/settings/*.log"; exit 1; }
-  touch "$out/settings/complete" # those that failed are problems of the report
+  touch "$out/settings/complete" # those that failed are problems of the report; remove this file to try them again
   again "other settings are run"
 fi
-"${arms[@]}" report "$out" "$@" | tee "$out/report.md"
+if [ ! -e "$out/start.json" ]; then
+  start=(python3 "$root/tests-integration/engines/arm_start.py") status=0
+  limited 60 "${start[@]}" set "$out" || status=$?
+  stop_unless "the data set of the start" $status 0
+  limited 200 "${warm[@]}" warm "$out/start/arms/routed" --compiled-seconds 0 || status=$?
+  stop_unless "the warm-up of the start" $status 0
+  limited 250 "${start[@]}" measure "$out" || status=$?
+  stop_unless "the measurement of the start" $status 0
+fi
+status=0
+"${arms[@]}" report "$out" "${options[@]}" > "$out/report.part" || status=$?
+mv "$out/report.part" "$out/report.md"
+cat "$out/report.md"
+[ $status = 0 ] || { echo "the report has problems (status $status)"; exit $status; }
 echo complete

@@ -17,22 +17,26 @@ import json
 import os
 import shlex
 import shutil
+import signal
 import statistics
 import sys
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from arm_report import LEAST_ROUNDS, report
-from arm_turns import END, END_PROFILED, START, TURN, measure
+from arm_turns import END, END_PROFILED, ROUTED, START, TURN, measure, write_whole
 
-ROUTED = ("routed", "winners", "slow")
-"""The arms with a data set of their own."""
 TRACED = ("tracing", "traced")
 """The arms that are traced; `trace` runs the second one."""
 ARMS, MODES = ("plain", "off", "tracing", *ROUTED), ("eager", "graphs")
+_NEEDED = {
+    "eager": ("gqa_paged_decode", "gqa_paged_prefill", "rmsnorm"),
+    "graphs": ("gqa_paged_decode", "gqa_paged_prefill"),
+}
+"""Beginnings of the definitions that `trace` must have seen in a mode; under CUDA graphs, Inductor makes the norms."""
 _BLOCKS = 2048
 """Blocks of the KV cache: their number is part of a key, and what vLLM finds free differs from start to start."""
 _BYTES_OF_BLOCK = 2 * 64 * 8 * 128 * 2
@@ -52,7 +56,7 @@ def write_model(folder: Path, layers: int, heads: int = 32, key_heads: int = 8) 
         "bos_token_id": 128000, "eos_token_id": 128001, "tie_word_embeddings": False,
     }  # fmt: skip
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / "config.json").write_text(json.dumps(shape))
+    write_whole(folder / "config.json", json.dumps(shape))  # engines that start together read it
     return shape
 
 
@@ -71,7 +75,9 @@ def engine(out: Path, options: argparse.Namespace) -> None:
     words = _words(options)
     next(words)
     begin = time.perf_counter()
-    runtime = _switch_on(options.arm, out)  # after the imports, as vLLM loads plug-ins
+    runtime = switch_on(options.arm, out)  # after the imports, as vLLM loads plug-ins
+    switched_on = time.perf_counter() - begin
+    captured = _count_captures(torch, lambda: _counts(runtime))
     traces_start = options.arm == "traced" and options.mode == "graphs"
     if traces_start:  # calls of graphs are seen only before and while these are captured
         runtime = _trace(options, out)
@@ -106,20 +112,25 @@ def engine(out: Path, options: argparse.Namespace) -> None:
         after = _counts(runtime)
         if word == END_PROFILED:
             device_ms = _device_times(torch, lambda: generate(prompts, 16))
+        total = _counts(runtime)
         if options.arm in TRACED:
             runtime.stop()
+            shutil.rmtree(_traced_copy(options), ignore_errors=True)
         record = {
             "machine": _machine(torch),
             "shape": {"layers": options.layers, "vllm": vllm.__version__, "flashinfer": flashinfer.__version__},
             "start_seconds": started,
+            "switch_on_seconds": switched_on,
             "tokens_per_second": per_second,
             "first_token_ms": first,
             "device_ms": device_ms,
             "tokens": hashlib.sha256(json.dumps(tokens).encode()).hexdigest(),
             "at_start": {kind: dict(counts) for kind, counts in at_start.items()},
+            "captured": {kind: dict(counts) for kind, counts in captured.items()},
+            "total": {kind: dict(counts) for kind, counts in total.items()},
             **{kind: dict(after[kind] - before[kind]) for kind in after},
         }
-        options.record.write_text(json.dumps(record))
+        write_whole(options.record, json.dumps(record))
 
 
 def _arguments(out: Path, options: argparse.Namespace) -> dict[str, Any]:
@@ -154,7 +165,9 @@ def _words(options: argparse.Namespace) -> Iterator[str]:
 
 
 def _device_times(torch: Any, call: Callable[[], object]) -> dict[str, float]:
-    """Milliseconds of device time by kernel."""
+    """Milliseconds of device time by kernel; none without a GPU."""
+    if not torch.cuda.is_available():
+        return {}
     with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as found:
         call()
         torch.cuda.synchronize()
@@ -162,7 +175,27 @@ def _device_times(torch: Any, call: Callable[[], object]) -> dict[str, float]:
     return {name: time for name, time in times.items() if time > 0}
 
 
-def _switch_on(arm: str, out: Path) -> Any:
+def _count_captures(torch: Any, counts: Callable[[], dict[str, Counter[str]]]) -> dict[str, Counter[str]]:
+    """What is counted while CUDA graphs are captured from now on; a graph keeps the kernels of these calls."""
+    graph, found = torch.cuda.graph, {kind: Counter[str]() for kind in counts()}
+    enter, leave = graph.__enter__, graph.__exit__
+    before: dict[str, Counter[str]] = {}
+
+    def counting_enter(self: Any) -> Any:
+        before.update(counts())
+        return enter(self)
+
+    def counting_leave(self: Any, *error: Any) -> Any:
+        result = leave(self, *error)
+        for kind, now in counts().items():
+            found[kind].update(now - before[kind])
+        return result
+
+    graph.__enter__, graph.__exit__ = counting_enter, counting_leave
+    return found
+
+
+def switch_on(arm: str, out: Path) -> Any:
     """Patch and enable what an arm needs; returns the runtime."""
     if arm == "plain":
         return None
@@ -182,8 +215,9 @@ def _switch_on(arm: str, out: Path) -> Any:
         dataset = out / "arms" / arm
         config = ApplyConfigRegistry(default=ApplyConfig(require_speedup=False))
         if arm == "winners":
-            names = TraceSet.from_path(dataset).definition_names()
-            known = {name: ApplyConfig(baseline=f"engine_{name}") for name in names}
+            solutions = [one for known in TraceSet.from_path(dataset).solutions.values() for one in known]
+            engines = [one for one in solutions if not one.name.startswith("own_")]
+            known = {one.definition: ApplyConfig(baseline=one.name) for one in engines}
             config = ApplyConfigRegistry(per_definition=known)
         runtime = enable_apply(dataset, config, stats=True)
         print(runtime.warm_up(240), flush=True)  # before the engine captures graphs
@@ -197,10 +231,15 @@ def _trace(options: argparse.Namespace, out: Path) -> Any:
 
     if options.arm == "traced":
         return enable_tracing(out / "tracing", every_size())
-    copy = options.record.with_suffix(".traced")
+    copy = _traced_copy(options)
     shutil.rmtree(copy, ignore_errors=True)
     shutil.copytree(out / "dataset" / "definitions", copy / "definitions")
     return enable_tracing(copy, TracingConfig(max_kept=1))
+
+
+def _traced_copy(options: argparse.Namespace) -> Path:
+    copy: Path = options.record.with_suffix(".traced")
+    return copy
 
 
 def every_size() -> Any:
@@ -217,9 +256,12 @@ def every_size() -> Any:
 
 
 def _counts(runtime: Any) -> dict[str, Counter[str]]:
-    """Hits and misses by definition and reason, and calls that no definition describes."""
-    counts: dict[str, Counter[str]] = {"hits": Counter(), "misses": Counter(), "unsupported": Counter()}
-    if runtime is None or not hasattr(runtime, "wait_until_built"):
+    """Hits and misses by definition and reason, calls that no definition describes, and traced calls."""
+    counts: dict[str, Counter[str]] = {kind: Counter() for kind in ("hits", "misses", "unsupported", "traced")}
+    if runtime is None:
+        return counts
+    if not hasattr(runtime, "wait_until_built"):
+        counts["traced"].update({name: stats.calls for name, stats in runtime.stats().items()})
         return counts
     from fib_integrations import status
 
@@ -232,9 +274,26 @@ def _counts(runtime: Any) -> dict[str, Counter[str]]:
 
 
 def _machine(torch: Any) -> str:
-    properties = torch.cuda.get_device_properties(0)
     boot = Path("/proc/sys/kernel/random/boot_id").read_text()[:8]
+    if not torch.cuda.is_available():
+        return f"CPU {boot}"
+    properties = torch.cuda.get_device_properties(0)
     return f"{properties.name} {getattr(properties, 'uuid', '')} {boot}"
+
+
+def untraced(record: Path, mode: str) -> list[str]:
+    """Problems of a traced run: definitions that it must have called in a mode, and did not."""
+    counted = json.loads(record.read_text())
+    calls = Counter(counted["total"]["traced"])
+    found = [f"no call of {name} was traced" for name in _NEEDED[mode] if not _sum_of(calls, name)]
+    captured = counted["captured"]["traced"]
+    if mode == "graphs" and not _sum_of(captured, "gqa_paged_decode"):
+        found.append(f"no captured decode was traced, but {captured}")
+    return found
+
+
+def _sum_of(counts: Mapping[str, int], beginning: str) -> int:
+    return sum(count for name, count in counts.items() if name.startswith(beginning))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -266,8 +325,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
         record = options.out / f"traced-{options.mode}.json"
         options.arm, options.record, options.turns = "traced", record, 1
     engine(options.out, options)
-    return 0
+    problems = untraced(options.record, options.mode) if options.command == "trace" else []
+    for problem in problems:
+        print(f"problem: {problem}", file=sys.stderr)
+    return int(bool(problems))
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # `timeout` sends it: engine processes are killed then
     sys.exit(main())
