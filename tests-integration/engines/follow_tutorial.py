@@ -2,17 +2,20 @@
 
 usage, where vLLM, a GPU and the commands of FIB are: follow_tutorial.py FOLDER DEFINITIONS
 
-FOLDER is made; DEFINITIONS is the folder of that name in the public data set. Exit code 1 if a command fails, or if the
-engine that the tutorial ends with has routed nothing.
+FOLDER is made anew, and gets the result, followed.json; DEFINITIONS is the folder of that name in the public data set.
+Exit code 1 if a command fails, or if the engine that the tutorial ends with has routed nothing.
 """
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import subprocess
 import sys
 from pathlib import Path
+
+from arm_turns import write_whole
 
 _ROOT = Path(__file__).resolve().parents[2]
 _PAGE = _ROOT / "docs" / "tutorials" / "put-the-winner-into-an-engine.md"
@@ -30,6 +33,7 @@ def files_of_section(page: str) -> dict[str, str]:
 
 def main(folder: Path, definitions: Path) -> int:
     """Follow the section."""
+    shutil.rmtree(folder, ignore_errors=True)
     for name, text in files_of_section(_PAGE.read_text("utf-8")).items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text)
@@ -38,11 +42,14 @@ def main(folder: Path, definitions: Path) -> int:
     print(f"$ bash -ex {_COMMANDS}", flush=True)
     ended = subprocess.run(["bash", "-ex", _COMMANDS], cwd=folder, stdout=subprocess.PIPE, text=True, check=False)
     print(ended.stdout)
-    last = ended.stdout.rpartition("tokens/s")[2]
-    if ended.returncode or not re.search(r"gqa_paged_decode\S*: [1-9]\d* calls routed", last):
-        print(f"status {ended.returncode}; the last engine has routed no decode", file=sys.stderr)
-        return 1
-    return 0
+    last = ended.stdout.rpartition("tokens/s")[2].strip()
+    problems = [f"status {ended.returncode}"] if ended.returncode else []
+    if not re.search(r"gqa_paged_decode\S*: [1-9]\d* calls routed", last):
+        problems.append("the last engine has routed no decode")
+    write_whole(folder / "followed.json", json.dumps({"value": last.replace("\n", "; "), "problems": problems}))
+    for problem in problems:
+        print(f"problem: {problem}", file=sys.stderr)
+    return int(bool(problems))
 
 
 if __name__ == "__main__":

@@ -1,11 +1,16 @@
 """vLLM with two tensor-parallel ranks on two GPUs: traced into one data set, and routed alike.
 
-usage: two_ranks.py trace OUT        trace both ranks into OUT/dataset, and report workloads and counts of calls
+usage: two_ranks.py trace OUT        trace both ranks into OUT/two-ranks/dataset, and report workloads and counts
        two_ranks.py route OUT ARM    route both ranks to OUT/arms/ARM, and compare what they routed
+
+OUT is a folder of `on_gpu.sh`, whose definitions, arms and caches are used; the report finds the results in
+OUT/two-ranks. The plug-in of fib-integrations must be installed (as a wheel, not by a path alone), because vLLM finds
+it by its entry point.
 
 The model has twice the heads of `vllm_arms.py`, so that each rank calls the same definitions. Tracing is switched on by
 the environment alone, as in production: vLLM loads the plug-in of fib-integrations in each process. Routing uses
-`replicas`, so that builds and quarantines take effect on both ranks or on none. Exit code 1 if a claim does not hold.
+`replicas`, so that builds and quarantines take effect on both ranks or on none. Norms are not routed here: the provider
+is no option of this engine. Exit code 1 if a claim does not hold.
 """
 
 from __future__ import annotations
@@ -13,15 +18,20 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shutil
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
+from arm_turns import decided, write_whole
 from vllm_arms import write_model
 
 _RANKS = 2
+_SYNCHRONIZATIONS = 3
+"""Generations that are each followed by an agreement: on builds, on kernels that compile when called, once more."""
 _REQUESTS, _GENERATED = 32, 64
 
 
@@ -34,9 +44,9 @@ def start(out: Path) -> Any:
     }  # fmt: skip
     import vllm
 
-    write_model(out / "model-of-two", 2, heads=64, key_heads=16)
+    write_model(out / "two-ranks" / "model", 2, heads=64, key_heads=16)
     return vllm.LLM(
-        str(out / "model-of-two"), load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16", seed=0,
+        str(out / "two-ranks" / "model"), load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16", seed=0,
         max_model_len=4096, max_num_batched_tokens=4096, enable_prefix_caching=False, block_size=64,
         attention_backend="FLASHINFER", enforce_eager=True, num_gpu_blocks_override=2048, tensor_parallel_size=_RANKS,
     )  # fmt: skip
@@ -53,7 +63,10 @@ def generate(llm: Any) -> list[list[int]]:
 
 def trace(out: Path) -> Iterator[str]:
     """Trace both ranks; yields problems."""
-    os.environ |= {"FIB_ENABLE_TRACING": "1", "FIB_DATASET_PATH": str(out / "dataset")}
+    dataset = out / "two-ranks" / "dataset"
+    shutil.rmtree(dataset, ignore_errors=True)
+    shutil.copytree(out / "dataset" / "definitions", dataset / "definitions")
+    os.environ |= {"FIB_ENABLE_TRACING": "1", "FIB_DATASET_PATH": str(dataset)}
     llm = start(out)
     generate(llm)
 
@@ -69,7 +82,9 @@ def trace(out: Path) -> Iterator[str]:
     print(f"traced by {_RANKS} ranks: {ranks}")
     from fib_schema import TraceSet
 
-    data_set = TraceSet.from_path(out / "dataset")
+    data_set = TraceSet.from_path(dataset)
+    if not data_set.workloads:
+        yield "nothing was traced"
     for name, traces in data_set.workloads.items():
         contents = Counter(
             json.dumps([dict(t.workload.axes), str(t.workload.inputs), str(t.workload.extra)], sort_keys=True)
@@ -78,15 +93,15 @@ def trace(out: Path) -> Iterator[str]:
         print(f"{name}: {len(traces)} workloads")
         if doubles := sum(count - 1 for count in contents.values()):
             yield f"{name}: {doubles} workloads are stored twice"
-    files = [json.loads(path.read_text()) for path in (out / "dataset" / "traffic").glob("*.json")]
+    files = [json.loads(path.read_text()) for path in (dataset / "traffic").glob("*.json")]
     counted = {
         file["rank"]: {name: counts["calls"] for name, counts in file["definitions"].items()}
         for file in files
         if file["definitions"]
     }
     print(f"calls counted by rank: {counted}")
-    if sorted(counted) != list(range(_RANKS)):
-        yield f"calls are counted for the ranks {sorted(counted)}"
+    if set(counted) != set(range(_RANKS)):
+        yield f"calls are counted for the ranks {list(counted)}"
     elif counted[0] != counted[1]:
         yield "the ranks have counted different calls"
 
@@ -120,11 +135,12 @@ def route(out: Path, arm: str) -> Iterator[str]:
         import fib_apply
 
         found = fib_apply.get_runtime().stats()
-        return {name: [dict(one.hits), dict(one.misses)] for name, one in found.items()}
+        return {name: {"hits": dict(one.hits), "misses": dict(one.misses)} for name, one in found.items()}
 
     print(llm.collective_rpc(enable, args=(str(out / "arms" / arm),)))
-    generate(llm)  # requests builds
-    print("synchronized:", llm.collective_rpc(synchronize))
+    for _ in range(_SYNCHRONIZATIONS):
+        generate(llm)  # requests builds and first runs
+        print("synchronized:", llm.collective_rpc(synchronize))
     before = llm.collective_rpc(counts)
     tokens = generate(llm)
     after = llm.collective_rpc(counts)
@@ -132,12 +148,23 @@ def route(out: Path, arm: str) -> Iterator[str]:
         print(f"rank {rank}: {json.dumps(found)}")
     if after[0] != after[1] or before[0] != before[1]:
         yield "the ranks have routed different calls"
-    if not any(hits for hits, _ in after[0].values()):
-        yield "nothing is routed"
+    routed = {name: _decided(found) - _decided(before[0].get(name)) for name, found in after[0].items()}
+    print(f"calls that a recorded key decided, by rank 0 in the last generation: {routed}")
+    if not any(count for name, count in routed.items() if "decode" in name):
+        yield "no recorded key has decided a decode"
+    if arm == "winners" and not any(found["hits"] for found in after[0].values()):
+        yield "no solution has served a call"
     same = sum(ours == theirs for ours, theirs in zip(tokens, plain, strict=True))
     print(f"{same} of {len(plain)} requests have the tokens of the unrouted engine")
     if arm == "routed" and same < len(plain):
         yield "tokens differ from those of the unrouted engine"
+
+
+def _decided(counts: Mapping[str, Mapping[str, int]] | None) -> int:
+    """The calls of a definition that a recorded key decided."""
+    if counts is None:
+        return 0
+    return decided({**counts, "misses": {f": {reason}": count for reason, count in counts["misses"].items()}})
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -147,7 +174,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("out", type=Path)
     parser.add_argument("arm", nargs="?", default="routed")
     options = parser.parse_args(arguments)
+    name = "trace" if options.command == "trace" else f"route-{options.arm}"
+    record = options.out / "two-ranks" / f"{name}.json"
+    record.unlink(missing_ok=True)
+    if not entry_points(group="vllm.general_plugins", name="fib_integrations"):
+        print("problem: fib-integrations is not installed with its entry points", file=sys.stderr)
+        return 2
     problems = list(trace(options.out) if options.command == "trace" else route(options.out, options.arm))
+    write_whole(record, json.dumps({"value": f"{_RANKS} ranks", "problems": problems}))
     for problem in problems:
         print(f"problem: {problem}", file=sys.stderr)
     return int(bool(problems))

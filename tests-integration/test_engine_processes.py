@@ -1,0 +1,176 @@
+"""Processes of the harness of engines on the CPU, with stand-ins for vLLM, FlashInfer and the benchmark.
+
+All other parts are real: tracing in both modes, data sets of arms, warm-up, routed engines, the start and two ranks.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from fib_schema import TraceSet
+from public_data_set import needs_data_set, public_set
+
+FOLDER = Path(__file__).parent
+ENGINES, SUPPORT = FOLDER / "engines", FOLDER / "support"
+STAND_INS = FOLDER.parent / "packages" / "fib-integrations" / "tests" / "support"
+DECODE, PREFILL = "gqa_paged_decode_h32_kv8_d128_ps64", "gqa_paged_prefill_causal_h32_kv8_d128_ps64"
+NORM = "rmsnorm_h4096"
+BEST = "the fallback is the best"
+ARMS = ("routed", "winners", "slow")
+
+
+@attrs.frozen
+class Harness:
+    """The programs of the harness in a folder, with the stand-ins on their path."""
+
+    out: Path
+    environment: dict[str, str]
+
+    def run(self, program: Path, *arguments: str, code: int = 0) -> str:
+        """Run a program; its output."""
+        command = [sys.executable, str(program), *arguments]
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+        assert done.returncode == code, done.stdout + done.stderr
+        return done.stdout + done.stderr
+
+    def trace(self, mode: str, code: int = 0) -> str:
+        """Trace a mode."""
+        return self.run(ENGINES / "vllm_arms.py", "trace", str(self.out), "--mode", mode, code=code)
+
+    def engine(self, arm: str, mode: str = "eager", **settings: str) -> dict[str, Any]:
+        """The record of an engine process."""
+        record = self.out / f"{arm}-{mode}.json"
+        arguments = ["engine", str(self.out), "--arm", arm, "--mode", mode, "--record", str(record), "--turns", "1"]
+        self.run(ENGINES / "vllm_arms.py", *arguments, "--settings", json.dumps(settings))
+        return dict(json.loads(record.read_text()))
+
+
+@pytest.fixture(scope="module")
+def harness(tmp_path_factory: pytest.TempPathFactory) -> Harness:
+    """A folder with traced workloads, made-up evaluations and the arms."""
+    folder = tmp_path_factory.mktemp("engines")
+    site, out = folder / "site", folder / "out"
+    site.mkdir()
+    code = f"import flashinfer_stand_ins as f, pathlib; f.write(pathlib.Path({str(site)!r}), '0.6.4')"
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(STAND_INS)}, check=True)
+    shutil.copytree(SUPPORT / "vllm_stand_in", site / "vllm")
+    (site / "vllm-0.26.0.dist-info").mkdir()
+    (site / "vllm-0.26.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.26.0\n")
+    paths = [str(site), str(STAND_INS), str(ENGINES), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "FIB_CACHE_PATH": str(folder / "cache")}
+    made = Harness(out, environment)
+    (out / "tracing").mkdir(parents=True)
+    data_set = TraceSet.from_path(out / "tracing")
+    data_set.add_definitions([public_set().get_definition(name) for name in (DECODE, PREFILL, NORM)])
+    made.trace("eager")
+    made.trace("graphs")
+    (out / "tracing").rename(out / "dataset")
+    made.run(ENGINES / "arm_data_sets.py", "solutions", str(out))
+    made.run(SUPPORT / "engine_bench.py", str(out / "dataset"))
+    printed = made.run(ENGINES / "arm_data_sets.py", "arms", str(out))
+    assert f"routed, {DECODE}: 2 of 2 keys have a solution on cpu" in printed
+    return made
+
+
+@needs_data_set
+@pytest.mark.slow
+class TestProcesses:
+    def test_both_modes_are_traced(self, harness: Harness) -> None:
+        workloads = TraceSet.from_path(harness.out / "dataset").workloads
+        assert {trace.workload.axes["batch_size"] for trace in workloads[DECODE]} == {1, 4}
+        assert len(workloads[DECODE]) > len(TraceSet.from_path(harness.out / "arms" / "routed").definitions)
+        captured = json.loads((harness.out / "traced-graphs.json").read_text())["captured"]
+        assert captured["traced"] == {DECODE: 2}
+
+    def test_a_trace_without_calls_is_a_failure(self, harness: Harness, tmp_path: Path) -> None:
+        other = attrs.evolve(harness, out=tmp_path)
+        (tmp_path / "tracing").mkdir()
+        TraceSet.from_path(tmp_path / "tracing").add_definitions([public_set().get_definition(PREFILL)])
+        assert "problem: no captured decode was traced" in other.trace("graphs", code=1)
+
+    def test_calls_of_the_overhead_arm_are_decided_by_their_keys(self, harness: Harness) -> None:
+        """Attention goes to the original, which is the best by a recorded key; the norm is called as a solution."""
+        plain, routed = harness.engine("plain"), harness.engine("routed")
+        assert routed["tokens"] == plain["tokens"]
+        assert set(routed["hits"]) == {NORM}
+        assert set(routed["misses"]) == {f"{DECODE}: {BEST}", f"{PREFILL}: {BEST}"}
+        assert not routed["unsupported"]
+        assert not any(plain[kind] for kind in ("hits", "misses", "unsupported"))
+
+    def test_slow_solutions_are_called(self, harness: Harness) -> None:
+        slow = harness.engine("slow")
+        assert {name for name, count in slow["hits"].items() if count} == {DECODE, PREFILL, NORM}
+        assert not slow["misses"]
+
+    def test_a_cache_of_other_numbers_has_a_reason(self, harness: Harness) -> None:
+        record = harness.engine("routed", kv_cache_dtype="fp8")
+        assert {reason.partition(": ")[2] for reason in record["unsupported"]} == {
+            "the dtype of keys and values (float8_e4m3fn) differs from that of queries (bfloat16)"
+        }
+
+    def test_captured_calls_are_counted(self, harness: Harness) -> None:
+        record = harness.engine("routed", "graphs")
+        assert record["captured"]["misses"] == {f"{DECODE}: not recorded": 2}
+        assert set(record["misses"]) == {f"{PREFILL}: {BEST}"}
+
+    def test_arms_without_evaluations_are_a_failure(self, harness: Harness, tmp_path: Path) -> None:
+        shutil.copytree(harness.out / "dataset", tmp_path / "dataset")
+        shutil.rmtree(tmp_path / "dataset" / "traces")
+        printed = harness.run(ENGINES / "arm_data_sets.py", "arms", str(tmp_path), code=1)
+        assert f"problem: routed: no solution of {DECODE} is chosen on cpu; see the benchmark" in printed
+
+    def test_the_start_with_a_large_table_is_measured(self, harness: Harness) -> None:
+        for command in ("set", "measure"):
+            harness.run(ENGINES / "arm_start.py", command, str(harness.out))
+        found = json.loads((harness.out / "start.json").read_text())
+        assert found["definitions"] == len(TraceSet.from_path(harness.out / "start" / "arms" / "routed").definitions)
+        assert len(found["all"]) == 5
+
+    def test_two_ranks_are_traced_and_routed(self, harness: Harness, free_port: int) -> None:
+        two = attrs.evolve(harness, environment={**harness.environment, "VLLM_PORT": str(free_port)})
+        two.run(ENGINES / "two_ranks.py", "trace", str(two.out))
+        printed = two.run(ENGINES / "two_ranks.py", "route", str(two.out), "routed")
+        assert f"by rank 0 in the last generation: {{'{PREFILL}': 1, '{DECODE}': 2}}" in printed
+        for name in ("trace", "route-routed"):
+            assert json.loads((two.out / "two-ranks" / f"{name}.json").read_text())["problems"] == []
+
+    def test_the_tutorial_is_followed(self, harness: Harness, tmp_path: Path) -> None:
+        """All its commands but the benchmark are the real ones; Triton interprets its kernel."""
+        commands = {
+            "python": '"$@"',
+            "fib-apply": '-c "import sys; from fib_apply.cli import main; sys.exit(main())" "$@"',
+            "fib-integrations": '-c "import sys; from fib_integrations.cli import main; sys.exit(main())" "$@"',
+            "fib-bench": '-c "import sys; from fib_bench.cli.main import main; sys.exit(main())" "$@"',
+        }
+        (tmp_path / "bin").mkdir()
+        for name, arguments in commands.items():
+            program = tmp_path / "bin" / name
+            line = f"exec {sys.executable} {arguments}\n"
+            if name == "fib-bench":
+                line = f'[ "$1" != run ] || exec {sys.executable} {SUPPORT / "engine_bench.py"} "$2"\n{line}'
+            program.write_text(f"#!/usr/bin/env bash\n{line}")
+            program.chmod(0o755)
+        path = os.pathsep.join([str(tmp_path / "bin"), os.environ["PATH"]])
+        there = attrs.evolve(harness, environment={**harness.environment, "PATH": path, "TRITON_INTERPRET": "1"})
+        there.run(
+            ENGINES / "follow_tutorial.py", str(tmp_path / "tutorial"), str(harness.out / "dataset" / "definitions")
+        )
+        found = json.loads((tmp_path / "tutorial" / "followed.json").read_text())
+        assert found["problems"] == []
+        assert f"{PREFILL}: 0 calls routed, the others: {{'{BEST}'" in found["value"]
+
+    @pytest.fixture
+    def free_port(self) -> int:
+        import socket
+
+        with socket.socket() as made:
+            made.bind(("127.0.0.1", 0))
+            return int(made.getsockname()[1])
