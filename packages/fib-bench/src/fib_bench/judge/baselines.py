@@ -287,7 +287,7 @@ class InterleavedBaselines:
         """
         prepared = self._prepared
         timers = [*([solution] if solution else []), *(self._timers[role] for role in waiting)]
-        rounds = min(timer.draw(prepared, self._rounds) for timer in timers)
+        rounds = min(timer.draw_passes(prepared, self._rounds) for timer in timers)
         self._rounds = _FURTHER_ROUNDS
         with self._solution.context.exclusive():
             for _ in range(rounds):

@@ -61,7 +61,7 @@ class CpuTimer:
         self._overhead_ns = self._function.context.calibration.of(warm.chain)
         self._warm = warm
 
-    def draw(self, prepared: PreparedWorkload, passes: int) -> int:
+    def draw_passes(self, prepared: PreparedWorkload, passes: int) -> int:
         """Return 1: each pass is verified before the next one."""
         del prepared, passes
         return 1

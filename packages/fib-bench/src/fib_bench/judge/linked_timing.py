@@ -165,7 +165,7 @@ class LinkedTimer:
 
     # -- passes --------------------------------------------------------------------------------------
 
-    def draw(self, prepared: PreparedWorkload, passes: int) -> int:
+    def draw_passes(self, prepared: PreparedWorkload, passes: int) -> int:
         """Draw the inputs of the next passes, as many of these as memory allows; returns how many."""
         assert self._known is not None
         self._known.forget()

@@ -32,7 +32,7 @@ class Timer(Protocol):
         """
         ...
 
-    def draw(self, prepared: PreparedWorkload, passes: int) -> int:
+    def draw_passes(self, prepared: PreparedWorkload, passes: int) -> int:
         """Draw the inputs of the next passes; returns how many can follow each other, at least one."""
         ...
 
