@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import math
 import mmap
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,9 +20,10 @@ from fib_bench import ResolvedEvalConfig
 from fib_bench.checking import fused_comparison
 from fib_bench.checking.comparison import compare
 from fib_bench.checking.element_statistics import Rule, statistics_in_torch
-from fib_bench.checking.fused_comparison import NotFused, fallback_reason, fused, image_for, kernels_on
+from fib_bench.checking.fused_comparison import NotFused, fallback_reason, fused, image_path, kernels_on
 from fib_bench.checking.fused_kernels import KINDS, THREADS, Job, Kernels, blocks_of, source
 from fib_bench.checking.fused_self_test import check_kernels, compare_ways, planted
+from fib_bench.checking.kernel_cache import NotBuilt, building_ahead, built, cache_folder
 from fib_bench.checking.sensitivity import examine
 from fib_schema.definition import TORCH_DTYPE_NAMES
 from hypothesis import HealthCheck, given, settings
@@ -362,27 +365,80 @@ class TestUse:
         assert compare("y", found, expected, ResolvedEvalConfig()).worst == "at [3, 2]: 24.0 instead of 23.0"
 
 
-def test_a_failed_build_is_remembered_with_its_reason(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path))
-    monkeypatch.setattr("fib_bench.device_code.sys.executable", shutil.which("false"))
-    with pytest.raises(NotFused, match=r"the process ended with status 1 \(to try again, delete .*failed\)"):
-        fused_comparison.published("sm_90", "a device", "cuda:0")
-    monkeypatch.setattr("fib_bench.device_code.sys.executable", "it would not start")
-    with pytest.raises(NotFused, match="the process ended with status 1"):
-        fused_comparison.published("sm_90", "a device", "cuda:0")
-    (folder,) = tmp_path.iterdir()
-    assert folder.stat().st_mode & 0o777 == 0o700
-    assert [path.suffix for path in folder.iterdir() if path.name != "lock"] == [".failed"]
+class TestCache:
+    """Kernels are built once, by a process of its own."""
 
+    @pytest.fixture(autouse=True)
+    def folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path))
+        return tmp_path / "fib-bench-comparison-v1"
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
-def test_another_user_cannot_plant_kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path))
-    folder = tmp_path / "fib-bench-comparison-v1"
-    folder.mkdir()
-    os.chown(folder, 12345, 12345)
-    with pytest.raises(PermissionError, match="belongs to user 12345"):
-        fused_comparison.published("sm_90", "a device", "cuda:0")
+    def path(self) -> Path:
+        return cache_folder() / "comparison-x.cubin"
+
+    def test_built_kernels_are_read(self) -> None:
+        self.path().write_bytes(b"kernels")
+        assert built(self.path(), "cuda:0") == b"kernels"
+
+    def test_a_failed_build_is_remembered_with_its_reason(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("fib_bench.checking.kernel_cache.sys.executable", shutil.which("false"))
+        for _ in range(2):
+            reason = r"the process that checks the kernels ended with status 1 \(to try again, delete .*failed\)"
+            with pytest.raises(NotBuilt, match=reason):
+                built(self.path(), "cuda:0")
+            monkeypatch.setattr("fib_bench.checking.kernel_cache.sys.executable", "it would not start")
+        assert folder.stat().st_mode & 0o777 == 0o700
+
+    @pytest.mark.slow
+    @pytest.mark.skipif(torch.cuda.device_count() > 0, reason="needs a machine without a CUDA device")
+    def test_the_builder_says_what_it_lacks(self) -> None:
+        with pytest.raises(NotBuilt, match=r"Error: .*to try again, delete"):
+            built(self.path(), "cuda:0")
+
+    def builder(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        """A program in place of Python, which ends when something is written to a pipe."""
+        program, pipe = folder / "builder", folder / "pipe"
+        program.write_text(f"#!/bin/sh\nread line < {pipe}")
+        program.chmod(0o700)
+        os.mkfifo(pipe)
+        monkeypatch.setattr("fib_bench.checking.kernel_cache.sys.executable", str(program))
+        return pipe
+
+    def test_a_build_ahead_holds_the_lock(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A judge that needs the kernels waits until the process has ended, and other judges start none."""
+        pipe = self.builder(tmp_path, monkeypatch)
+        with building_ahead("cuda:0") as process:
+            assert process is not None
+            with building_ahead("cuda:0") as another:
+                assert another is None
+            with (cache_folder() / "lock").open("wb") as file, pytest.raises(BlockingIOError):
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            self.path().write_bytes(b"kernels")
+            pipe.write_text("end\n")
+            assert process.wait() == 0
+            assert built(self.path(), "cuda:0") == b"kernels"
+
+    def test_a_build_ahead_ends_with_its_judge(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.builder(tmp_path, monkeypatch)
+        with building_ahead("cuda:0") as process:
+            assert process is not None
+        assert process.returncode == -signal.SIGKILL
+
+    def test_nothing_is_built_ahead_where_kernels_are_or_no_device_is(self) -> None:
+        with building_ahead("cpu") as process:
+            assert process is None
+        self.path().write_bytes(b"kernels")
+        with building_ahead("cuda:0") as process:
+            assert process is None
+
+    @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
+    def test_another_user_cannot_plant_kernels(self, folder: Path) -> None:
+        folder.mkdir()
+        os.chown(folder, 12345, 12345)
+        with building_ahead("cuda:0") as process:
+            assert process is None
+        with pytest.raises(PermissionError, match="belongs to user 12345"):
+            cache_folder()
 
 
 @pytest.mark.gpu
@@ -393,7 +449,7 @@ class TestOnDevice:
     @pytest.fixture(scope="class")
     def kernels(self) -> Kernels:
         device = torch.device("cuda:0")
-        return kernels_on(device, image_for(device))
+        return kernels_on(device, built(image_path(device), str(device)))
 
     def test_they_are_used(self) -> None:
         assert fused(torch.ones(3, device="cuda:0"), lambda kernels: True) is True

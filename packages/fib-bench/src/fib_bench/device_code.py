@@ -48,21 +48,19 @@ def compile_device_code(sources: Mapping[str, str], architecture: str, *options:
     return image
 
 
-def publish(path: Path, module: str, *arguments: str, seconds: float | None = None) -> None:
+def publish(path: Path, module: str, *arguments: str) -> None:
     """Let a module write a file in a process of its own, and publish the file if that succeeds.
 
     Args:
         path: The file.
         module: Run with the arguments and the path to write to.
-        arguments: Of the module.
-        seconds: The time limit.
+        arguments: Arguments of the module.
 
     Raises:
         DeviceCodeError: The process failed; the message is the end of what it printed.
-        subprocess.TimeoutExpired: It took too long, and was killed.
     """
     with staged(path) as target:
         command = [sys.executable, "-P", "-m", module, *arguments, str(target)]
-        run = subprocess.run(command, capture_output=True, text=True, check=False, timeout=seconds)
+        run = subprocess.run(command, capture_output=True, text=True, check=False)
         if run.returncode:
             raise DeviceCodeError(run.stderr.strip()[-4000:] or f"the process ended with status {run.returncode}")

@@ -2,40 +2,40 @@
 
 The kernels are compiled once for a device model and a version of torch, into a private folder of this user, which
 sandboxed solutions cannot write, like that of the timing module. A separate process first compares them with torch on
-the device, and publishes them if they agree: a kernel that fails there ends no judge. Each judge checks each dtype once
-more before its first use. After any failure `fused` returns None, and `fallback_reason` states the reason.
+the device, and publishes them if they agree: a kernel that fails there ends no judge (`kernel_cache`). Each judge checks
+each dtype once more before its first use. After any failure `fused` returns None, and `fallback_reason` states why.
 """
 
 from __future__ import annotations
 
 import ctypes
-import fcntl
 import hashlib
+import os
+import signal
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
 import attrs
 import torch
-from fib_schema import FibError, get_fib_cache_path
+from fib_schema import FibError
 from fib_schema.files import atomic_write
 from fib_schema.framing import framed
-from fib_schema.private_files import private_folder, read_private
 
-from ..device_code import DeviceCodeError, compile_device_code, publish
+from ..device_code import compile_device_code
+from ..sandbox.syscalls import PR_SET_PDEATHSIG, prctl
 from .elements import is_on_cpu
 from .fused_kernels import KINDS, THREADS, Job, Kernels, source
 from .fused_self_test import check_kernels
+from .kernel_cache import BUILD_SECONDS, built, cache_folder, failure_of, is_decided
 
 T = TypeVar("T")
-_BUILD_SECONDS = 120.0
 _NAMES = ("fib_compare", "fib_probe", "fib_extent")
 
 
 class NotFused(FibError):
-    """The kernels cannot be used on a device."""
+    """The driver refuses the kernels."""
 
 
 def fused(like: torch.Tensor, use: Callable[[Kernels], T]) -> T | None:
@@ -83,7 +83,7 @@ class _Opened:
 
     def _check(self, dtype: torch.dtype) -> None:
         if self._kernels is None:
-            self._kernels = kernels_on(self.device, image_for(self.device))
+            self._kernels = kernels_on(self.device, built(image_path(self.device), str(self.device)))
         check_kernels(self._kernels, dtype, self.device, is_brief=True)
         self._checked.add(dtype)
 
@@ -150,56 +150,49 @@ def kernels_on(device: torch.device, image: bytes) -> Kernels:
     return Kernels(launch)
 
 
-def image_for(device: torch.device) -> bytes:
-    """The kernels for a device, compiled and compared with torch once for its model.
+def image_path(device: torch.device) -> Path:
+    """The file of the kernels for the model of a device, this version of torch and this source."""
+    model = torch.cuda.get_device_properties(device).name
+    key = hashlib.sha256(framed((source(), _architecture(device), model, torch.__version__))).hexdigest()[:32]
+    return cache_folder() / f"comparison-{key}.cubin"
+
+
+def _architecture(device: torch.device) -> str:
+    properties = torch.cuda.get_device_properties(device)
+    return f"sm_{properties.major}{properties.minor}"
+
+
+def build(device: torch.device, path: Path) -> None:
+    """Compile the kernels, compare them with torch on a device, and write them to a file; else write why not.
 
     Raises:
-        NotFused: They do not compile, fail or differ from torch; unless memory was short, this is remembered.
-        subprocess.TimeoutExpired: That took too long.
-        OSError: The folder cannot be used.
+        torch.OutOfMemoryError: The device has too little free memory.
+        SystemExit: They do not compile, fail, or differ from torch.
     """
-    properties = torch.cuda.get_device_properties(device)
-    return published(f"sm_{properties.major}{properties.minor}", properties.name, str(device))
+    try:
+        image = compile_device_code({"comparison.cu": source()}, _architecture(device), "--fmad=false")
+        kernels = kernels_on(device, image)
+        for dtype in KINDS:
+            check_kernels(kernels, dtype, device)
+    except torch.OutOfMemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 whatever it is, torch's own code needs none of this
+        atomic_write(failure_of(path), f"{type(error).__name__}: {error}".encode(), mode=0o600)
+        sys.exit(1)
+    atomic_write(path, image, mode=0o600)
 
 
-def published(architecture: str, model: str, device: str) -> bytes:
-    """The same by what identifies the image: the architecture, the model of the device, and the device to build on."""
-    key = hashlib.sha256(framed((source(), architecture, model, torch.__version__))).hexdigest()[:32]
-    folder = private_folder(get_fib_cache_path() / "fib-bench-comparison-v1")
-    path, failure = folder / f"comparison-{key}.cubin", folder / f"comparison-{key}.failed"
-    with _locked(folder / "lock"):
-        if not path.exists() and not failure.exists():
-            try:
-                publish(path, __name__, architecture, device, seconds=_BUILD_SECONDS)
-            except DeviceCodeError as error:
-                if "OutOfMemoryError" in str(error):
-                    raise NotFused(str(error)) from error
-                atomic_write(failure, str(error).encode(), mode=0o600)
-        if failure.exists():
-            last = read_private(failure).decode(errors="replace").splitlines()[-1]
-            raise NotFused(f"{last} (to try again, delete {failure})")
-        return read_private(path)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Exclude other judges that start at the same time."""
-    with path.open("wb") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
-
-
-def main(architecture: str, device: str, path: str) -> None:
-    """Compile the kernels, compare them with torch on a device, and write them to a file."""
-    image = compile_device_code({"comparison.cu": source()}, architecture, "--fmad=false")
-    kernels = kernels_on(torch.device(device), image)
-    for dtype in KINDS:
-        check_kernels(kernels, dtype, torch.device(device))
-    Path(path).write_bytes(image)
+def main(device: str, path: str = "") -> None:
+    """Build the kernels for a device, unless the cache has them."""
+    signal.alarm(BUILD_SECONDS)  # ends this process: judges wait for its lock
+    prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    target = Path(path) if path else image_path(torch.device(device))
+    if not is_decided(target):
+        try:
+            build(torch.device(device), target)
+        except torch.OutOfMemoryError:
+            sys.exit(os.EX_TEMPFAIL)
 
 
 if __name__ == "__main__":
-    try:
-        main(*sys.argv[1:])
-    except Exception as error:  # noqa: BLE001 the judge repeats it as the reason
-        sys.exit(f"{type(error).__name__}: {error}")
+    main(*sys.argv[1:])

@@ -20,6 +20,7 @@ from typing import NoReturn, Self, cast
 import attrs
 from fib_schema import Environment, FibError, Solution
 
+from ..checking.kernel_cache import building_ahead
 from ..config.benchmark import BenchmarkConfig
 from ..errors import JudgeFailed
 from ..events import Evaluated, Event, Skipped, Started, Working
@@ -205,7 +206,10 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs the clean-up of worker folders
     try:
         config, root, baselines = connection.recv()
-        with ForkServerClient(config.device, () if root is None else (root,)) as server:
+        with (
+            ForkServerClient(config.device, () if root is None else (root,)) as server,
+            building_ahead(config.device),
+        ):
             server.launch()
             steps.finish("launch of the server")
             from .work import Execution  # imports torch, and the server does so at the same time
