@@ -2,8 +2,9 @@
 
 The kernels are compiled once for a device model and a version of torch, into a private folder of this user, which
 sandboxed solutions cannot write, like that of the timing module. A separate process first compares them with torch on
-the device, and publishes them if they agree: a kernel that fails there ends no judge (`kernel_cache`). Each judge checks
-each dtype once more before its first use. After any failure `fused` returns None, and `fallback_reason` states why.
+the device, and publishes them if they agree: a kernel that fails there ends no judge (`kernel_cache`). Each judge
+checks each dtype once more before its first use. After any failure `fused` returns None, and `fallback_reason` states
+why.
 """
 
 from __future__ import annotations
