@@ -70,7 +70,7 @@ def test_a_solution_is_sent_and_its_result_awaited(monkeypatch: pytest.MonkeyPat
     [
         (400, b"unknown definition", "status 400: unknown definition"),
         (200, b"no json", "/evaluate"),
-        (200, b"[]", "no JSON object"),
+        (200, b"[]", "not a JSON object"),
         (200, b"{}", "no task_id"),
     ],
 )

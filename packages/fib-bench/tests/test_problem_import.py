@@ -398,7 +398,7 @@ class TestGpuMode:
             (ADD, "", "must be a mapping with 'tests' and 'benchmarks'"),
             (ADD, "tests: []\n", "task.yml has no tests and no benchmarks"),
             (ADD, "tests: [3]\n", "'tests' of task.yml must be a list of mappings"),
-            (ADD, "tests: [\n", "is no YAML"),
+            (ADD, "tests: [\n", "is not YAML"),
             (
                 ADD,
                 TASK.replace("{rows: 8, width: 64, seed: 1}", "{rows: 8}"),

@@ -103,7 +103,7 @@ REFUSED_BY_THE_CODEC_ALONE = (
     "does not parse",
     "no top-level function",
     "constraint '",
-    "is no Python identifier",
+    "is not a Python identifier",
     "is longer than 200 bytes",
     "half of a surrogate pair",
     "expected an integer, got number",  # such as 2.0

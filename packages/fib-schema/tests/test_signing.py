@@ -329,7 +329,7 @@ class TestSign:
         sign(root, key)
         (path,) = (root / "signatures").iterdir()
         path.write_text("{}")
-        with pytest.raises(NotSigned, match="it is no DSSE envelope"):
+        with pytest.raises(NotSigned, match="it is not a DSSE envelope"):
             sign(root, key)
 
     def test_lines_that_are_appended_meanwhile_leave_a_valid_signature(self, root: Path, key: PrivateKey) -> None:

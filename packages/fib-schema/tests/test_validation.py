@@ -334,10 +334,10 @@ BLOB_CASES: dict[str, tuple[bytes, str]] = {
     ),
     "nothing": (b"", f"{BLOB} is not a complete safetensors file: its header would take 0 bytes of 0"),
     "another format": (b"PK\x03\x04" * 9, f"{BLOB} is not a complete safetensors file: its header would take"),
-    "no JSON": (struct.pack("<Q", 2) + b"{,", f"{BLOB} is not a complete safetensors file: its header is no JSON"),
+    "no JSON": (struct.pack("<Q", 2) + b"{,", f"{BLOB} is not a complete safetensors file: its header is not JSON"),
     "a list": (
         struct.pack("<Q", 2) + b"[]",
-        f"{BLOB} is not a complete safetensors file: its header is no JSON object",
+        f"{BLOB} is not a complete safetensors file: its header is not a JSON object",
     ),
     "a bad entry": (
         struct.pack("<Q", 8) + b'{"x": 1}',

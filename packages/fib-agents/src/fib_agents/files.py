@@ -58,7 +58,7 @@ def pack_folder(path: str | os.PathLike[str]) -> Solution:
     Raises:
         OSError: A file is missing or cannot be read.
         InvalidRecord: The record is not valid.
-        InvalidArguments: It is no JSON object with sources.
+        InvalidArguments: It is not a JSON object with sources.
     """
     folder = Path(path)
     data = read_regular(folder / RECORD, _MAX_BYTES)

@@ -81,7 +81,7 @@ def profile(
         sections: Sections of Nsight Compute that are collected.
 
     Raises:
-        NeedsGpu: The device is no GPU of this machine.
+        NeedsGpu: The device is not a GPU of this machine.
         ToolMissing: ncu is not installed.
         CountersForbidden: The driver refuses performance counters.
         ToolFailed: It could not be run, or the call failed.

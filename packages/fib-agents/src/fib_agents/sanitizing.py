@@ -89,7 +89,7 @@ def sanitize(
         workload: The uuid of a workload; by default the first.
 
     Raises:
-        NeedsGpu: The device is no GPU of this machine.
+        NeedsGpu: The device is not a GPU of this machine.
         ToolMissing: compute-sanitizer is not installed.
         ToolFailed: It could not be run.
         UnknownName: There is no such definition, solution, workload or check.

@@ -99,7 +99,7 @@ def _request(url: str, path: str, body: dict[str, Any] | None) -> dict[str, Any]
             raise ServiceFailed(url, problem) from error
         raise ServiceFailed(url, f"{path.partition('?')[0]}: {error}") from error
     if not isinstance(answer, dict):
-        raise ServiceFailed(url, f"{path.partition('?')[0]}: the answer is no JSON object")
+        raise ServiceFailed(url, f"{path.partition('?')[0]}: the answer is not a JSON object")
     return answer
 
 

@@ -94,7 +94,7 @@ def profile_report(
     """The report of Nsight Compute on one call of a solution. Needs a GPU; the time limit is the workspace's.
 
     Raises:
-        NeedsGpu: The device is no GPU of this machine.
+        NeedsGpu: The device is not a GPU of this machine.
         ToolMissing: ncu is not installed.
         CountersForbidden: The driver refuses performance counters.
         ToolFailed: It could not be run, or the call failed.
@@ -139,7 +139,7 @@ def sanitizer_report(
     """The reports of compute-sanitizer on a solution. Needs a GPU; each check has the time limit of the workspace.
 
     Raises:
-        NeedsGpu: The device is no GPU of this machine.
+        NeedsGpu: The device is not a GPU of this machine.
         ToolMissing: compute-sanitizer is not installed.
         ToolFailed: It could not be run.
         UnknownName: There is no such check, or the data set has no such definition.

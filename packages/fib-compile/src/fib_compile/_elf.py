@@ -30,7 +30,7 @@ def is_elf(data: bytes) -> bool:
 
 
 def read_header(data: bytes) -> Header | None:
-    """The header of a file, of which the first 64 bytes are needed; None if it is no ELF file."""
+    """The header of a file, of which the first 64 bytes are needed; None if it is not an ELF file."""
     if len(data) < 64 or not is_elf(data) or data[4] not in _SECTIONS or data[5] not in (1, 2):
         return None
     order, name = ("<", "little") if data[5] == 1 else (">", "big")

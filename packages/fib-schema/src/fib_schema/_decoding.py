@@ -61,7 +61,7 @@ def decode(text: bytes | str, kind: str, *, source: str) -> Any:
     """Decode JSON to plain objects; NaN and infinity may be bare words or strings.
 
     Raises:
-        InvalidRecord: The text is no JSON, is not UTF-8, nests too deeply, or has an integer or a string that
+        InvalidRecord: The text is not JSON, is not UTF-8, nests too deeply, or has an integer or a string that
             Python cannot write again.
     """
     try:

@@ -66,7 +66,7 @@ class DataFile:
     path: str
     """Path to open."""
     name: str
-    """Its path in messages: ``/`` between folders, bytes that are no UTF-8 escaped."""
+    """Its path in messages: ``/`` between folders, bytes that are not UTF-8 escaped."""
     size_bytes: int
     """Lines that are appended later are not part of it."""
     modified_ns: int = 0

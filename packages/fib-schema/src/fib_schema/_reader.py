@@ -47,7 +47,7 @@ class Parsed(Generic[R]):
     record: R | None = None
     """None if the text holds no valid record."""
     plain: Any = None
-    """The plain objects in the current schema; None if the text is no JSON."""
+    """The plain objects in the current schema; None if the text is not JSON."""
     changes: tuple[str, ...] = ()
     """Changes that made a legacy record current."""
     misspellings: tuple[Misspelling, ...] = ()

@@ -70,9 +70,9 @@ def read_header(path: str) -> dict[str, StoredTensor]:
     try:
         plain = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadHeader(f"its header is no JSON ({error})") from error
+        raise BadHeader(f"its header is not JSON ({error})") from error
     if not isinstance(plain, dict):
-        raise BadHeader("its header is no JSON object")
+        raise BadHeader("its header is not a JSON object")
     data_bytes = size - 8 - length
     tensors = {name: _tensor(name, item, data_bytes) for name, item in plain.items() if name != "__metadata__"}
     _check_order({name: plain[name]["data_offsets"] for name in tensors}, data_bytes)

@@ -43,7 +43,7 @@ def parse_json(text: bytes | str, cls: type[R], *, source: str = "<memory>") -> 
     """Parse one JSON text into a record.
 
     Raises:
-        InvalidRecord: The text is no JSON or no such record; holds every problem with its path.
+        InvalidRecord: The text is not JSON or no such record; holds every problem with its path.
     """
     return structure(decode(text, cls.__name__, source=source), cls, source=source)
 

@@ -173,7 +173,7 @@ class Definition(Record):
         for field in ("axes", "inputs", "outputs"):
             for name in getattr(self, field):
                 if not name.isidentifier():
-                    raise _checks.fail(self, f"{field}[{name!r}]", "is no Python identifier")
+                    raise _checks.fail(self, f"{field}[{name!r}]", "is not a Python identifier")
         if shared := self.inputs.keys() & self.outputs.keys():
             raise _checks.fail(self, "outputs", f"{min(shared)!r} is an input too; rename one")
 

@@ -8,7 +8,7 @@ hold the shared one for ever, or make its folder unusable, and no mechanism with
 that. So it is waited for only so long, and a run that cannot have it says so and goes on: it then excludes
 the other runs of its own user. A user who wants to disturb measurements does not need the lock for that.
 
-It is no `filelock.FileLock`: that one opens paths rather than entries of a checked folder, and truncates the
+It is not a `filelock.FileLock`: that one opens paths rather than entries of a checked folder, and truncates the
 file on every attempt, so that a waiting run would erase the holder's note.
 """
 

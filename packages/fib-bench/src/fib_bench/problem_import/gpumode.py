@@ -181,7 +181,7 @@ def _read_task(folder: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise ProblemError(str(folder), "has no task.yml; name the folder of one problem") from None
     except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ProblemError(str(file), f"is no YAML: {' '.join(str(error).split())[:200]}") from error
+        raise ProblemError(str(file), f"is not YAML: {' '.join(str(error).split())[:200]}") from error
     if not isinstance(task, dict):
         raise ProblemError(str(file), "must be a mapping with 'tests' and 'benchmarks'")
     return task

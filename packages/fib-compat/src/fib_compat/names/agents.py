@@ -174,7 +174,7 @@ def _record(value: object, cls: type[R], name: str) -> R:
         try:
             text = json.dumps(dict(value))
         except (TypeError, ValueError) as error:
-            raise InvalidArguments(name, (f"is no JSON value: {error}",)) from error
+            raise InvalidArguments(name, (f"is not a JSON value: {error}",)) from error
         return parse_json(text, cls, source=name)
     if isinstance(value, str | os.PathLike):
         return load_json_file(cls, value)

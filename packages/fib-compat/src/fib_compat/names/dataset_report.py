@@ -64,7 +64,7 @@ class _Plain:
         try:
             plain = json.loads(json_data)
         except ValueError as error:
-            problem = Problem("<memory>", "$", f"is no JSON: {error}")
+            problem = Problem("<memory>", "$", f"is not JSON: {error}")
             raise InvalidRecord(cls.__name__, (problem,)) from error
         return cls.model_validate(plain)
 

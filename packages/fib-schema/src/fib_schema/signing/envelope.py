@@ -81,7 +81,7 @@ def _verified_payload(data: bytes, signer: PublicKey) -> bytes:
     try:
         content = msgspec.json.decode(data, type=_Envelope)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidManifest(f"it is no DSSE envelope: {error}") from error
+        raise InvalidManifest(f"it is not a DSSE envelope: {error}") from error
     if content.payloadType != PAYLOAD_TYPE:
         raise InvalidManifest(f"its payload type is {content.payloadType[:80]!r}, and must be {PAYLOAD_TYPE!r}")
     if [signature.keyid for signature in content.signatures] != [signer.id]:

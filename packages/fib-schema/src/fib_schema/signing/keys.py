@@ -35,7 +35,7 @@ class PublicKey:
         """Parse one line of a ``.pub`` file.
 
         Raises:
-            InvalidKey: It is no Ed25519 key, or the extra ``signing`` is not installed.
+            InvalidKey: It is not an Ed25519 key, or the extra ``signing`` is not installed.
         """
         words = text.split()
         if not words or words[0] != _TYPE:
@@ -71,7 +71,7 @@ def read_public_keys(given: str | os.PathLike[str]) -> tuple[PublicKey, ...]:
         given: The text of keys, or the path of a file with such text. Empty lines and lines with ``#`` are skipped.
 
     Raises:
-        InvalidKey: The file cannot be read, has no key, or a line is no Ed25519 key.
+        InvalidKey: The file cannot be read, has no key, or a line is not an Ed25519 key.
     """
     source, text = "public key", os.fspath(given)
     if isinstance(given, os.PathLike) or not _is_key_text(text):
@@ -112,7 +112,7 @@ class PrivateKey:
 
         Raises:
             PassphraseNeeded: The key is encrypted, and there is no passphrase.
-            InvalidKey: It cannot be read, others than its owner can read it, or it is no Ed25519 key.
+            InvalidKey: It cannot be read, others than its owner can read it, or it is not an Ed25519 key.
         """
         source, serialization = os.fspath(path), import_serialization()
         data = _read_private(source)
