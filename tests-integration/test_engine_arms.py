@@ -19,6 +19,8 @@ import pytest
 import torch
 from fib_apply.config_file import read_config
 from fib_apply.hook import callbacks_for
+from fib_integrations.adapters.gqa_paged import GQA_PAGED_DECODE
+from fib_integrations.baselines import baseline_solution
 from fib_schema import Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace, TraceSet
 from fib_tracer import enable_tracing
 from public_data_set import needs_data_set, public_set, small_workload
@@ -196,6 +198,12 @@ class TestRounds:
         assert turns.measure(tmp_path, options, engine, ticking(1.0)) == 1
         assert "problem: eager, routed: no recorded key has decided a call" in capsys.readouterr().err
         assert events(tmp_path).count("end eager routed") + events(tmp_path).count("end profiled eager routed") == 1
+
+    def test_winners_need_no_decided_call(self, turns: Any, options: Any, engine: Any, tmp_path: Path) -> None:
+        script = Path(engine[1])
+        script.write_text(script.read_text().replace('{"decode": 7}', "{}"))
+        options.arms = ["plain", "winners"]
+        assert turns.measure(tmp_path, options, engine, ticking(1.0)) == 0
 
     def test_calls_that_the_original_serves_by_decision_are_decided(self, turns: Any) -> None:
         misses = {"decode: the fallback is the best": 4, "decode: not recorded": 5, "norm: the fallback is the best": 6}
@@ -404,7 +412,8 @@ class TestDataSets:
         norm, decode = "rmsnorm_h4096", "gqa_paged_decode_h32_kv8_d128_ps64"
         assert names["routed"] == {f"engine_{norm}", f"flashinfer_{decode}"}
         assert names["slow"] == {f"slow_{norm}", f"slow_{decode}"}
-        assert names["winners"] > names["routed"] | {f"own_triton_{norm}", f"own_triton_{decode}"}
+        assert names["winners"] > {f"engine_{norm}", f"engine_{decode}", f"own_triton_{norm}", f"own_triton_{decode}"}
+        assert not names["winners"] & {f"flashinfer_{norm}", f"flashinfer_{decode}"}
 
     def test_a_definition_that_was_not_evaluated_has_no_traces(self, data_sets: Any, out: Path) -> None:
         data_sets.write_solutions(out)
@@ -414,6 +423,16 @@ class TestDataSets:
         assert "engine_rmsnorm_h4096" in routed.solution_names()
         assert not list(routed.traces)
         assert sorted(path.name for path in (out / "arms").iterdir()) == ["routed", "slow", "winners"]
+
+    def test_the_engine_decodes_with_tensor_cores(self, data_sets: Any) -> None:
+        """The overhead arm has the adapter's baseline: only that is known to be the function that is replaced."""
+        definition = public_set().get_definition("gqa_paged_decode_h32_kv8_d128_ps64")
+        engine, replaced = data_sets.engine_kernel(definition), data_sets.adapter_baseline(definition)
+        assert (
+            'BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD", use_tensor_cores=True)' in engine.sources[0].content
+        )
+        assert "use_tensor_cores" not in replaced.sources[0].content
+        assert replaced == baseline_solution(GQA_PAGED_DECODE, definition)
 
     def test_a_slow_kernel_is_the_engines_kernel_twice(self, data_sets: Any) -> None:
         definition = public_set().get_definition("gqa_paged_decode_h32_kv8_d128_ps64")

@@ -7,7 +7,8 @@ usage: arm_data_sets.py solutions OUT     solutions for what was traced, into OU
   norm is a solution that is called. FlashInfer's attention is the adapter's own baseline, which is the function that is
   replaced: such calls are decided by their recorded key, counted (``the fallback is the best``), and served by the
   original. A solution in its place would make a second plan at each step, which is no overhead of routing.
-- ``winners`` has own kernels too; those are routed that are faster than the engine's by the evaluations.
+- ``winners`` has own kernels, and the engine's as solutions of their own: those are routed that are faster than the
+  engine's by the evaluations. vLLM decodes with tensor cores, which the adapter's baseline does not.
 - ``slow`` has the engine's kernels as solutions of their own, called twice and planned once more: what is slower in the
   evaluations must be slower in the engine.
 """
@@ -69,8 +70,28 @@ def engine_kernel(definition: Definition) -> Solution | None:
         spec = BuildSpec("python", ["cuda"], "main.py::run", dependencies=["vllm"], destination_passing_style=True)
         source = SourceFile("main.py", _NORM.format(epsilon=found[1]))
         return Solution(f"engine_{definition.name}", definition.name, "vllm", spec, [source])
+    found = adapter_baseline(definition)
+    if found is None or "BatchDecodeWithPagedKVCacheWrapper" not in found.sources[0].content:
+        return found
+    return attrs.evolve(found, name=f"engine_{definition.name}", sources=_with_tensor_cores(found.sources[0]))
+
+
+def adapter_baseline(definition: Definition) -> Solution | None:
+    """The solution that is the function which adapters replace; None for definitions without one."""
     made = (baseline_solution(adapter, definition) for adapter in select_adapters(None))
     return next((one for one in made if one is not None), None)
+
+
+def _with_tensor_cores(source: SourceFile) -> list[SourceFile]:
+    """The decode that vLLM plans; its splits need more memory."""
+    text = source.content
+    for old, new in (
+        ('"NHD")', '"NHD", use_tensor_cores=True)'),
+        ("_WORKSPACE_BYTES = 128 *", "_WORKSPACE_BYTES = 384 *"),
+    ):
+        assert text.count(old) == 1, old
+        text = text.replace(old, new)
+    return [attrs.evolve(source, content=text)]
 
 
 def _extended(solution: Solution, text: str) -> list[SourceFile]:
@@ -82,9 +103,8 @@ def solutions_for(definition: Definition) -> Iterator[Solution]:
     if (kernel := engine_kernel(definition)) is None:
         return
     yield kernel
-    if kernel.author == "vllm":
-        made = (baseline_solution(adapter, definition) for adapter in select_adapters(None))
-        yield from (one for one in made if one is not None)
+    if (baseline := adapter_baseline(definition)) is not None and baseline.name != kernel.name:
+        yield baseline
     yield attrs.evolve(kernel, name=f"{SLOW}{definition.name}", sources=_extended(kernel, _TWICE))
     for entry in entries_for(definition.name, device="cuda"):
         if entry.is_capturable and entry.language != "python":
@@ -124,10 +144,11 @@ def write_arms(out: Path) -> None:
 def _of_arm(definition: Definition, solutions: Sequence[Solution], arm: str) -> Iterator[Solution]:
     """The solutions of a definition that an arm has."""
     kernel = engine_kernel(definition)
-    engines = set() if kernel is None else {kernel.name}
+    replaced = kernel if definition.op_type == "rmsnorm" else adapter_baseline(definition)
+    named = {"routed": replaced, "winners": kernel, "slow": None}[arm]
     prefixes = {"routed": (), "winners": (OWN,), "slow": (SLOW,)}[arm]
     for solution in solutions:
-        if solution.name.startswith(prefixes) or (arm != "slow" and solution.name in engines):
+        if solution.name.startswith(prefixes) or (named is not None and solution.name == named.name):
             yield solution
 
 

@@ -17,7 +17,7 @@ from arm_turns import Key, decided, place, planned
 _MOST_KERNELS = 12
 """Kernels in a table of device times."""
 _OTHER_KERNELS = ("winners", "slow")
-"""Arms whose kernels may round otherwise; of `slow`, the decode without tensor cores."""
+"""Arms whose kernels may round otherwise; the decode of `slow` has a plan of its own."""
 
 
 def records_of(out: Path, options: argparse.Namespace) -> dict[Key, Record]:

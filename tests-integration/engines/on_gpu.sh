@@ -5,7 +5,7 @@
 # SITE has vLLM and what it needs, DEFINITIONS the definitions of the public data set. The options are the same in each call.
 # Exit codes: 0 complete, 75 call it again, others a problem that it prints.
 set -euo pipefail
-site=$1 definitions=$2 out=$3
+site=$1 definitions=$(realpath "$2") out=$(realpath -m "$3")
 shift 3
 options=("$@")
 root=$PWD
