@@ -309,7 +309,7 @@ class TestOpaque:
     def test_a_trace_that_takes_too_long(
         self, captured: Captured, data_set: Any, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(inlining, "_MOST_SECONDS", 0.0)
+        monkeypatch.setattr(inlining, "_MAX_SECONDS", 0.0)
         is_over = threading.Event()
         monkeypatch.setattr(inlining.InliningPolicy, "_choose", lambda *_: is_over.wait())
         self.check(captured, "choosing failed, or took more than 0 s", data_set(SOURCE))

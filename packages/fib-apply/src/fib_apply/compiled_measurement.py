@@ -43,11 +43,11 @@ from .configuration import CONFIG_VARIABLE
 from .environment import ENABLE_PREFIX
 from .key import ApplyKey
 
-_ROUNDS, _LEAST_ROUNDS = 31, 7
-_SAMPLE_SECONDS, _MOST_SECONDS = 0.002, 5.0
+_ROUNDS, _MIN_ROUNDS = 31, 7
+_SAMPLE_SECONDS, _MAX_SECONDS = 0.002, 5.0
 """Of one sample, and of all samples of a way of measuring; slow calls get fewer rounds."""
-_MOST_CALLS, _IN_GRAPH = 1000, 10
-_MOST_QUEUED = 20
+_MAX_CALLS, _IN_GRAPH = 1000, 10
+_MAX_QUEUED = 20
 """Calls per sample of host time: a device queues about a thousand launches, then the host waits."""
 _READY_SECONDS = 120.0
 _SCALAR = 0.5
@@ -339,9 +339,9 @@ def _interleaved(
     for function in functions.values():
         sample(function, 1)  # compiles it
     one = max(sample(function, 3) for function in functions.values())
-    most = _MOST_QUEUED if is_host_time else _MOST_CALLS
-    calls = min(most, max(1, int(_SAMPLE_SECONDS / max(one, 1e-9))))
-    rounds = max(_LEAST_ROUNDS, min(_ROUNDS, int(_MOST_SECONDS / (2 * calls * one))))
+    limit = _MAX_QUEUED if is_host_time else _MAX_CALLS
+    calls = min(limit, max(1, int(_SAMPLE_SECONDS / max(one, 1e-9))))
+    rounds = max(_MIN_ROUNDS, min(_ROUNDS, int(_MAX_SECONDS / (2 * calls * one))))
     samples: dict[str, list[float]] = {name: [] for name in functions}
     for index in range(rounds + 2):
         for name in list(functions) if index % 2 else reversed(list(functions)):

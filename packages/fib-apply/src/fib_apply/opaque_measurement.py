@@ -17,7 +17,7 @@ from .key import ApplyKey
 from .opaque_cost import OpaqueCost, save_opaque_cost
 
 _ROWS, _PAGES = 2, 4
-_MOST_US = 2000.0
+_MAX_US = 2000.0
 """A larger cost is that of a busy host: 360 us are the most that was measured on an idle one."""
 _REFERENCE = """
 def run(q, k_cache, v_cache, kv_indptr, kv_indices, sm_scale):
@@ -68,7 +68,7 @@ def measure_opaque_cost(hardware: str, device: str, timeout_seconds: float) -> O
         return found
     added = {way: max(0.0, routed - compiled) for way, (routed, compiled) in found.pairs_us.items()}
     calls_us = max(added[CALLS], added.get(HOST, 0.0))
-    if calls_us > _MOST_US:
+    if calls_us > _MAX_US:
         return f"the host was busy, {calls_us:.0f} us are no cost of an operator"
     return save_opaque_cost(hardware, calls_us, added.get(REPLAYS))
 

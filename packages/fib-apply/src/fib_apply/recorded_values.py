@@ -15,7 +15,7 @@ from .key import ApplyKey
 
 MADE_UP = frozenset({"float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"})
 """Types whose values are made up."""
-_MOST_ELEMENTS = 1 << 20
+_MAX_ELEMENTS = 1 << 20
 """Of one input: values travel as text."""
 
 
@@ -74,7 +74,7 @@ def _values(
             if not isinstance(given, SafetensorsInput) or trace_set is None:
                 raise NoValues(_missing(name, definition))
             tensor = load_tensor(trace_set.root, given.path, given.tensor_key)
-            if tensor.numel() > _MOST_ELEMENTS or spec.is_scalar:
+            if tensor.numel() > _MAX_ELEMENTS or spec.is_scalar:
                 raise NoValues(f"{name} has {tensor.numel()} recorded elements")
             values[name] = tensor.tolist()
     return values

@@ -45,7 +45,7 @@ _TracedCall: TypeAlias = tuple[str, tuple[Input, ...]]
 
 FUNCTION = "function"
 """The choice of the user's function."""
-_MOST_SECONDS = 30.0
+_MAX_SECONDS = 30.0
 """For one choice; the first trace imports parts of torch's compiler, in two seconds of processor time."""
 
 
@@ -106,9 +106,9 @@ class InliningPolicy:
             target=lambda: found.append(self._choose(operator, described)), name="fib-apply inlining", daemon=True
         )
         thread.start()
-        thread.join(_MOST_SECONDS)
+        thread.join(_MAX_SECONDS)
         if not found:
-            self.note("a call of constant sizes", f"choosing failed, or took more than {_MOST_SECONDS:.0f} s")
+            self.note("a call of constant sizes", f"choosing failed, or took more than {_MAX_SECONDS:.0f} s")
         return found[0] if found else None
 
     def _choose(self, operator: CustomOperator, described: Sequence[Any]) -> str | None:
