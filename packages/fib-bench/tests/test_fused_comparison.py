@@ -22,7 +22,7 @@ from fib_bench.checking.comparison import compare
 from fib_bench.checking.element_statistics import Rule, statistics_in_torch
 from fib_bench.checking.fused_comparison import NotFused, fallback_reason, fused, image_path, kernels_on
 from fib_bench.checking.fused_kernels import KINDS, THREADS, Job, Kernels, blocks_of, source
-from fib_bench.checking.fused_self_test import check_kernels, compare_ways, planted
+from fib_bench.checking.fused_self_test import check_kernels, compare_ways, sample_pairs
 from fib_bench.checking.kernel_cache import NotBuilt, building_ahead, built, cache_folder
 from fib_bench.checking.sensitivity import examine
 from fib_schema.definition import TORCH_DTYPE_NAMES
@@ -185,7 +185,7 @@ def test_the_argument_of_the_kernels_is_the_same_in_both_languages(library: ctyp
 
 @needs_compiler
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_planted_outputs_are_compared_as_by_torch(kernels: Kernels, dtype: torch.dtype) -> None:
+def test_sample_outputs_are_compared_as_by_torch(kernels: Kernels, dtype: torch.dtype) -> None:
     check_kernels(kernels, dtype, CPU)
 
 
@@ -319,7 +319,7 @@ class TestUse:
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
     def test_comparisons_are_the_same_in_all_fields(self, kernels: Kernels, dtype: torch.dtype) -> None:
         config = ResolvedEvalConfig(atol=1e-2, rtol=1e-2, error_cap=0.5, required_matched_ratio=0.9)
-        for found, expected in planted(dtype):
+        for found, expected in sample_pairs(dtype):
             fused_comparison._opened.clear()
             fused_comparison._opened[CPU] = fused_comparison._Opened(CPU, problem="not wanted")
             wanted = compare("y", found, expected, config)
@@ -456,7 +456,7 @@ class TestOnDevice:
         assert fallback_reason() == ""
 
     @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-    def test_planted_outputs_are_compared_as_by_torch(self, kernels: Kernels, dtype: torch.dtype) -> None:
+    def test_sample_outputs_are_compared_as_by_torch(self, kernels: Kernels, dtype: torch.dtype) -> None:
         check_kernels(kernels, dtype, torch.device("cuda:0"))
 
     @settings(deadline=None)

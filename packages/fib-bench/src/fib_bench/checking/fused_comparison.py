@@ -54,7 +54,7 @@ def fused(like: torch.Tensor, use: Callable[[Kernels], T]) -> T | None:
 
 
 def fallback_reason() -> str:
-    """Why this process uses torch's own code on a CUDA device; nothing if it does not."""
+    """The reason for which this process uses torch's own code on a CUDA device; empty if it does not."""
     return "; ".join(opened.problem for opened in _opened.values() if opened.problem)
 
 

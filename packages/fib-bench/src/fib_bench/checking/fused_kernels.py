@@ -67,7 +67,7 @@ class Kernels:
     def statistics(
         self, found: torch.Tensor, expected: torch.Tensor, rule: Rule, *, has_undefined: bool
     ) -> torch.Tensor:
-        """What `Statistics` unpacks, one row for all elements and rows of an output.
+        """One row that `Statistics` unpacks, for all elements and rows of an output.
 
         Args:
             found: What a function gave.

@@ -1,4 +1,4 @@
-"""Self-test of the kernels of fused comparisons: planted outputs, compared by the kernels and by torch."""
+"""Self-test of the kernels of fused comparisons: sample outputs, compared by the kernels and by torch."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from .elements import flat, is_float4, to_double
 from .fused_kernels import Kernels
 
 SHAPES = ((1,), (257,), (43, 53), (2, 3, 1000))
-"""Shapes of planted outputs: of one block and of several, whose ends lie inside of rows."""
+"""Shapes of sample outputs: of one block and of several, whose ends lie inside of rows."""
 _RULES = (Rule(0.0, 0.0, row_share=0.1), Rule(1e-2, 1e-2, limit=0.5), Rule(math.inf, 0.0))
 _SPECIAL = (0.0, -0.0, 1.0, -1.0, math.inf, -math.inf, math.nan)
 _NEAR = torch.tensor([0, 0, 0, 1, 2, 0x80], dtype=torch.uint8)
@@ -24,7 +24,7 @@ class KernelsDiffer(AssertionError):
 
 
 def check_kernels(kernels: Kernels, dtype: torch.dtype, device: torch.device, *, is_brief: bool = False) -> None:
-    """Compare planted outputs by the kernels and by torch.
+    """Compare sample outputs by the kernels and by torch.
 
     Args:
         kernels: Loaded for the device.
@@ -36,7 +36,7 @@ def check_kernels(kernels: Kernels, dtype: torch.dtype, device: torch.device, *,
         KernelsDiffer: A result differs.
     """
     rules = _RULES[1:2] if is_brief else _RULES
-    for found, expected in planted(dtype, SHAPES[2:3] if is_brief else SHAPES):
+    for found, expected in sample_pairs(dtype, SHAPES[2:3] if is_brief else SHAPES):
         where = f"{str(dtype).removeprefix('torch.')}{list(expected.shape)}"
         compare_ways(kernels, _copied(found, device), _copied(expected, device), rules, where)
     if is_brief:
@@ -124,7 +124,7 @@ def _check_values(kernels: Kernels, dtype: torch.dtype, device: torch.device) ->
         _raise_if_different(counts.tolist(), [0, 0, 0, 0], f"values of {dtype}")
 
 
-def planted(
+def sample_pairs(
     dtype: torch.dtype, shapes: Iterable[tuple[int, ...]] = SHAPES
 ) -> Iterator[tuple[torch.Tensor, torch.Tensor]]:
     """Pairs of outputs, on the CPU: random bits and ordinary numbers, of which some differ a little or much."""
