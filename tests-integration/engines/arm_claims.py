@@ -66,7 +66,7 @@ def print_claims(lines: Iterable[Line]) -> None:
     """Print the table."""
     print("\n| number | measured | limit | result |\n| --- | --- | --- | --- |")
     for line in lines:
-        print(f"| {' | '.join(line)} |")
+        print(f"| {' | '.join(cell.replace('|', '&#124;') for cell in line)} |")
 
 
 _MODES = ("eager", "graphs")

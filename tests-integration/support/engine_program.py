@@ -40,7 +40,7 @@ def at(step, place):
         file.write(f"{step} {place}\n")
     failing, _, code = os.environ.get("FAILS", "").partition(" ")
     if place == "begin" and failing and step.startswith(failing):
-        print(f"{step} fails, as it was told")
+        print(f"{step} fails | as it was told")
         sys.exit(int(code))
     wanted, done = os.environ.get("KILL", "").split(), OUT / "killed"
     if wanted[:2] != [step, place] or done.exists():
