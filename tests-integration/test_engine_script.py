@@ -74,7 +74,7 @@ class Run:
         return codes
 
     def files(self) -> set[str]:
-        """What a run leaves, without logs and what only this test needs."""
+        """Files of a run, without logs and what only this test needs."""
         paths = (path.relative_to(self.out).as_posix() for path in self.out.rglob("*") if path.is_file())
         others = ("events", "killed", "lock")
         return {path for path in paths if path not in others and not path.endswith((".log", ".part"))}

@@ -176,7 +176,7 @@ def _device_times(torch: Any, call: Callable[[], object]) -> dict[str, float]:
 
 
 def _count_captures(torch: Any, counts: Callable[[], dict[str, Counter[str]]]) -> dict[str, Counter[str]]:
-    """What is counted while CUDA graphs are captured from now on; a graph keeps the kernels of these calls."""
+    """Counts of calls while CUDA graphs are captured from now on; a graph keeps the kernels of these calls."""
     graph, found = torch.cuda.graph, {kind: Counter[str]() for kind in counts()}
     enter, leave = graph.__enter__, graph.__exit__
     before: dict[str, Counter[str]] = {}
