@@ -33,7 +33,9 @@ REFUSED = (MISSING, "/login")  # a browser complains of the status of these page
 def enter(client: Any, token: MakeToken, database: Database, settings: Settings) -> Callable[..., str]:
     """Submits a solution and plays the worker; returns the id."""
 
-    def make(user: str, source: str = GOOD, score: float = 2.0, log: str = "", name: str = "") -> str:
+    def make(
+        user: str, source: str = GOOD, score: float = 2.0, log: str = "", name: str = "", verdict: str = "PASSED"
+    ) -> str:
         solution = plain_solution(source, name or f"of-{user}") | {"description": HOSTILE}
         answer = client.post("/v1/submissions", json={"solution": solution}, headers=bearer(token(user)))
         assert answer.status_code == 201, answer.text
@@ -43,8 +45,8 @@ def enter(client: Any, token: MakeToken, database: Database, settings: Settings)
         for workload in make_workloads():
             record(database, lease, place, make_definition(), make_trace(workload, lease.solution.name, log=log))
         public = {"speedup_text": f"{score:.2f}x", "latency_ms": [0.5, 1.5], "flags": [HOSTILE], "problem": HOSTILE}
-        values = {"verdict": "PASSED", "passed": 2, "is_ranked": True, "score": score, "summary": {"public": public}}
-        complete(database, lease, values | {"hardware": "cpu", "harness": "1"})
+        values = {"verdict": verdict, "passed": 2, "is_ranked": verdict == "PASSED", "summary": {"public": public}}
+        complete(database, lease, values | {"score": score} | {"hardware": "cpu", "harness": "1"})
         return lease.submission.id
 
     return make
@@ -193,6 +195,7 @@ def test_a_visitor_logs_in_and_follows_the_leaderboard_to_a_source(
     enter("bob", f"{GOOD}# bob", 3.0)
     enter("alice", f"{GOOD}# {HOSTILE}", 2.0, log=HOSTILE)
     enter("alice", f"{GOOD}# again", 4.0)
+    enter("bob", f"{GOOD}# wrong", name="a_name_of_words", verdict="INCORRECT_NUMERICAL")
     tab = open_tab("/leaderboard", width=width, scheme=scheme)
     tab.get_by_role("link", name="double").click()
     tab.get_by_role("heading", name="History").wait_for()
@@ -203,6 +206,9 @@ def test_a_visitor_logs_in_and_follows_the_leaderboard_to_a_source(
         overflow = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
         tab.wait_for_load_state("load")  # the style sheet too
         assert tab.evaluate(overflow) <= 0, page
+        if page == "board":
+            tables = "[...document.querySelectorAll('.scroll')].map((table) => table.scrollWidth - table.clientWidth)"
+            assert max(tab.evaluate(tables)) <= 0
         if SCREENSHOTS:
             tab.screenshot(path=Path(SCREENSHOTS) / f"{page}-{width}.png", full_page=True)
         if page == "board":

@@ -41,6 +41,7 @@ def make_environment() -> jinja2.Environment:
     environment.filters["time"] = _format_time
     environment.filters["latency"] = _format_latency
     environment.filters["code"] = _with_code
+    environment.filters["breakable"] = _with_breaks
     return environment
 
 
@@ -132,6 +133,11 @@ def _format_time(seconds: float | None) -> str:
     if seconds is None:
         return "-"
     return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _with_breaks(name: str) -> Markup:
+    """A name that may continue on the next line behind each underscore."""
+    return Markup("_<wbr>").join(escape_controls(name).split("_"))
 
 
 def _with_code(text: str) -> Markup:
