@@ -18,6 +18,7 @@ import torch
 from fib_apply.routing.constant_floats import TracedKernel, with_constants
 
 triton = pytest.importorskip("triton")
+pytestmark = pytest.mark.usefixtures("triton_target")
 
 SOURCE = """
 import torch
@@ -55,21 +56,6 @@ def run_halves(x, factor):
     return y
 """
 NEUTRAL = ("arith.constant", "tt.splat", "tt.func", "tt.return")
-
-
-class _Driver:
-    def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", 90, 32)
-
-
-@pytest.fixture(autouse=True)
-def _triton_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # unset it is a warning, and so an error
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    if not torch.cuda.is_available():
-        monkeypatch.setattr(triton.runtime.driver, "_active", _Driver())
 
 
 @pytest.fixture

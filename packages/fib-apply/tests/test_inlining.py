@@ -67,13 +67,6 @@ INLINE = ApplyConfig()
 needs_gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
-class _Driver:
-    def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", 90, 32)
-
-
 class Captured:
     """A backend that keeps the graphs that AOTAutograd makes, and runs none of them."""
 
@@ -100,13 +93,10 @@ def _fresh_compiler() -> Iterator[None]:
 
 
 @pytest.fixture
-def captured(monkeypatch: pytest.MonkeyPatch) -> Captured:
+def captured(triton_target: None, monkeypatch: pytest.MonkeyPatch) -> Captured:
     """Solutions count as run before: on the CPU, none can run."""
-    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
+    del triton_target
     monkeypatch.setattr(Resolver, "ready_at", lambda *_: 0.0)
-    if not torch.cuda.is_available():
-        monkeypatch.setattr(triton.runtime.driver, "_active", _Driver())
     return Captured()
 
 

@@ -8,7 +8,6 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import pytest
 import torch
@@ -17,6 +16,7 @@ from fib_compile import Runnable, RunnableMetadata
 from fib_schema import AxisConst, AxisVar, Definition, TensorSpec
 
 triton = pytest.importorskip("triton")
+pytestmark = pytest.mark.usefixtures("triton_target")
 
 HEAD = "import math\nimport torch\nimport triton\nimport triton.language as tl\n"
 KERNEL = """
@@ -42,23 +42,6 @@ SCALE = Definition(
 )
 X = TensorMeta((3, 4), (4, 1), torch.float32, torch.device("cpu"))
 _numbers = itertools.count()
-
-
-class _Driver:
-    """Tells Triton for which device to compile; torch reads in the code of a kernel what the kernel writes to."""
-
-    def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", 90, 32)
-
-
-@pytest.fixture(autouse=True)
-def _triton_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # unset it is a warning, and so an error
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    if not torch.cuda.is_available():
-        monkeypatch.setattr(triton.runtime.driver, "_active", _Driver())
 
 
 @pytest.fixture
