@@ -75,9 +75,11 @@ class TestCache:
         assert cache.load(definition, value_returning(solution, f"{SOURCE}#"), KEY, "cpu") is None
         assert cache.load(definition, solution, ApplyKey({"M": 3}), "cpu") is None
         assert cache.load(definition, solution, KEY, "NVIDIA_H200") is None
-        assert cache.load(definition, solution, KEY, "cpu", "engine") is None
-        cache.save(definition, solution, KEY, "cpu", FASTER, "engine")
-        assert cache.load(definition, solution, KEY, "cpu", "engine") == FASTER
+        engine = attrs.evolve(solution, name="engine")
+        assert cache.load(definition, solution, KEY, "cpu", engine) is None
+        cache.save(definition, solution, KEY, "cpu", FASTER, engine)
+        assert cache.load(definition, solution, KEY, "cpu", engine) == FASTER
+        assert cache.load(definition, solution, KEY, "cpu", value_returning(engine, f"{SOURCE}# changed")) is None
         assert cache.load(definition, solution, KEY, "cpu") == SLOWER
         with monkeypatch.context() as patch:
             patch.setattr(compiled_times, "host_model", lambda: "another CPU")
@@ -199,7 +201,7 @@ def run(x, pages, factor):
         job = attrs.evolve(self.job(raising, solution), baseline=baseline)
         assert isinstance(measure(job, 300)[KEY], CompiledTimes)
         passing = attrs.evolve(baseline, spec=attrs.evolve(baseline.spec, destination_passing_style=True))
-        problem = "RuntimeError: the baseline engine is no Python function that returns its results"
+        problem = "RuntimeError: the baseline engine is not a Python function that returns its results"
         assert measure(attrs.evolve(job, baseline=passing), 300) == {KEY: problem}
 
     def test_problems_are_stated(self, definition: Definition, solution: Solution) -> None:

@@ -111,7 +111,9 @@ class TestMeasure:
     def test_nothing_is_kept_of_a_measurement_on_a_busy_host(self, monkeypatch: pytest.MonkeyPatch) -> None:
         times = CompiledTimes("opaque", False, {"calls": (9000.0, 20.0)})
         monkeypatch.setattr(opaque_measurement, "measure", lambda job, _: dict.fromkeys(job.keys, times))
-        assert measure_opaque_cost("cpu", "cpu", 1.0) == "the host was busy, 8980 us are no cost of an operator"
+        assert measure_opaque_cost("cpu", "cpu", 1.0) == (
+            "the host was busy: 8980 us were measured, and an operator costs at most 2000"
+        )
         assert not load_opaque_cost("cpu").is_measured
 
     def test_nothing_is_kept_of_a_measurement_that_failed(self) -> None:

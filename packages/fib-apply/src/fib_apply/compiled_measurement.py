@@ -67,7 +67,7 @@ class CompiledJob:
     hardware: str
     device: str
     values: Mapping[str, Mapping[str, Any]] = attrs.field(factory=dict)
-    """By encoded key, the values of the inputs that are not made up: numbers and nested lists."""
+    """Values of inputs that are not synthesized, by encoded key: numbers and nested lists."""
     baseline: Solution | None = None
     """The solution that represents the engine's own function, which is compiled; None means the reference."""
 
@@ -210,7 +210,7 @@ def _own_function(job: CompiledJob) -> Callable[..., Any]:
     """The function that is routed, and compiled in comparison: the baseline's or the reference.
 
     Raises:
-        RuntimeError: The baseline is none that torch can compile.
+        RuntimeError: torch cannot compile the baseline.
     """
     from fib_compile import BuilderRegistry
 
@@ -220,7 +220,7 @@ def _own_function(job: CompiledJob) -> Callable[..., Any]:
         return compile_function(job.definition.reference, "run", {})
     is_plain = job.baseline.spec.language == SupportedLanguages.PYTHON
     if not is_plain or job.baseline.spec.destination_passing_style:
-        raise RuntimeError(f"the baseline {job.baseline.name} is no Python function that returns its results")
+        raise RuntimeError(f"the baseline {job.baseline.name} is not a Python function that returns its results")
     names = ", ".join(job.definition.inputs)
     scope = {"baseline": BuilderRegistry.get_instance().build(job.definition, job.baseline).function}
     return compile_function(f"def run({names}):\n    return baseline({names})\n", "run", scope)

@@ -99,7 +99,7 @@ class CompiledTimesCache:
         return cls(root or get_fib_cache_path(), versions)
 
     def load(
-        self, definition: Definition, solution: Solution, key: ApplyKey, hardware: str, baseline: str | None = None
+        self, definition: Definition, solution: Solution, key: ApplyKey, hardware: str, baseline: Solution | None = None
     ) -> CompiledTimes | None:
         """The measured times; None if there are none, or the file is damaged or not ours to trust.
 
@@ -127,7 +127,7 @@ class CompiledTimesCache:
         key: ApplyKey,
         hardware: str,
         times: CompiledTimes,
-        baseline: str | None = None,
+        baseline: Solution | None = None,
     ) -> None:
         """Keep times, for `load` with the same arguments; a folder that cannot be written is logged."""
         readable = {"definition": definition.name, "solution": solution.name, "key": f"{key}", "hardware": hardware}
@@ -139,9 +139,10 @@ class CompiledTimesCache:
             logger.warning("times of %s in compiled graphs cannot be kept: %s", solution.name, problem)
 
     def _name(
-        self, definition: Definition, solution: Solution, key: ApplyKey, hardware: str, baseline: str | None
+        self, definition: Definition, solution: Solution, key: ApplyKey, hardware: str, baseline: Solution | None
     ) -> str:
-        subject = (format_json(definition), solution.hash(), key.encode, hardware, host_model(), baseline or "")
+        compared = "" if baseline is None else baseline.hash()
+        subject = (format_json(definition), solution.hash(), key.encode, hardware, host_model(), compared)
         parts = framed((*subject, self.versions, str(_FORMAT)))
         return f"compiled/{blake2b(parts, digest_size=20).hexdigest()}.json"
 
@@ -155,6 +156,7 @@ def explanation_lines(
         yield f"{cost}"
     rankings = table.for_hardware(hardware).rankings(definition.name)
     cache = CompiledTimesCache.in_folder()
+    baseline = None if config.baseline is None else table.solution(config.baseline)
     for key in keys:
         ranking = None if rankings is None else rankings.by_key.get(key)
         if ranking is None or ranking.plain is None:
@@ -163,7 +165,7 @@ def explanation_lines(
             solution = table.solution(ranking.plain.solution)
         except FibError:
             continue  # changed or removed, so it is not called
-        times = cache.load(definition, solution, key, hardware, config.baseline)
+        times = cache.load(definition, solution, key, hardware, baseline)
         if times is not None:
             decision = (
                 "the graph holds it"

@@ -42,7 +42,7 @@ class OpaqueCost:
     """Cost of one opaque operator on one machine.
 
     Raises:
-        ValueError: A time is negative or no number.
+        ValueError: A time is negative or not a number.
     """
 
     calls_us: float = attrs.field(validator=_is_time)
@@ -105,7 +105,7 @@ def save_opaque_cost(hardware: str, calls_us: float, replays_us: float | None, r
     """Keep a measured cost, and return it; a folder that cannot be written is logged.
 
     Raises:
-        ValueError: A time is negative or no number.
+        ValueError: A time is negative or not a number.
     """
     cost = OpaqueCost(calls_us, replays_us, f"measured on {host_model()}", is_measured=True)
     readable = {"host": host_model(), "hardware": hardware}

@@ -69,7 +69,7 @@ def measure_opaque_cost(hardware: str, device: str, timeout_seconds: float) -> O
     added = {way: max(0.0, routed - compiled) for way, (routed, compiled) in found.pairs_us.items()}
     calls_us = max(added[CALLS], added.get(HOST, 0.0))
     if calls_us > _MAX_US:
-        return f"the host was busy, {calls_us:.0f} us are no cost of an operator"
+        return f"the host was busy: {calls_us:.0f} us were measured, and an operator costs at most {_MAX_US:.0f}"
     return save_opaque_cost(hardware, calls_us, added.get(REPLAYS))
 
 

@@ -1,7 +1,8 @@
 """Values of recorded workloads for calls in compiled graphs: what kernels read as addresses, counts and scalars.
 
-Floats are made up, which no kernel takes for addresses. Integers, booleans and scalars are those of a recorded workload
-of the same sizes. Values that fib-bench would draw are not available: what engines install knows nothing of it.
+Floats are synthesized, because no kernel takes them for addresses. Integers, booleans and scalars are those of a
+recorded workload of the same sizes. Values that fib-bench would draw are not available, because engines install none
+of it.
 """
 
 from __future__ import annotations
@@ -13,8 +14,8 @@ from fib_schema import Definition, FibError, SafetensorsInput, ScalarInput, Tens
 
 from .key import ApplyKey
 
-MADE_UP = frozenset({"float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"})
-"""Types whose values are made up."""
+SYNTHESIZED = frozenset({"float64", "float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"})
+"""Types whose values are synthesized."""
 _MAX_ELEMENTS = 1 << 20
 """Of one input: values travel as text."""
 
@@ -36,7 +37,9 @@ def recorded_values(trace_set: TraceSet | None, definition: Definition, key: App
     """
     if key.feats or dict(key.axes).keys() != set(definition.var_axes):
         raise NoValues("its key has more or fewer parts than the variable axes")
-    needed = {name: spec for name, spec in definition.inputs.items() if not spec.optional and spec.dtype not in MADE_UP}
+    needed = {
+        name: spec for name, spec in definition.inputs.items() if not spec.optional and spec.dtype not in SYNTHESIZED
+    }
     workloads = [] if trace_set is None else _workloads(trace_set, definition.name, key)
     problem = _missing(next(iter(needed)), definition) if needed else ""
     for workload in workloads:

@@ -149,8 +149,7 @@ class _MeasuredKey:
         """Whether graphs hold the solution; None if it was not measured."""
         if isinstance(self.outcome, str):
             return None
-        cost = costs.get(self.hardware)
-        cost = cost if isinstance(cost, OpaqueCost) else OpaqueCost.assumed(self.hardware)
+        cost = _cost(self.hardware, costs.get(self.hardware, _TIME_IS_OVER))
         return self.outcome.is_worth_it(cost, is_captured=config.captures_compiled)
 
 
@@ -208,9 +207,8 @@ def _measure_compiled(
     deadline = time.monotonic() + seconds
     usable = {(one.definition, one.solution) for one in selected if one.problem is None}
     jobs = [_with_baseline(job, table, config) for job in _compiled_jobs(table, usable, devices)]
-    costs = {
-        hardware: _measured_cost(hardware, devices[hardware], deadline) for hardware in {j.hardware: 0 for j in jobs}
-    }
+    measured_on = dict.fromkeys(job.hardware for job in jobs)
+    costs = {hardware: _measured_cost(hardware, devices[hardware], deadline) for hardware in measured_on}
     # Unsigned values must not reach signed kernels.
     trace_set = None if to_registry(config).required_signers() is not None else TraceSet.from_path(options.dataset)
     return _CompiledReport(costs, [key for job in jobs for key in _measured_keys(job, trace_set, deadline)])
@@ -235,12 +233,11 @@ def _measured_cost(hardware: str, device: str, deadline: float) -> OpaqueCost | 
 def _measured_keys(job: CompiledJob, trace_set: TraceSet | None, deadline: float) -> Iterator[_MeasuredKey]:
     """The times of all keys of a job; those that are not known are measured and kept."""
     cache = CompiledTimesCache.in_folder()
-    baseline = None if job.baseline is None else job.baseline.name
     outcomes: dict[ApplyKey, CompiledTimes | str] = {}
     values: dict[str, Mapping[str, Any]] = {}
     unknown = []
     for key in job.keys:
-        times = cache.load(job.definition, job.solution, key, job.hardware, baseline)
+        times = cache.load(job.definition, job.solution, key, job.hardware, job.baseline)
         if times is not None:
             outcomes[key] = times
             continue
@@ -254,7 +251,7 @@ def _measured_keys(job: CompiledJob, trace_set: TraceSet | None, deadline: float
         made = measure(attrs.evolve(job, keys=unknown, values=values), remaining)
         for key, outcome in made.items():
             if isinstance(outcome, CompiledTimes):
-                cache.save(job.definition, job.solution, key, job.hardware, outcome, baseline)
+                cache.save(job.definition, job.solution, key, job.hardware, outcome, job.baseline)
         outcomes |= made
     for key in job.keys:
         outcome = outcomes.get(key, _TIME_IS_OVER)

@@ -73,7 +73,7 @@ class CandidatePool:
         """Solutions that are no longer called, each with the reason; replaced on change, never edited."""
         self.reported = quarantined
         """The same; of replicas also those that are called until the next synchronization."""
-        self._load_solution = load_solution
+        self.load_solution = load_solution
         self._wait_seconds = wait_seconds
         self._requested: set[str] = set()
         self._nearest: dict[str, NearestKeys] = {}
@@ -156,7 +156,7 @@ class CandidatePool:
 
     def _names_setup(self, name: str) -> bool:
         try:
-            return any("setup" in source.content for source in self._load_solution(name).sources)
+            return any("setup" in source.content for source in self.load_solution(name).sources)
         except FibError:
             return False  # it cannot be built either
 
@@ -203,7 +203,7 @@ class CandidatePool:
                 return
             self._requested.add(name)
         try:
-            self.build_service.request(self.definition, self._load_solution(name))
+            self.build_service.request(self.definition, self.load_solution(name))
         except FibError as error:
             self.quarantine(name, str(error))
 

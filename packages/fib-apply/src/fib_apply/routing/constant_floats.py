@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import linecache
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -72,9 +72,9 @@ def _compiled(kernel: Any, names: frozenset[str]) -> Any:
     source = _source(kernel, name, names)
     filename = f"<fib_apply {name} {hashlib.sha256(source.encode()).hexdigest()[:12]}>"
     linecache.cache[filename] = len(source), None, source.splitlines(keepends=True), filename
-    scope: Mapping[str, Any] = {"__name__": __name__, "triton": triton, "tl": tl, kernel.fn.__name__: kernel}
+    scope: dict[str, Any] = {"__name__": __name__, "triton": triton, "tl": tl, kernel.fn.__name__: kernel}
     code = compile(source, filename, "exec")
-    exec(code, scope)  # type: ignore[arg-type] # noqa: S102 made of our template and of identifiers
+    exec(code, scope)  # noqa: S102 made of our template and of identifiers
     return scope[name]
 
 

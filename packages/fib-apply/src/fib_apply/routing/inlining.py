@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 import attrs
 import torch
 from fib_compile.device import hardware_from_device, torch_dtype
-from fib_schema import SupportedLanguages, TensorSpec
+from fib_schema import FibError, SupportedLanguages, TensorSpec
 
 from ..compiled_times import CompiledTimes, CompiledTimesCache
 from ..config import OnMiss
@@ -241,8 +241,11 @@ class InliningPolicy:
         found = self._pool.build_service.loaded().get(solution)
         if found is None or not self._pool.config.require_speedup:
             return None
-        hardware = hardware_from_device(_device_of(inputs))
-        baseline = self._pool.config.baseline
+        hardware, name = hardware_from_device(_device_of(inputs)), self._pool.config.baseline
+        try:
+            baseline = None if name is None else self._pool.load_solution(name)
+        except FibError:  # it was changed or removed: what was measured against it does not count
+            return None
         times = self._times_cache.load(self._pool.definition, found[0], key, hardware, baseline)
         return None if times is None or times.is_inlined is not is_inlined else times
 
