@@ -98,7 +98,7 @@ def solution_of(file: str, definition: Definition, device: str) -> Solution:
     is_reference = file == REFERENCE
     text = definition.reference if is_reference else (HERE / "solutions" / file).read_text("utf-8")
     if "rmsnorm" in file:
-        text = text.replace("1e-6", "1e-5")  # what these definitions say; with tiny inputs it matters
+        text = text.replace("1e-6", "1e-5")  # the epsilon of these definitions, which tiny inputs show
     if file == "gemm_triton.py":
         text = text.replace("tl.float16", "tl.bfloat16")
     language = "triton" if "triton" in file else {".py": "python", ".cu": "cuda", ".cpp": "cpp"}[Path(file).suffix]

@@ -27,12 +27,12 @@ limited() { # SECONDS COMMAND...: its status; 75 if the time was not enough, or 
     *) return $status ;;
   esac
 }
-stop_unless() { # WHAT STATUS ALLOWED...: end this call, except after a status that is allowed
-  local what=$1 status=$2
+stop_unless() { # STEP STATUS ALLOWED...: end this call, unless the status of a step is allowed
+  local step=$1 status=$2
   shift 2
   case " $* " in *" $status "*) return 0 ;; esac
-  [ "$status" = 75 ] && again "$what is not complete"
-  echo "$what failed (status $status)"
+  [ "$status" = 75 ] && again "$step is not complete"
+  echo "$step failed (status $status)"
   exit "$status"
 }
 if [ ! -e "$out/dataset" ]; then

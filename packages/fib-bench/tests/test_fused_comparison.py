@@ -223,7 +223,7 @@ def test_any_outputs_are_compared_as_by_torch(
     undefined: float,
     ends: bool,
 ) -> None:
-    """Whatever lies in them, with worst elements that tie, in one or many chunks of torch's code."""
+    """Outputs with undefined, infinite and tied elements, which torch's code compares in one or many chunks."""
     monkeypatch.setattr("fib_bench.checking.elements._CPU_CHUNK", chunk)
     found, expected = outputs(shape, dtype, seed, alike, undefined, ends)
     compare_ways(kernels, found, expected, (rule,), f"{dtype} {shape}")
