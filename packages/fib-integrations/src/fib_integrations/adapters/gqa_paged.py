@@ -215,7 +215,7 @@ def _baseline(definition: Definition, *, is_prefill: bool) -> str | None:
         last = "kv_last_page_len[: len(kv_indptr) - 1]" if is_prefill else "kv_last_page_len"
     sizes = ("q.shape[1]", "k_cache.shape[2]", "q.shape[2]", "k_cache.shape[1]")
     pages = ("kv_indptr", "kv_indices", last, *sizes)
-    return attention.baseline(
+    return attention.baseline_source(
         definition,
         _PREFILL_WRAPPER if is_prefill else _DECODE_WRAPPER,
         plan=("qo_indptr", *pages, "causal=True") if is_prefill else pages,

@@ -124,7 +124,7 @@ def _baseline(definition: Definition) -> str | None:
         return None
     sizes = ("q.shape[1]", "k.shape[1]", "q.shape[2]", "v.shape[2]")
     plan = ("qo_indptr", "kv_indptr", *sizes, "causal=True")
-    return attention.baseline(definition, _WRAPPER, plan=plan, run="q, k, v", workspace_mib=256)
+    return attention.baseline_source(definition, _WRAPPER, plan=plan, run="q, k, v", workspace_mib=256)
 
 
 RAGGED_PREFILL = Adapter(

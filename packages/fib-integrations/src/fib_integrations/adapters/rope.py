@@ -2,8 +2,8 @@
 
 Patched: ``flashinfer.rope.apply_rope_with_cos_sin_cache`` and ``apply_rope_with_cos_sin_cache_inplace``.
 
-Converted: NeoX style, on queries and keys that are matrices. Fall through: interleaved pairs (``is_neox=False``), other
-than two dimensions.
+Converted: calls of NeoX style whose queries and keys have two dimensions. All other calls reach the original
+unchanged, such as those with interleaved pairs (``is_neox=False``).
 """
 
 from __future__ import annotations

@@ -1,0 +1,124 @@
+"""Methods of attention wrappers that are patched, and the caches and outputs of their runs."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import attrs
+import torch
+
+from ..adapter import Call, Conversion, Original, Plan, Target
+from .plans import AttentionPlan
+from .settings import NEUTRAL
+
+
+def plan_target(wrapper: str, convert: Callable[..., Any], hints: frozenset[str] = frozenset()) -> Plan:
+    """The ``plan`` method of a wrapper class; `hints` are parameters that do not matter."""
+    return Plan(path=f"{wrapper}.plan", convert=convert, ignored=hints, neutral=NEUTRAL)
+
+
+def run_target(wrapper: str, convert: Callable[..., Conversion]) -> Call:
+    """The ``run`` method of a wrapper class; `convert` has the parameters ``out``, ``lse`` and ``return_lse``."""
+    return Call(
+        path=f"{wrapper}.run",
+        convert=convert,
+        describe=lambda plan: plan.definition,
+        finalize=finalize,
+        shadow=_both_outputs,
+        ignored=frozenset({"enable_pdl"}),
+        uses_plan=True,
+    )
+
+
+def forward_targets(wrapper: str, convert: Callable[..., Conversion]) -> tuple[Call, Call]:
+    """``forward`` and ``forward_return_lse`` of a wrapper class, which give the plan new settings and run it."""
+    forward = Call(
+        path=f"{wrapper}.forward",
+        convert=convert,
+        describe=lambda plan: plan.definition,
+        finalize=finalize,
+        shadow=_both_outputs_of_forward,
+        uses_plan=True,
+        changes_plan=True,
+    )
+    with_lse = functools.partial(convert, return_lse=True)
+    return forward, attrs.evolve(forward, path=f"{wrapper}.forward_return_lse", convert=with_lse)
+
+
+def targets(
+    wrapper: str,
+    *,
+    plan: Callable[..., Any],
+    run: Callable[..., Conversion],
+    forward: Callable[..., Conversion],
+    hints: frozenset[str],
+) -> tuple[Target, ...]:
+    """``plan``, ``run`` and the deprecated ``forward`` methods of a wrapper class."""
+    return (plan_target(wrapper, plan, hints), run_target(wrapper, run), *forward_targets(wrapper, forward))
+
+
+def paged_caches(cache: Any, layout: str) -> tuple[Any, Any]:
+    """Views of the key and value caches in NHD order.
+
+    Shapes:
+        cache: Two of [pages, tokens, heads, elements], or one [pages, 2, tokens, heads, elements]; in
+            the layout HND heads come before tokens.
+    """
+    k, v = cache if isinstance(cache, (tuple, list)) else (cache[:, 0], cache[:, 1])
+    return (k, v) if layout == "NHD" else (k.transpose(1, 2), v.transpose(1, 2))
+
+
+def is_scaled(*scales: Any) -> bool:
+    """Whether a quantisation scale may have an effect: it is a tensor, or a number other than 1."""
+    return any(scale is not None and not (type(scale) in (float, int) and scale == 1) for scale in scales)
+
+
+def output_buffers(plan: AttentionPlan, query: torch.Tensor, out: Any, lse: Any, return_lse: bool) -> tuple[Any, ...]:
+    """Buffers for both outputs; a log-sum-exp that the caller does not want goes to a buffer of ours.
+
+    Empty if the caller wants an output for which it gave no buffer.
+    """
+    if out is None:
+        return ()
+    if return_lse:
+        return () if lse is None else (out, lse)
+    if query.is_cuda and torch.cuda.is_current_stream_capturing():  # a graph has its own memory pool
+        return (out, torch.empty(query.shape[:2], dtype=torch.float32, device=query.device))
+    if not plan.lse_buffers:
+        with torch.inference_mode(mode=False):  # runs outside of inference mode cannot write to an inference tensor
+            plan.lse_buffers.append(torch.empty(query.shape[:2], dtype=torch.float32, device=query.device))
+    return (out, plan.lse_buffers[0])
+
+
+def finalize(result: Any, out: Any, lse: Any, return_lse: bool) -> Any:
+    """The caller's result, from the definition's outputs or from buffers that were written (`result` is None)."""
+    if out is None and lse is None:
+        return tuple(result) if return_lse else result[0]
+    if result is None:
+        return (out, lse) if return_lse else out
+    output, found = result
+    if out is not None:
+        output = out.copy_(output)
+    if not return_lse:
+        return output
+    return output, (found if lse is None else lse.copy_(found))
+
+
+def _both_outputs(original: Original, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any]) -> Any:
+    """Call a wrapper's ``run`` with ``return_lse=True``, whatever the caller gave."""
+    bound = inspect.signature(original).bind(*args, **kwargs)
+    bound.arguments["return_lse"] = True
+    if isinstance(values[-1], torch.Tensor):
+        bound.arguments["lse"] = values[-1]
+    return original(*bound.args, **bound.kwargs)
+
+
+def _both_outputs_of_forward(
+    original: Original, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any]
+) -> Any:
+    """Call a wrapper's ``forward_return_lse``."""
+    del original, values
+    return args[0].forward_return_lse(*args[1:], **kwargs)
