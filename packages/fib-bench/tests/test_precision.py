@@ -9,7 +9,7 @@ import pytest
 import torch
 from fib_bench.checking.precision import (
     LOW_PRECISION,
-    MOVED,
+    MAX_MOVE,
     PrecisionWatch,
     error_bounds,
     move_inputs,
@@ -30,7 +30,7 @@ class TestMovedInputs:
         before = inputs["x"].clone()
         assert move_inputs(inputs)
         assert torch.equal(inputs["n_ids"], torch.arange(100))
-        assert 0 < ((inputs["x"] - before) / before).abs().max() <= 1.1 * MOVED
+        assert 0 < ((inputs["x"] - before) / before).abs().max() <= 1.1 * MAX_MOVE
 
     @pytest.mark.parametrize("dtype", SIXTEEN_BITS)
     def test_numbers_of_sixteen_bits_move_to_a_neighbour(self, dtype: torch.dtype) -> None:

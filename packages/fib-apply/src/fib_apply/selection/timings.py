@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from fib_schema import Performance
 
 _NOTHING: Mapping[str, Any] = {}
-_LEAST_SHARE = 1e-3
+_MIN_SHARE = 1e-3
 """The lower end of an interval is at least this share of the latency: it must be positive."""
 
 
@@ -68,6 +68,6 @@ def interval_of(timing: Mapping[str, Any], latency_ms: float) -> tuple[float, fl
     if not is_number(low) or not is_number(high) or not 0 < low <= latency_ms <= high < math.inf:
         return None
     try:
-        return max(float(low) - uncertainty, float(low) * _LEAST_SHARE), float(high) + uncertainty
+        return max(float(low) - uncertainty, float(low) * _MIN_SHARE), float(high) + uncertainty
     except OverflowError:  # an integer too large for a float
         return None

@@ -23,7 +23,7 @@ THREADS = 256
 """Threads of a block."""
 _PER_BLOCK = 8 * THREADS
 """The fewest elements of a block, if there are several blocks."""
-_MOST_BLOCKS = 1024
+_MAX_BLOCKS = 1024
 _WORDS = 8
 """Numbers of a block's statistics."""
 _COUNTS = 4
@@ -160,7 +160,7 @@ def source() -> str:
 
 def blocks_of(count: int) -> tuple[int, int]:
     """The number of blocks for so many elements, at least one, and the elements of each but the last."""
-    per_block = max(_PER_BLOCK, -(-count // (_MOST_BLOCKS * THREADS)) * THREADS)
+    per_block = max(_PER_BLOCK, -(-count // (_MAX_BLOCKS * THREADS)) * THREADS)
     return -(-count // per_block), per_block
 
 

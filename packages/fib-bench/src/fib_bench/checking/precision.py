@@ -1,8 +1,8 @@
-"""Precision flag. Outputs that were computed in fewer bits than the inputs have.
+"""The precision flag marks outputs that were computed in fewer bits than the inputs have.
 
-Such an output is right within its tolerance, but its error is far above that of a different summation
-order. The bound comes from the reference: it is called on inputs that were moved a little, and the
-change of its outputs says how much the op enlarges errors.
+Such an output is within its tolerance, but its error is far above that of another order of summation. The bound comes
+from the reference: it is called on inputs that were moved a little, and the change of its outputs shows how much the
+function enlarges errors.
 
 - Inputs of float32 are moved by up to 2**-16 of themselves. TF32 rounds operands to 10 bits and
   bfloat16 to 7; 2**-16 is less than either, and far more than the 23 bits of float32.
@@ -49,16 +49,16 @@ from .elements import chunks, element_count, to_double
 from .rows import RowSums, row_width
 
 LOW_PRECISION = "low_precision"
-MOVED = 2.0**-16
+MAX_MOVE = 2.0**-16
 """The largest relative move of an input of float32, where no input has fewer bits."""
-_LEAST, _FACTOR = 2.0**-14, 4.0
-"""Of float32: the smallest bound, and the bound in terms of the outputs' change."""
-_LEAST_UNITS, _UNITS_FACTOR = 2.0, 1.0
-"""Of 16 bits: the smallest bound in units of half `eps`, and the bound in terms of the outputs' change."""
-_JUMPS = 8.0
-"""An output jumps that changes by so many times the move of the inputs."""
-_STILL = 0.1
-"""An output of float32 was rounded by the reference if so many of its elements stay as they are."""
+_MIN_BOUND, _BOUND_PER_CHANGE = 2.0**-14, 4.0
+"""Of float32: the smallest bound, and the bound divided by the change of the outputs."""
+_MIN_BOUND_UNITS, _BOUND_PER_CHANGE_16_BITS = 2.0, 1.0
+"""Of 16 bits: the smallest bound in units of half `eps`, and the bound divided by the change of the outputs."""
+_JUMP_FACTOR = 8.0
+"""An output jumps if it changes by more than this multiple of the move of the inputs."""
+_MAX_UNCHANGED_SHARE = 0.1
+"""The reference rounds an output of float32 to fewer bits if a larger share of its elements does not change."""
 _SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 _JUDGED = (torch.float32, *_SIXTEEN_BITS)
 _MAGNITUDE = 0x7FFF
@@ -76,14 +76,14 @@ def move_inputs(inputs: Tensors) -> bool:
     coarsest = _coarsest(inputs.values())
     if coarsest is None:
         return False
-    most = _largest_move(coarsest)
+    largest = _largest_move(coarsest)
     for tensor in inputs.values():
         if tensor.is_floating_point() and tensor.numel():
             generator = torch.Generator(tensor.device).manual_seed(SECRET.getrandbits(62))
             if tensor.dtype in _SIXTEEN_BITS:
                 _move_one_step(tensor, generator)
             else:
-                share = torch.empty_like(tensor).uniform_(-most, most, generator=generator)
+                share = torch.empty_like(tensor).uniform_(-largest, largest, generator=generator)
                 tensor.addcmul_(tensor, share)
     return True
 
@@ -98,7 +98,7 @@ def _coarsest(tensors: Iterable[torch.Tensor]) -> torch.dtype | None:
 
 def _largest_move(dtype: torch.dtype) -> float:
     """The largest relative move of an input, by the coarsest dtype of all inputs."""
-    return MOVED if dtype is torch.float32 else torch.finfo(dtype).eps
+    return MAX_MOVE if dtype is torch.float32 else torch.finfo(dtype).eps
 
 
 def _move_one_step(tensor: torch.Tensor, generator: torch.Generator) -> None:
@@ -122,7 +122,7 @@ def relative_errors(found: Tensors, expected: Tensors) -> dict[str, float]:
 
 
 def relative_errors_of_calls(found: Tensors, expected: Tensors) -> dict[str, list[float]]:
-    """The same for each of several calls.
+    """Like `relative_errors`, for each of several calls.
 
     Shapes:
         found, expected: ``[calls, *shape]``
@@ -171,18 +171,18 @@ def error_bounds(inputs: Tensors, moved: Tensors, expected: Tensors) -> dict[str
     bounds = {}
     for name, change in relative_errors(moved, expected).items():
         output = expected[name].dtype
-        if change > _JUMPS * _largest_move(dtype):
+        if change > _JUMP_FACTOR * _largest_move(dtype):
             continue
         if dtype is not torch.float32:
             unit = max(torch.finfo(dtype).eps, torch.finfo(output).eps) / 2
-            bounds[name] = max(_LEAST_UNITS * unit, _UNITS_FACTOR * change)
-        elif output is torch.float32 and _still_share(moved[name], expected[name]) <= _STILL:
-            bounds[name] = max(_LEAST, _FACTOR * change)
+            bounds[name] = max(_MIN_BOUND_UNITS * unit, _BOUND_PER_CHANGE_16_BITS * change)
+        elif output is torch.float32 and _unchanged_share(moved[name], expected[name]) <= _MAX_UNCHANGED_SHARE:
+            bounds[name] = max(_MIN_BOUND, _BOUND_PER_CHANGE * change)
     return bounds
 
 
-def _still_share(moved: torch.Tensor, expected: torch.Tensor) -> float:
-    """The share of the elements that moved inputs leave as they are; zeros do not count."""
+def _unchanged_share(moved: torch.Tensor, expected: torch.Tensor) -> float:
+    """The share of the elements that are the same with moved inputs; zeros do not count."""
     return float(((moved == expected) & (expected != 0)).double().mean())
 
 
@@ -191,7 +191,7 @@ class PrecisionWatch:
     """The errors of one solution on one workload.
 
     Args:
-        bounds: What `error_bounds` gave for the workload.
+        bounds: The bounds of the workload by output; see `error_bounds`.
     """
 
     bounds: Mapping[str, float]

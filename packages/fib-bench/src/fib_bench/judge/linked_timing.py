@@ -1,11 +1,15 @@
-"""Linked timer. The latency of captured calls over verified, sequentially dependent calls.
+"""The linked timer: the latency of a captured function over verified calls, each of which depends on the one before.
 
-Two clocks show it. Trusted device code takes the time from the end of each flush to the start of the digest, which is
-fine but lies in the worker's memory: a claim. The judge's own clock over the whole pass, less that of a pass of known
-calls right before it, is out of the worker's reach and bounds it. The larger one is published: the claim, or the bound
-less the tolerated uncertainty, which also covers what the two clocks honestly differ by. The claim of a trusted
-function, the reference, needs no bound; it is published in the same way as that of the function that it is compared
-with.
+Two clocks measure it:
+
+- The *claim*: trusted device code reads the device's clock from the end of each flush to the start of the digest, the
+  *span*. It resolves single calls, but lies in the worker's memory.
+- The *bound*: the judge's clock over a whole pass, minus that of a pass of known calls right before it. It is out of
+  the worker's reach.
+
+The larger of the claim and of the bound minus the tolerated uncertainty is published. The tolerance also covers honest
+differences of the two clocks. The claim of a trusted function, the reference, needs no bound; it is published in the
+same way as that of the function that it is compared with.
 
 Every pass counts only if all of its calls wrote all outputs, its digest is that of the outputs in the slots, and
 nothing else ran on the device or in the worker meanwhile. A secret sample of its calls is compared with fresh answers
@@ -51,12 +55,9 @@ _FINE_NS = 15.0  # a narrower interval of the median suffices for any latency
 _MAX_DISTURBED = 20
 _INTERRUPTED_NS, _INTERRUPTED_SHARE = 1e5, 0.02  # a device stays with another process for longer
 _ACTIVE_SHARE = 0.1  # share of a pass that threads of the worker may run in total; driver threads wake up at times
-_IMPOSSIBLE_ERRORS = (
-    5.0  # a bound is impossible if it is below zero by more than five uncertainties and more than the next share
-)
-_IMPOSSIBLE_OVERHEAD_SHARE = (
-    0.2  # of the pass overhead: bounds of honest functions are up to 3.5 us (a fifteenth) too low
-)
+_IMPOSSIBLE_ERRORS, _IMPOSSIBLE_OVERHEAD_SHARE = 5.0, 0.2
+"""A bound is impossible if it is below zero by more than five uncertainties and by more than a fifth of the pass
+overhead; bounds of honest functions are up to 3.5 us, a fifteenth of the overhead, too low."""
 _SYSTEMATIC_NS = 40.0  # an allowance for errors of the calibration; not measured
 
 
@@ -67,7 +68,7 @@ class Reading:
     pass_ns: float
     """Time of the whole pass by the judge's clock."""
     span_ns: float
-    """Time by the device's clock from the end of the flush to the start of the digest."""
+    """Time of a call by the device's clock, from the end of the flush to the start of the digest."""
     overhead_ns: float
     """Time by the judge's clock of a pass of known calls, without the calls."""
 
@@ -89,7 +90,7 @@ class LinkedTimer:
     """Times a function by linked passes.
 
     Args:
-        function: What to time; its slots are bound.
+        function: The function to time; its slots are bound.
         verifier: Verifies its calls.
         known: Known calls in the same slots; None where the function is only warmed up.
         is_trusted: Whether its worker runs no code of a solution.
@@ -266,7 +267,7 @@ class LinkedTimer:
     def is_done(self, rule: StopRule) -> bool:
         """Whether there are enough passes."""
         count = len(self._quiet_readings())
-        if count < self._least_passes:
+        if count < self._min_passes:
             return self._seconds > 10 * rule.max_seconds and count > 0
         if count >= _MAX_PASSES or self._seconds > rule.max_seconds:
             return True
@@ -280,12 +281,12 @@ class LinkedTimer:
         return is_bound_known and median_error(spans) <= fine_ns
 
     @property
-    def _least_passes(self) -> int:
-        """The least number of passes: more if each has few calls: calls of a large gemm vary by some percent."""
+    def _min_passes(self) -> int:
+        """The smallest number of passes; more where a pass has few calls: those of a large gemm vary by percents."""
         return max(MIN_PASSES, min(-(-_MIN_CALLS // max(self._calls, 1)), _MAX_PASSES_FOR_CALLS))
 
     def _quiet_readings(self) -> Sequence[Reading]:
-        """Readings of passes that no other process interrupted, as far as these are enough or at least half of them.
+        """Readings of passes that no other process interrupted; all readings if these are too few and less than half.
 
         The device works for one process at a time. Where it turned to another one, a pass takes longer, but not its
         calls by the device's clock.
@@ -334,8 +335,8 @@ class LinkedTimer:
         """
         assert self._known is not None
         bound = self._bound()
-        least_ns = -max(_IMPOSSIBLE_ERRORS * bound.error_ns, _IMPOSSIBLE_OVERHEAD_SHARE * self._overhead_ns())
-        if not self._is_trusted and bound.latency_ns < least_ns:
+        min_ns = -max(_IMPOSSIBLE_ERRORS * bound.error_ns, _IMPOSSIBLE_OVERHEAD_SHARE * self._overhead_ns())
+        if not self._is_trusted and bound.latency_ns < min_ns:
             problem = (
                 f"impossible latency: {bound.latency_ns / 1e3:.2f} +- {bound.error_ns / 1e3:.2f} us by the judge's "
                 "clock; a pass took less time than its links, flushes and digests alone"
