@@ -261,7 +261,7 @@ def test_forward_of_a_prefill_says_whether_it_is_causal(fi: Any) -> None:
         ({"logits_soft_cap": 30.0}, "it has a logits soft cap"),
         ({"use_fp16_qk_reduction": True}, "it sums products in float16"),
         ({"k_scale": 0.5}, "it has quantisation scales"),
-        ({"sm_scale": torch.tensor(0.5)}, "its softmax scale is no number"),
+        ({"sm_scale": torch.tensor(0.5)}, "its softmax scale is not a number"),
         ({"rope_scale": 2.0, "rope_theta": 1e4}, None),  # without effect
     ],
 )

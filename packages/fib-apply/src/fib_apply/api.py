@@ -85,6 +85,8 @@ def _given(value: Any) -> Mapping[str, Any]:
 
 
 def _decorate(name: Name, function: F) -> F:
+    if isinstance(function, staticmethod | classmethod):
+        return type(function)(_decorate(name, function.__func__))
     if not callable(function):
         raise TypeError(f"@apply({name!r}) needs a function, the fallback of its calls; got {function!r:.100}")
     site = CallSite(name, function)

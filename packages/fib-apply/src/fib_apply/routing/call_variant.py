@@ -145,7 +145,7 @@ class CallVariant:
             shapes = self._shapes_of(*args)
             hash(shapes)  # symbolic sizes have no hash: a compiler traces the engine
             return shapes
-        except (AttributeError, TypeError) as error:
+        except Exception as error:  # noqa: BLE001 - an argument may be any object
             raise_if_from_signal_handler(error)
             return None
 

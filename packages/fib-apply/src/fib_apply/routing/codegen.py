@@ -73,7 +73,7 @@ def route_source(name: str, definition: Definition, mapped: ParameterMap, option
         return "\n".join(lines) + "\n"
     if mapped.outputs:
         lines.append(f"    if {' or '.join(f'{output} is not None' for output in mapped.outputs)}:")
-        lines += _body(definition, inputs, mapped.outputs, options, fallback, 2)
+        lines += _body(definition, inputs, mapped.outputs, options, fallback, 2, returns_outputs=True)
     lines += _body(definition, inputs, (), options, fallback, 1)
     return "\n".join(lines) + "\n"
 
@@ -85,12 +85,18 @@ def _body(
     options: RouteOptions,
     fallback: str,
     depth: int,
+    *,
+    returns_outputs: bool = False,
 ) -> list[str]:
-    """The lines of one call variant: destination-passing with outputs, value-returning without."""
+    """The lines of one call variant: destination-passing with outputs, value-returning without.
+
+    A function whose outputs may be omitted returns them in either case, as torch's functions with ``out`` do.
+    """
     variant = DESTINATION_PASSING if outputs else VALUE_RETURNING
     args = ", ".join((*inputs, *outputs))
     counted = ["_fib_count()"] if options.is_counted else []
-    call = ["if _fib_kernel is None:", f"    {fallback}", *_call(args, outputs, options, fallback)]
+    returned = ", ".join(outputs) if returns_outputs else "None"
+    call = ["if _fib_kernel is None:", f"    {fallback}", *_call(args, outputs, options, fallback, returned)]
     slow_path = [f"_fib_kernel = _fib_resolve_{variant}(({args},))", *call]
     if not options.is_cached:
         return _indented(slow_path, depth)
@@ -100,7 +106,7 @@ def _body(
     lines = [
         "try:",
         f"    _fib_is_nested = {_nested_expression(definition, inputs, outputs)}",
-        "except AttributeError as _fib_error:  # not a tensor",
+        "except _fib_errors as _fib_error:  # not a tensor",
         "    _fib_raise_interrupt(_fib_error)",
         "    _fib_is_nested = True",
         "if _fib_is_nested:  # guards abort for a nested tensor",
@@ -110,7 +116,7 @@ def _body(
         "    try:",
         f"        _fib_shapes = {shapes_expression(definition, inputs, outputs)}",
         f"        _fib_entry = _fib_find_{variant}(_fib_shapes)",
-        "    except _fib_no_shapes as _fib_error:",
+        "    except _fib_errors as _fib_error:",
         "        _fib_raise_interrupt(_fib_error)",
         "        _fib_entry = None",
         f"    if _fib_entry is None or not _fib_entry[0]({args}):  # slow path",
@@ -124,12 +130,14 @@ def _body(
     return _indented(lines, depth)
 
 
-def _call(args: str, outputs: Sequence[str], options: RouteOptions, fallback: str) -> list[str]:
+def _call(args: str, outputs: Sequence[str], options: RouteOptions, fallback: str, returned: str) -> list[str]:
+    """The lines that call the kernel; `returned` is the result of a destination-passing call."""
     lines = []
     if options.shadow_ratio:
         compared = f"_fib_compare(_fib_kernel, ({args},), lambda: {fallback.removeprefix('return ')})"
-        lines += [f"if _fib_random() < {options.shadow_ratio!r}:", f"    return {compared}"]
-    call = [f"_fib_kernel({args})", "return None"]
+        compare = [compared, f"return {returned}"] if outputs else [f"return {compared}"]
+        lines += [f"if _fib_random() < {options.shadow_ratio!r}:", *_indented(compare, 1)]
+    call = [f"_fib_kernel({args})", f"return {returned}"]
     if not outputs:
         call = [
             f"_fib_result = _fib_kernel({args})",
@@ -149,9 +157,10 @@ def _call(args: str, outputs: Sequence[str], options: RouteOptions, fallback: st
 
 
 def _nested_expression(definition: Definition, inputs: Sequence[str], outputs: Sequence[str]) -> str:
+    """Whether a tensor is nested, or what else than a tensor it is; nothing is asked for its truth."""
     specs = [*definition.inputs.values(), *definition.outputs.values()]
     conditions = [
-        f"{name} is not None and {name}.is_nested" if spec.optional else f"{name}.is_nested"
+        f"{'' if not spec.optional else f'{name} is not None and '}{name}.is_nested is not False"
         for name, spec in zip((*inputs, *outputs), specs, strict=False)
         if spec.shape is not None and name != "None"
     ]

@@ -124,7 +124,6 @@ class Dispatcher:
             "_fib_fallback": fallback,
             "_fib_result_type": self._result_type,
             "_fib_type": type,
-            "_fib_no_shapes": (AttributeError, TypeError),
             "_fib_errors": Exception,
             "_fib_raise_interrupt": raise_if_from_signal_handler,
             "_fib_count_extra": self._metrics.miss("arguments").increment,

@@ -148,15 +148,23 @@ class OperatorSchema:
         passed = argument_list(self.parameters, by_name=True)
         operands = ", ".join(argument.parameter for argument in self.arguments)
         checks = " and ".join([*self._argument_checks(), *self._axis_checks(), *self._default_checks()])
+        returned = self._returned_outputs()
         lines = (
             f"def traced({signature}):",
             f"    if not ({checks}):",
             f"        return _fib_function({passed})",
             "    _fib_register()",
             *(self._choosing_lines(operands, passed) if inlines else ()),
-            f"    return _fib_torch.ops.{NAMESPACE}.{operator}.default({operands})",
+            f"    {'' if returned else 'return '}_fib_torch.ops.{NAMESPACE}.{operator}.default({operands})",
+            *([f"    return {', '.join(returned)}"] if returned else ()),
         )
         return "\n".join(lines)
+
+    def _returned_outputs(self) -> list[str]:
+        """The parameters of the outputs, if they may be None; then the function returns them, as its route does."""
+        defaults = {parameter.name: parameter.default for parameter in self.parameters}
+        outputs = [argument.parameter for argument in self.arguments if argument.is_output]
+        return outputs if all(defaults[output] is None for output in outputs) else []
 
     def _choosing_lines(self, operands: str, passed: str) -> Iterator[str]:
         """Lines that call an inlined operator or the function if that is chosen for the call's sizes and scalars.

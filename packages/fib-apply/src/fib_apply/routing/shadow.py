@@ -62,6 +62,8 @@ def _as_tuple(value: Any) -> Sequence[Any]:
 
 
 def _compare(name: str, found: Any, expected: Any, recorded: Candidate | None) -> None:
+    if isinstance(found, torch.Tensor) and not isinstance(expected, torch.Tensor):
+        raise OutputMismatch(f"{name}: the fallback returned {type(expected).__name__}, not a tensor")
     if not isinstance(expected, torch.Tensor) or not isinstance(found, torch.Tensor):
         if found != expected:
             raise OutputMismatch(f"{name}: {found!r:.100} instead of {expected!r:.100}")

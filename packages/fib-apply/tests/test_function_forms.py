@@ -1,0 +1,145 @@
+"""Forms of functions and callers: static methods, optional outputs, tracers and arguments that are not tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from fib_apply import ApplyConfig, apply, enable_apply
+from fib_schema import Definition, TraceSet
+
+SOURCE = "def run(x, y):\n    y.copy_(2 * x)\n"
+
+
+@pytest.fixture(params=["python", "native"])
+def guards(request: pytest.FixtureRequest) -> None:
+    """Both kinds of guards, whatever the environment asks for."""
+    if request.param == "native":
+        request.getfixturevalue("native_guards")
+
+
+@pytest.fixture
+def traces(definition: Definition, new_solution: Any, new_trace: Any) -> TraceSet:
+    solution = new_solution("fast", content=SOURCE)
+    return TraceSet(None, {"scale": definition}, {"scale": [solution]}, {}, {"scale": [new_trace("fast", m=3)]})
+
+
+def double_or_negative(x: Any, y: Any = None) -> Any:
+    """The fallback, whose results are distinguishable."""
+    found = -x
+    return found if y is None else y.copy_(found)
+
+
+X = torch.ones(3, 4)
+
+
+@pytest.mark.usefixtures("guards")
+@pytest.mark.parametrize("kind", [staticmethod, classmethod])
+def test_static_and_class_methods_may_be_decorated_from_outside(kind: Callable[[Any], Any], traces: TraceSet) -> None:
+    def scale(*owner_and_x: Any) -> Any:
+        return -owner_and_x[-1]
+
+    def static(x: Any) -> Any:
+        return scale(x)
+
+    def of_class(cls: type, x: Any) -> Any:
+        assert isinstance(cls, type)
+        return scale(x)
+
+    class Layer:
+        scale = apply("scale")(kind(static if kind is staticmethod else of_class))
+
+    assert Layer().scale(X)[0, 0] == Layer.scale(X)[0, 0] == -1
+    with enable_apply(traces):
+        for _ in range(3):
+            assert Layer().scale(X)[0, 0] == Layer.scale(X)[0, 0] == 2
+        assert Layer().scale(X[:1])[0, 0] == -1
+
+
+@pytest.mark.usefixtures("guards")
+@pytest.mark.parametrize("config", [ApplyConfig(), ApplyConfig(on_error="fallback"), ApplyConfig(shadow_ratio=1.0)])
+def test_a_function_with_optional_outputs_returns_them(config: ApplyConfig, traces: TraceSet) -> None:
+    """Else callers get None where a solution serves them, and a tensor from the fallback."""
+    scale = apply("scale")(double_or_negative)
+    with enable_apply(traces, config, stats=True) as runtime:
+        for rows in (3, 3, 3, 1):
+            output = torch.empty(rows, 4)
+            assert scale(X[:rows], output) is output
+            assert scale(X[:rows], y=output) is output
+        assert scale(X).shape == (3, 4)
+        hits = sum(runtime.stats()["scale"].hits.values())
+    assert hits == (7 if not config.shadow_ratio else 1)  # the two differ, and the solution is quarantined
+
+
+def test_a_function_with_required_outputs_returns_none(traces: TraceSet) -> None:
+    @apply("scale")
+    def scale(x: Any, y: Any) -> Any:
+        return y.copy_(-x)
+
+    with enable_apply(traces):
+        output = torch.empty(3, 4)
+        assert scale(X, output) is None
+        assert output[0, 0] == 2
+
+
+def test_compiled_calls_return_optional_outputs(traces: TraceSet) -> None:
+    scale = apply("scale")(double_or_negative)
+
+    def model(x: Any, y: Any) -> Any:
+        return scale(x, y) + 1
+
+    compiled = torch.compile(model, fullgraph=True, backend="eager")
+    with enable_apply(traces), torch.no_grad():
+        assert torch.equal(compiled(X, torch.empty(3, 4)), 2 * X + 1)
+        assert torch.equal(compiled(X, None), 1 - X)  # the compiled form routes calls with outputs only
+
+
+@pytest.mark.usefixtures("guards")
+def test_symbolic_tracing_sees_the_function(traces: TraceSet) -> None:
+    """`torch.fx` calls with proxies, whose attributes must not be asked for their truth."""
+    scale = apply("scale")(double_or_negative)
+    with enable_apply(traces):
+        for _ in range(2):
+            traced = torch.fx.symbolic_trace(lambda x: scale(x) + 1)
+            assert torch.equal(traced(X), 1 - X)
+            scale(X)
+
+
+class Hostile:
+    """An object that can be asked for nothing."""
+
+    def __getattr__(self, name: str) -> Any:
+        raise RuntimeError(f"asked for {name}")
+
+    def __bool__(self) -> bool:
+        raise RuntimeError("asked for its truth")
+
+    def __eq__(self, other: object) -> bool:
+        raise RuntimeError("compared")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+@pytest.mark.usefixtures("guards")
+def test_objects_that_raise_reach_the_function(traces: TraceSet) -> None:
+    @apply("scale")
+    def scale(x: Any, y: Any = None) -> Any:
+        return "fallback"
+
+    with enable_apply(traces):
+        for _ in range(2):
+            assert scale(Hostile()) == scale(X, Hostile()) == scale(Hostile(), X) == "fallback"
+            scale(X)
+
+
+def test_shadow_names_a_fallback_that_returns_no_tensor(traces: TraceSet, caplog: pytest.LogCaptureFixture) -> None:
+    @apply("scale")
+    def scale(x: Any) -> Any:
+        x.mul_(2)  # a function that writes to its input does not compute the definition
+
+    with enable_apply(traces, ApplyConfig(shadow_ratio=1.0)):
+        assert scale(X.clone()) is None
+        assert scale(X.clone()) is None
+    assert "y: the fallback returned NoneType, not a tensor" in caplog.text
