@@ -235,6 +235,36 @@ class TestDistribution:
             pytest.skip("it is half as random as it should be, which few draws do not show")
         assert together(draws_check(definition, inputs), drawn).problems or sampler == "one call in two"
 
+    @pytest.mark.parametrize(
+        ("rows", "name", "said"),
+        [
+            (8, "one number for all rows", "rows of one call depend on each other"),
+            (8, "a counter", "rows of one call depend on each other"),
+            (1, "a counter", "successive draws of a row depend on each other"),
+            (8, "without the last tokens", "of 64 equally likely parts of the vocabulary are drawn"),
+            (8, "without some tokens in the middle", "part 33 of 64 equally likely parts of the vocabulary"),
+        ],
+    )
+    def test_samplers_with_too_few_random_numbers_or_tokens_fail(
+        self, definition: Definition, rows: int, name: str, said: str
+    ) -> None:
+        """Each token of these samplers is as frequent as it should be, or nearly so."""
+        torch.manual_seed(0)
+        calls, inputs = 8000 // rows, random_inputs(rows, filters="", sharpness=0.5)
+        sums = inputs["probs"].double().cumsum(dim=1)
+        uniform = torch.rand(calls, rows).double()
+        if name == "one number for all rows":
+            uniform = uniform[:, :1].expand(-1, rows)
+        elif name == "a counter":
+            uniform = (torch.arange(calls).double() * 0.6180339887498949 % 1)[:, None].expand(-1, rows)
+        elif name == "without the last tokens":
+            uniform = uniform * 0.982
+        else:
+            uniform = torch.where((uniform - 0.505).abs() < 0.012, uniform - 0.1, uniform)
+        drawn = torch.searchsorted(sums, uniform.T.contiguous() * sums[:, -1:]).T
+        (problem,) = together(draws_check(definition, inputs), drawn).problems
+        assert said in problem
+
     def test_one_broken_row_is_named(self, definition: Definition) -> None:
         torch.manual_seed(0)
         inputs = random_inputs(32, filters="", sharpness=1.0)

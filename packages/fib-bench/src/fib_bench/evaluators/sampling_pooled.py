@@ -5,12 +5,16 @@ turned into numbers whose distribution is known whatever the row's is, if the sa
 
 - its quantile, uniform between 0 and 1: once with the tokens in the order of their probability, which
   shows cut tails and stale thresholds, and once in the order of their ids, which shows samplers that
-  read a contiguous part of the vocabulary;
+  read a contiguous part of the vocabulary, also where they lack a small part of it;
+- the difference of two quantiles, uniform as well (modulo 1): of two rows of one call, which shows
+  samplers that use one random number for all rows, and of two successive draws of one row, which
+  shows a counter in place of random numbers;
 - its log-probability, whose mean shows wrong temperatures and stale distributions;
 - each bit of the token id, which shows samplers that skip every other token or tile;
 - whether an earlier call has drawn the same token, which shows samplers with a short list of tokens.
 
-Source: the randomised probability integral transform (Smith, 1985); Bernstein's inequality.
+Source: the randomised probability integral transform (Smith, 1985); Bernstein's inequality; the
+Chernoff bound of a binomial count (1952).
 """
 
 from __future__ import annotations
@@ -21,7 +25,7 @@ from collections.abc import Callable
 import attrs
 import torch
 
-from .sampling_statistics import FALSE_ALARM, LOG_ALARM, SIGMAS, chi_square, chi_square_tail
+from .sampling_statistics import FALSE_ALARM, LOG_ALARM, SIGMAS, chernoff_exponents, chi_square, chi_square_tail
 
 _DRAWS_PER_BIN, _MAX_BINS = 50, 32
 _MIN_LOG_VARIANCE = 1e-8
@@ -61,6 +65,8 @@ class PooledDraws:
     generator: torch.Generator
     draws: int = 0
     _quantiles: list[tuple[torch.Tensor, torch.Tensor]] = attrs.field(factory=list)
+    _differences: list[tuple[torch.Tensor, torch.Tensor]] = attrs.field(factory=list)
+    """Of quantiles by id: of pairs of rows, and of pairs of successive draws of a row."""
     _logarithms: _Sum = attrs.field(factory=_Sum)
     _bits: _Sum = attrs.field(factory=_Sum)
     _repeats: _Sum = attrs.field(factory=_Sum)
@@ -99,6 +105,9 @@ class PooledDraws:
         below = weights.cumsum(dim=1).gather(1, tokens) - p
         pair = above + self._random(p) * equal, below + self._random(p) * p
         self._quantiles.append((pair[0][counts].cpu(), pair[1][counts].cpu()))
+        self._differences.append(
+            (_differences(pair[1], counts).cpu(), _differences(pair[1].T, counts.T).cpu()),
+        )
 
     def _random(self, like: torch.Tensor) -> torch.Tensor:
         return torch.rand(like.shape, generator=self.generator, dtype=torch.float64).to(like.device)
@@ -130,6 +139,8 @@ class PooledDraws:
         tests: list[Callable[[], list[str]]] = [
             self._temperature,
             self._proportions,
+            self._small_parts,
+            self._dependence,
             self._bit_counts,
             self._repeat_counts,
         ]
@@ -158,6 +169,37 @@ class PooledDraws:
                 problems.append(f"{kind} are drawn in the wrong proportion: {off}")
         return problems
 
+    def _small_parts(self) -> list[str]:
+        """Parts of the vocabulary, down to the smallest that would be drawn if they were not left out."""
+        uniform = torch.cat([by_id for _, by_id in self._quantiles])
+        bins = _MAX_BINS
+        problems: list[str] = []
+        while len(uniform) > 2 * bins * LOG_ALARM and not problems:
+            bins *= 2
+            counts = torch.bincount((uniform * bins).long().clamp_(0, bins - 1), minlength=bins)
+            exponents = chernoff_exponents(counts, len(uniform), 1 / bins)
+            place = int(exponents.argmax())
+            if float(exponents[place]) > LOG_ALARM:
+                problems.append(
+                    f"tokens of part {place + 1} of {bins} equally likely parts of the vocabulary are drawn "
+                    f"{int(counts[place])} times, {len(uniform) / bins:.0f} are to be expected"
+                )
+        return problems
+
+    def _dependence(self) -> list[str]:
+        problems = []
+        kinds = "rows of one call", "successive draws of a row"
+        for kind, parts in zip(kinds, zip(*self._differences, strict=True), strict=True):
+            found = torch.cat(parts)
+            bins = min(_MAX_BINS, len(found) // _DRAWS_PER_BIN)
+            if bins < 2:
+                continue
+            statistic = chi_square(found, bins)
+            if chi_square_tail(statistic, bins - 1) < FALSE_ALARM:
+                off = f"chi-square of {len(found)} differences is {statistic:.0f} with {bins - 1} degrees of freedom"
+                problems.append(f"{kind} depend on each other: {off}")
+        return problems
+
     def _bit_counts(self) -> list[str]:
         rows = enumerate(self._bits.numbers())
         off = [(abs(row[0] - row[1]), bit, row) for bit, row in rows if _is_off(*row)]
@@ -171,6 +213,13 @@ class PooledDraws:
         if found < mean or not _is_off(found, mean, variance):
             return []
         return [f"tokens of earlier calls are drawn again {found:.0f} times, {mean:.0f} are to be expected"]
+
+
+def _differences(quantiles: torch.Tensor, counts: torch.Tensor) -> torch.Tensor:
+    """Differences modulo 1 of disjoint pairs of rows ``[rows, draws]``, where both draws count."""
+    even = len(quantiles) // 2 * 2
+    first, second = quantiles[0:even:2], quantiles[1:even:2]
+    return (first - second)[counts[0:even:2] & counts[1:even:2]] % 1.0
 
 
 def _is_off(found: float, mean: float, variance: float) -> bool:

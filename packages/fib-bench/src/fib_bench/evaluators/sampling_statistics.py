@@ -24,3 +24,15 @@ def chi_square_tail(statistic: float, freedom: int) -> float:
     """The probability that a right sampler exceeds a value."""
     half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
     return float(torch.special.gammaincc(half[0], half[1]))
+
+
+def chernoff_exponents(counts: torch.Tensor, draws: int, probability: float) -> torch.Tensor:
+    """Exponents of a bound on the probability of binomial counts that are as far from their mean: ``exp(-exponent)``.
+
+    Shapes:
+        counts: ``[n]``; the result is float64 ``[n]``.
+    """
+    share = counts.double() / draws
+    other = 1 - share
+    divergence = torch.xlogy(share, share / probability) + torch.xlogy(other, other / (1 - probability))
+    return draws * divergence

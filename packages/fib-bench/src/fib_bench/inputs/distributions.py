@@ -1,7 +1,7 @@
 """Distributions of plain floating-point inputs other than standard normal.
 
-- ``wide``: rows of very different magnitude. Kernels without a scale per row, or with a narrow
-  accumulator, fail.
+- ``wide``: rows of very different magnitude, evenly spread between bounds that both occur. Kernels without a
+  scale per row, with a narrow accumulator or with exponentials that overflow fail.
 - ``tiny``: values of about a thousandth, so that an epsilon matters.
 - ``zeros_and_ones``: a quarter of the rows is zero, a quarter is one.
 - ``shifted``: the mean of each column is 3 or -3. Recurrences whose gates are near zero forget soon; with
@@ -90,7 +90,8 @@ def _per_row(
     draw = torch.rand((len(rows), 1), generator=generator, device=rows.device)
     if distribution == "wide":
         low, high = _WIDE_EXPONENTS_HALF if is_half else _WIDE_EXPONENTS
-        return torch.exp2(draw * (high - low) + low), torch.zeros_like(draw)
+        share = draw.argsort(dim=0) / (len(rows) - 1) if len(rows) > 1 else draw  # both bounds always occur
+        return torch.exp2(share * (high - low) + low), torch.zeros_like(draw)
     if distribution == "tiny":
         factor = _TINY_ONE_BYTE if rows.dtype.itemsize == 1 else _TINY
         return torch.full_like(draw, factor), torch.zeros_like(draw)
