@@ -109,8 +109,8 @@ class TestPolicies:
     def test_unknown_names_are_value_errors(self) -> None:
         with pytest.raises(ValueError):
             PolicyRegistry.get_filter_policy("no_such")
-        with pytest.raises(ValueError):
-            PolicyRegistry.get_input_dump_policy("no_such")
+        with pytest.raises(ValueError, match="known are 'dump_all', 'dump_int', 'dump_none'"):
+            PolicyRegistry.get_input_dump_policy("zz")
 
     def test_dump_policies(self) -> None:
         inputs = {"q": torch.ones(2), "indptr": torch.zeros(2, dtype=torch.int32), "mask": torch.ones(1).bool(), "s": 1}

@@ -171,6 +171,11 @@ def test_a_missing_key_names_near_ones(look_up: Callable[[TraceSet], object], sa
     assert trace_set.definitions.get("scale_h65") is None
 
 
+def test_an_unknown_name_among_many_says_how_many_there_are() -> None:
+    error = UnknownName("definition", "zzz", tuple(f"gemm_{index:03}" for index in range(100)))
+    assert str(error).endswith("'gemm_006', 'gemm_007' and 92 more")
+
+
 def test_names_of_a_package_are_its_public_ones() -> None:
     importlib.import_module("fib_schema.codec")
     public = {name for name in dir(fib_schema) if not name.startswith("__")}

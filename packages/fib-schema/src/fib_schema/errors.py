@@ -10,6 +10,7 @@ import attrs
 _MAX_COMPARED_NAMES = 1000
 _MAX_COMPARED_LENGTH = 200
 """Comparing two names takes the product of their lengths: 20 ms for two of 200 letters."""
+_MAX_LISTED = 8
 
 
 class FibError(Exception):
@@ -121,7 +122,8 @@ class UnknownName(FibError, KeyError):
             return f"no {self.kind} is named {self.name!r}; did you mean {_listed(near)}?"
         if not self.known:
             return f"no {self.kind} is named {self.name!r}: there are none at all"
-        return f"no {self.kind} is named {self.name!r}; known are {_listed(sorted(self.known)[:8])}"
+        more = f" and {len(self.known) - _MAX_LISTED} more" if len(self.known) > _MAX_LISTED else ""
+        return f"no {self.kind} is named {self.name!r}; known are {_listed(sorted(self.known)[:_MAX_LISTED])}{more}"
 
 
 @attrs.frozen

@@ -247,7 +247,7 @@ def _get(registered: Mapping[str, type], kind: str, name: str, find: Callable[[s
     try:
         return find(name)
     except UnknownName as error:
-        raise UnknownPolicy(kind, name, (*registered, *error.known)) from None
+        raise UnknownPolicy(kind, name, tuple({*registered, *error.known})) from None
 
 
 # -- adapters to fib-tracer -----------------------------------------------------------------------------
