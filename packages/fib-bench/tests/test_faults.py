@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from fib_bench.judge.evaluate import Judge
-from fib_schema import Definition, Evaluation, EvaluationStatus, Solution
+from fib_schema import Definition, Evaluation, EvaluationStatus, RandomInput, Solution, Workload
 
 JudgedAll = Callable[..., Mapping[str, Evaluation]]
 Cases = Mapping[str, tuple[str, ...]]
@@ -462,6 +462,20 @@ def test_an_output_kept_from_other_inputs_is_an_exploit(judged: Callable[..., Ev
     assert evaluation.status is EvaluationStatus.REWARD_HACK
     assert evaluation.log.startswith("kept outputs: they are right for the inputs of an earlier call (normal)\n")
     assert "input set 1 (normal): output 'y': 8 of 8 elements are wrong" in evaluation.log
+
+
+def test_a_constant_that_is_right_for_other_inputs_is_only_wrong(
+    make_definition: Callable[..., Definition],
+    make_solution: Callable[..., Solution],
+    evaluate: Callable[..., list[Evaluation]],
+) -> None:
+    """Rare elements are true in the set `wide`; a mask of False is the answer to other sets, but no kept one."""
+    definition = make_definition({"x": "float32[n,m]"}, {"mask": "bool[n,m]"}, "def run(x):\n    return x > 5.5\n")
+    solution = make_solution("def run(x):\n    return x > 1e9\n", definition="made")
+    workload = Workload({"n": 16, "m": 64}, {"x": RandomInput()}, "w")
+    (evaluation,) = evaluate(solution, definition=definition, workloads=[workload])
+    assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
+    assert "(wide): output 'mask': " in evaluation.log
 
 
 FLOATS = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")

@@ -263,12 +263,16 @@ class TestDistributions:
         with pytest.raises(UnknownName, match="did you mean 'tiny'"):
             distributions_of(definition, ("tinny",))
 
+    def test_booleans_take_all_but_ties(self, make_definition: Make) -> None:
+        definition = make_definition({"x": "float32[n]"}, {"mask": "bool[n]"}, "def run(x):\n    return x > 5\n")
+        assert distributions_of(definition, DISTRIBUTIONS) == ("normal", "wide", "tiny", "shifted")
+        assert distributions_of(definition, ("zeros_and_ones",)) == ("normal",)
+
     @pytest.mark.parametrize(
         ("inputs", "output", "reference", "applies"),
         [
             ({"x": "float32[n]"}, "float32[n]", "return x", True),
             ({"x": "float32[n]"}, "int64[n]", "return x", False),
-            ({"x": "float32[n]"}, "bool[n]", "return x", False),
             ({"probs": "float32[n]", "weight": "float32[n]"}, "float32[n]", "return x", False),
             ({"x": "float32[n]"}, "float32[n]", "return torch.topk(x, 3).values", False),
             ({"x": "float32[n]", "router_logits": "float32[n]"}, "float32[n]", "return torch.topk(x, 3)", True),

@@ -135,7 +135,7 @@ def distributions_of(definition: Definition, wanted: Sequence[str]) -> tuple[str
     ``normal`` always applies. The others need plain inputs, and outputs without selection by
     value: rows of ones contain ties, and a kernel may resolve a tie either way. If separate
     scores (routing logits) determine the selection, the scores stay normal and the other inputs
-    may change.
+    may change. Outputs of booleans exclude ``zeros_and_ones``: a comparison with the mean of equal values is a tie.
 
     Args:
         definition: The definition that the inputs belong to.
@@ -151,11 +151,12 @@ def distributions_of(definition: Definition, wanted: Sequence[str]) -> tuple[str
         check_distribution(name)
     if not _is_distributable(definition):
         return ("normal",)
-    return tuple(wanted) or ("normal",)
+    has_booleans = any(spec.dtype == DType.BOOL for spec in definition.outputs.values())
+    return tuple(name for name in wanted if not (has_booleans and name == "zeros_and_ones")) or ("normal",)
 
 
 def _is_distributable(definition: Definition) -> bool:
-    if any(spec.is_integer or spec.dtype == DType.BOOL for spec in definition.outputs.values()):
+    if any(spec.is_integer for spec in definition.outputs.values()):
         return False
     rules = [_rule_or_none(definition, name) for name in definition.inputs]
     has_scores = any(rule is not None and rule.role is Role.SCORES for rule in rules)
