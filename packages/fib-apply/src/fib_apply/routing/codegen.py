@@ -157,7 +157,7 @@ def _call(args: str, outputs: Sequence[str], options: RouteOptions, fallback: st
 
 
 def _nested_expression(definition: Definition, inputs: Sequence[str], outputs: Sequence[str]) -> str:
-    """Whether a tensor is nested, or what else than a tensor it is; nothing is asked for its truth."""
+    """The condition that a value may be a nested tensor: its `is_nested` is anything but False, as for proxies."""
     specs = [*definition.inputs.values(), *definition.outputs.values()]
     conditions = [
         f"{'' if not spec.optional else f'{name} is not None and '}{name}.is_nested is not False"

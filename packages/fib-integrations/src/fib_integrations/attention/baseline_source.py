@@ -32,7 +32,7 @@ def baseline_source(definition: Definition, wrapper: str, *, plan: Sequence[str]
     """The source of a solution whose ``setup`` plans and whose ``run`` writes to both outputs.
 
     Args:
-        definition: What it computes.
+        definition: The definition of the solution.
         wrapper: The path of the wrapper class.
         plan: Arguments of ``plan`` other than the scale and dtypes, in terms of the definition's inputs.
         run: Arguments of ``run`` other than the outputs.
