@@ -53,6 +53,22 @@ def test_a_wrong_solution_ends_with_exit_code_1(root: Path, kernel: str, capsys:
     assert "INCORRECT_NUMERICAL" in capsys.readouterr().out
 
 
+def test_a_source_that_is_no_kernel_is_one_json_object(
+    root: Path, kernel: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A loop in another language reads it like the results of other kernels that fail."""
+    Path(kernel).write_text("def run(x, y:\n")
+    words = ["evaluate", NAME, kernel, "--dataset", str(root), "--device", "cpu"]
+    assert main([*words, "--json"]) == 1
+    assert "does not parse" in json.loads(capsys.readouterr().out)["error"]
+    assert main(words) != 0
+
+
+def test_a_port_that_does_not_exist_is_one_line(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mcp", str(root), "--http", "--port", "99999"]) == 2
+    assert "must be from 0 to 65535" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("words", "said"),
     [

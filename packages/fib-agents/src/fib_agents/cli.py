@@ -20,6 +20,7 @@ from fib_schema.command_parser import CommandParser
 
 from . import files, schemas
 from .guides import GUIDES, read_guide
+from .marked_text import MIN_CHARS
 from .results import DEFAULT_CHARS, Result
 from .workspace import Workspace, read_solution
 
@@ -66,7 +67,8 @@ def _parser() -> argparse.ArgumentParser:
             command.add_argument(code, metavar="CODE", help="a file, a folder, or the name of a solution")
         _add_tool_options(tool, command)
         command.add_argument("--json", action="store_true", help="print one JSON object")
-        command.add_argument("--max-chars", type=int, metavar="N", help=f"length of the text (default {DEFAULT_CHARS})")
+        length = f"length of the text, at least {MIN_CHARS} (default {DEFAULT_CHARS})"
+        command.add_argument("--max-chars", type=int, metavar="N", help=length)
     _add_other_commands(add)
     return parser
 
@@ -167,6 +169,8 @@ def _show_progress(done: int, total: int, message: str) -> None:
 
 
 def _tool(arguments: argparse.Namespace) -> int:
+    from fib_bench.authoring.errors import KernelFileError
+
     from .toolbox import Toolbox
 
     workspace = _workspace(arguments)
@@ -180,7 +184,13 @@ def _tool(arguments: argparse.Namespace) -> int:
         values["quick"] = False
     if getattr(arguments, "server", None):
         return _send(arguments, workspace, values)
-    return _print(Toolbox(workspace).call(arguments.tool, values), arguments)
+    try:
+        return _print(Toolbox(workspace).call(arguments.tool, values), arguments)
+    except KernelFileError as error:  # the source is not a kernel, such as one that does not parse
+        if not arguments.json:
+            raise
+        print(json.dumps({"error": str(error)}, indent=1))
+        return 1
 
 
 def _send(arguments: argparse.Namespace, workspace: Workspace, values: Mapping[str, Any]) -> int:

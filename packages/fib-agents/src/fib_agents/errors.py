@@ -89,7 +89,7 @@ class InvalidArguments(FibError, ValueError):
 
 @attrs.frozen
 class NotListening(FibError, ValueError):
-    """A server that would be reachable from other machines, or by anybody on this one."""
+    """A server that cannot listen, or would be reachable from other machines or by anybody on this one."""
 
     problem: str
 

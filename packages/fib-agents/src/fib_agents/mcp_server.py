@@ -101,9 +101,11 @@ def serve_http(workspace: Workspace, host: str, port: int, token: str | None) ->
         token: Clients send it as ``Authorization: Bearer TOKEN``; None makes one and prints it on stderr.
 
     Raises:
-        NotListening: The address is not a loopback address, or the token is short.
+        NotListening: The address is not a loopback address, there is no such port, or the token is short.
     """
     check_address(host, token)
+    if not 0 <= port < 1 << 16:
+        raise NotListening(f"port {port}: must be from 0 to 65535; 0 chooses a free one")
     chosen = token or secrets.token_urlsafe(32)
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     with socket.socket(family, socket.SOCK_STREAM) as listener:
