@@ -54,7 +54,9 @@ def test_a_token_from_the_command_line_opens_the_api(data_set: Path, client: Any
         (("token", "create", "NONE", "--user", "a"), "there is no folder"),
         (("token", "list", "NONE"), "no database at"),
         (("token", "revoke", "DATA", "99"), "no token has the number 99"),
-        (("user", "change", "DATA", "--user", "nobody"), "no user is named 'nobody'"),
+        (("user", "change", "DATA", "--user", "nobody", "--weight", "2"), "no user is named 'nobody'"),
+        (("user", "change", "DATA", "--user", "a"), "nothing to change"),
+        (("run", "NONE", "--devices", "cpu"), "there is no such directory"),
         (("user", "change", "DATA", "--user", "a", "--weight", "0"), "weight: must be from 0.01"),
         (("reject", "DATA", "x", "--reason", "y"), "no submission has the id"),
         (("prune", "DATA", "--days", "0"), "--days: must be at least 1"),
@@ -130,7 +132,9 @@ def test_a_damaged_backup_is_refused_and_the_database_stays(
     backup.write_bytes(b"SQLite format 3\0" + b"x" * 5000)
     before = Path(database.name).read_bytes()
     assert run("restore", data_set, backup) == 2
-    assert "use another backup" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "use another backup" in said
+    assert str(backup) in said
     assert Path(database.name).read_bytes() == before
 
 
@@ -157,6 +161,14 @@ def test_the_doctor_reports_all_checks(data_set: Path, database: Database, capsy
     assert set(found) == {"data set", "hidden workloads", "state folder", "database", "disk", "sandbox"}
     assert "chmod 700" in found["state folder"]["text"]
     assert found["database"]["is_good"]
+
+
+def test_the_doctor_examines_a_machine_without_a_data_set(tmp_path: Path, capsys: Capture) -> None:
+    assert run("doctor", tmp_path / "none", "--devices", "cpu") == 1
+    printed = capsys.readouterr().out
+    assert "BAD data set: no data set at" in printed
+    assert " sandbox: " in printed
+    assert not (tmp_path / "none.fib-serve").exists()
 
 
 def test_files_of_the_state_are_private(settings: Settings, database: Database) -> None:

@@ -111,10 +111,13 @@ def _list_users(arguments: argparse.Namespace) -> int:
 
 def _change_user(arguments: argparse.Namespace) -> int:
     limits = Limits(**{field.name: getattr(arguments, field.name) for field in attrs.fields(Limits)})
+    changed = {name: value for name, value in attrs.asdict(limits).items() if value is not None}
+    if not changed:
+        raise InvalidSetting("OPTIONS", "nothing to change; pass one, such as --role reader or --no-active")
     with opened(arguments) as connection:
         change_user(connection, arguments.user, limits)
-        changed = {name: value for name, value in attrs.asdict(limits).items() if value is not None}
         add_entry(connection, _operator(), "change user", arguments.user, str(changed))
+    say(f"changed {arguments.user}: {', '.join(f'{name} {value}' for name, value in changed.items())}")
     return 0
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import attrs
 from fib_bench.cli.run_options import default_device, names_of
 from fib_bench.config.validators import with_device_numbers
+from fib_schema import DataSetNotFound
 
 from ..database import open_database
 from ..errors import InvalidSetting
@@ -118,6 +119,8 @@ def _check_numbers(fields: dict[str, object]) -> None:
 
 def _run(arguments: argparse.Namespace) -> int:
     settings = settings_of(arguments)
+    if not Path(settings.dataset).is_dir():
+        raise DataSetNotFound(settings.dataset)
     if not settings.has_auth:
         say("no tokens: every program on this machine may submit, read and stop the service (--no-auth)")
     elif not has_users(settings):

@@ -36,7 +36,7 @@ def back_up(settings: Settings, target: Path) -> int:
             closing(sqlite3.connect(copy)) as destination,
         ):
             source.backup(destination)
-        _check(copy)
+        _check(copy, settings.database_path)
     return target.stat().st_size
 
 
@@ -57,7 +57,7 @@ def restore(settings: Settings, backup: Path) -> Path | None:
     with staged(path.with_name("restored.sqlite3")) as copy:
         copy_file(backup, copy, may_link=False)
         copy.chmod(0o600)
-        _check(copy)
+        _check(copy, backup)
         database = Database(copy)
         migrate(database)
         database.close()
@@ -78,17 +78,18 @@ def _check_sqlite(settings: Settings) -> None:
         raise InvalidSetting("--database", "PostgreSQL has commands of its own: pg_dump, and pg_restore")
 
 
-def _check(path: Path) -> None:
+def _check(path: Path, backup: Path) -> None:
+    """Check a copy of a backup; errors name the backup."""
     try:
         with closing(sqlite3.connect(path)) as connection:
             found = connection.execute("PRAGMA integrity_check").fetchone()[0]
             problem = problem_of_tables(connection) if found == "ok" else ""
     except sqlite3.DatabaseError as error:
-        raise DatabaseUnusable(str(path), f"it is damaged: {error}; use another backup") from error
+        raise DatabaseUnusable(str(backup), f"it is damaged: {error}; use another backup") from error
     if found != "ok":
-        raise DatabaseUnusable(str(path), f"it is damaged: {found}; use another backup")
+        raise DatabaseUnusable(str(backup), f"it is damaged: {found}; use another backup")
     if problem:
-        raise DatabaseUnusable(str(path), f"{problem}; use another backup")
+        raise DatabaseUnusable(str(backup), f"{problem}; use another backup")
 
 
 def _free_name(path: Path) -> Path:

@@ -127,8 +127,8 @@ def _cluster(settings: Settings) -> Finding:
 def _sandbox(settings: Settings) -> Finding:
     private = [path for path in settings.private_paths if path.exists()]
     for device in settings.devices:
-        with tempfile.TemporaryDirectory() as folder:  # empty, as the folder in which the service runs
-            report = probe_isolation(device, private, Path(folder))
+        with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as other:
+            report = probe_isolation(device, private or [Path(other)], Path(folder))  # an empty folder, as a service's
         if report.level < settings.required_isolation or report.exposed:
             exposed = "".join(f"\nworkers could open {path}: move it" for path in report.exposed)
             return Finding("sandbox", is_good=False, text=f"{device}: {report.text}{exposed}")
