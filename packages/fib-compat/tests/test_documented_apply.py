@@ -12,7 +12,7 @@ import pytest
 import torch
 from compat_samples import MARKED, NAME
 from flashinfer_bench import ApplyConfig, ApplyConfigRegistry, TraceSet, apply, disable_apply, enable_apply
-from flashinfer_bench.apply import ApplyRuntime, get_default_registry
+from flashinfer_bench.apply import ApplyRuntime, get_default_registry, get_runtime, set_runtime
 from flashinfer_bench.apply.key import ApplyKey, ApplyKeyFactory
 from flashinfer_bench.data import Correctness
 
@@ -134,6 +134,12 @@ class TestRuntime:
     def test_stop_of_a_runtime_that_was_not_started_is_an_error(self) -> None:
         with pytest.raises(RuntimeError):
             ApplyRuntime(marked_set(), ANY).stop()
+
+    def test_a_runtime_that_was_only_set_can_be_replaced(self) -> None:
+        set_runtime(ApplyRuntime(marked_set(), ANY))
+        assert get_runtime() is not None
+        set_runtime(None)
+        assert get_runtime() is None
 
     @pytest.mark.parametrize("ratio", [0, 0.0, 1.0])
     def test_the_best_solution_of_the_definition_serves_a_miss(self, ratio: float) -> None:

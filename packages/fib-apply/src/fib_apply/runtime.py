@@ -375,7 +375,7 @@ def set_runtime(runtime: ApplyRuntime | None) -> None:
     """Make one runtime the only active one; None deactivates all."""
     for replaced in activation.replace_all(*(() if runtime is None else (runtime,))):
         if isinstance(replaced, ApplyRuntime) and replaced is not runtime:
-            replaced.stop()
+            ApplyRuntime.stop(replaced)  # without what a subclass adds for calls by a program
 
 
 def connect(site: Rebindable) -> None:

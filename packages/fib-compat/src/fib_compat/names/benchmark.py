@@ -146,4 +146,5 @@ def _skipped(result: RunResult, trace_set: TraceSet) -> list[str]:
     for name in trace_set.definition_names():
         if not any(skip.definition == name for skip in result.skipped) and not trace_set.solution_names(name):
             reasons.append(f"{name}: it has no solutions")
-    return [f"nothing was run: {reason}" for reason in reasons or ["the data set has no definitions"]]
+    nothing = "no definition was selected" if trace_set.definition_names() else "the data set has no definitions"
+    return [f"nothing was run: {reason}" for reason in reasons or [nothing]]
