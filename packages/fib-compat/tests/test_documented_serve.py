@@ -127,7 +127,8 @@ class TestService:
         status, task = call(f"{address}/tasks/{made['task_id']}?timeout=120")
         assert status == 200
         assert (task["status"], task["definition"], task["error"]) == ("completed", samples.NAME, None)
-        assert [trace["evaluation"]["status"] for trace in task["traces"]] == ["PASSED"]
+        (evaluation,) = [trace["evaluation"] for trace in task["traces"]]
+        assert evaluation["status"] == "PASSED", evaluation["log"]
         assert call(f"{address}/tasks/batch", {"task_ids": [made["task_id"]], "timeout": 1})[1][0] == task
 
     def test_definitions_and_workloads_are_served(self, address: str) -> None:
