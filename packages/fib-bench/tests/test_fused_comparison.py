@@ -447,7 +447,8 @@ class TestOnDevice:
     """The same kernels, compiled by NVRTC."""
 
     @pytest.fixture(scope="class")
-    def kernels(self) -> Kernels:
+    @classmethod
+    def kernels(cls) -> Kernels:
         device = torch.device("cuda:0")
         return kernels_on(device, built(image_path(device), str(device)))
 
@@ -490,7 +491,7 @@ class TestOnDevice:
         def launches(compare: Callable[[], object]) -> int:
             compare()
             torch.cuda.synchronize()
-            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA]) as profile:
+            with torch.profiler.profile(activities=[torch.profiler.ProfilerActivity.CUDA], acc_events=True) as profile:
                 compare()
                 torch.cuda.synchronize()
             return sum(event.device_type == torch.autograd.DeviceType.CUDA for event in profile.events())

@@ -143,7 +143,8 @@ class TestErrorsOfOurs:
     """They end a run with that error; only what the cluster loses is tried again."""
 
     @pytest.fixture(scope="class")
-    def node(self, ray_cluster: RayCluster) -> Iterator[str]:
+    @classmethod
+    def node(cls, ray_cluster: RayCluster) -> Iterator[str]:
         with ray_cluster(1):
             yield next(node["NodeID"] for node in ray.nodes() if node["Resources"].get("CPU"))
 
