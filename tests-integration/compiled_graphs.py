@@ -67,6 +67,6 @@ def _row(root: Path, device: str, call: CompiledCall, cost: OpaqueCost, deadline
     print(f"  {call.definition.name} {key}: {outcome}", flush=True)
     if not isinstance(outcome, CompiledTimes):
         return *where, name, outcome, "-", "-"
-    CompiledTimesCache.in_folder().save(call.definition, solution, key, hardware, outcome, call.baseline)
+    CompiledTimesCache.in_folder().save(call.definition, solution, key, hardware, outcome, baseline)
     held = ("yes" if outcome.is_worth_it(cost, is_captured=is_captured) else "no" for is_captured in (False, True))
     return *where, name, f"{outcome}", *held
