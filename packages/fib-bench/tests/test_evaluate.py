@@ -136,6 +136,15 @@ class TestEvaluate:
         assert "reference_timing" in performance.extra
         json.loads(format_json(evaluation))
 
+    @pytest.mark.parametrize("quick", [True, False])
+    def test_kernels_are_profiled_unless_it_is_quick(
+        self, evaluate: Evaluate, make_solution: MakeSolution, monkeypatch: pytest.MonkeyPatch, quick: bool
+    ) -> None:
+        monkeypatch.setattr("fib_bench.judge.solution_run.kernels_of", lambda function: [("double", 2.5)])
+        (found,) = evaluate(make_solution("def run(x):\n    return x * 2\n"), quick=quick)
+        assert found.status == "PASSED"
+        assert ("kernels" in (found.performance.extra or {})) is not quick
+
     def test_wrong_numbers_are_explained_per_output(
         self, evaluate: Evaluate, make_definition: Make, make_solution: MakeSolution
     ) -> None:
