@@ -188,6 +188,14 @@ def test_a_service_without_tokens_is_for_this_machine(data_set: Path, host: str)
             Settings(**options, host=open_host)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    ("devices", "problem"), [(("zzz",), "'zzz' is not a device"), (("cpu", "cuda:0", "cpu"), "cpu is named twice")]
+)
+def test_devices_are_checked_before_a_process_starts(data_set: Path, devices: tuple[str, ...], problem: str) -> None:
+    with pytest.raises(InvalidSetting, match=f"--devices: {problem}"):
+        Settings(dataset=str(data_set), state=str(data_set) + "-state", devices=devices)
+
+
 def test_a_state_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     from fib_serve.settings import make_state
 

@@ -13,6 +13,8 @@ from urllib.parse import urlsplit
 import attrs
 import msgspec
 from fib_bench import BenchmarkConfig
+from fib_compile import InvalidDevice
+from fib_compile.device import parse_device
 from fib_schema import TraceSet
 
 from .cluster_address import ADDRESS
@@ -88,10 +90,20 @@ class Settings:
         if self.hidden is not None and _overlap(Path(self.hidden), Path(self.dataset)):
             raise InvalidSetting("--hidden", "the folder must lie outside of the data set, which is public")
         self._check_provider()
+        self._check_devices()
         self._check_executor()
         for private in filter(None, (self.hidden, self.state)):
             if "\x00" in private:
                 raise InvalidSetting("paths", "contain a null character")
+
+    def _check_devices(self) -> None:
+        for device in self.devices:
+            try:
+                parse_device(device)
+            except InvalidDevice as error:
+                raise InvalidSetting("--devices", str(error)) from error
+            if self.devices.count(device) > 1:
+                raise InvalidSetting("--devices", f"{device} is named twice")
 
     def _check_executor(self) -> None:
         if self.executor == "local" and self.address is not None:
