@@ -340,7 +340,7 @@ class TestTable:
     ) -> None:
         next((dataset / "definitions").rglob("scale.json")).write_text("{")
         assert main(["explain", str(dataset), "--definition", "scale", "--json"]) == 2
-        assert "scale.json: is no JSON" in capsys.readouterr().err
+        assert "scale.json: is not JSON" in capsys.readouterr().err
 
     def test_of_an_empty_data_set(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (tmp_path / "empty").mkdir()

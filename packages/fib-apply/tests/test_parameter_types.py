@@ -91,7 +91,7 @@ class TestBehaviour:
 
     def test_a_tensor_that_is_no_parameter_is_not_accepted(self) -> None:
         made = named(type("Made", (torch.Tensor,), {}))
-        assert behaviour_problem(made) == "ModelWeightParameter is no torch.nn.Parameter"
+        assert behaviour_problem(made) == "ModelWeightParameter is not a torch.nn.Parameter"
         assert not is_plain_type(made)
 
     def test_all_names_are_of_engines(self) -> None:

@@ -266,8 +266,9 @@ def test_a_missing_field_is_named():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"", "is no JSON"),
-        (b"{", "is no JSON: Expecting property name"),
+        (b"", "is not JSON"),
+        (b"{", "is not JSON: Expecting property name"),
+        (b'{"a": "b', "is not JSON: Unterminated string starting at line 1 column 7"),
         (b"\xff\xfe", "is not UTF-8: byte 0 is 255"),
         (b"[" * 100_000 + b"]" * 100_000, "nests too deeply"),
         (b"[1]", "expected an object, got list"),

@@ -441,6 +441,6 @@ class TestTarget:
         report = migrate(old, tmp_path / "new")
         text = report.to_text()
         assert "changed in 1 record: 'type' is 'op_type' now" in text
-        assert "rejected: workloads/more.jsonl:1: is no JSON" in text
+        assert "rejected: workloads/more.jsonl:1: is not JSON" in text
         plain = json.loads(json.dumps(report.to_plain()))
         assert (plain["is_ok"], plain["rejected"][0]["line"]) == (False, 1)

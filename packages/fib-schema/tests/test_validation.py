@@ -561,7 +561,7 @@ class TestTraces:
 
 TEXT_CASES: dict[str, tuple[bytes, str, str]] = {
     "empty": (b" \n", "empty", "is empty; write a definition or remove the file"),
-    "no JSON": (b'{"a": }', "json", "is no JSON: Expecting value at line 1 column 7"),
+    "no JSON": (b'{"a": }', "json", "is not JSON: Expecting value at line 1 column 7"),
     "null": (b"null", "schema", "expected an object, got null"),
     "bad UTF-8": (b'{"name": "\xff"}', "json", "is not UTF-8: byte 10 is 255; save the file as UTF-8"),
     "a pointer": (b"version https://git-lfs.github.com/spec/v1\n", "git-lfs", "is a Git LFS pointer and not the file"),

@@ -178,7 +178,7 @@ def test_stats_exits_with_1_if_a_line_is_damaged(filled: Path, capsys: pytest.Ca
         file.write("{\n")
     code, _, err = run(capsys, "stats", filled)
     assert code == 1
-    assert "is no JSON" in err
+    assert "is not JSON" in err
 
 
 def test_dedup_reports_and_removes_duplicates(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -201,7 +201,7 @@ def test_a_different_definition_of_the_name_is_refused(
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "is no JSON"),
+        ("{", "is not JSON"),
         (json.dumps(dumped(reference=None)), "has no reference"),
         (json.dumps(dumped(name="../escape")), "path separator"),
         (json.dumps(dumped(outputs={"y": {"shape": ["num_tokens"], "dtype": "uint8"}})), "'uint8' is unknown"),

@@ -89,7 +89,7 @@ class BuildFinished(Event):
 
 @attrs.frozen
 class ProbeFinished(Event):
-    """A solution that was loaded in a child process; cached verdicts are no events."""
+    """A solution that was loaded in a child process; cached verdicts are not events."""
 
     level = logging.DEBUG
     solution: str

@@ -84,7 +84,7 @@ def _explain(text: bytes | str, kind: str, source: str) -> Any:
     except UnicodeDecodeError as error:
         message = f"is not UTF-8: byte {error.start} is {text[error.start]!r}; save the file as UTF-8"
     except json.JSONDecodeError as error:
-        message = f"is no JSON: {error.msg} at line {error.lineno} column {error.colno}"
+        message = f"is not JSON: {error.msg.removesuffix(' at')} at line {error.lineno} column {error.colno}"
     except RecursionError:
         code, message = "nesting", f"nests too deeply; at most {MAX_DEPTH} levels are read: flatten it"
     except ValueError:

@@ -66,7 +66,7 @@ class ReplicaGroup:
         found = distributed_c10d._get_default_group() if group is None else group  # noqa: SLF001 torch has no public name
         rank = distributed.get_rank(found)
         if rank < 0:
-            raise ValueError("this process is no member of the process group")
+            raise ValueError("this process is not a member of the process group")
         store = distributed_c10d._get_process_group_store(found)  # noqa: SLF001 torch has no public name for it
         return cls.of_store(store, rank, distributed.get_world_size(found), name=name)
 

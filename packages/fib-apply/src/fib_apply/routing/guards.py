@@ -60,7 +60,7 @@ class CallKinds:
     tensors: tuple[int, ...]
     """The places of tensors, each tensor once."""
     types: tuple[type, ...]
-    """Of all arguments that are no tensors."""
+    """Of all arguments that are not tensors."""
     integers: tuple[int, ...]
     """The places of integers."""
     requires_grad: bool

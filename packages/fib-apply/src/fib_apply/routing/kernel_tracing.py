@@ -221,7 +221,7 @@ class _GraphCheck:
                     raise NotInlined(f"kernel {_kernel(node).fn.__name__!r} takes the float {name!r}, {_WIDENED}")
                 self._check_written(f"kernel {_kernel(node).fn.__name__!r}", _written_by(node))
             elif node.op == "get_attr":
-                raise NotInlined("it uses a tensor that is no input")
+                raise NotInlined("it uses a tensor that is not an input")
             elif node.op == "call_function" and not _is_view(node):
                 name = getattr(node.target, "_schema", node.target)
                 if getattr(name, "name", None) not in _PLAIN_OPERATORS:

@@ -83,7 +83,7 @@ def _by_name(definition: Definition, parameters: Sequence[Parameter]) -> Paramet
 
 
 def _by_position(definition: Definition, parameters: Sequence[Parameter]) -> ParameterMap:
-    """Map by position. A parameter with a default or without an output's name is no output: it may be a bias."""
+    """Map by position. A parameter with a default or without an output's name is not an output: it may be a bias."""
     offset = 1 if parameters and parameters[0].name in _RECEIVERS else 0
     places = [p for p in parameters[offset:] if p.kind in POSITIONAL]
     count, more = len(definition.inputs), len(definition.outputs)

@@ -41,7 +41,7 @@ def _is_accepted(kind: Any) -> bool:
 def behaviour_problem(kind: type) -> str | None:
     """Reason why tensors of a subclass of `torch.nn.Parameter` may behave differently; None if they do not."""
     if not issubclass(kind, torch.nn.Parameter):
-        return f"{kind.__qualname__} is no torch.nn.Parameter"
+        return f"{kind.__qualname__} is not a torch.nn.Parameter"
     for cls in kind.__mro__[: kind.__mro__.index(torch.nn.Parameter)]:
         own = vars(cls)
         if _DISPATCH in own:
