@@ -174,3 +174,32 @@ class TestProcesses:
         with socket.socket() as made:
             made.bind(("127.0.0.1", 0))
             return int(made.getsockname()[1])
+
+
+FLASHINFER_JIT = """
+import os, pathlib
+
+class Module:
+    def __init__(self, *kind):
+        self.name = "_".join(str(word).removeprefix("torch.") for word in kind)
+        self.jit_library_path = pathlib.Path(os.environ["FLASHINFER_WORKSPACE_BASE"], self.name)
+
+    def build(self, verbose):
+        assert pathlib.Path(os.environ["FLASHINFER_EXTRA_LDFLAGS"].removeprefix("-L"), "libcuda.so").exists()
+        self.jit_library_path.write_text(os.environ["FLASHINFER_EXTRA_CUDAFLAGS"])
+
+gen_batch_prefill_module = Module
+"""
+
+
+@pytest.mark.skipif(shutil.which("gcc") is None, reason="needs gcc")
+def test_libraries_of_flashinfer_are_compiled_for_its_folder_of_libraries(tmp_path: Path) -> None:
+    modules = tmp_path / "site" / "flashinfer" / "jit" / "attention" / "modules.py"
+    modules.parent.mkdir(parents=True)
+    modules.write_text(FLASHINFER_JIT)
+    out = tmp_path / "aot"
+    command = [sys.executable, str(ENGINES / "compile_flashinfer.py"), str(out), "/include"]
+    subprocess.run(command, env={**os.environ, "PYTHONPATH": str(tmp_path / "site")}, check=True)
+    assert len(list(out.iterdir())) == 3
+    for folder in out.iterdir():
+        assert (folder / f"{folder.name}.so").read_text() == "-I/include"
