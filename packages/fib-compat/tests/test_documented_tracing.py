@@ -109,9 +109,9 @@ class TestPolicies:
     def test_unknown_names_are_value_errors(self) -> None:
         with pytest.raises(ValueError):
             PolicyRegistry.get_filter_policy("no_such")
-        with pytest.raises(ValueError, match="known are") as caught:
+        known = ", ".join(map(repr, PolicyRegistry.list_input_dump_policies()))  # those of other tests, too
+        with pytest.raises(ValueError, match=f"known are {known}$"):
             PolicyRegistry.get_input_dump_policy("zz")
-        assert [str(caught.value).count(f"'{name}'") for name in ("dump_all", "dump_int", "dump_none")] == [1, 1, 1]
 
     def test_dump_policies(self) -> None:
         inputs = {"q": torch.ones(2), "indptr": torch.zeros(2, dtype=torch.int32), "mask": torch.ones(1).bool(), "s": 1}
