@@ -71,7 +71,7 @@ def measure_overhead(root: Path, device: str, report: Any, sizes: Sizes) -> list
             problems += rows[-1]["problems"]
     report.numbers["overhead"] = rows
     header = ("what", "kernel us", "direct", "routed", "difference", "asked for", "spread of the difference", "rounds")
-    report.table("What apply adds", header, [_shown(row) for row in rows])
+    report.table("Overhead of apply", header, [_shown(row) for row in rows])
     report.say(
         f"Medians; the difference is that of neighbours, its spread the middle half. Eager: {CHUNK} calls and then the "
         f"wait for them, us per call. Host: the same without the wait, ns per call. Graph: {IN_GRAPH} calls, us each. "

@@ -29,7 +29,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     command = [sys.executable, HERE / "transformer_block.py", data_set_path(), "--out", out, *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "## What apply adds" in (out / "report.md").read_text("utf-8")
+    assert "## Overhead of apply" in (out / "report.md").read_text("utf-8")
     numbers: dict[str, Any] = json.loads((out / "numbers.json").read_text("utf-8"))
     return numbers
 

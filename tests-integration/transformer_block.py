@@ -138,7 +138,7 @@ def _shown(row: Mapping[str, Any]) -> tuple[str, ...]:
 def write_tables(job: Job) -> None:
     """Write the tables about the block."""
     numbers = job.report.numbers
-    title = "What compiled graphs hold for each part, with `inline_compiled`"
+    title = "Code in compiled graphs for each part, with `inline_compiled`"
     job.report.table(title, ("batch", "part", "calls"), numbers["traced"])
     if not job.options.inlines:
         _write_served(job)
@@ -158,7 +158,7 @@ def _write_served(job: Job) -> None:
         for row in numbers["served"]
     ]  # fmt: skip
     header = ("batch", "part", "solution", "candidates", *(f"hits, {mode}" for mode in modes), "misses before ready")
-    job.report.table("Which solution served each part, and how often in one call of the block", header, rows)
+    job.report.table("Serving solution of each part, and hits in one call of the block", header, rows)
     if job.options.is_cuda:
         job.report.say("A replay calls nothing: captured modes count one call before the capture and one in it.")
         job.report.say()
