@@ -233,7 +233,7 @@ class SolutionRun:
                 timer = make_timer(function, may_capture=self.candidate.may_capture)
                 timer.warm_up(prepared, self.settings)
             kernels: list[tuple[str, float]] = []
-            if not (self.candidate.is_profiled or self.config.quick):  # a profile takes 50 ms
+            if not (self.candidate.is_profiled or self.config.quick):
                 self.candidate.is_profiled = True
                 with self.context.phases.during(Phase.AUDIT):
                     kernels = kernels_of(function)
