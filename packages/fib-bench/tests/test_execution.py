@@ -2,13 +2,21 @@
 
 from __future__ import annotations
 
+import fcntl
+import threading
+import time
 from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from fib_bench import BenchmarkConfig
 from fib_bench.events import Evaluated
 from fib_bench.execution.work import Execution
+from fib_bench.judge.burst_lock import BurstLock
+from fib_bench.judge.device_context import DeviceContext
+from fib_bench.judge.device_lock import FOLDER_VARIABLE, room_of
 from fib_bench.judge.evaluate import Judge
 from fib_bench.plan import BuildFailure, DefinitionPlan
 from fib_bench.worker.server_client import ForkServerClient
@@ -53,3 +61,47 @@ def test_a_judge_knows_the_solutions_that_will_need_a_worker(
     assert told == [("a", ("b", "d")), ("b", ("d",)), ("c", ("d",)), ("d", ())]
     statuses = {trace.solution: trace.evaluation.status for trace in traces if trace.evaluation is not None}
     assert statuses == {"a": "PASSED", "b": "PASSED", "c": "COMPILE_ERROR", "d": "PASSED"}
+
+
+def test_a_judge_that_waits_for_memory_lets_others_time_passes(
+    definition: Definition,
+    make_solution: Callable[..., Solution],
+    make_workload: Callable[..., Workload],
+    device_context: DeviceContext,
+    server: ForkServerClient,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Otherwise the one whose block has the room would wait for this judge, and keep the room for ever."""
+    monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
+    bursts = tmp_path / "device.bursts"
+    workload = make_workload(definition, {"n": 3})
+    plan = DefinitionPlan(definition, (workload,), {workload.uuid: (make_solution("def run(x):\n    return x * 2\n"),)})
+    events: list[object] = []
+    config = BenchmarkConfig(quick=True, concurrency=2, memory_bytes=1)  # no block fits into a judge's share
+    with ForkServerClient("cpu") as own, Execution(config, None, {}, own) as execution:
+        context = attrs.evolve(device_context, bursts=BurstLock(bursts))
+        execution._judge._context = context
+        context.ended.add(server.spawn())  # as after the last block, until its end is waited for
+        waiting = threading.Thread(target=lambda: events.extend(execution.execute(plan)))
+        with room_of(context.device):
+            waiting.start()
+            was_free = _becomes_free(bursts)
+            assert waiting.is_alive()
+        waiting.join()
+    assert was_free
+    assert [event.trace.evaluation.status for event in events if isinstance(event, Evaluated)] == ["PASSED"]  # type: ignore[union-attr]
+
+
+def _becomes_free(bursts: Path) -> bool:
+    """Whether another judge can time a pass within some seconds."""
+    end = time.monotonic() + 10
+    with bursts.open() as another:
+        while time.monotonic() < end:
+            try:
+                fcntl.flock(another, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                time.sleep(0.01)
+            else:
+                return True
+    return False

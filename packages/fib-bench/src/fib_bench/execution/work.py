@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -19,7 +19,7 @@ from fib_schema import Environment, Solution, Trace, Workload
 
 from ..config.benchmark import BenchmarkConfig
 from ..errors import EvaluatorFailed, InputError, ReferenceFailed
-from ..events import Evaluated, Event, PhaseTimes, Skipped, Working
+from ..events import Evaluated, Event, Phase, PhaseTimes, Skipped, Working
 from ..judge.device_lock import room_of
 from ..judge.device_memory import available_bytes
 from ..judge.evaluate import SHARE_OF_FREE_MEMORY, Judge
@@ -150,16 +150,19 @@ class Execution:
     def _room(self, part: DefinitionPlan, block: Sequence[Workload], limit: int) -> Iterator[None]:
         """Wait until a block fits into memory that other judges of the device may still use.
 
-        One block at a time may exceed a judge's share. If there is no room in the end, the judge reports it.
+        One block at a time may exceed a judge's share. If there is no room in the end, the judge reports it. Meanwhile
+        this judge does not share the device: the judge whose block has the room could time no pass, and would keep it.
         """
         needed = sum(self._judge.workload_bytes(part.definition, workload) for workload in block)
         if self._judges == 1 or needed <= limit:
             yield
             return
-        with room_of(self._judge.device):
-            end = time.monotonic() + _ROOM_SECONDS
-            while available_bytes(self._judge.device) < needed / SHARE_OF_FREE_MEMORY and time.monotonic() < end:
-                time.sleep(_ROOM_POLL_SECONDS)
+        with ExitStack() as stack:
+            with self._judge.context.no_device_work(), self._judge.phases.during(Phase.WAIT):
+                stack.enter_context(room_of(self._judge.device))
+                end = time.monotonic() + _ROOM_SECONDS
+                while available_bytes(self._judge.device) < needed / SHARE_OF_FREE_MEMORY and time.monotonic() < end:
+                    time.sleep(_ROOM_POLL_SECONDS)
             yield
 
 
