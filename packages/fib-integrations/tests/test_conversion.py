@@ -7,6 +7,7 @@ import inspect
 import json
 import math
 import sys
+from types import SimpleNamespace
 from typing import Any
 
 import attrs
@@ -23,6 +24,7 @@ from fib_integrations import (
 )
 from fib_integrations.adapter import Adapter, Call, Target
 from fib_integrations.adapters import BUILT_IN, select_adapters
+from fib_integrations.attention import make_plan, on_device, output_buffers
 from fib_integrations.errors import CannotAdapt, NotPatched
 from fib_integrations.parameters import read_signature
 from fib_integrations.patched_function import PatchedFunction, PlanStore
@@ -659,3 +661,33 @@ def test_recorded_signatures_match_the_installed_library() -> None:
     if not signatures.recorded_file(flashinfer.__version__).exists():
         pytest.skip(f"no signatures of {flashinfer.__version__} are recorded")
     assert signatures.main(["--check"]) == 0
+
+
+class TestBuffers:
+    def test_the_copy_of_a_plan_is_used_again(self) -> None:
+        device = torch.device("meta")
+        wrapper = SimpleNamespace(device=device, _indptr_buf=torch.empty(5, dtype=torch.int32, device=device))
+        assert on_device(wrapper, torch.zeros(5, dtype=torch.int32), "_indptr_buf") is wrapper._indptr_buf
+        for other in (torch.zeros(4, dtype=torch.int32), torch.zeros(5, 1, dtype=torch.int32)):
+            found = on_device(wrapper, other, "_indptr_buf")
+            assert (found.shape, found.device) == (other.shape, device)
+        assert on_device(wrapper, torch.zeros(5, dtype=torch.int32), "_missing").device == device
+
+    def test_an_unwanted_lse_has_one_buffer_for_all_plans_of_a_wrapper(self) -> None:
+        class Wrapper:
+            _kv_layout = "NHD"
+
+        first, other = Wrapper(), Wrapper()
+
+        def buffer(wrapper: Any, rows: int) -> torch.Tensor:
+            plan = make_plan(wrapper, "name", "q k_cache", rows, ())
+            query = torch.zeros(rows, 4, 8)
+            out, lse = output_buffers(plan, query, query, None, return_lse=False)
+            assert out is query
+            assert lse.shape == (rows, 4)
+            return lse
+
+        kept = buffer(first, 3)
+        assert buffer(first, 3) is kept
+        assert buffer(other, 3) is not kept
+        assert buffer(first, 2) is not kept

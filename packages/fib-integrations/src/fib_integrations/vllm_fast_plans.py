@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from .attention import AttentionPlan, WrapperPlan
+from .attention import AttentionPlan, WrapperPlan, is_replayed
 from .import_hooks import when_imported
 
 if TYPE_CHECKING:
@@ -66,6 +66,8 @@ def _renewing(original: Callable[..., Any], parameters: Sequence[str]) -> Callab
 
     @functools.wraps(original)
     def fast_plan_decode(*args: Any, **kwargs: Any) -> Any:
+        if args and not is_replayed(args[0]):  # `plan` is called in any case
+            return original(*args, **kwargs)
         given = {**dict(zip(parameters, args, strict=False)), **kwargs}
         wrapper = given.pop(parameters[0], None)
         patched = getattr(getattr(type(wrapper), "plan", None), "__fib_patched__", None)

@@ -9,7 +9,16 @@
 """
 
 from .baseline_source import baseline_source
-from .plans import AttentionPlan, WrapperPlan, last_value, make_plan, on_device, page_buffers, unsupported_plan
+from .plans import (
+    AttentionPlan,
+    WrapperPlan,
+    is_replayed,
+    last_value,
+    make_plan,
+    on_device,
+    page_buffers,
+    unsupported_plan,
+)
 from .runs import is_scaled, output_buffers, paged_caches, plan_target, run_target, targets
 from .settings import DECODE_HINTS, PREFILL_HINTS, DecodeSettings, PrefillSettings
 
@@ -21,6 +30,7 @@ __all__ = [
     "PrefillSettings",
     "WrapperPlan",
     "baseline_source",
+    "is_replayed",
     "is_scaled",
     "last_value",
     "make_plan",

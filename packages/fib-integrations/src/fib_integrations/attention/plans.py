@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
@@ -17,6 +18,8 @@ from .settings import Settings, softmax_scale, unsupported_settings
 _OUTPUTS = ("output", "lse")
 _NO_BUFFERS: Mapping[str, torch.Tensor] = MappingProxyType({})
 _SCALES = frozenset({float, int, type(None)})
+_lse_buffers: weakref.WeakKeyDictionary[Any, list[torch.Tensor]] = weakref.WeakKeyDictionary()
+"""By wrapper, whose runs follow each other: `AttentionPlan.lse_buffers`."""
 _MAX_SETTINGS = 64
 """Settings of one plan that are remembered; layers with scales of their own alternate between as many."""
 
@@ -38,7 +41,7 @@ class AttentionPlan:
     buffers: Mapping[str, torch.Tensor] = attrs.field(factory=dict)
     """Of such runs, the whole buffers of the inputs that may be padded; see `Plan.convert`."""
     lse_buffers: list[torch.Tensor] = attrs.field(factory=list)
-    """A buffer for a log-sum-exp that the caller does not want, kept because allocating one costs 2 us."""
+    """A buffer for a log-sum-exp that the caller does not want. All plans of a wrapper share it; nobody reads it."""
 
 
 class WrapperPlan:
@@ -97,7 +100,10 @@ class WrapperPlan:
         return self._known[settings]
 
     def _with_scale(self, sm_scale: float | None) -> AttentionPlan:
-        return attrs.evolve(self._plan, inputs=(*self._plan.inputs, softmax_scale(sm_scale, self._head_dim)))
+        plan = self._plan
+        inputs = (*plan.inputs, softmax_scale(sm_scale, self._head_dim))
+        others = plan.layout, plan.keys, plan.is_routable, plan.buffers, plan.lse_buffers
+        return AttentionPlan(plan.definition, plan.rows, inputs, *others)  # `attrs.evolve` takes 4 us more
 
 
 def _no_wrapper() -> None:
@@ -133,14 +139,28 @@ def make_plan(
 ) -> AttentionPlan:
     """The plan of a wrapper's next runs; `name` is that of the definition, `names` those of its inputs."""
     return AttentionPlan(
-        DefinitionRef(name, tuple(names.split()), _OUTPUTS),
+        _definition(name, names),
         rows,
         tuple(inputs),
         layout=getattr(wrapper, "_kv_layout", None) or "NHD",
         keys=keys,
         is_routable=not is_replayed(wrapper),
         buffers=buffers,
+        lse_buffers=_lse_buffers_of(wrapper),
     )
+
+
+def _lse_buffers_of(wrapper: Any) -> list[torch.Tensor]:
+    try:
+        return _lse_buffers.setdefault(wrapper, [])
+    except TypeError:  # it has no hash
+        return []
+
+
+@functools.lru_cache(maxsize=256)
+def _definition(name: str, names: str) -> DefinitionRef:
+    """The definition with these inputs; engines plan at each step."""
+    return DefinitionRef(name, tuple(names.split()), _OUTPUTS)
 
 
 def is_replayed(wrapper: Any) -> bool:
@@ -149,7 +169,7 @@ def is_replayed(wrapper: Any) -> bool:
 
 
 def on_device(wrapper: Any, tensor: torch.Tensor, buffer: str) -> torch.Tensor:
-    """An index tensor of a plan, on the wrapper's device; for CUDA graphs, the buffer that the kernels read.
+    """An index tensor of a plan, on the wrapper's device: what the wrapper's kernels read, if it keeps that.
 
     Args:
         wrapper: Has been planned.
@@ -160,7 +180,11 @@ def on_device(wrapper: Any, tensor: torch.Tensor, buffer: str) -> torch.Tensor:
     if is_replayed(wrapper) and isinstance(kept, torch.Tensor):
         return kept[: len(tensor)]
     device = getattr(wrapper, "device", None)
-    return tensor if device is None or tensor.device == device else tensor.to(device, non_blocking=True)
+    if device is None or tensor.device == device:
+        return tensor
+    if isinstance(kept, torch.Tensor) and kept.device == device and kept.shape == tensor.shape:
+        return kept  # the copy that `plan` has made: another one would cost some 10 us
+    return tensor.to(device, non_blocking=True)
 
 
 def page_buffers(wrapper: Any, indices: str, others: Iterable[str]) -> dict[str, torch.Tensor]:

@@ -87,10 +87,13 @@ def output_buffers(plan: AttentionPlan, query: torch.Tensor, out: Any, lse: Any,
         return () if lse is None else (out, lse)
     if query.is_cuda and torch.cuda.is_current_stream_capturing():  # a graph has its own memory pool
         return (out, torch.empty(query.shape[:2], dtype=torch.float32, device=query.device))
-    if not plan.lse_buffers:
+    kept = plan.lse_buffers
+    buffer = kept[0] if kept else None
+    if buffer is None or buffer.shape != query.shape[:2] or buffer.device != query.device:
         with torch.inference_mode(mode=False):  # runs outside of inference mode cannot write to an inference tensor
-            plan.lse_buffers.append(torch.empty(query.shape[:2], dtype=torch.float32, device=query.device))
-    return (out, plan.lse_buffers[0])
+            buffer = torch.empty(query.shape[:2], dtype=torch.float32, device=query.device)
+        kept[:] = [buffer]
+    return (out, buffer)
 
 
 def finalize(result: Any, out: Any, lse: Any, return_lse: bool) -> Any:
