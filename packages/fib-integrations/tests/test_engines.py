@@ -298,8 +298,34 @@ class TestProvider:
         x, residual, weight = arguments()
         given = {"x": x, "weight": weight, "epsilon": EPSILON, "variance_size": None, **change}
         values = tuple(given.values())
-        assert ops.rms_norm.impls[PROVIDER].supports_args(*values) is is_supported
-        assert ops.fused_add_rms_norm.impls[PROVIDER].supports_args(values[0], residual, *values[1:]) is is_supported
+        with enable_apply(marked(RMSNORM)):
+            assert ops.rms_norm.impls[PROVIDER].supports_args(*values) is is_supported
+            assert (
+                ops.fused_add_rms_norm.impls[PROVIDER].supports_args(values[0], residual, *values[1:]) is is_supported
+            )
+
+    def test_vllm_goes_to_the_next_provider_itself_where_calls_are_passed_on(self, ops: Any) -> None:
+        x, residual, weight = arguments()
+        norm, fused = (op.impls[PROVIDER].supports_args for op in (ops.rms_norm, ops.fused_add_rms_norm))
+
+        def supported() -> tuple[bool, bool]:
+            return norm(x, weight, EPSILON), fused(x, residual, weight, SUM_EPSILON)
+
+        assert supported() == (False, False)
+        with enable_apply(marked(RMSNORM)):
+            assert supported() == (True, True)  # what a data set has is looked up at the first call
+            ops.rms_norm(x, weight, EPSILON)
+            ops.fused_add_rms_norm(x, residual, weight, SUM_EPSILON)
+            assert supported() == (True, False)
+            assert fused(x, residual, weight, 2 * SUM_EPSILON)
+            set_apply_hook(lambda name, inputs: None)
+            assert supported() == (True, True)
+            ops.fused_add_rms_norm(x, residual, weight, SUM_EPSILON)
+            assert supported() == (True, True)  # it is traced
+            set_apply_hook(None)
+        assert supported() == (False, False)
+        with enable_apply(marked(FUSED_ADD_RMSNORM)):
+            assert is_routed(ops.fused_add_rms_norm(x, residual, weight, SUM_EPSILON)[0])
 
     def test_shadow_comparison_returns_what_vllm_would(self, ops: Any) -> None:
         x, residual, weight = arguments()

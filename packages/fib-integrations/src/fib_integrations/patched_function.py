@@ -235,6 +235,16 @@ class PatchedFunction:
         """Undo `deactivate` for a wrapper that is in place again."""
         self._is_active = True
 
+    def passes_on(self, key: Hashable) -> bool:
+        """Whether calls of a key go to the original unseen, until a runtime or the listeners change.
+
+        Args:
+            key: What `Call.convert` makes of the calls, of a target without plans.
+        """
+        handler = self._scope["_fib_handlers"].get(key)
+        is_disabled = self._scope["_fib_dispatch"] is None
+        return is_disabled or getattr(handler, "__func__", None) is HandlerFactory._call_original  # noqa: SLF001
+
     # -- calls ---------------------------------------------------------------------------------------
 
     def _add_handler(

@@ -27,6 +27,7 @@ from .engines import VLLM
 from .errors import CannotAdapt
 from .import_hooks import when_imported
 from .installation import provide
+from .patched_function import PatchedFunction
 
 PROVIDER = "fib"
 _OPS = "vllm.ir.ops"
@@ -123,7 +124,8 @@ def _register(op: Any, name: str, target: Target) -> None:
     make, supports, inplace = _IMPLEMENTATIONS[name]
     route = provide(ADAPTER, target, _next_provider(op, native))
     if PROVIDER not in op.impls:
-        op.register_impl(PROVIDER, supports_args=supports, inplace=inplace)(make(native, route))
+        supports_args = supports(vars(route)["__fib_patched__"])
+        op.register_impl(PROVIDER, supports_args=supports_args, inplace=inplace)(make(native, route))
 
 
 def _next_provider(op: Any, native: Callable[..., Any]) -> Callable[..., Any]:
@@ -151,9 +153,20 @@ def _make_rms_norm(native: Callable[..., Any], route: Callable[..., Any]) -> Cal
     return rms_norm
 
 
-def _supports_rms_norm(x: Any, weight: Any, epsilon: float, variance_size: int | None = None) -> bool:
-    del epsilon
-    return weight is not None and variance_size is None and x.dim() == 2 and weight.dtype == x.dtype
+def _rms_norm_supports(patched: PatchedFunction) -> Callable[..., bool]:
+    def supports(x: Any, weight: Any, epsilon: float, variance_size: int | None = None) -> bool:
+        return _is_supported(patched, "rmsnorm", x, weight, epsilon, variance_size)
+
+    return supports
+
+
+def _is_supported(
+    patched: PatchedFunction, name: str, x: Any, weight: Any, epsilon: float, variance_size: int | None
+) -> bool:
+    """Whether this provider is called; vLLM goes to the next one itself if a call would only be passed on to it."""
+    if weight is None or variance_size is not None or x.dim() != 2 or weight.dtype != x.dtype:
+        return False
+    return torch.compiler.is_compiling() or not patched.passes_on((name, weight.shape[0], epsilon))
 
 
 def _make_fused_add(native: Callable[..., Any], route: Callable[..., Any]) -> Callable[..., Any]:
@@ -166,13 +179,17 @@ def _make_fused_add(native: Callable[..., Any], route: Callable[..., Any]) -> Ca
     return fused_add_rms_norm
 
 
-def _supports_fused_add(x: Any, x_residual: Any, weight: Any, epsilon: float, variance_size: int | None = None) -> bool:
-    del x_residual, epsilon
-    return weight is not None and variance_size is None and x.dim() == 2 and weight.dtype == x.dtype
+def _fused_add_supports(patched: PatchedFunction) -> Callable[..., bool]:
+    def supports(x: Any, x_residual: Any, weight: Any, epsilon: float, variance_size: int | None = None) -> bool:
+        del x_residual
+        return _is_supported(patched, "fused_add_rmsnorm", x, weight, epsilon, variance_size)
+
+    return supports
 
 
 _IMPLEMENTATIONS = {
-    "rms_norm": (_make_rms_norm, _supports_rms_norm, False),
-    "fused_add_rms_norm": (_make_fused_add, _supports_fused_add, True),
+    "rms_norm": (_make_rms_norm, _rms_norm_supports, False),
+    "fused_add_rms_norm": (_make_fused_add, _fused_add_supports, True),
 }
-"""By op: what makes the implementation, what says which arguments it supports, and whether it writes to activations."""
+"""By op: what makes the implementation, what makes the function that says which arguments it supports, and whether it
+writes to activations."""
