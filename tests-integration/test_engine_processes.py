@@ -104,6 +104,11 @@ class TestProcesses:
         assert set(routed["misses"]) == {f"{DECODE}: {BEST}", f"{PREFILL}: {BEST}"}
         assert not routed["unsupported"]
         assert not any(plain[kind] for kind in ("hits", "misses", "unsupported"))
+        timed = {"decode plan", "decode run", "prefill plan", "prefill run", "rms_norm"}
+        assert {name: count for name, (count, _) in routed["host_us"].items()} == dict.fromkeys(timed, 2) | {
+            "prefill plan": 1, "prefill run": 1, "rms_norm": 3,
+        }  # fmt: skip
+        assert set(plain["host_us"]) == timed
 
     def test_slow_solutions_are_called(self, harness: Harness) -> None:
         slow = harness.engine("slow")

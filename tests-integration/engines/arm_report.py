@@ -98,8 +98,9 @@ def report(out: Path, options: argparse.Namespace) -> int:
                 _print_counts(f"{mode}, {arm}, at the start", [record["at_start"] for record in mine])
                 if mode == "graphs":
                     _print_counts(f"{mode}, {arm}, captured", [record["captured"] for record in mine])
-        of_first = {arm: records[0, mode, arm]["device_ms"] for arm in options.arms if (0, mode, arm) in records}
-        print_device_times(of_first, mode)
+        of_first = {arm: records[0, mode, arm] for arm in options.arms if (0, mode, arm) in records}
+        print_device_times({arm: record["device_ms"] for arm, record in of_first.items()}, mode)
+        print_host_times({arm: record.get("host_us", {}) for arm, record in of_first.items()}, mode)
     for path in sorted((out / "settings").glob("*.json")):
         _print_counts(f"eager, routed, {path.stem}", [json.loads(path.read_text())])
     for path in sorted((out / "settings").glob("*.failed")):
@@ -145,3 +146,12 @@ def print_device_times(arms: Mapping[str, Mapping[str, float]], mode: str) -> No
     for name, _ in longest.most_common(_MOST_KERNELS):
         print(f"| `{name[:80]}` | {' | '.join(f'{times.get(name, 0.0):.2f}' for times in arms.values())} |")
     print(f"| all | {' | '.join(f'{sum(times.values()):.2f}' for times in arms.values())} |")
+
+
+def print_host_times(arms: Mapping[str, Mapping[str, tuple[int, float]]], mode: str) -> None:
+    """Print the median host time of calls in one generation of the first round, and their number."""
+    names = sorted({name for times in arms.values() for name in times})
+    print(f"\n| host time in us (calls), {mode} | {' | '.join(arms)} |\n| --- |{' --- |' * len(arms)}")
+    for name in names:
+        cells = ("{1:.1f} ({0})".format(*times[name]) if name in times else "" for times in arms.values())
+        print(f"| {name} | {' | '.join(cells)} |")

@@ -26,6 +26,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from arm_host_times import host_times
 from arm_report import LEAST_ROUNDS, report
 from arm_turns import END, END_PROFILED, ROUTED, START, TURN, measure, write_whole
 
@@ -100,7 +101,9 @@ def engine(out: Path, options: argparse.Namespace) -> None:
         if runtime is not None and hasattr(runtime, "wait_until_built"):
             runtime.wait_until_built(240)
     _, tokens = generate(prompts, _GENERATED)
-    before, per_second, first, device_ms = _counts(runtime), [], [], {}
+    before, per_second, first = _counts(runtime), [], []
+    device_ms: dict[str, float] = {}
+    host_us: dict[str, tuple[int, float]] = {}
     for word in words:
         if word == TURN:
             os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # this thread only, and the same core in all arms
@@ -112,6 +115,7 @@ def engine(out: Path, options: argparse.Namespace) -> None:
         after = _counts(runtime)
         if word == END_PROFILED:
             device_ms = _device_times(torch, lambda: generate(prompts, 16))
+            host_us = host_times(lambda: generate(prompts, 16), with_norms=options.mode == "eager")
         total = _counts(runtime)
         if options.arm in TRACED:
             runtime.stop()
@@ -124,6 +128,7 @@ def engine(out: Path, options: argparse.Namespace) -> None:
             "tokens_per_second": per_second,
             "first_token_ms": first,
             "device_ms": device_ms,
+            "host_us": host_us,
             "tokens": hashlib.sha256(json.dumps(tokens).encode()).hexdigest(),
             "at_start": {kind: dict(counts) for kind, counts in at_start.items()},
             "captured": {kind: dict(counts) for kind, counts in captured.items()},
