@@ -8,7 +8,7 @@ usage: arm_data_sets.py solutions OUT     solutions for what was traced, into OU
   replaced: such calls are decided by their recorded key, counted (``the fallback is the best``), and served by the
   original. A solution in its place would make a second plan at each step, which is no overhead of routing.
 - ``winners`` has own kernels, and the engine's as solutions of their own: those are routed that are faster than the
-  engine's by the evaluations. vLLM decodes with tensor cores, which the adapter's baseline does not.
+  engine's by the evaluations. vLLM decodes with tensor cores.
 - ``slow`` has the engine's kernels as solutions of their own, called twice and planned once more: what is slower in the
   evaluations must be slower in the engine.
 """
@@ -27,7 +27,7 @@ from fib_apply import ApplyConfig
 from fib_apply.hardware import local_hardware
 from fib_apply.selection.table import ApplyTable
 from fib_integrations.adapters import select_adapters
-from fib_integrations.baselines import baseline_solution
+from fib_integrations.baselines import baseline_solutions
 from fib_schema import BuildSpec, Definition, Solution, SourceFile, TraceSet
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "support"))
@@ -70,28 +70,14 @@ def engine_kernel(definition: Definition) -> Solution | None:
         spec = BuildSpec("python", ["cuda"], "main.py::run", dependencies=["vllm"], destination_passing_style=True)
         source = SourceFile("main.py", _NORM.format(epsilon=found[1]))
         return Solution(f"engine_{definition.name}", definition.name, "vllm", spec, [source])
-    found = adapter_baseline(definition)
-    if found is None or "BatchDecodeWithPagedKVCacheWrapper" not in found.sources[0].content:
-        return found
-    return attrs.evolve(found, name=f"engine_{definition.name}", sources=_with_tensor_cores(found.sources[0]))
+    found = adapter_baselines(definition)
+    return found[-1] if found else None
 
 
-def adapter_baseline(definition: Definition) -> Solution | None:
-    """The solution that is the function which adapters replace; None for definitions without one."""
-    made = (baseline_solution(adapter, definition) for adapter in select_adapters(None))
-    return next((one for one in made if one is not None), None)
-
-
-def _with_tensor_cores(source: SourceFile) -> list[SourceFile]:
-    """The decode that vLLM plans; its splits need more memory."""
-    text = source.content
-    for old, new in (
-        ('"NHD")', '"NHD", use_tensor_cores=True)'),
-        ("_WORKSPACE_BYTES = 128 *", "_WORKSPACE_BYTES = 384 *"),
-    ):
-        assert text.count(old) == 1, old
-        text = text.replace(old, new)
-    return [attrs.evolve(source, content=text)]
+def adapter_baselines(definition: Definition) -> tuple[Solution, ...]:
+    """The solutions that are the function which adapters replace; the last one has the settings that vLLM chooses."""
+    made = (baseline_solutions(adapter, definition) for adapter in select_adapters(None))
+    return next((several for several in made if several), ())
 
 
 def _extended(solution: Solution, text: str) -> list[SourceFile]:
@@ -103,8 +89,7 @@ def solutions_for(definition: Definition) -> Iterator[Solution]:
     if (kernel := engine_kernel(definition)) is None:
         return
     yield kernel
-    if (baseline := adapter_baseline(definition)) is not None and baseline.name != kernel.name:
-        yield baseline
+    yield from (baseline for baseline in adapter_baselines(definition) if baseline.name != kernel.name)
     yield attrs.evolve(kernel, name=f"{SLOW}{definition.name}", sources=_extended(kernel, _TWICE))
     for entry in entries_for(definition.name, device="cuda"):
         if entry.is_capturable and entry.language != "python":
@@ -144,8 +129,7 @@ def write_arms(out: Path) -> None:
 def _of_arm(definition: Definition, solutions: Sequence[Solution], arm: str) -> Iterator[Solution]:
     """The solutions of a definition that an arm has."""
     kernel = engine_kernel(definition)
-    replaced = kernel if definition.op_type == "rmsnorm" else adapter_baseline(definition)
-    named = {"routed": replaced, "winners": kernel, "slow": None}[arm]
+    named = None if arm == "slow" else kernel
     prefixes = {"routed": (), "winners": (OWN,), "slow": (SLOW,)}[arm]
     for solution in solutions:
         if solution.name.startswith(prefixes) or (named is not None and solution.name == named.name):

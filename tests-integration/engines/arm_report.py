@@ -151,6 +151,8 @@ def print_device_times(arms: Mapping[str, Mapping[str, float]], mode: str) -> No
 def print_host_times(arms: Mapping[str, Mapping[str, tuple[int, float]]], mode: str) -> None:
     """Print the median host time of calls in one generation of the first round, and their number."""
     names = sorted({name for times in arms.values() for name in times})
+    if not names:
+        return
     print(f"\n| host time in us (calls), {mode} | {' | '.join(arms)} |\n| --- |{' --- |' * len(arms)}")
     for name in names:
         cells = ("{1:.1f} ({0})".format(*times[name]) if name in times else "" for times in arms.values())

@@ -12,9 +12,9 @@ import torch
 from fib_apply import enable_apply
 from fib_compile import BuilderRegistry
 from fib_compile.builders.python import PythonBuilder
-from fib_integrations import Adapter, install_flashinfer_integrations
+from fib_integrations import install_flashinfer_integrations
 from fib_integrations.adapters import BUILT_IN
-from fib_integrations.baselines import baseline_name, baseline_solution, make_baselines
+from fib_integrations.baselines import baseline_name, baseline_solutions, make_baselines
 from fib_integrations.cli import main
 from fib_schema import Definition, Solution, TraceSet
 from flashinfer_stand_ins.examples import EXAMPLES, Example, data_set, passed, reference_solution
@@ -25,12 +25,14 @@ BY_DEFINITION = {example.definition.name: example for example in EXAMPLES}
 every_definition = pytest.mark.parametrize("example", BY_DEFINITION.values(), ids=lambda e: e.definition.name)
 
 
-def baseline(definition: Definition) -> tuple[Adapter, Solution]:
-    """The adapter that has a baseline, and the baseline."""
-    made = ((adapter, baseline_solution(adapter, definition)) for adapter in BUILT_IN)
-    adapter, solution = next((a, s) for a, s in made if s is not None)
-    assert solution is not None
-    return adapter, solution
+def baselines(definition: Definition) -> tuple[Solution, ...]:
+    """The baselines of a definition."""
+    return next(made for adapter in BUILT_IN if (made := baseline_solutions(adapter, definition)))
+
+
+def baseline(definition: Definition) -> Solution:
+    """The baseline with the default settings."""
+    return baselines(definition)[0]
 
 
 @every_definition
@@ -41,10 +43,11 @@ def test_baseline_agrees_with_the_reference(
     registry = BuilderRegistry([PythonBuilder()])  # the next version's stand-ins are other modules
     reference = registry.build(example.definition, reference_solution(example.definition))
     expected = reference.call_value_returning(*inputs)
-    runnable = registry.build(example.definition, baseline(example.definition)[1])
-    assert (runnable.setup is not None) == example.is_planned
-    found = runnable.plan(*inputs).call_value_returning(*inputs)
-    torch.testing.assert_close(found, expected)
+    for solution in baselines(example.definition):
+        runnable = registry.build(example.definition, solution)
+        assert (runnable.setup is not None) == example.is_planned
+        found = runnable.plan(*inputs).call_value_returning(*inputs)
+        torch.testing.assert_close(found, expected)
 
 
 @pytest.mark.parametrize("name", ["fused_add_rmsnorm", "rope in place", "decode, out"])
@@ -54,7 +57,7 @@ def test_original_serves_where_its_baseline_is_the_best_solution(
 ) -> None:
     example = next(example for example in EXAMPLES if example.name == name)
     expected = example.prepare(flashinfer)()
-    _, solution = baseline(example.definition)
+    solution = baselines(example.definition)[-1]  # with other settings, if an engine may choose them
     install_flashinfer_integrations()
     traces = (passed(solution, example.definition, inputs_of_examples[name]),)
     with enable_apply(data_set(example.definition, traces, (solution,)), stats=True) as runtime:
@@ -88,7 +91,7 @@ def test_solution_within_the_uncertainty_of_the_original_does_not_replace_it(
     flashinfer: Any, inputs_of_examples: dict[str, dict[str, Any]]
 ) -> None:
     example = BY_DEFINITION["rmsnorm_h8"]
-    _, own = baseline(example.definition)
+    own = baseline(example.definition)
     other, inputs = reference_solution(example.definition), inputs_of_examples["rmsnorm"]
     own_trace = passed(own, example.definition, inputs, 0.1)
     install_flashinfer_integrations()
@@ -97,6 +100,31 @@ def test_solution_within_the_uncertainty_of_the_original_does_not_replace_it(
         with enable_apply(data_set(example.definition, (own_trace, trace), (own, other)), stats=True) as runtime:
             example.prepare(flashinfer)()
             assert sum(runtime.stats()["rmsnorm_h8"].hits.values()) == hits
+
+
+@one_version
+def test_decodes_with_tensor_cores_are_a_baseline_that_solutions_must_beat(
+    flashinfer: Any, inputs_of_examples: dict[str, dict[str, Any]]
+) -> None:
+    """Engines choose tensor cores for some models; which of both is faster depends on the size."""
+    example = next(example for example in EXAMPLES if example.name == "decode, out")
+    plain, other = baselines(example.definition)
+    assert other.name == f"{plain.name}_tensor_cores"
+    assert (plain.author, other.author) == ("flashinfer", "flashinfer-tensor-cores")
+    assert 'BatchDecodeWithPagedKVCacheWrapper(workspace, "NHD", use_tensor_cores=True)' in other.sources[0].content
+    assert "tensor_cores" not in plain.sources[0].content
+    own, inputs = reference_solution(example.definition), inputs_of_examples[example.name]
+    install_flashinfer_integrations()
+    workload = passed(own, example.definition, inputs).workload
+    for with_cores_ms, hits in ((0.02, 0), (0.2, 1)):
+        measured = ((plain, 0.1), (other, with_cores_ms), (own, 0.05))
+        traces = tuple(
+            attrs.evolve(passed(one, example.definition, inputs, taken_ms), workload=workload)
+            for one, taken_ms in measured
+        )
+        with enable_apply(data_set(example.definition, traces, (plain, other, own)), stats=True) as runtime:
+            example.prepare(flashinfer)()
+            assert sum(runtime.stats()[example.definition.name].hits.values()) == hits
 
 
 @one_version
@@ -132,14 +160,16 @@ def test_command_keeps_existing_baselines(tmp_path: Path, capsys: pytest.Capture
     trace_set.add_definitions([example.definition for example in BY_DEFINITION.values()])
     assert main(["baselines", str(tmp_path), "--dry-run", "--json"]) == 0
     wanted = json.loads(capsys.readouterr().out)
-    assert len(wanted["solutions"]) == len(BY_DEFINITION)
+    names = [solution.name for example in BY_DEFINITION.values() for solution in baselines(example.definition)]
+    assert sorted(wanted["solutions"]) == sorted(names)
+    assert len(names) > len(BY_DEFINITION)
     assert TraceSet.from_path(tmp_path).solution_names() == ()
     assert main(["baselines", str(tmp_path), "--definitions", "rmsnorm_h8"]) == 0
     assert "wrote flashinfer_rmsnorm_h8" in capsys.readouterr().out
     assert main(["baselines", str(tmp_path)]) == 0
     assert "exists already: flashinfer_rmsnorm_h8" in capsys.readouterr().out
-    files = sorted(path.name for path in (tmp_path / "solutions" / "flashinfer").rglob("*.json"))
-    assert files == sorted(f"flashinfer_{name}.json" for name in BY_DEFINITION)
+    files = sorted(path.stem for path in (tmp_path / "solutions").rglob("*.json"))
+    assert files == sorted(names)
 
 
 def _folder(place: Path) -> Path:

@@ -123,3 +123,5 @@ class Adapter:
     """The engine that its functions are of, if they are part of one: they change with each version of it."""
     baseline: Callable[[Definition], str | None] | None = None
     """Returns the source of a solution that calls the library itself; None for an unsupported definition."""
+    other_baselines: Mapping[str, Callable[[Definition], str | None]] = attrs.field(factory=dict)
+    """The same for other settings that engines choose, by a suffix of the solution's name."""

@@ -19,26 +19,40 @@ def baseline_name(definition: Definition) -> str:
     return f"flashinfer_{definition.name}"
 
 
-def baseline_solution(adapter: Adapter, definition: Definition, author: str = AUTHOR) -> Solution | None:
-    """A solution that calls the library; None if the adapter does not support the definition.
+def baseline_solutions(adapter: Adapter, definition: Definition, author: str = AUTHOR) -> tuple[Solution, ...]:
+    """Solutions that call the library: the one with its default settings, and those with other settings of engines.
 
-    ``setup`` calls the library's plan, if it has one. The outputs are returned or passed, as the library does it.
+    ``setup`` calls the library's plan, if it has one. The outputs are returned or passed, as the library does it. None
+    if the adapter does not support the definition.
     """
     if definition.op_type not in adapter.op_types or adapter.baseline is None:
-        return None
-    source = adapter.baseline(definition)
-    if source is None:
-        return None
+        return ()
+    made = []
+    for suffix, make in {"": adapter.baseline, **adapter.other_baselines}.items():
+        source = make(definition)
+        if source is None:
+            continue
+        name, by = (baseline_name(definition), author) if not suffix else _named(definition, author, suffix)
+        made.append(_solution(adapter, definition, name, by, source))
+    return tuple(made)
+
+
+def _named(definition: Definition, author: str, suffix: str) -> tuple[str, str]:
+    """Name and author of a baseline with other settings. An author has one solution, or could not be ranked."""
+    return f"{baseline_name(definition)}_{suffix}", f"{author}-{suffix.replace('_', '-')}"
+
+
+def _solution(adapter: Adapter, definition: Definition, name: str, author: str, source: str) -> Solution:
     signature = next(line for line in source.splitlines() if line.startswith("def run("))
     spec = BuildSpec(
         "python",
         list(_HARDWARE),
         "main.py::run",
         dependencies=["flashinfer-python"],
-        destination_passing_style=all(f" {name}" in signature for name in definition.outputs),
+        destination_passing_style=all(f" {output}" in signature for output in definition.outputs),
     )
     return Solution(
-        baseline_name(definition),
+        name,
         definition.name,
         author,
         spec,
@@ -48,18 +62,20 @@ def baseline_solution(adapter: Adapter, definition: Definition, author: str = AU
 
 
 def matching_baselines(adapter: Adapter, runtime: Any, definition: Definition) -> frozenset[str]:
-    """The solutions in a runtime's data set that are the adapter's own baseline: at most one.
+    """The solutions in a runtime's data set that are the adapter's own baselines.
 
-    Where it is the best solution, the original function is called: it is planned already, and writes in place.
+    Where one of them is the best solution, the original function is called: it is planned already, and writes in place.
+    Which settings it has, an engine has chosen; a solution must be faster than with any of them.
     """
-    ours = baseline_solution(adapter, definition)
-    if ours is None:
-        return frozenset()
+    return frozenset(ours.name for ours in baseline_solutions(adapter, definition) if _is_in(runtime, ours))
+
+
+def _is_in(runtime: Any, ours: Solution) -> bool:
     try:
         theirs = runtime.table.solution(ours.name)
-    except FibError:
-        return frozenset()  # the data set has no solution of this name
-    return frozenset({ours.name}) if theirs.hash() == ours.hash() else frozenset()
+    except FibError:  # the data set has no solution of this name
+        return False
+    return bool(theirs.hash() == ours.hash())
 
 
 @attrs.frozen
@@ -88,15 +104,15 @@ def make_baselines(
     definitions = [trace_set.get_definition(name) for name in wanted]
     candidates = tuple(adapters)
     made = {definition.name: _first(candidates, definition, author) for definition in definitions}
-    solutions = [solution for solution in made.values() if solution is not None]
+    solutions = [solution for several in made.values() for solution in several]
     existing = set(trace_set.solution_names())
     return Baselines(
         tuple(solution for solution in solutions if solution.name not in existing),
-        tuple(name for name, solution in made.items() if solution is None),
+        tuple(name for name, several in made.items() if not several),
         tuple(solution.name for solution in solutions if solution.name in existing),
     )
 
 
-def _first(adapters: Iterable[Adapter], definition: Definition, author: str) -> Solution | None:
-    found = (baseline_solution(adapter, definition, author) for adapter in adapters)
-    return next((solution for solution in found if solution is not None), None)
+def _first(adapters: Iterable[Adapter], definition: Definition, author: str) -> tuple[Solution, ...]:
+    found = (baseline_solutions(adapter, definition, author) for adapter in adapters)
+    return next((several for several in found if several), ())

@@ -204,7 +204,7 @@ def convert_prefill_forward(
     return convert_run(planned, q, paged_kv_cache, None, k_scale, v_scale, out, lse, return_lse)
 
 
-def _baseline(definition: Definition, *, is_prefill: bool) -> str | None:
+def _baseline(definition: Definition, *, is_prefill: bool, uses_tensor_cores: bool = False) -> str | None:
     prefix = "gqa_paged_prefill_causal_h" if is_prefill else "gqa_paged_decode_h"
     has_pages = "kv_last_page_len" in definition.inputs
     inputs = _inputs(is_prefill=is_prefill, page_size=2 if has_pages else 1).split()
@@ -220,7 +220,8 @@ def _baseline(definition: Definition, *, is_prefill: bool) -> str | None:
         _PREFILL_WRAPPER if is_prefill else _DECODE_WRAPPER,
         plan=("qo_indptr", *pages, "causal=True") if is_prefill else pages,
         run="q, (k_cache, v_cache)",
-        workspace_mib=256 if is_prefill else 128,
+        workspace_mib=256 if is_prefill else 384 if uses_tensor_cores else 128,
+        settings=("use_tensor_cores=True",) if uses_tensor_cores else (),
     )
 
 
@@ -237,6 +238,7 @@ GQA_PAGED_DECODE = Adapter(
     supported="NHD and HND, caches in one tensor or two, `out`, `lse`, `return_lse`; `forward`; CUDA-graph wrappers",
     unsupported="windows, soft caps, positional encodings, scales, sinks, mixed dtypes, `jit_args`",
     baseline=lambda definition: _baseline(definition, is_prefill=False),
+    other_baselines={"tensor_cores": lambda one: _baseline(one, is_prefill=False, uses_tensor_cores=True)},
 )
 GQA_PAGED_PREFILL = Adapter(
     name="gqa_paged_prefill",

@@ -15,7 +15,7 @@ _WORKSPACE_BYTES = {workspace_mib} * 1024 * 1024
 
 def setup({inputs}):
     workspace = torch.empty(_WORKSPACE_BYTES, dtype=torch.uint8, device=q.device)
-    wrapper = {wrapper}(workspace, "NHD")
+    wrapper = {wrapper}({arguments})
     wrapper.plan(
 {plan}
         sm_scale=float(sm_scale),
@@ -28,7 +28,15 @@ def run({inputs}, output, lse, *, wrapper):
 """
 
 
-def baseline_source(definition: Definition, wrapper: str, *, plan: Sequence[str], run: str, workspace_mib: int) -> str:
+def baseline_source(
+    definition: Definition,
+    wrapper: str,
+    *,
+    plan: Sequence[str],
+    run: str,
+    workspace_mib: int,
+    settings: Sequence[str] = (),
+) -> str:
     """The source of a solution whose ``setup`` plans and whose ``run`` writes to both outputs.
 
     Args:
@@ -37,14 +45,16 @@ def baseline_source(definition: Definition, wrapper: str, *, plan: Sequence[str]
         plan: Arguments of ``plan`` other than the scale and dtypes, in terms of the definition's inputs.
         run: Arguments of ``run`` other than the outputs.
         workspace_mib: The size of the workspace buffer.
+        settings: Further arguments of the wrapper class.
     """
     keys = "k_cache" if "k_cache" in definition.inputs else "k"
-    arguments = (*plan, "q_data_type=q.dtype", f"kv_data_type={keys}.dtype")
+    planned = (*plan, "q_data_type=q.dtype", f"kv_data_type={keys}.dtype")
     return _BASELINE.format(
         module=wrapper.rpartition(".")[0],
         wrapper=wrapper,
+        arguments=", ".join(("workspace", '"NHD"', *settings)),
         workspace_mib=workspace_mib,
         inputs=", ".join(definition.inputs),
-        plan="\n".join(f"        {argument}," for argument in arguments),
+        plan="\n".join(f"        {argument}," for argument in planned),
         run=run,
     )
