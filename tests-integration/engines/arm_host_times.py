@@ -1,4 +1,4 @@
-"""Host time of single calls in an engine: plans and runs of attention, and norms, as vLLM makes them.
+"""Host time of single calls in an engine: plans and runs of attention, norms and rotary embeddings, as vLLM makes them.
 
 In an arm with the plug-in, a call contains all that this adds to it, but no kernels: they run later.
 """
@@ -19,35 +19,38 @@ _DECODE = "flashinfer.decode", "BatchDecodeWithPagedKVCacheWrapper"
 _PREFILL = "flashinfer.prefill", "BatchPrefillWithPagedKVCacheWrapper"
 _PLAN = "vllm.v1.attention.backends.flashinfer", "fast_plan_decode"
 _NORMS = ("rms_norm", "fused_add_rms_norm")
+_ROPE = "vllm._custom_ops", "rotary_embedding"
 
 
-def host_times(call: Callable[[], object], *, with_norms: bool) -> dict[str, tuple[int, float]]:
+def host_times(call: Callable[[], object], *, is_eager: bool) -> dict[str, tuple[int, float]]:
     """The number of calls that a function makes, and the median of their microseconds, by what is called.
 
     Args:
         call: The function.
-        with_norms: Whether norms are called: under CUDA graphs, they are compiled, and must stay as they are.
+        is_eager: Whether norms and embeddings are called; else they are compiled, and must stay as they are.
     """
     taken: dict[str, list[int]] = defaultdict(list)
     with ExitStack() as stack:
-        for owner, attribute, name in _places(with_norms):
+        for owner, attribute, name in _places(is_eager):
             stack.enter_context(_timed(owner, attribute, name, taken))
         call()
     return {name: (len(times), statistics.median(times) / 1e3) for name, times in sorted(taken.items())}
 
 
-def _places(with_norms: bool) -> Iterator[tuple[Any, str, str | None]]:
+def _places(is_eager: bool) -> Iterator[tuple[Any, str, str | None]]:
     """Owner, attribute and name of each function; an op has its own name."""
     decode, prefill = (getattr(importlib.import_module(module), name) for module, name in (_DECODE, _PREFILL))
     yield importlib.import_module(_PLAN[0]), _PLAN[1], "decode plan"
     yield decode, "run", "decode run"
     yield prefill, "plan", "prefill plan"
     yield prefill, "run", "prefill run"
-    if with_norms:
+    if is_eager:
         ops = importlib.import_module("vllm.ir.ops")
         found = [getattr(ops, name) for name in _NORMS if hasattr(ops, name)]
         kinds = {type(one) for op in found for one in (op, getattr(op, "maybe_inplace", op))}
         yield from ((kind, "__call__", None) for kind in kinds if kind is not MethodType)
+        if hasattr(module := importlib.import_module(_ROPE[0]), _ROPE[1]):
+            yield module, _ROPE[1], "rotary embedding"
 
 
 @contextmanager

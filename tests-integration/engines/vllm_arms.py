@@ -115,7 +115,7 @@ def engine(out: Path, options: argparse.Namespace) -> None:
         after = _counts(runtime)
         if word == END_PROFILED:
             device_ms = _device_times(torch, lambda: generate(prompts, 16))
-            host_us = host_times(lambda: generate(prompts, 16), with_norms=options.mode == "eager")
+            host_us = host_times(lambda: generate(prompts, 16), is_eager=options.mode == "eager")
         total = _counts(runtime)
         if options.arm in TRACED:
             runtime.stop()
