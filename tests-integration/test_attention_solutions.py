@@ -50,6 +50,7 @@ HARD_CASES = (
     _paged(GQA_DECODE, "gqa_paged_decode_h5_kv1_d128_ps1", [0, 0, 3, 73, 74]),
     _paged(GQA_DECODE, "gqa_paged_decode_h24_kv8_d128_ps1", [0, 2, 2]),
     _paged(GQA_DECODE, "gqa_paged_decode_h6_kv1_d128_ps64", [0, 5, 5, 6], [17, 1, 9]),
+    _paged(GQA_DECODE, "gqa_paged_decode_h16_kv2_d128_ps64", [0, 20, 20, 21], [17, 1, 9]),
     _paged(GQA_DECODE, "gqa_paged_decode_h32_kv4_d128_ps64", [0, 1, 3], [64, 1]),
     _paged(GQA_PAGED, "gqa_paged_prefill_causal_h24_kv8_d128_ps1", [0, 90, 90, 95], None, [0, 9, 11, 11]),
     _paged(GQA_PAGED, "gqa_paged_prefill_causal_h6_kv1_d128_ps1", [0, 20, 95], None, [0, 20, 24]),

@@ -6,7 +6,8 @@ of one key head are rows of the same tile. Definitions with pages of more than o
 of one tensor; only a head must be contiguous.
 
 ``kv_indices`` may be a longer buffer: only offsets say which pages are read, and they are read on the device.
-The length of the buffer decides among how many programs the keys are split.
+The length of the buffer decides among how many programs the keys of a sequence are split. Joining takes a second
+kernel, so that short sequences, and those of a batch that keeps the device busy anyway, are not split.
 """
 
 import math
@@ -17,7 +18,7 @@ import triton.language as tl
 
 PROGRAMS = 264
 """Number of programs that keep a device busy: two for each multiprocessor of an H200."""
-SHORTEST = 128
+SHORTEST = 256
 """Fewer keys than this are not worth a program of their own."""
 KEYS = 64
 
@@ -112,8 +113,8 @@ def run(q, k_cache, v_cache, kv_indptr, kv_indices, *rest):
     batch, query_heads, dim = q.shape
     _, page, heads, _ = k_cache.shape
     group = query_heads // heads
-    wanted = triton.cdiv(PROGRAMS, max(batch * heads, 1))
-    splits = max(1, min(wanted, triton.cdiv(len(kv_indices) * page, SHORTEST), 128))
+    long = 2 * len(kv_indices) * page // max(batch, 1)  # twice the average: lengths differ, as the device knows
+    splits = max(1, min(PROGRAMS // max(batch * heads, 1), long // SHORTEST, 128))
     parts, parts_lse = output, lse
     if splits > 1:
         parts = torch.empty((batch, query_heads, splits, dim), dtype=torch.float32, device=q.device)
