@@ -15,7 +15,7 @@ import torch
 from engine_stand_ins import signatures
 from fib_apply import enable_apply, set_apply_hook
 from fib_apply.build_service.service import BuildService
-from fib_integrations import install_flashinfer_integrations, status, uninstall_flashinfer_integrations
+from fib_integrations import install_flashinfer_integrations, installation, status, uninstall_flashinfer_integrations
 from fib_integrations.adapters.engine_norms import SGLANG_JIT, SGLANG_KERNELS, VLLM_CUSTOM_OPS
 from fib_integrations.engines import SGL_KERNEL, SGLANG, VLLM, Engine, parameters_of
 from fib_integrations.errors import CannotAdapt
@@ -304,7 +304,9 @@ class TestProvider:
                 ops.fused_add_rms_norm.impls[PROVIDER].supports_args(values[0], residual, *values[1:]) is is_supported
             )
 
-    def test_vllm_goes_to_the_next_provider_itself_where_calls_are_passed_on(self, ops: Any) -> None:
+    def test_vllm_goes_to_the_next_provider_itself_where_calls_are_passed_on(
+        self, ops: Any, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         x, residual, weight = arguments()
         norm, fused = (op.impls[PROVIDER].supports_args for op in (ops.rms_norm, ops.fused_add_rms_norm))
 
@@ -313,7 +315,7 @@ class TestProvider:
 
         assert supported() == (False, False)
         with enable_apply(marked(RMSNORM)):
-            assert supported() == (True, True)  # what a data set has is looked up at the first call
+            assert supported() == (True, True)  # definitions are looked up at the first call
             ops.rms_norm(x, weight, EPSILON)
             ops.fused_add_rms_norm(x, residual, weight, SUM_EPSILON)
             assert supported() == (True, False)
@@ -324,8 +326,19 @@ class TestProvider:
             assert supported() == (True, True)  # it is traced
             set_apply_hook(None)
         assert supported() == (False, False)
+        with monkeypatch.context() as compiling:
+            compiling.setattr("torch.compiler.is_compiling", lambda: True)
+            assert supported() == (True, True)
         with enable_apply(marked(FUSED_ADD_RMSNORM)):
             assert is_routed(ops.fused_add_rms_norm(x, residual, weight, SUM_EPSILON)[0])
+
+    def test_it_is_called_first_where_the_environment_enables_routing(self, ops: Any) -> None:
+        """The runtime starts at the first call."""
+        x, _, weight = arguments()
+        patched, started = installation._provided["vllm.ir.ops.rms_norm"], []
+        patched.start_at_first_call(lambda: (started.append(True), patched.make_binding(None)()))
+        ops.rms_norm(x, weight, EPSILON)
+        assert started == [True]
 
     def test_shadow_comparison_returns_what_vllm_would(self, ops: Any) -> None:
         x, residual, weight = arguments()

@@ -236,7 +236,7 @@ class PatchedFunction:
         self._is_active = True
 
     def passes_on(self, key: Hashable) -> bool:
-        """Whether calls of a key go to the original unseen, until a runtime or the listeners change.
+        """Whether calls of a key are neither routed nor traced, until the runtime or the listeners change.
 
         Args:
             key: What `Call.convert` makes of the calls, of a target without plans.

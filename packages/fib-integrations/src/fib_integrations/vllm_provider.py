@@ -17,7 +17,7 @@ import logging
 import sys
 from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 
@@ -31,6 +31,8 @@ from .patched_function import PatchedFunction
 
 PROVIDER = "fib"
 _OPS = "vllm.ir.ops"
+_Functions: TypeAlias = tuple[Callable[..., Any], Callable[..., bool]]
+"""An implementation, and the function that says which arguments it supports."""
 _logger = logging.getLogger(__name__)
 
 
@@ -121,11 +123,11 @@ def register(ops: ModuleType) -> dict[str, str]:
 def _register(op: Any, name: str, target: Target) -> None:
     native = op.impls["native"].impl_fn
     VLLM.check(target.path, native)
-    make, supports, inplace = _IMPLEMENTATIONS[name]
+    make, inplace = _IMPLEMENTATIONS[name]
     route = provide(ADAPTER, target, _next_provider(op, native))
     if PROVIDER not in op.impls:
-        supports_args = supports(vars(route)["__fib_patched__"])
-        op.register_impl(PROVIDER, supports_args=supports_args, inplace=inplace)(make(native, route))
+        implementation, supports = make(native, vars(route)["__fib_patched__"])
+        op.register_impl(PROVIDER, supports_args=supports, inplace=inplace)(implementation)
 
 
 def _next_provider(op: Any, native: Callable[..., Any]) -> Callable[..., Any]:
@@ -145,51 +147,43 @@ def _next_provider(op: Any, native: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def _make_rms_norm(native: Callable[..., Any], route: Callable[..., Any]) -> Callable[..., Any]:
+def _make_rms_norm(native: Callable[..., Any], patched: PatchedFunction) -> _Functions:
+    route = patched.wrapper
+
     @functools.wraps(native)  # vLLM compares its schema with that of the op
     def rms_norm(x: Any, weight: Any, epsilon: float, variance_size: int | None = None) -> Any:
         return route(x, weight, epsilon, variance_size)
 
-    return rms_norm
-
-
-def _rms_norm_supports(patched: PatchedFunction) -> Callable[..., bool]:
     def supports(x: Any, weight: Any, epsilon: float, variance_size: int | None = None) -> bool:
         return _is_supported(patched, "rmsnorm", x, weight, epsilon, variance_size)
 
-    return supports
+    return rms_norm, supports
 
 
-def _is_supported(
-    patched: PatchedFunction, name: str, x: Any, weight: Any, epsilon: float, variance_size: int | None
-) -> bool:
-    """Whether this provider is called; vLLM goes to the next one itself if a call would only be passed on to it."""
-    if weight is None or variance_size is not None or x.dim() != 2 or weight.dtype != x.dtype:
-        return False
-    return torch.compiler.is_compiling() or not patched.passes_on((name, weight.shape[0], epsilon))
+def _make_fused_add(native: Callable[..., Any], patched: PatchedFunction) -> _Functions:
+    route = patched.wrapper
 
-
-def _make_fused_add(native: Callable[..., Any], route: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(native)
     def fused_add_rms_norm(
         x: Any, x_residual: Any, weight: Any, epsilon: float, variance_size: int | None = None
     ) -> Any:
         return route(x, x_residual, weight, epsilon, variance_size)
 
-    return fused_add_rms_norm
-
-
-def _fused_add_supports(patched: PatchedFunction) -> Callable[..., bool]:
     def supports(x: Any, x_residual: Any, weight: Any, epsilon: float, variance_size: int | None = None) -> bool:
         del x_residual
         return _is_supported(patched, "fused_add_rmsnorm", x, weight, epsilon, variance_size)
 
-    return supports
+    return fused_add_rms_norm, supports
 
 
-_IMPLEMENTATIONS = {
-    "rms_norm": (_make_rms_norm, _rms_norm_supports, False),
-    "fused_add_rms_norm": (_make_fused_add, _fused_add_supports, True),
-}
-"""By op: what makes the implementation, what makes the function that says which arguments it supports, and whether it
-writes to activations."""
+def _is_supported(
+    patched: PatchedFunction, name: str, x: Any, weight: Any, epsilon: float, variance_size: int | None
+) -> bool:
+    """Whether vLLM calls this provider. It calls the next one itself where this one would only do the same."""
+    if weight is None or variance_size is not None or x.dim() != 2 or weight.dtype != x.dtype:
+        return False
+    return torch.compiler.is_compiling() or not patched.passes_on((name, weight.shape[0], epsilon))
+
+
+_IMPLEMENTATIONS = {"rms_norm": (_make_rms_norm, False), "fused_add_rms_norm": (_make_fused_add, True)}
+"""By op: the maker of its functions, and whether the implementation writes to activations."""
