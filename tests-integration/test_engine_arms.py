@@ -274,6 +274,8 @@ class TestReport:
         assert "eager, routed, misses: 5\n- decode: being built: 5" in printed
         assert "eager, routed, at the start, hits: 10\n- decode: 10" in printed
         assert "| `decode` | 5.00 | 5.00 | 5.05 |\n| all | 35.00 | 35.00 | 35.05 |" in printed
+        assert "| host time in us (calls), eager | plain | off | routed |" in printed
+        assert "| decode run | 9.5 (32) | 9.5 (32) | 9.4 (32) |" in printed
 
     def test_rankings_must_carry_over(
         self,

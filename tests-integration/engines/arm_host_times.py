@@ -62,7 +62,7 @@ def _timed(owner: Any, attribute: str, name: str | None, taken: dict[str, list[i
     def timed(*args: Any, **kwargs: Any) -> Any:
         begin = time.perf_counter_ns()
         result = original(*args, **kwargs)
-        taken[name or _name_of(args[0])].append(time.perf_counter_ns() - begin)
+        taken[name or args[0].name].append(time.perf_counter_ns() - begin)
         return result
 
     setattr(owner, attribute, timed)
@@ -70,8 +70,3 @@ def _timed(owner: Any, attribute: str, name: str | None, taken: dict[str, list[i
         yield
     finally:
         setattr(owner, attribute, original)
-
-
-def _name_of(op: Any) -> str:
-    found = getattr(op, "name", None) or getattr(getattr(op, "op", None), "name", None)
-    return str(found or type(op).__name__)

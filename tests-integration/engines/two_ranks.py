@@ -49,7 +49,7 @@ def start(out: Path) -> Any:
         str(out / "two-ranks" / "model"), load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16", seed=0,
         max_model_len=4096, max_num_batched_tokens=4096, enable_prefix_caching=False, block_size=64,
         attention_backend="FLASHINFER", enforce_eager=True, num_gpu_blocks_override=2048, tensor_parallel_size=_RANKS,
-        disable_custom_all_reduce=True,  # sums by NCCL alone, which needs nothing of how the devices are linked
+        disable_custom_all_reduce=True,  # NCCL alone: custom reductions depend on how the devices are linked
     )  # fmt: skip
 
 

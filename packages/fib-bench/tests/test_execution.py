@@ -72,7 +72,7 @@ def test_a_judge_that_waits_for_memory_lets_others_time_passes(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """Otherwise the one whose block has the room would wait for this judge, and keep the room for ever."""
+    """Otherwise this judge and the one that holds the memory would wait for each other for ever."""
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
     bursts = tmp_path / "device.bursts"
     workload = make_workload(definition, {"n": 3})

@@ -22,8 +22,8 @@ def baseline_name(definition: Definition) -> str:
 def baseline_solutions(adapter: Adapter, definition: Definition, author: str = AUTHOR) -> tuple[Solution, ...]:
     """Solutions that call the library: the one with its default settings, and those with other settings of engines.
 
-    ``setup`` calls the library's plan, if it has one. The outputs are returned or passed, as the library does it. None
-    if the adapter does not support the definition.
+    ``setup`` calls the library's plan, if it has one. The outputs are returned or passed, as the library does it.
+    Empty if the adapter does not support the definition.
     """
     if definition.op_type not in adapter.op_types or adapter.baseline is None:
         return ()
@@ -38,7 +38,7 @@ def baseline_solutions(adapter: Adapter, definition: Definition, author: str = A
 
 
 def _named(definition: Definition, author: str, suffix: str) -> tuple[str, str]:
-    """Name and author of a baseline with other settings. An author has one solution, or could not be ranked."""
+    """Name and author of a baseline with other settings: rankings need one solution of an author."""
     return f"{baseline_name(definition)}_{suffix}", f"{author}-{suffix.replace('_', '-')}"
 
 
@@ -65,7 +65,7 @@ def matching_baselines(adapter: Adapter, runtime: Any, definition: Definition) -
     """The solutions in a runtime's data set that are the adapter's own baselines.
 
     Where one of them is the best solution, the original function is called: it is planned already, and writes in place.
-    Which settings it has, an engine has chosen; a solution must be faster than with any of them.
+    The engine has chosen its settings, so a solution must be faster than the baselines of all settings.
     """
     return frozenset(ours.name for ours in baseline_solutions(adapter, definition) if _is_in(runtime, ours))
 

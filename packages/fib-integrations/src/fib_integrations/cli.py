@@ -46,7 +46,8 @@ examples:
 
 _BASELINES = """\
 Write, for every supported definition of a data set, a solution that calls FlashInfer itself (its
-plan in setup()): the baseline for quoted speedups. An existing solution of the same name is kept."""
+plan in setup()): the baseline for quoted speedups. Paged decode has two, without and with tensor
+cores. An existing solution of the same name is kept."""
 
 _BASELINES_EXAMPLES = """\
 examples:

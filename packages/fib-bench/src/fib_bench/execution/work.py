@@ -150,8 +150,8 @@ class Execution:
     def _room(self, part: DefinitionPlan, block: Sequence[Workload], limit: int) -> Iterator[None]:
         """Wait until a block fits into memory that other judges of the device may still use.
 
-        One block at a time may exceed a judge's share. If there is no room in the end, the judge reports it. Meanwhile
-        this judge does not share the device: the judge whose block has the room could time no pass, and would keep it.
+        One block at a time may exceed a judge's share. If there is no room in the end, the judge reports it. A
+        judge that waits does not share the device: the one that holds the memory could never time a pass.
         """
         needed = sum(self._judge.workload_bytes(part.definition, workload) for workload in block)
         if self._judges == 1 or needed <= limit:
