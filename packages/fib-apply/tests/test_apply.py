@@ -32,6 +32,7 @@ from fib_apply import (
     set_runtime,
 )
 from fib_apply.build_service.executor import BackgroundExecutor
+from fib_apply.routing.dispatcher import ServedByFallback
 from fib_apply.routing.parameter_map import ParameterMap
 from fib_apply.routing.validation import CallValidator
 from fib_schema import (
@@ -872,7 +873,8 @@ def run(A, B, rows):
             assert run is not None
             assert served_by(run(A, B)) == "solution"
             assert run(A[:3], B) is missed
-            assert dispatcher.plan_setup(A, B, fallback=fallback, fallback_equivalents=frozenset({"ones"})) is fallback
+            found = dispatcher.plan_setup(A, B, fallback=fallback, fallback_equivalents=frozenset({"ones"}))
+            assert found == ServedByFallback(None)
 
 
 class TestRepeatedPlans:
@@ -906,11 +908,11 @@ class TestRepeatedPlans:
         with enable_apply(data_set(solutions=(solution("ones", TestPlans.SOURCE),))) as runtime:
             plans = [self.plan(runtime, A + step, B, equivalents=equivalents) for step in range(3)]
             assert len(validated) == 1
-            assert [plan is print for plan in plans] == [bool(equivalents)] * 3
+            assert [plan == ServedByFallback(None) for plan in plans] == [bool(equivalents)] * 3
             assert equivalents or served_by(plans[-1](A, B)) == "solution"
             validated.clear()
-            assert self.plan(runtime, A[:3], B) is None  # not recorded
-            assert self.plan(runtime, A[:3] + 1, B) is None
+            assert self.plan(runtime, A[:3], B) == ServedByFallback(None)  # not recorded
+            assert self.plan(runtime, A[:3] + 1, B) == ServedByFallback(None)
             assert len(validated) == 1
 
     def test_sizes_for_which_nothing_is_chosen_are_validated_once(self, validated: list[Any]) -> None:
@@ -930,11 +932,18 @@ class TestRepeatedPlans:
         with enable_apply(data_set(solutions=(solution("ones", TestPlans.SOURCE),)), stats=True) as runtime:
             dispatcher = runtime.dispatcher("gemm")
             assert dispatcher is not None
-            run = dispatcher.plan_setup(A, B, fallback=lambda *_: 7, fallback_equivalents=frozenset({"ones"}))
-            assert run is not None
-            assert [run(A, B), run(A, B)] == [7, 7]
+            found = dispatcher.plan_setup(A, B, fallback=lambda *_: 7, fallback_equivalents=frozenset({"ones"}))
+            assert isinstance(found, ServedByFallback)
+            assert found.count is not None
+            found.count()
+            found.count()
             assert runtime.stats()["gemm"].misses == {"the fallback is the best": 2}
             assert runtime.stats()["gemm"].hits == {}
+            unrecorded = dispatcher.plan_setup(A[:3], B, fallback=lambda *_: 7)
+            assert isinstance(unrecorded, ServedByFallback)
+            assert unrecorded.count is not None
+            unrecorded.count()
+            assert runtime.stats()["gemm"].misses == {"the fallback is the best": 2, "not recorded": 1}
 
     def test_calls_that_differ_from_their_plan_are_counted(self) -> None:
         with enable_apply(data_set(solutions=(solution("ones", TestPlans.SOURCE),)), stats=True) as runtime:

@@ -27,7 +27,8 @@ from fib_integrations.adapters import BUILT_IN, select_adapters
 from fib_integrations.attention import make_plan, on_device, output_buffers
 from fib_integrations.errors import CannotAdapt, NotPatched
 from fib_integrations.parameters import read_signature
-from fib_integrations.patched_function import PatchedFunction, PlanStore
+from fib_integrations.patched_function import PatchedFunction
+from fib_integrations.recorded_plans import PlanStore
 from flashinfer_stand_ins import HERE, signatures
 from flashinfer_stand_ins.examples import (
     KV_INDICES,
@@ -667,19 +668,18 @@ class TestBuffers:
     def test_the_copy_of_a_plan_is_used_again(self) -> None:
         device = torch.device("meta")
         wrapper = SimpleNamespace(device=device, _indptr_buf=torch.empty(5, dtype=torch.int32, device=device))
-        assert on_device(wrapper, torch.zeros(5, dtype=torch.int32), "_indptr_buf") is wrapper._indptr_buf
-        for other in (torch.zeros(4, dtype=torch.int32), torch.zeros(5, 1, dtype=torch.int32)):
-            found = on_device(wrapper, other, "_indptr_buf")
-            assert (found.shape, found.device) == (other.shape, device)
-        assert on_device(wrapper, torch.zeros(5, dtype=torch.int32), "_missing").device == device
+        given = torch.zeros(5, dtype=torch.int32)
+        others = [torch.zeros(4, dtype=torch.int32), torch.zeros(5, 1, dtype=torch.int32)]
+        names = ["_indptr_buf", "_indptr_buf", "_indptr_buf", "_missing"]
+        kept, *copies = on_device(wrapper, [given, *others, given], names, replayed=False)
+        assert kept is wrapper._indptr_buf
+        for copy, original in zip(copies, [*others, given], strict=True):
+            assert (copy.shape, copy.device) == (original.shape, device)
 
-    def test_an_unwanted_lse_has_one_buffer_for_all_plans_of_a_wrapper(self) -> None:
-        class Wrapper:
-            _kv_layout = "NHD"
+    def test_an_unwanted_lse_is_written_to_memory_that_all_plans_share(self) -> None:
+        wrapper = SimpleNamespace(_kv_layout="NHD")
 
-        first, other = Wrapper(), Wrapper()
-
-        def buffer(wrapper: Any, rows: int) -> torch.Tensor:
+        def buffer(rows: int) -> torch.Tensor:
             plan = make_plan(wrapper, "name", "q k_cache", rows, ())
             query = torch.zeros(rows, 4, 8)
             out, lse = output_buffers(plan, query, query, None, return_lse=False)
@@ -687,7 +687,10 @@ class TestBuffers:
             assert lse.shape == (rows, 4)
             return lse
 
-        kept = buffer(first, 3)
-        assert buffer(first, 3) is kept
-        assert buffer(other, 3) is not kept
-        assert buffer(first, 2) is not kept
+        kept = buffer(3)
+        assert buffer(3) is kept
+        assert buffer(2).data_ptr() == kept.data_ptr()
+        assert not kept.is_inference()
+        larger = buffer(300)  # kernels on another stream may still write to the old memory
+        assert larger.data_ptr() != kept.data_ptr()
+        assert buffer(3) is kept

@@ -24,6 +24,7 @@ from fib_integrations.vllm_captures import wait_when_imported
 from fib_integrations.vllm_provider import PROVIDER, register
 from fib_schema import Solution, SourceFile
 from flashinfer_stand_ins.examples import FUSED_ADD_RMSNORM, RMSNORM, data_set, passed, random, reference_solution
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 WIDTH = 8
 EPSILON, SUM_EPSILON = 1e-6, 1e-5
@@ -326,9 +327,12 @@ class TestProvider:
             assert supported() == (True, True)  # it is traced
             set_apply_hook(None)
         assert supported() == (False, False)
-        with monkeypatch.context() as compiling:
+        with monkeypatch.context() as compiling, FakeTensorMode() as mode:
             compiling.setattr("torch.compiler.is_compiling", lambda: True)
+            assert supported() == (False, False)  # a call that is made, not traced
+            x, residual, weight = map(mode.from_tensor, (x, residual, weight))
             assert supported() == (True, True)
+        x, residual, weight = arguments()
         with enable_apply(marked(FUSED_ADD_RMSNORM)):
             assert is_routed(ops.fused_add_rms_norm(x, residual, weight, SUM_EPSILON)[0])
 

@@ -356,8 +356,19 @@ class TestFastPlans:
             self.plan(vllm, wrapper, PLANS[1], **changed)
             wrapper.run(q, cache)
             assert counts(self.RUN) == self.REPLANNED
-            self.plan(vllm, wrapper, PLANS[0])  # the recorded plan is no longer the present one
+            assert calls == []
+            self.plan(vllm, wrapper, PLANS[0])
             wrapper.run(q, cache)
+        assert len(calls) == 1
+
+    def test_settings_that_a_plan_has_left_behind_are_refused(self, fi: Any, vllm: Any, calls: list[Any]) -> None:
+        q, cache, wrapper = random(3, 4, 8), caches(4), graph_wrapper(fi)
+        with enable_apply(set_of(definition_of(4))):
+            self.plan(vllm, wrapper, PLANS[0])
+            wrapper._window_left = 4
+            self.plan(vllm, wrapper, PLANS[1])
+            wrapper.run(q, cache)
+            assert counts(self.RUN) == self.REPLANNED
         assert calls == []
 
     def test_a_plan_by_others_is_refused(self, fi: Any, vllm: Any, calls: list[Any]) -> None:

@@ -49,6 +49,10 @@ class Call:
     convert: Callable[..., Conversion]
     describe: Callable[[Any], DefinitionRef]
     """Maps a key to its definition."""
+    key: Callable[..., Hashable] | None = None
+    """Makes the key of `convert` alone; takes, by name, any parameters of `convert`. With it, calls of a key that are
+    neither routed nor traced are not converted. Worth while if that costs more than the key; not for a method with
+    `uses_plan`."""
     finalize: Callable[..., Any] | None = None
     """Makes the caller's result from the definition's outputs (None if they were passed as buffers); it also takes, by
     name, any parameters of `convert`, and writes to inputs that the library modifies in place. Without it, the caller

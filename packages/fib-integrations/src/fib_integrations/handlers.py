@@ -2,7 +2,8 @@
 
 A handler takes the definition's inputs (followed by its outputs, if the caller passed buffers for them) and the
 call's original ``args`` and ``kwargs``. It notifies the listeners, then calls fib-apply's route, a planned solution
-or the original.
+or the original. Where the original serves all calls, the handler is a `PassedOn` instead of a function: the generated
+code then calls the original itself.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import attrs
 import torch
 from fib_apply.hook import callbacks_for
 from fib_apply.routing.call_sites import Runtime
+from fib_apply.routing.dispatcher import ServedByFallback
 from fib_apply.routing.parameter_map import ParameterMap
 from fib_schema import FibError
 from fib_schema.display import counted
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
     from fib_apply.routing.dispatcher import Dispatcher
 
 _logger = logging.getLogger(__name__)
-Handler: TypeAlias = Callable[..., Any]
 _CALL_ARGUMENTS = ("fib_call_args", "fib_call_kwargs")
 _REPLAYED = "a CUDA graph may replay it after a later plan"
 _NOT_PLANNED: Any = object()
@@ -41,6 +42,21 @@ class OriginalResult:
     value: Any
 
 
+@attrs.define  # not frozen: one is made for each plan
+class PassedOn:
+    """All calls of a key go to the original."""
+
+    count: Callable[[], object] | None = None
+    """Counts one call."""
+    callbacks: tuple[Callable[..., object], ...] = ()
+    """Take the inputs of each call."""
+    arity: int = 0
+    """The number of inputs."""
+
+
+Handler: TypeAlias = Callable[..., Any] | PassedOn
+
+
 @attrs.frozen
 class HandlerFactory:
     """Makes the handlers of one patched function."""
@@ -49,7 +65,7 @@ class HandlerFactory:
     original: Callable[..., Any]
     fall_through: Callable[[str, tuple[Any, ...], dict[str, Any]], Any]
     """Calls the original for a reason, which may be counted; takes the reason and the call's arguments."""
-    routes: dict[tuple[str, str], Handler] = attrs.field(factory=dict)
+    routes: dict[tuple[str, str], Callable[..., Any]] = attrs.field(factory=dict)
     """Generated routes by definition and function name; engines plan at each step, and generating one takes 1 ms."""
 
     def make(
@@ -72,7 +88,7 @@ class HandlerFactory:
             baselines: Solutions that call the original: where one of them is the best, the original is called instead.
             plan: The value that `Plan.convert` returned, for a method with a plan.
         """
-        handler: Handler = self._call_original
+        handler: Handler = PassedOn()
         if dispatcher is not None and (plan is None or plan.is_routable):
             if self.target.added_kernels:
                 dispatcher.notes[self.target.path] = self._note()
@@ -113,6 +129,8 @@ class HandlerFactory:
 
             return unrouted
         route = self._routed(dispatcher, definition, baselines, is_dps=is_dps, is_padded=True)
+        if isinstance(route, PassedOn):
+            return route
         places = [(definition.inputs.index(name), buffer) for name, buffer in buffers.items()]
 
         def with_buffers(*values: Any) -> Any:
@@ -132,15 +150,15 @@ class HandlerFactory:
         is_dps: bool,
         is_padded: bool = False,
     ) -> Handler:
-        outputs = definition.outputs if is_dps else ()
-        names = (*definition.inputs, *outputs, *_CALL_ARGUMENTS)
-        parameters = tuple(Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names)
         is_compared = dispatcher.config.shadow_ratio > 0
         if is_compared and not self.target.is_deterministic:
-            return self._call_original
+            return PassedOn()
         label = f"{self.target.path.rpartition('.')[2]}_{'dps' if is_dps else 'value_returning'}"
         label += "_padded" if is_padded else ""
         if (definition.name, label) not in self.routes:
+            outputs = definition.outputs if is_dps else ()
+            names = (*definition.inputs, *outputs, *_CALL_ARGUMENTS)
+            parameters = tuple(Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in names)
             self.routes[definition.name, label] = dispatcher.route(
                 label,
                 ParameterMap(parameters, definition.inputs, outputs),
@@ -158,12 +176,14 @@ class HandlerFactory:
         return self.target.shadow(self.original, args, kwargs, converted)
 
     def _planned(self, dispatcher: Dispatcher, inputs: Sequence[Any], baselines: frozenset[str]) -> Handler | None:
-        """A handler for the best solution, whose ``setup`` runs now; None if that one has no ``setup``."""
+        """A handler for the best solution, whose ``setup`` runs now; None if calls can be routed without a plan."""
         if _is_capturing(inputs):
             return None
         run = dispatcher.plan_setup(*inputs, fallback=_return_not_planned, fallback_equivalents=baselines)
         if run is None:
             return None
+        if isinstance(run, ServedByFallback):
+            return PassedOn(run.count)
         original = self.original
 
         def planned(*values: Any) -> Any:
@@ -181,8 +201,10 @@ def _return_not_planned(*values: Any) -> Any:
 
 def _is_capturing(values: Sequence[Any]) -> bool:
     """Whether a CUDA graph is being captured: a setup must not run then."""
-    is_cuda = any(isinstance(value, torch.Tensor) and value.is_cuda for value in values)
-    return is_cuda and torch.cuda.is_current_stream_capturing()
+    for value in values:  # a generator costs more
+        if isinstance(value, torch.Tensor) and value.is_cuda:
+            return torch.cuda.is_current_stream_capturing()
+    return False
 
 
 def find_dispatcher(name: str, runtime: Runtime | None) -> Dispatcher | None:
@@ -200,10 +222,13 @@ def _with_listeners(definition: DefinitionRef, handler: Handler) -> Handler:
     if not callbacks:
         return handler
     count = len(definition.inputs)
+    if isinstance(handler, PassedOn):
+        return PassedOn(handler.count, callbacks, count)
+    call = handler
 
     def notified(*values: Any) -> Any:
         for callback in callbacks:
             callback(*values[:count])
-        return handler(*values)
+        return call(*values)
 
     return notified

@@ -19,8 +19,9 @@ from .adapter import Adapter, Target
 from .adapters import select_adapters
 from .baselines import matching_baselines
 from .errors import NotPatched
-from .patched_function import ConvertedCall, PatchedFunction, PlanStore, UnsupportedCall
+from .patched_function import ConvertedCall, PatchedFunction, UnsupportedCall
 from .patching import PatchSpec, PatchState, PatchStatus, get_manager
+from .recorded_plans import PlanStore
 
 
 @attrs.frozen

@@ -30,6 +30,8 @@ class TargetSignature:
     """The arguments of `convert`, as source."""
     finalize_arguments: str
     """The arguments of `Call.finalize` after the result."""
+    key_arguments: str
+    """The arguments of `Call.key`."""
     unsupported: tuple[tuple[str, str], ...]
     """Conditions under which a call is unsupported, each with the reason."""
     scope: Mapping[str, Any]
@@ -56,15 +58,16 @@ def read_signature(target: Target, original: Callable[..., Any]) -> TargetSignat
         signature = _with_other_keywords(signature)
     if isinstance(target, InvalidatePlan):
         parameters = tuple(signature.parameters.values())
-        found = TargetSignature(parameters, "", "", (), default_values(parameters))
+        found = TargetSignature(parameters, "", "", "", (), default_values(parameters))
     else:
         leading = 1 if isinstance(target, Plan) or target.uses_plan else 0
-        finalize = target.finalize if isinstance(target, Call) else None
+        finalize, key = (target.finalize, target.key) if isinstance(target, Call) else (None, None)
         found = match_parameters(
             target.path,
             signature,
             target.convert,
             finalize=finalize,
+            key=key,
             ignored=target.ignored,
             neutral=target.neutral if isinstance(target, Plan) else {},
             leading=leading,
@@ -114,6 +117,7 @@ def match_parameters(
     convert: Callable[..., Any],
     *,
     finalize: Callable[..., Any] | None = None,
+    key: Callable[..., Any] | None = None,
     ignored: Iterable[str] = (),
     neutral: Mapping[str, Any] | None = None,
     leading: int = 0,
@@ -125,22 +129,25 @@ def match_parameters(
         signature: Of the library function.
         convert: The adapter's function; its parameters have the library's names.
         finalize: See `Call.finalize`.
+        key: See `Call.key`.
         ignored: Parameters of the library function that do not matter.
         neutral: Keywords that do not matter if they have these values; see `Plan.neutral`.
         leading: How many of the first parameters of `convert` are not the library's: the object, or its plan.
 
     Raises:
-        CannotAdapt: `convert` needs a parameter that the function lacks, `finalize` one that `convert` lacks, or the
-            function has a required parameter that `convert` does not know.
+        CannotAdapt: `convert` needs a parameter that the function lacks, `finalize` or `key` one that `convert`
+            lacks, or the function has a required parameter that `convert` does not know.
     """
     parameters = tuple(p.replace(annotation=Parameter.empty) for p in signature.parameters.values())
     wanted = tuple(inspect.signature(convert).parameters.values())[leading:]
     finalized = () if finalize is None else tuple(inspect.signature(finalize).parameters.values())[1:]
+    keyed = () if key is None else tuple(inspect.signature(key).parameters.values())
     catch_all = next((p.name for p in parameters if p.kind is Parameter.VAR_KEYWORD), None)
     scope = default_values(parameters)
     expressions = _expressions(path, wanted, {p.name for p in parameters}, catch_all, scope)
-    if missing := [p.name for p in finalized if p.name not in expressions]:
-        raise CannotAdapt(path, f"`finalize` takes {missing[0]!r}, which `convert` does not")
+    for name, taken in (("finalize", finalized), ("key", keyed)):
+        if missing := [p.name for p in taken if p.name not in expressions]:
+            raise CannotAdapt(path, f"`{name}` takes {missing[0]!r}, which `convert` does not")
     known = {*expressions, *ignored}
     unsupported = list(_unsupported(path, parameters, known))
     if catch_all is not None:
@@ -150,8 +157,8 @@ def match_parameters(
         }
         condition = f"not _fib_known.issuperset({catch_all}) and not _fib_are_neutral({catch_all})"
         unsupported.append((f"{catch_all} and {condition}", "an unknown keyword is given"))
-    arguments = argument_list(wanted, expressions), argument_list(finalized, expressions)
-    return TargetSignature(parameters, *arguments, tuple(unsupported), scope)
+    converted, finished, key_arguments = (argument_list(one, expressions) for one in (wanted, finalized, keyed))
+    return TargetSignature(parameters, converted, finished, key_arguments, tuple(unsupported), scope)
 
 
 def _are_neutral(known: Container[str], neutral: Mapping[str, Any], given: Mapping[str, Any]) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 import functools
 import logging
 import threading
-import weakref
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -23,8 +22,9 @@ from fib_schema import Definition
 from .adapter import Adapter, Call, DefinitionRef, Plan, Target
 from .definitions import definition_mismatch
 from .errors import CannotAdapt
-from .handlers import Handler, HandlerFactory, OriginalResult, find_dispatcher
+from .handlers import Handler, HandlerFactory, OriginalResult, PassedOn, find_dispatcher
 from .parameters import read_signature
+from .recorded_plans import PlanStore, RecordedPlan
 from .wrapper_codegen import compiled, dispatch_source, identifier, wrapper_source
 
 if TYPE_CHECKING:
@@ -64,58 +64,6 @@ class UnsupportedCall:
     reason: str
 
 
-class RecordedPlan:
-    """State that one call of a `Plan` method set up; replaced by the next one.
-
-    Args:
-        owner: The object.
-        value: What `Plan.convert` returned: the shared state of runs, or the reason why they are unsupported.
-        state: The object's `Plan.state_attribute`, to detect a plan that bypassed the patched method.
-    """
-
-    __slots__ = ("dps_handlers", "generation", "handlers", "owner", "state", "value")
-
-    def __init__(self, owner: weakref.ref[Any], value: Any, state: Any) -> None:
-        self.owner, self.value, self.state = owner, value, state
-        self.discard_handlers(None)
-
-    def detached(self) -> RecordedPlan:
-        """A copy for explanations: conversions that use it change no object."""
-        detach = getattr(self.value, "detached", None)
-        return RecordedPlan(self.owner, self.value if detach is None else detach(), self.state)
-
-    def discard_handlers(self, generation: object) -> None:
-        """Forget handlers that were made before the runtime or the listeners changed."""
-        self.generation = generation
-        self.handlers: dict[Any, Handler] = {}
-        self.dps_handlers: dict[Any, Handler] = {}
-
-
-class PlanStore:
-    """Recorded plans by object, held weakly. Each write is one dictionary operation, so no locks are needed.
-
-    The key is the object's id, because looking up a weak reference costs 0.2 us more. An entry is removed with its
-    object, before another object can have the same id.
-    """
-
-    def __init__(self) -> None:
-        self.by_id: dict[int, RecordedPlan] = {}
-
-    def record(self, owner: Any, value: Any, state: Any) -> None:
-        """Replace the plan of an object."""
-        key = id(owner)
-        try:
-            reference = weakref.ref(owner, lambda _: self.by_id.pop(key, None))
-        except TypeError:
-            _logger.warning("%s: its objects have no weak references; their runs are unsupported", type(owner).__name__)
-            return
-        self.by_id[key] = RecordedPlan(reference, value, state)
-
-    def invalidate(self, owner: Any = None) -> None:
-        """Remove the plan of an object: its runs are unsupported until the next plan."""
-        self.by_id.pop(id(owner), None)
-
-
 @attrs.frozen(eq=False)
 class _Binding:
     """Everything that is known of definitions while one runtime is enabled; engines plan, and so ask, at each step."""
@@ -124,7 +72,11 @@ class _Binding:
     described: dict[DefinitionRef, tuple[DefinitionRef, Dispatcher | None] | str] = attrs.field(factory=dict)
     """The definition and its dispatcher, or the reason why its calls are unsupported."""
     baselines: dict[str, frozenset[str]] = attrs.field(factory=dict)
-    routes: dict[tuple[str, str], Handler] = attrs.field(factory=dict)
+    routes: dict[tuple[str, str], Callable[..., Any]] = attrs.field(factory=dict)
+    handlers: dict[tuple[DefinitionRef, bool], Handler] = attrs.field(factory=dict)
+    """Handlers that are the same for all plans, by definition and whether the caller passes buffers."""
+    passed_on: dict[Any, PassedOn] = attrs.field(factory=dict)
+    """By key, or by the sizes of plans; see `PatchedFunction.passed_on`."""
 
 
 class PatchedFunction:
@@ -155,6 +107,10 @@ class PatchedFunction:
         """The number of unsupported calls by reason, if they are counted."""
         self.plans = plans
         """The plans of the adapter's objects."""
+        self.is_enabled = False
+        """Whether calls are converted: there is a runtime or a listener, or the first call starts one."""
+        self.passed_on: Mapping[Any, PassedOn] = {}
+        """What serves all calls of a key, or all runs of plans of some sizes, so that they need not be converted."""
         self._match_baselines = match_baselines
         self._is_active = True
         self._binding = _Binding()
@@ -181,6 +137,8 @@ class PatchedFunction:
             "_fib_id": id,
             "_fib_errors": _CONVERSION_ERRORS,
             "_fib_original_result": OriginalResult,
+            "_fib_passed_on": PassedOn,
+            "_fib_make_key": getattr(self.target, "key", None),
             "_fib_convert": getattr(self.target, "convert", None),
             "_fib_finalize": getattr(self.target, "finalize", None),
             "_fib_fall_through": self._fall_through,
@@ -189,6 +147,7 @@ class PatchedFunction:
             "_fib_plans": self.plans.by_id,
             "_fib_invalidate": self.plans.invalidate,
             "_fib_record_plan": self._record_plan,
+            "_fib_start_plan": self._start_plan,
             "_fib_generation": None,
             "_fib_handlers": {},
             "_fib_dps_handlers": {},
@@ -204,8 +163,13 @@ class PatchedFunction:
         if not self._is_active:
             return
         self._binding = _Binding(runtime)
+        self.passed_on = self._binding.passed_on
         self._scope |= {"_fib_handlers": {}, "_fib_dps_handlers": {}, "_fib_generation": object()}
-        self._scope["_fib_dispatch"] = self._dispatch if runtime is not None or has_listeners() else None
+        self._set_dispatch(self._dispatch if runtime is not None or has_listeners() else None)
+
+    def _set_dispatch(self, dispatch: Callable[..., Any] | None) -> None:
+        self._scope["_fib_dispatch"] = dispatch
+        self.is_enabled = dispatch is not None
 
     def start_at_first_call(self, start: Callable[[], None]) -> None:
         """Call a function at the first call, which is to call `point`."""
@@ -215,7 +179,7 @@ class PatchedFunction:
             start()
             return self.wrapper(*args, **kwargs)
 
-        self._scope["_fib_dispatch"] = starting
+        self._set_dispatch(starting)
 
     def enable_counting(self) -> None:
         """Count unsupported calls by reason from now on."""
@@ -224,7 +188,7 @@ class PatchedFunction:
     def deactivate(self) -> None:
         """Send all calls to the original, for callers that still hold the wrapper."""
         self._is_active = False
-        self._scope["_fib_dispatch"] = None
+        self._set_dispatch(None)
 
     @property
     def is_active(self) -> bool:
@@ -234,16 +198,6 @@ class PatchedFunction:
     def reactivate(self) -> None:
         """Undo `deactivate` for a wrapper that is in place again."""
         self._is_active = True
-
-    def passes_on(self, key: Hashable) -> bool:
-        """Whether calls of a key are neither routed nor traced, until the runtime or the listeners change.
-
-        Args:
-            key: What `Call.convert` makes of the calls, of a target without plans.
-        """
-        handler = self._scope["_fib_handlers"].get(key)
-        is_disabled = self._scope["_fib_dispatch"] is None
-        return is_disabled or getattr(handler, "__func__", None) is HandlerFactory._call_original  # noqa: SLF001
 
     # -- calls ---------------------------------------------------------------------------------------
 
@@ -258,15 +212,38 @@ class PatchedFunction:
         binding = self._binding  # another thread may bind another runtime meanwhile
         found = self._describe(key, binding)
         if isinstance(found, str):
-            handler = self._unsupported_handler(found)
+            handler: Handler = self._unsupported_handler(found)
         else:
-            baselines = self._baselines(found[1], binding)
-            shared = None if plan is None else plan.value
-            factory = HandlerFactory(self._call_target(), self.original, self._current_fall_through, binding.routes)
-            handler = factory.make(*found, values, is_dps=is_dps, baselines=baselines, plan=shared)
+            handler = self._handler(*found, binding, values, is_dps, None if plan is None else plan.value)
         if len(handlers) >= _MAX_HANDLERS:
             handlers.clear()
         handlers[key] = handler
+        if isinstance(handler, PassedOn) and not handler.callbacks:
+            place = key if plan is None else plan.pass_on(key, handler)
+            if len(binding.passed_on) >= _MAX_HANDLERS:
+                binding.passed_on.clear()
+            if place is not None:
+                binding.passed_on[place] = handler
+        return handler
+
+    def _handler(
+        self,
+        definition: DefinitionRef,
+        dispatcher: Dispatcher | None,
+        binding: _Binding,
+        values: Sequence[Any],
+        is_dps: bool,
+        plan: Any,
+    ) -> Handler:
+        """The handler of a definition's calls. Most plans share one: engines plan at each step."""
+        has_own = dispatcher is not None and plan is not None and (dispatcher.may_have_setup or not plan.is_routable)
+        if not has_own and (known := binding.handlers.get((definition, is_dps))) is not None:
+            return known
+        baselines = self._baselines(dispatcher, binding)
+        factory = HandlerFactory(self._call_target(), self.original, self._current_fall_through, binding.routes)
+        handler = factory.make(definition, dispatcher, values, is_dps=is_dps, baselines=baselines, plan=plan)
+        if not has_own:
+            binding.handlers[definition, is_dps] = handler
         return handler
 
     def _describe(self, key: Any, binding: _Binding) -> tuple[DefinitionRef, Dispatcher | None] | str:
@@ -320,8 +297,15 @@ class PatchedFunction:
             _logger.warning("%s: the call falls through, because %s", self.target.path, reason)
         return reason
 
-    def _record_plan(self, owner: Any, value: Any) -> None:
-        self.plans.record(owner, value, getattr(owner, self.state_attribute, None))
+    def _record_plan(self, owner: Any, value: Any, previous: RecordedPlan | None) -> None:
+        self.plans.record(owner, value, getattr(owner, self.state_attribute, None), previous)
+
+    def _start_plan(self, plan: RecordedPlan) -> None:
+        """Prepare for the first run of a plan; the decision for an earlier plan of its sizes counts for it, too."""
+        plan.discard_handlers(self._scope["_fib_generation"])
+        known = self._binding.passed_on.get(getattr(plan.value, "sizes", None))
+        if known is not None and not isinstance(plan.value.current, str):
+            plan.pass_on(plan.value.current, known)
 
     # -- explaining ----------------------------------------------------------------------------------
 
@@ -335,6 +319,8 @@ class PatchedFunction:
         if not isinstance(self.target, Call):
             raise CannotAdapt(self.target.path, "it computes nothing itself")
         plan = self.plans.by_id.get(id(args[0])) if args else None
+        if plan is not None and getattr(args[0], self.state_attribute, None) is not plan.state:
+            plan.renew(args[0], getattr(args[0], self.state_attribute, None))
         copied = {} if plan is None else {id(args[0]): plan.detached()}
         overrides = {
             "_fib_thread": _ThreadState(),
@@ -342,6 +328,7 @@ class PatchedFunction:
             "_fib_handlers": {},
             "_fib_dps_handlers": {},
             "_fib_add_handler": self._explaining_handler,
+            "_fib_start_plan": lambda plan: plan.discard_handlers(None),
             "_fib_fall_through": lambda reason, *_: UnsupportedCall(reason),
         }
         dispatch = compiled(self._source, self._name, {**self._scope, **overrides})

@@ -1,9 +1,9 @@
 """vLLM's fast plans: recorded plans of CUDA-graph wrappers stay valid when vLLM replans without the ``plan`` method.
 
 vLLM calls ``plan`` of a decode wrapper once. Later plans write to the wrapper's buffers and make a new plan of
-FlashInfer's kernels, so the runs would be refused as those of an unknown plan. Here the recorded plan is renewed if a
-later plan differs in nothing but the contents of these buffers. Its runs are those of a wrapper for CUDA graphs: they
-are served by solutions without ``setup`` that read all integers from the buffers.
+FlashInfer's kernels, so the runs would be refused as those of an unknown plan. Here a run renews the recorded plan if
+the last plan differs in nothing but the contents of these buffers. Runs of a wrapper for CUDA graphs are served by
+solutions without ``setup`` that read all integers from the buffers.
 """
 
 from __future__ import annotations
@@ -14,15 +14,15 @@ import logging
 import sys
 import weakref
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import torch
 
-from .attention import AttentionPlan, WrapperPlan, is_replayed
+from .attention import AttentionPlan, DecodeSettings, WrapperPlan, is_replayed
 from .import_hooks import when_imported
 
 if TYPE_CHECKING:
-    from .patched_function import PatchedFunction, RecordedPlan
+    from .recorded_plans import RecordedPlan
 
 _MODULE, _FUNCTION = "vllm.v1.attention.backends.flashinfer", "fast_plan_decode"
 _OFFSETS, _LAST = "indptr_cpu", "last_page_len_cpu"
@@ -33,12 +33,49 @@ _MARK = "__fib_renews__"
 _logger = logging.getLogger(__name__)
 
 
-class _Planned(NamedTuple):
-    """A plan that was recorded, its runs' settings and the arguments that later plans must share."""
+class _FastPlan:
+    """The last plan of a wrapper that bypassed ``plan``; a run that needs it brings the recorded plan up to date.
 
-    record: RecordedPlan
-    current: Any
-    shared: Mapping[str, Any] | None
+    Most plans are followed by a replay instead of a run, so little is done here for each of them.
+
+    Args:
+        record: Of the wrapper's last call of ``plan``.
+        given: The arguments of that plan, by name.
+        parameters: Names of all arguments.
+    """
+
+    __slots__ = ("_args", "_current", "_kwargs", "_parameters", "_settings", "_shared", "state", "value")
+
+    def __init__(self, record: RecordedPlan, given: Mapping[str, Any], parameters: Sequence[str]) -> None:
+        self.value, self.state = record.value, record.state
+        self._current, self._shared, self._parameters = record.value.current, _shared(given), parameters
+        self._settings = _settings_of(record.owner())
+
+    def note(self, state: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Keep the arguments of a plan that led to a state."""
+        self.state, self._args, self._kwargs = state, args, kwargs
+
+    def renew(self, record: RecordedPlan, wrapper: Any, state: Any) -> bool:
+        """Renew a recorded plan if the arguments of a later one allow it; whether they do."""
+        value = record.value
+        if state is not self.state or value is not self.value or value.current is not self._current:
+            return False
+        given = _named(self._parameters, self._args, self._kwargs)
+        if self._shared is None or _shared(given) != self._shared or _settings_of(wrapper) != self._settings:
+            return False
+        offsets = given[_OFFSETS]
+        if not isinstance(offsets, torch.Tensor) or offsets.device.type != "cpu":
+            return False  # reading it would wait for the device
+        total = int(offsets[-1])
+        if not _has_buffers_of(wrapper, value, total):
+            return False
+        renewed = value.with_indices(total)
+        if renewed is value:
+            record.state = state
+        else:
+            record.replace(renewed, state)
+            record.renewal, self.value, self._current = self.renew, renewed, renewed.current
+        return True
 
 
 def renew_when_imported() -> None:
@@ -62,61 +99,54 @@ def _wrap_imported() -> None:
 
 
 def _renewing(original: Callable[..., Any], parameters: Sequence[str]) -> Callable[..., Any]:
-    planned: weakref.WeakKeyDictionary[Any, _Planned] = weakref.WeakKeyDictionary()
+    planned: weakref.WeakKeyDictionary[Any, _FastPlan] = weakref.WeakKeyDictionary()
 
     @functools.wraps(original)
     def fast_plan_decode(*args: Any, **kwargs: Any) -> Any:
-        if args and not is_replayed(args[0]):  # `plan` is called in any case
-            return original(*args, **kwargs)
-        given = {**dict(zip(parameters, args, strict=False)), **kwargs}
-        wrapper = given.pop(parameters[0], None)
+        wrapper = args[0] if args else kwargs.get(parameters[0])
         patched = getattr(getattr(type(wrapper), "plan", None), "__fib_patched__", None)
-        if patched is None:
+        if patched is None or not is_replayed(wrapper):  # for other wrappers, `plan` is called each time
             return original(*args, **kwargs)
-        before, is_known = _record_of(wrapper, patched)
+        plans, attribute = patched.plans, patched.state_attribute
+        record, last = plans.by_id.get(id(wrapper)), planned.get(wrapper)
+        value, before = getattr(record, "value", None), getattr(wrapper, attribute, None)
         result = original(*args, **kwargs)
-        record, _ = _record_of(wrapper, patched)
-        if record is None or not isinstance(record.value, WrapperPlan) or record.value.is_routable:
+        record, state = plans.by_id.get(id(wrapper)), getattr(wrapper, attribute, None)
+        if record is None:
             return result
-        if record is not before:  # `plan` was called
-            planned[wrapper] = _Planned(record, record.value.current, _shared(given))
-        elif is_known and wrapper in planned and planned[wrapper].record is record:
-            planned[wrapper] = _renewed(planned[wrapper], wrapper, patched, given)
+        if record.value is not value:  # `plan` was called
+            if isinstance(record.value, WrapperPlan) and not record.value.is_routable:
+                last = planned[wrapper] = _FastPlan(record, _named(parameters, args, kwargs), parameters)
+                record.renewal = last.renew
+        elif state is before:
+            plans.invalidate(wrapper)  # runs could not tell this plan from the last one
+        elif last is not None and value is last.value and (before is record.state or before is last.state):
+            last.note(state, args, kwargs)
         return result
 
     setattr(fast_plan_decode, _MARK, True)
     return fast_plan_decode
 
 
-def _record_of(wrapper: Any, patched: PatchedFunction) -> tuple[RecordedPlan | None, bool]:
-    """The recorded plan of a wrapper, and whether it is the wrapper's present plan."""
-    record = patched.plans.by_id.get(id(wrapper))
-    return record, record is not None and record.state is getattr(wrapper, patched.state_attribute, None)
+def _named(parameters: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a plan after the wrapper, by name."""
+    given = {**dict(zip(parameters, args, strict=False)), **kwargs}
+    given.pop(parameters[0], None)
+    return given
 
 
 def _shared(given: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """The arguments that later plans must share; None if they cannot be compared."""
+    if not {_OFFSETS, _LAST} <= given.keys():
+        return None
     found = {name: value for name, value in given.items() if name not in _VALUES}
     found |= {f"len({name})": len(given[name]) for name in (_OFFSETS, _LAST)}
     return found if _PLAIN.issuperset(map(type, found.values())) else None
 
 
-def _renewed(planned: _Planned, wrapper: Any, patched: PatchedFunction, given: Mapping[str, Any]) -> _Planned:
-    """Renew a recorded plan if the arguments of a later one allow it."""
-    value, offsets = planned.record.value, given[_OFFSETS]
-    if planned.shared is None or _shared(given) != planned.shared or value.current is not planned.current:
-        return planned
-    if not isinstance(offsets, torch.Tensor) or offsets.device.type != "cpu":
-        return planned  # reading it would wait for the device
-    total = int(offsets[-1])
-    if not _has_buffers_of(wrapper, value, total):
-        return planned
-    renewed, state = value.with_indices(total), getattr(wrapper, patched.state_attribute, None)
-    if renewed is value:
-        planned.record.state = state
-        return planned
-    patched.plans.record(wrapper, renewed, state)
-    return _Planned(patched.plans.by_id[id(wrapper)], renewed.current, planned.shared)
+def _settings_of(wrapper: Any) -> list[Any]:
+    """The settings that a wrapper's next run reads."""
+    return [getattr(wrapper, f"_{name}", None) for name in DecodeSettings._fields]
 
 
 def _has_buffers_of(wrapper: Any, value: WrapperPlan, total: int) -> bool:

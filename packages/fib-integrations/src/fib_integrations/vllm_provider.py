@@ -155,7 +155,11 @@ def _make_rms_norm(native: Callable[..., Any], patched: PatchedFunction) -> _Fun
         return route(x, weight, epsilon, variance_size)
 
     def supports(x: Any, weight: Any, epsilon: float, variance_size: int | None = None) -> bool:
-        return _is_supported(patched, "rmsnorm", x, weight, epsilon, variance_size)
+        if weight is None or variance_size is not None or x.dim() != 2 or weight.dtype != x.dtype:
+            return False
+        if patched.is_enabled and ("rmsnorm", weight.shape[0], epsilon) not in patched.passed_on:
+            return True
+        return _is_compiling(x)
 
     return rms_norm, supports
 
@@ -171,18 +175,18 @@ def _make_fused_add(native: Callable[..., Any], patched: PatchedFunction) -> _Fu
 
     def supports(x: Any, x_residual: Any, weight: Any, epsilon: float, variance_size: int | None = None) -> bool:
         del x_residual
-        return _is_supported(patched, "fused_add_rmsnorm", x, weight, epsilon, variance_size)
+        if weight is None or variance_size is not None or x.dim() != 2 or weight.dtype != x.dtype:
+            return False
+        if patched.is_enabled and ("fused_add_rmsnorm", weight.shape[0], epsilon) not in patched.passed_on:
+            return True
+        return _is_compiling(x)
 
     return fused_add_rms_norm, supports
 
 
-def _is_supported(
-    patched: PatchedFunction, name: str, x: Any, weight: Any, epsilon: float, variance_size: int | None
-) -> bool:
-    """Whether vLLM calls this provider. It calls the next one itself where this one would only do the same."""
-    if weight is None or variance_size is not None or x.dim() != 2 or weight.dtype != x.dtype:
-        return False
-    return torch.compiler.is_compiling() or not patched.passes_on((name, weight.shape[0], epsilon))
+def _is_compiling(x: Any) -> bool:
+    """Whether a call is only traced for a compiler. In others, vLLM calls the next provider itself."""
+    return type(x) is not torch.Tensor and torch.compiler.is_compiling()
 
 
 _IMPLEMENTATIONS = {"rms_norm": (_make_rms_norm, False), "fused_add_rms_norm": (_make_fused_add, True)}

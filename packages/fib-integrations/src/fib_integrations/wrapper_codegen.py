@@ -44,6 +44,28 @@ _UNSUPPORTED = """\
 {stale}        return _fib_fall_through({reason!r}, _fib_args, _fib_kwargs)
 """
 
+_PASS_ON = """\
+        _fib_thread.is_in_handler = True
+        try:
+            return _fib_original(*_fib_args, **_fib_kwargs)
+        finally:
+            _fib_thread.is_in_handler = False
+"""
+
+_PASS_ON_BY_KEY = """\
+    try:
+        _fib_handler = _fib_handlers.get(_fib_make_key({key_arguments}))
+    except _fib_errors:
+        _fib_handler = None
+    if _fib_type(_fib_handler) is _fib_passed_on and not _fib_handler.callbacks:  # only a plan's are counted
+"""
+
+_PASS_ON_BY_PLAN = """\
+    if _fib_plan.passed_on is not None and _fib_plan.passed_key is _fib_plan.value.current:
+        if _fib_plan.passed_on.count is not None:
+            _fib_plan.passed_on.count()
+"""
+
 _FIND_PLAN = """\
     _fib_plan = _fib_plans.get(_fib_id({owner}))
     if _fib_plan is None:
@@ -54,10 +76,10 @@ _FIND_PLAN = """\
         _fib_state = {owner}.{state_attribute}
     except AttributeError:
         _fib_state = None
-    if _fib_state is not _fib_plan.state:
+    if _fib_state is not _fib_plan.state and not _fib_plan.renew({owner}, _fib_state):
         return _fib_fall_through("it was replanned without a call of the patched plan method", _fib_args, _fib_kwargs)
     if _fib_plan.generation is not _fib_generation:
-        _fib_plan.discard_handlers(_fib_generation)
+        _fib_start_plan(_fib_plan)
 """
 
 _CALL = """\
@@ -74,6 +96,12 @@ _CALL = """\
         _fib_handler = _fib_add_handler(_fib_by_key, _fib_key, _fib_values, _fib_is_dps, {plan})
     _fib_thread.is_in_handler = True
     try:
+        if _fib_type(_fib_handler) is _fib_passed_on:
+            if _fib_handler.count is not None:
+                _fib_handler.count()
+            for _fib_callback in _fib_handler.callbacks:
+                _fib_callback(*_fib_values[:_fib_handler.arity])
+            return _fib_original(*_fib_args, **_fib_kwargs)
         _fib_result = _fib_handler(*_fib_values, _fib_args, _fib_kwargs)
     finally:
         _fib_thread.is_in_handler = False
@@ -84,7 +112,7 @@ _CALL = """\
 
 _PLAN = """\
 def {name}(_fib_args, _fib_kwargs, /, {signature}):
-    _fib_invalidate({owner})
+    _fib_previous = _fib_invalidate({owner})
     _fib_result = _fib_original(*_fib_args, **_fib_kwargs)
     if _fib_thread.is_in_handler:
         return _fib_result
@@ -92,19 +120,19 @@ def {name}(_fib_args, _fib_kwargs, /, {signature}):
         _fib_converted = _fib_convert({arguments})
     except _fib_errors as _fib_error:
         _fib_converted = _fib_conversion_failed(_fib_error)
-    _fib_record_plan({owner}, _fib_converted)
+    _fib_record_plan({owner}, _fib_converted, _fib_previous)
     return _fib_result
 """
 
 _UNSUPPORTED_PLAN = """\
     if {condition}:
-        _fib_record_plan({owner}, {reason!r})
+        _fib_record_plan({owner}, {reason!r}, _fib_previous)
         return _fib_result
 """
 
 _INVALIDATE_PLAN = """\
 def {name}(_fib_args, _fib_kwargs, /, {signature}):
-    _fib_invalidate({owner})
+    _fib_previous = _fib_invalidate({owner})
     return _fib_original(*_fib_args, **_fib_kwargs)
 """
 
@@ -142,8 +170,12 @@ def _call_source(texts: dict[str, str], target: Call, signature: TargetSignature
     unsupported = (_UNSUPPORTED.format(condition=c, reason=r, stale=stale) for c, r in signature.unsupported)
     lines = [_HEAD.format(**texts), *unsupported]
     place, plan, arguments = "_fib_", "None", signature.convert_arguments
+    if target.key is not None:
+        lines += [_PASS_ON_BY_KEY.format(key_arguments=signature.key_arguments), _PASS_ON]
     if target.uses_plan:
         lines.append(_FIND_PLAN.format(**texts))
+        if not target.changes_plan:
+            lines += [_PASS_ON_BY_PLAN, _PASS_ON]
         place, plan, arguments = "_fib_plan.", "_fib_plan", _joined("_fib_plan.value", arguments)
     result = "_fib_values[-1] if _fib_is_dps else _fib_result"
     if target.finalize is not None:

@@ -24,9 +24,10 @@ BEING_BUILT = "being built"
 """The only reason for a miss that ends by itself."""
 NOT_AGREED = "not agreed"
 """The reason for a miss that ends when the replicas are synchronized."""
-
 FALLBACK_IS_BEST = "the fallback is the best"
 """The reason for a miss whose key is recorded: the best solution is the fallback in another form."""
+NOT_CHOSEN = {True: "not recorded", False: "nothing chosen"}
+"""The reason for a miss without a candidate, by whether there is no ranking."""
 
 
 @attrs.frozen

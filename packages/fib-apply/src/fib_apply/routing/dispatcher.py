@@ -39,6 +39,14 @@ _NOT_AS_PLANNED = "not as planned"
 """The reason for a miss of a call that differs from its plan, or whose plan precedes a quarantine."""
 
 
+@attrs.frozen
+class ServedByFallback:
+    """The fallback serves all calls of a plan, whatever their values."""
+
+    count: Callable[[], object] | None
+    """Counts one call; None if calls are not counted."""
+
+
 class Dispatcher:
     """Routes the calls of one definition.
 
@@ -296,51 +304,53 @@ class Dispatcher:
             inputs: The definition's inputs, in order.
             fallback: Serves all other calls; takes the inputs, followed by the outputs or nothing.
         """
-        loaded, key = self._plans.select(inputs)
+        loaded, key, _ = self._plans.select(inputs)
         otherwise = fallback or self._raise_unplanned
         return otherwise if loaded is None else self._planned(loaded, key, inputs, otherwise)
+
+    @property
+    def may_have_setup(self) -> bool:
+        """Whether any solution may have a ``setup``; if not, `plan_setup` returns None for all inputs."""
+        return self._plans.may_have_setup
 
     def plan_setup(
         self,
         *inputs: Any,
         fallback: Callable[..., Any],
         fallback_equivalents: frozenset[str] = frozenset(),
-    ) -> Callable[..., Any] | None:
+    ) -> Callable[..., Any] | ServedByFallback | None:
         """Plan if the best solution has a ``setup``; returns None if calls can be routed without a plan.
 
         Nothing is validated where no solution of the definition can have one, or where equal inputs were planned.
+        The fallback serves all calls of the plan where no solution is chosen for inputs like these, or where the best
+        one is the fallback in another form.
 
         Args:
             inputs: The definition's inputs, in order.
             fallback: Serves all other calls; takes the inputs, followed by the outputs or nothing.
-            fallback_equivalents: Solutions that are the fallback in another form: if one is the best, the fallback
-                is returned. Its calls are counted as misses because `FALLBACK_IS_BEST`.
+            fallback_equivalents: Solutions that are the fallback in another form.
         """
-        if not self._plans.may_have_setup:
+        if not self.may_have_setup:
             return None
-        loaded, key = self._plans.select(inputs, fallback_equivalents)
+        loaded, key, reason = self._plans.select(inputs, fallback_equivalents)
+        if reason is not None:
+            return self._served_by_fallback(reason)
         if loaded is None or loaded.runnable.setup is None:
             return None
         if loaded.solution in fallback_equivalents:
-            return self._counted(fallback, FALLBACK_IS_BEST)
+            return self._served_by_fallback(FALLBACK_IS_BEST)
         return self._planned(loaded, key, inputs, fallback)
 
-    def _counted(self, fallback: Callable[..., Any], reason: str) -> Callable[..., Any]:
-        """The fallback of a plan, whose calls are counted as misses for a reason."""
-        if not self._options.is_counted:
-            return fallback
-        count = self._metrics.miss(reason).increment
-
-        def counted(*args: Any) -> Any:
-            count()
-            return fallback(*args)
-
-        return counted
+    def _served_by_fallback(self, reason: str) -> ServedByFallback:
+        return ServedByFallback(self._metrics.miss(reason).increment if self._options.is_counted else None)
 
     def _planned(
         self, loaded: LoadedCandidate, key: ApplyKey | None, inputs: Sequence[Any], fallback: Callable[..., Any]
     ) -> Callable[..., Any]:
-        count, missed = self._metrics.hit(f"{key}, planned").increment, self._counted(fallback, _NOT_AS_PLANNED)
+        count, count_miss = (
+            self._metrics.hit(f"{key}, planned").increment,
+            self._metrics.miss(_NOT_AS_PLANNED).increment,
+        )
         try:
             planned = loaded.runnable.plan(*inputs)
         except Exception as error:
@@ -360,7 +370,9 @@ class Dispatcher:
                 or (has_outputs and validator.rejection(args))
                 or self.pool.quarantined is not quarantined
             ):
-                return missed(*args)
+                if is_counted:
+                    count_miss()
+                return fallback(*args)
             if is_counted:
                 count()
             try:

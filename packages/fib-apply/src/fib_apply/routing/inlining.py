@@ -31,7 +31,7 @@ from ..log import logger
 from ..metrics import CallMetrics
 from ..opaque_cost import load_opaque_cost
 from ..selection.rankings import Candidate
-from .candidates import CandidatePool, LoadedCandidate
+from .candidates import NOT_CHOSEN, CandidatePool, LoadedCandidate
 from .kernel_tracing import Input, KernelGraph, NotInlined, TensorMeta, trace_kernels
 from .opaque_decision import decide_opaque, not_graph_safe
 from .resolver import Resolver
@@ -121,7 +121,7 @@ class InliningPolicy:
         except LeftToCompiler as error:
             self._notes[label] = f"the function is compiled: {error}"
             if self._metrics is not None:
-                self._metrics.miss("nothing chosen").increment()
+                self._metrics.miss(NOT_CHOSEN[False]).increment()
             return FUNCTION
         except NotInlined as error:
             self.note(label, str(error))

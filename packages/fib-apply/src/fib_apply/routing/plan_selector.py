@@ -15,7 +15,7 @@ import torch
 from ..key import ApplyKey
 from ..signal_errors import raise_if_from_signal_handler
 from .call_variant import CallVariant, compile_shapes
-from .candidates import CandidatePool, LoadedCandidate
+from .candidates import NOT_CHOSEN, CandidatePool, LoadedCandidate
 from .guards import Guard, GuardOptions, compile_guard
 from .resolver import Resolver, device_of
 from .validation import Rejection, has_nested
@@ -29,6 +29,8 @@ class PlanSelection(NamedTuple):
 
     loaded: LoadedCandidate | None = None
     key: ApplyKey | None = None
+    reason: str | None = None
+    """Why no solution is chosen for inputs like these, whether their calls have plans or not."""
 
 
 class _Remembered(NamedTuple):
@@ -116,6 +118,6 @@ class PlanSelector:
             return PlanSelection(), False
         ranking = self._pool.ranking(key, device_of(inputs))
         if ranking is None or not ranking.candidates:
-            return PlanSelection(None, key), True
+            return PlanSelection(None, key, NOT_CHOSEN[ranking is None]), True
         loaded = self._pool.first_loaded(ranking, is_planned=True, fallback_equivalents=fallback_equivalents)
         return PlanSelection(loaded, key), loaded is not None

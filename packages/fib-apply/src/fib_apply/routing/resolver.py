@@ -20,7 +20,7 @@ from ..log import logger
 from ..metrics import CallMetrics, Counter
 from ..signal_errors import is_from_signal_handler
 from .call_variant import CacheEntry, CallVariant, Kernel
-from .candidates import BEING_BUILT, FALLBACK_IS_BEST, NOT_AGREED, CandidatePool, LoadedCandidate
+from .candidates import BEING_BUILT, FALLBACK_IS_BEST, NOT_AGREED, NOT_CHOSEN, CandidatePool, LoadedCandidate
 from .guards import CallKinds, Guard, GuardOptions, are_aligned, specialization
 from .validation import Rejection, call_strides, has_nested
 
@@ -170,7 +170,7 @@ class Resolver:
         device = device_of(call.args)
         ranking = self._pool.ranking(key, device)
         if ranking is None or not ranking.candidates:
-            return self._miss("not recorded" if ranking is None else "nothing chosen", call)
+            return self._miss(NOT_CHOSEN[ranking is None], call)
         loaded = self._pool.first_loaded(ranking, fallback_equivalents=call.variant.fallback_equivalents)
         if loaded is None and self._pool.miss_reason(ranking) == BEING_BUILT and self._has_waited(device):
             loaded = self._pool.first_loaded(ranking, fallback_equivalents=call.variant.fallback_equivalents)

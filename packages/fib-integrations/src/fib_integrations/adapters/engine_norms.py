@@ -27,7 +27,7 @@ from .rmsnorm import (
     finalize_fused_add,
     shadow_fused_add,
 )
-from .rope import convert_rope, describe_rope, finalize_in_place, shadow_in_place
+from .rope import convert_rope, describe_rope, finalize_in_place, rope_key, shadow_in_place
 
 _ADDED = ("residual.add_(input)", "input.copy_(result)")
 _MATRICES = "matrices; results are written as the engine expects them"
@@ -89,6 +89,7 @@ VLLM_CUSTOM_OPS = Adapter(
             path="vllm._custom_ops.rotary_embedding",
             convert=convert_custom_rope,
             describe=describe_rope,
+            key=rope_key,
             finalize=finalize_in_place,
             added_kernels=("query.copy_(result)", "key.copy_(result)"),
             shadow=shadow_in_place,

@@ -34,6 +34,9 @@ PADDED = frozenset(
 )
 """Definitions whose ``kv_last_page_len`` has the length of the offsets: one more than there are requests."""
 
+_PAGES = ("_paged_kv_indptr_buf", "_paged_kv_indices_buf", "_paged_kv_last_page_len_buf")
+"""The attributes of a wrapper for what describes pages."""
+
 
 def _inputs(*, is_prefill: bool, page_size: int) -> str:
     """The inputs of a definition; pages of one token have no last-page length."""
@@ -41,15 +44,52 @@ def _inputs(*, is_prefill: bool, page_size: int) -> str:
     return f"q k_cache v_cache {offsets} kv_indices {'' if page_size == 1 else 'kv_last_page_len '}sm_scale"
 
 
-def _pages(wrapper: Any, indptr: Any, indices: Any, last_page_len: Any) -> list[torch.Tensor]:
-    """The inputs that describe pages; engines pass more indices than the offsets cover."""
-    found = [
-        attention.on_device(wrapper, indptr, "_paged_kv_indptr_buf"),
-        attention.on_device(wrapper, indices, "_paged_kv_indices_buf")[: attention.last_value(indptr)],
-    ]
-    if last_page_len is not None:
-        found.append(attention.on_device(wrapper, last_page_len, "_paged_kv_last_page_len_buf"))
-    return found
+def _pages(
+    wrapper: Any, indptr: Any, indices: Any, last_page_len: Any, page_size: int, *, replayed: bool
+) -> tuple[list[torch.Tensor], int]:
+    """The inputs that describe pages, and the number of page numbers; engines pass more than the offsets cover."""
+    tensors = (indptr, indices) if page_size == 1 else (indptr, indices, last_page_len)
+    found, total = attention.on_device(wrapper, tensors, _PAGES, replayed=replayed), attention.last_value(indptr)
+    if len(found[1]) != total:
+        found[1] = found[1][:total]
+    return found, total
+
+
+@attention.cached_kind
+def _decode_kind(
+    layout: str,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    page_size: int,
+    pos_encoding_mode: str,
+    window_left: int,
+    logits_soft_cap: float | None,
+    sm_scale: float | None,
+) -> attention.PlanKind:
+    name = f"gqa_paged_decode_h{heads}_kv{kv_heads}_d{head_dim}_ps{page_size}"
+    settings = attention.DecodeSettings(pos_encoding_mode, window_left, logits_soft_cap, sm_scale)
+    return attention.make_kind(name, _inputs(is_prefill=False, page_size=page_size), layout, head_dim, settings)
+
+
+@attention.cached_kind
+def _prefill_kind(
+    layout: str,
+    heads: int,
+    kv_heads: int,
+    head_dim: int,
+    page_size: int,
+    causal: bool,
+    pos_encoding_mode: str,
+    window_left: int,
+    logits_soft_cap: float | None,
+    sm_scale: float | None,
+) -> attention.PlanKind:
+    name = f"gqa_paged_prefill_causal_h{heads}_kv{kv_heads}_d{head_dim}_ps{page_size}"
+    settings = attention.PrefillSettings(
+        causal, pos_encoding_mode, window_left=window_left, logits_soft_cap=logits_soft_cap, sm_scale=sm_scale
+    )
+    return attention.make_kind(name, _inputs(is_prefill=True, page_size=page_size), layout, head_dim, settings)
 
 
 def convert_decode_plan(
@@ -71,17 +111,28 @@ def convert_decode_plan(
     sm_scale: float | None = None,
 ) -> WrapperPlan | str:
     """One query per request."""
-    dtypes = q_data_type or data_type, kv_data_type or data_type, o_data_type
-    if problem := attention.unsupported_plan(wrapper, dtypes):
-        return problem
-    name = f"gqa_paged_decode_h{num_qo_heads}_kv{num_kv_heads}_d{head_dim}_ps{page_size}"
-    pages = _pages(wrapper, indptr, indices, None if page_size == 1 else last_page_len)
-    names, rows = _inputs(is_prefill=False, page_size=page_size), len(last_page_len)
-    others = ("_paged_kv_indptr_buf", "_paged_kv_last_page_len_buf")
-    buffers = attention.page_buffers(wrapper, "_paged_kv_indices_buf", others)
-    plan = attention.make_plan(wrapper, name, names, rows, pages, buffers=buffers)
-    settings = attention.DecodeSettings(pos_encoding_mode, window_left, logits_soft_cap, sm_scale)
-    return WrapperPlan(wrapper, plan, head_dim, settings)
+    if getattr(wrapper, "_jit_module", None) is not None:
+        return attention.CUSTOM_KERNEL
+    kind = _decode_kind(
+        getattr(wrapper, "_kv_layout", None),
+        (q_data_type or data_type, kv_data_type or data_type, o_data_type),
+        num_qo_heads,
+        num_kv_heads,
+        head_dim,
+        page_size,
+        pos_encoding_mode,
+        window_left,
+        logits_soft_cap,
+        sm_scale,
+    )
+    if isinstance(kind, str):
+        return kind
+    replayed, rows = attention.is_replayed(wrapper), len(last_page_len)
+    pages, total = _pages(wrapper, indptr, indices, last_page_len, page_size, replayed=replayed)
+    buffers = attention.page_buffers(wrapper, _PAGES[1], (_PAGES[0], _PAGES[2])) if replayed else attention.NO_BUFFERS
+    inputs = (*pages, kind.sm_scale)
+    plan = attention.AttentionPlan(kind.definition, rows, inputs, kind.layout, None, not replayed, buffers)
+    return WrapperPlan(wrapper, plan, kind, (rows, total))
 
 
 def convert_prefill_plan(
@@ -107,21 +158,33 @@ def convert_prefill_plan(
     """Any number of queries per request: the last tokens of its sequence."""
     if head_dim_vo not in (None, head_dim_qk):
         return "head_dim_vo differs from head_dim_qk"
-    dtypes = q_data_type, kv_data_type, o_data_type
-    if problem := attention.unsupported_plan(wrapper, dtypes):
-        return problem
-    name = f"gqa_paged_prefill_causal_h{num_qo_heads}_kv{num_kv_heads}_d{head_dim_qk}_ps{page_size}"
-    pages = _pages(wrapper, paged_kv_indptr, paged_kv_indices, None if page_size == 1 else paged_kv_last_page_len)
-    if name in PADDED:
-        *pages, last = pages
-        pages.append(torch.nn.functional.pad(last, (0, 1), value=1))
-    queries = attention.on_device(wrapper, qo_indptr, "_qo_indptr_buf")
-    names, rows = _inputs(is_prefill=True, page_size=page_size), attention.last_value(qo_indptr)
-    plan = attention.make_plan(wrapper, name, names, rows, (queries, *pages))
-    settings = attention.PrefillSettings(
-        causal, pos_encoding_mode, window_left=window_left, logits_soft_cap=logits_soft_cap, sm_scale=sm_scale
+    if getattr(wrapper, "_jit_module", None) is not None:
+        return attention.CUSTOM_KERNEL
+    kind = _prefill_kind(
+        getattr(wrapper, "_kv_layout", None),
+        (q_data_type, kv_data_type, o_data_type),
+        num_qo_heads,
+        num_kv_heads,
+        head_dim_qk,
+        page_size,
+        causal,
+        pos_encoding_mode,
+        window_left,
+        logits_soft_cap,
+        sm_scale,
     )
-    return WrapperPlan(wrapper, plan, head_dim_qk, settings)
+    if isinstance(kind, str):
+        return kind
+    replayed, rows = attention.is_replayed(wrapper), attention.last_value(qo_indptr)
+    queries = attention.on_device(wrapper, (qo_indptr,), ("_qo_indptr_buf",), replayed=replayed)
+    given = paged_kv_indptr, paged_kv_indices, paged_kv_last_page_len
+    pages, total = _pages(wrapper, *given, page_size, replayed=replayed)
+    if kind.definition.name in PADDED:
+        pages[-1] = torch.nn.functional.pad(pages[-1], (0, 1), value=1)
+    plan = attention.AttentionPlan(
+        kind.definition, rows, (*queries, *pages, kind.sm_scale), kind.layout, None, not replayed
+    )
+    return WrapperPlan(wrapper, plan, kind, (rows, total, len(qo_indptr)))
 
 
 def convert_run(
@@ -136,9 +199,9 @@ def convert_run(
     return_lse: bool = False,
 ) -> Conversion:
     """All inputs other than queries and caches come from the plan."""
-    has_scale = k_scale is not None or v_scale is not None or q_scale is not None
-    if has_scale and attention.is_scaled(q_scale, k_scale, v_scale):
-        return "it has quantisation scales"
+    for scale in (q_scale, k_scale, v_scale):
+        if scale is not None and (type(scale) is not float or scale != 1.0) and attention.is_scaled(scale):
+            return "it has quantisation scales"
     plan = planned.current
     if isinstance(plan, str):
         return plan

@@ -23,6 +23,8 @@ _WRAPPER = "flashinfer.mla.BatchMLAPagedAttentionWrapper"
 _DECODE = "q_nope q_pe ckv_cache kpe_cache kv_indptr kv_indices"
 _PREFILL = "q_nope q_pe ckv_cache kpe_cache qo_indptr kv_indptr kv_indices"
 
+_INDICES = ("kv_len_arr", "qo_indptr", "kv_indptr", "kv_indices")
+
 
 def convert_plan(
     wrapper: Any,
@@ -51,12 +53,15 @@ def convert_plan(
         return "it is not causal"
     if not torch.equal((lengths + page_size - 1) // page_size, offsets.diff().to(lengths.dtype)):
         return "kv_len_arr and kv_indptr disagree about the number of pages"
-    last = (attention.on_device(wrapper, kv_len_arr, "_kv_len_arr_buf") - 1) % page_size + 1
+    given, buffers = (kv_len_arr, qo_indptr, kv_indptr, kv_indices), tuple(map("_{}_buf".format, _INDICES))
+    kv_len_arr, qo_indptr, kv_indptr, kv_indices = attention.on_device(
+        wrapper, given, buffers, replayed=attention.is_replayed(wrapper)
+    )
     planned = (
-        *(() if is_decode else (attention.on_device(wrapper, qo_indptr, "_qo_indptr_buf"),)),
-        attention.on_device(wrapper, kv_indptr, "_kv_indptr_buf"),
-        attention.on_device(wrapper, kv_indices, "_kv_indices_buf")[: int(offsets[-1])],
-        *(() if page_size == 1 else (last,)),
+        *(() if is_decode else (qo_indptr,)),
+        kv_indptr,
+        kv_indices[: int(offsets[-1])],
+        *(() if page_size == 1 else ((kv_len_arr - 1) % page_size + 1,)),
         float(sm_scale),
     )
     stage = "decode" if is_decode else "prefill_causal"

@@ -31,6 +31,28 @@ def _name(heads: int, kv_heads: int, qk: int, vo: int) -> str | None:
     return f"mla_ragged_prefill_causal_h{heads}_qk{qk}_vo{vo}" if heads == kv_heads else None
 
 
+@attention.cached_kind
+def _kind(
+    layout: str,
+    heads: int,
+    kv_heads: int,
+    qk: int,
+    vo: int,
+    causal: bool,
+    pos_encoding_mode: str,
+    window_left: int,
+    logits_soft_cap: float | None,
+    sm_scale: float | None,
+) -> attention.PlanKind | str:
+    name = _name(heads, kv_heads, qk, vo)
+    if name is None:
+        return "head_dim_vo differs from head_dim_qk, and heads are grouped"
+    settings = attention.PrefillSettings(
+        causal, pos_encoding_mode, window_left=window_left, logits_soft_cap=logits_soft_cap, sm_scale=sm_scale
+    )
+    return attention.make_kind(name, _INPUTS, layout, qk, settings)
+
+
 def convert_plan(
     wrapper: Any,
     qo_indptr: torch.Tensor,
@@ -49,20 +71,33 @@ def convert_plan(
     o_data_type: Any = None,
 ) -> WrapperPlan | str:
     """Any number of queries per request; keys and values of the requests are concatenated."""
-    name = _name(num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo or head_dim_qk)
-    if name is None:
-        return "head_dim_vo differs from head_dim_qk, and heads are grouped"
-    dtypes = q_data_type, kv_data_type, o_data_type
-    if problem := attention.unsupported_plan(wrapper, dtypes):
-        return problem
-    queries = attention.on_device(wrapper, qo_indptr, "_qo_indptr_buf")
-    offsets = attention.on_device(wrapper, kv_indptr, "_kv_indptr_buf")
-    rows, keys = attention.last_value(qo_indptr), attention.last_value(kv_indptr)
-    plan = attention.make_plan(wrapper, name, _INPUTS, rows, (queries, offsets), keys)
-    settings = attention.PrefillSettings(
-        causal, pos_encoding_mode, window_left=window_left, logits_soft_cap=logits_soft_cap, sm_scale=sm_scale
+    if getattr(wrapper, "_jit_module", None) is not None:
+        return attention.CUSTOM_KERNEL
+    kind = _kind(
+        getattr(wrapper, "_kv_layout", None),
+        (q_data_type, kv_data_type, o_data_type),
+        num_qo_heads,
+        num_kv_heads,
+        head_dim_qk,
+        head_dim_vo or head_dim_qk,
+        causal,
+        pos_encoding_mode,
+        window_left,
+        logits_soft_cap,
+        sm_scale,
     )
-    return WrapperPlan(wrapper, plan, head_dim_qk, settings)
+    if isinstance(kind, str):
+        return kind
+    rows, keys, replayed = (
+        attention.last_value(qo_indptr),
+        attention.last_value(kv_indptr),
+        attention.is_replayed(wrapper),
+    )
+    buffers = "_qo_indptr_buf", "_kv_indptr_buf"
+    offsets = attention.on_device(wrapper, (qo_indptr, kv_indptr), buffers, replayed=replayed)
+    inputs = (*offsets, kind.sm_scale)
+    plan = attention.AttentionPlan(kind.definition, rows, inputs, kind.layout, keys, not replayed)
+    return WrapperPlan(wrapper, plan, kind, (rows, keys, len(qo_indptr)))
 
 
 def convert_run(
@@ -79,8 +114,7 @@ def convert_run(
     return_lse: bool = False,
 ) -> Conversion:
     """In the layout HND, the heads of keys and values come first."""
-    has_scale = q_scale is not None or k_scale is not None or v_scale is not None or o_scale is not None
-    if has_scale and attention.is_scaled(q_scale, k_scale, v_scale, o_scale):
+    if attention.is_scaled(q_scale, k_scale, v_scale, o_scale):
         return "it has quantisation scales"
     plan = planned.current
     if isinstance(plan, str):

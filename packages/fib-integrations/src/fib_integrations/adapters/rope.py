@@ -33,7 +33,12 @@ def convert_rope(
     if query.dim() != 2 or key.dim() != 2:
         return "queries or keys are not matrices"
     q, k = query.view(query.shape[0], -1, head_size), key.view(key.shape[0], -1, head_size)
-    return (head_size, cos_sin_cache.shape[1]), (q, k, cos_sin_cache, positions), False
+    return rope_key(head_size, cos_sin_cache), (q, k, cos_sin_cache, positions), False
+
+
+def rope_key(head_size: int, cos_sin_cache: torch.Tensor) -> tuple[int, int]:
+    """The key of `convert_rope`."""
+    return head_size, cos_sin_cache.shape[1]
 
 
 def describe_rope(key: tuple[int, int]) -> DefinitionRef:
@@ -88,11 +93,14 @@ ROPE = Adapter(
     name="rope",
     op_types=("rope",),
     targets=(
-        Call(path=_PATH, convert=convert_rope, describe=describe_rope, finalize=_finalize, shadow=_shadow),
+        Call(
+            path=_PATH, convert=convert_rope, describe=describe_rope, key=rope_key, finalize=_finalize, shadow=_shadow
+        ),
         Call(
             path=f"{_PATH}_inplace",
             convert=convert_rope,
             describe=describe_rope,
+            key=rope_key,
             finalize=finalize_in_place,
             added_kernels=("query.copy_(result)", "key.copy_(result)"),
             shadow=shadow_in_place,

@@ -10,10 +10,15 @@
 
 from .baseline_source import baseline_source
 from .plans import (
+    CUSTOM_KERNEL,
+    NO_BUFFERS,
     AttentionPlan,
+    PlanKind,
     WrapperPlan,
+    cached_kind,
     is_replayed,
     last_value,
+    make_kind,
     make_plan,
     on_device,
     page_buffers,
@@ -23,16 +28,21 @@ from .runs import is_scaled, output_buffers, paged_caches, plan_target, run_targ
 from .settings import DECODE_HINTS, PREFILL_HINTS, DecodeSettings, PrefillSettings
 
 __all__ = [
+    "CUSTOM_KERNEL",
     "DECODE_HINTS",
+    "NO_BUFFERS",
     "PREFILL_HINTS",
     "AttentionPlan",
     "DecodeSettings",
+    "PlanKind",
     "PrefillSettings",
     "WrapperPlan",
     "baseline_source",
+    "cached_kind",
     "is_replayed",
     "is_scaled",
     "last_value",
+    "make_kind",
     "make_plan",
     "on_device",
     "output_buffers",

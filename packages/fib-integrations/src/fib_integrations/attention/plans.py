@@ -7,7 +7,7 @@ import functools
 import weakref
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
 import torch
@@ -15,16 +15,31 @@ import torch
 from ..adapter import DefinitionRef
 from .settings import Settings, softmax_scale, unsupported_settings
 
+CUSTOM_KERNEL = "the wrapper has a custom kernel (jit_args)"
+"""The reason why the runs of such a wrapper are unsupported."""
 _OUTPUTS = ("output", "lse")
-_NO_BUFFERS: Mapping[str, torch.Tensor] = MappingProxyType({})
+NO_BUFFERS: Mapping[str, torch.Tensor] = MappingProxyType({})
 _SCALES = frozenset({float, int, type(None)})
+_FEW = 256
 _MAX_SETTINGS = 64
 """Settings of one plan that are remembered; layers with scales of their own alternate between as many."""
-_lse_buffers: weakref.WeakKeyDictionary[Any, list[torch.Tensor]] = weakref.WeakKeyDictionary()
-"""The `AttentionPlan.lse_buffers` of each wrapper. Its runs follow each other."""
 
 
 @attrs.frozen(eq=False)
+class PlanKind:
+    """What all plans with the same model and settings share; engines plan at each step."""
+
+    definition: DefinitionRef
+    layout: str
+    head_dim: int
+    settings: Settings
+    problem: str | None
+    """The reason why runs with these settings are unsupported."""
+    sm_scale: float
+    """The softmax scale: the last input."""
+
+
+@attrs.define(eq=False)  # not frozen: one is made at each step of an engine
 class AttentionPlan:
     """The state that all runs of a wrapper share until its next plan; also the key of their handlers."""
 
@@ -38,10 +53,10 @@ class AttentionPlan:
     """The number of rows of keys and values, unless these are paged."""
     is_routable: bool = True
     """False if a CUDA graph may replay the runs after a later plan."""
-    buffers: Mapping[str, torch.Tensor] = attrs.field(factory=dict)
+    buffers: Mapping[str, torch.Tensor] = NO_BUFFERS
     """Of such runs, the whole buffers of the inputs that may be padded; see `Plan.convert`."""
-    lse_buffers: list[torch.Tensor] = attrs.field(factory=list)
-    """A buffer for a log-sum-exp that the caller does not want. All plans of a wrapper share it; nobody reads it."""
+    unread: torch.Tensor | None = None
+    """A buffer for a log-sum-exp that the caller does not want. Nobody reads it."""
 
 
 class WrapperPlan:
@@ -49,17 +64,20 @@ class WrapperPlan:
 
     Args:
         wrapper: Has been planned; it is not kept alive.
-        plan: Without the scale, which is the last input.
-        head_dim: Elements of a query, which determine the default scale.
-        settings: Those of ``plan``.
+        plan: With the scale of its kind as the last input.
+        kind: Of the plan.
+        sizes: Determine all axes, together with the kind: numbers of requests, pages and queries.
     """
 
-    def __init__(self, wrapper: Any, plan: AttentionPlan, head_dim: int, settings: Settings) -> None:
-        self.is_routable, self.buffers = plan.is_routable, plan.buffers
+    __slots__ = ("_kind", "_known", "_plan", "_settings", "_wrapper", "buffers", "current", "is_routable", "sizes")
+
+    def __init__(self, wrapper: Any, plan: AttentionPlan, kind: PlanKind, sizes: tuple[int, ...]) -> None:
+        self.is_routable, self.buffers, self.sizes = plan.is_routable, plan.buffers, (kind, sizes)
         self._wrapper: Callable[[], Any] = weakref.ref(wrapper)
-        self._plan, self._head_dim, self._settings = plan, head_dim, settings
-        self._known: dict[Settings, AttentionPlan | str] = {}
-        self.current = self._plan_of(settings)
+        self._plan, self._kind = plan, kind
+        self._settings = kind.settings
+        self._known: dict[Settings, AttentionPlan | str] | None = None
+        self.current: AttentionPlan | str = kind.problem or plan
         """The plan of a run, or the reason why it is unsupported."""
 
     def detached(self) -> WrapperPlan:
@@ -71,12 +89,12 @@ class WrapperPlan:
     def with_indices(self, total: int) -> WrapperPlan:
         """The plan of a wrapper for CUDA graphs, for another number of page numbers in its buffer."""
         names = self._plan.definition.inputs[3:]  # after the queries and caches
-        inputs = dict(zip(names, self._plan.inputs, strict=False))
+        inputs = dict(zip(names, self._plan.inputs, strict=True))
         if len(inputs["kv_indices"]) == total:
             return self
         inputs["kv_indices"] = self.buffers["kv_indices"][:total]
         plan = attrs.evolve(self._plan, inputs=tuple(inputs.values()))
-        return WrapperPlan(self._wrapper(), plan, self._head_dim, self._settings)
+        return WrapperPlan(self._wrapper(), plan, self._kind, (total,))  # the buffers have one number of requests
 
     def use(self, settings: Settings) -> None:
         """Give the next runs, and the wrapper, the settings of a ``forward``."""
@@ -85,24 +103,25 @@ class WrapperPlan:
             return
         if settings == self._settings and type(self.current) is AttentionPlan:
             return
+        if self._known is None:
+            self._known = {self._kind.settings: self._kind.problem or self._plan}
         self.current = "its settings could not be read"  # unless all that follows succeeds
         wrapper = self._wrapper()
         if wrapper is not None:
             for name, value in settings._asdict().items():
                 setattr(wrapper, f"_{name}", value)
-        self.current, self._settings = self._plan_of(settings), settings
+        self.current, self._settings = self._plan_of(settings, self._known), settings
 
-    def _plan_of(self, settings: Settings) -> AttentionPlan | str:
-        if settings not in self._known:
-            if len(self._known) >= _MAX_SETTINGS:
-                self._known.clear()
-            self._known[settings] = unsupported_settings(settings) or self._with_scale(settings.sm_scale)
-        return self._known[settings]
+    def _plan_of(self, settings: Settings, known: dict[Settings, AttentionPlan | str]) -> AttentionPlan | str:
+        if settings not in known:
+            if len(known) >= _MAX_SETTINGS:
+                known.clear()
+            known[settings] = unsupported_settings(settings) or self._with_scale(settings.sm_scale)
+        return known[settings]
 
     def _with_scale(self, sm_scale: float | None) -> AttentionPlan:
-        plan = self._plan
-        inputs = (*plan.inputs, softmax_scale(sm_scale, self._head_dim))
-        others = plan.layout, plan.keys, plan.is_routable, plan.buffers, plan.lse_buffers
+        plan, scale = self._plan, softmax_scale(sm_scale, self._kind.head_dim)
+        inputs, others = (*plan.inputs[:-1], scale), (plan.layout, plan.keys, plan.is_routable, plan.buffers)
         return AttentionPlan(plan.definition, plan.rows, inputs, *others)  # faster than `attrs.evolve`
 
 
@@ -118,14 +137,50 @@ def unsupported_plan(
     The dtypes are those of queries, of keys and values, and of the output; None stands for that of the queries.
     """
     if getattr(wrapper, "_jit_module", None) is not None:
-        return "the wrapper has a custom kernel (jit_args)"
-    if getattr(wrapper, "_kv_layout", None) not in layouts:
+        return CUSTOM_KERNEL
+    return _unsupported_kind(getattr(wrapper, "_kv_layout", None), dtypes, layouts)
+
+
+def _unsupported_kind(layout: Any, dtypes: tuple[Any, Any, Any], layouts: tuple[str | None, ...]) -> str | None:
+    if layout not in layouts:
         return "the wrapper's KV-cache layout is unknown"
     query, *others = (None if dtype is None else str(dtype).removeprefix("torch.") for dtype in dtypes)
     for name, dtype in zip(("keys and values", "the output"), others, strict=True):
         if dtype not in (None, query):
             return f"the dtype of {name} ({dtype}) differs from that of queries ({query})"
     return None
+
+
+def make_kind(name: str, names: str, layout: str, head_dim: int, settings: Settings) -> PlanKind:
+    """What plans share; `name` is that of the definition, `names` those of its inputs."""
+    problem, scale = unsupported_settings(settings), softmax_scale(settings.sm_scale, head_dim)
+    return PlanKind(_definition(name, names), layout, head_dim, settings, problem, scale)
+
+
+_MakeKind: TypeAlias = "Callable[..., PlanKind | str]"
+
+
+def cached_kind(make: _MakeKind) -> _MakeKind:
+    """Call a function once for each kind.
+
+    Its arguments are the layout, a tuple of the dtypes, and others; the last two, a soft cap and a scale, may be
+    tensors. It is not called for an unknown layout or for mixed dtypes.
+
+    Returns:
+        A function with these arguments; it returns the kind, or the reason why its runs are unsupported.
+    """
+
+    def known(layout: Any, dtypes: tuple[Any, Any, Any], *others: Any) -> PlanKind | str:
+        return _unsupported_kind(layout, dtypes, ("NHD", "HND")) or make(layout, *others)
+
+    cached = functools.lru_cache(maxsize=256, typed=True)(known)
+
+    def kind(*arguments: Any) -> PlanKind | str:
+        # the value of a tensor may change
+        is_plain = type(arguments[-1]) in _SCALES and type(arguments[-2]) in _SCALES
+        return cached(*arguments) if is_plain else known(*arguments)
+
+    return kind
 
 
 def make_plan(
@@ -135,31 +190,15 @@ def make_plan(
     rows: int,
     inputs: Sequence[Any],
     keys: int | None = None,
-    buffers: Mapping[str, torch.Tensor] = _NO_BUFFERS,
 ) -> AttentionPlan:
     """The plan of a wrapper's next runs; `name` is that of the definition, `names` those of its inputs."""
-    return AttentionPlan(
-        _definition(name, names),
-        rows,
-        tuple(inputs),
-        layout=getattr(wrapper, "_kv_layout", None) or "NHD",
-        keys=keys,
-        is_routable=not is_replayed(wrapper),
-        buffers=buffers,
-        lse_buffers=_lse_buffers_of(wrapper),
-    )
-
-
-def _lse_buffers_of(wrapper: Any) -> list[torch.Tensor]:
-    try:
-        return _lse_buffers.setdefault(wrapper, [])
-    except TypeError:  # it has no hash
-        return []
+    layout = getattr(wrapper, "_kv_layout", None) or "NHD"
+    return AttentionPlan(_definition(name, names), rows, tuple(inputs), layout, keys, not is_replayed(wrapper))
 
 
 @functools.lru_cache(maxsize=256)
 def _definition(name: str, names: str) -> DefinitionRef:
-    """The definition with these inputs; engines plan at each step."""
+    """The definition with these inputs."""
     return DefinitionRef(name, tuple(names.split()), _OUTPUTS)
 
 
@@ -168,27 +207,33 @@ def is_replayed(wrapper: Any) -> bool:
     return bool(getattr(wrapper, "_use_cuda_graph", False))
 
 
-def on_device(wrapper: Any, tensor: torch.Tensor, buffer: str) -> torch.Tensor:
-    """An index tensor of a plan, on the wrapper's device: what the wrapper's kernels read, if it keeps that.
+def on_device(
+    wrapper: Any, tensors: Iterable[torch.Tensor], buffers: Iterable[str], *, replayed: bool
+) -> list[torch.Tensor]:
+    """Index tensors of a plan, on the wrapper's device: what the wrapper's kernels read, if it keeps that.
 
     Args:
         wrapper: Has been planned.
-        tensor: The argument of ``plan``.
-        buffer: The wrapper's attribute for it.
+        tensors: Arguments of ``plan``.
+        buffers: The wrapper's attributes for them; more are ignored.
+        replayed: See `is_replayed`.
     """
-    kept = getattr(wrapper, buffer, None)
-    if is_replayed(wrapper) and isinstance(kept, torch.Tensor):
-        return kept[: len(tensor)]
-    device = getattr(wrapper, "device", None)
-    if device is None or tensor.device == device:
-        return tensor
-    if isinstance(kept, torch.Tensor) and kept.device == device and kept.shape == tensor.shape:
-        return kept  # the copy that `plan` has made
-    return tensor.to(device, non_blocking=True)
+    device, found = getattr(wrapper, "device", None), []
+    for tensor, buffer in zip(tensors, buffers, strict=False):
+        kept = getattr(wrapper, buffer, None)
+        if replayed and isinstance(kept, torch.Tensor):
+            found.append(kept[: len(tensor)])
+        elif device is None or tensor.device == device:
+            found.append(tensor)
+        elif isinstance(kept, torch.Tensor) and kept.device == device and kept.shape == tensor.shape:
+            found.append(kept)  # the copy that `plan` has made
+        else:
+            found.append(tensor.to(device, non_blocking=True))
+    return found
 
 
-def page_buffers(wrapper: Any, indices: str, others: Iterable[str]) -> dict[str, torch.Tensor]:
-    """The whole buffer of page numbers that all runs of a wrapper for CUDA graphs read; empty for other wrappers.
+def page_buffers(wrapper: Any, indices: str, others: Iterable[str]) -> Mapping[str, torch.Tensor]:
+    """The whole buffer of page numbers that all runs of a wrapper for CUDA graphs read; empty if it has none.
 
     Args:
         wrapper: Has been planned.
@@ -197,9 +242,11 @@ def page_buffers(wrapper: Any, indices: str, others: Iterable[str]) -> dict[str,
     """
     buffer = getattr(wrapper, indices, None)
     has_others = all(isinstance(getattr(wrapper, name, None), torch.Tensor) for name in others)
-    return {"kv_indices": buffer} if is_replayed(wrapper) and has_others and isinstance(buffer, torch.Tensor) else {}
+    return {"kv_indices": buffer} if has_others and isinstance(buffer, torch.Tensor) else NO_BUFFERS
 
 
 def last_value(tensor: torch.Tensor) -> int:
     """The total in an offsets tensor. On a device this synchronises, as FlashInfer's plan has just done."""
+    if tensor.is_cpu and len(tensor) <= _FEW:  # indexing costs more
+        return int(tensor.tolist()[-1])
     return int(tensor[-1])

@@ -14,6 +14,9 @@ from ..adapter import Call, Conversion, Original, Plan, Target
 from .plans import AttentionPlan
 from .settings import NEUTRAL
 
+_unread_memory: dict[torch.device, list[torch.Tensor]] = {}
+"""Of each device, memory that grows."""
+
 
 def plan_target(wrapper: str, convert: Callable[..., Any], hints: frozenset[str] = frozenset()) -> Plan:
     """The ``plan`` method of a wrapper class; `hints` are parameters that do not matter."""
@@ -77,9 +80,9 @@ def is_scaled(*scales: Any) -> bool:
 
 
 def output_buffers(plan: AttentionPlan, query: torch.Tensor, out: Any, lse: Any, return_lse: bool) -> tuple[Any, ...]:
-    """Buffers for both outputs; a log-sum-exp that the caller does not want goes to a buffer of ours.
+    """Buffers for both outputs; a log-sum-exp that the caller does not want goes to memory that nobody reads.
 
-    Empty if the caller wants an output for which it gave no buffer.
+    Empty if the caller wants an output for which it gave no buffer. The query has the plan's number of rows.
     """
     if out is None:
         return ()
@@ -87,13 +90,20 @@ def output_buffers(plan: AttentionPlan, query: torch.Tensor, out: Any, lse: Any,
         return () if lse is None else (out, lse)
     if query.is_cuda and torch.cuda.is_current_stream_capturing():  # a graph has its own memory pool
         return (out, torch.empty(query.shape[:2], dtype=torch.float32, device=query.device))
-    kept = plan.lse_buffers
-    buffer = kept[0] if kept else None
-    if buffer is None or buffer.shape != query.shape[:2] or buffer.device != query.device:
+    if plan.unread is None:
+        plan.unread = _unread(plan.rows, query.shape[1], query.device)
+    return out, plan.unread
+
+
+@functools.lru_cache(maxsize=4096)
+def _unread(rows: int, heads: int, device: torch.device) -> torch.Tensor:
+    """A tensor [rows, heads] of float32 in the memory of a device that nobody reads."""
+    needed, kept = rows * heads, _unread_memory.get(device)
+    if kept is None or len(kept[-1]) < needed:
         with torch.inference_mode(mode=False):  # runs outside of inference mode cannot write to an inference tensor
-            buffer = torch.empty(query.shape[:2], dtype=torch.float32, device=query.device)
-        kept[:] = [buffer]
-    return (out, buffer)
+            larger = torch.empty(1 << max(needed - 1, 0).bit_length(), dtype=torch.float32, device=device)
+        kept = _unread_memory[device] = [*(kept or ()), larger]  # kernels on any stream may still write to the old ones
+    return kept[-1][:needed].view(rows, heads)
 
 
 def finalize(result: Any, out: Any, lse: Any, return_lse: bool) -> Any:

@@ -1,0 +1,240 @@
+"""Calls that the original serves in any case: they are not converted, and nothing else changes for the caller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from fib_apply import ApplyConfig, enable_apply, set_apply_hook
+from fib_integrations import ConvertedCall, explain, install_flashinfer_integrations, status
+from fib_schema import Definition, Solution, SourceFile, TraceSet
+from flashinfer_stand_ins.examples import (
+    EXAMPLES,
+    KV_INDICES,
+    KV_INDPTR,
+    QO_INDPTR,
+    RMSNORM,
+    ROPE,
+    caches,
+    data_set,
+    decode_wrapper,
+    last_page_len,
+    passed,
+    random,
+    reference_solution,
+    workspace,
+)
+from flashinfer_stand_ins.marks import one_version
+
+pytestmark = one_version
+DECODE = next(each.definition for each in EXAMPLES if each.definition.name == "gqa_paged_decode_h4_kv2_d8_ps4")
+PREFILL = next(each.definition for each in EXAMPLES if each.definition.name == "gqa_paged_prefill_causal_h4_kv2_d8_ps4")
+
+
+@pytest.fixture
+def fi(flashinfer: Any) -> Any:
+    """The patched stand-ins, which count unsupported calls."""
+    install_flashinfer_integrations(count_calls=True)
+    return flashinfer
+
+
+@contextmanager
+def converted(function: Any) -> Iterator[list[tuple[Any, ...]]]:
+    """The arguments of all conversions of a patched function's calls."""
+    scope, found = function.__fib_patched__._scope, []
+    original = scope["_fib_convert"]
+    scope["_fib_convert"] = lambda *args: found.append(args) or original(*args)
+    yield found
+    scope["_fib_convert"] = original
+
+
+def with_setup(definition: Definition) -> Solution:
+    """The reference with a ``setup``."""
+    made = reference_solution(definition)
+    (source,) = made.sources
+    code = f"{source.content}\n\ndef setup({', '.join(definition.inputs)}):\n    return {{}}\n"
+    return attrs.evolve(made, sources=(SourceFile(source.path, code),))
+
+
+def other_sizes(definition: Definition) -> TraceSet:
+    """A data set whose solution, with a ``setup``, is recorded for one request."""
+    solution, offsets = with_setup(definition), torch.tensor([0, 1], dtype=torch.int32)
+    k, v = caches(4)
+    values = {"q": random(1, 4, 8), "k_cache": k, "v_cache": v, "kv_indptr": offsets, "kv_indices": offsets[:1]}
+    values |= {"kv_last_page_len": offsets[1:], "sm_scale": 1.0, "qo_indptr": offsets}
+    inputs = {name: values[name] for name in definition.inputs}
+    return data_set(definition, (passed(solution, definition, inputs),), (solution,))
+
+
+def misses(runtime: Any, definition: Definition) -> dict[str, int]:
+    return dict(runtime.stats()[definition.name].misses)
+
+
+def test_a_call_is_not_converted_where_no_definition_is_known(fi: Any) -> None:
+    function = fi.rope.apply_rope_with_cos_sin_cache_inplace
+    positions, angles = torch.tensor([0, 5, 9]), torch.rand(16, 4)
+    with converted(function) as conversions, enable_apply(other_sizes(DECODE)):
+        for _ in range(3):
+            query, key = random(3, 16), random(3, 8)
+            before = query.clone()
+            function(positions, query, key, 8, angles)
+            assert not torch.equal(query, before)
+        assert len(conversions) == 1
+        function(positions, random(3, 32), random(3, 16), 16, angles)
+        assert len(conversions) == 2, "another key is another definition"
+        seen: list[str] = []
+        set_apply_hook(lambda name, inputs: seen.append(name))
+        function(positions, random(3, 16), random(3, 8), 8, angles)
+        assert seen == [ROPE.name]
+        set_apply_hook(None)
+        function(positions, random(3, 16), random(3, 8), 8, angles, is_neox=False)
+    with enable_apply(data_set(ROPE, (), ())), converted(function) as conversions:
+        for _ in range(2):
+            function(positions, random(3, 16), random(3, 8), 8, angles)
+        assert len(conversions) == 2, "its definition is known"
+
+
+def test_arguments_without_a_key_raise_the_error_of_the_original(fi: Any) -> None:
+    with enable_apply(other_sizes(DECODE)), pytest.raises(TypeError):
+        fi.rope.apply_rope_with_cos_sin_cache_inplace(torch.tensor([0]), random(1, 16), random(1, 8), 8, None)
+
+
+@pytest.mark.parametrize("definition", [DECODE, PREFILL], ids=["decode", "prefill"])
+def test_runs_are_not_converted_again_while_plans_have_the_same_sizes(fi: Any, definition: Definition) -> None:
+    is_decode = definition is DECODE
+    cls = fi.decode.BatchDecodeWithPagedKVCacheWrapper if is_decode else fi.prefill.BatchPrefillWithPagedKVCacheWrapper
+    wrapper, cache = cls(workspace()), caches(4)
+    q = random(3 if is_decode else 5, 4, 8)
+
+    def plan(indices: torch.Tensor, offsets: torch.Tensor = KV_INDPTR) -> None:
+        pages = offsets, indices, last_page_len(4), 4, 2, 8, 4
+        named = {"q_data_type": torch.bfloat16}
+        wrapper.plan(*pages, **named) if is_decode else wrapper.plan(QO_INDPTR, *pages, causal=True, **named)
+
+    with enable_apply(other_sizes(definition), stats=True) as runtime, converted(cls.run) as conversions:
+        found = []
+        for step in range(3):
+            plan(KV_INDICES.roll(step))
+            found.append([wrapper.run(q, cache, k_scale=1.0) for _layer in range(2)])
+        assert len(conversions) == 1
+        assert misses(runtime, definition) == {"not recorded": 6}
+        assert torch.equal(*found[0])
+        assert not torch.equal(found[0][0], found[1][0]), "each run has the pages of its plan"
+        plan(KV_INDICES[:4], torch.tensor([0, 2, 3, 4], dtype=torch.int32))
+        wrapper.run(q, cache)
+        assert len(conversions) == 2
+        other = cls(workspace())
+        wrapper, first = other, wrapper
+        plan(KV_INDICES)
+        other.run(q, cache)
+        assert len(conversions) == 2, "sizes are those of any wrapper"
+        wrapper = first
+    with enable_apply(other_sizes(definition), stats=True) as runtime, converted(cls.run) as conversions:
+        plan(KV_INDICES)
+        wrapper.run(q, cache)
+        assert len(conversions) == 1, "another runtime may decide otherwise"
+
+
+def test_a_listener_gets_all_runs(fi: Any) -> None:
+    seen, q, cache = [], random(3, 4, 8), caches(4)
+    with enable_apply(other_sizes(DECODE), stats=True) as runtime:
+        wrapper = decode_wrapper(fi, 4)
+        for _ in range(2):
+            wrapper.run(q, cache)
+        set_apply_hook(lambda name, inputs: seen.append(list(inputs)))
+        out = torch.empty_like(q)
+        for given in ({}, {"out": out}):
+            wrapper.run(q, cache, **given)
+        set_apply_hook(None)
+        wrapper.run(q, cache)
+        assert misses(runtime, DECODE) == {"not recorded": 5}
+    assert seen == [list(DECODE.inputs)] * 2, "without buffers"
+
+
+def test_settings_of_forward_have_a_decision_of_their_own(fi: Any) -> None:
+    cls = fi.decode.BatchDecodeWithPagedKVCacheWrapper
+    q, cache = random(3, 4, 8), caches(4)
+    path = "flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper.run"
+    with enable_apply(other_sizes(DECODE), stats=True), converted(cls.run) as conversions:
+        wrapper = decode_wrapper(fi, 4)
+        wrapper.run(q, cache)
+        wrapper.run(q, cache)
+        assert len(conversions) == 1
+        wrapper.forward(q, cache, window_left=4)
+        wrapper.run(q, cache)  # has the window, too
+    (counted,) = (dict(target.unsupported_calls) for target in status() if target.path == path)
+    assert counted == {"it has a sliding window": 2}, "the original of `forward` calls `run`"
+
+
+def test_nothing_within_the_original_is_routed(fi: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own calls of other patched functions are parts of it."""
+    x, weight = random(3, 8), random(8)
+    cls = fi.decode.BatchDecodeWithPagedKVCacheWrapper
+    patched = cls.run.__fib_patched__
+    original = patched._scope["_fib_original"]
+
+    def with_norm(*args: Any, **kwargs: Any) -> Any:
+        fi.norm.rmsnorm(x, weight)
+        return original(*args, **kwargs)
+
+    solution = reference_solution(RMSNORM)
+    inputs = {"hidden_states": x, "weight": weight}
+    both = other_sizes(DECODE)
+    both = TraceSet(
+        None,
+        {**both.definitions, RMSNORM.name: RMSNORM},
+        {**both.solutions, RMSNORM.name: (solution,)},
+        {},
+        {**both.traces, RMSNORM.name: (passed(solution, RMSNORM, inputs),)},
+    )
+    q, cache = random(3, 4, 8), caches(4)
+    with enable_apply(both, ApplyConfig(require_speedup=False), stats=True) as runtime:
+        wrapper = decode_wrapper(fi, 4)
+        fi.norm.rmsnorm(x, weight)
+        monkeypatch.setitem(patched._scope, "_fib_original", with_norm)
+        for _ in range(3):
+            wrapper.run(q, cache)
+        assert sum(runtime.stats()[RMSNORM.name].hits.values()) == 1
+        fi.norm.rmsnorm(x, weight)
+        assert sum(runtime.stats()[RMSNORM.name].hits.values()) == 2, "routing goes on afterwards"
+
+
+def test_an_error_of_the_original_ends_its_part(fi: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cls = fi.decode.BatchDecodeWithPagedKVCacheWrapper
+    q, cache = random(3, 4, 8), caches(4)
+    with enable_apply(other_sizes(DECODE), stats=True) as runtime:
+        wrapper = decode_wrapper(fi, 4)
+        wrapper.run(q, cache)
+        wrapper.run(q, cache)
+        with monkeypatch.context() as failing:
+
+            def fail(*args: Any, **kwargs: Any) -> None:
+                raise RuntimeError("out of pages")
+
+            failing.setitem(cls.run.__fib_patched__._scope, "_fib_original", fail)
+            with pytest.raises(RuntimeError, match="out of pages"):
+                wrapper.run(q, cache)
+        wrapper.run(q, cache)
+        assert misses(runtime, DECODE) == {"not recorded": 4}
+
+
+def test_explaining_makes_no_call(fi: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    cls, rope = fi.decode.BatchDecodeWithPagedKVCacheWrapper, fi.rope.apply_rope_with_cos_sin_cache_inplace
+    q, cache = random(3, 4, 8), caches(4)
+    given = torch.tensor([0, 5, 9]), random(3, 16), random(3, 8), 8, torch.rand(16, 4)
+    with enable_apply(other_sizes(DECODE), stats=True) as runtime:
+        wrapper = decode_wrapper(fi, 4)
+        for _ in range(2):
+            wrapper.run(q, cache)
+            rope(*given)
+        for function in (cls.run, rope):
+            monkeypatch.setitem(
+                function.__fib_patched__._scope, "_fib_original", lambda *_, **__: pytest.fail("a call")
+            )
+        assert isinstance(explain(wrapper.run, q, cache), ConvertedCall)
+        assert isinstance(explain(rope, *given), ConvertedCall)
+        assert misses(runtime, DECODE) == {"not recorded": 2}
