@@ -974,7 +974,7 @@ class TestRepeatedPlans:
         with enable_apply(data_set(solutions=(solution("ones", TestPlans.SOURCE),))) as runtime:
             assert self.plan(runtime, A, B) is not None
             for inputs in ((A.double(), B), (transposed, B), (A.clone().requires_grad_(), B)):
-                assert self.plan(runtime, *inputs) is None
+                assert self.plan(runtime, *inputs) in (None, ServedByFallback(None))
             assert self.plan(runtime, A, B) is not None
         assert len(validated) >= 4
 

@@ -36,6 +36,15 @@ def test_verified_replays_with_changed_integers_are_safe() -> None:
     assert graph_fields(SAFE) == {"graph_safe": True}
 
 
+def test_integers_may_have_changed_in_padded_calls() -> None:
+    """Of requests with one page each, no other offsets have the same total."""
+    padded = attrs.evolve(SAFE, changed=("q", "kv_indices"), changed_in_padded_calls=("kv_indptr", "kv_indices"))
+    assert graph_problem(padded) is None
+    others = attrs.evolve(padded, integers=("kv_indptr", "kv_indices", "slots"))
+    assert graph_problem(others) == "integer inputs were not redrawn: slots"
+    assert "replays were compared" in str(graph_problem(attrs.evolve(padded, verified_calls=9)))
+
+
 def test_a_definition_without_integers_needs_none() -> None:
     assert graph_problem(attrs.evolve(SAFE, integers=(), changed=("x",))) is None
 
@@ -80,6 +89,8 @@ class TestEvidence:
         redrawn: tuple[str, ...],
         determined: tuple[str, ...] = (),
         replayed: tuple[str, ...] = (),
+        padded: tuple[str, ...] = (),
+        padding_problem: str = "",
         **function: Any,
     ) -> Any:
         with Slots(layout, 1, CPU) as slots:
@@ -92,13 +103,14 @@ class TestEvidence:
                 integer_sets=[dict.fromkeys(redrawn, torch.zeros(3)), {}] if redrawn else (),
                 determined_integers=frozenset(determined),
                 moved_integers=frozenset({"seen"}),
+                padded_integers=frozenset(padded),
             )
             passes = LinkedPasses.__new__(LinkedPasses)
             passes._function, passes._inputs = bound, linked_inputs(bound, prepared)
         timer = LinkedTimer.__new__(LinkedTimer)
         timer.method, timer._passes, timer.verifier = "linked", passes, SimpleNamespace(fresh=90)  # type: ignore[assignment]
         timer._verification = SimpleNamespace(distributions=set(replayed))  # type: ignore[assignment]
-        run: Any = SimpleNamespace(definition=definition)
+        run: Any = SimpleNamespace(definition=definition, candidate=SimpleNamespace(padding_problem=padding_problem))
         return SolutionRun._graph_fields(run, bound, timer, prepared)
 
     def test_all_integers_are_linked(self, definition: Definition, layout: CallLayout) -> None:
@@ -116,6 +128,11 @@ class TestEvidence:
     def test_offsets_may_change_in_a_pass_of_their_own(self, definition: Definition, layout: CallLayout) -> None:
         assert self.fields(definition, layout, ("at",), replayed=("zeros", MOVED)) == {"graph_safe": True}
         found = self.fields(definition, layout, ("at",), replayed=("zeros",))
+        assert found["graph_unsafe_reason"] == "integer inputs were not redrawn: seen"
+
+    def test_a_padding_check_that_has_failed_shows_nothing(self, definition: Definition, layout: CallLayout) -> None:
+        assert self.fields(definition, layout, ("at",), padded=("seen",)) == {"graph_safe": True}
+        found = self.fields(definition, layout, ("at",), padded=("seen",), padding_problem="it raised an error")
         assert found["graph_unsafe_reason"] == "integer inputs were not redrawn: seen"
 
     def test_integers_stay_for_plans(self, definition: Definition, layout: CallLayout) -> None:
@@ -194,8 +211,10 @@ class TestOnCuda:
         timing = timing_of(TABLE, "float32[n,64]", GATHER, {"num_pages": 1_400_000, "n": 64})  # 358 MB
         assert timing["graph_safe"] is True, timing["graph_unsafe_reason"]
 
-    @pytest.mark.parametrize("batch", [1, 3])
-    def test_a_single_request_is_no_reason(self, timing_of: Callable[..., Mapping[str, Any]], batch: int) -> None:
+    @pytest.mark.parametrize("batch", [1, 3, 9])
+    def test_a_single_request_or_page_is_no_reason(
+        self, timing_of: Callable[..., Mapping[str, Any]], batch: int
+    ) -> None:
         sizes = {"num_pages": 64, "page_size": 16, "len_indptr": batch + 1, "n": 9, "batch_size": batch}
         timing = timing_of(DECODE, "float32[batch_size,page_size]", LAST_PAGES, sizes, DECODE_CONSTRAINTS)
         assert timing["graph_safe"] is True, timing["graph_unsafe_reason"]

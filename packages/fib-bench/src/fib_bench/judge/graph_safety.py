@@ -1,7 +1,9 @@
 """Graph safety: whether a captured call was right in replays with other integers than those that it was captured with.
 
 Linked passes capture each call once and replay it with inputs that the judge draws anew, integers included, and compare
-secret calls with fresh answers. This module decides from what such a timing did; it makes no calls itself.
+secret calls with fresh answers. Offsets of requests that all have the same length cannot be drawn anew without other
+sizes; the padding check does that before, in replays of a captured call. This module decides from what both did; it
+makes no calls itself.
 """
 
 from __future__ import annotations
@@ -28,6 +30,8 @@ class GraphEvidence:
     """The integer tensors among the inputs that have several valid values."""
     changed: Iterable[str]
     """The inputs whose values differed from replay to replay."""
+    changed_in_padded_calls: Iterable[str] = ()
+    """The integer tensors that differed in the replays of a padding check that has found nothing wrong."""
     kept_integers: bool
     """Whether integers stayed because the baseline plans on the host."""
 
@@ -40,7 +44,7 @@ def graph_problem(evidence: GraphEvidence) -> str | None:
         return "its setup makes a plan on the host"
     if evidence.kept_integers:
         return "its integers were not redrawn, because the baseline has a setup"
-    if fixed := sorted(set(evidence.integers) - set(evidence.changed)):
+    if fixed := sorted(set(evidence.integers).difference(evidence.changed, evidence.changed_in_padded_calls)):
         return f"integer inputs were not redrawn: {', '.join(fixed)}"
     if evidence.verified_calls < MIN_VERIFIED:
         return f"only {evidence.verified_calls} replays were compared with fresh answers"

@@ -122,6 +122,11 @@ class PreparedWorkload:
     """The error above which an output was computed with less than float32; see `precision`."""
 
     @property
+    def padded_integers(self) -> frozenset[str]:
+        """The integer inputs that differ between calls with padded indices."""
+        return frozenset() if self.padded is None else frozenset(self.padded.calls[0].stale)
+
+    @property
     def bases(self) -> Sequence[InputSet]:
         """The sets whose values are mixed for fresh inputs."""
         return [item for item in self.trials if item.distribution == "normal"]

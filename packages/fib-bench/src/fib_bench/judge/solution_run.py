@@ -343,6 +343,7 @@ class SolutionRun:
             verified_calls=timer.verifier.fresh,
             integers=[name for name in prepared.layout.inputs if specs[name].is_integer and name not in determined],
             changed=timer.changed_names(prepared) if isinstance(timer, LinkedTimer) else (),
+            changed_in_padded_calls=() if self.candidate.padding_problem else prepared.padded_integers,
             kept_integers=function.keeps_integers and not function.has_setup,
         )
         return graph_fields(evidence)
