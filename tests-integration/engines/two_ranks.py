@@ -3,6 +3,7 @@
 usage: two_ranks.py trace OUT        trace both ranks into OUT/two-ranks/dataset, and report workloads and counts
        two_ranks.py route OUT ARM    route both ranks to OUT/arms/ARM, and compare what they routed
 
+Nothing is timed, so that these commands may run at the same time.
 OUT is a folder of `on_gpu.sh`, whose definitions, arms and caches are used; the report finds the results in
 OUT/two-ranks. The plug-in of fib-integrations must be installed (as a wheel, not by a path alone), because vLLM finds
 it by its entry point.
@@ -27,28 +28,30 @@ from pathlib import Path
 from typing import Any
 
 from arm_turns import decided, write_whole
-from vllm_arms import write_model
+from vllm_arms import BLOCKS, BYTES_OF_BLOCK, write_model
 
-_RANKS = 2
+_RANKS, _LAYERS = 2, 2
 _SYNCHRONIZATIONS = 3
 """Generations that are each followed by an agreement: on builds, on kernels that compile when called, once more."""
 _REQUESTS, _GENERATED = 32, 64
 
 
 def start(out: Path) -> Any:
-    """An engine of two ranks."""
+    """An engine of two ranks; several may share the devices."""
+    first_port = 20_000 + 64 * (os.getpid() % 640)  # engines that start together would find the same free port
     os.environ |= {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
         "VLLM_USE_FLASHINFER_SAMPLER": "0", "TOKENIZERS_PARALLELISM": "false", "VLLM_PLUGINS": "fib_integrations",
-        "VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_ALLREDUCE_USE_SYMM_MEM": "0", "VLLM_PORT": str(first_port),
     }  # fmt: skip
     import vllm
 
-    write_model(out / "two-ranks" / "model", 2, heads=64, key_heads=16)
+    write_model(out / "two-ranks" / "model", _LAYERS, heads=64, key_heads=16)
     return vllm.LLM(
         str(out / "two-ranks" / "model"), load_format="dummy", skip_tokenizer_init=True, dtype="bfloat16", seed=0,
         max_model_len=4096, max_num_batched_tokens=4096, enable_prefix_caching=False, block_size=64,
-        attention_backend="FLASHINFER", enforce_eager=True, num_gpu_blocks_override=2048, tensor_parallel_size=_RANKS,
+        attention_backend="FLASHINFER", enforce_eager=True, num_gpu_blocks_override=BLOCKS, tensor_parallel_size=_RANKS,
+        gpu_memory_utilization=0.05, kv_cache_memory_bytes=_LAYERS * BLOCKS * BYTES_OF_BLOCK,
         disable_custom_all_reduce=True,  # NCCL alone: custom reductions depend on how the devices are linked
     )  # fmt: skip
 

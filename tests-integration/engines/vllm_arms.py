@@ -38,9 +38,9 @@ _NEEDED = {
     "graphs": ("gqa_paged_decode", "gqa_paged_prefill"),
 }
 """Beginnings of the definitions that `trace` must have seen in a mode; under CUDA graphs, Inductor makes the norms."""
-_BLOCKS = 2048
+BLOCKS = 2048
 """Blocks of the KV cache: their number is part of a key, and what vLLM finds free differs from start to start."""
-_BYTES_OF_BLOCK = 2 * 64 * 8 * 128 * 2
+BYTES_OF_BLOCK = 2 * 64 * 8 * 128 * 2
 """Of one layer: keys and values of 64 tokens, 8 heads, 128 numbers of 16 bits."""
 _REQUESTS, _PROMPT, _GENERATED, _IN_A_TURN = 32, 128, 64, 32
 """Requests of a generation (graphs are captured for as many, and for one), tokens of a prompt, and tokens that are
@@ -144,8 +144,8 @@ def _arguments(out: Path, options: argparse.Namespace) -> dict[str, Any]:
         "model": str(out / "model"), "load_format": "dummy", "skip_tokenizer_init": True, "dtype": "bfloat16",
         "max_model_len": 4096, "max_num_batched_tokens": _REQUESTS * _PROMPT, "enable_prefix_caching": False, "seed": 0,
         "block_size": 64, "attention_backend": "FLASHINFER", "enforce_eager": options.mode == "eager",
-        "gpu_memory_utilization": 0.05, "num_gpu_blocks_override": _BLOCKS,
-        "kv_cache_memory_bytes": options.layers * _BLOCKS * _BYTES_OF_BLOCK,
+        "gpu_memory_utilization": 0.05, "num_gpu_blocks_override": BLOCKS,
+        "kv_cache_memory_bytes": options.layers * BLOCKS * BYTES_OF_BLOCK,
     }  # fmt: skip
     if options.mode == "graphs":
         arguments["cudagraph_capture_sizes"] = [1, _REQUESTS]
