@@ -10,7 +10,7 @@ import importlib
 import statistics
 import time
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import MethodType
 from typing import Any
@@ -22,8 +22,8 @@ _NORMS = ("rms_norm", "fused_add_rms_norm")
 _ROPE = "vllm._custom_ops", "rotary_embedding"
 
 
-def host_times(call: Callable[[], object], *, is_eager: bool) -> dict[str, tuple[int, float]]:
-    """The number of calls that a function makes, and the median of their microseconds, by what is called.
+def host_times(call: Callable[[], object], *, is_eager: bool) -> dict[str, list[int]]:
+    """The nanoseconds of the calls that a function makes, by what is called.
 
     Args:
         call: The function.
@@ -34,7 +34,14 @@ def host_times(call: Callable[[], object], *, is_eager: bool) -> dict[str, tuple
         for owner, attribute, name in _places(is_eager):
             stack.enter_context(_timed(owner, attribute, name, taken))
         call()
-    return {name: (len(times), statistics.median(times) / 1e3) for name, times in sorted(taken.items())}
+    return dict(taken)
+
+
+def medians(turns: Sequence[Mapping[str, Sequence[int]]]) -> dict[str, tuple[int, float]]:
+    """The number of calls in a turn, and the median of the microseconds of all calls, by what is called."""
+    names = sorted({name for turn in turns for name in turn})
+    merged = {name: [time for turn in turns for time in turn.get(name, ())] for name in names}
+    return {name: (round(len(times) / len(turns)), statistics.median(times) / 1e3) for name, times in merged.items()}
 
 
 def _places(is_eager: bool) -> Iterator[tuple[Any, str, str | None]]:

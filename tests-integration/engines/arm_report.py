@@ -149,7 +149,7 @@ def print_device_times(arms: Mapping[str, Mapping[str, float]], mode: str) -> No
 
 
 def print_host_times(arms: Mapping[str, Mapping[str, tuple[int, float]]], mode: str) -> None:
-    """Print the median host time of calls in one generation of the first round, and their number."""
+    """Print the median host time of calls in the first round, and their number in a generation."""
     names = sorted({name for times in arms.values() for name in times})
     if not names:
         return

@@ -30,8 +30,9 @@ BEST_IS_ORIGINAL = "the fallback is the best"
 """The reason for a miss whose recorded key says that the engine's own function is the best: it is decided, too."""
 AGAIN = 75
 """Exit code for "call me again" (EX_TEMPFAIL)."""
-START, TURN, END, END_PROFILED = "start", "turn", "end", "end profiled"
+START, TURN, HOST_TURN, END, END_PROFILED = "start", "turn", "host turn", "end", "end profiled"
 """Words that an engine process is told; it answers each with a byte when it is done."""
+_HOST_TURNS = 8
 _POLL_SECONDS = 1.0
 _QUOTED_LINES = 20
 _MARGIN = 1.2
@@ -109,9 +110,10 @@ def measure(
                 processes[key] = EngineProcess(_command(out, options, engine, key), deadline, out / "logs")
             for process in processes.values():
                 process.wait()  # also for the imports of the next round
-            for turn in range(options.turns):
+            host_turns = _HOST_TURNS if group[0][0] == 0 else 0
+            for turn, word in enumerate([TURN] * options.turns + [HOST_TURN] * host_turns):
                 for key in _rotated(group, turn):
-                    processes[key].ask(TURN)
+                    processes[key].ask(word)
             _finish([processes[key] for key in group], END_PROFILED if group[0][0] == 0 else END)
             for key in group:
                 processes.pop(key).kill()
@@ -228,6 +230,7 @@ class EngineProcess:
                 stderr=subprocess.STDOUT,
                 text=True,
                 pass_fds=[answers],
+                env={**os.environ, "PYTHONHASHSEED": "0"},  # one difference less between processes of a program
             )
         os.close(answers)
         self._is_asked = True  # to import

@@ -42,8 +42,9 @@ def start(out: Path) -> Any:
     os.environ |= {
         "VLLM_ENABLE_V1_MULTIPROCESSING": "0", "HF_HUB_OFFLINE": "1", "VLLM_NO_USAGE_STATS": "1",
         "VLLM_USE_FLASHINFER_SAMPLER": "0", "TOKENIZERS_PARALLELISM": "false", "VLLM_PLUGINS": "fib_integrations",
-        "VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_ALLREDUCE_USE_SYMM_MEM": "0", "VLLM_PORT": str(first_port),
+        "VLLM_WORKER_MULTIPROC_METHOD": "spawn", "VLLM_ALLREDUCE_USE_SYMM_MEM": "0",
     }  # fmt: skip
+    os.environ.setdefault("VLLM_PORT", str(first_port))
     import vllm
 
     write_model(out / "two-ranks" / "model", _LAYERS, heads=64, key_heads=16)

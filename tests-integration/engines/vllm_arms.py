@@ -26,9 +26,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from arm_host_times import host_times
+from arm_host_times import host_times, medians
 from arm_report import LEAST_ROUNDS, report
-from arm_turns import END, END_PROFILED, ROUTED, START, TURN, measure, write_whole
+from arm_turns import END, END_PROFILED, HOST_TURN, ROUTED, START, TURN, measure, write_whole
 
 TRACED = ("tracing", "traced")
 """The arms that are traced; `trace` runs the second one."""
@@ -102,8 +102,9 @@ def engine(out: Path, options: argparse.Namespace) -> None:
             runtime.wait_until_built(240)
     _, tokens = generate(prompts, _GENERATED)
     before, per_second, first = _counts(runtime), [], []
+    after = before
     device_ms: dict[str, float] = {}
-    host_us: dict[str, tuple[int, float]] = {}
+    host: list[dict[str, list[int]]] = []
     for word in words:
         if word == TURN:
             os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # this thread only, and the same core in all arms
@@ -111,11 +112,14 @@ def engine(out: Path, options: argparse.Namespace) -> None:
             seconds, made = generate(prompts, _IN_A_TURN)
             per_second.append(sum(map(len, made)) / seconds)
             first.append(statistics.median(1e3 * generate(prompts[:1], 1)[0] for _ in range(3)))
+            after = _counts(runtime)
             continue
-        after = _counts(runtime)
+        if word == HOST_TURN:
+            generate(prompts[:1], 2)
+            host.append(host_times(lambda: generate(prompts, 16), is_eager=options.mode == "eager"))
+            continue
         if word == END_PROFILED:
             device_ms = _device_times(torch, lambda: generate(prompts, 16))
-            host_us = host_times(lambda: generate(prompts, 16), is_eager=options.mode == "eager")
         total = _counts(runtime)
         if options.arm in TRACED:
             runtime.stop()
@@ -128,7 +132,7 @@ def engine(out: Path, options: argparse.Namespace) -> None:
             "tokens_per_second": per_second,
             "first_token_ms": first,
             "device_ms": device_ms,
-            "host_us": host_us,
+            "host_us": medians(host),
             "tokens": hashlib.sha256(json.dumps(tokens).encode()).hexdigest(),
             "at_start": {kind: dict(counts) for kind, counts in at_start.items()},
             "captured": {kind: dict(counts) for kind, counts in captured.items()},
@@ -157,7 +161,7 @@ def _arguments(out: Path, options: argparse.Namespace) -> dict[str, Any]:
 def _words(options: argparse.Namespace) -> Iterator[str]:
     """Words that say what to do; asking for the next one says that the last one is done."""
     if options.answers is None:
-        yield from (START, *[TURN] * options.turns, END_PROFILED)
+        yield from (START, *[TURN] * options.turns, HOST_TURN, END_PROFILED)
         return
     word = ""
     while word not in (END, END_PROFILED):
