@@ -24,7 +24,7 @@ from fib_integrations import (
 )
 from fib_integrations.adapter import Adapter, Call, Target
 from fib_integrations.adapters import BUILT_IN, select_adapters
-from fib_integrations.attention import make_plan, on_device, output_buffers
+from fib_integrations.attention import make_plan, on_device, output_buffers, runs
 from fib_integrations.errors import CannotAdapt, NotPatched
 from fib_integrations.parameters import read_signature
 from fib_integrations.patched_function import PatchedFunction
@@ -49,6 +49,7 @@ from flashinfer_stand_ins.examples import (
     workspace,
 )
 from flashinfer_stand_ins.marks import one_version
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 X, W = random(3, 8), random(8)
 Q, PAIR = random(3, 4, 8), caches(1)
@@ -691,6 +692,11 @@ class TestBuffers:
         assert buffer(3) is kept
         assert buffer(2).data_ptr() == kept.data_ptr()
         assert not kept.is_inference()
-        larger = buffer(300)  # kernels on another stream may still write to the old memory
+        with FakeTensorMode() as mode:
+            fake = mode.from_tensor(torch.zeros(5, 4, 8))
+            _, lse = output_buffers(make_plan(wrapper, "name", "q k_cache", 5, ()), fake, fake, None, return_lse=False)
+            assert isinstance(lse, FakeTensor)
+        assert not isinstance(buffer(5), FakeTensor)
+        larger = buffer(len(runs._unread_memory[kept.device][-1]))
         assert larger.data_ptr() != kept.data_ptr()
         assert buffer(3) is kept

@@ -76,7 +76,7 @@ class _Binding:
     handlers: dict[tuple[DefinitionRef, bool], Handler] = attrs.field(factory=dict)
     """Handlers that are the same for all plans, by definition and whether the caller passes buffers."""
     passed_on: dict[Any, PassedOn] = attrs.field(factory=dict)
-    """By key, or by the sizes of plans; see `PatchedFunction.passed_on`."""
+    """The `PatchedFunction.passed_on`."""
 
 
 class PatchedFunction:
@@ -110,7 +110,7 @@ class PatchedFunction:
         self.is_enabled = False
         """Whether calls are converted: there is a runtime or a listener, or the first call starts one."""
         self.passed_on: Mapping[Any, PassedOn] = {}
-        """What serves all calls of a key, or all runs of plans of some sizes, so that they need not be converted."""
+        """The handlers of all calls of a key, or of all runs of plans of some sizes, which need not be converted."""
         self._match_baselines = match_baselines
         self._is_active = True
         self._binding = _Binding()

@@ -11,7 +11,7 @@ from .handlers import Handler, PassedOn
 
 _logger = logging.getLogger(__name__)
 Renew: TypeAlias = "Callable[[RecordedPlan, Any, Any], bool]"
-"""Brings a recorded plan up to date with an object's new state, and says whether it could; see `RecordedPlan.renew`."""
+"""A function that brings a recorded plan up to date with an object's new state, and says whether it could."""
 
 
 class RecordedPlan:
@@ -35,7 +35,7 @@ class RecordedPlan:
         """Record another plan of the same object."""
         self.value, self.state = value, state
         self.renewal: Renew | None = None
-        """Is asked when a plan has bypassed the patched method."""
+        """The function that is asked when a plan has bypassed the patched method."""
         self.discard_handlers(None)
 
     def renew(self, owner: Any, state: Any) -> bool:
@@ -54,7 +54,7 @@ class RecordedPlan:
         self.dps_handlers: dict[Any, Handler] = {}
         self.passed_key: Any = None
         self.passed_on: PassedOn | None = None
-        """What serves all runs while the value has `passed_key` as its `current` one, so that none is converted."""
+        """The handler of all runs while the value has `passed_key` as its `current` one: none is converted."""
 
     def pass_on(self, key: Any, handler: PassedOn) -> Any:
         """Convert no more runs of a key: the original serves them all. Returns the value's sizes, if it has any."""

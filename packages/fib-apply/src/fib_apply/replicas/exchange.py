@@ -44,7 +44,7 @@ class ReplicaGroup:
 
     size: int
     """Number of replicas."""
-    _exchange: Callable[[bytes, float], list[bytes]]
+    _exchange: Callable[[bytes, float], list[bytes]] = attrs.field(repr=False)
 
     @classmethod
     def of_process_group(cls, group: Any = None, *, name: str = "fib_apply") -> ReplicaGroup:

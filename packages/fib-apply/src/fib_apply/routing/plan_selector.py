@@ -30,7 +30,7 @@ class PlanSelection(NamedTuple):
     loaded: LoadedCandidate | None = None
     key: ApplyKey | None = None
     reason: str | None = None
-    """Why no solution is chosen for inputs like these, whether their calls have plans or not."""
+    """The reason for a miss, if nothing is chosen for inputs like these, whether their calls have plans or not."""
 
 
 class _Remembered(NamedTuple):

@@ -27,7 +27,7 @@ _MAX_SETTINGS = 64
 
 @attrs.frozen(eq=False)
 class PlanKind:
-    """What all plans with the same model and settings share; engines plan at each step."""
+    """The part that all plans with the same model and settings share; engines plan at each step."""
 
     definition: DefinitionRef
     layout: str
@@ -152,7 +152,7 @@ def _unsupported_kind(layout: Any, dtypes: tuple[Any, Any, Any], layouts: tuple[
 
 
 def make_kind(name: str, names: str, layout: str, head_dim: int, settings: Settings) -> PlanKind:
-    """What plans share; `name` is that of the definition, `names` those of its inputs."""
+    """The kind of plans of a definition; `name` is its name, `names` those of its inputs."""
     problem, scale = unsupported_settings(settings), softmax_scale(settings.sm_scale, head_dim)
     return PlanKind(_definition(name, names), layout, head_dim, settings, problem, scale)
 

@@ -88,8 +88,9 @@ def output_buffers(plan: AttentionPlan, query: torch.Tensor, out: Any, lse: Any,
         return ()
     if return_lse:
         return () if lse is None else (out, lse)
-    if query.is_cuda and torch.cuda.is_current_stream_capturing():  # a graph has its own memory pool
-        return (out, torch.empty(query.shape[:2], dtype=torch.float32, device=query.device))
+    is_plain = type(query) is torch.Tensor  # memory for a fake tensor is fake, too
+    if not is_plain or (query.is_cuda and torch.cuda.is_current_stream_capturing()):  # a graph has its own memory pool
+        return out, torch.empty(query.shape[:2], dtype=torch.float32, device=query.device)
     if plan.unread is None:
         plan.unread = _unread(plan.rows, query.shape[1], query.device)
     return out, plan.unread
