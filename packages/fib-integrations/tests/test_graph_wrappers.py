@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import attrs
 import pytest
 import torch
-from fib_apply import enable_apply, set_apply_hook
+from fib_apply import ApplyConfig, enable_apply, set_apply_hook
 from fib_apply.routing.dispatcher import Dispatcher
 from fib_integrations import install_flashinfer_integrations, status
 from fib_integrations.vllm_fast_plans import renew_when_imported
@@ -147,6 +147,29 @@ def test_runs_get_the_whole_buffers(fi: Any, calls: list[Any], page_size: int) -
     assert len(calls) == len(PLANS)
     assert len(places) == 1, "replays would read other tensors"
     assert all(len(arguments[4]) == BUFFER for _, arguments in calls)
+
+
+def test_what_is_decided_for_other_wrappers_is_decided_again(fi: Any, calls: list[Any]) -> None:
+    """Without padding, no solution is recorded at these sizes."""
+    q, cache, definition = random(3, 4, 8), caches(4), definition_of(4)
+    found = set_of(definition)
+    (solution,) = found.solutions[definition.name]
+    (source,) = solution.sources
+    code = f"{source.content}\n\ndef setup({', '.join(definition.inputs)}):\n    return {{}}\n"
+    planned = attrs.evolve(solution, name="planned", sources=(attrs.evolve(source, content=code),))
+    traces = (*found.traces[definition.name], *(trace_of(definition, planned, None, total) for total in (6, 9)))
+    other, wrapper = fi.decode.BatchDecodeWithPagedKVCacheWrapper(workspace()), graph_wrapper(fi)
+    with enable_apply(data_set(definition, traces, (solution, planned)), ApplyConfig(require_speedup=False)):
+        for _ in range(2):
+            plan(other, 4, *PLANS[1])
+            other.run(q, cache)
+        assert calls == []
+        plan(wrapper, 4, *PLANS[1])
+        wrapper.run(q, cache)
+        assert len(calls) == 1
+        plan(other, 4, *PLANS[0])
+        other.run(q, cache)
+        assert len(calls) == 2
 
 
 @pytest.mark.parametrize("is_for_graphs", [True, False])

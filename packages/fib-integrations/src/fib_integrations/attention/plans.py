@@ -72,7 +72,8 @@ class WrapperPlan:
     __slots__ = ("_kind", "_known", "_plan", "_settings", "_wrapper", "buffers", "current", "is_routable", "sizes")
 
     def __init__(self, wrapper: Any, plan: AttentionPlan, kind: PlanKind, sizes: tuple[int, ...]) -> None:
-        self.is_routable, self.buffers, self.sizes = plan.is_routable, plan.buffers, (kind, sizes)
+        self.is_routable, self.buffers = plan.is_routable, plan.buffers
+        self.sizes = kind, plan.is_routable, sizes
         self._wrapper: Callable[[], Any] = weakref.ref(wrapper)
         self._plan, self._kind = plan, kind
         self._settings = kind.settings
@@ -94,7 +95,7 @@ class WrapperPlan:
             return self
         inputs["kv_indices"] = self.buffers["kv_indices"][:total]
         plan = attrs.evolve(self._plan, inputs=tuple(inputs.values()))
-        return WrapperPlan(self._wrapper(), plan, self._kind, (total,))  # the buffers have one number of requests
+        return WrapperPlan(self._wrapper(), plan, self._kind, (plan.rows, total))
 
     def use(self, settings: Settings) -> None:
         """Give the next runs, and the wrapper, the settings of a ``forward``."""
