@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _thread
 import ctypes
 import gc
 import logging
@@ -255,10 +256,16 @@ def test_new_content_of_the_same_name_replaces_the_old(build_service: BuildServi
 
 
 @pytest.mark.usefixtures("no_probing")
-def test_the_user_s_interrupt_ends_the_wait_and_cancels_the_rest(builder: Gated, build_service: BuildService) -> None:
+@pytest.mark.parametrize("is_late", [False, True], ids=["during a wait", "just before a wait"])
+def test_the_user_s_interrupt_ends_the_wait_and_cancels_the_rest(
+    builder: Gated, build_service: BuildService, is_late: bool
+) -> None:
     def interrupt() -> None:
         assert builder.started.wait(SOON)
-        os.kill(os.getpid(), signal.SIGINT)
+        if is_late:
+            _thread.interrupt_main()  # wakes no wait
+        else:
+            os.kill(os.getpid(), signal.SIGINT)
 
     thread = in_thread(interrupt)
     with pytest.raises(KeyboardInterrupt):

@@ -8,7 +8,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
@@ -25,6 +25,7 @@ from .probe_process import Cancelled, Verdict
 if TYPE_CHECKING:
     from fib_compile import BuilderRegistry, Runnable
 
+_POLL_SECONDS = 1.0
 _Key: TypeAlias = tuple[str, str]
 
 
@@ -281,7 +282,13 @@ class BuildService:
                 steps.put(None)
 
         self._executor.submit(build, "building ahead", on_drop=lambda: steps.put(None))
-        while step := steps.get():
+        while True:
+            try:
+                step = steps.get(timeout=_POLL_SECONDS)
+            except Empty:  # an interrupt that comes just before a wait does not end it
+                continue
+            if step is None:
+                return
             yield step
 
     def _flush_requests(self) -> None:
