@@ -107,13 +107,15 @@ def _unpatched() -> Iterator[None]:
 
 
 @contextmanager
-def _installed() -> Iterator[None]:
+def installed() -> Iterator[None]:
+    """A state with patched functions, and nothing enabled."""
     fib_integrations.install_flashinfer_integrations()
     yield
 
 
 @contextmanager
-def _serving(runtime: ApplyRuntime) -> Iterator[None]:
+def serving(runtime: ApplyRuntime) -> Iterator[None]:
+    """A state in which a runtime is enabled."""
     fib_integrations.install_flashinfer_integrations()
     with runtime:
         yield
@@ -170,7 +172,7 @@ def measure(rounds: int) -> dict[str, float]:
     names = tuple(_calls(fi))
     states: dict[str, State] = {
         "plain": (_unpatched, names),
-        "nothing enabled": (_installed, names),
+        "nothing enabled": (installed, names),
         "a listener": (_listened, names),
     }
     for definition, is_passing, served in (
@@ -179,7 +181,7 @@ def measure(rounds: int) -> dict[str, float]:
         (decode, True, ("decode run with out",)),
     ):
         runtime = _runtime(fi, definition, is_passing=is_passing)
-        states[f"hit {served[0]}"] = functools.partial(_serving, runtime), served
+        states[f"hit {served[0]}"] = functools.partial(serving, runtime), served
     times = _measure(states, fi, rounds)
     return {**_added(times), **_wrapper_overhead()}
 

@@ -31,7 +31,8 @@ sys.path.insert(0, str(SUPPORT))
 
 import fib_integrations  # noqa: E402 found there
 import flashinfer_stand_ins  # noqa: E402 found there
-from fib_apply import ApplyConfig, ApplyRuntime, disable_apply, enable_apply, set_apply_hook  # noqa: E402 found there
+from bench_adapters import installed, serving  # noqa: E402 a neighbour
+from fib_apply import ApplyConfig, ApplyRuntime, enable_apply, set_apply_hook  # noqa: E402 found there
 from fib_schema import BuildSpec, Definition, Solution, SourceFile, TraceSet  # noqa: E402 found there
 from fib_tracer import TracingConfig, enable_tracing  # noqa: E402 found there
 from flashinfer_stand_ins import behaviour  # noqa: E402 found there
@@ -84,26 +85,12 @@ def _solution(definition: Definition, *, has_setup: bool) -> Solution:
 
 
 @contextmanager
-def _installed() -> Iterator[None]:
-    fib_integrations.install_flashinfer_integrations()
-    yield
-
-
-@contextmanager
 def _tracing(root: Path, definitions: Mapping[str, Definition]) -> Iterator[None]:
     """Tracing with full quotas."""
     fib_integrations.install_flashinfer_integrations()
     trace_set = TraceSet(root=root, definitions={name: definitions[name] for name in _TRACED})
     with enable_tracing(trace_set, TracingConfig(max_kept=1)):
         yield
-
-
-@contextmanager
-def _serving(runtime: ApplyRuntime) -> Iterator[None]:
-    fib_integrations.install_flashinfer_integrations()
-    with runtime:
-        yield
-    disable_apply()
 
 
 def _runtime(fi: Any, definitions: Mapping[str, Definition], *, is_recorded: bool) -> ApplyRuntime:
@@ -145,10 +132,10 @@ def measure(rounds: int, folder: Path) -> dict[str, dict[str, float]]:
     _empty_stand_ins()
     definitions = {example.definition.name: example.definition for example in EXAMPLES}
     states: dict[str, Callable[[], Any]] = {
-        "nothing enabled": _installed,
+        "nothing enabled": installed,
         "traced": functools.partial(_tracing, folder, definitions),
-        "hit": functools.partial(_serving, _runtime(fi, definitions, is_recorded=True)),
-        "miss": functools.partial(_serving, _runtime(fi, definitions, is_recorded=False)),
+        "hit": functools.partial(serving, _runtime(fi, definitions, is_recorded=True)),
+        "miss": functools.partial(serving, _runtime(fi, definitions, is_recorded=False)),
     }
     memory = torch.zeros(_CACHE_BYTES, dtype=torch.uint8)
     added: dict[str, dict[str, list[float]]] = {state: defaultdict(list) for state in states}

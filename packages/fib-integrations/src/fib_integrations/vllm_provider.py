@@ -154,6 +154,7 @@ def _make_rms_norm(native: Callable[..., Any], patched: PatchedFunction) -> _Fun
     def rms_norm(x: Any, weight: Any, epsilon: float, variance_size: int | None = None) -> Any:
         return route(x, weight, epsilon, variance_size)
 
+    # written once for each op: a function that both called would cost each call microseconds; see `bench_steps.py`
     def supports(x: Any, weight: Any, epsilon: float, variance_size: int | None = None) -> bool:
         if weight is None or variance_size is not None or x.dim() != 2 or weight.dtype != x.dtype:
             return False

@@ -347,10 +347,8 @@ class Dispatcher:
     def _planned(
         self, loaded: LoadedCandidate, key: ApplyKey | None, inputs: Sequence[Any], fallback: Callable[..., Any]
     ) -> Callable[..., Any]:
-        count, count_miss = (
-            self._metrics.hit(f"{key}, planned").increment,
-            self._metrics.miss(_NOT_AS_PLANNED).increment,
-        )
+        count = self._metrics.hit(f"{key}, planned").increment
+        count_miss = self._metrics.miss(_NOT_AS_PLANNED).increment
         try:
             planned = loaded.runnable.plan(*inputs)
         except Exception as error:

@@ -35,7 +35,7 @@ PADDED = frozenset(
 """Definitions whose ``kv_last_page_len`` has the length of the offsets: one more than there are requests."""
 
 _PAGES = ("_paged_kv_indptr_buf", "_paged_kv_indices_buf", "_paged_kv_last_page_len_buf")
-"""The attributes of a wrapper for what describes pages."""
+"""The attributes of a wrapper that describe its pages."""
 
 
 def _inputs(*, is_prefill: bool, page_size: int) -> str:
@@ -111,20 +111,12 @@ def convert_decode_plan(
     sm_scale: float | None = None,
 ) -> WrapperPlan | str:
     """One query per request."""
-    if getattr(wrapper, "_jit_module", None) is not None:
-        return attention.CUSTOM_KERNEL
-    kind = _decode_kind(
-        getattr(wrapper, "_kv_layout", None),
-        (q_data_type or data_type, kv_data_type or data_type, o_data_type),
-        num_qo_heads,
-        num_kv_heads,
-        head_dim,
-        page_size,
-        pos_encoding_mode,
-        window_left,
-        logits_soft_cap,
-        sm_scale,
+    dtypes = q_data_type or data_type, kv_data_type or data_type, o_data_type
+    sizes, settings = (
+        (num_qo_heads, num_kv_heads, head_dim, page_size),
+        (pos_encoding_mode, window_left, logits_soft_cap, sm_scale),
     )
+    kind = _decode_kind(wrapper, dtypes, *sizes, *settings)
     if isinstance(kind, str):
         return kind
     replayed, rows = attention.is_replayed(wrapper), len(last_page_len)
@@ -158,21 +150,12 @@ def convert_prefill_plan(
     """Any number of queries per request: the last tokens of its sequence."""
     if head_dim_vo not in (None, head_dim_qk):
         return "head_dim_vo differs from head_dim_qk"
-    if getattr(wrapper, "_jit_module", None) is not None:
-        return attention.CUSTOM_KERNEL
-    kind = _prefill_kind(
-        getattr(wrapper, "_kv_layout", None),
-        (q_data_type, kv_data_type, o_data_type),
-        num_qo_heads,
-        num_kv_heads,
-        head_dim_qk,
-        page_size,
-        causal,
-        pos_encoding_mode,
-        window_left,
-        logits_soft_cap,
-        sm_scale,
+    dtypes = q_data_type, kv_data_type, o_data_type
+    sizes, settings = (
+        (num_qo_heads, num_kv_heads, head_dim_qk, page_size),
+        (causal, pos_encoding_mode, window_left, logits_soft_cap, sm_scale),
     )
+    kind = _prefill_kind(wrapper, dtypes, *sizes, *settings)
     if isinstance(kind, str):
         return kind
     replayed, rows = attention.is_replayed(wrapper), attention.last_value(qo_indptr)

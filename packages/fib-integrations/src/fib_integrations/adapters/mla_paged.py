@@ -23,7 +23,7 @@ _WRAPPER = "flashinfer.mla.BatchMLAPagedAttentionWrapper"
 _DECODE = "q_nope q_pe ckv_cache kpe_cache kv_indptr kv_indices"
 _PREFILL = "q_nope q_pe ckv_cache kpe_cache qo_indptr kv_indptr kv_indices"
 
-_INDICES = ("kv_len_arr", "qo_indptr", "kv_indptr", "kv_indices")
+_BUFFERS = ("_kv_len_arr_buf", "_kv_indptr_buf", "_kv_indices_buf", "_qo_indptr_buf")
 
 
 def convert_plan(
@@ -53,12 +53,11 @@ def convert_plan(
         return "it is not causal"
     if not torch.equal((lengths + page_size - 1) // page_size, offsets.diff().to(lengths.dtype)):
         return "kv_len_arr and kv_indptr disagree about the number of pages"
-    given, buffers = (kv_len_arr, qo_indptr, kv_indptr, kv_indices), tuple(map("_{}_buf".format, _INDICES))
-    kv_len_arr, qo_indptr, kv_indptr, kv_indices = attention.on_device(
-        wrapper, given, buffers, replayed=attention.is_replayed(wrapper)
-    )
+    given, replayed = (kv_len_arr, kv_indptr, kv_indices, qo_indptr), attention.is_replayed(wrapper)
+    needed = given[:3] if is_decode else given
+    kv_len_arr, kv_indptr, kv_indices, *of_queries = attention.on_device(wrapper, needed, _BUFFERS, replayed=replayed)
     planned = (
-        *(() if is_decode else (qo_indptr,)),
+        *of_queries,
         kv_indptr,
         kv_indices[: int(offsets[-1])],
         *(() if page_size == 1 else ((kv_len_arr - 1) % page_size + 1,)),

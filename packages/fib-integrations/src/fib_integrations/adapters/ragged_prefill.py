@@ -71,28 +71,16 @@ def convert_plan(
     o_data_type: Any = None,
 ) -> WrapperPlan | str:
     """Any number of queries per request; keys and values of the requests are concatenated."""
-    if getattr(wrapper, "_jit_module", None) is not None:
-        return attention.CUSTOM_KERNEL
-    kind = _kind(
-        getattr(wrapper, "_kv_layout", None),
-        (q_data_type, kv_data_type, o_data_type),
-        num_qo_heads,
-        num_kv_heads,
-        head_dim_qk,
-        head_dim_vo or head_dim_qk,
-        causal,
-        pos_encoding_mode,
-        window_left,
-        logits_soft_cap,
-        sm_scale,
+    dtypes = q_data_type, kv_data_type, o_data_type
+    sizes, settings = (
+        (num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo or head_dim_qk),
+        (causal, pos_encoding_mode, window_left, logits_soft_cap, sm_scale),
     )
+    kind = _kind(wrapper, dtypes, *sizes, *settings)
     if isinstance(kind, str):
         return kind
-    rows, keys, replayed = (
-        attention.last_value(qo_indptr),
-        attention.last_value(kv_indptr),
-        attention.is_replayed(wrapper),
-    )
+    rows, keys = attention.last_value(qo_indptr), attention.last_value(kv_indptr)
+    replayed = attention.is_replayed(wrapper)
     buffers = "_qo_indptr_buf", "_kv_indptr_buf"
     offsets = attention.on_device(wrapper, (qo_indptr, kv_indptr), buffers, replayed=replayed)
     inputs = (*offsets, kind.sm_scale)

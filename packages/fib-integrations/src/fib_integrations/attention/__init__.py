@@ -10,7 +10,6 @@
 
 from .baseline_source import baseline_source
 from .plans import (
-    CUSTOM_KERNEL,
     NO_BUFFERS,
     AttentionPlan,
     PlanKind,
@@ -28,7 +27,6 @@ from .runs import is_scaled, output_buffers, paged_caches, plan_target, run_targ
 from .settings import DECODE_HINTS, PREFILL_HINTS, DecodeSettings, PrefillSettings
 
 __all__ = [
-    "CUSTOM_KERNEL",
     "DECODE_HINTS",
     "NO_BUFFERS",
     "PREFILL_HINTS",

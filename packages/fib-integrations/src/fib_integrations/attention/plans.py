@@ -15,8 +15,7 @@ import torch
 from ..adapter import DefinitionRef
 from .settings import Settings, softmax_scale, unsupported_settings
 
-CUSTOM_KERNEL = "the wrapper has a custom kernel (jit_args)"
-"""The reason why the runs of such a wrapper are unsupported."""
+_CUSTOM_KERNEL = "the wrapper has a custom kernel (jit_args)"
 _OUTPUTS = ("output", "lse")
 NO_BUFFERS: Mapping[str, torch.Tensor] = MappingProxyType({})
 _SCALES = frozenset({float, int, type(None)})
@@ -130,15 +129,13 @@ def _no_wrapper() -> None:
     return None
 
 
-def unsupported_plan(
-    wrapper: Any, dtypes: tuple[Any, Any, Any], layouts: tuple[str | None, ...] = ("NHD", "HND")
-) -> str | None:
+def unsupported_plan(wrapper: Any, dtypes: tuple[Any, Any, Any], layouts: tuple[str | None, ...]) -> str | None:
     """Reason that no definition describes the runs of a plan, whatever their settings; None if one may.
 
     The dtypes are those of queries, of keys and values, and of the output; None stands for that of the queries.
     """
     if getattr(wrapper, "_jit_module", None) is not None:
-        return CUSTOM_KERNEL
+        return _CUSTOM_KERNEL
     return _unsupported_kind(getattr(wrapper, "_kv_layout", None), dtypes, layouts)
 
 
@@ -162,13 +159,14 @@ _MakeKind: TypeAlias = "Callable[..., PlanKind | str]"
 
 
 def cached_kind(make: _MakeKind) -> _MakeKind:
-    """Call a function once for each kind.
+    """Call a function once for each kind of plans.
 
-    Its arguments are the layout, a tuple of the dtypes, and others; the last two, a soft cap and a scale, may be
-    tensors. It is not called for an unknown layout or for mixed dtypes.
+    Its first argument is the layout of the cache; the last two, a soft cap and a scale, may be tensors. It is not
+    called for an unknown layout or mixed dtypes, nor for a wrapper with a custom kernel.
 
     Returns:
-        A function with these arguments; it returns the kind, or the reason why its runs are unsupported.
+        A function that takes the wrapper, a tuple of the dtypes (see `unsupported_plan`) and the other arguments. It
+        returns the kind, or the reason why its runs are unsupported.
     """
 
     def known(layout: Any, dtypes: tuple[Any, Any, Any], *others: Any) -> PlanKind | str:
@@ -176,10 +174,12 @@ def cached_kind(make: _MakeKind) -> _MakeKind:
 
     cached = functools.lru_cache(maxsize=256, typed=True)(known)
 
-    def kind(*arguments: Any) -> PlanKind | str:
+    def kind(wrapper: Any, *arguments: Any) -> PlanKind | str:
+        if getattr(wrapper, "_jit_module", None) is not None:
+            return _CUSTOM_KERNEL
         # the value of a tensor may change
         is_plain = type(arguments[-1]) in _SCALES and type(arguments[-2]) in _SCALES
-        return cached(*arguments) if is_plain else known(*arguments)
+        return (cached if is_plain else known)(getattr(wrapper, "_kv_layout", None), *arguments)
 
     return kind
 
