@@ -30,7 +30,7 @@ FAKE = """
 import json, os, pathlib, sys
 arguments = dict(zip(sys.argv[3::2], sys.argv[4::2]))
 state, answers = pathlib.Path(sys.argv[2]), int(arguments["--answers"])
-arm, mode, turns = arguments["--arm"], arguments["--mode"], []
+arm, mode, turns, pairs = arguments["--arm"], arguments["--mode"], [], 0
 
 def note(event):
     with (state / "events").open("a") as file:
@@ -46,6 +46,7 @@ while not word.startswith("end"):
     note(word)
     if word == "turn":
         turns.append(6000 - 10 * len(turns))
+    pairs += word == "pair"
     if (state / "fails").exists():
         print("it fails, as it was told", flush=True)
         sys.exit(3)
@@ -59,6 +60,7 @@ record = {
     "switch_on_seconds": 0.5,
     "unsupported": {}, "device_ms": {"gemm": 30.0, "decode": 5 / slow}, "host_us": {"decode run": [32, 9.5 * slow]},
     "tokens": "same",
+    "pairs": {"tokens_per_second": [[995.0, 1000.0]] * pairs, "first_token_ms": [[1.0, 1.0]] * pairs},
 }
 pathlib.Path(arguments["--record"]).write_text(json.dumps(record))
 os.write(answers, b".")
@@ -94,8 +96,9 @@ def data_sets() -> ModuleType:
 @pytest.fixture
 def options() -> argparse.Namespace:
     return argparse.Namespace(
-        rounds=5, arms=["plain", "off", "routed"], modes=["eager"], layers=2, turns=3, seconds=500.0, longest=60.0
-    )
+        rounds=5, arms=["plain", "off", "routed"], modes=["eager"], layers=2, graph_layers=16, turns=3, seconds=500.0,
+        longest=60.0,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -141,14 +144,27 @@ class TestRounds:
         assert turns.measure(tmp_path, options, engine, ticking(1.0)) == 0
         found = [event.replace(" eager", "") for event in events(tmp_path)]
         assert found[2:4] == ["start plain", "start off"]  # alone in the first round
-        first, second = found[4:30], found[30:]
+        first, second = found[4:33], found[33:]
         assert sorted(first[:2]) == ["import off", "import plain"]  # of the second round, before the first turn
-        timed = ["turn plain", "turn off", "turn off", "turn plain", "turn plain", "turn off"]
+        timed = ["turn plain", "turn off", "turn off", "turn plain", "turn plain", "turn off", *["pair off"] * 3]
         assert [word for word in first[2:] if "host" not in word] == [*timed, "end profiled plain", "end profiled off"]
-        assert first[8:12] == ["host turn off", "host turn plain", "host turn plain", "host turn off"]
+        assert first[11:15] == ["host turn plain", "host turn off", "host turn off", "host turn plain"]
         assert sorted(second[:2]) == ["start off", "start plain"]
         assert second[2:4] == ["turn off", "turn plain"]
         assert second[-2:] == ["end off", "end plain"]
+
+    def test_processes_whose_kernels_are_captured_are_not_compared_with_themselves(
+        self, turns: Any, options: Any, engine: Any, tmp_path: Path
+    ) -> None:
+        options.arms, options.modes = ["plain", "winners", "slow"], ["eager", "graphs"]
+        assert turns.measure(tmp_path, options, engine, ticking(1.0)) == 0
+        assert {event for event in events(tmp_path) if event.startswith("pair")} == {"pair eager winners"}
+
+    def test_modes_have_layers_of_their_own(self, turns: Any, options: Any, engine: Any, tmp_path: Path) -> None:
+        options.arms, options.modes, options.rounds = ["plain"], ["eager", "graphs"], 1
+        assert turns.measure(tmp_path, options, engine, ticking(1.0)) == 0
+        shapes = {path.name: json.loads(path.read_text())["shape"] for path in (tmp_path / "rounds").iterdir()}
+        assert shapes == {"000-eager-plain.json": {"layers": 2}, "000-graphs-plain.json": {"layers": 16}}
 
     def test_it_stops_before_the_time_ends_and_goes_on(
         self, turns: Any, options: Any, engine: Any, tmp_path: Path
@@ -268,9 +284,12 @@ class TestReport:
         assert reports.report(out, options) == 0
         printed = capsys.readouterr().out
         rows = [line for line in printed.splitlines() if line.startswith("| eager | ")]
-        assert [row.split(" | ")[1] for row in rows] == ["plain", "off", "routed"]
+        assert [row.split(" | ")[1] for row in rows] == ["plain", "off", "routed", "off", "routed"]
         assert rows[2].split(" | ")[4] == "0.9900 (0.9900 to 0.9900)"
-        assert 'H200 a; {"layers": 2}' in printed
+        assert 'H200 a; eager: {"layers": 2}; 3 turns' in printed
+        assert "| eager | off | 0.9950 (0.9950 to 0.9950) | 1.0000 (1.0000 to 1.0000) |" in printed
+        claim = "eager, overhead arm against the same process without FIB: tokens/s"
+        assert f"| {claim} | 0.9950 (0.9950 to 0.9950) | at least 0.995 | " in printed
         assert "eager, routed, hits: 35\n- decode: 35" in printed
         assert "eager, routed, misses: 5\n- decode: being built: 5" in printed
         assert "eager, routed, at the start, hits: 10\n- decode: 10" in printed
@@ -305,7 +324,7 @@ class TestReport:
             ("002-eager-routed.json", {"hits": {}}, "eager, routed: a run has no hits"),
             ("002-eager-routed.json", {"tokens": "others"}, "eager, routed: other tokens than plain"),
             ("002-*.json", {"machine": "H100 b"}, "the rounds are of 2 machines: H100 b, H200 a"),
-            ("002-*.json", {"shape": {"layers": 3}}, "the rounds have 2 shapes of models or versions"),
+            ("002-*.json", {"shape": {"layers": 3}}, "the rounds have several models or versions"),
         ],
         ids=["hits", "tokens", "machines", "shapes"],
     )

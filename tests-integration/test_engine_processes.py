@@ -80,6 +80,45 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Harness:
     return made
 
 
+_COMPARED = """
+import json, pathlib, sys
+from collections import Counter
+
+import flashinfer, vllm
+from arm_originals import originals, replaced_functions
+from vllm_arms import _counts, switch_on
+
+runtime = switch_on("routed", pathlib.Path(sys.argv[1]))
+engines = [
+    vllm.LLM("model", load_format="dummy", enforce_eager=is_eager, ir_op_priority={"rms_norm": ["fib"]})
+    for is_eager in (True, False)
+]
+replaced, found = replaced_functions(), {}
+requests, wanted = [{"prompt_token_ids": list(range(128))}] * 4, vllm.SamplingParams(max_tokens=8)
+
+def counted():
+    before = _counts(runtime)
+    for engine in engines:
+        engine.generate(requests, wanted, use_tqdm=False)
+    after = _counts(runtime)
+    return {kind: sum((after[kind] - before[kind]).values()) for kind in after}
+
+counted()
+found["places"] = [f"{one.owner.__name__}.{one.name}" for one in replaced]
+found["with"] = counted()
+with originals(replaced):
+    found["without"] = counted()
+    now = (vars(one.owner)[one.name] for one in replaced)
+    found["patched meanwhile"] = [one.__name__ for one in now if "__fib_patched__" in vars(one)]
+found["with again"] = counted()
+plans = vars(flashinfer.BatchDecodeWithPagedKVCacheWrapper.plan)["__fib_patched__"].plans.by_id
+wrapper = engines[1].graphs[len(requests)]
+found["is followed"] = plans[id(wrapper)].renew(wrapper, wrapper._plan_info)
+print(json.dumps(found))
+"""
+"""Compares a process with itself; the last plan of a graph's wrapper was followed if a run can renew its record."""
+
+
 @needs_data_set
 @pytest.mark.slow
 class TestProcesses:
@@ -109,6 +148,29 @@ class TestProcesses:
             "prefill plan": 1, "prefill run": 1, "rms_norm": 3,
         }  # fmt: skip
         assert set(plain["host_us"]) == timed
+
+    def test_a_process_is_compared_with_itself_without_fib(self, harness: Harness) -> None:
+        """What was patched calls the originals, and later plans of graphs are followed again."""
+        program = harness.out / "program.py"
+        program.write_text(_COMPARED)
+        found = json.loads(harness.run(program, str(harness.out)).splitlines()[-1])
+        assert {"BatchDecodeWithPagedKVCacheWrapper.run", "vllm.v1.attention.backends.flashinfer.fast_plan_decode"} <= {
+            *found["places"]
+        }
+        assert found["patched meanwhile"] == []
+        assert found["with"] == found["with again"]
+        assert sum(found["with"].values()) > 0
+        assert not any(found["without"].values())
+        assert found["is followed"]
+
+    def test_pairs_are_timed(self, harness: Harness) -> None:
+        for arm, mode, count in (
+            ("off", "eager", 1),
+            ("winners", "eager", 1),
+            ("plain", "eager", 0),
+            ("off", "graphs", 1),
+        ):
+            assert [len(values) for values in harness.engine(arm, mode)["pairs"].values()] == [count] * 2
 
     def test_slow_solutions_are_called(self, harness: Harness) -> None:
         slow = harness.engine("slow")

@@ -11,8 +11,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from arm_claims import claims, print_claims
-from arm_statistics import LEAST_ROUNDS, Record, Records, interval, of_arm, pairs_of, ratio
-from arm_turns import Key, decided, place, planned
+from arm_statistics import FIRST, LEAST_ROUNDS, SPEED, Record, Records, interval, of_arm, own_pairs_of, pairs_of, ratio
+from arm_turns import Key, decided, is_same_model, place, planned
 
 _MOST_KERNELS = 12
 """Kernels in a table of device times."""
@@ -32,9 +32,10 @@ def problems_of(records: Records, options: argparse.Namespace) -> list[str]:
     machines = {record["machine"] for record in records.values()}
     if len(machines) > 1:
         found.append(f"the rounds are of {len(machines)} machines: {', '.join(sorted(machines))}")
-    shapes = {json.dumps(record["shape"], sort_keys=True) for record in records.values()}
-    if len(shapes) > 1:
-        found.append(f"the rounds have {len(shapes)} shapes of models or versions")
+    firsts = {mode: record for (_, mode, _), record in reversed(records.items())}
+    pairs = [(record, first, mode == m) for (_, mode, _), record in records.items() for m, first in firsts.items()]
+    if not all(is_same_model(record, first, is_same_mode=is_same) for record, first, is_same in pairs):
+        found.append("the rounds have several models or versions")
     for mode in options.modes:
         whole = [n for n in range(options.rounds) if all((n, mode, arm) in records for arm in options.arms)]
         if len(whole) < LEAST_ROUNDS:
@@ -82,14 +83,17 @@ def report(out: Path, options: argparse.Namespace) -> int:
     if not records:
         print("no records", file=sys.stderr)
         return 1
+    shapes = {mode: record["shape"] for (_, mode, _), record in records.items()}
     first = next(iter(records.values()))
-    print(f"{first['machine']}; {json.dumps(first['shape'])}; {len(first['tokens_per_second'])} turns in each round\n")
+    text = "; ".join(f"{mode}: {json.dumps(shape)}" for mode, shape in shapes.items())
+    print(f"{first['machine']}; {text}; {len(first['tokens_per_second'])} turns in each round\n")
     print("| mode | arm | rounds | tokens/s (95 %) | against plain | first token, ms | against plain | start, s |")
     print("| --- | --- | --- | --- | --- | --- | --- | --- |")
     for mode in options.modes:
         for arm in options.arms:
             if of_arm(records, mode, arm):
                 print(_row(records, mode, arm))
+    _print_pairs(records, options)
     for mode in options.modes:
         for arm in options.arms:
             mine = list(of_arm(records, mode, arm).values())
@@ -124,6 +128,20 @@ def _row(records: Records, mode: str, arm: str) -> str:
         cells.append("{:.4f} ({:.4f} to {:.4f})".format(*ratio(pairs.values())) if pairs else "")
     cells.append(f"{mine[0]['start_seconds']:.1f}" if 0 in mine else "")  # of the others, several start together
     return f"| {' | '.join(cells)} |"
+
+
+def _print_pairs(records: Records, options: argparse.Namespace) -> None:
+    """Print the comparisons of processes with themselves."""
+    arms = [(mode, arm) for mode in options.modes for arm in options.arms if own_pairs_of(records, mode, arm, SPEED)]
+    if not arms:
+        return
+    print("\n| mode | arm: with FIB against the same process without | tokens/s (95 %) | first token (95 %) |")
+    print("| --- | --- | --- | --- |")
+    for mode, arm in arms:
+        cells = (
+            "{:.4f} ({:.4f} to {:.4f})".format(*ratio(own_pairs_of(records, mode, arm, n))) for n in (SPEED, FIRST)
+        )
+        print(f"| {mode} | {arm} | {' | '.join(cells)} |")
 
 
 def _print_counts(title: str, records: Sequence[Record]) -> None:

@@ -10,6 +10,8 @@ from typing import Any
 from arm_turns import Key
 
 LEAST_ROUNDS = 5
+SPEED, FIRST = "tokens_per_second", "first_token_ms"
+"""Names of what is timed in records."""
 _T_975 = (
     12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
     2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,
@@ -57,3 +59,9 @@ def pairs_of(records: Records, mode: str, arm: str, name: str) -> dict[int, tupl
     """The values of an arm and of plain in each round that has both."""
     plain = of_arm(records, mode, "plain")
     return {n: (record[name], plain[n][name]) for n, record in of_arm(records, mode, arm).items() if n in plain}
+
+
+def own_pairs_of(records: Records, mode: str, arm: str, name: str) -> list[tuple[Sequence[float], Sequence[float]]]:
+    """The values of an arm's processes in each round, with FIB and without it; rounds without such pairs have none."""
+    found = (record.get("pairs", {}).get(name, ()) for record in of_arm(records, mode, arm).values())
+    return [([ours for ours, _ in pairs], [theirs for _, theirs in pairs]) for pairs in found if pairs]

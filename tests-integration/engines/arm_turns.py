@@ -2,8 +2,9 @@
 
 In a round of a mode, one engine process of each arm lives at the same time. They are timed one after another, a
 fraction of a second each, many times: a machine that gets slower meanwhile slows all arms down. Processes of one
-program differ as well, so that a measurement has several rounds. Records are files: a measurement continues with the
-rounds that are missing. Records of another machine, or of another model or version, are set aside and measured again.
+program differ as well, so that a measurement has several rounds, and most arms are also compared with themselves, with
+and without FIB (`arm_originals.py`). Records are files: a measurement continues with the rounds that are missing.
+Records of another machine, or of another model or version, are set aside and measured again.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from itertools import zip_longest
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 Key = tuple[int, str, str]
@@ -30,13 +31,24 @@ BEST_IS_ORIGINAL = "the fallback is the best"
 """The reason for a miss whose recorded key says that the engine's own function is the best: it is decided, too."""
 AGAIN = 75
 """Exit code for "call me again" (EX_TEMPFAIL)."""
-START, TURN, HOST_TURN, END, END_PROFILED = "start", "turn", "host turn", "end", "end profiled"
+START, TURN, PAIR, HOST_TURN, END, END_PROFILED = "start", "turn", "pair", "host turn", "end", "end profiled"
 """Words that an engine process is told; it answers each with a byte when it is done."""
 _HOST_TURNS = 8
 _POLL_SECONDS = 1.0
 _QUOTED_LINES = 20
 _MARGIN = 1.2
 """Factor on the longest round so far that has to fit into the time that is left."""
+
+
+def paired(arm: str, mode: str) -> bool:
+    """Whether processes of an arm are also compared with themselves: captured graphs keep the kernels of `winners`."""
+    return arm in (("off", "tracing", "routed", "winners") if mode == "eager" else ("off", "tracing", "routed"))
+
+
+def layers_of(options: argparse.Namespace, mode: str) -> int:
+    """The layers of the model in a mode."""
+    layers: int = options.graph_layers if mode == "graphs" else options.layers
+    return layers
 
 
 def planned(rounds: int, arms: Sequence[str], modes: Sequence[str]) -> Iterator[list[Key]]:
@@ -80,7 +92,8 @@ def measure(
 
     Args:
         out: The folder of the records.
-        options: Rounds, arms, modes, turns, layers; `seconds` that this may take, and `longest`, a guess for a round.
+        options: Rounds, arms, modes, turns, and layers of both modes; `seconds` that this may take, and `longest`, a
+            guess for a round.
         engine: The command line of an engine process, without its options.
         clock: Readings in seconds.
 
@@ -111,9 +124,15 @@ def measure(
             for process in processes.values():
                 process.wait()  # also for the imports of the next round
             host_turns = _HOST_TURNS if group[0][0] == 0 else 0
-            for turn, word in enumerate([TURN] * options.turns + [HOST_TURN] * host_turns):
-                for key in _rotated(group, turn):
-                    processes[key].ask(word)
+            with_pairs = [key for key in group if paired(key[2], key[1])]
+            for word, count, keys in (
+                (TURN, options.turns, group),
+                (PAIR, options.turns, with_pairs),
+                (HOST_TURN, host_turns, group),
+            ):
+                for turn in range(count if keys else 0):
+                    for key in _rotated(keys, turn):
+                        processes[key].ask(word)
             _finish([processes[key] for key in group], END_PROFILED if group[0][0] == 0 else END)
             for key in group:
                 processes.pop(key).kill()
@@ -140,15 +159,26 @@ def measure(
 
 def _set_others_aside(out: Path, group: Sequence[Key]) -> int:
     """Move the records that cannot be compared with those of a new round; their number."""
-    texts = {path: json.loads(path.read_text()) for path in (out / "rounds").glob("*.json")}
-    new = texts[place(out, group[0])]
-    others = [path for path, text in texts.items() if any(text[part] != new[part] for part in ("machine", "shape"))]
+    records = {path: json.loads(path.read_text()) for path in (out / "rounds").glob("*.json")}
+    new, mode = records[place(out, group[0])], group[0][1]
+    others = [
+        path
+        for path, record in records.items()
+        if record["machine"] != new["machine"]
+        or not is_same_model(record, new, is_same_mode=path.name.split("-")[1] == mode)
+    ]
     if others:
         folder = out / "rounds-set-aside" / str(int(time.time()))
         folder.mkdir(parents=True)
         for path in others:
             path.replace(folder / path.name)
     return len(others)
+
+
+def is_same_model(record: Mapping[str, Any], other: Mapping[str, Any], *, is_same_mode: bool) -> bool:
+    """Whether two records are of the same versions, and of as many layers if they are of one mode."""
+    first, second = ({**one["shape"], **({} if is_same_mode else {"layers": 0})} for one in (record, other))
+    return bool(first == second)
 
 
 def _nothing_decided(out: Path, group: Sequence[Key]) -> str | None:
@@ -189,7 +219,7 @@ def _partial(out: Path, key: Key) -> Path:
 def _command(out: Path, options: argparse.Namespace, engine: Sequence[str], key: Key) -> list[str]:
     _, mode, arm = key
     command = [*engine, "engine", str(out), "--arm", arm, "--mode", mode, "--record", str(_partial(out, key))]
-    return [*command, "--layers", str(options.layers)]
+    return [*command, "--layers", str(layers_of(options, mode))]
 
 
 def _start(processes: Sequence[EngineProcess], *, alone: bool) -> None:

@@ -23,12 +23,14 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 from arm_host_times import host_times, medians
+from arm_originals import originals, replaced_functions
 from arm_report import LEAST_ROUNDS, report
-from arm_turns import END, END_PROFILED, HOST_TURN, ROUTED, START, TURN, measure, write_whole
+from arm_turns import END, END_PROFILED, HOST_TURN, PAIR, ROUTED, START, TURN, layers_of, measure, paired, write_whole
 
 TRACED = ("tracing", "traced")
 """The arms that are traced; `trace` runs the second one."""
@@ -45,6 +47,11 @@ BYTES_OF_BLOCK = 2 * 64 * 8 * 128 * 2
 _REQUESTS, _PROMPT, _GENERATED, _IN_A_TURN = 32, 128, 64, 32
 """Requests of a generation (graphs are captured for as many, and for one), tokens of a prompt, and tokens that are
 generated for each request: where tokens are compared, and in a turn."""
+
+
+def model_folder(out: Path, layers: int) -> Path:
+    """The folder of a model with so many layers."""
+    return out / f"model-{layers}"
 
 
 def write_model(folder: Path, layers: int, heads: int = 32, key_heads: int = 8) -> dict[str, Any]:
@@ -95,24 +102,37 @@ def engine(out: Path, options: argparse.Namespace) -> None:
         found = llm.generate(requests, wanted, use_tqdm=False)
         return time.perf_counter() - before, [list(one.outputs[0].token_ids) for one in found]
 
+    def timed_turn() -> tuple[float, float]:
+        """Tokens per second, and milliseconds to the first token."""
+        os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # this thread only, and the same core in all arms
+        generate(prompts[:1], 2)  # after other processes have used the device
+        seconds, made = generate(prompts, _IN_A_TURN)
+        first = statistics.median(1e3 * generate(prompts[:1], 1)[0] for _ in range(3))
+        return sum(map(len, made)) / seconds, first
+
     for _ in range(2):  # compiles, builds and loads; routed solutions are ready afterwards
         generate(prompts, _GENERATED)
         generate(prompts[:1], 4)
         if runtime is not None and hasattr(runtime, "wait_until_built"):
             runtime.wait_until_built(240)
     _, tokens = generate(prompts, _GENERATED)
-    before, per_second, first = _counts(runtime), [], []
-    after = before
+    before = _counts(runtime)
+    turns: list[tuple[float, float]] = []
+    pairs: list[tuple[tuple[float, float], tuple[float, float]]] = []
+    after, replaced = before, replaced_functions()
     device_ms: dict[str, float] = {}
     host: list[dict[str, list[int]]] = []
     for word in words:
         if word == TURN:
-            os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})  # this thread only, and the same core in all arms
-            generate(prompts[:1], 2)  # after other processes have used the device
-            seconds, made = generate(prompts, _IN_A_TURN)
-            per_second.append(sum(map(len, made)) / seconds)
-            first.append(statistics.median(1e3 * generate(prompts[:1], 1)[0] for _ in range(3)))
+            turns.append(timed_turn())
             after = _counts(runtime)
+            continue
+        if word == PAIR:
+            pair = {}
+            for is_ours in (True, False) if len(pairs) % 2 else (False, True):
+                with nullcontext() if is_ours else originals(replaced):
+                    pair[is_ours] = timed_turn()
+            pairs.append((pair[True], pair[False]))
             continue
         if word == HOST_TURN:
             generate(prompts[:1], 2)
@@ -129,8 +149,12 @@ def engine(out: Path, options: argparse.Namespace) -> None:
             "shape": {"layers": options.layers, "vllm": vllm.__version__, "flashinfer": flashinfer.__version__},
             "start_seconds": started,
             "switch_on_seconds": switched_on,
-            "tokens_per_second": per_second,
-            "first_token_ms": first,
+            "tokens_per_second": [speed for speed, _ in turns],
+            "first_token_ms": [first for _, first in turns],
+            "pairs": {
+                "tokens_per_second": [(ours[0], theirs[0]) for ours, theirs in pairs],
+                "first_token_ms": [(ours[1], theirs[1]) for ours, theirs in pairs],
+            },
             "device_ms": device_ms,
             "host_us": medians(host),
             "tokens": hashlib.sha256(json.dumps(tokens).encode()).hexdigest(),
@@ -145,10 +169,10 @@ def engine(out: Path, options: argparse.Namespace) -> None:
 def _arguments(out: Path, options: argparse.Namespace) -> dict[str, Any]:
     """Arguments of vLLM; several engines share a device."""
     arguments: dict[str, Any] = {
-        "model": str(out / "model"), "load_format": "dummy", "skip_tokenizer_init": True, "dtype": "bfloat16",
-        "max_model_len": 4096, "max_num_batched_tokens": _REQUESTS * _PROMPT, "enable_prefix_caching": False, "seed": 0,
-        "block_size": 64, "attention_backend": "FLASHINFER", "enforce_eager": options.mode == "eager",
-        "gpu_memory_utilization": 0.05, "num_gpu_blocks_override": BLOCKS,
+        "model": str(model_folder(out, options.layers)), "load_format": "dummy", "skip_tokenizer_init": True,
+        "dtype": "bfloat16", "max_model_len": 4096, "max_num_batched_tokens": _REQUESTS * _PROMPT, "seed": 0,
+        "enable_prefix_caching": False, "block_size": 64, "attention_backend": "FLASHINFER",
+        "enforce_eager": options.mode == "eager", "gpu_memory_utilization": 0.05, "num_gpu_blocks_override": BLOCKS,
         "kv_cache_memory_bytes": options.layers * BLOCKS * BYTES_OF_BLOCK,
     }  # fmt: skip
     if options.mode == "graphs":
@@ -161,7 +185,13 @@ def _arguments(out: Path, options: argparse.Namespace) -> dict[str, Any]:
 def _words(options: argparse.Namespace) -> Iterator[str]:
     """Words that say what to do; asking for the next one says that the last one is done."""
     if options.answers is None:
-        yield from (START, *[TURN] * options.turns, HOST_TURN, END_PROFILED)
+        yield from (
+            START,
+            *[TURN] * options.turns,
+            *[PAIR] * paired(options.arm, options.mode),
+            HOST_TURN,
+            END_PROFILED,
+        )
         return
     word = ""
     while word not in (END, END_PROFILED):
@@ -313,7 +343,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=LEAST_ROUNDS)
     parser.add_argument("--arms", nargs="+", choices=ARMS, default=list(ARMS))
     parser.add_argument("--modes", nargs="+", choices=MODES, default=list(MODES))
-    parser.add_argument("--layers", type=int, default=2)
+    parser.add_argument("--layers", type=int, default=2, help="of the model in eager mode, and while it is traced")
+    text = "with CUDA graphs: there the device takes most of the time, as in a whole model"
+    parser.add_argument("--graph-layers", type=int, default=16, help=text)
     parser.add_argument("--turns", type=int, default=24, help="generations of an engine process in a round")
     parser.add_argument("--seconds", type=float, default=500.0, help="time of this command")
     parser.add_argument("--longest", type=float, default=120.0, help="expected seconds of the first round")
@@ -325,7 +357,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--answers", type=int, help=argparse.SUPPRESS)  # a file descriptor
     options = parser.parse_args(arguments)
     if options.command != "report" and options.answers is None:  # not each process of a measurement
-        write_model(options.out / "model", options.layers)
+        for mode in MODES:
+            write_model(model_folder(options.out, layers_of(options, mode)), layers_of(options, mode))
     if options.command == "measure":
         return measure(options.out, options, shlex.split(options.command_line))
     if options.command == "report":

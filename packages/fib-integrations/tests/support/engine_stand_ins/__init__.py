@@ -103,6 +103,12 @@ class IrOp:
     def get_priority(self) -> list[str]:
         return list(self.priority)
 
+    @contextmanager
+    def set_priority(self, priority: list[str]) -> Iterator[None]:
+        before, self.priority = self.priority, priority
+        yield
+        self.priority = before
+
     def register_impl(self, provider: str, *, supported: bool = True, supports_args: Any = None, inplace: bool = False):
         assert provider not in self.impls
         assert self.allow_inplace or not inplace
