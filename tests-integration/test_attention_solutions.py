@@ -14,6 +14,7 @@ from solution_table import entry_of
 
 GQA_DECODE = "gqa_paged_decode_triton.py"
 GQA_DECODE_TORCH = "gqa_paged_decode_torch.py"
+GQA_DECODE_CUDA = "gqa_paged_decode.cu"
 GQA_PAGED = "gqa_paged_prefill_triton.py"
 GQA_RAGGED = "gqa_ragged_prefill_triton.py"
 MLA_DECODE = "mla_paged_decode_triton.py"
@@ -124,6 +125,11 @@ CUDA_CASES = (
     Case("gemm.cu", "gemm_n128_k2048", {"M": 1}),
     Case("gemm.cu", "gemm_n256_k7168", {"M": 70}),
     Case("gemm.cu", "gemm_n2048_k5376", {"M": 300}),
+    *(
+        attrs.evolve(case, solution=GQA_DECODE_CUDA)
+        for case in HARD_CASES + PADDED_CASES + PACKED_CASES
+        if case.solution == GQA_DECODE and entry_of(GQA_DECODE_CUDA).implements(case.definition)
+    ),
 )
 FAMILY_CASES = [Case(file, name) for file in FAMILIES for name in definition_names() if entry_of(file).implements(name)]
 
