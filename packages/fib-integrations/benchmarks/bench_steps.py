@@ -38,7 +38,7 @@ from fib_tracer import TracingConfig, enable_tracing  # noqa: E402 found there
 from flashinfer_stand_ins import behaviour  # noqa: E402 found there
 from flashinfer_stand_ins.examples import EXAMPLES, decode_wrapper, passed  # noqa: E402 found there
 
-_CACHE_BYTES = 48 << 20
+CACHE_BYTES = 48 << 20
 _PASSES = 7
 _NORM, _DECODE = "rmsnorm_h8", "gqa_paged_decode_h4_kv2_d8_ps4"
 _TRACED = (_NORM, "fused_add_rmsnorm_h8", _DECODE)
@@ -93,7 +93,7 @@ def _tracing(root: Path, definitions: Mapping[str, Definition]) -> Iterator[None
         yield
 
 
-def _runtime(fi: Any, definitions: Mapping[str, Definition], *, is_recorded: bool) -> ApplyRuntime:
+def runtime_for(fi: Any, definitions: Mapping[str, Definition], *, is_recorded: bool) -> ApplyRuntime:
     """A runtime with solutions that are recorded at the sizes of the calls, or for other sizes."""
     seen: dict[str, Any] = {}
     fib_integrations.install_flashinfer_integrations()
@@ -120,7 +120,7 @@ def _twice(inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _fill_caches(memory: torch.Tensor) -> None:
+def fill_caches(memory: torch.Tensor) -> None:
     memory.add_(1)
     json.loads(json.dumps({str(i): [i, {"a": str(i)}] for i in range(200)}))
     importlib.util.find_spec("json.tool")
@@ -134,10 +134,10 @@ def measure(rounds: int, folder: Path) -> dict[str, dict[str, float]]:
     states: dict[str, Callable[[], Any]] = {
         "nothing enabled": installed,
         "traced": functools.partial(_tracing, folder, definitions),
-        "hit": functools.partial(serving, _runtime(fi, definitions, is_recorded=True)),
-        "miss": functools.partial(serving, _runtime(fi, definitions, is_recorded=False)),
+        "hit": functools.partial(serving, runtime_for(fi, definitions, is_recorded=True)),
+        "miss": functools.partial(serving, runtime_for(fi, definitions, is_recorded=False)),
     }
-    memory = torch.zeros(_CACHE_BYTES, dtype=torch.uint8)
+    memory = torch.zeros(CACHE_BYTES, dtype=torch.uint8)
     added: dict[str, dict[str, list[float]]] = {state: defaultdict(list) for state in states}
     for _ in range(_PASSES):
         fib_integrations.uninstall_flashinfer_integrations()
@@ -155,7 +155,7 @@ def _medians(calls: Calls, memory: torch.Tensor, rounds: int) -> dict[str, float
     times: dict[str, list[float]] = defaultdict(list)
     for number in range(-3, rounds):  # the first ones make handlers and compile
         for name, call in calls.items():
-            _fill_caches(memory)
+            fill_caches(memory)
             begin = time.perf_counter_ns()
             call()
             taken = time.perf_counter_ns() - begin

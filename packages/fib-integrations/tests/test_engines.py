@@ -231,8 +231,8 @@ def ops(versions: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     vllm_c.__annotations__ = dict(fused.impls["native"].impl_fn.__annotations__)
     fused.register_impl("vllm_c", inplace=True)(vllm_c)
     assert register(module) == {}
-    module.rms_norm.priority = [PROVIDER, "native"]
-    fused.priority = [PROVIDER, "vllm_c", "native"]
+    module.rms_norm.set_default([PROVIDER, "native"])
+    fused.set_default([PROVIDER, "vllm_c", "native"])
     return module
 
 
@@ -280,61 +280,100 @@ class TestProvider:
         assert result is x  # vllm_c writes in place
         assert added is residual
         assert torch.equal(added, total)
-        ops.fused_add_rms_norm.priority = [PROVIDER, "native"]
+        ops.fused_add_rms_norm.set_default([PROVIDER, "native"])
         result, _ = ops.fused_add_rms_norm.maybe_inplace(x, residual, weight, SUM_EPSILON)
         assert result is not x
 
     @pytest.mark.parametrize(
-        ("change", "is_supported"),
+        "change",
         [
-            ({}, True),
-            ({"weight": None}, False),
-            ({"variance_size": 4}, False),
-            ({"weight": torch.ones(WIDTH, dtype=torch.float32)}, False),
-            ({"x": random(2, 3, WIDTH)}, False),
+            {"weight": None},
+            {"variance_size": 4},
+            {"weight": torch.ones(WIDTH, dtype=torch.float32)},
+            {"x": random(2, 3, WIDTH)},
+            {"x": random(WIDTH)},
+            {"epsilon": 0.5},
         ],
-        ids=["matrix", "no weight", "variance", "dtype", "three dimensions"],
+        ids=["no weight", "variance", "dtype", "three dimensions", "one dimension", "epsilon"],
     )
-    def test_it_supports_what_definitions_describe(self, ops: Any, change: Any, is_supported: bool) -> None:
-        x, residual, weight = arguments()
-        given = {"x": x, "weight": weight, "epsilon": EPSILON, "variance_size": None, **change}
-        values = tuple(given.values())
+    def test_what_no_definition_describes_goes_to_the_next_provider(self, ops: Any, change: Any) -> None:
+        x, _, weight = arguments()
+        norm = {"x": x, "weight": weight, "epsilon": EPSILON, "variance_size": None, **change}
         with enable_apply(marked(RMSNORM)):
-            assert ops.rms_norm.impls[PROVIDER].supports_args(*values) is is_supported
-            assert (
-                ops.fused_add_rms_norm.impls[PROVIDER].supports_args(values[0], residual, *values[1:]) is is_supported
-            )
+            assert not is_routed(ops.rms_norm(*norm.values()))
+        first, *others = {**norm, "epsilon": change.get("epsilon", SUM_EPSILON)}.values()
+        with enable_apply(marked(FUSED_ADD_RMSNORM)):
+            if norm["weight"] is not None:  # the stand-in of vLLM's kernel needs one
+                assert not is_routed(ops.fused_add_rms_norm(first, random(*first.shape), *others)[0])
 
-    def test_vllm_goes_to_the_next_provider_itself_where_calls_are_passed_on(
-        self, ops: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_calls_that_are_passed_on_are_not_converted(self, ops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        """Routing and tracing begin and end meanwhile; what serves a call is the same as ever."""
         x, residual, weight = arguments()
-        norm, fused = (op.impls[PROVIDER].supports_args for op in (ops.rms_norm, ops.fused_add_rms_norm))
+        patched = installation._provided["vllm.ir.ops.fused_add_rms_norm"]
+        converted: list[object] = []
+        convert = patched._scope["_fib_convert"]
+        monkeypatch.setitem(patched._scope, "_fib_convert", lambda *a: (converted.append(a), convert(*a))[1])
 
-        def supported() -> tuple[bool, bool]:
-            return norm(x, weight, EPSILON), fused(x, residual, weight, SUM_EPSILON)
-
-        assert supported() == (False, False)
-        with enable_apply(marked(RMSNORM)):
-            assert supported() == (True, True)  # definitions are looked up at the first call
-            ops.rms_norm(x, weight, EPSILON)
+        def conversions() -> int:
+            before = len(converted)
             ops.fused_add_rms_norm(x, residual, weight, SUM_EPSILON)
-            assert supported() == (True, False)
-            assert fused(x, residual, weight, 2 * SUM_EPSILON)
+            return len(converted) - before
+
+        assert conversions() == 0
+        with enable_apply(marked(RMSNORM)):
+            assert [conversions(), conversions()] == [1, 0]  # the definition is looked up at the first call
             set_apply_hook(lambda name, inputs: None)
-            assert supported() == (True, True)
-            ops.fused_add_rms_norm(x, residual, weight, SUM_EPSILON)
-            assert supported() == (True, True)  # it is traced
+            assert [conversions(), conversions()] == [1, 1]  # it is traced
             set_apply_hook(None)
-        assert supported() == (False, False)
-        with monkeypatch.context() as compiling, FakeTensorMode() as mode:
-            compiling.setattr("torch.compiler.is_compiling", lambda: True)
-            assert supported() == (False, False)  # a call that is made, not traced
-            x, residual, weight = map(mode.from_tensor, (x, residual, weight))
-            assert supported() == (True, True)
-        x, residual, weight = arguments()
+        assert conversions() == 0
         with enable_apply(marked(FUSED_ADD_RMSNORM)):
             assert is_routed(ops.fused_add_rms_norm(x, residual, weight, SUM_EPSILON)[0])
+
+    def test_a_list_that_changes_is_followed(self, ops: Any) -> None:
+        """Each provider that may serve a call; the last one supports nothing."""
+        x, _, weight = arguments()
+
+        def named(name: str) -> Any:
+            def norm(x: Any, weight: Any, epsilon: Any, variance_size: Any = None) -> Any:
+                return torch.full_like(x, {"one": 1.0, "two": 2.0, "none": 3.0}[name])
+
+            norm.__annotations__ = dict(ops.rms_norm.impls["native"].impl_fn.__annotations__)
+            return norm
+
+        for name in ("one", "two", "none"):
+            supports = (lambda *a: False) if name == "none" else None
+            ops.rms_norm.register_impl(name, supports_args=supports)(named(name))
+        native = ops.rms_norm.impls["native"].impl_fn(x, weight, EPSILON)[0, 0]
+        for priority, expected in (
+            ([PROVIDER, "one", "native"], 1.0),
+            ([PROVIDER, "two", "native"], 2.0),
+            (["one", PROVIDER], 1.0),
+            ([PROVIDER], native),
+            ([PROVIDER, "none", "two"], 2.0),
+            ([PROVIDER, "none"], native),
+        ):
+            with ops.rms_norm.set_priority(priority):
+                assert ops.rms_norm(x, weight, EPSILON)[0, 0] == expected
+            with enable_apply(marked(FUSED_ADD_RMSNORM)), ops.rms_norm.set_priority(priority):
+                assert ops.rms_norm(x, weight, EPSILON)[0, 0] == expected
+
+    def test_activations_are_copied_no_more_often_than_without_it(self, ops: Any) -> None:
+        """The functional overload copies for providers in place, as this one is; the next one may not be."""
+        x, residual, weight = arguments()
+        supports = ops.fused_add_rms_norm.impls[PROVIDER].supports_args
+        assert supports(x, residual, weight, SUM_EPSILON)
+        with ops.fused_add_rms_norm.set_priority([PROVIDER, "native"]):
+            assert not supports(x, residual, weight, SUM_EPSILON)
+            with enable_apply(marked(FUSED_ADD_RMSNORM)):
+                assert supports(x, residual, weight, SUM_EPSILON)
+
+    def test_a_call_that_a_compiler_traces_is_supported(self, ops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+        x, residual, weight = arguments()
+        supports = ops.fused_add_rms_norm.impls[PROVIDER].supports_args
+        monkeypatch.setattr("torch.compiler.is_compiling", lambda: True)
+        with ops.fused_add_rms_norm.set_priority([PROVIDER, "native"]), FakeTensorMode() as mode:
+            assert not supports(x, residual, weight, SUM_EPSILON)  # a call that is made meanwhile
+            assert supports(*map(mode.from_tensor, (x, residual, weight)), SUM_EPSILON)
 
     def test_it_is_called_first_where_the_environment_enables_routing(self, ops: Any) -> None:
         """The runtime starts at the first call."""
@@ -384,6 +423,11 @@ class TestProvider:
         module = ModuleType("vllm.ir.ops")
         assert register(module).keys() == {"rms_norm", "fused_add_rms_norm"}
         assert "this version of vLLM has no such op" in caplog.text
+        module = engine_stand_ins.ir_ops()
+        for op in (module.rms_norm, module.fused_add_rms_norm):
+            vars(op)["_others"] = vars(op).pop("_priority_impls")
+        assert register(module).keys() == {"rms_norm", "fused_add_rms_norm"}
+        assert "this version of vLLM has no _priority_impls in its ops" in caplog.text
 
 
 class TestCaptures:

@@ -63,7 +63,7 @@ class LLM:
 
         self.backend, self.ops = backend, ops
         for name, providers in settings.get("ir_op_priority", {}).items():
-            getattr(ops, name).priority = providers
+            getattr(ops, name).set_default(providers)
         dtype = {"fp8": torch.float8_e4m3fn}.get(settings.get("kv_cache_dtype"), torch.bfloat16)
         packed = torch.zeros(_BLOCKS, _PAGE, _KEY_HEADS, 2 * _SIZE, dtype=torch.bfloat16)
         self.cache = (

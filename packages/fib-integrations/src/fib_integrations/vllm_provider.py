@@ -6,8 +6,11 @@ vLLM dispatches these ops to the first provider of a priority list that supports
     LLM(..., ir_op_priority={"rms_norm": ["fib"], "fused_add_rms_norm": ["fib"]})
 
 vLLM appends its defaults to the list. A call that is not routed goes to the next provider of the list, as it would
-without this one. Eager calls are traced and routed. Under Inductor, vLLM traces an implementation with fake
-tensors, which no solution serves, so that the next provider is compiled into the graph.
+without this one. The implementations call it themselves: for a provider that does not support a call, vLLM prepares a
+message for its log, which takes longer (``benchmarks/bench_vllm_provider.py``).
+
+Eager calls are traced and routed. Under Inductor, vLLM traces an implementation with fake tensors, which no solution
+serves, so that the next provider is compiled into the graph.
 """
 
 from __future__ import annotations
@@ -15,7 +18,7 @@ from __future__ import annotations
 import functools
 import logging
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
 from typing import Any, TypeAlias
 
@@ -30,7 +33,8 @@ from .installation import provide
 from .patched_function import PatchedFunction
 
 PROVIDER = "fib"
-_OPS = "vllm.ir.ops"
+_OPS, _LIST = "vllm.ir.ops", "_priority_impls"
+"""The module of the ops, and the attribute of an op that has the list of providers."""
 _Functions: TypeAlias = tuple[Callable[..., Any], Callable[..., bool]]
 """An implementation, and the function that says which arguments it supports."""
 _logger = logging.getLogger(__name__)
@@ -124,60 +128,106 @@ def _register(op: Any, name: str, target: Target) -> None:
     native = op.impls["native"].impl_fn
     VLLM.check(target.path, native)
     make, inplace = _IMPLEMENTATIONS[name]
-    route = provide(ADAPTER, target, _next_provider(op, native))
-    if PROVIDER not in op.impls:
-        implementation, supports = make(native, vars(route)["__fib_patched__"])
-        op.register_impl(PROVIDER, supports_args=supports, inplace=inplace)(implementation)
-
-
-def _next_provider(op: Any, native: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that calls what vLLM would call without this provider; its parameters are those of the op.
-
-    It may write to activations: implementations that do so are registered as such.
-    """
+    following = _Following(op, native)
 
     @functools.wraps(native)
     def call(*args: Any) -> Any:
-        names = op.get_priority()
+        return following.call(*args)
+
+    route = provide(ADAPTER, target, call)
+    if PROVIDER not in op.impls:
+        implementation, supports = make(native, vars(route)["__fib_patched__"], following)
+        op.register_impl(PROVIDER, supports_args=supports, inplace=inplace)(implementation)
+
+
+class _Following:
+    """The provider that vLLM would call without this one.
+
+    Args:
+        op: Has a list of providers, which vLLM replaces by another list.
+        native: The implementation that serves all arguments.
+
+    Raises:
+        CannotAdapt: This version of vLLM keeps the list elsewhere.
+    """
+
+    def __init__(self, op: Any, native: Callable[..., Any]) -> None:
+        if _LIST not in vars(op):
+            raise CannotAdapt(f"{_OPS}.{native.__name__}", f"this version of vLLM has no {_LIST} in its ops")
+        self._op, self._native = op, native
+        self.attributes: Mapping[str, Any] = vars(op)
+        """The op's attributes, with the list: it must be read without entering another function."""
+        self.known: Any = None
+        """The list of the last call of `find`."""
+        self.first: Any = None
+        """The next provider in that list; None if there is none."""
+
+    def find(self) -> Any:
+        """The next provider; None if there is none."""
+        listed = self.attributes[_LIST]
+        names = [one.provider for one in listed]
+        place = names.index(PROVIDER) + 1 if PROVIDER in names else len(listed)
+        self.first = listed[place] if place < len(listed) else None
+        self.known = listed
+        return self.first
+
+    def call(self, *args: Any) -> Any:
+        """Call the first of the next providers that supports the arguments.
+
+        It may write to activations: implementations that do so are registered as such.
+        """
+        first = self.first if self.attributes[_LIST] is self.known else self.find()
+        if first is not None and first.supports_args(*args):
+            return first.impl_fn(*args)
+        names = self._op.get_priority()
         for other in names[names.index(PROVIDER) + 1 :] if PROVIDER in names else ():
-            if op.impls[other].supports_args(*args):
-                return op.impls[other].impl_fn(*args)
-        return native(*args)
-
-    return call
+            if self._op.impls[other].supports_args(*args):
+                return self._op.impls[other].impl_fn(*args)
+        return self._native(*args)
 
 
-def _make_rms_norm(native: Callable[..., Any], patched: PatchedFunction) -> _Functions:
-    route = patched.wrapper
+def _make_rms_norm(native: Callable[..., Any], patched: PatchedFunction, following: _Following) -> _Functions:
+    route, attributes = patched.wrapper, following.attributes
 
+    # both are written once for each op: functions that they shared would cost each call microseconds; `bench_steps.py`
     @functools.wraps(native)  # vLLM compares its schema with that of the op
     def rms_norm(x: Any, weight: Any, epsilon: float, variance_size: int | None = None) -> Any:
-        return route(x, weight, epsilon, variance_size)
-
-    # written once for each op: a function that both called would cost each call microseconds; see `bench_steps.py`
-    def supports(x: Any, weight: Any, epsilon: float, variance_size: int | None = None) -> bool:
-        if weight is None or variance_size is not None or x.dim() != 2 or weight.dtype != x.dtype:
-            return False
         if patched.is_enabled and ("rmsnorm", weight.shape[0], epsilon) not in patched.passed_on:
-            return True
-        return _is_compiling(x)
+            return route(x, weight, epsilon, variance_size)
+        first = following.first if attributes[_LIST] is following.known else following.find()
+        if first is not None and first.supports_args(x, weight, epsilon, variance_size):
+            return first.impl_fn(x, weight, epsilon, variance_size)
+        return following.call(x, weight, epsilon, variance_size)
+
+    def supports(x: Any, weight: Any, epsilon: float, variance_size: int | None = None) -> bool:
+        del x, epsilon
+        return weight is not None and variance_size is None
 
     return rms_norm, supports
 
 
-def _make_fused_add(native: Callable[..., Any], patched: PatchedFunction) -> _Functions:
-    route = patched.wrapper
+def _make_fused_add(native: Callable[..., Any], patched: PatchedFunction, following: _Following) -> _Functions:
+    route, attributes = patched.wrapper, following.attributes
 
     @functools.wraps(native)
     def fused_add_rms_norm(
         x: Any, x_residual: Any, weight: Any, epsilon: float, variance_size: int | None = None
     ) -> Any:
-        return route(x, x_residual, weight, epsilon, variance_size)
+        if patched.is_enabled and ("fused_add_rmsnorm", weight.shape[0], epsilon) not in patched.passed_on:
+            return route(x, x_residual, weight, epsilon, variance_size)
+        first = following.first if attributes[_LIST] is following.known else following.find()
+        if first is not None and first.supports_args(x, x_residual, weight, epsilon, variance_size):
+            return first.impl_fn(x, x_residual, weight, epsilon, variance_size)
+        return following.call(x, x_residual, weight, epsilon, variance_size)
 
     def supports(x: Any, x_residual: Any, weight: Any, epsilon: float, variance_size: int | None = None) -> bool:
         del x_residual
-        if weight is None or variance_size is not None or x.dim() != 2 or weight.dtype != x.dtype:
+        if weight is None or variance_size is not None:
             return False
+        first = following.first if attributes[_LIST] is following.known else following.find()
+        if first is not None and first.inplace:
+            return True
+        # vLLM copies the activations for this provider, but not for the next one
         if patched.is_enabled and ("fused_add_rmsnorm", weight.shape[0], epsilon) not in patched.passed_on:
             return True
         return _is_compiling(x)

@@ -91,23 +91,27 @@ def modules(**changed: str) -> Iterator[dict[str, ModuleType]]:
 
 
 class IrOp:
-    """An op with providers, as vLLM's: `impls` by name, and a priority list."""
+    """An op with providers, as vLLM's: `impls` by name, and a list of those that may serve calls."""
 
     def __init__(self, native: Any, *, allow_inplace: bool) -> None:
         self.name, self.allow_inplace = native.__name__, allow_inplace
         self.schema = torch.library.infer_schema(native, mutates_args=[])
         self.impls: dict[str, Impl] = {}
-        self.impls["native"] = Impl(native, None, False)
-        self.priority: list[str] = []
+        self.impls["native"] = Impl("native", native, None, False)
+        self._priority_impls: list[Impl] = []
 
     def get_priority(self) -> list[str]:
-        return list(self.priority)
+        return [one.provider for one in self._priority_impls]
+
+    def set_default(self, priority: list[str]) -> None:
+        self._priority_impls = [self.impls[name] for name in priority]
 
     @contextmanager
     def set_priority(self, priority: list[str]) -> Iterator[None]:
-        before, self.priority = self.priority, priority
+        before = self._priority_impls
+        self.set_default(priority)
         yield
-        self.priority = before
+        self._priority_impls = before
 
     def register_impl(self, provider: str, *, supported: bool = True, supports_args: Any = None, inplace: bool = False):
         assert provider not in self.impls
@@ -116,13 +120,13 @@ class IrOp:
         def register(function: Any) -> Impl:
             if torch.library.infer_schema(function, mutates_args=[]) != self.schema:
                 raise ValueError(f"{provider} has another schema than {self.name}")
-            made = self.impls[provider] = Impl(function, supports_args, inplace)
+            made = self.impls[provider] = Impl(provider, function, supports_args, inplace)
             return made
 
         return register
 
     def dispatch(self, *args: Any) -> Impl:
-        return next(self.impls[name] for name in (*self.priority, "native") if self.impls[name].supports_args(*args))
+        return next(one for one in (*self._priority_impls, self.impls["native"]) if one.supports_args(*args))
 
     def __call__(self, *args: Any) -> Any:
         """The functional overload: an implementation in place gets copies of the activations."""
@@ -135,8 +139,8 @@ class IrOp:
 
 
 class Impl:
-    def __init__(self, impl_fn: Any, supports: Any, inplace: bool) -> None:
-        self.impl_fn, self.inplace = impl_fn, inplace
+    def __init__(self, provider: str, impl_fn: Any, supports: Any, inplace: bool) -> None:
+        self.provider, self.impl_fn, self.inplace = provider, impl_fn, inplace
         self.supports_args = supports or (lambda *args: True)
 
 
