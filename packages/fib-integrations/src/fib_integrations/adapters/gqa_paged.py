@@ -50,7 +50,7 @@ def _pages(
     """The inputs that describe pages, and the number of page numbers; engines pass more than the offsets cover."""
     tensors = (indptr, indices) if page_size == 1 else (indptr, indices, last_page_len)
     found, total = attention.on_device(wrapper, tensors, _PAGES, replayed=replayed), attention.last_value(indptr)
-    if len(found[1]) != total:
+    if found[1].shape[0] != total:
         found[1] = found[1][:total]
     return found, total
 
@@ -119,7 +119,7 @@ def convert_decode_plan(
     kind = _decode_kind(wrapper, dtypes, *sizes, *settings)
     if isinstance(kind, str):
         return kind
-    replayed, rows = attention.is_replayed(wrapper), len(last_page_len)
+    replayed, rows = attention.is_replayed(wrapper), last_page_len.shape[0]
     pages, total = _pages(wrapper, indptr, indices, last_page_len, page_size, replayed=replayed)
     buffers = attention.page_buffers(wrapper, _PAGES[1], (_PAGES[0], _PAGES[2])) if replayed else attention.NO_BUFFERS
     inputs = (*pages, kind.sm_scale)
@@ -167,7 +167,7 @@ def convert_prefill_plan(
     plan = attention.AttentionPlan(
         kind.definition, rows, (*queries, *pages, kind.sm_scale), kind.layout, None, not replayed
     )
-    return WrapperPlan(wrapper, plan, kind, (rows, total, len(qo_indptr)))
+    return WrapperPlan(wrapper, plan, kind, (rows, total, qo_indptr.shape[0]))
 
 
 def convert_run(

@@ -85,7 +85,7 @@ def convert_plan(
     offsets = attention.on_device(wrapper, (qo_indptr, kv_indptr), buffers, replayed=replayed)
     inputs = (*offsets, kind.sm_scale)
     plan = attention.AttentionPlan(kind.definition, rows, inputs, kind.layout, keys, not replayed)
-    return WrapperPlan(wrapper, plan, kind, (rows, keys, len(qo_indptr)))
+    return WrapperPlan(wrapper, plan, kind, (rows, keys, qo_indptr.shape[0]))
 
 
 def convert_run(

@@ -223,7 +223,7 @@ def on_device(
     for tensor, buffer in zip(tensors, buffers, strict=False):
         kept = getattr(wrapper, buffer, None)
         if replayed and isinstance(kept, torch.Tensor):
-            found.append(kept[: len(tensor)])
+            found.append(kept[: tensor.shape[0]])
         elif device is None or tensor.device == device:
             found.append(tensor)
         elif isinstance(kept, torch.Tensor) and kept.device == device and kept.shape == tensor.shape:
@@ -248,6 +248,6 @@ def page_buffers(wrapper: Any, indices: str, others: Iterable[str]) -> Mapping[s
 
 def last_value(tensor: torch.Tensor) -> int:
     """The total in an offsets tensor. On a device this synchronises, as FlashInfer's plan has just done."""
-    if tensor.is_cpu and len(tensor) <= _FEW:  # indexing costs more
+    if tensor.is_cpu and tensor.shape[0] <= _FEW:  # indexing costs more
         return int(tensor.tolist()[-1])
     return int(tensor[-1])

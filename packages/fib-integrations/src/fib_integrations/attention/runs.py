@@ -100,7 +100,7 @@ def output_buffers(plan: AttentionPlan, query: torch.Tensor, out: Any, lse: Any,
 def _unread(rows: int, heads: int, device: torch.device) -> torch.Tensor:
     """A tensor [rows, heads] of float32 in the memory of a device that nobody reads."""
     needed, kept = rows * heads, _unread_memory.get(device)
-    if kept is None or len(kept[-1]) < needed:
+    if kept is None or kept[-1].shape[0] < needed:
         with torch.inference_mode(mode=False):  # runs outside of inference mode cannot write to an inference tensor
             larger = torch.empty(1 << max(needed - 1, 0).bit_length(), dtype=torch.float32, device=device)
         kept = _unread_memory[device] = [*(kept or ()), larger]  # kernels on any stream may still write to the old ones
