@@ -68,12 +68,11 @@ def once(out: Path) -> None:
     from vllm_arms import switch_on
 
     _ = torch, flashinfer, vllm.LLM, vllm.SamplingParams  # imported at the first access
+    said: list[str] = []
     begin = time.perf_counter()
-    runtime = switch_on("routed", out / "start")
+    switch_on("routed", out / "start", said.append)
     seconds = time.perf_counter() - begin
-    assert runtime is not None
-    ready = str(runtime.warm_up(0))  # nothing is left to do
-    print(f"\n{json.dumps({'seconds': seconds, 'ready': ready})}")
+    print(f"\n{json.dumps({'seconds': seconds, 'ready': said[0]})}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -234,8 +234,8 @@ def _count_captures(torch: Any, counts: Callable[[], dict[str, Counter[str]]]) -
     return found
 
 
-def switch_on(arm: str, out: Path) -> Any:
-    """Patch and enable what an arm needs; returns the runtime."""
+def switch_on(arm: str, out: Path, say: Callable[[str], object] = print) -> Any:
+    """Patch and enable what an arm needs, and say what is ready; returns the runtime."""
     if arm == "plain":
         return None
     from fib_integrations import install_flashinfer_integrations
@@ -259,7 +259,7 @@ def switch_on(arm: str, out: Path) -> Any:
             known = {one.definition: ApplyConfig(baseline=one.name) for one in engines}
             config = ApplyConfigRegistry(per_definition=known)
         runtime = enable_apply(dataset, config, stats=True)
-        print(runtime.warm_up(240), flush=True)  # before the engine captures graphs
+        say(str(runtime.warm_up(240)))  # before the engine captures graphs
         return runtime
     return None
 
