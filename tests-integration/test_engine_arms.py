@@ -261,6 +261,13 @@ class TestStatistics:
         assert reports.ratio([(ours, speeds)] * 3) == pytest.approx((0.9, 0.9, 0.9))
         assert reports.ratio([([*ours, 1.0], [*speeds, 9.0])] * 3) == pytest.approx((0.9, 0.9, 0.9))
 
+    def test_turns_deviate_within_a_round(self) -> None:
+        ours, theirs = [1.0, 1.1, 1.0, 1.1], [1.0] * 4
+        found = load("arm_statistics").deviation([(ours, theirs), (theirs, theirs), ([9.0], [1.0])])
+        assert found == 0.0
+        found = load("arm_statistics").deviation([(ours, theirs)])
+        assert found == pytest.approx(statistics.stdev([0.0, 0.09531, 0.0, 0.09531]), rel=1e-3)
+
     def test_the_interval_is_that_between_rounds(self, reports: Any) -> None:
         mean, low, high = reports.ratio([([2.0] * 9, [1.0] * 9), ([1.0] * 9, [2.0] * 9), ([1.0] * 9, [1.0] * 9)])
         assert mean == pytest.approx(1.0)
@@ -287,7 +294,7 @@ class TestReport:
         assert [row.split(" | ")[1] for row in rows] == ["plain", "off", "routed", "off", "routed"]
         assert rows[2].split(" | ")[4] == "0.9900 (0.9900 to 0.9900)"
         assert 'H200 a; eager: {"layers": 2}; 3 turns' in printed
-        assert "| eager | off | 0.9950 (0.9950 to 0.9950) | 1.0000 (1.0000 to 1.0000) |" in printed
+        assert "| eager | off | 0.9950 (0.9950 to 0.9950) | ± 0.0% | 1.0000 (1.0000 to 1.0000) |" in printed
         claim = "eager, overhead arm against the same process without FIB: tokens/s"
         assert f"| {claim} | 0.9950 (0.9950 to 0.9950) | at least 0.995 | " in printed
         assert "eager, routed, hits: 35\n- decode: 35" in printed

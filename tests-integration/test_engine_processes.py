@@ -151,7 +151,7 @@ class TestProcesses:
         assert set(plain["host_us"]) == timed
 
     def test_a_process_is_compared_with_itself_without_fib(self, harness: Harness) -> None:
-        """What was patched calls the originals, and later plans of graphs are followed again."""
+        """Patched functions call the originals meanwhile, and plans of graphs are followed afterwards."""
         program = harness.out / "program.py"
         program.write_text(_COMPARED)
         found = json.loads(harness.run(program, str(harness.out)).splitlines()[-1])

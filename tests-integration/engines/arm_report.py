@@ -11,7 +11,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from arm_claims import claims, print_claims
-from arm_statistics import FIRST, LEAST_ROUNDS, SPEED, Record, Records, interval, of_arm, own_pairs_of, pairs_of, ratio
+from arm_statistics import (
+    FIRST,
+    LEAST_ROUNDS,
+    SPEED,
+    Record,
+    Records,
+    deviation,
+    interval,
+    of_arm,
+    own_pairs_of,
+    pairs_of,
+    ratio,
+)
 from arm_turns import Key, decided, is_same_model, place, planned
 
 _MOST_KERNELS = 12
@@ -131,17 +143,18 @@ def _row(records: Records, mode: str, arm: str) -> str:
 
 
 def _print_pairs(records: Records, options: argparse.Namespace) -> None:
-    """Print the comparisons of processes with themselves."""
+    """Print the comparisons of processes with themselves, and how much a single pair of turns deviates."""
     arms = [(mode, arm) for mode in options.modes for arm in options.arms if own_pairs_of(records, mode, arm, SPEED)]
     if not arms:
         return
-    print("\n| mode | arm: with FIB against the same process without | tokens/s (95 %) | first token (95 %) |")
-    print("| --- | --- | --- | --- |")
+    print(
+        "\n| mode | arm: with FIB against the same process without | tokens/s (95 %) | of a pair | first token (95 %) |"
+    )
+    print("| --- | --- | --- | --- | --- |")
     for mode, arm in arms:
-        cells = (
-            "{:.4f} ({:.4f} to {:.4f})".format(*ratio(own_pairs_of(records, mode, arm, n))) for n in (SPEED, FIRST)
-        )
-        print(f"| {mode} | {arm} | {' | '.join(cells)} |")
+        speeds, firsts = (own_pairs_of(records, mode, arm, name) for name in (SPEED, FIRST))
+        of_speed, of_first = ("{:.4f} ({:.4f} to {:.4f})".format(*ratio(found)) for found in (speeds, firsts))
+        print(f"| {mode} | {arm} | {of_speed} | ± {deviation(speeds):.1%} | {of_first} |")
 
 
 def _print_counts(title: str, records: Sequence[Record]) -> None:

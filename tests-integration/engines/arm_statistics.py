@@ -50,6 +50,12 @@ def ratio(rounds: Iterable[tuple[Sequence[float], Sequence[float]]]) -> Estimate
     return math.exp(mean), math.exp(low), math.exp(high)
 
 
+def deviation(rounds: Iterable[tuple[Sequence[float], Sequence[float]]]) -> float:
+    """The standard deviation of the ratios of single turns within a round; the median of all rounds."""
+    logarithms = ([math.log(ours / theirs) for ours, theirs in zip(*pair, strict=True)] for pair in rounds)
+    return statistics.median(statistics.stdev(found) if len(found) > 1 else 0.0 for found in logarithms)
+
+
 def of_arm(records: Records, mode: str, arm: str) -> dict[int, Record]:
     """The records of an arm, by round."""
     return {n: record for (n, m, a), record in records.items() if (m, a) == (mode, arm)}
