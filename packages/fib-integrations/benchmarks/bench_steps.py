@@ -120,7 +120,7 @@ def _twice(inputs: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def fill_caches(memory: torch.Tensor) -> None:
+def _fill_caches(memory: torch.Tensor) -> None:
     memory.add_(1)
     json.loads(json.dumps({str(i): [i, {"a": str(i)}] for i in range(200)}))
     importlib.util.find_spec("json.tool")
@@ -141,21 +141,21 @@ def measure(rounds: int, folder: Path) -> dict[str, dict[str, float]]:
     added: dict[str, dict[str, list[float]]] = {state: defaultdict(list) for state in states}
     for _ in range(_PASSES):
         fib_integrations.uninstall_flashinfer_integrations()
-        plain = _medians(_calls(fi), memory, rounds)
+        plain = medians(_calls(fi), memory, rounds)
         for state, enter in states.items():
             with enter():
-                found = _medians(_calls(fi), memory, rounds)
+                found = medians(_calls(fi), memory, rounds)
             for name, time_us in found.items():
                 added[state][name].append(time_us - plain[name])
     return {state: {name: statistics.median(times) for name, times in calls.items()} for state, calls in added.items()}
 
 
-def _medians(calls: Calls, memory: torch.Tensor, rounds: int) -> dict[str, float]:
-    """The median of the microseconds of each call."""
+def medians(calls: Calls, memory: torch.Tensor, rounds: int) -> dict[str, float]:
+    """The median of the microseconds of each call, with caches that hold other data, and `memory`."""
     times: dict[str, list[float]] = defaultdict(list)
     for number in range(-3, rounds):  # the first ones make handlers and compile
         for name, call in calls.items():
-            fill_caches(memory)
+            _fill_caches(memory)
             begin = time.perf_counter_ns()
             call()
             taken = time.perf_counter_ns() - begin

@@ -2,7 +2,7 @@
 
 As in `bench_steps.py`, each call is timed alone, after other code and data have filled the processor's caches, and all
 states take turns in one process. The provider after ``fib`` computes nothing. A result is the median of the differences
-from calls without ``fib`` in vLLM's list.
+from calls without ``fib`` in vLLM's list; the last row has the times of these calls.
 
 usage, where vLLM's module ``vllm.ir`` can be imported (it needs no GPU): python bench_vllm_provider.py [--rounds 80]
 """
@@ -15,7 +15,6 @@ import logging
 import statistics
 import sys
 import tempfile
-import time
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -30,16 +29,20 @@ sys.path.insert(0, str(SUPPORT))
 import fib_integrations  # noqa: E402 found there
 import flashinfer_stand_ins  # noqa: E402 found there
 from bench_adapters import installed, serving  # noqa: E402 a neighbour
-from bench_steps import CACHE_BYTES, fill_caches, runtime_for  # noqa: E402 a neighbour
+from bench_steps import CACHE_BYTES, medians, runtime_for  # noqa: E402 a neighbour
 from fib_integrations.vllm_provider import PROVIDER, register  # noqa: E402 found there
 from flashinfer_stand_ins.examples import EXAMPLES  # noqa: E402 found there
 
 _NEXT, _PASSES = "empty", 5
+_PLAIN = "without `fib`, the call itself"
 
 
 def _ops() -> Any:
     """The IR ops, called as vLLM's eager mode calls them, with the provider and an empty one."""
-    module, ops = importlib.import_module("vllm.ir.op"), importlib.import_module("vllm.ir.ops")
+    try:
+        module, ops = importlib.import_module("vllm.ir.op"), importlib.import_module("vllm.ir.ops")
+    except ImportError as error:
+        sys.exit(f"vllm.ir cannot be imported ({error}): install vLLM, or put its folder on PYTHONPATH")
     vars(module)["_ENABLE_TORCH_WRAP"] = False
     tensor = torch.Tensor
 
@@ -73,9 +76,10 @@ def _without() -> Iterator[None]:
 
 
 def measure(rounds: int) -> dict[str, dict[str, float]]:
-    """The microseconds added to each call, by state."""
+    """The microseconds added to each call, by state, and those of a call without the provider."""
     fi, ops = importlib.import_module("flashinfer"), _ops()
-    register(ops)
+    if problems := register(ops):
+        sys.exit(f"this version of vLLM cannot be measured: {problems}")
     definitions = {example.definition.name: example.definition for example in EXAMPLES}
     runtime = runtime_for(fi, definitions, is_recorded=True)
     x, w, memory = torch.zeros(3, 8).bfloat16(), torch.zeros(8).bfloat16(), torch.zeros(CACHE_BYTES, dtype=torch.uint8)
@@ -86,33 +90,24 @@ def measure(rounds: int) -> dict[str, dict[str, float]]:
     states: dict[str, Callable[[], Any]] = {
         "uninstalled": _without, "nothing enabled": installed, "routed": lambda: serving(runtime)
     }  # fmt: skip
-    added: dict[str, dict[str, list[float]]] = {state: defaultdict(list) for state in states}
+    added: dict[str, dict[str, list[float]]] = {state: defaultdict(list) for state in (*states, _PLAIN)}
     for _ in range(_PASSES):
-        plain = _medians(ops, [_NEXT, "native"], calls, memory, rounds)
+        _set_providers(ops, _NEXT, "native")
+        plain = medians(calls, memory, rounds)
+        for name, time_us in plain.items():
+            added[_PLAIN][name].append(time_us)
+        _set_providers(ops, PROVIDER, _NEXT, "native")
         for state, enter in states.items():
             with enter():
                 register(ops)
-                for name, time_us in _medians(ops, [PROVIDER, _NEXT, "native"], calls, memory, rounds).items():
+                for name, time_us in medians(calls, memory, rounds).items():
                     added[state][name].append(time_us - plain[name])
     return {state: {name: statistics.median(times) for name, times in found.items()} for state, found in added.items()}
 
 
-def _medians(
-    ops: Any, providers: list[str], calls: dict[str, Callable[[], Any]], memory: torch.Tensor, rounds: int
-) -> dict[str, float]:
-    """The median of the microseconds of each call, with these providers."""
+def _set_providers(ops: Any, *names: str) -> None:
     for op in (ops.rms_norm, ops.fused_add_rms_norm):
-        op.set_default(providers)
-    times: dict[str, list[float]] = defaultdict(list)
-    for number in range(-3, rounds):  # the first ones make handlers and compile
-        for name, call in calls.items():
-            fill_caches(memory)
-            begin = time.perf_counter_ns()
-            call()
-            taken = time.perf_counter_ns() - begin
-            if number >= 0:
-                times[name].append(taken / 1e3)
-    return {name: statistics.median(found) for name, found in times.items()}
+        op.set_default(list(names))
 
 
 def main() -> int:
