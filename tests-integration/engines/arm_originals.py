@@ -1,7 +1,7 @@
 """Originals that are put back for a while: an engine process is compared with itself, with and without FIB.
 
-Two processes of one program differ in speed, whatever they do; one process does not differ from itself. Only what is
-called may be exchanged: a captured graph keeps its kernels, a compiled function its code.
+Two processes of one program may differ in speed by their memory alone; a process that is compared with itself has one
+memory. Only functions that are still called can be exchanged: a captured graph keeps its kernels.
 """
 
 from __future__ import annotations
@@ -72,5 +72,5 @@ def _bring_up_to_date(replaced: Sequence[Replaced]) -> None:
     for patched in (vars(one.function)[_PATCHED] for one in replaced if _PATCHED in vars(one.function)):
         for record in list(patched.plans.by_id.values()):
             owner = record.owner()
-            if owner is not None and patched.state_attribute is not None:
+            if owner is not None:
                 record.state = getattr(owner, patched.state_attribute, None)

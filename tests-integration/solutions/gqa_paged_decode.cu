@@ -1,8 +1,8 @@
 // Decode of grouped-query attention over pages of a KV cache, for heads of 128 bfloat16 numbers.
 //
-// A block has one sequence and one key head, whose query heads share what is read. A half warp reads kBatch keys and
-// their values at a time; what the half warps find is joined at the end. Sequences are not split among blocks: a few
-// long ones leave most of the device idle. Queries and caches may be views; only offsets say which pages are read.
+// A block has one sequence and one key head, whose query heads share all reads. A half warp reads kBatch keys and
+// their values at a time; the results of the half warps are joined at the end. Sequences are not split among blocks: a
+// few long ones leave most of the device idle. Queries and caches may be views; only offsets say which pages are read.
 
 #include <cstdint>
 
@@ -74,7 +74,7 @@ __global__ void __launch_bounds__(kThreads, kGroup <= 4 ? 2 : 1) DecodeKernel(co
     const int token = start % a.page;  // all keys of a batch are of one page
     const __nv_bfloat16 *key_from = keys + page * a.key_page + token * a.key_token,
                         *value_from = values + page * a.value_page + token * a.value_token;
-    Pack key[kBatch] = {}, value[kBatch] = {};  // what lies behind a sequence may be no number
+    Pack key[kBatch] = {}, value[kBatch] = {};  // memory behind a sequence may hold NaN
 #pragma unroll
     for (int j = 0; j < kBatch; ++j) {
       if (start + j < length) key[j] = Read(key_from + j * a.key_token);
