@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import textwrap
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -195,12 +196,14 @@ class TestFiles:
             pytest.param("open(secret + '.new', 'w')", id="adds-to-the-data-set"),
             pytest.param("return os.listdir(home)", id="lists-the-home-of-the-user"),
             pytest.param("return os.listdir(temporary)", id="lists-the-temporary-folder"),
-            pytest.param("open(temporary + '/new', 'w')", id="writes-the-temporary-folder"),
-            pytest.param("open(os.path.dirname(os.__file__) + '/new.py', 'w')", id="writes-the-library-of-python"),
+            pytest.param("open(os.path.join(temporary, new), 'w')", id="writes-the-temporary-folder"),
+            pytest.param(
+                "open(os.path.join(os.path.dirname(os.__file__), new), 'w')", id="writes-the-library-of-python"
+            ),
             pytest.param("import fib_bench\nopen(fib_bench.__file__, 'a')", id="writes-the-benchmark"),
             pytest.param("import torch\nopen(torch.__file__, 'a')", id="writes-torch"),
             pytest.param("return os.listdir(cache)", id="lists-the-cache"),
-            pytest.param("open(cache + '/new', 'w')", id="writes-the-cache"),
+            pytest.param("open(os.path.join(cache, new), 'w')", id="writes-the-cache"),
             pytest.param("return os.listdir(os.environ['FIB_CACHE_PATH'] + '/..')", id="lists-the-caches-of-others"),
             pytest.param("open('/proc/sys/kernel/core_pattern', 'r+')", id="writes-settings-of-the-system"),
             pytest.param("open('/etc/shadow').read()", id="reads-passwords"),
@@ -215,10 +218,13 @@ class TestFiles:
         secret = tmp_path / "secret"
         secret.write_text("expected")
         places = {"home": str(Path.home()), "temporary": tempfile.gettempdir(), "cache": str(cache_path)}
-        found = attempt(body, secret=str(secret), judge=os.getpid(), **places)
+        new = f"new-{uuid.uuid4()}"  # the error would be another one if a folder had this name
+        found = attempt(body, secret=str(secret), judge=os.getpid(), new=new, **places)
         assert found in {"refused: PermissionError", "refused: CalledProcessError", "refused: OSError"}
         assert secret.read_text() == "expected"
         assert os.listdir(tmp_path) == ["secret"]
+        for folder in (places["temporary"], places["cache"], os.path.dirname(os.__file__)):
+            assert not os.path.lexists(os.path.join(folder, new))
 
     def test_a_data_set_within_a_readable_folder_is_hidden(
         self,
