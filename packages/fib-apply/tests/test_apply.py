@@ -266,8 +266,8 @@ class TestAlternatingSizes:
         with enable_apply(data_set(trace("ones", M=4), trace("ones", M=2))) as runtime:
             dispatcher = runtime.dispatcher("gemm")
             resolved: list[Any] = []
-            select = dispatcher._resolver._select
-            monkeypatch.setattr(dispatcher._resolver, "_select", lambda *args: resolved.append(args) or select(*args))
+            select = dispatcher.resolver._select
+            monkeypatch.setattr(dispatcher.resolver, "_select", lambda *args: resolved.append(args) or select(*args))
             for m in self.RUNS:
                 gemm(torch.randn(m, K), B)
         assert len(resolved) == 3
@@ -1272,3 +1272,92 @@ class TestErrorsOfPlans:
         with enable_apply(data_set(solutions=(solution("ones", source),)), ApplyConfig(on_error="fallback")) as runtime:
             assert runtime.plan("gemm", A, B, fallback=int) is int
             assert runtime.left_out()["ones"] == "it raised ValueError: "
+
+
+class TestResolversThatFail:
+    """The engine's call must go on, whatever `on_error` says of solutions."""
+
+    @pytest.mark.parametrize("result", [None, 3, ["gemm"]])
+    def test_another_result_than_a_name_goes_to_the_fallback(
+        self, result: object, caplog: pytest.LogCaptureFixture
+    ) -> None:
+        def resolver(A: Any, B: Any) -> Any:
+            return result
+
+        @apply(resolver)
+        def gemm(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
+            return torch.full((A.shape[0], N), FALLBACK)
+
+        with enable_apply(data_set()) as runtime:
+            assert [served_by(gemm(A, B)) for _ in range(3)] == ["fallback"] * 3
+            assert apply(resolver, args=(A, B), fallback=lambda *_: "served") == "served"
+            with pytest.raises(NoKernel, match="its resolver named no definition"):
+                runtime(resolver, args=(A, B))
+        (warning,) = [text for text in caplog.messages if "resolver" in text]
+        assert f"returned {result!r} instead of the name of a definition" in warning
+        assert f"test_apply.py:{resolver.__code__.co_firstlineno}" in warning
+
+    def test_an_exception_goes_to_the_fallback(self, caplog: pytest.LogCaptureFixture) -> None:
+        @apply(lambda A, B: f"gemm_{B.shape[7]}")
+        def gemm(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
+            return torch.full((A.shape[0], N), FALLBACK)
+
+        with enable_apply(data_set()):
+            assert [served_by(gemm(A, B)) for _ in range(3)] == ["fallback"] * 3
+        assert sum("raised IndexError" in text for text in caplog.messages) == 1
+
+    def test_listeners_get_no_call_without_a_name(self) -> None:
+        seen: list[str] = []
+        set_apply_hook(lambda name, kwargs: seen.append(name))
+        try:
+            assert apply(lambda x: None, args=(1,), fallback=lambda x: x) == 1
+        finally:
+            set_apply_hook(None)
+        assert seen == []
+
+    @pytest.mark.parametrize("name", [3, None, ("gemm",)])
+    def test_what_is_neither_a_name_nor_a_resolver_is_refused_at_once(self, name: Any) -> None:
+        with pytest.raises(TypeError, match="needs the name of a definition or a resolver"):
+            apply(name)
+
+    def test_a_decorator_without_a_name_says_how_to_write_it(self) -> None:
+        @apply
+        def scale(x: Any) -> Any:
+            return x
+
+        with pytest.raises(TypeError, match=r"Write @apply\('name of a definition'\)"):
+            scale(A)
+
+
+def test_a_function_that_does_not_fit_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+    @apply("gemm")
+    def other(inp: Any, res: Any, factor: float, mode: str) -> Any:
+        return inp
+
+    for _ in range(3):
+        with enable_apply(data_set()):
+            other(A, B, 1.0, "fast")
+    (warning,) = [text for text in caplog.messages if "cannot be routed" in text]
+    assert "other" in warning
+    assert f"test_apply.py:{other.__wrapped__.__code__.co_firstlineno}" in warning  # type: ignore[attr-defined]
+
+
+class TestExplainCall:
+    def test_it_names_the_solution_or_the_reason(self) -> None:
+        with enable_apply(data_set(), stats=True) as runtime:
+            explain = runtime.explain_call
+            assert explain("gemm", A, B).startswith("ones: M=")
+            assert explain("gemm", A, B=B).startswith("ones: M=")
+            assert explain("gemm", A.double(), B).startswith("the fallback (tensor): A: ")
+            assert explain("gemm", A).startswith("the fallback (arguments): ")
+            assert explain("gemm", A[:3], B).startswith("the fallback (not recorded): M=3")
+            with pytest.raises(KeyError, match="no definition is named 'gem'"):
+                explain("gem", A, B)
+            runtime.dispatcher("gemm").quarantine("ones", "it is wrong")  # type: ignore[union-attr]
+            assert explain("gemm", A, B).startswith("the fallback (quarantined): M=")
+            assert runtime.stats()["gemm"].calls == 0
+
+    def test_when_routing_is_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("FIB_ENABLE_APPLY", "0")
+        with enable_apply(data_set()) as runtime:
+            assert runtime.explain_call("gemm", A, B) == "the fallback: routing is off (FIB_ENABLE_APPLY is '0')"

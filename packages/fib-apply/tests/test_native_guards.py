@@ -671,7 +671,7 @@ class TestRoute:
                 depth.append(1)
                 return scores(*args) if len(depth) < 50 else torch.zeros(1)
 
-            variant = dispatcher._resolver.variants()[0]
+            variant = dispatcher.resolver.variants()[0]
             variant.invalidate()
             entry = (variant.guard(self.ARGS, GuardOptions()), recursing, int)
             variant.install(variant.shapes(self.ARGS), entry, variant.generation)
@@ -684,7 +684,7 @@ class TestRoute:
                 scores(*self.ARGS)
                 dispatcher = runtime.dispatcher("scores")
                 assert dispatcher is not None
-                variant = dispatcher._resolver.variants()[0]
+                variant = dispatcher.resolver.variants()[0]
 
                 def failing(*args: Any) -> Any:
                     raise RuntimeError("a test")
@@ -729,7 +729,7 @@ class TestRoute:
             for thread in threads:
                 thread.start()
             for _ in range(300):
-                for variant in dispatcher._resolver.variants():
+                for variant in dispatcher.resolver.variants():
                     variant.invalidate()
             ends.set()
             for thread in threads:
@@ -745,7 +745,7 @@ class TestRoute:
             old = vars(scores)["__fib_call_site__"]._scope["_fib_route"]
             dispatcher = runtime.dispatcher("scores")
             assert dispatcher is not None
-            variant = dispatcher._resolver.variants()[0]
+            variant = dispatcher.resolver.variants()[0]
             assert variant.table is None
             monkeypatch.setattr(module._state, "guards", native_module)
             from fib_apply import activation

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import signal
 import time
 from pathlib import Path
@@ -44,6 +45,17 @@ def test_what_is_ready_and_what_is_not_with_reasons(definition: Definition, new_
     assert readiness.not_ready == {"scale": {key(3): "nothing built", key(4): "quarantined"}}
     assert readiness.is_finished
     assert str(readiness).startswith("warm-up: ready for 1 of 3 keys, ")
+
+
+def test_it_is_logged_once(
+    definition: Definition, new_solution: Any, new_trace: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    with enable_apply(data_set(definition, new_solution, new_trace, good=GOOD)) as runtime:
+        for warm in (warm_up, runtime.warm_up):
+            caplog.clear()
+            readiness = warm(SECONDS)
+            assert [text for text in caplog.messages if text.startswith("warm-up:")] == [str(readiness)]
 
 
 def test_it_waits_for_builds(definition: Definition, new_solution: Any, new_trace: Any) -> None:

@@ -119,7 +119,7 @@ def active_runtime() -> ActiveRuntime | None:
 
 
 def connect(site: call_sites.Rebindable) -> None:
-    """Bind a call site to the active runtime, and rebind it whenever that changes."""
+    """Bind a call site to the active runtime, and rebind it whenever that changes, for as long as the site lives."""
     initialize()
     call_sites.add_site(site)  # first: a runtime that starts from now on binds it
     _bind(site)

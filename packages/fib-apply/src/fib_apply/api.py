@@ -13,16 +13,18 @@ from fib_schema import TraceSet
 from . import activation, hook
 from .build_service.batch import OnProgress
 from .configuration import SettingsOrFile
-from .errors import NoKernel
 from .log import logger
 from .operation.warm_up import Readiness, observed_warm_up
 from .replicas.exchange import ReplicaGroup
 from .routing.call_sites import CallSite, Name, notify_listeners
+from .routing.direct_calls import call_fallback
+from .routing.resolving import definition_of
 from .runtime import ApplyRuntime, connect, get_runtime, set_runtime
 from .signal_errors import is_from_signal_handler
 
 F = TypeVar("F", bound=Callable[..., Any])
 _UNSET: Any = object()
+_NO_FUNCTION = "@apply({!r}) needs a function, the fallback of its calls; got {}. Write @apply('name of a definition')"
 
 
 @overload
@@ -74,6 +76,8 @@ def apply(
             raise TypeError(
                 "apply() got a fallback, but no arguments: pass args=(...), kwargs={...} or runtime_kwargs={...}"
             )
+        if not isinstance(def_name_or_resolver, str) and not callable(def_name_or_resolver):
+            raise TypeError(f"apply() needs the name of a definition or a resolver; got {def_name_or_resolver!r:.100}")
         return lambda function: _decorate(def_name_or_resolver, function)
     positional = () if args is _UNSET or args is None else tuple(args)
     named = {**_given(kwargs), **_given(runtime_kwargs)}
@@ -88,25 +92,19 @@ def _decorate(name: Name, function: F) -> F:
     if isinstance(function, staticmethod | classmethod):
         return type(function)(_decorate(name, function.__func__))
     if not callable(function):
-        raise TypeError(f"@apply({name!r}) needs a function, the fallback of its calls; got {function!r:.100}")
+        raise TypeError(_NO_FUNCTION.format(name, repr(function)[:100]))
     site = CallSite(name, function)
     connect(site)
     return site.wrapper  # type: ignore[return-value] # it has the function's signature
 
 
 def _call(name: Name, args: Sequence[Any], kwargs: Mapping[str, Any], fallback: Callable[..., Any] | None) -> Any:
-    found = get_runtime()
-    if found is None and not hook.has_listeners() and fallback is not None:
-        return fallback(*args, **kwargs)
-    if not isinstance(name, str):
-        name = name(*args, **kwargs)
-    if found is not None:
-        return found.dispatch(name, args, kwargs, fallback)
-    if hook.has_listeners():
-        notify_listeners(name, args, kwargs)
-    if fallback is None:
-        raise NoKernel(name, "routing is not enabled")
-    return fallback(*args, **kwargs)
+    runtime = get_runtime()
+    if runtime is not None:
+        return runtime(name, args=args, kwargs=kwargs, fallback=fallback)
+    if hook.has_listeners() and (found := definition_of(name, args, kwargs)) is not None:
+        notify_listeners(found, args, kwargs)
+    return call_fallback(name if isinstance(name, str) else "?", "routing is not enabled", args, kwargs, fallback)
 
 
 def enable_apply(
@@ -148,9 +146,9 @@ def disable_apply() -> None:
 def warm_up(timeout_seconds: float) -> Readiness:
     """Wait for builds and first runs before CUDA graphs are captured, but not longer than a deadline.
 
-    An engine calls this after a call of each size that it will capture, and before the first capture. When it
-    returns, what is ready is settled: a later capture records no solution that became ready afterwards, so all
-    graphs are of one state. Calls that are not captured use such solutions. The next `warm_up` settles anew.
+    An engine calls this after a call of each size that it will capture, and before the first capture. Captures that
+    follow record only solutions that are ready when it returns, so that all graphs are of one state. Calls that are not
+    captured also use solutions that become ready later, as do captures after the next `warm_up`.
 
     Args:
         timeout_seconds: The longest time to wait.
@@ -162,10 +160,11 @@ def warm_up(timeout_seconds: float) -> Readiness:
     began = time.monotonic()
     with observed_warm_up() as outcome:
         activation.wait_until_built(max(0.0, timeout_seconds))
-        found = get_runtime()
-        if found is not None and not found.is_off:
-            return found.warm_up(timeout_seconds - (time.monotonic() - began))
-        outcome.problem = "routing is off"
+        runtime = get_runtime()
+        if runtime is None or runtime.is_off:
+            outcome.problem = "routing is off"
+        else:
+            runtime.wait_and_settle(timeout_seconds - (time.monotonic() - began), outcome)
     return outcome.readiness()
 
 
@@ -177,7 +176,7 @@ def capture_phase(timeout_seconds: float) -> Iterator[None]:
     until its solution is built and was run in a child process, so that the capture can record it; in all, calls wait
     until the deadline. What was run before with the same sizes, also by an earlier process, is not run again. A call
     that is being captured never waits. Replicas do not wait: their solutions take effect when they are synchronized.
-    The end of the block settles what is ready, as `warm_up` does.
+    Captures after the block record only solutions that are ready at its end, as after `warm_up`.
 
     Args:
         timeout_seconds: The longest time that calls wait in all.

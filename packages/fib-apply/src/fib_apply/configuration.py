@@ -17,6 +17,7 @@ from fib_schema.files import explain_os_error
 from fib_schema.regular_files import read_regular
 
 from .config import ApplyConfigRegistry, Settings, to_registry
+from .environment import ENABLE_VARIABLE, is_killed
 from .events import ConfigRejected, emit
 from .operation.settings import MAX_FILE_BYTES, Operation
 
@@ -69,16 +70,29 @@ class Configuration:
             operation = attrs.evolve(operation, stats=stats)
         return cls(registry, operation, is_rejected, files, state, argument, stats)
 
-    def reread(self) -> Configuration:
-        """The configuration of the same arguments, with files as they are now.
+    def renewed(self, argument: SettingsOrFile = None) -> Configuration:
+        """The configuration of another argument, or of the same ones with files as they are now.
 
         Raises:
+            InvalidSetting: `argument` is neither settings nor None.
             InvalidConfigFile: A file is not valid now.
             OSError: A file cannot be read now.
         """
+        if argument is not None:
+            return self.of(argument, self.stats)
         for path in self.files:
             _read(path)
         return self.of(self.argument, self.stats)
+
+    def why_off(self) -> str | None:
+        """Reason why nothing is routed, whatever the table holds; None if calls are routed.
+
+        Raises:
+            InvalidSetting: ``FIB_ENABLE_APPLY`` has another value than a boolean.
+        """
+        if self.is_rejected:
+            return f"the file of {CONFIG_VARIABLE} is not usable"
+        return f"{ENABLE_VARIABLE} is {os.environ[ENABLE_VARIABLE]!r}" if is_killed() else None
 
     def current_state(self) -> tuple[object, ...]:
         """The state of the files now; differs from `state` after a change."""

@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any, Self
 from fib_compile.forking import ForkSafeLock
 from fib_schema import TraceSet
 
-from . import activation, hook
+from . import activation
 from .build_service.batch import OnProgress
 from .build_service.service import BuildService
 from .config import ApplyConfigRegistry
-from .configuration import CONFIG_VARIABLE, Configuration, SettingsOrFile, signal_of_environment
-from .environment import ENABLE_VARIABLE, is_killed
+from .configuration import Configuration, SettingsOrFile, signal_of_environment
 from .errors import InvalidSetting, NoKernel
 from .importing import is_importing
 from .log import logger
@@ -26,12 +25,14 @@ from .metrics import CallMetrics, DefinitionStats
 from .operation import reload_signal
 from .operation.reload import observed_reload
 from .operation.service import OperationService
-from .operation.warm_up import Readiness, observed_warm_up
+from .operation.warm_up import Readiness, WarmUpOutcome, observed_warm_up
 from .replicas.agreement import AgreedKernels, Synchronization
 from .replicas.exchange import NoAgreement, ReplicaGroup
 from .router import Router, load_table
-from .routing.call_sites import Name, Rebindable, notify_listeners
+from .routing.call_sites import Name
+from .routing.direct_calls import call_fallback, serve_directly
 from .routing.native.module import wait_with_native
+from .routing.resolving import definition_of
 from .selection.table import ApplyTable
 from .synchronizer import Synchronizer, check_settings
 
@@ -81,7 +82,7 @@ class ApplyRuntime:
         table = load_table(trace_set, self.configuration.registry)
         make = partial(self._make_router, build_service=BuildService(), quarantined={})
         self._router = make(table, self.configuration, agreed=None if replicas is None else AgreedKernels())
-        self.is_off = self.configuration.is_rejected or is_killed()
+        self.is_off = self.configuration.why_off() is not None
         """Whether it routes no calls: ``FIB_ENABLE_APPLY`` is 0, or the file of ``FIB_APPLY_CONFIG`` is not usable."""
         self._is_prepared = False
         self._operation = OperationService(self)
@@ -93,7 +94,7 @@ class ApplyRuntime:
         """
         activation.initialize()
         if self.is_off:
-            logger.info("routing is off, because %s is 0 or %s is not usable", ENABLE_VARIABLE, CONFIG_VARIABLE)
+            logger.info("routing is off: %s", self.configuration.why_off())
         else:
             self.prepare(waits=not is_importing())
             self._operation.start(self.configuration.operation)
@@ -154,27 +155,7 @@ class ApplyRuntime:
         positional = () if args is None or isinstance(args, Mapping) else tuple(args)
         named = {**(args if isinstance(args, Mapping) else {}), **(kwargs or {}), **(runtime_kwargs or {})}
         dispatcher = None if self.is_off else self.dispatcher(def_name)
-        known = () if dispatcher is None else (*dispatcher.definition.inputs, *dispatcher.definition.outputs)
-        if hook.has_listeners():
-            notify_listeners(def_name, positional, named, known)
-
-        def call_fallback() -> Any:
-            if fallback is None:
-                reason = "there is no such definition" if dispatcher is None else "no solution is chosen or ready"
-                raise NoKernel(def_name, reason)
-            return fallback(*positional, **named)
-
-        if dispatcher is None:
-            return call_fallback()
-        given = {name: value for name, value in named.items() if value is not None or name in known}
-        try:
-            merged = dispatcher.definition.merge_kwargs_to_args(positional, given)
-        except TypeError:
-            dispatcher.count_invalid_arguments()
-            if fallback is None:
-                raise
-            return call_fallback()
-        return dispatcher.serve(merged, call_fallback)
+        return serve_directly(dispatcher, def_name, positional, named, fallback)
 
     def __call__(
         self,
@@ -189,7 +170,9 @@ class ApplyRuntime:
         if runtime_kwargs is None and args is None and kwargs is None:
             raise TypeError("a runtime serves calls only: pass args=(...), kwargs={...} or runtime_kwargs={...}")
         args, named = args or (), {**(kwargs or {}), **(runtime_kwargs or {})}
-        name = def_name_or_resolver if isinstance(def_name_or_resolver, str) else def_name_or_resolver(*args, **named)
+        name = definition_of(def_name_or_resolver, args, named)
+        if name is None:
+            return call_fallback("?", "its resolver named no definition", args, named, fallback)
         return self.dispatch(name, args, named, fallback)
 
     def plan(self, def_name: str, *inputs: Any, fallback: Callable[..., Any] | None = None) -> Callable[..., Any]:
@@ -249,8 +232,7 @@ class ApplyRuntime:
         with self._lock:
             number = self._reloads = self._reloads + 1
         with observed_reload(cause) as outcome:
-            given, stats = self.configuration, self.configuration.stats
-            configuration = given.reread() if config is None else Configuration.of(config, stats)
+            configuration = self.configuration.renewed(config)
             check_settings(self._replicas, configuration.registry)
             source = self._source if traceset is None else traceset
             if isinstance(source, TraceSet) and source.root is not None:
@@ -264,7 +246,7 @@ class ApplyRuntime:
                 quarantined=earlier.still_quarantined(table),
                 agreed=earlier.agreed,
             )
-            is_off = configuration.is_rejected or is_killed()
+            is_off = configuration.why_off() is not None
             if not is_off:
                 made.build_ahead(self._on_progress)
             made.continue_quarantines(self._router)
@@ -298,7 +280,7 @@ class ApplyRuntime:
         with self._lock:
             current, staged = self._router, self._staged
         wanted, configuration = staged or (current, self.configuration)
-        off = configuration.is_rejected or is_killed()
+        off = configuration.why_off() is not None
         synchronizer = Synchronizer(self._replicas, current, wanted, self._on_progress, is_off=off)
         try:
             agreement, agreed = synchronizer.agree(timeout_seconds)
@@ -325,10 +307,14 @@ class ApplyRuntime:
     def warm_up(self, timeout_seconds: float) -> Readiness:
         """Wait for builds, first runs and native guards before CUDA graphs are captured; see `fib_apply.warm_up`."""
         with observed_warm_up() as outcome:
-            activation.request_native_guards(self)  # adapters request them only when they are first called
-            outcome.is_finished = self.wait_until_built(max(0.0, timeout_seconds))
-            outcome.add(self._router.close_capture_gate())
+            self.wait_and_settle(timeout_seconds, outcome)
         return outcome.readiness()
+
+    def wait_and_settle(self, timeout_seconds: float, outcome: WarmUpOutcome) -> None:
+        """Do the work of `warm_up`, and add its results to an outcome, which the caller logs."""
+        activation.request_native_guards(self)  # adapters request them only when they are first called
+        outcome.is_finished = self.wait_until_built(max(0.0, timeout_seconds))
+        outcome.add(self._router.close_capture_gate())
 
     def prepare_captures(self, timeout_seconds: float) -> None:
         """Let calls wait for their solutions until the next `warm_up`; see `fib_apply.capture_phase`."""
@@ -363,6 +349,20 @@ class ApplyRuntime:
         """
         return self._router.explain(name)
 
+    def explain_call(self, name: str, *args: Any, **kwargs: Any) -> str:
+        """The solution that would serve a call now, or the reason why the fallback would; nothing is called.
+
+        Raises:
+            UnknownName: The data set has no such definition (a KeyError).
+        """
+        from .routing.call_explanation import explain_call  # imports torch
+
+        dispatcher = None if self.is_off else self._router.dispatcher(name)
+        if dispatcher is None:
+            self.table.definition(name)
+            return f"the fallback: routing is off ({self.configuration.why_off()})"
+        return explain_call(dispatcher, args, kwargs)
+
 
 def get_runtime() -> ApplyRuntime | None:
     """The active runtime; on first use, the environment may start one in the background (``FIB_ENABLE_APPLY``)."""
@@ -378,9 +378,7 @@ def set_runtime(runtime: ApplyRuntime | None) -> None:
             ApplyRuntime.stop(replaced)  # without what a subclass adds for calls by a program
 
 
-def connect(site: Rebindable) -> None:
-    """Bind a call site to the active runtime, and rebind it whenever that changes, for as long as the site lives."""
-    activation.connect(site)
+connect = activation.connect
 
 
 def _make_default() -> ApplyRuntime:

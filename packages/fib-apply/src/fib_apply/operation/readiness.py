@@ -11,6 +11,7 @@ from ..build_service.service import BuildService
 from ..events import Routed
 from ..hardware import local_hardware
 from ..key import ApplyKey
+from ..miss_reasons import BEING_BUILT, NOTHING_BUILT, QUARANTINED
 from ..selection.rankings import Candidate, Ranking
 from ..selection.table import ApplyTable
 
@@ -58,10 +59,10 @@ def _state(key: ApplyKey, ranking: Ranking, service: BuildService, quarantined: 
         return KeyState(key, None, ranking.plain_problem)
     first = next(_usable(plain, service, quarantined), None)
     if first is None:
-        reasons = {"quarantined" if candidate.solution in quarantined else "nothing built" for candidate in plain}
-        return KeyState(key, None, min(reasons, key=("quarantined", "nothing built").index))
+        is_any_quarantined = any(candidate.solution in quarantined for candidate in plain)
+        return KeyState(key, None, QUARANTINED if is_any_quarantined else NOTHING_BUILT)
     if service.find(first.solution) is None:
-        return KeyState(key, None, "being built" if service.is_requested(first.solution) else "not built yet")
+        return KeyState(key, None, BEING_BUILT if service.is_requested(first.solution) else "not built yet")
     return KeyState(key, first.solution, None)
 
 

@@ -19,10 +19,11 @@ from fib_schema import FibError
 
 from ..errors import CannotRoute
 from ..hook import callbacks_for, has_listeners
-from ..log import logger
+from ..log import logger, warn_once
 from .codegen import compile_function, notifying_source, wrapper_source
 from .compile_shim import CompileShim, make_compile_shim
 from .parameter_map import RESERVED, map_parameters, parameters_of
+from .resolving import definition_of, place_of
 
 if TYPE_CHECKING:
     from .dispatcher import Dispatcher
@@ -90,11 +91,13 @@ class CallSite:
             target = self._resolving_target(name, runtime)
         return functools.partial(self._scope.__setitem__, _ROUTE, target)
 
-    def _resolving_target(self, resolve: Callable[..., str], runtime: Runtime | None) -> Function:
+    def _resolving_target(self, resolver: Callable[..., str], runtime: Runtime | None) -> Function:
         targets: dict[str, Function] = {}
 
         def resolving(*args: Any, **kwargs: Any) -> Any:
-            name = resolve(*args, **kwargs)
+            name = definition_of(resolver, args, kwargs)
+            if name is None:
+                return self._function(*args, **kwargs)
             target = targets.get(name)
             if target is None:
                 target = targets[name] = self._target(name, runtime)
@@ -134,7 +137,9 @@ class CallSite:
         try:
             mapped = map_parameters(definition, self._parameters)
         except CannotRoute as error:
-            logger.warning("%s; the function serves its calls itself", error)
+            place = place_of(self._function)
+            remedy = "give it the parameters of the definition, or decorate a function that has them"
+            warn_once((place, definition.name), f"{error}; {place} serves its calls itself: {remedy}")
             return self._function, CompileShim(self._function, None, str(error))
         carriers = mapped.by_name(definition)
         inlining = dispatcher.inlining

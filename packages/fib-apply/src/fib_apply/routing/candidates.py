@@ -15,19 +15,11 @@ from ..config import ApplyConfig, OnMiss
 from ..events import Quarantined, emit
 from ..importing import is_importing
 from ..key import ApplyKey
+from ..miss_reasons import BEING_BUILT, NOT_AGREED, NOTHING_BUILT, QUARANTINED
 from ..replicas.agreement import AgreedKernels
 from ..selection.fallback_times import is_faster_than_equivalent
 from ..selection.miss_policy import NearestKeys, ranking_for_unrecorded
 from ..selection.rankings import Candidate, HardwareRankings, Ranking
-
-BEING_BUILT = "being built"
-"""The only reason for a miss that ends by itself."""
-NOT_AGREED = "not agreed"
-"""The reason for a miss that ends when the replicas are synchronized."""
-FALLBACK_IS_BEST = "the fallback is the best"
-"""The reason for a miss whose key is recorded: the best solution is the fallback in another form."""
-NOT_CHOSEN = {True: "not recorded", False: "nothing chosen"}
-"""The reason for a miss without a candidate, by whether there is no ranking."""
 
 
 @attrs.frozen
@@ -136,11 +128,11 @@ class CandidatePool:
                 continue
             if equivalents and self._is_no_speedup(candidate, equivalents):
                 continue
-            runnable = self._find(candidate.solution)
+            runnable = self.find(candidate.solution)
             if runnable is None:
                 self._request(candidate.solution)
                 if self._wait_seconds and not is_importing() and self.build_service.wait(self._wait_seconds):
-                    runnable = self._find(candidate.solution)
+                    runnable = self.find(candidate.solution)
                     if runnable is None and self.build_service.problem(candidate.solution) is not None:
                         continue  # its build failed
             if runnable is None:
@@ -165,7 +157,7 @@ class CandidatePool:
         """The candidate that serves calls without a plan as soon as it is loaded; None if all are left out."""
         return next((found for found in self._usable(ranking) if found in ranking.plain_candidates), None)
 
-    def _find(self, solution: str) -> Runnable | None:
+    def find(self, solution: str) -> Runnable | None:
         """A loaded solution."""
         if self.agreed is not None:
             return self.agreed.runnables.get(solution)
@@ -186,7 +178,9 @@ class CandidatePool:
         loaded = [self.build_service.find(c.solution) for c in self._usable(ranking) if c in plain]
         if None in loaded:
             return BEING_BUILT
-        return "by plan only" if loaded else "nothing built"
+        if loaded:
+            return "by plan only"
+        return QUARANTINED if any(c.solution in self.quarantined for c in plain) else NOTHING_BUILT
 
     def _usable(self, ranking: Ranking) -> Iterator[Candidate]:
         """The candidates that are neither quarantined nor left out; of replicas, those that all have."""

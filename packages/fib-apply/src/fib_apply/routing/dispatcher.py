@@ -20,11 +20,12 @@ from ..errors import NoKernel
 from ..key import ApplyKey, ApplyKeyBuilder
 from ..memory import is_out_of_memory
 from ..metrics import CallMetrics
+from ..miss_reasons import FALLBACK_IS_BEST
 from ..selection.rankings import Candidate
 from ..signal_errors import is_from_signal_handler, raise_if_from_signal_handler
 from . import shadow
 from .call_variant import Kernel
-from .candidates import FALLBACK_IS_BEST, CandidatePool, LoadedCandidate
+from .candidates import CandidatePool, LoadedCandidate
 from .codegen import DESTINATION_PASSING, VALUE_RETURNING, RouteOptions, compile_function, route_source
 from .guards import GuardOptions, compile_guard
 from .inlining import InliningPolicy
@@ -73,7 +74,8 @@ class Dispatcher:
         self.notes: dict[str, str] = {}
         """Notes of callers for explanations, by the name of their function."""
         self._metrics = CallMetrics() if metrics is None else metrics
-        self._resolver = Resolver(pool, key_builder, self._metrics, is_counted=is_counted)
+        self.resolver = Resolver(pool, key_builder, self._metrics, is_counted=is_counted)
+        """Finds the kernels of calls."""
         self._options = RouteOptions(
             is_cached=key_builder.is_by_shape,
             is_counted=is_counted,
@@ -83,10 +85,10 @@ class Dispatcher:
         self.inlining: InliningPolicy | None = None
         """Chooses the calls that are inlined into compiled graphs; None if none are."""
         if self.config.inline_compiled:
-            self.inlining = InliningPolicy(pool, key_builder, self._resolver, self._metrics if is_counted else None)
-        self._value_returning, self._destination_passing = self._resolver.variants()
+            self.inlining = InliningPolicy(pool, key_builder, self.resolver, self._metrics if is_counted else None)
+        self._value_returning, self._destination_passing = self.resolver.variants()
         is_cached = key_builder.is_by_shape
-        self._plans = PlanSelector(pool, self._resolver, self._value_returning, is_cached=is_cached)
+        self._plans = PlanSelector(pool, self.resolver, self._value_returning, is_cached=is_cached)
         self._arity = len(self.definition.inputs)
         self._result_type = torch.Tensor if len(self.definition.outputs) == 1 else tuple
 
@@ -121,7 +123,7 @@ class Dispatcher:
             ValueError: The definition has no padded indices.
         """
         axis = self._padded_axis() if is_padded else None
-        variants = self._resolver.variants(fallback_equivalents, axis)
+        variants = self.resolver.variants(fallback_equivalents, axis)
         native = loaded_guards()
         if native is not None and not all(variant.use_native_table(native) for variant in variants):
             native = None
@@ -149,7 +151,7 @@ class Dispatcher:
                 f"_fib_count_miss_{label}": variant.count_miss,
                 f"_fib_promote_{label}": variant.promote,
                 f"_fib_table_{label}": variant.table,
-                f"_fib_resolve_{label}": partial(self._resolver.resolve, variant),
+                f"_fib_resolve_{label}": partial(self.resolver.resolve, variant),
             }
         return compile_function(source, name, scope)
 
@@ -167,7 +169,7 @@ class Dispatcher:
             fallback: Serves the call if no solution does.
         """
         variant = self._destination_passing if len(args) > self._arity else self._value_returning
-        kernel = self._resolver.resolve(variant, args)
+        kernel = self.resolver.resolve(variant, args)
         if kernel is None:
             return fallback()
         if self._options.shadow_ratio and shadow.draw() < self._options.shadow_ratio:
@@ -207,22 +209,22 @@ class Dispatcher:
 
     def quarantine(self, solution: str, reason: str) -> None:
         """Stop calling a solution; the next candidate replaces it."""
-        self._resolver.quarantine(solution, reason)
+        self.resolver.quarantine(solution, reason)
 
     def invalidate(self) -> None:
         """Resolve all calls again."""
-        self._resolver.invalidate()
+        self.resolver.invalidate()
 
     def first_run_problem(self, solution: str, key: ApplyKey) -> str | None:
         """Reason why a solution that compiles when it is called is not ready for a key; None if it is."""
-        return self._resolver.first_run_problem(solution, key)
+        return self.resolver.first_run_problem(solution, key)
 
     def compiled_runs(self) -> set[str]:
         """The names of first runs whose kernels are compiled; see `AgreedKernels`."""
-        return self._resolver.compiled_runs()
+        return self.resolver.compiled_runs()
 
     def _handle_error(self, error: BaseException, kernel: Kernel) -> None:
-        self._handle_error_of(self._resolver.solution_of(kernel), error)
+        self._handle_error_of(self.resolver.solution_of(kernel), error)
 
     def _handle_error_of(self, solution: str, error: BaseException) -> None:
         """Count an error of a solution; then raise it, or quarantine the solution. Errors of others are only raised."""
@@ -249,7 +251,7 @@ class Dispatcher:
             return self._call(kernel, args)
         inputs, outputs = args[: self._arity], args[self._arity :]
         copies = shadow.copy_outputs(outputs)
-        solution = self._resolver.solution_of(kernel)
+        solution = self.resolver.solution_of(kernel)
         if copies is None or (found := self._run_shadow(solution, kernel, (*inputs, *copies))) is _FAILED:
             del copies  # the fallback may need the memory
             return fallback()
@@ -283,7 +285,7 @@ class Dispatcher:
 
     def _recorded(self, solution: str, args: Sequence[Any], padded_axis: str | None) -> Candidate | None:
         """Recorded facts about a solution at the key of a call."""
-        key = self._resolver.key(args, padded_axis)
+        key = self.resolver.key(args, padded_axis)
         return None if isinstance(key, Rejection) else self.pool.candidate(solution, key, device_of(args))
 
     def _compare_outputs(self, solution: str, recorded: Candidate | None, found: Any, expected: Any) -> None:

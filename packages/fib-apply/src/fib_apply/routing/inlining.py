@@ -29,9 +29,10 @@ from ..config import OnMiss
 from ..key import ApplyKey, ApplyKeyBuilder
 from ..log import logger
 from ..metrics import CallMetrics
+from ..miss_reasons import not_chosen
 from ..opaque_cost import load_opaque_cost
-from ..selection.rankings import Candidate
-from .candidates import NOT_CHOSEN, CandidatePool, LoadedCandidate
+from ..selection.rankings import Candidate, Ranking
+from .candidates import CandidatePool, LoadedCandidate
 from .kernel_tracing import Input, KernelGraph, NotInlined, TensorMeta, trace_kernels
 from .opaque_decision import decide_opaque, not_graph_safe
 from .resolver import Resolver
@@ -51,6 +52,15 @@ _MAX_SECONDS = 30.0
 
 class LeftToCompiler(NotInlined):
     """A call for which the graph holds the user's function; the message is the reason."""
+
+    miss = "left to the compiler"
+    """The reason in the counts."""
+
+
+class _NothingSelected(LeftToCompiler):
+    def __init__(self, ranking: Ranking | None) -> None:
+        super().__init__("no solution is selected" if ranking is None else ranking.reason)
+        self.miss = not_chosen(ranking)
 
 
 @attrs.frozen
@@ -121,7 +131,7 @@ class InliningPolicy:
         except LeftToCompiler as error:
             self._notes[label] = f"the function is compiled: {error}"
             if self._metrics is not None:
-                self._metrics.miss(NOT_CHOSEN[False]).increment()
+                self._metrics.miss(error.miss).increment()
             return FUNCTION
         except NotInlined as error:
             self.note(label, str(error))
@@ -257,7 +267,7 @@ class InliningPolicy:
         """
         ranking = self._pool.ranking(key, _device_of(inputs))
         if ranking is None or not ranking.plain_candidates:
-            raise LeftToCompiler("no solution is selected" if ranking is None else ranking.reason)
+            raise _NothingSelected(ranking)
         selected = self._pool.first_usable(ranking)
         if selected is None:
             raise LeftToCompiler("no selected solution is usable")
@@ -274,10 +284,10 @@ class InliningPolicy:
         loaded = None if ranking is None else pool.first_loaded(ranking)
         if ranking is None or loaded is None:
             raise NotInlined("no solution is selected" if ranking is None else pool.miss_reason(ranking))
-        if not loaded.candidate.may_capture:
-            raise NotInlined(not_graph_safe(loaded.solution))
         if loaded.runnable.metadata.build_type != SupportedLanguages.TRITON:
             raise NotInlined(f"{loaded.solution} is not written in Triton")
+        if not loaded.candidate.may_capture:
+            raise NotInlined(not_graph_safe(loaded.solution))
         ready_at = self._resolver.ready_at(loaded.solution, key, device)
         if ready_at is None:
             raise NotInlined(f"{loaded.solution} did not run before the call was traced")

@@ -13,9 +13,10 @@ from typing import Any, NamedTuple
 import torch
 
 from ..key import ApplyKey
+from ..miss_reasons import not_chosen
 from ..signal_errors import raise_if_from_signal_handler
 from .call_variant import CallVariant, compile_shapes
-from .candidates import NOT_CHOSEN, CandidatePool, LoadedCandidate
+from .candidates import CandidatePool, LoadedCandidate
 from .guards import Guard, GuardOptions, compile_guard
 from .resolver import Resolver, device_of
 from .validation import Rejection, has_nested
@@ -118,6 +119,6 @@ class PlanSelector:
             return PlanSelection(), False
         ranking = self._pool.ranking(key, device_of(inputs))
         if ranking is None or not ranking.candidates:
-            return PlanSelection(None, key, NOT_CHOSEN[ranking is None]), True
+            return PlanSelection(None, key, not_chosen(ranking)), True
         loaded = self._pool.first_loaded(ranking, is_planned=True, fallback_equivalents=fallback_equivalents)
         return PlanSelection(loaded, key), loaded is not None

@@ -18,9 +18,10 @@ from ..build_service.probe_process import Verdict
 from ..key import ApplyKey, ApplyKeyBuilder, makes_keys_of_axes
 from ..log import logger
 from ..metrics import CallMetrics, Counter
+from ..miss_reasons import BEING_BUILT, FALLBACK_IS_BEST, NOT_AGREED, not_chosen
 from ..signal_errors import is_from_signal_handler
 from .call_variant import CacheEntry, CallVariant, Kernel
-from .candidates import BEING_BUILT, FALLBACK_IS_BEST, NOT_AGREED, NOT_CHOSEN, CandidatePool, LoadedCandidate
+from .candidates import CandidatePool, LoadedCandidate
 from .guards import CallKinds, Guard, GuardOptions, are_aligned, specialization
 from .validation import Rejection, call_strides, has_nested
 
@@ -170,7 +171,7 @@ class Resolver:
         device = device_of(call.args)
         ranking = self._pool.ranking(key, device)
         if ranking is None or not ranking.candidates:
-            return self._miss(NOT_CHOSEN[ranking is None], call)
+            return self._miss(not_chosen(ranking), call)
         loaded = self._pool.first_loaded(ranking, fallback_equivalents=call.variant.fallback_equivalents)
         if loaded is None and self._pool.miss_reason(ranking) == BEING_BUILT and self._has_waited(device):
             loaded = self._pool.first_loaded(ranking, fallback_equivalents=call.variant.fallback_equivalents)

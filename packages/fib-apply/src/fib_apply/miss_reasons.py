@@ -1,0 +1,21 @@
+"""Reasons why the fallback serves a call, as metrics and messages state them. No torch."""
+
+from __future__ import annotations
+
+from .selection.rankings import Ranking
+
+BEING_BUILT = "being built"
+"""The only reason for a miss that ends by itself."""
+NOT_AGREED = "not agreed"
+"""The reason for a miss that ends when the replicas are synchronized."""
+FALLBACK_IS_BEST = "the fallback is the best"
+"""The reason for a miss whose key is recorded: the best solution is the fallback in another form."""
+NOTHING_BUILT = "nothing built"
+"""The reason for a miss whose solutions could not be built, or not be loaded."""
+QUARANTINED = "quarantined"
+"""The reason for a miss whose solutions are left out, at least one of them since it failed when it was called."""
+
+
+def not_chosen(ranking: Ranking | None) -> str:
+    """The reason for a miss without a candidate: there is no ranking, or it is empty."""
+    return "not recorded" if ranking is None else "nothing chosen"
