@@ -101,7 +101,7 @@ on cpu:
     1. planned: 500.00 us, by plan() only; the reference 1000000.00 us
     2. slow: 3000.00 us; the reference 1000000.00 us
   M=64
-    no solution passed here
+    no solution is eligible here
     the fallback serves these calls
     -  bad: TIMEOUT on workload w64
   over all keys
@@ -122,7 +122,6 @@ on cpu:
             (["--on-miss", "use_def_best"], "not recorded; use_def_best: served like any other key\n"),
             (["--nearest", "M=2"], "not recorded; nearest: served like M=8\n    the fastest of 2\n"),
             (["--nearest", "M=1.5"], "not recorded; nearest: the fallback serves it\n"),
-            (["--on-miss", "use_def_best", "--nearest", "M=2"], "served like any other key\n"),
         ],
     )
     def test_shows_the_result_of_the_miss_policy(
@@ -139,6 +138,48 @@ on cpu:
         assert [one["solution"] for one in beside["hardware"][0]["keys"][0]["candidates"]] == ["fast"]
         equal = answer_of(capsys, *ask, "M=1", "--margin", 1.5)
         assert equal["hardware"][0]["keys"][0]["reason"] == "the simplest of 2 that are as fast as 'fast'"
+
+    def test_solutions_are_excluded_or_chosen_by_name(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        ask = ("explain", dataset, "--definition", "scale", "--axes", "M=1")
+        (key,) = answer_of(capsys, *ask, "--exclude", "fast")["hardware"][0]["keys"]
+        assert [one["solution"] for one in key["candidates"]] == ["slow"]
+        assert key["left_out"]["fast"] == "the settings exclude it"
+        (key,) = answer_of(capsys, *ask, "--only", "slow")["hardware"][0]["keys"]
+        assert [one["solution"] for one in key["candidates"]] == ["slow"]
+        assert key["left_out"]["fast"] == "the settings name others (only)"
+
+    @pytest.mark.parametrize("is_in_environment", [False, True])
+    def test_the_settings_of_a_file_count(
+        self,
+        dataset: Path,
+        tmp_path: Path,
+        monkeypatch: pytest.MonkeyPatch,
+        capsys: pytest.CaptureFixture[str],
+        is_in_environment: bool,
+    ) -> None:
+        path = tmp_path / "apply.yaml"
+        path.write_text("definitions: {scale: {exclude: [fast]}, other: {}}\ndefault: {baseline: nope}\n")
+        given = [] if is_in_environment else ["--config", str(path)]
+        if is_in_environment:
+            monkeypatch.setenv("FIB_APPLY_CONFIG", str(path))
+        ask = ("explain", str(dataset), "--definition", "scale", "--axes", "M=1", "--json", *given)
+        assert main([*ask, "--baseline", "slow", "--no-require-speedup"]) == 0
+        output = capsys.readouterr()
+        (key,) = json.loads(output.out)["hardware"][0]["keys"]
+        assert key["left_out"]["fast"] == "the settings exclude it"
+        assert "definitions.other: no definition is named 'other'" in output.err
+        assert main(list(ask)) == 0
+        assert "default.baseline: no solution is named 'nope'" in capsys.readouterr().err
+
+    def test_a_file_of_settings_that_is_not_valid_is_an_error(
+        self, dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        path = tmp_path / "apply.yaml"
+        path.write_text("default: {margn: 1}\n")
+        assert main(["table", str(dataset), "--config", str(path)]) == 2
+        assert "no setting is named 'margn'; did you mean 'margin'" in capsys.readouterr().err
+        assert main(["table", str(dataset), "--config", str(tmp_path / "none.yaml")]) == 2
+        assert "none.yaml" in capsys.readouterr().err
 
     def test_of_another_hardware(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["explain", str(dataset), "--definition", "scale", "--hardware", "NVIDIA H200"]) == 0
@@ -268,7 +309,7 @@ class TestTable:
             "definition key solution latency fallback runner-up candidates measured on note",
             "scale M=1 fast 1000.00 us 1000000.00 us slow 2 cpu",
             "scale M=8 planned (by plan) 500.00 us 1000000.00 us slow 2 cpu",
-            "scale M=64 - - - - 0 cpu the fallback serves it: no solution passed here",
+            "scale M=64 - - - - 0 cpu the fallback serves it: no solution is eligible here",
         ]
         counts = "2 definitions, 1 of them measured on cpu; 3 keys, 2 with a solution, 1 without"
         assert lines[-1] == counts
@@ -433,7 +474,12 @@ class TestWarm:
         (["explain", "--definition", "scale", "--axes", "M=-1"], "--axes: got 'M=-1'"),
         (["explain", "--definition", "scale", "--nearest", "M"], "--nearest: got 'M'"),
         (["explain", "--definition", "scale", "--nearest", "M=0.5"], "nearest: got {'M': 0.5}"),
-        (["explain", "--definition", "scale", "--nearest", "K=2"], "--nearest: got 'K', expected AXIS=FACTOR; var"),
+        (["explain", "--definition", "scale", "--nearest", "K=2"],
+         "--nearest: no variable axis is named 'K'; known are 'M'"),
+        (["explain", "--definition", "scale", "--on-miss", "use_def_best", "--nearest", "M=2"],
+         "--nearest: it has no effect without on_miss_policy: nearest"),
+        (["explain", "--definition", "scale", "--on-miss", "nearest"], "--on-miss: it has no effect without axes"),
+        (["table", "--exclude", "slo"], "--exclude: no solution is named 'slo'; did you mean 'slow'?"),
         (["explain", "--definition", "scale", "--on-miss", "guess"], "on_miss_policy: got 'guess', expected one of"),
         (["explain", "--definition", "scale", "--max-atol", "-1"], "max_atol: got -1.0"),
         (["explain", "--definition", "scale", "--baseline", "fats"], "no solution is named 'fats'; did you mean 'fast"),

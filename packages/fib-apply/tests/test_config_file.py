@@ -325,3 +325,61 @@ class TestCommand:
         assert main(["check", str(path)]) == 0
         assert main(["check", str(path), "--dataset", str(found)]) == 1
         assert "no definition is named 'scal'; did you mean 'scale'?" in capsys.readouterr().err
+
+    @pytest.mark.parametrize(
+        ("text", "problem"),
+        [
+            ("default: {baseline: fats}", "default.baseline: no solution is named 'fats'; did you mean 'fast'?"),
+            ("definitions: {scale: {exclude: [fats]}}", "definitions.scale.exclude: no solution is named 'fats'"),
+            ("definitions: {scale: {only: [other]}}", "definitions.scale.only: 'other' is a solution of 'other_scale'"),
+            ("default: {nearest: {M: 2}}", "default.nearest: it has no effect without on_miss_policy: nearest"),
+            ("default: {on_miss_policy: nearest}", "default.on_miss_policy: it has no effect without axes in nearest"),
+            (
+                "default: {on_miss_policy: nearest, nearest: {K: 2}}",
+                "default.nearest: no variable axis is named 'K'; known are 'M'",
+            ),
+        ],
+    )
+    def test_names_and_settings_without_effect(
+        self,
+        write: Write,
+        found: Path,
+        new_definition: Callable[[str], Definition],
+        new_solution: Any,
+        capsys: pytest.CaptureFixture[str],
+        caplog: pytest.LogCaptureFixture,
+        text: str,
+        problem: str,
+    ) -> None:
+        made = TraceSet.from_path(found)
+        made.add_definitions([new_definition("other_scale")])
+        made.add_solutions([new_solution("other", definition="other_scale")])
+        path = write(text)
+        assert main(["check", str(path), "--dataset", str(found)]) == 1
+        assert problem in capsys.readouterr().err
+        with enable_apply(found, path):
+            assert any(problem in one.getMessage() for one in caplog.records if one.levelname == "WARNING")
+
+    def test_what_definitions_inherit_is_a_problem_of_the_default_alone(
+        self, write: Write, found: Path, new_definition: Callable[[str], Definition]
+    ) -> None:
+        TraceSet.from_path(found).add_definitions([new_definition("other_scale")])
+        text = "default: {baseline: fast, exclude: [fast]}\ndefinitions: {scale: {margin: 1}, other_scale: {margin: 1}}"
+        assert main(["check", str(write(text)), "--dataset", str(found)]) == 0
+
+
+@pytest.mark.parametrize("setting", ["enabled: false", "exclude: [fast]", "only: [slow]"])
+def test_an_operator_turns_a_solution_off_and_on_by_a_reload(write: Write, found: Path, setting: str) -> None:
+    @apply("scale")
+    def scale(x: Any) -> Any:
+        return 2 * x
+
+    path = write("default: {}")
+    with enable_apply(found, path) as runtime:
+        assert scale(torch.ones(2, 4))[0, 0] == 3
+        write(f"definitions: {{scale: {{{setting}}}}}")
+        runtime.reload()
+        assert scale(torch.ones(2, 4))[0, 0] == 2
+        write("default: {}")
+        runtime.reload()
+        assert scale(torch.ones(2, 4))[0, 0] == 3

@@ -80,7 +80,7 @@ class TestEvaluationsThatCount:
         self, rank: Ranker, new_trace: Callable[..., Trace]
     ) -> None:
         ranking = rank([new_trace("a", status="TIMEOUT")])
-        assert (ranking.candidates, ranking.reason) == ((), "no solution passed here")
+        assert (ranking.candidates, ranking.reason) == ((), "no solution is eligible here")
 
     def test_traces_of_unknown_solutions_do_not_count(self, rank: Ranker, new_trace: Callable[..., Trace]) -> None:
         ranking = rank([new_trace("gone", 0.1), new_trace("a")], facts_on("a"))
@@ -152,6 +152,41 @@ class TestEvaluationsThatCount:
         assert names_of(rankings["gpu"].by_key[key_of(2)]) == []
         assert rankings["cpu"].best is not None
         assert names_of(rankings["cpu"].best) == ["b"]
+
+
+class TestRefusals:
+    @pytest.mark.parametrize(
+        ("settings", "names"),
+        [
+            ({"exclude": "a"}, ["b", "c"]),
+            ({"exclude": ["a", "b"]}, ["c"]),
+            ({"only": "b"}, ["b"]),
+            ({"only": ["b", "c"], "exclude": "b"}, ["c"]),
+            ({"enabled": False}, []),
+            ({"exclude": "unknown"}, ["a", "b", "c"]),
+        ],
+    )
+    def test_the_settings_refuse_solutions(
+        self, rank: Ranker, new_trace: Callable[..., Trace], settings: dict[str, Any], names: list[str]
+    ) -> None:
+        ranking = rank([new_trace("a", 1.0), new_trace("b", 2.0), new_trace("c", 3.0)], **settings)
+        assert names_of(ranking) == names
+        assert {name for name, _ in ranking.left_out} == {"a", "b", "c"} - set(names)
+
+    def test_what_is_refused_is_not_the_best_over_all_keys(
+        self, select: Callable[..., Selection], new_trace: Callable[..., Trace]
+    ) -> None:
+        best = select([new_trace("a", 1.0), new_trace("b", 2.0)], exclude="a").rankings["cpu"].best
+        assert best is not None
+        assert names_of(best) == ["b"]
+
+    def test_the_baseline_still_has_the_time_of_the_fallback(
+        self, rank: Ranker, new_trace: Callable[..., Trace]
+    ) -> None:
+        traces = [new_trace("fast", 1.0), new_trace("slow", 3.0), new_trace("engine", 2.0)]
+        ranking = rank(traces, baseline="engine", exclude="engine")
+        assert names_of(ranking) == ["fast"]
+        assert ranking.fallback == "the baseline 'engine'"
 
 
 class TestLatestEvaluation:

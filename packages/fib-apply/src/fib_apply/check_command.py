@@ -11,8 +11,9 @@ from typing import Any
 
 import attrs
 
-from .config_file import ConfigFile, read_config, unknown_names
+from .config_file import ConfigFile, read_config
 from .errors import InvalidConfigFile
+from .selection.setting_problems import setting_problems
 from .selection.table import ApplyTable
 
 
@@ -39,7 +40,7 @@ def check(options: argparse.Namespace) -> int:
 
 def _check_names(file: ConfigFile, dataset: Path) -> None:
     table = ApplyTable.load_or_build(dataset, file.registry)
-    if problems := unknown_names(file, table.definitions):
+    if problems := setting_problems(file.registry, table):
         raise InvalidConfigFile(str(file.path), problems)
 
 

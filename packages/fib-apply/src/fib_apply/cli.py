@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import attrs
 from fib_schema.command import FAILED, run_command
@@ -14,7 +16,9 @@ from fib_schema.command_parser import CommandParser
 
 from . import check_command, warm_command
 from . import commands as implementations
-from .config import ApplyConfig, OnMiss
+from .config import ApplyConfig, ApplyConfigRegistry, OnMiss
+from .config_file import read_config
+from .configuration import CONFIG_VARIABLE
 from .errors import InvalidSetting
 
 _DESCRIPTION = """\
@@ -88,7 +92,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
     try:
         if options.run is not check_command.check:
-            options.config = _config(options)
+            _read_settings(options)
         code: int = options.run(options)
     except ModuleNotFoundError as error:
         if error.name != "torch":
@@ -200,7 +204,16 @@ def _add_hardware(command: argparse.ArgumentParser) -> None:
 
 
 def _add_settings(command: argparse.ArgumentParser) -> argparse._ArgumentGroup:
-    settings = command.add_argument_group("settings", "as in fib_apply.ApplyConfig; pass those of the engine")
+    settings = command.add_argument_group(
+        "settings", "as in fib_apply.ApplyConfig; pass those of the engine, which count before those of --config"
+    )
+    settings.add_argument(
+        "--config",
+        metavar="FILE",
+        help="read the settings of an engine from this file (default: that of FIB_APPLY_CONFIG, if it is set)",
+    )
+    settings.add_argument("--exclude", nargs="+", metavar="SOLUTION", help="solutions that are not selected")
+    settings.add_argument("--only", nargs="+", metavar="SOLUTION", help="select no other solutions than these")
     settings.add_argument("--max-atol", type=float, metavar="X", help="the largest absolute error that counts")
     settings.add_argument("--max-rtol", type=float, metavar="X", help="the largest relative error that counts")
     settings.add_argument("--baseline", metavar="SOLUTION", help="its time is that of the fallback")
@@ -232,12 +245,18 @@ def _add_settings(command: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     return settings
 
 
-def _config(options: argparse.Namespace) -> ApplyConfig:
-    given = {field.name: getattr(options, field.name, None) for field in attrs.fields(ApplyConfig)}
-    if given["nearest"] is not None:
+def _read_settings(options: argparse.Namespace) -> None:
+    """Set `settings`, those of a file with those of the options, and `given`, those of the options alone."""
+    names = [field.name for field in attrs.fields(ApplyConfig)]
+    given: dict[str, Any] = {name: value for name in names if (value := getattr(options, name, None)) is not None}
+    if "nearest" in given:
         given["nearest"] = dict(map(_factor, given["nearest"]))
-        given["on_miss_policy"] = given["on_miss_policy"] or OnMiss.NEAREST
-    return ApplyConfig(**{name: value for name, value in given.items() if value is not None})
+        given.setdefault("on_miss_policy", OnMiss.NEAREST)
+    path = options.config or os.environ.get(CONFIG_VARIABLE)
+    of_file = read_config(path).registry if path else ApplyConfigRegistry()
+    configs = {name: attrs.evolve(config, **given) for name, config in of_file.per_definition.items()}
+    options.given = ApplyConfig(**given)
+    options.settings = ApplyConfigRegistry(attrs.evolve(of_file.default, **given), configs)
 
 
 def _factor(text: str) -> tuple[str, float]:

@@ -17,8 +17,8 @@ from fib_schema.data_files import missing_data
 from fib_schema.display import counted, escape_line, stacked_row, terminal_width
 
 from .compiled_times import explanation_lines
-from .config import ApplyConfig
-from .errors import InvalidSetting
+from .config import ApplyConfig, ApplyConfigRegistry
+from .errors import InvalidSetting, UnusableOption
 from .explain import Answer, format_fallback, format_latency, hardware_lines, plain_ranking, sorted_keys
 from .hardware import local_hardware
 from .key import ApplyKey
@@ -26,23 +26,28 @@ from .routing.parameter_map import map_parameters
 from .runtime import ApplyRuntime
 from .selection.problem_texts import as_problems
 from .selection.rankings import HardwareRankings, Ranking
+from .selection.setting_problems import setting_problems
 from .selection.table import ApplyTable
 
 _NATIVE_SECONDS = 600.0
 
 
-def open_table(options: argparse.Namespace) -> tuple[ApplyTable, ApplyConfig, tuple[str, ...]]:
-    """The table, the settings, and the hardware in question."""
-    config: ApplyConfig = options.config
-    table = ApplyTable.load_or_build(options.dataset, config)
-    if config.baseline is not None:
-        with problems_of_failure(table):
-            table.solution(config.baseline)
+def open_table(options: argparse.Namespace) -> tuple[ApplyTable, tuple[str, ...]]:
+    """The table, and the hardware in question.
+
+    Raises:
+        UnusableOption: An option names something that the data set does not have, or has no effect.
+    """
+    settings: ApplyConfigRegistry = options.settings
+    table = ApplyTable.load_or_build(options.dataset, settings)
     asked = getattr(options, "hardware", None)
     with problems_of_failure(table):
-        for name in (*config.other_hardware, *(() if asked is None else (asked,))):
+        for problem in setting_problems(ApplyConfigRegistry(options.given), table):
+            raise UnusableOption(problem.path.rpartition(".")[2], problem.message)
+        for name in (*options.given.other_hardware, *(() if asked is None else (asked,))):
             _check_hardware(table, name)
-    return table, config, local_hardware() if asked is None else (asked,)
+    print_problems(as_problems([f"{one.path}: {one.message}" for one in setting_problems(settings, table)]))
+    return table, local_hardware() if asked is None else (asked,)
 
 
 @contextlib.contextmanager
@@ -89,14 +94,15 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 def explain(options: argparse.Namespace) -> int:
     """``fib-apply explain``."""
-    table, config, hardware = open_table(options)
+    table, hardware = open_table(options)
     with problems_of_failure(table):
         definition = table.definition(options.definition)
-    for axis in config.nearest.keys() - set(definition.var_axes):
+    config = table.settings(definition.name)
+    for axis in options.given.nearest.keys() - set(definition.var_axes):
         raise InvalidSetting("--nearest", axis, f"AXIS=FACTOR; {_axes_of(definition)}")
     sizes = _sizes(definition, options.axes)
     reports = [_HardwareReport.of(table, name, definition, sizes, config) for name in hardware]
-    source = _route_source(options.dataset, config, definition) if options.source else None
+    source = _route_source(options.dataset, options.settings, definition) if options.source else None
     print_table_problems(table)
     if options.json:
         plain = {"definition": definition.name, "op_type": definition.op_type, "source": source}
@@ -163,9 +169,9 @@ class _HardwareReport:
         }
 
 
-def _route_source(dataset: Path, config: ApplyConfig, definition: Definition) -> str:
+def _route_source(dataset: Path, settings: ApplyConfigRegistry, definition: Definition) -> str:
     """The generated route of a function that takes the definition's inputs by name."""
-    dispatcher = ApplyRuntime(dataset, config).dispatcher(definition.name)
+    dispatcher = ApplyRuntime(dataset, settings).dispatcher(definition.name)
     assert dispatcher is not None  # the table has the definition
     parameters = [Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in definition.inputs]
     dispatcher.route("route", map_parameters(definition, parameters), lambda *_: None)
@@ -177,7 +183,7 @@ def _route_source(dataset: Path, config: ApplyConfig, definition: Definition) ->
 
 def table(options: argparse.Namespace) -> int:
     """``fib-apply table``."""
-    table, _, hardware = open_table(options)
+    table, hardware = open_table(options)
     rows = [row for name in hardware for row in _rows(table, name)]
     counts = _counts(table, rows)
     print_table_problems(table)

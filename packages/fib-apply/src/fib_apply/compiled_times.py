@@ -156,7 +156,7 @@ def explanation_lines(
         yield f"{cost}"
     rankings = table.for_hardware(hardware).rankings(definition.name)
     cache = CompiledTimesCache.in_folder()
-    baseline = None if config.baseline is None else table.solution(config.baseline)
+    baseline = table.baseline(definition.name)
     for key in keys:
         ranking = None if rankings is None else rankings.by_key.get(key)
         if ranking is None or ranking.plain is None:

@@ -76,11 +76,23 @@ def _on_error(value: object) -> OnError:
     return _member(OnError, "on_error", value)
 
 
-def _names(value: object) -> tuple[str, ...]:
+def _hardware(value: object) -> tuple[str, ...]:
+    return _names("other_hardware", value, "hardware names as in traces")
+
+
+def _excluded(value: object) -> tuple[str, ...]:
+    return _names("exclude", value, "names of solutions")
+
+
+def _only(value: object) -> tuple[str, ...]:
+    return _names("only", value, "names of solutions")
+
+
+def _names(setting: str, value: object, wanted: str) -> tuple[str, ...]:
     if isinstance(value, str):
         return (value,)
     if not isinstance(value, (tuple, list, set, frozenset)) or not all(isinstance(name, str) for name in value):
-        raise InvalidSetting("other_hardware", value, "hardware names as in traces")
+        raise InvalidSetting(setting, value, wanted)
     return tuple(value)
 
 
@@ -101,6 +113,12 @@ class ApplyConfig:
         InvalidSetting: A value is out of bounds (a ValueError).
     """
 
+    enabled: bool = attrs.field(default=True, validator=_is_bool)
+    """Whether solutions are selected; if not, the fallback serves all calls."""
+    exclude: tuple[str, ...] = attrs.field(default=(), converter=_excluded)
+    """Solutions that are not selected."""
+    only: tuple[str, ...] = attrs.field(default=(), converter=_only)
+    """If any are named, no other solutions are selected."""
     max_atol: float | None = attrs.field(default=None, validator=_number(least=0.0, is_optional=True))
     """Traces with a larger absolute error do not count; None trusts the benchmark's verdict."""
     max_rtol: float | None = attrs.field(default=None, validator=_number(least=0.0, is_optional=True))
@@ -140,7 +158,7 @@ class ApplyConfig:
     Then the host time of opaque operators does not count, so that more solutions are called. Dynamo does not tell
     which graphs it traces will be captured.
     """
-    other_hardware: tuple[str, ...] = attrs.field(default=(), converter=_names)
+    other_hardware: tuple[str, ...] = attrs.field(default=(), converter=_hardware)
     """Hardware whose traces count where there are none of this machine's hardware, in this order."""
     margin: float = attrs.field(default=0.03, validator=_number(least=0.0))
     """Latencies that differ by at most this share count as equal where traces record no interval."""

@@ -17,7 +17,7 @@ from fib_schema import UnknownName
 from fib_schema.regular_files import read_regular
 
 from .config import ApplyConfig, ApplyConfigRegistry
-from .errors import ConfigProblem, InvalidConfigFile, InvalidSetting
+from .errors import InvalidConfigFile, InvalidSetting
 from .operation.settings import MAX_FILE_BYTES, MetricsSettings, Operation, ReloadSettings
 from .yaml_nodes import NodeReader, construct
 
@@ -55,15 +55,6 @@ def read_config(path: str | os.PathLike[str]) -> ConfigFile:
     if reader.problems:
         raise InvalidConfigFile(os.fspath(path), tuple(sorted(reader.problems, key=lambda problem: problem.line or 0)))
     return ConfigFile(Path(path), registry, operation)
-
-
-def unknown_names(file: ConfigFile, definitions: tuple[str, ...]) -> tuple[ConfigProblem, ...]:
-    """The settings of definitions that a data set does not have."""
-    return tuple(
-        ConfigProblem(None, f"definitions.{name}", str(UnknownName("definition", name, definitions)))
-        for name in file.registry.per_definition
-        if name not in definitions
-    )
 
 
 @attrs.define

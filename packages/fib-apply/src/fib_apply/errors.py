@@ -19,6 +19,18 @@ class InvalidSetting(FibError, ValueError):
 
 
 @attrs.frozen
+class UnusableOption(FibError, ValueError):
+    """An option of a command names something that a data set does not have, or has no effect."""
+
+    setting: str
+    problem: str
+
+    def __str__(self) -> str:
+        option = "on-miss" if self.setting == "on_miss_policy" else self.setting.replace("_", "-")
+        return f"--{option}: {self.problem}"
+
+
+@attrs.frozen
 class NoKernel(FibError, LookupError, RuntimeError):
     """A call is served by no solution and has no fallback."""
 

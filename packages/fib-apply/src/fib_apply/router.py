@@ -22,6 +22,7 @@ from .metrics import CallMetrics, DefinitionStats
 from .operation.readiness import KeyState, key_states, routed
 from .replicas.agreement import AgreedKernels
 from .selection.problem_texts import as_problems
+from .selection.setting_problems import setting_problems
 from .selection.table import ApplyTable
 from .signal_errors import is_from_signal_handler
 
@@ -236,4 +237,6 @@ def load_table(source: TraceSet | str | os.PathLike[str] | None, settings: Apply
     table = ApplyTable.load_or_build(get_fib_dataset_path() if source is None else source, settings)
     for line in problem_lines(as_problems(table.problems)):
         logger.warning("the data set has a file or line that is not used: %s", line)
+    for problem in setting_problems(settings, table):
+        logger.warning("setting %s: %s", problem.path, problem.message)
     return table

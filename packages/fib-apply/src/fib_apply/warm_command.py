@@ -19,7 +19,6 @@ from .build_service.service import BuildService
 from .commands import open_table, print_json, print_table_problems, problems_of_failure
 from .compiled_measurement import CompiledJob, measure
 from .compiled_times import CompiledTimes, CompiledTimesCache
-from .config import ApplyConfig, to_registry
 from .hardware import local_hardware
 from .key import ApplyKey
 from .opaque_cost import OpaqueCost, load_opaque_cost
@@ -36,7 +35,7 @@ _TIME_IS_OVER = "the time for measurements was over"
 
 def warm(options: argparse.Namespace) -> int:
     """``fib-apply warm``."""
-    table, config, hardware = open_table(options)
+    table, hardware = open_table(options)
     with problems_of_failure(table):
         selected = [_Warmed(*winner) for winner in _winners(table, hardware, options.definitions)]
     with _stdout_to_stderr():
@@ -44,16 +43,16 @@ def warm(options: argparse.Namespace) -> int:
         _build(table, selected, options.jobs)
         wait_for_native(_NATIVE_SECONDS)
         native_problem = prepare_native()
-        compiled = _measure_compiled(table, selected, config, options)
+        compiled = _measure_compiled(table, selected, options)
     print_table_problems(table)
     if options.json:
         native = {"native_guards": {"ready": native_problem is None, "problem": native_problem}}
-        measured = compiled.to_plain(config)
+        measured = compiled.to_plain()
         print_json({**_summary(selected, hardware), **native, **measured, "problems": list(table.problems)})
     else:
         print(*_summary_lines(selected, hardware), sep="\n")
         print(f"native guards: {'ready' if native_problem is None else f'not used: {native_problem}'}")
-        for line in compiled.lines(config):
+        for line in compiled.lines():
             print(line)
     return 1 if _left_out(selected) else 0
 
@@ -144,13 +143,15 @@ class _MeasuredKey:
     hardware: str
     key: ApplyKey
     outcome: CompiledTimes | str
+    is_captured: bool
+    """The setting `captures_compiled`."""
 
-    def is_worth_it(self, config: ApplyConfig, costs: Mapping[str, OpaqueCost | str]) -> bool | None:
+    def is_worth_it(self, costs: Mapping[str, OpaqueCost | str]) -> bool | None:
         """Whether graphs hold the solution; None if it was not measured."""
         if isinstance(self.outcome, str):
             return None
         cost = _cost(self.hardware, costs.get(self.hardware, _TIME_IS_OVER))
-        return self.outcome.is_worth_it(cost, is_captured=config.captures_compiled)
+        return self.outcome.is_worth_it(cost, is_captured=self.is_captured)
 
 
 @attrs.frozen
@@ -161,7 +162,7 @@ class _CompiledReport:
     """By hardware, the cost of an opaque operator, or the reason why it was not measured."""
     keys: Sequence[_MeasuredKey] = ()
 
-    def to_plain(self, config: ApplyConfig) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         """The measurements as plain objects, for JSON."""
         costs = [
             {"hardware": hardware, "calls_us": None, "replays_us": None, "problem": cost}
@@ -169,21 +170,21 @@ class _CompiledReport:
             else {"hardware": hardware, "calls_us": cost.calls_us, "replays_us": cost.replays_us, "problem": None}
             for hardware, cost in self.costs.items()
         ]
-        return {"opaque_operators": costs, "compiled": [self._plain_key(one, config) for one in self.keys]}
+        return {"opaque_operators": costs, "compiled": [self._plain_key(one) for one in self.keys]}
 
-    def _plain_key(self, one: _MeasuredKey, config: ApplyConfig) -> dict[str, Any]:
+    def _plain_key(self, one: _MeasuredKey) -> dict[str, Any]:
         where = {"definition": one.definition, "solution": one.solution, "axes": dict(one.key.axes)}
         times = one.outcome if isinstance(one.outcome, CompiledTimes) else None
         pairs = None if times is None else {way: list(pair) for way, pair in times.pairs_us.items()}
         problem = one.outcome if times is None else None
-        return {**where, "is_worth_it": one.is_worth_it(config, self.costs), "pairs_us": pairs, "problem": problem}
+        return {**where, "is_worth_it": one.is_worth_it(self.costs), "pairs_us": pairs, "problem": problem}
 
-    def lines(self, config: ApplyConfig) -> Iterator[str]:
+    def lines(self) -> Iterator[str]:
         """The costs and counts."""
         for hardware, cost in self.costs.items():
             yield f"on {hardware}: {f'not measured: {cost}; ' if isinstance(cost, str) else ''}{_cost(hardware, cost)}"
         if self.keys:
-            decisions = [one.is_worth_it(config, self.costs) for one in self.keys]
+            decisions = [one.is_worth_it(self.costs) for one in self.keys]
             counts = f"{counted(len(decisions) - decisions.count(None), 'key')} measured"
             left = f"{decisions.count(False)} left to the compiler"
             yield f"in compiled graphs: {counts}, {left}, {decisions.count(None)} not measured"
@@ -194,30 +195,33 @@ def _cost(hardware: str, cost: OpaqueCost | str) -> OpaqueCost:
     return OpaqueCost.assumed(hardware) if isinstance(cost, str) else cost
 
 
-def _measure_compiled(
-    table: ApplyTable, selected: Sequence[_Warmed], config: ApplyConfig, options: argparse.Namespace
-) -> _CompiledReport:
+def _measure_compiled(table: ApplyTable, selected: Sequence[_Warmed], options: argparse.Namespace) -> _CompiledReport:
     """Measure what is not known yet of the usable solutions, until the time is up; see `CompiledTimes`."""
     devices = {hardware_from_device(device): device for device in reversed((*list_cuda_devices(), "cpu"))}
     seconds: float | None = options.compiled_seconds
     if seconds is None:
         seconds = _COMPILED_SECONDS if len(devices) > 1 else 0.0
-    if not seconds or not config.inline_compiled:
+    if not seconds:
         return _CompiledReport()
     deadline = time.monotonic() + seconds
-    usable = {(one.definition, one.solution) for one in selected if one.problem is None}
-    jobs = [_with_baseline(job, table, config) for job in _compiled_jobs(table, usable, devices)]
+    usable = {
+        (one.definition, one.solution)
+        for one in selected
+        if one.problem is None and table.settings(one.definition).inline_compiled
+    }
+    jobs = [
+        attrs.evolve(job, baseline=table.baseline(job.definition.name))
+        for job in _compiled_jobs(table, usable, devices)
+    ]
     measured_on = dict.fromkeys(job.hardware for job in jobs)
     costs = {hardware: _measured_cost(hardware, devices[hardware], deadline) for hardware in measured_on}
     # Unsigned values must not reach signed kernels.
-    trace_set = None if to_registry(config).required_signers() is not None else TraceSet.from_path(options.dataset)
-    return _CompiledReport(costs, [key for job in jobs for key in _measured_keys(job, trace_set, deadline)])
-
-
-def _with_baseline(job: CompiledJob, table: ApplyTable, config: ApplyConfig) -> CompiledJob:
-    baseline = None if config.baseline is None else table.solution(config.baseline)
-    is_its_own = baseline is not None and baseline.definition == job.definition.name
-    return attrs.evolve(job, baseline=baseline) if is_its_own else job
+    trace_set = None if options.settings.required_signers() is not None else TraceSet.from_path(options.dataset)
+    keys: list[_MeasuredKey] = []
+    for job in jobs:
+        is_captured = table.settings(job.definition.name).captures_compiled
+        keys.extend(_measured_keys(job, trace_set, deadline, is_captured=is_captured))
+    return _CompiledReport(costs, keys)
 
 
 def _measured_cost(hardware: str, device: str, deadline: float) -> OpaqueCost | str:
@@ -230,7 +234,9 @@ def _measured_cost(hardware: str, device: str, deadline: float) -> OpaqueCost | 
     return cost
 
 
-def _measured_keys(job: CompiledJob, trace_set: TraceSet | None, deadline: float) -> Iterator[_MeasuredKey]:
+def _measured_keys(
+    job: CompiledJob, trace_set: TraceSet | None, deadline: float, *, is_captured: bool
+) -> Iterator[_MeasuredKey]:
     """The times of all keys of a job; those that are not known are measured and kept."""
     cache = CompiledTimesCache.in_folder()
     outcomes: dict[ApplyKey, CompiledTimes | str] = {}
@@ -256,7 +262,7 @@ def _measured_keys(job: CompiledJob, trace_set: TraceSet | None, deadline: float
     for key in job.keys:
         outcome = outcomes.get(key, _TIME_IS_OVER)
         print(f"compiled: {job.definition.name}, {key}: {outcome}", file=sys.stderr, flush=True)
-        yield _MeasuredKey(job.definition.name, job.solution.name, job.hardware, key, outcome)
+        yield _MeasuredKey(job.definition.name, job.solution.name, job.hardware, key, outcome, is_captured)
 
 
 def _compiled_jobs(

@@ -56,7 +56,7 @@ class FallbackComparison:
         """
         others = [score for score in ranked if score.name != self._criteria.baseline]
         if not self._criteria.requires_speedup or not others:
-            return others, "no solution passed here", None
+            return others, "no solution is eligible here", None
         timed = [(score, self._times_of(score)) for score in others]
         if not any(times for _, times in timed):
             left_out.update({score.name: f"no time of {self.label} to compare with" for score in others})

@@ -39,6 +39,9 @@ class SelectionCriteria:
     margin: float
     requires_speedup: bool
     is_batch_invariant: bool
+    is_enabled: bool = True
+    exclude: tuple[str, ...] = ()
+    only: tuple[str, ...] = ()
 
     @classmethod
     def from_config(cls, config: ApplyConfig) -> SelectionCriteria:
@@ -50,7 +53,23 @@ class SelectionCriteria:
             margin=config.margin,
             requires_speedup=config.require_speedup,
             is_batch_invariant=config.batch_invariant,
+            is_enabled=config.enabled,
+            exclude=config.exclude,
+            only=config.only,
         )
+
+    def refusal(self, solution: str) -> str | None:
+        """Reason why the settings refuse a solution, whatever was measured; None if they do not.
+
+        The baseline is never refused: its time is that of the fallback.
+        """
+        if solution == self.baseline:
+            return None
+        if not self.is_enabled:
+            return "the settings select no solutions (enabled)"
+        if solution in self.exclude:
+            return "the settings exclude it"
+        return "the settings name others (only)" if self.only and solution not in self.only else None
 
     @property
     def without_error_bounds(self) -> SelectionCriteria:

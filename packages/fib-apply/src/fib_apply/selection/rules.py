@@ -5,9 +5,10 @@ The rules, in the order in which they apply:
 1. *Evaluations that count.* Those of present solutions in their present version: an evaluation with another
    ``extra["solution_hash"]`` does not count. Of several on the same hardware and workload, the latest
    counts: by timestamp, then by the order of appending.
-2. *Eligible solutions.* An eligible solution passed on every workload of the key that it ran, has no flag of
-   `UNROUTED_FLAGS`, has errors within ``max_atol`` and ``max_rtol``, and has a positive, finite
-   latency. One evaluation that fails this excludes the solution at the key; a REWARD_HACK excludes it everywhere.
+2. *Eligible solutions.* An eligible solution is not refused by the settings (``enabled``, ``exclude``, ``only``). It
+   passed on every workload of the key that it ran, has no flag of `UNROUTED_FLAGS`, has errors within ``max_atol`` and
+   ``max_rtol``, and has a positive, finite latency. One evaluation that fails this excludes the solution at the key; a
+   REWARD_HACK excludes it everywhere.
 3. *Score.* On each workload, a solution has a ratio to the fastest one. Its score at a key is the geometric
    mean of its ratios, so running only the easy workloads is no advantage. Where all solutions ran the same
    workloads, this orders them by the geometric mean of their latencies.
@@ -205,6 +206,8 @@ class _Ranker:
                 value = measure(trace.evaluation, criteria)
                 if name in hacks:
                     left_out[name] = "an evaluation of it is a REWARD_HACK"
+                elif (refusal := self._criteria.refusal(name)) is not None:
+                    left_out[name] = refusal
                 elif type(value) is Measurement:
                     of_run[name] = value
                 else:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from typing import TypeVar
 
 import attrs
-from fib_schema import Definition, Solution, TraceSet, UnknownName, get_fib_cache_path
+from fib_schema import Definition, FibError, Solution, TraceSet, UnknownName, get_fib_cache_path
 
 from ..config import ApplyConfig, ApplyConfigRegistry, Settings, to_registry
 from ..hardware import local_hardware
@@ -156,6 +156,15 @@ class ApplyTable:
     def settings(self, definition: str) -> ApplyConfig:
         """The settings of a definition."""
         return self._config.get(definition)
+
+    def baseline(self, definition: str) -> Solution | None:
+        """The solution of the setting `ApplyConfig.baseline`; None if the definition has none of this name."""
+        name = self.settings(definition).baseline
+        try:
+            found = None if name is None else self.solution(name)
+        except FibError:  # unknown or changed; `setting_problems` names it
+            return None
+        return found if found is not None and found.definition == definition else None
 
     def digest_of_definition(self, name: str) -> bytes:
         """A digest of a definition's content; of its file, if it has one."""
