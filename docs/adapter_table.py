@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from fib_integrations import vllm_provider
 from fib_integrations.adapter import Adapter
 from fib_integrations.adapters import BUILT_IN
 
@@ -11,11 +12,12 @@ from fib_integrations.adapters import BUILT_IN
 def adapter_table() -> str:
     """Markdown: name, op_types, functions, supported and unsupported calls of each adapter."""
     rows = ["| adapter | op_types | functions | converted | fall through |", "| --- | --- | --- | --- | --- |"]
-    return "\n".join([*rows, *map(_row, BUILT_IN)])
+    return "\n".join([*rows, *map(_row, (*BUILT_IN, vllm_provider.ADAPTER))])
 
 
 def _row(adapter: Adapter) -> str:
-    name = f"`{adapter.name}`" + ("" if adapter.is_default else ", not by default")
+    mark = "" if adapter.is_default else ", not by default"
+    name = f"`{adapter.name}`" + (", by `ir_op_priority`" if adapter is vllm_provider.ADAPTER else mark)
     op_types = ", ".join(f"`{op_type}`" for op_type in adapter.op_types)
     functions = ", ".join(_functions([target.path for target in adapter.targets]))
     return f"| {name} | {op_types} | {functions} | {adapter.supported} | {adapter.unsupported} |"

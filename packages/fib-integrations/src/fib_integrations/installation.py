@@ -39,6 +39,7 @@ _plans: dict[str, PlanStore] = {}
 _counted: set[str] = set()
 _provided: dict[str, PatchedFunction] = {}
 """Functions that engines call as providers, by path."""
+_PROVIDED = "a provider, which the engine must select"
 _is_started = False
 """Whether fib-apply has read the environment."""
 
@@ -124,7 +125,11 @@ def status() -> tuple[TargetStatus, ...]:
             state = PatchState.INSTALLED if function.is_active else PatchState.INACTIVE
             counts = tuple(function.unsupported_counts.most_common())
             name = function.adapter.name
-            found.append(TargetStatus(path, state, "a provider", adapter=name, unsupported_calls=counts))
+            found.append(
+                TargetStatus(
+                    path, state, "a provider, which the engine must select", adapter=name, unsupported_calls=counts
+                )
+            )
         return tuple(found)
 
 
@@ -171,7 +176,8 @@ def _patched_functions() -> dict[str, PatchedFunction]:
 
 def _connect(function: PatchedFunction) -> None:
     """Connect a function to the runtime and listeners of fib-apply, now or at its first call."""
-    if function.adapter.name in _counted:
+    name = function.adapter.name
+    if name in _counted or (_counted and name not in _adapters):  # a provider's adapter is not installed
         function.enable_counting()
     if _is_started or not environment.is_enabled():
         apply_runtime.connect(function)

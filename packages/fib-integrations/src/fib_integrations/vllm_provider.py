@@ -41,14 +41,14 @@ _logger = logging.getLogger(__name__)
 
 
 def convert_rms_norm(x: torch.Tensor, weight: Any, epsilon: float, variance_size: int | None = None) -> Conversion:
-    """Rows of one size."""
+    """Convert a call of ``rms_norm`` for the definition ``rmsnorm``."""
     return _problem(weight, variance_size) or convert_rmsnorm(x, weight, epsilon)
 
 
 def convert_fused_add(
     x: torch.Tensor, x_residual: torch.Tensor, weight: Any, epsilon: float, variance_size: int | None = None
 ) -> Conversion:
-    """Rows of one size."""
+    """Convert a call of ``fused_add_rms_norm`` for the definition ``fused_add_rmsnorm``."""
     return _problem(weight, variance_size) or convert_fused_add_rmsnorm(x, x_residual, weight, epsilon)
 
 
