@@ -21,11 +21,12 @@ from fib_schema import Definition
 
 from .adapter import Adapter, Call, DefinitionRef, Plan, Target
 from .definitions import definition_mismatch
+from .dynamo import skip_frames
 from .errors import CannotAdapt
 from .handlers import Handler, HandlerFactory, OriginalResult, PassedOn, find_dispatcher
 from .parameters import read_signature
 from .recorded_plans import PlanStore, RecordedPlan
-from .wrapper_codegen import compiled, dispatch_source, identifier, wrapper_source
+from .wrapper_codegen import compiled, dispatch_source, identifier, inlined_source, wrapper_source
 
 if TYPE_CHECKING:
     from fib_apply.routing.dispatcher import Dispatcher
@@ -37,7 +38,7 @@ _MAX_HANDLERS = 4096
 _CONVERSION_ERRORS = (Exception,)
 """An adapter may be third-party code, and the engine must go on."""
 _INLINE = "_torchdynamo_inline"
-"""The function that torch.compile traces instead of this one, as in `fib_apply.routing.compiling`."""
+"""The function that torch.compile traces instead of this one, as in `fib_apply.routing.compile_shim`."""
 
 
 class _ThreadState(threading.local):
@@ -124,7 +125,18 @@ class PatchedFunction:
         self._dispatch = compiled(self._source, self._name, self._scope)
         self.wrapper = compiled(wrapper_source(self._name, target, self.signature), self._name, self._scope)
         functools.update_wrapper(self.wrapper, original)
-        vars(self.wrapper).update({"__fib_patched__": self, _INLINE: original})
+        vars(self.wrapper)["__fib_patched__"] = self
+        self._hide_dispatch_from_dynamo()
+
+    def _hide_dispatch_from_dynamo(self) -> None:
+        """Make torch.compile trace the original where it meets the dispatch function, and run that as it is.
+
+        The wrapper itself is traced: of a method whose wrapper has an inlined function, Dynamo calls that function
+        without the object after a graph break.
+        """
+        inlined = compiled(inlined_source(self._name), self._name, {"_fib_original": self.original})
+        setattr(self._dispatch, _INLINE, inlined)
+        skip_frames(self._dispatch)
 
     def _make_scope(self) -> dict[str, Any]:
         return {
@@ -174,6 +186,7 @@ class PatchedFunction:
     def start_at_first_call(self, start: Callable[[], None]) -> None:
         """Call a function at the first call, which is to call `point`."""
 
+        @skip_frames
         def starting(args: tuple[Any, ...], kwargs: dict[str, Any], *same: Any, **named: Any) -> Any:
             del same, named
             start()
@@ -291,10 +304,10 @@ class PatchedFunction:
 
     def _conversion_failed(self, error: Exception) -> str:
         """The reason to state for a call whose conversion raised; a defect of the adapter, logged once."""
-        reason = f"its conversion raised {type(error).__name__}: {error}"
+        reason = f"its conversion raised {type(error).__name__}"  # not with the message, which may differ for each call
         if reason not in self._reported:
             self._reported.add(reason)
-            _logger.warning("%s: the call falls through, because %s", self.target.path, reason)
+            _logger.warning("%s: the call falls through, because %s: %s", self.target.path, reason, error)
         return reason
 
     def _record_plan(self, owner: Any, value: Any, previous: RecordedPlan | None) -> None:

@@ -6,9 +6,10 @@ They do nothing unless the environment enables routing or tracing. Importing thi
 from __future__ import annotations
 
 import logging
+import sys
 
 from . import environment
-from .import_hooks import when_imported
+from .import_hooks import is_initializing, when_imported
 
 _logger = logging.getLogger(__name__)
 
@@ -19,6 +20,9 @@ def load_plugin() -> None:
     Errors are logged, not raised: the engine must start.
     """
     if not environment.is_enabled():
+        return
+    if (name := _being_imported()) is not None:  # it has imported torch, and is not complete
+        when_imported(name, load_plugin)
         return
     from fib_schema import FibError
 
@@ -34,6 +38,12 @@ def load_plugin() -> None:
         renew_when_imported()
     except FibError as error:
         _logger.error("the environment enables adapters, but they cannot be installed: %s", error)
+
+
+def _being_imported() -> str | None:
+    """One of our modules whose code is running; None if there is none."""
+    modules = list(sys.modules.items())
+    return next((name for name, module in modules if name.startswith("fib_") and is_initializing(module)), None)
 
 
 def install_with_torch() -> None:

@@ -83,19 +83,20 @@ _FIND_PLAN = """\
 """
 
 _CALL = """\
-    try:
+    try:  # the original is called outside of it: its own errors are the caller's
         _fib_converted = _fib_convert({arguments})
-        if _fib_type(_fib_converted) is _fib_str:
-            return _fib_fall_through(_fib_converted, _fib_args, _fib_kwargs)
-        _fib_key, _fib_values, _fib_is_dps = _fib_converted
-        _fib_by_key = {place}dps_handlers if _fib_is_dps else {place}handlers
-        _fib_handler = _fib_by_key.get(_fib_key)
+        if _fib_type(_fib_converted) is not _fib_str:
+            _fib_key, _fib_values, _fib_is_dps = _fib_converted
+            _fib_by_key = {place}dps_handlers if _fib_is_dps else {place}handlers
+            _fib_handler = _fib_by_key.get(_fib_key)
     except _fib_errors as _fib_error:
-        return _fib_fall_through(_fib_conversion_failed(_fib_error), _fib_args, _fib_kwargs)
-    if _fib_handler is None:
-        _fib_handler = _fib_add_handler(_fib_by_key, _fib_key, _fib_values, _fib_is_dps, {plan})
+        _fib_converted = _fib_conversion_failed(_fib_error)
+    if _fib_type(_fib_converted) is _fib_str:
+        return _fib_fall_through(_fib_converted, _fib_args, _fib_kwargs)
     _fib_thread.is_in_handler = True
     try:
+        if _fib_handler is None:  # it may set a solution up, whose own calls of the library go to the originals
+            _fib_handler = _fib_add_handler(_fib_by_key, _fib_key, _fib_values, _fib_is_dps, {plan})
         if _fib_type(_fib_handler) is _fib_passed_on:
             if _fib_handler.count is not None:
                 _fib_handler.count()
@@ -135,6 +136,17 @@ def {name}(_fib_args, _fib_kwargs, /, {signature}):
     _fib_previous = _fib_invalidate({owner})
     return _fib_original(*_fib_args, **_fib_kwargs)
 """
+
+
+_INLINED = """\
+def {name}(_fib_args, _fib_kwargs, /, *_fib_same, **_fib_named):
+    return _fib_original(*_fib_args, **_fib_kwargs)
+"""
+
+
+def inlined_source(name: str) -> str:
+    """The source of a function with the parameters of a dispatch function that only calls the original."""
+    return _INLINED.format(name=name)
 
 
 def wrapper_source(name: str, target: Target, signature: TargetSignature) -> str:

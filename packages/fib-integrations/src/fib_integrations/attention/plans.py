@@ -13,7 +13,7 @@ import attrs
 import torch
 
 from ..adapter import DefinitionRef
-from .settings import Settings, softmax_scale, unsupported_settings
+from .settings import Settings, compiled_problem, softmax_scale, unsupported_settings
 
 _CUSTOM_KERNEL = "the wrapper has a custom kernel (jit_args)"
 _OUTPUTS = ("output", "lse")
@@ -54,8 +54,6 @@ class AttentionPlan:
     """False if a CUDA graph may replay the runs after a later plan."""
     buffers: Mapping[str, torch.Tensor] = NO_BUFFERS
     """Of such runs, the whole buffers of the inputs that may be padded; see `Plan.convert`."""
-    unread: torch.Tensor | None = None
-    """A buffer for a log-sum-exp that the caller does not want. Nobody reads it."""
 
 
 class WrapperPlan:
@@ -101,12 +99,15 @@ class WrapperPlan:
         if type(settings.sm_scale) not in _SCALES:
             self.current = "its softmax scale is not a number"
             return
+        wrapper = self._wrapper()
+        if wrapper is not None and _has_own_run(wrapper):  # the original calls it
+            self.current = "its class or object has a `run` of its own"
+            return
         if settings == self._settings and type(self.current) is AttentionPlan:
             return
         if self._known is None:
             self._known = {self._kind.settings: self._kind.problem or self._plan}
         self.current = "its settings could not be read"  # unless all that follows succeeds
-        wrapper = self._wrapper()
         if wrapper is not None:
             for name, value in settings._asdict().items():
                 setattr(wrapper, f"_{name}", value)
@@ -116,7 +117,8 @@ class WrapperPlan:
         if settings not in known:
             if len(known) >= _MAX_SETTINGS:
                 known.clear()
-            known[settings] = unsupported_settings(settings) or self._with_scale(settings.sm_scale)
+            problem = compiled_problem(self._kind.settings) or unsupported_settings(settings)
+            known[settings] = problem or self._with_scale(settings.sm_scale)
         return known[settings]
 
     def _with_scale(self, sm_scale: float | None) -> AttentionPlan:
@@ -127,6 +129,10 @@ class WrapperPlan:
 
 def _no_wrapper() -> None:
     return None
+
+
+def _has_own_run(wrapper: Any) -> bool:
+    return "run" in vars(wrapper) or not hasattr(type(wrapper).run, "__fib_patched__")
 
 
 def unsupported_plan(wrapper: Any, dtypes: tuple[Any, Any, Any], layouts: tuple[str | None, ...]) -> str | None:

@@ -11,11 +11,7 @@ import attrs
 import torch
 
 from ..adapter import Call, Conversion, Original, Plan, Target
-from .plans import AttentionPlan
 from .settings import NEUTRAL
-
-_unread_memory: dict[torch.device, list[torch.Tensor]] = {}
-"""Of each device, memory that grows."""
 
 
 def plan_target(wrapper: str, convert: Callable[..., Any], hints: frozenset[str] = frozenset()) -> Plan:
@@ -79,32 +75,17 @@ def is_scaled(*scales: Any) -> bool:
     return any(scale is not None and not (type(scale) in (float, int) and scale == 1) for scale in scales)
 
 
-def output_buffers(plan: AttentionPlan, query: torch.Tensor, out: Any, lse: Any, return_lse: bool) -> tuple[Any, ...]:
-    """Buffers for both outputs; a log-sum-exp that the caller does not want goes to memory that nobody reads.
+def output_buffers(query: torch.Tensor, out: Any, lse: Any, return_lse: bool) -> tuple[Any, ...]:
+    """Buffers for both outputs; a log-sum-exp that the caller does not want gets one, too.
 
-    Empty if the caller wants an output for which it gave no buffer. The query has the plan's number of rows.
+    Empty if the caller wants an output for which it gave no buffer.
     """
     if out is None:
         return ()
     if return_lse:
         return () if lse is None else (out, lse)
-    is_plain = type(query) is torch.Tensor  # memory for a fake tensor is fake, too
-    if not is_plain or (query.is_cuda and torch.cuda.is_current_stream_capturing()):  # a graph has its own memory pool
-        return out, torch.empty(query.shape[:2], dtype=torch.float32, device=query.device)
-    if plan.unread is None:
-        plan.unread = _unread(plan.rows, query.shape[1], query.device)
-    return out, plan.unread
-
-
-@functools.lru_cache(maxsize=4096)
-def _unread(rows: int, heads: int, device: torch.device) -> torch.Tensor:
-    """A tensor [rows, heads] of float32 in the memory of a device that nobody reads."""
-    needed, kept = rows * heads, _unread_memory.get(device)
-    if kept is None or kept[-1].shape[0] < needed:
-        with torch.inference_mode(mode=False):  # runs outside of inference mode cannot write to an inference tensor
-            larger = torch.empty(1 << max(needed - 1, 0).bit_length(), dtype=torch.float32, device=device)
-        kept = _unread_memory[device] = [*(kept or ()), larger]  # kernels on any stream may still write to the old ones
-    return kept[-1][:needed].view(rows, heads)
+    # memory of this call alone: a solution may read it again, and others run in other threads and streams meanwhile
+    return out, torch.empty(query.shape[:2], dtype=torch.float32, device=query.device)
 
 
 def finalize(result: Any, out: Any, lse: Any, return_lse: bool) -> Any:

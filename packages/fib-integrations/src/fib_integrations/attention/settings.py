@@ -67,6 +67,19 @@ def unsupported_settings(settings: Settings) -> str | None:
     return "it sums products in float16" if getattr(settings, "use_fp16_qk_reduction", False) else None
 
 
+def compiled_problem(planned: Settings) -> str | None:
+    """Reason that no definition describes any run of a plan with these settings, whatever a run changes.
+
+    FlashInfer compiles them into the kernels when it plans. None if one may.
+    """
+    if planned.pos_encoding_mode != "NONE":
+        return f"it was planned with a positional encoding ({planned.pos_encoding_mode})"
+    if planned.logits_soft_cap:
+        return "it was planned with a logits soft cap"
+    is_half = getattr(planned, "use_fp16_qk_reduction", False)
+    return "it was planned with sums in float16" if is_half else None
+
+
 def softmax_scale(sm_scale: float | None, head_dim: int) -> float:
     """The softmax scale; by default, FlashInfer's."""
     return 1.0 / math.sqrt(head_dim) if sm_scale is None else float(sm_scale)
