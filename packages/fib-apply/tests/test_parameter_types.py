@@ -49,6 +49,13 @@ def counting(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None
     return torch.Tensor.__torch_function__(func, types, args, kwargs)
 
 
+class Doubling(torch.nn.Parameter):
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        found = super().__torch_function__(func, types, args, kwargs or {})
+        return found * 2 if args[1:] else found
+
+
 def with_nested(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
     def call() -> Any:
         return func(*args)
@@ -62,6 +69,15 @@ class TestBehaviour:
         assert is_plain_type(torch.nn.Parameter)
         assert is_plain_type(new_type())
         assert is_plain_type(named(type("Other", (Loaded,), {}), module="sglang.srt.layers.parameter"))
+
+    def test_a_hook_that_changes_results_by_operators_is_not(self) -> None:
+        assert not is_plain_type(named(Doubling))
+
+    def test_a_class_whose_hook_is_replaced_is_looked_at_again(self) -> None:
+        cls = new_type()
+        assert is_plain_type(cls)
+        cls.__torch_function__ = classmethod(counting)  # type: ignore[attr-defined] # of a tensor class
+        assert not is_plain_type(cls)
 
     def test_other_names_are_not(self) -> None:
         for cls in (Loaded, torch.nn.Buffer, named(type("Other", (Loaded,), {}), "MyParameter")):
