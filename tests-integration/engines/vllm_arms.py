@@ -238,15 +238,9 @@ def switch_on(arm: str, out: Path, say: Callable[[str], object] = print) -> Any:
     """Patch and enable what an arm needs, and say what is ready; returns the runtime."""
     if arm == "plain":
         return None
-    from fib_integrations import install_flashinfer_integrations
-    from fib_integrations.vllm_captures import wait_when_imported
-    from fib_integrations.vllm_fast_plans import renew_when_imported
-    from fib_integrations.vllm_provider import register_when_imported
+    from fib_integrations.startup import install_all
 
-    install_flashinfer_integrations(count_calls=arm != "off")
-    register_when_imported()
-    wait_when_imported()
-    renew_when_imported()
+    install_all(count_calls=arm != "off")
     if arm in ROUTED:
         from fib_apply import ApplyConfig, ApplyConfigRegistry, enable_apply
         from fib_schema import TraceSet

@@ -13,6 +13,7 @@ import pytest
 import torch
 from fib_apply import ApplyConfig, ApplyRuntime, enable_apply, set_apply_hook
 from fib_integrations import install_flashinfer_integrations, status
+from fib_integrations.startup import load_plugin
 from fib_schema import SourceFile, TraceSet
 from flashinfer_stand_ins import behaviour
 from flashinfer_stand_ins.examples import (
@@ -222,6 +223,16 @@ class TestDynamo:
                 flashinfer.norm.rmsnorm(x, weight)
             assert hits(runtime) == before + 3
         assert not any(found.unsupported_calls for found in status())
+
+
+def test_an_unknown_name_in_the_variable_leaves_the_default_adapters(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("FIB_ENABLE_APPLY", "1")
+    monkeypatch.setenv("FIB_INTEGRATIONS", "no_such_adapter")
+    load_plugin()
+    assert "FIB_INTEGRATIONS: no adapter 'no_such_adapter'" in caplog.text
+    assert any(found.adapter == "rmsnorm" for found in status())
 
 
 @pytest.mark.parametrize("first", ["fib_integrations", "fib_apply", "fib_tracer", "fib_integrations.patching"])

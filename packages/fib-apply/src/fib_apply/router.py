@@ -214,8 +214,8 @@ def _load_definition(table: ApplyTable, name: str) -> Definition | None:
     """A definition; None, which is logged, if the data set has none, or its file has changed since."""
     try:
         return table.definition(name)
-    except UnknownName:
-        logger.info("the data set has no definition %r; its calls go to their fallbacks", name)
+    except UnknownName as error:
+        logger.info("%s; calls of %r go to their fallbacks", error, name)
     except FibError as error:
         logger.warning("calls of %r go to their fallbacks: %s", name, error)
     return None

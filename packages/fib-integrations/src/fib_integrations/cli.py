@@ -179,6 +179,8 @@ def _baselines(options: argparse.Namespace) -> int:
         print(f"{verb} {name}")
     for name in made.existing:
         print(f"exists already: {name}")
+    for name in made.unsupported:
+        print(f"no adapter has a baseline for it: {name}")
     print(f"{verb} {len(names)}; unsupported: {counted(len(made.unsupported), 'definition')}")
     return int(is_empty)
 

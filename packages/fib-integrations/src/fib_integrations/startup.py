@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterable
 
 from . import environment
 from .import_hooks import is_initializing, when_imported
@@ -26,18 +27,28 @@ def load_plugin() -> None:
         return
     from fib_schema import FibError
 
+    from .errors import UnknownAdapter
+
+    try:
+        install_all(environment.extra_adapters())
+    except UnknownAdapter as error:
+        _logger.error("%s: %s; only the default adapters are installed", environment.ADAPTERS_VARIABLE, error)
+        install_all()
+    except FibError as error:
+        _logger.error("the environment enables adapters, but they cannot be installed: %s", error)
+
+
+def install_all(also: Iterable[str] = (), *, count_calls: bool = False) -> None:
+    """Install the adapters and all hooks into engines; for the parameters see `install_flashinfer_integrations`."""
     from .installation import install_flashinfer_integrations
     from .vllm_captures import wait_when_imported
     from .vllm_fast_plans import renew_when_imported
     from .vllm_provider import register_when_imported
 
-    try:
-        install_flashinfer_integrations(also=environment.extra_adapters())
-        register_when_imported()
-        wait_when_imported()
-        renew_when_imported()
-    except FibError as error:
-        _logger.error("the environment enables adapters, but they cannot be installed: %s", error)
+    install_flashinfer_integrations(also=also, count_calls=count_calls)
+    register_when_imported()
+    wait_when_imported()
+    renew_when_imported()
 
 
 def _being_imported() -> str | None:
