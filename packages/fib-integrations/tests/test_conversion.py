@@ -194,6 +194,10 @@ def test_mla(fi: Any) -> None:
     run = mla_wrapper(fi, 1, QO_INDPTR, causal=True).run
     assert isinstance(explain(run, *tensors), ConvertedCall)
     assert reason(run, *tensors, return_lse_base_on_e=True) == "return_lse_base_on_e is given"
+    scaled = mla_wrapper(
+        fi, 1, QO_INDPTR, causal=True, sm_scale=torch.tensor(0.5)
+    )  # its value may change after the plan
+    assert reason(scaled.run, *tensors) == "its softmax scale is not a number"
     uneven = torch.tensor([0, 2, 2, 3], dtype=torch.int32)  # three requests, three queries, not one each
     rows = tuple(tensor[:3] for tensor in tensors[:2])
     found = explain(mla_wrapper(fi, 1, uneven, causal=True).run, *rows, *tensors[2:])

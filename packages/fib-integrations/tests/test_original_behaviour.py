@@ -161,6 +161,17 @@ class TestForward:
 
 
 @one_version
+@pytest.mark.parametrize(
+    "buffers",
+    [{"out": torch.zeros(1, 4, 8)}, {"out": torch.zeros(3, 4, 8)}, {"lse": torch.zeros(2, 3, 4)}],
+    ids=["rows", "dtype", "lse"],
+)
+def test_buffers_that_do_not_fit_are_refused(flashinfer: Any, buffers: dict[str, Any]) -> None:
+    with enable_apply(recorded(flashinfer)), pytest.raises(ValueError, match="is needed, got"):
+        decode_wrapper(flashinfer, 4).run(random(3, 4, 8), caches(4), return_lse=True, **buffers)
+
+
+@one_version
 @pytest.mark.parametrize("on_error", ["raise", "fallback"])
 def test_a_setup_may_call_the_library(flashinfer: Any, on_error: str) -> None:
     q, cache = random(3, 4, 8), caches(4)

@@ -45,6 +45,8 @@ def convert_plan(
     required = (qo_indptr, kv_indptr, kv_indices, kv_len_arr, num_heads, head_dim_ckv, head_dim_kpe)
     if any(value is None for value in required) or page_size is None or sm_scale is None:
         return "it was planned without offsets, indices, sizes or a scale"
+    if type(sm_scale) not in (float, int):
+        return "its softmax scale is not a number"
     if problem := attention.unsupported_plan(wrapper, (q_data_type, kv_data_type, None), layouts=(None, "NHD")):
         return problem
     queries, offsets, lengths = qo_indptr.cpu(), kv_indptr.cpu(), kv_len_arr.cpu()

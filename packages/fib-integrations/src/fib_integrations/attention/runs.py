@@ -96,10 +96,22 @@ def finalize(result: Any, out: Any, lse: Any, return_lse: bool) -> Any:
         return (out, lse) if return_lse else out
     output, found = result
     if out is not None:
-        output = out.copy_(output)
+        output = _written("out", out, output)
     if not return_lse:
         return output
-    return output, (found if lse is None else lse.copy_(found))
+    return output, (found if lse is None else _written("lse", lse, found))
+
+
+def _written(name: str, buffer: torch.Tensor, result: torch.Tensor) -> torch.Tensor:
+    """A caller's buffer with a result.
+
+    Raises:
+        ValueError: It has another shape or dtype; FlashInfer refuses it, too.
+    """
+    if buffer.shape != result.shape or buffer.dtype is not result.dtype:
+        wanted, given = (f"{list(one.shape)} of {one.dtype}" for one in (result, buffer))
+        raise ValueError(f"{name}: {wanted} is needed, got {given}")
+    return buffer.copy_(result)
 
 
 def _both_outputs(original: Original, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any]) -> Any:
