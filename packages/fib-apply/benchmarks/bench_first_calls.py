@@ -95,7 +95,9 @@ def main() -> None:
         print(f"| {name} | {two:.1f} | {six:.1f} | {LIMIT_US:.0f} |")
     if options.json is not None:
         options.json.write_text(json.dumps({"added_us": rows}, indent=1))
-    sys.exit(1 if max(map(max, rows.values())) > LIMIT_US else 0)
+    slow = [name for name, times in rows.items() if max(times) > LIMIT_US]
+    if slow:
+        sys.exit(f"above {LIMIT_US:.0f} us: {'; '.join(slow)}")
 
 
 if __name__ == "__main__":

@@ -75,6 +75,15 @@ two short lines.
   tool run DIR                         a line of a table, which may be wider than the terminal"""
 
 
+def test_tables_of_a_description_keep_their_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "42")
+    table = "name         how the tool calls it\nentry point  the function that is called, or a class"
+    parser = CommandParser(description=table, formatter_class=argparse.RawDescriptionHelpFormatter)
+    assert (
+        "\nname         how the tool calls it\nentry point  the function that is called,\n             or a class\n"
+    ) in parser.format_help()
+
+
 @pytest.mark.parametrize("columns", [80, 160])
 def test_paragraphs_of_a_description_fit_the_terminal(columns: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", str(columns))

@@ -20,6 +20,8 @@ _INVALID_CHOICE = re.compile(r"argument (?P<name>.+?): invalid choice: '(?P<word
 _INVALID_NUMBER = re.compile(
     r"(?P<argument>argument .+?): invalid (?P<kind>int|float) value: (?P<word>'.*')", re.DOTALL
 )
+_ROW = re.compile(r"\S+(?: \S+)* {2,}(?=\S)")
+"""The first cell of a table's row, and the space behind it."""
 _MISSING = re.compile(r"the following arguments are required: (?P<names>.+)")
 
 
@@ -110,11 +112,23 @@ def _suggestion(word: str, known: Sequence[str]) -> str:
 
 
 def _wrapped(block: str, width: int, indent: str) -> str:
-    """A paragraph with lines of at most this width; a block with indented lines as it is."""
+    """A paragraph with lines of at most this width; a block with indented lines as it is; a table with its columns."""
     lines = [line.removeprefix(indent) for line in block.split("\n")]
     if max(map(len, lines)) + len(indent) <= width or any(line.startswith(" ") for line in lines):
         return block
-    text = " ".join(lines)
+    rows = [_ROW.match(line) for line in lines]
+    if all(rows):
+        return "\n".join(_filled(line, width, indent, row.end()) for line, row in zip(lines, rows, strict=True) if row)
+    return _filled(" ".join(lines), width, indent)
+
+
+def _filled(text: str, width: int, indent: str, column: int = 0) -> str:
+    """Lines of at most this width; all but the first begin at a column."""
     return textwrap.fill(
-        text, width, initial_indent=indent, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
+        text,
+        width,
+        initial_indent=indent,
+        subsequent_indent=indent + " " * column,
+        break_long_words=False,
+        break_on_hyphens=False,
     )
