@@ -79,9 +79,12 @@ def test_tables_of_a_description_keep_their_columns(monkeypatch: pytest.MonkeyPa
     monkeypatch.setenv("COLUMNS", "42")
     table = "name         how the tool calls it\nentry point  the function that is called, or a class"
     parser = CommandParser(description=table, formatter_class=argparse.RawDescriptionHelpFormatter)
-    assert (
-        "\nname         how the tool calls it\nentry point  the function that is called,\n             or a class\n"
-    ) in parser.format_help()
+    rows = (
+        "name         how the tool calls it",
+        "entry point  the function that is",
+        "             called, or a class",
+    )
+    assert "\n".join(rows) in parser.format_help()
 
 
 @pytest.mark.parametrize("columns", [80, 160])
