@@ -32,7 +32,7 @@ BEST_IS_ORIGINAL = "the fallback is the best"
 AGAIN = 75
 """Exit code for "call me again" (EX_TEMPFAIL)."""
 START, TURN, PAIR, HOST_TURN, END, END_PROFILED = "start", "turn", "pair", "host turn", "end", "end profiled"
-"""Words that an engine process is told; it answers each with a byte when it is done."""
+"""Commands to an engine process; it answers each with a byte when it is done."""
 _HOST_TURNS = 8
 _POLL_SECONDS = 1.0
 _QUOTED_LINES = 20
@@ -125,14 +125,14 @@ def measure(
                 process.wait()  # also for the imports of the next round
             host_turns = _HOST_TURNS if group[0][0] == 0 else 0
             with_pairs = [key for key in group if paired(key[2], key[1])]
-            for word, count, keys in (
+            for command, count, keys in (
                 (TURN, options.turns, group),
                 (PAIR, options.turns, with_pairs),
                 (HOST_TURN, host_turns, group),
             ):
                 for turn in range(count if keys else 0):
                     for key in _rotated(keys, turn):
-                        processes[key].ask(word)
+                        processes[key].request(command)
             _finish([processes[key] for key in group], END_PROFILED if group[0][0] == 0 else END)
             for key in group:
                 processes.pop(key).kill()
@@ -193,11 +193,11 @@ def _nothing_decided(out: Path, group: Sequence[Key]) -> str | None:
     return None
 
 
-def _finish(processes: Sequence[EngineProcess], word: str) -> None:
+def _finish(processes: Sequence[EngineProcess], command: str) -> None:
     """Let processes write their records, one after another, and end, all at the same time."""
     for process in processes:
-        process.ask(word)
-        if word == END_PROFILED:  # its end must not disturb the next profile
+        process.request(command)
+        if command == END_PROFILED:  # its end must not disturb the next profile
             process.wait_for_end()
     for process in processes:
         process.wait_for_end()
@@ -227,7 +227,7 @@ def _start(processes: Sequence[EngineProcess], *, alone: bool) -> None:
     for process in processes:
         process.wait()
     for process in processes:
-        process.tell(START)
+        process.send(START)
         if alone:
             process.wait()
 
@@ -237,7 +237,7 @@ class Ended(Exception):
 
 
 class EngineProcess:
-    """A process that imports, answers, and then does what it is told, one word at a time.
+    """A process that imports, answers, and then does what it is told, one command at a time.
 
     Args:
         command: Its command line; ``--record`` names it in messages.
@@ -265,11 +265,11 @@ class EngineProcess:
         os.close(answers)
         self._is_asked = True  # to import
 
-    def tell(self, word: str) -> None:
-        """Let it do something."""
+    def send(self, command: str) -> None:
+        """Send a command without waiting for the answer."""
         assert self._process.stdin is not None
         with suppress(BrokenPipeError):  # it has ended: `wait` says so
-            self._process.stdin.write(f"{word}\n")
+            self._process.stdin.write(f"{command}\n")
             self._process.stdin.flush()
         self._is_asked = True
 
@@ -291,13 +291,13 @@ class EngineProcess:
             raise self._ended()
         self._is_asked = False
 
-    def ask(self, word: str) -> None:
-        """Tell it a word and wait."""
-        self.tell(word)
+    def request(self, command: str) -> None:
+        """Send a command and wait for the answer."""
+        self.send(command)
         self.wait()
 
     def wait_for_end(self) -> None:
-        """Wait for its end after the last word.
+        """Wait for its end after the last command.
 
         Raises:
             Ended: It failed.

@@ -80,8 +80,8 @@ def engine(out: Path, options: argparse.Namespace) -> None:
     import vllm
 
     _ = vllm.LLM, vllm.SamplingParams  # imported at the first access
-    words = _words(options)
-    next(words)
+    commands = _commands(options)
+    next(commands)
     begin = time.perf_counter()
     runtime = switch_on(options.arm, out)  # after the imports, as vLLM loads plug-ins
     switched_on = time.perf_counter() - begin
@@ -122,23 +122,23 @@ def engine(out: Path, options: argparse.Namespace) -> None:
     after, replaced = before, replaced_functions()
     device_ms: dict[str, float] = {}
     host: list[dict[str, list[int]]] = []
-    for word in words:
-        if word == TURN:
+    for command in commands:
+        if command == TURN:
             turns.append(timed_turn())
             after = _counts(runtime)
             continue
-        if word == PAIR:
+        if command == PAIR:
             pair = {}
             for is_ours in (True, False) if len(pairs) % 2 else (False, True):
                 with nullcontext() if is_ours else originals(replaced):
                     pair[is_ours] = timed_turn()
             pairs.append((pair[True], pair[False]))
             continue
-        if word == HOST_TURN:
+        if command == HOST_TURN:
             generate(prompts[:1], 2)
             host.append(host_times(lambda: generate(prompts, 16), is_eager=options.mode == "eager"))
             continue
-        if word == END_PROFILED:
+        if command == END_PROFILED:
             device_ms = _device_times(torch, lambda: generate(prompts, 16))
         total = _counts(runtime)
         if options.arm in TRACED:
@@ -182,8 +182,8 @@ def _arguments(out: Path, options: argparse.Namespace) -> dict[str, Any]:
     return arguments | options.settings
 
 
-def _words(options: argparse.Namespace) -> Iterator[str]:
-    """Words that say what to do; asking for the next one says that the last one is done."""
+def _commands(options: argparse.Namespace) -> Iterator[str]:
+    """The commands of the measuring process. Each answer, a byte, is sent when the next command is asked for."""
     if options.answers is None:
         yield from (
             START,
@@ -193,13 +193,13 @@ def _words(options: argparse.Namespace) -> Iterator[str]:
             END_PROFILED,
         )
         return
-    word = ""
-    while word not in (END, END_PROFILED):
+    command = ""
+    while command not in (END, END_PROFILED):
         os.write(options.answers, b".")
-        word = sys.stdin.readline().strip()
-        if not word:
-            sys.exit("nobody waits for this process any more")
-        yield word
+        command = sys.stdin.readline().strip()
+        if not command:
+            sys.exit("the measuring process has closed its pipe")
+        yield command
     os.write(options.answers, b".")
 
 

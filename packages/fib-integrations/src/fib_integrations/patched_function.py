@@ -184,7 +184,7 @@ class PatchedFunction:
         self.is_enabled = dispatch is not None
 
     def start_at_first_call(self, start: Callable[[], None]) -> None:
-        """Call a function at the first call, which is to call `point`."""
+        """Call a function at the first call; it connects this one to fib-apply, which binds it."""
 
         @skip_frames
         def starting(args: tuple[Any, ...], kwargs: dict[str, Any], *same: Any, **named: Any) -> Any:

@@ -128,19 +128,19 @@ def _register(op: Any, name: str, target: Target) -> None:
     native = op.impls["native"].impl_fn
     VLLM.check(target.path, native)
     make, inplace = _IMPLEMENTATIONS[name]
-    following = _Following(op, native)
+    next_provider = _NextProvider(op, native)
 
     @functools.wraps(native)
     def call(*args: Any) -> Any:
-        return following.call(*args)
+        return next_provider.call(*args)
 
     route = provide(ADAPTER, target, call)
     if PROVIDER not in op.impls:
-        implementation, supports = make(native, vars(route)["__fib_patched__"], following)
+        implementation, supports = make(native, vars(route)["__fib_patched__"], next_provider)
         op.register_impl(PROVIDER, supports_args=supports, inplace=inplace)(implementation)
 
 
-class _Following:
+class _NextProvider:
     """The provider that vLLM would call without this one.
 
     Args:
@@ -186,18 +186,18 @@ class _Following:
         return self._native(*args)
 
 
-def _make_rms_norm(native: Callable[..., Any], patched: PatchedFunction, following: _Following) -> _Functions:
-    route, attributes = patched.wrapper, following.attributes
+def _make_rms_norm(native: Callable[..., Any], patched: PatchedFunction, next_provider: _NextProvider) -> _Functions:
+    route, attributes = patched.wrapper, next_provider.attributes
 
     # both are written once for each op: functions that they shared would cost each call microseconds; `bench_steps.py`
     @functools.wraps(native)  # vLLM compares its schema with that of the op
     def rms_norm(x: Any, weight: Any, epsilon: float, variance_size: int | None = None) -> Any:
         if patched.is_enabled and ("rmsnorm", weight.shape[0], epsilon) not in patched.passed_on:
             return route(x, weight, epsilon, variance_size)
-        first = following.first if attributes[_LIST] is following.known else following.find()
+        first = next_provider.first if attributes[_LIST] is next_provider.known else next_provider.find()
         if first is not None and first.supports_args(x, weight, epsilon, variance_size):
             return first.impl_fn(x, weight, epsilon, variance_size)
-        return following.call(x, weight, epsilon, variance_size)
+        return next_provider.call(x, weight, epsilon, variance_size)
 
     def supports(x: Any, weight: Any, epsilon: float, variance_size: int | None = None) -> bool:
         del x, epsilon
@@ -206,8 +206,8 @@ def _make_rms_norm(native: Callable[..., Any], patched: PatchedFunction, followi
     return rms_norm, supports
 
 
-def _make_fused_add(native: Callable[..., Any], patched: PatchedFunction, following: _Following) -> _Functions:
-    route, attributes = patched.wrapper, following.attributes
+def _make_fused_add(native: Callable[..., Any], patched: PatchedFunction, next_provider: _NextProvider) -> _Functions:
+    route, attributes = patched.wrapper, next_provider.attributes
 
     @functools.wraps(native)
     def fused_add_rms_norm(
@@ -215,16 +215,16 @@ def _make_fused_add(native: Callable[..., Any], patched: PatchedFunction, follow
     ) -> Any:
         if patched.is_enabled and ("fused_add_rmsnorm", weight.shape[0], epsilon) not in patched.passed_on:
             return route(x, x_residual, weight, epsilon, variance_size)
-        first = following.first if attributes[_LIST] is following.known else following.find()
+        first = next_provider.first if attributes[_LIST] is next_provider.known else next_provider.find()
         if first is not None and first.supports_args(x, x_residual, weight, epsilon, variance_size):
             return first.impl_fn(x, x_residual, weight, epsilon, variance_size)
-        return following.call(x, x_residual, weight, epsilon, variance_size)
+        return next_provider.call(x, x_residual, weight, epsilon, variance_size)
 
     def supports(x: Any, x_residual: Any, weight: Any, epsilon: float, variance_size: int | None = None) -> bool:
         del x_residual
         if weight is None or variance_size is not None:
             return False
-        first = following.first if attributes[_LIST] is following.known else following.find()
+        first = next_provider.first if attributes[_LIST] is next_provider.known else next_provider.find()
         if first is not None and first.inplace:
             return True
         # vLLM copies the activations for this provider, but not for the next one
