@@ -750,3 +750,34 @@ def _read_all(root: Path) -> None:
     for path in (WORKLOADS, TRACES):
         with suppress(FibError):
             load_jsonl_file(Trace, root / path)
+
+
+class TestLayoutsOfTraces:
+    @pytest.mark.parametrize(
+        ("layout", "message"),
+        [("x", "must be an object"), ({"q": [-1, 1]}, "must be a list of positive integers")],
+    )
+    def test_an_invalid_one_is_an_error(self, folder: Folder, layout: object, message: str) -> None:
+        folder.write_lines(TRACES, edited(trace_plain(), "evaluation.extra", {"layout": layout}))
+        problem = folder.only_problem()
+        assert (problem.source, problem.path) == (f"{TRACES}:1", "$.evaluation.extra.layout")
+        assert message in problem.message
+
+    @pytest.mark.parametrize(("workload", "evaluation"), [({"q": [16, 1]}, {}), ({}, {"q": [16, 1]})])
+    def test_another_one_than_that_of_the_workload_is_a_warning(
+        self, folder: Folder, workload: Plain, evaluation: Plain
+    ) -> None:
+        folder.write_lines(WORKLOADS, edited(workload_plain(), "workload.extra", {"layout": workload}))
+        trace = edited(trace_plain(), "workload.extra", {"layout": workload})
+        folder.write_lines(TRACES, *[edited(trace, "evaluation.extra", {"layout": evaluation})] * 2)
+        warning = folder.only_warning()
+        assert (warning.source, warning.code) == (f"{TRACES}:1", "other-layout")
+        assert "measured another layout than that of its workload" in warning.message
+        assert warning.message.endswith("(and on 1 more line)")
+
+
+def test_a_damaged_file_of_counts_is_an_error(folder: Folder) -> None:
+    folder.write("traffic/rank-0.json", "{")
+    problem = folder.only_problem()
+    assert (problem.source, problem.code) == ("traffic/rank-0.json", "traffic")
+    assert "cannot be read as counts" in problem.message

@@ -17,6 +17,7 @@ from .conftest import errors_of, workloads
 
 BY_AXES = TracingConfig("dump_none", filter_policy="keep_first_k_by_axes")
 FINAL = [
+    TracingConfig(filter_policy="keep_none"),
     TracingConfig("dump_all", filter_policy="keep_first"),
     TracingConfig("dump_all", filter_policy="keep_first_k", filter_policy_kwargs={"k": 5}),
     TracingConfig("dump_all", filter_policy="keep_first_k_by_axes"),

@@ -147,6 +147,17 @@ def test_names_that_match_nothing_are_refused() -> None:
         TracingConfigRegistry(None, {"silu_h7": TracingConfig()}).check(DEFINITIONS)
 
 
+def test_rules_without_patterns_name_what_the_set_has() -> None:
+    for matching in ({"name": "silu_h8"}, {"op_type": "gather"}, {"name": "none*", "op_type": "n?ne"}):
+        TracingConfigRegistry(None, rules=[Rule(TracingConfig(), **matching)]).check(DEFINITIONS)
+    with pytest.raises(UnknownName, match="no definition is named 'silu_h7'"):
+        TracingConfigRegistry(None, rules=[Rule(TracingConfig(), name="silu_h7")]).check(DEFINITIONS)
+    with pytest.raises(UnknownName, match="no op_type is named 'gatherer'"):
+        TracingConfigRegistry(None, rules=[Rule(TracingConfig(), op_type="gatherer")]).check(DEFINITIONS)
+    damaged = [*DEFINITIONS, "damaged"]
+    TracingConfigRegistry(None, rules=[Rule(TracingConfig(), op_type="gatherer")]).check(DEFINITIONS, damaged)
+
+
 def test_names_are_checked_once_and_not_for_each_definition(monkeypatch: pytest.MonkeyPatch) -> None:
     """Reading entry points takes milliseconds, and a data set has hundreds of definitions."""
     registry = TracingConfigRegistry(TracingConfig(["x"]))

@@ -213,9 +213,25 @@ def test_unwritable_records_are_counted(root: Path, silu: Any, gather: Any, spoi
     spoil(root)
     with enable_tracing(root, EVERYTHING) as runtime:
         silu(torch.ones(2, 8))
-        runtime.flush()
-        assert runtime.stats()["silu_h8"].dropped == {"could not be written": 1}
-        assert runtime.budget.reserved_bytes == 0
+        stats = runtime.flush()["silu_h8"]
+        assert (stats.waiting, stats.dropped) == (1, {})
+        assert runtime.budget.reserved_bytes > 0
+    stats = runtime.stats()["silu_h8"]
+    assert (stats.waiting, stats.dropped) == (0, {"could not be written": 1})
+    assert runtime.budget.reserved_bytes == 0
+    assert runtime.error_counts()["silu_h8: lost"] == 1
+
+
+def test_flushes_during_an_error_lose_nothing(root: Path, silu: Any) -> None:
+    put_a_file_in_place_of_the_folder(root)
+    with enable_tracing(root, EVERYTHING) as runtime:
+        for number, size in enumerate((2, 3, 4), start=1):
+            silu(torch.ones(size, 8))
+            assert runtime.flush()["silu_h8"].waiting == number
+        (root / "workloads").unlink()
+        stats = runtime.flush()["silu_h8"]
+        assert (stats.stored, stats.waiting, stats.dropped) == (3, 0, {})
+    assert sorted(sizes(root)) == [2, 3, 4]
 
 
 @pytest.mark.parametrize("is_flushed", [True, False], ids=["by a flush", "by itself"])
@@ -304,7 +320,7 @@ stats = runtime.stats()["silu_h8"]
 print(stats.stored, dict(stats.dropped), runtime.budget.reserved_bytes)
 """,
     )
-    assert out.strip() == "2 {'could not be written': 4} 0"
+    assert out.strip() == "6 {} 0"
     data_set = TraceSet.from_path(root)
     assert data_set.problems == ()
     assert not list(root.rglob("*.tmp"))
@@ -336,7 +352,7 @@ def test_a_damaged_definition_does_not_keep_others_from_being_traced(
 def test_a_flush_raises_if_no_thread_can_start(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = enable_tracing(root)
     with monkeypatch.context() as patched:
-        patched.setattr(runtime._writer, "_start", lambda: False)
+        patched.setattr(runtime._writer, "start", lambda: False)
         with pytest.raises(TimeoutError, match="no thread"):
             runtime.stop()
     runtime.flush()

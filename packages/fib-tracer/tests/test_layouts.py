@@ -12,6 +12,7 @@ import torch
 from fib_apply import apply
 from fib_schema import Trace, TraceSet, validate
 from fib_schema.strides import workload_strides
+from fib_schema.traffic import load_traffic
 from fib_tracer import FilterPolicy, TracingConfig, Verdict, enable_tracing
 from fib_tracer.capture.probing import without_memory
 from fib_tracer.maintenance.dedup import dedup
@@ -47,11 +48,41 @@ def test_contiguous_inputs_leave_no_field(root: Path, gather: Any) -> None:
     assert [workload.extra for workload in workloads(root, "gather_h8")] == [None, None]
 
 
-def test_elements_that_share_memory_have_no_layout(root: Path, silu: Any) -> None:
-    with enable_tracing(root, TracingConfig("dump_all")):
-        silu(torch.ones(1, 8).expand(3, 8))
-    (workload,) = workloads(root, "silu_h8")
-    assert workload.extra is None
+def test_deduplication_compares_normalized_layouts_and_variable_axes(root: Path) -> None:
+    plain = gather_workload("a", 1, None)
+    table = {"a": None, "b": {}, "c": {"table": [8, 1]}, "d": {"rows": [7]}, "e": {"table": [9, 1]}}
+    for uuid, layout in table.items():
+        extra = None if layout is None else {"layout": layout}
+        add(root, attrs.evolve(plain, workload=attrs.evolve(plain.workload, uuid=uuid, extra=extra)))
+    add(root, attrs.evolve(plain, workload=attrs.evolve(plain.workload, uuid="f", axes={"N": 6, "M": 1, "H": 8})))
+    report = dedup(root)
+    assert [(removal.uuid, removal.equal_to) for removal in report.removals] == [(uuid, "a") for uuid in "bcdf"]
+    assert [workload.uuid for workload in workloads(root, "gather_h8")] == ["a", "e"]
+
+
+OVERLAPPING = {
+    "expanded": torch.ones(1, 8).expand(3, 8),
+    "overlapping": torch.ones(20).as_strided((3, 8), (1, 1)),
+    "woven": torch.ones(99).as_strided((3, 8), (2, 3)),
+}
+
+
+@pytest.mark.parametrize("dumped", ["dump_none", "dump_all"])
+@pytest.mark.parametrize("x", OVERLAPPING.values(), ids=OVERLAPPING)
+def test_calls_whose_layout_no_workload_can_have_are_only_counted(
+    root: Path, silu: Any, x: torch.Tensor, dumped: str
+) -> None:
+    with enable_tracing(root, TracingConfig(dumped)) as runtime:
+        for _ in range(2):
+            silu(torch.ones(3, 8))
+            silu(x)
+    (record,) = workloads(root, "silu_h8")
+    assert record.extra is None
+    assert runtime.stats()["silu_h8"].dropped == {"layout": 2}
+    counted = load_traffic(root).definitions["silu_h8"]
+    assert counted.calls == 4
+    of_any_layout = dumped == "dump_all"
+    assert counted.calls_by_workload([record]) == {record.uuid: 4 if of_any_layout else 2}
 
 
 @pytest.mark.parametrize("dumped", ["dump_none", "dump_all"])

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from fib_schema import TraceSet, validate
+from fib_schema import RandomInput, TraceSet, Workload, validate
 from fib_schema.traffic import load_traffic
 from fib_tracer import TracingConfig, enable_tracing
 from fib_tracer.cli import main
@@ -204,6 +204,34 @@ def test_statistics_show_the_share_of_calls_that_workloads_stand_for(
     assert "traffic/damaged.json: cannot be read as counts" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize("calls", [1 << 63, 10**400])
+def test_a_count_without_bounds_is_a_problem_of_its_file(
+    root: Path, calls: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sizes = [{"axes": {"M": 2}, "layout": {}, "calls": calls}]
+    content = {"version": 1, "definitions": {"silu_h8": {"calls": calls, "sizes": sizes}}}
+    (root / "traffic").mkdir()
+    (root / "traffic" / "huge.json").write_text(json.dumps(content))
+    assert main(["stats", str(root)]) == 1
+    assert "traffic/huge.json: cannot be read as counts: the calls of 'silu_h8' are more" in capsys.readouterr().err
+
+
+def test_workloads_that_are_written_differently_share_the_calls_of_their_size(root: Path, silu: Any) -> None:
+    """Constant axes, layouts of contiguous inputs and strides of dimensions of size 1 mean nothing."""
+    with enable_tracing(root, TracingConfig(filter_policy="keep_none")):
+        for rows in (1, 4, 5):
+            silu(torch.ones(rows, 8))
+    inputs = {"x": RandomInput()}
+    records = [
+        Workload({"M": 4, "H": 8}, inputs, "constant"),
+        Workload({"M": 5}, inputs, "redundant", {"layout": {"x": [8, 1]}}),
+        Workload({"M": 1}, inputs, "one", {"layout": {"x": [16, 1]}}),
+        Workload({"M": 4, "H": 9}, inputs, "another constant"),
+        Workload({"M": 5}, inputs, "strided", {"layout": {"x": [16, 1]}}),
+    ]
+    assert traffic(root).calls_by_workload(records) == {"constant": 1, "redundant": 1, "one": 1}
+
+
 def test_a_sample_keeps_the_counts(root: Path, silu: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
     with enable_tracing(root, TracingConfig("dump_all")):
         for value in range(4):
@@ -226,6 +254,14 @@ class TestRank:
         assert Rank.current().label.startswith("pid-")
         monkeypatch.setenv("RANK", "no number")
         assert Rank.current() == Rank(None)
+
+    @pytest.mark.parametrize("digits", [10, 300, 5000])
+    def test_a_rank_that_fits_no_name_is_none(self, digits: int, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RANK", "9" * digits)
+        assert Rank.current() == Rank(None)
+        monkeypatch.setenv("LOCAL_RANK", "1")
+        monkeypatch.setenv("WORLD_SIZE", "9" * digits)
+        assert Rank.current() == Rank(1)
 
     def test_the_environment_counts(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("LOCAL_RANK", "1")

@@ -11,8 +11,8 @@ How a call becomes a record on the disk:
    (`policies.dumping`) chooses inputs.
 4. `capture.copies`: memory is reserved in the byte budget and the chosen tensors are copied, those on a device
    asynchronously. The recorder enqueues a `PendingEntry`, and the engine's function runs.
-5. `storage.writer`: the storage thread waits for the copies. It passes the entry to a policy that samples, or checks
-   the definition's constraints and makes a record.
+5. `storage.writer`: the storage thread passes the entry to `storage.entries`, which waits for the copies. It passes
+   the entry to a policy that samples, or checks the definition's constraints and makes a record.
 6. `storage.records`: the record's uuid is a digest of its contents. `fib_schema.WorkloadLog` appends it to the data set
    unless the uuid is there already, with the tensors in a safetensors file.
 7. `storage.traffic_file`: flushes, and the storage thread every minute, save the counts of calls.

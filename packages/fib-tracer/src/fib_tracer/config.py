@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import attrs
 import yaml
@@ -77,12 +77,10 @@ class TracingConfigRegistry:
             names: The names of all definitions, also of damaged ones; None means those of `definitions`.
 
         Raises:
-            UnknownName: There is no such definition; or none of the definitions that settings apply to has such an
-                input or axis.
+            UnknownName: There is no such definition, or no such op_type of a rule without a pattern; or none of the
+                definitions that settings apply to has such an input or axis.
         """
-        for name in self.per_definition:
-            if name not in (definitions if names is None else names):
-                raise UnknownName("definition", name, tuple(names or definitions))
+        self._check_names(definitions, tuple(definitions if names is None else names))
         if any(name not in definitions for name in names or ()):
             return  # a damaged definition may have the input or axis; its first call reports the damage
         uses: dict[int, tuple[TracingConfig, list[Definition]]] = {}
@@ -95,6 +93,18 @@ class TracingConfigRegistry:
             for kind, named, known in (("input", config.named_inputs(), inputs), ("axis", config.named_axes(), axes)):
                 if unknown := set(named) - known:
                     raise UnknownName(kind, min(unknown), tuple(sorted(known)))
+
+    def _check_names(self, definitions: Mapping[str, Definition], names: Collection[str]) -> None:
+        """Refuse names of definitions and op_types that a data set lacks; patterns may match nothing."""
+        for name in (*self.per_definition, *(rule.name for rule in self.rules if not _is_pattern(rule.name))):
+            if name not in names:
+                raise UnknownName("definition", name, tuple(names))
+        if any(name not in definitions for name in names):
+            return  # a damaged definition may have the op_type
+        op_types = {definition.op_type for definition in definitions.values()}
+        for rule in self.rules:
+            if not _is_pattern(rule.op_type) and rule.op_type not in op_types:
+                raise UnknownName("op_type", rule.op_type, tuple(sorted(op_types)))
 
     def to_yaml(self) -> str:
         """As YAML that `from_yaml` reads."""
@@ -137,6 +147,10 @@ class TracingConfigRegistry:
     def from_file(cls, file: SettingsFile) -> TracingConfigRegistry:
         """The settings of a file that was read."""
         return cls(file.default, file.definitions, file.rules)
+
+
+def _is_pattern(text: str) -> bool:
+    return bool(set(text) & set("*?["))
 
 
 def _check_configs(configs: Mapping[str, object]) -> None:
@@ -197,20 +211,22 @@ def to_registry(settings: Settings) -> TracingConfigRegistry:
     raise InvalidSetting("tracing_config", settings, "a TracingConfig, a registry, a mapping by definition or a file")
 
 
-def read_configuration(settings: Settings) -> tuple[TracingConfigRegistry, RuntimeOptions]:
+def read_configuration(settings: Settings, given: Mapping[str, Any]) -> tuple[TracingConfigRegistry, RuntimeOptions]:
     """The settings of a runtime, and its options.
 
     Args:
         settings: As the program passed them; None means the file that `CONFIG_VARIABLE` names, or the full preset.
+        given: Fields of `RuntimeOptions` that the program passed, which precede those of a file; None for others.
 
     Raises:
-        InvalidSetting: They have another type.
+        InvalidSetting: They have another type, or an option has a value that is not allowed.
         InvalidConfigFile: The file is not valid.
         OSError: The file cannot be read.
     """
     if settings is None:
         settings = os.environ.get(CONFIG_VARIABLE) or None
+    changes = {name: value for name, value in given.items() if value is not None}
     if isinstance(settings, str | os.PathLike):
         file = read_settings(settings)
-        return TracingConfigRegistry.from_file(file), file.options
-    return to_registry(settings), RuntimeOptions()
+        return TracingConfigRegistry.from_file(file), attrs.evolve(file.options, **changes)
+    return to_registry(settings), RuntimeOptions(**changes)

@@ -10,13 +10,12 @@ import atexit
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from multiprocessing.util import Finalize, register_after_fork
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-import attrs
 import torch
 from fib_apply.environment import enabled_by_environment
 from fib_apply.hook import add_listener, remove_listener
@@ -27,12 +26,14 @@ from fib_schema.problem_groups import problem_lines
 from . import signals
 from .capture.binding import Callback
 from .capture.call_counts import MAX_TOTAL_KEYS, CallCounts, KeyLimit
+from .capture.context import CaptureContext
 from .capture.copies import ByteBudget, Copier
-from .capture.drafts import Draft, can_be_drafted
+from .capture.drafts import Drafts, can_be_drafted
 from .capture.graphs import GraphCalls, is_capturing
-from .capture.recorder import CaptureContext, Recorder
+from .capture.recorder import Recorder
 from .config import Settings, read_configuration
 from .data_problems import definition_errors
+from .data_set import open_absolute
 from .stats import DefinitionStats, ErrorLog, logger
 from .storage.traffic_file import TrafficFile
 from .storage.writer import Writer
@@ -40,8 +41,10 @@ from .tracing_config import ENABLE_VARIABLE
 
 _LAST = 0
 """Priority of the last finalizers that `multiprocessing` runs at the end of a process."""
-EXIT_SECONDS = signals.MAX_DELAY_SECONDS
-"""Longest wait of the end of the process for entries to be stored."""
+_MAX_CALLBACKS = 4096
+"""Functions whose callbacks are remembered: a resolver may return names that never recur."""
+_MAX_UNKNOWN = 256
+"""Unknown definitions that are reported one by one; further ones are counted together."""
 
 
 class TracingRuntime:
@@ -54,7 +57,8 @@ class TracingRuntime:
         max_bytes: How many bytes of copies may be in memory at a time.
         wait_seconds: How long a call may wait for memory; 0 drops it immediately and counts it.
         drafts: Whether drafts are made of definitions that the data set lacks.
-            None means the value of the settings file, or the default of `RuntimeOptions`, of all three.
+        exit_seconds: Longest wait of the end of the process while nothing is stored.
+            None means the value of the settings file, or the default of `RuntimeOptions`, of all four.
         saves_traffic: Whether the counts of calls are saved below ``traffic/``.
         probes_all: Whether policies that need values are asked about every call, also after many refusals.
 
@@ -75,28 +79,32 @@ class TracingRuntime:
         max_bytes: int | None = None,
         wait_seconds: float | None = None,
         drafts: bool | None = None,
+        exit_seconds: float | None = None,
         saves_traffic: bool = True,
         probes_all: bool = False,
     ) -> None:
-        given: dict[str, Any] = {"max_bytes": max_bytes, "wait_seconds": wait_seconds, "drafts": drafts}
-        self.config, options = read_configuration(tracing_config)
-        options = attrs.evolve(options, **{name: value for name, value in given.items() if value is not None})
-        self._trace_set = trace_set if isinstance(trace_set, TraceSet) else TraceSet.from_path(trace_set)
+        given = {"max_bytes": max_bytes, "wait_seconds": wait_seconds, "drafts": drafts, "exit_seconds": exit_seconds}
+        self.config, options = read_configuration(tracing_config, given)
+        self._exit_seconds = options.exit_seconds
+        self._trace_set = open_absolute(trace_set)
         self._unused = definition_errors(self._trace_set)
         """Errors of the data set, until they are logged."""
         self.config.check(self._trace_set.definitions, self._trace_set.definition_names())
         self.budget = ByteBudget(options.max_bytes)
         self._errors = ErrorLog()
         log = self._trace_set.workload_log()  # raises if the set is in memory only
+        root = Path(self._trace_set.root or "")
         counts = self._call_counts if saves_traffic else dict
-        self._traffic = TrafficFile(Path(self._trace_set.root or ""), counts, self._errors)
+        self._traffic = TrafficFile(root, counts, self._errors)
         self._writer = Writer(log, self.budget, self._errors, self._traffic.save)
         self._key_limit = KeyLimit()
+        self._unknown = 0
         self._graph_calls = GraphCalls()
-        self._makes_drafts = options.drafts
+        self._drafts = Drafts(root, self._writer.run, self._errors) if options.drafts else None
         self._context = CaptureContext(
             enqueue=self._writer.enqueue,
             request_flush=self._writer.request_flush,
+            start_storage=self._writer.start,
             budget=self.budget,
             copier=Copier(self.budget),
             errors=self._errors,
@@ -109,7 +117,6 @@ class TracingRuntime:
         self._lock = ForkSafeLock()
         self._recorders: dict[str, Recorder | None] = {}
         self._callbacks: dict[tuple[str, tuple[str, ...]], Callback | None] = {}
-        self._drafts: dict[str, Draft] = {}
         _alive.add(self)
         renew_on_fork(self)
 
@@ -120,6 +127,8 @@ class TracingRuntime:
         for line in problem_lines(self._unused):
             logger.warning("the data set has a file that is not used: %s", line)
         self._unused = []
+        if self._recorders:
+            self._writer.start()  # counters that exist do not start it
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             self._context.copier.prepare()
         signals.register(self._flush_at_exit)
@@ -154,10 +163,14 @@ class TracingRuntime:
             names: Of the function's parameters.
         """
         key = definition, names
-        if key not in self._callbacks:
-            with self._lock:
-                self._callbacks = {**self._callbacks, key: self._bind(definition, names)}
-        return self._callbacks[key]
+        with suppress(KeyError):
+            return self._callbacks[key]
+        with self._lock:
+            found = self._bind(definition, names)
+            if len(self._callbacks) >= _MAX_CALLBACKS:
+                self._callbacks.clear()
+            self._callbacks[key] = found
+        return found
 
     def _bind(self, definition: str, names: tuple[str, ...]) -> Callback | None:
         try:
@@ -167,41 +180,21 @@ class TracingRuntime:
         except Exception as error:  # noqa: BLE001 a damaged definition or a custom policy must not stop the engine
             self._errors.report(f"{definition}: cannot be traced", error)
             return None
-        if not self._makes_drafts or not can_be_drafted(definition):
-            self._errors.report(f"{definition}: unknown", "the data set has no such definition")
+        if self._drafts is None or not can_be_drafted(definition):
+            self._unknown += 1
+            kind = f"{definition}: unknown" if self._unknown <= _MAX_UNKNOWN else "further definitions: unknown"
+            self._errors.report(kind, f"the data set has no definition {definition!r}")
             return None
-        return self._bind_draft(definition, names)
+        return self._drafts.bind(definition, names)
 
     def _recorder(self, name: str) -> Recorder | None:
-        """The recorder of a definition of the set; None if its settings say that it is not traced."""
+        """The recorder of a definition of the set; None if it has no settings."""
         with self._lock:
             if name not in self._recorders:
                 definition = self._trace_set.get_definition(name)
                 config = self.config.get(name, definition)
-                is_traced = config is not None and config.filter_policy != "keep_none"
-                self._recorders[name] = Recorder(definition, config, self._context) if config and is_traced else None
+                self._recorders[name] = None if config is None else Recorder(definition, config, self._context)
             return self._recorders[name]
-
-    def _bind_draft(self, definition: str, names: tuple[str, ...]) -> Callback:
-        draft = self._drafts.setdefault(definition, Draft(definition, names))
-        draft.accept(names)
-
-        def callback(*values: Any) -> None:
-            try:
-                if draft.add(dict(zip(names, values, strict=False))):
-                    self._writer.enqueue(lambda: self._save(draft))
-            except Exception as error:  # noqa: BLE001 tracing must not make an engine's call fail
-                self._errors.report(f"{definition}: draft", error)
-
-        return callback
-
-    def _save(self, draft: Draft) -> None:
-        root = self._trace_set.root
-        assert root is not None  # it has a workload log
-        try:
-            draft.save(root)
-        except OSError as error:
-            self._errors.report(f"{draft.name}: draft", error)
 
     def collect(
         self, name: str, args: Sequence[Any] | Mapping[str, Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -246,6 +239,9 @@ class TracingRuntime:
     def flush(self, timeout_seconds: float | None = None) -> dict[str, DefinitionStats]:
         """Wait until all kept calls are stored, including samples that policies hold.
 
+        Records that cannot be written now, because the disk is full for instance, are in `DefinitionStats.waiting`:
+        they are retried, and are dropped only if the last attempt fails when the runtime stops.
+
         Args:
             timeout_seconds: How long to wait at most; None for as long as it takes.
 
@@ -262,22 +258,33 @@ class TracingRuntime:
         return self.stats()
 
     def _flush(self, timeout_seconds: float | None) -> bool:
-        for draft in list(self._drafts.values()):
-            if draft.has_calls:
-                self._writer.enqueue(lambda draft=draft: self._save(draft))  # type: ignore[misc] # of this round
-        recorders = [recorder for recorder in list(self._recorders.values()) if recorder is not None]
-        return self._writer.flush(recorders, timeout_seconds)
+        if self._drafts is not None:
+            self._drafts.request_saves()
+        return self._writer.flush(self._active_recorders(), timeout_seconds)
 
-    def _flush_at_exit(self) -> None:
-        """Store what is kept, within `EXIT_SECONDS`; from a signal handler too."""
-        if not self._flush(EXIT_SECONDS):
-            logger.warning("the process ends after %g s although traced calls are not stored", EXIT_SECONDS)
+    def _active_recorders(self) -> list[Recorder]:
+        return [recorder for recorder in list(self._recorders.values()) if recorder is not None]
+
+    def _flush_at_exit(self) -> bool:
+        """Store what is kept, as long as entries are stored; returns whether it was done. Signal handlers call it."""
+        if self._drafts is not None:
+            self._drafts.request_saves()
+        is_done = self._writer.flush_at_exit(self._active_recorders(), self._exit_seconds)
+        entries, calls = self._writer.waiting(), self._traffic.unsaved_calls()
+        if entries or calls or not is_done:
+            reason = "writing failed" if is_done else f"nothing was stored for {self._exit_seconds:g} s (exit_seconds)"
+            logger.warning(
+                "the process ends without %d kept calls (%d bytes of copies) and the counts of %d calls: %s",
+                *(entries, self.budget.reserved_bytes, calls, reason),
+            )
+        return is_done
 
     def end(self) -> None:
         """Store what is kept and end the storage thread, at the end of the process."""
-        if self in _stack:
-            self._flush_at_exit()
-        self._writer.close(EXIT_SECONDS)
+        if self not in _stack or self._flush_at_exit():
+            self._writer.close(self._exit_seconds)
+        else:
+            self._writer.abandon()
 
     def renew_after_fork(self) -> None:
         """Start without the threads and entries of the parent process."""
@@ -288,23 +295,21 @@ class TracingRuntime:
         self._writer.renew_after_fork()
         self._context.copier.renew_after_fork()
         self._graph_calls.clear()
-        for recorder in self._recorders.values():
-            if recorder is not None:
-                recorder.renew_after_fork()
-        for draft in self._drafts.values():
-            draft.renew_after_fork()
+        for recorder in self._active_recorders():
+            recorder.renew_after_fork()
+        if self._drafts is not None:
+            self._drafts.renew_after_fork()
 
     def _call_counts(self) -> dict[str, CallCounts]:
-        return {name: recorder.counts for name, recorder in list(self._recorders.items()) if recorder is not None}
+        return {recorder.definition.name: recorder.counts for recorder in self._active_recorders()}
 
     # -- statistics ----------------------------------------------------------------------------------
 
     def stats(self) -> dict[str, DefinitionStats]:
         """The counts of calls so far, by definition."""
         return {
-            name: recorder.counters.stats(recorder.counts.total())
-            for name, recorder in list(self._recorders.items())
-            if recorder is not None
+            recorder.definition.name: recorder.counters.stats(recorder.counts.total())
+            for recorder in self._active_recorders()
         }
 
     def error_counts(self) -> dict[str, int]:

@@ -26,7 +26,7 @@ MAX_DELAY_SECONDS = 10.0
 """Longest delay of a signal."""
 _PACKAGE = __name__.rpartition(".")[0]
 
-_callbacks: tuple[Callable[[], None], ...] = ()
+_callbacks: tuple[Callable[[], object], ...] = ()
 _deferred_since: float | None = None
 """Time at which the deferred signal arrived first; None if none is deferred."""
 
@@ -51,7 +51,7 @@ class _Handler:
                 os.kill(os.getpid(), number)
 
 
-def register(callback: Callable[[], None]) -> None:
+def register(callback: Callable[[], object]) -> None:
     """Call a function before a signal ends the process, from now on.
 
     Handlers are installed if this is the main thread: no other may do so.
@@ -67,7 +67,7 @@ def register(callback: Callable[[], None]) -> None:
         signal.signal(number, _Handler(previous))
 
 
-def unregister(callback: Callable[[], None]) -> None:
+def unregister(callback: Callable[[], object]) -> None:
     """Remove a callback. After the last one, previous handlers are restored where ours are installed.
 
     Outside of the main thread our handlers stay installed and only call the previous ones.

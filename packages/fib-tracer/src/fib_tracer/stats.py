@@ -12,6 +12,9 @@ import attrs
 from fib_apply.metrics import Counter as CallCounter
 
 logger = logging.getLogger("fib_tracer")
+MAX_KINDS = 1024
+"""Kinds of errors that are told apart, so that names that never recur fill neither memory nor the log."""
+OTHER_KINDS = "other kinds of errors"
 
 
 @attrs.frozen
@@ -28,6 +31,8 @@ class DefinitionStats:
     """Kept calls whose workload the data set had already."""
     dropped: Mapping[str, int]
     """Calls that were lost, or dropped before the policy was asked, by reason."""
+    waiting: int = 0
+    """Kept calls that could not be written yet; they are retried, and dropped when the runtime stops."""
 
     def to_plain(self) -> dict[str, Any]:
         """As plain objects, for JSON."""
@@ -40,7 +45,7 @@ class CallCounters:
     def __init__(self) -> None:
         self._kept = CallCounter()
         self.count_kept = self._kept.increment
-        self._stored = self._equal = 0
+        self._stored = self._equal = self._waiting = 0
         self._dropped: dict[str, CallCounter] = {}
 
     def count_dropped(self, reason: str, calls: int = 1) -> None:
@@ -53,10 +58,14 @@ class CallCounters:
         self._stored += new
         self._equal += equal
 
+    def count_waiting(self, entries: int) -> None:
+        """Add to the number of kept calls that could not be written yet; only the storage thread does so."""
+        self._waiting += entries
+
     def stats(self, calls: int) -> DefinitionStats:
         """The counts so far, with the number of all calls."""
         dropped = {reason: int(counter) for reason, counter in list(self._dropped.items())}
-        return DefinitionStats(calls, int(self._kept), self._stored, self._equal, dropped)
+        return DefinitionStats(calls, int(self._kept), self._stored, self._equal, dropped, self._waiting)
 
 
 class ErrorLog:
@@ -78,6 +87,8 @@ class ErrorLog:
             problem: An exception or a text.
         """
         with self._lock:
+            if kind not in self._counts and len(self._counts) >= MAX_KINDS:
+                kind = OTHER_KINDS
             self._counts[kind] += 1
             is_first = self._counts[kind] == 1
         if is_first:

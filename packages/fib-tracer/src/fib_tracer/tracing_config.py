@@ -40,12 +40,16 @@ class RuntimeOptions:
     """Longest wait of a call for memory; 0 drops it immediately and counts it."""
     drafts: bool = False
     """Whether drafts are made of definitions that the data set lacks."""
+    exit_seconds: float = 30.0
+    """Longest wait of the end of the process while nothing is stored; it waits on as long as entries are stored."""
 
     def __attrs_post_init__(self) -> None:
         if type(self.max_bytes) is not int or self.max_bytes < 1:
             raise InvalidSetting("max_bytes", self.max_bytes, "an integer from 1 on")
-        if type(self.wait_seconds) not in (int, float) or not 0 <= self.wait_seconds < float("inf"):
-            raise InvalidSetting("wait_seconds", self.wait_seconds, "a number of seconds from 0 on")
+        for name in ("wait_seconds", "exit_seconds"):
+            seconds = getattr(self, name)
+            if type(seconds) not in (int, float) or not 0 <= seconds < float("inf"):
+                raise InvalidSetting(name, seconds, "a number of seconds from 0 on")
         if type(self.drafts) is not bool:
             raise InvalidSetting("drafts", self.drafts, "true or false")
 

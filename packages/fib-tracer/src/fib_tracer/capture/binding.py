@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, TypeAlias
 
+import attrs
 import torch
 from fib_apply.routing.parameter_types import is_plain_type
 from fib_schema import Definition, TensorSpec
@@ -148,19 +149,30 @@ def mismatch(definition: Definition, dtypes: Mapping[str, torch.dtype | None], i
     return None
 
 
-def call_strides(inputs: Mapping[str, Any]) -> dict[str, Strides]:
-    """The strides of inputs that are not contiguous, by name.
+@attrs.frozen
+class CallLayout:
+    """The layout of a call's inputs."""
 
-    Inputs whose elements share memory count as contiguous: no benchmark can write their values one by one.
-    """
+    strides: Mapping[str, Strides]
+    """Of the inputs that are not contiguous, by name."""
+    problem: str | None
+    """Reason why no workload can have this layout, such as elements that share memory."""
+
+
+def call_layout(inputs: Mapping[str, Any]) -> CallLayout:
+    """The layout of a call's inputs."""
     found = {}
+    problem = None
     for name, value in inputs.items():
         if not isinstance(value, torch.Tensor) or value.is_contiguous():
             continue
         strides = normalized_strides(value.shape, value.stride())
-        if strides is not None and strides_problem(value.shape, strides) is None:
-            found[name] = strides
-    return found
+        if strides is None:
+            continue
+        if (invalid := strides_problem(value.shape, strides)) is not None:
+            problem = f"{name} {invalid}"
+        found[name] = strides
+    return CallLayout(found, problem)
 
 
 def _number_mismatch(value: object) -> str | None:

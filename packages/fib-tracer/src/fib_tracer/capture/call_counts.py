@@ -43,11 +43,13 @@ class CallCounts:
     Args:
         axes: The names of the definition's variable axes, in its order.
         limit: Shared by all definitions of a runtime.
+        on_new: Called when a combination is counted for the first time.
     """
 
-    def __init__(self, axes: tuple[str, ...], limit: KeyLimit) -> None:
+    def __init__(self, axes: tuple[str, ...], limit: KeyLimit, on_new: Callable[[], object]) -> None:
         self._axes = axes
         self._limit = limit
+        self._on_new = on_new
         self.by_key: dict[Any, Increment] = {}
         """Counters of the calls that need not reach the recorder; call sites hold on to this object."""
         self.clear()
@@ -73,6 +75,7 @@ class CallCounts:
             if len(self._by_size) >= MAX_KEYS or not self._limit.take():
                 return self.count_other
             found = self._by_size.setdefault(size, Counter())  # one step, so that threads agree on the counter
+            self._on_new()
         return found.increment
 
     def skip(self, key: Any, increment: Increment) -> None:

@@ -10,17 +10,22 @@ from __future__ import annotations
 import json
 import os
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from fib_schema.definition import TORCH_DTYPE_NAMES
 from fib_schema.display import counted
 from fib_schema.files import atomic_write
 
+from ..stats import ErrorLog
+from .binding import Callback
+
 MAX_CALLS = 64
 """Calls that a draft is made from."""
+MAX_DRAFTS = 1024
+"""Drafts of a process: names that never recur fill neither memory nor the disk."""
 FOLDER = "drafts"
 _DTYPES = {name: str(dtype) for dtype, name in TORCH_DTYPE_NAMES.items()}
 
@@ -101,6 +106,65 @@ class Draft:
         file = Path(root, FOLDER, f"{self.name}.json")
         atomic_write(file, (json.dumps(self.to_plain(), indent=2) + "\n").encode())
         return file
+
+
+Save: TypeAlias = Callable[[Callable[[], None]], None]
+"""Runs a job in the storage thread."""
+
+
+class Drafts:
+    """The drafts of a runtime.
+
+    Args:
+        root: Of the data set.
+        run: Runs a job in the storage thread.
+        errors: Where errors are reported.
+    """
+
+    def __init__(self, root: Path, run: Save, errors: ErrorLog) -> None:
+        self._root = root
+        self._run = run
+        self._errors = errors
+        self._drafts: dict[str, Draft] = {}
+
+    def bind(self, definition: str, names: tuple[str, ...]) -> Callback | None:
+        """The callback for the calls of a function; None if no draft can be made, which is reported.
+
+        Args:
+            definition: The name of the definition that the data set lacks.
+            names: Of the function's parameters.
+        """
+        if definition not in self._drafts and len(self._drafts) >= MAX_DRAFTS:
+            self._errors.report("drafts", f"{definition} has none, because there are {MAX_DRAFTS} drafts already")
+            return None
+        draft = self._drafts.setdefault(definition, Draft(definition, names))
+        draft.accept(names)
+
+        def callback(*values: Any) -> None:
+            try:
+                if draft.add(dict(zip(names, values, strict=False))):
+                    self._run(lambda: self._save(draft))
+            except Exception as error:  # noqa: BLE001 tracing must not make an engine's call fail
+                self._errors.report(f"{definition}: draft", error)
+
+        return callback
+
+    def request_saves(self) -> None:
+        """Let the storage thread write all drafts that have calls."""
+        for draft in list(self._drafts.values()):
+            if draft.has_calls:
+                self._run(lambda draft=draft: self._save(draft))  # type: ignore[misc] # of this round
+
+    def renew_after_fork(self) -> None:
+        """Start without calls of the parent process."""
+        for draft in self._drafts.values():
+            draft.renew_after_fork()
+
+    def _save(self, draft: Draft) -> None:
+        try:
+            draft.save(self._root)
+        except OSError as error:
+            self._errors.report(f"{draft.name}: draft", error)
 
 
 def _form(value: Any) -> tuple[str, tuple[int, ...] | None] | None:

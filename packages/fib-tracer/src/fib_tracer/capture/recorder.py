@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -23,12 +23,13 @@ from fib_schema import AxisError, Definition
 from ..errors import InvalidSetting
 from ..policies.calls import RANDOM, Call, WorkloadEntry
 from ..policies.filtering import FilterPolicy, Verdict
-from ..stats import CallCounters, ErrorLog
+from ..stats import CallCounters
 from ..tracing_config import TracingConfig
 from . import binding
 from .binding import Callback
-from .call_counts import CallCounts, Increment, KeyLimit
-from .copies import ByteBudget, Copier, PendingCopy, Reservation
+from .call_counts import CallCounts, Increment
+from .context import CaptureContext
+from .copies import PendingCopy, Reservation
 from .probing import ProbeBackoff, element_of, without_memory
 
 _MAX_KNOWN_AXES = 4096
@@ -54,29 +55,6 @@ class PendingEntry:
     copy: PendingCopy
     deferred_call: Call | None = None
     """The call, if the policy decides on it after probed values have been copied."""
-
-
-@attrs.frozen
-class CaptureContext:
-    """State that all recorders of a runtime share."""
-
-    enqueue: Callable[[PendingEntry], None]
-    """Passes an entry to the storage thread."""
-    request_flush: Callable[[], None]
-    """Tells the storage thread not to wait for more entries: memory is needed."""
-    budget: ByteBudget
-    copier: Copier
-    errors: ErrorLog
-    is_capturing: Callable[[], bool]
-    """Whether the current CUDA stream captures a graph."""
-    on_graph_call: Callable[[Recorder, tuple[Any, ...]], bool]
-    """Receives a call that a graph captures; False if it is not wanted."""
-    key_limit: KeyLimit = attrs.field(factory=KeyLimit)
-    """Number of combinations of sizes that may still be counted."""
-    probes_all: bool = False
-    """Whether policies that need values are asked about every call, also after many refusals."""
-    wait_seconds: float = 0.0
-    """Longest wait of a call for memory in the budget; 0 drops it immediately."""
 
 
 class Recorder:
@@ -106,7 +84,8 @@ class Recorder:
         """Whether calls with equal keys are equal workloads, so that one of each is enough (0.0 and -0.0 are one)."""
         self._max_kept = math.inf if config.max_kept is None else config.max_kept
         axes = definition.var_axes_bindings
-        self.counts = CallCounts(tuple(axis for axis in definition.var_axes if axis in axes), context.key_limit)
+        counted = tuple(axis for axis in definition.var_axes if axis in axes)
+        self.counts = CallCounts(counted, context.key_limit, context.start_storage)
         self.renew_after_fork()
 
     def renew_after_fork(self) -> None:
@@ -165,6 +144,8 @@ class Recorder:
             is_counted = True
             if found is not None:
                 self._filter(found[0], key, increment)
+            else:
+                self._context.start_storage()
         except Exception as error:  # noqa: BLE001 tracing must not make an engine's call fail
             if not is_counted:
                 increment()
@@ -231,19 +212,28 @@ class Recorder:
         """The axes' sizes and the counter of a call.
 
         The key holds one input's shape per axis, so a known key still compares all shapes. Layouts are told apart by a
-        content key only, which holds them.
+        content key only, which holds them; calls whose layout no workload can have are then in the total only.
         """
         shapes = [getattr(value, "shape", None) for value in args]
         known = self._known_axes.get(key)
         if known is not None and known[0] == shapes:
             return known[1], known[2]
         axes = MappingProxyType(self.definition.get_axes_values(shapes))  # read-only: policies see it
-        increment = self.counts.counter(axes, binding.call_strides(inputs) if self._has_content_key else None)
+        increment = self._counter(axes, inputs)
         if key is not None:
             if len(self._known_axes) >= _MAX_KNOWN_AXES:
                 self._known_axes.clear()
             self._known_axes[key] = shapes, axes, increment
         return axes, increment
+
+    def _counter(self, axes: _Axes, inputs: Mapping[str, Any]) -> Increment:
+        if not self._has_content_key:
+            return self.counts.counter(axes, None)
+        layout = binding.call_layout(inputs)
+        if layout.problem is None:
+            return self.counts.counter(axes, layout.strides)
+        self._context.start_storage()
+        return self.counts.count_other
 
     def _reject(self, problem: str) -> None:
         self.counters.count_dropped("does not fit the definition")
@@ -261,6 +251,8 @@ class Recorder:
                     self._is_closed = True
                 if verdict is not Verdict.KEEP:
                     return _checked(verdict)
+                if self._has_unusable_layout(call):
+                    return Verdict.SKIP
                 reservation = self._context.copier.reserve(tensors, ENTRY_BYTES)
                 entry = None if reservation is None else self._admit_reserved(call, reservation)
             if entry is not None and reservation is not None:
@@ -278,6 +270,8 @@ class Recorder:
 
     def _defer(self, call: Call, probes: Mapping[str, tuple[str, int]]) -> Verdict:
         """Copy the tensors and the probed elements; the policy decides when they are on the CPU."""
+        if self._has_unusable_layout(call):
+            return Verdict.SKIP
         elements = {_PROBE + label: element_of(call.inputs[name], index) for label, (name, index) in probes.items()}
         tensors = {**self._tensors_to_copy(call), **elements}
         with self.lock:
@@ -296,6 +290,14 @@ class Recorder:
             raise
         return Verdict.SKIP
 
+    def _has_unusable_layout(self, call: Call) -> bool:
+        """Whether no workload can have the layout of a call, which is reported: its workload would be another one."""
+        problem = binding.call_layout(call.inputs).problem
+        if problem is not None:
+            self.counters.count_dropped("layout")
+            self._context.errors.report(f"{self.definition.name}: layout", f"{problem}; such calls are only counted")
+        return problem is not None
+
     def _copy(self, entry: WorkloadEntry, reservation: Reservation, deferred_call: Call | None = None) -> None:
         copy = self._context.copier.copy(reservation)
         self._context.enqueue(PendingEntry(self, entry, copy, deferred_call))
@@ -311,7 +313,7 @@ class Recorder:
         self._order += 1
         ticket = self.policy.admit(call)
         inputs = self._uncopied_inputs(call.inputs)
-        strides = binding.call_strides(call.inputs)
+        strides = binding.call_layout(call.inputs).strides
         order = self._order - 1
         return WorkloadEntry(call.definition, call.axes, inputs, order, size_bytes, ticket, call.probed, strides)
 

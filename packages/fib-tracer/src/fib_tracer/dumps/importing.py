@@ -225,7 +225,8 @@ class _CallImport:
             for folder in in_call_order(session, folders, self._report.problems):
                 for function, outcome in self._outcome(reader, folder):
                     self._report.calls[function, outcome] += 1
-        self._report.stats = {name: stats for name, stats in self._runtime.flush().items() if stats.calls}
+        self._runtime.stop()  # records that cannot be written are lost, and not retried
+        self._report.stats = {name: stats for name, stats in self._runtime.stats().items() if stats.calls}
 
     def _outcome(self, folders: CallFolders, folder: Path) -> Iterator[tuple[str, str]]:
         """The function and the outcome of a call; nothing if the folder is damaged, which is reported."""

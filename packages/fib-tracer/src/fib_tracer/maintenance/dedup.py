@@ -17,6 +17,8 @@ from typing import Any, TypeAlias
 import attrs
 from fib_schema import (
     BlobError,
+    Definition,
+    FibError,
     InvalidRecord,
     Problem,
     SafetensorsInput,
@@ -30,7 +32,8 @@ from fib_schema import (
 from fib_schema.blobs import load_tensor
 from fib_schema.data_files import list_data_files, read_lines
 from fib_schema.locks import lock_folders_of
-from fib_schema.strides import LAYOUT
+from fib_schema.strides import LAYOUT, workload_strides
+from fib_schema.traffic import layout_key
 
 from ..data_problems import definition_errors
 from ..policies.calls import RANDOM
@@ -186,7 +189,9 @@ def _equal_groups(trace_set: TraceSet, lines: Iterable[Line], problems: list[Pro
     """Lines of equal workloads, two or more; tensors are read only if all else is equal."""
     candidates: dict[Any, list[Line]] = {}
     for line in lines:
-        candidates.setdefault((line.trace.definition, _without_tensors(line.trace.workload)), []).append(line)
+        definition = trace_set.definitions[line.trace.definition]
+        key = line.trace.definition, _without_tensors(definition, line.trace.workload)
+        candidates.setdefault(key, []).append(line)
     for similar in candidates.values():
         groups: dict[str, list[Line]] = {}
         for line in similar if len(similar) > 1 else ():
@@ -197,13 +202,27 @@ def _equal_groups(trace_set: TraceSet, lines: Iterable[Line], problems: list[Pro
         yield from (group for group in groups.values() if len(group) > 1)
 
 
-def _without_tensors(workload: Workload) -> Any:
+def _sizes_of(definition: Definition, workload: Workload) -> dict[str, int]:
+    """The sizes of a workload's axes without constants, which a workload may state too."""
+    constants = definition.const_axes
+    return {axis: size for axis, size in workload.axes.items() if constants.get(axis) != size}
+
+
+def _layout_of(definition: Definition, workload: Workload) -> Any:
+    """The normalized layout of a workload; as it is written if it is invalid."""
+    try:
+        return layout_key(workload_strides(definition, workload))
+    except FibError:
+        return repr(workload.extra and workload.extra.get(LAYOUT))
+
+
+def _without_tensors(definition: Definition, workload: Workload) -> Any:
     inputs = {
         name: (type(i.value).__name__, repr(i.value)) if isinstance(i, ScalarInput) else (type(i).__name__, "")
         for name, i in workload.inputs.items()
     }
-    layout = None if workload.extra is None else workload.extra.get(LAYOUT)
-    return frozenset(workload.axes.items()), frozenset(inputs.items()), repr(layout)
+    sizes = _sizes_of(definition, workload)
+    return frozenset(sizes.items()), frozenset(inputs.items()), _layout_of(definition, workload)
 
 
 def _digest(trace_set: TraceSet, trace: Trace) -> str:
@@ -213,7 +232,8 @@ def _digest(trace_set: TraceSet, trace: Trace) -> str:
             inputs[name] = load_tensor(trace_set.root, source.path, source.tensor_key)
         else:
             inputs[name] = source.value if isinstance(source, ScalarInput) else RANDOM
-    return workload_digest(trace.definition, trace.workload.axes, inputs)
+    sizes = _sizes_of(trace_set.definitions[trace.definition], trace.workload)
+    return workload_digest(trace.definition, sizes, inputs)
 
 
 def _rewrite(removed: Iterable[Line], problems: list[Problem]) -> None:

@@ -23,6 +23,7 @@ from ..capture.call_counts import CallCounts
 from ..stats import ErrorLog
 
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK")
+_MAX_RANK_DIGITS = 9
 _SIZES_AT_ONCE = 512
 """Sizes that are encoded before other threads may run: 0.2 ms."""
 
@@ -41,9 +42,8 @@ class Rank:
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             return cls(torch.distributed.get_rank(), torch.distributed.get_world_size())
         for name in _RANK_VARIABLES:
-            if (value := os.environ.get(name, "")).isdecimal():
-                size = os.environ.get("WORLD_SIZE", "")
-                return cls(int(value), int(size) if size.isdecimal() else None)
+            if (rank := _number_of(name)) is not None:
+                return cls(rank, _number_of("WORLD_SIZE"))
         return cls(None)
 
     @property
@@ -72,6 +72,10 @@ class TrafficFile:
         self._path: Path | None = None
         self._saved_calls = 0
 
+    def unsaved_calls(self) -> int:
+        """The number of calls since the counts were saved."""
+        return sum(counted.total() for counted in self._counts().values()) - self._saved_calls
+
     def save(self) -> None:
         """Write the counts if there are new calls; they are durable afterwards unless an error is reported."""
         counts = self._counts()
@@ -87,6 +91,12 @@ class TrafficFile:
             self._errors.report("traffic counts: writing", error)
         else:
             self._saved_calls = calls
+
+
+def _number_of(variable: str) -> int | None:
+    """The number in a variable; None for anything that is no rank, which would not fit into a file's name."""
+    value = os.environ.get(variable, "")
+    return int(value) if value.isdecimal() and len(value) <= _MAX_RANK_DIGITS else None
 
 
 def _content(rank: Rank, counts: Mapping[str, CallCounts]) -> Iterator[bytes]:

@@ -1,0 +1,136 @@
+"""Tests of the end of a process: counts come first, and the wait goes on as long as entries are stored."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fib_schema.traffic import load_traffic
+from fib_tracer import InvalidSetting, TracingConfig, TracingRuntime, enable_tracing
+from fib_tracer.storage import writer
+
+from .conftest import workloads
+from .test_call_counts import by_rows
+from .test_faults import until
+from .test_processes import run, start
+
+_STUCK_DISK = """
+import fib_schema.workload_log as log
+entered = threading.Event()
+def append(path, choose):
+    if entered.is_set():
+        threading.Event().wait()
+    entered.set()
+    while runtime._writer._counts_at > 0:  # the end of the process sets it
+        pass
+    return original(path, choose)
+original, log.append_new_lines = log.append_new_lines, append
+runtime = enable_tracing(sys.argv[1], TracingConfig("dump_all"), exit_seconds=0.5)
+call(0)
+entered.wait()
+for index in range(1, 8):
+    call(index)
+"""
+
+
+def test_a_stuck_disk_loses_no_count_and_what_is_lost_is_logged(root: Path) -> None:
+    """The second batch of records is never written."""
+    process = start(root, _STUCK_DISK)
+    _, err = process.communicate(timeout=120)
+    lost = re.search(r"without (\d+) kept calls \(\d+ bytes of copies\) and the counts of 0 calls: (.*)", err)
+    assert lost is not None, err
+    assert lost[2] == "nothing was stored for 0.5 s (exit_seconds)"
+    assert len(workloads(root, "silu_h8")) == 8 - int(lost[1]) > 0
+    assert by_rows(root) == {2: 8}
+
+
+def test_the_end_waits_as_long_as_entries_are_stored(root: Path) -> None:
+    """No single wait sees the flush end, and all but the last see progress."""
+    store_writer = TracingRuntime(root)._writer
+    waits: list[float] = []
+
+    def wait(seconds: float) -> bool:
+        waits.append(seconds)
+        store_writer._store.progress += len(waits) < 5
+        return False
+
+    assert not store_writer._wait_for(wait, 3.0)
+    assert waits == [3.0] * 5
+    assert store_writer._wait_for(lambda seconds: len(waits) == 5, 3.0)
+
+
+def test_records_that_cannot_be_written_are_logged_at_the_end(root: Path) -> None:
+    process = start(
+        root,
+        """
+import logging
+enable_tracing(sys.argv[1], TracingConfig("dump_all"))
+open(os.path.join(sys.argv[1], "workloads"), "w").close()
+for index in range(3):
+    call(index)
+""",
+    )
+    _, err = process.communicate(timeout=120)
+    assert "the process ends without 3 kept calls" in err
+    assert "silu_h8: lost: kept calls that could not be written: 3" in err
+
+
+@pytest.mark.parametrize("seconds", [-1, float("inf"), True, "10"])
+def test_the_limit_is_a_setting(root: Path, seconds: Any) -> None:
+    assert TracingRuntime(root, exit_seconds=2.5)._exit_seconds == 2.5
+    with pytest.raises(InvalidSetting, match="exit_seconds"):
+        TracingRuntime(root, exit_seconds=seconds)
+
+
+@pytest.mark.parametrize(
+    ("config", "rows"),
+    [(TracingConfig("dump_all", filter_policy="keep_none"), 8), (TracingConfig("dump_all"), 9)],
+    ids=["keep_none", "does not fit"],
+)
+def test_counts_are_saved_without_any_kept_call(
+    root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch, config: TracingConfig, rows: int
+) -> None:
+    monkeypatch.setattr(writer, "_COUNTS_SECONDS", 0.01)
+    with enable_tracing(root, config):
+        silu(torch.ones(2, rows))
+        until(lambda: "silu_h8" in load_traffic(root).definitions)
+        assert workloads(root, "silu_h8") == []
+
+
+def test_counts_are_saved_after_a_second_start(root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No combination is new then."""
+    runtime = TracingRuntime(root, TracingConfig("dump_all", filter_policy="keep_first"))
+    with runtime:
+        silu(torch.ones(2, 8))
+    monkeypatch.setattr(writer, "_COUNTS_SECONDS", 0.01)
+    runtime._writer.renew_after_fork()  # the next save is due then
+    with runtime:
+        silu(torch.ones(2, 8))
+        until(lambda: by_rows(root) == {2: 2})
+
+
+def test_a_killed_child_leaves_its_counts(root: Path) -> None:
+    run(
+        root,
+        """
+import time
+from fib_schema.traffic import load_traffic
+from fib_tracer.storage import writer
+runtime = enable_tracing(sys.argv[1], TracingConfig("dump_all", filter_policy="keep_none"))
+call(0)
+runtime.flush()
+writer._COUNTS_SECONDS = 0.01
+child = os.fork()
+if child == 0:
+    call(1)
+    deadline = time.monotonic() + 60
+    while load_traffic(sys.argv[1]).files < 2 and time.monotonic() < deadline:
+        pass
+    os.kill(os.getpid(), signal.SIGKILL)
+os.waitpid(child, 0)
+""",
+    )
+    assert by_rows(root) == {2: 2}
