@@ -24,7 +24,7 @@ from fib_integrations import (
 )
 from fib_integrations.adapter import Adapter, Call, Target
 from fib_integrations.adapters import BUILT_IN, select_adapters
-from fib_integrations.attention import on_device, output_buffers
+from fib_integrations.attention import make_plan, on_device, output_buffers
 from fib_integrations.errors import CannotAdapt, NotPatched
 from fib_integrations.parameters import read_signature
 from fib_integrations.patched_function import PatchedFunction
@@ -681,14 +681,28 @@ class TestBuffers:
         for copy, original in zip(copies, [*others, given], strict=True):
             assert (copy.shape, copy.device) == (original.shape, device)
 
-    def test_each_call_gets_memory_of_its_own_for_an_unwanted_lse(self) -> None:
-        query = torch.zeros(3, 4, 8)
-        buffers = [output_buffers(query, query, None, return_lse=False) for _ in range(2)]
-        assert [out is query for out, _ in buffers] == [True, True]
-        (_, first), (_, second) = buffers
-        assert first.shape == (3, 4)
-        assert first.data_ptr() != second.data_ptr()
+    def test_each_wrapper_has_memory_of_its_own_for_an_unwanted_lse(self) -> None:
+        wrappers = [SimpleNamespace(_kv_layout="NHD") for _ in range(2)]
+
+        def buffer(rows: int, wrapper: Any) -> torch.Tensor:
+            plan = make_plan(SimpleNamespace(), "name", "q k_cache", rows, ())
+            query = torch.zeros(rows, 4, 8)
+            found = [output_buffers(plan, query, query, None, False, lambda: wrapper) for _ in range(2)]
+            assert all(out is query and lse.shape == (rows, 4) for out, lse in found)
+            if wrapper is not None:
+                assert found[0][1] is found[1][1]
+            return found[0][1]
+
+        kept = buffer(3, wrappers[0])
+        assert buffer(3, wrappers[0]) is kept, "of the next plan, too"
+        assert not kept.is_inference()
+        others = [buffer(3, wrappers[1]), buffer(2, wrappers[0]), *(buffer(3, None) for _ in range(2))]
+        assert len({one.data_ptr() for one in (kept, *others)}) == 5
         with FakeTensorMode() as mode:
-            fake = mode.from_tensor(torch.zeros(5, 4, 8))
-            _, lse = output_buffers(fake, fake, None, return_lse=False)
+            plan, fake = make_plan(SimpleNamespace(), "name", "q", 5, ()), mode.from_tensor(torch.zeros(5, 4, 8))
+            _, lse = output_buffers(plan, fake, fake, None, False, lambda: wrappers[0])
             assert isinstance(lse, FakeTensor)
+        assert not isinstance(buffer(5, wrappers[0]), FakeTensor)
+        for rows in range(1, 200):
+            buffer(rows, wrappers[0])
+        assert len(vars(wrappers[0])["_fib_unwanted_lse"]) <= 64

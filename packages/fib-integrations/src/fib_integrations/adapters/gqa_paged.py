@@ -195,7 +195,7 @@ def convert_run(
     k_cache, v_cache = paged_kv_cache
     if out is None:
         return plan, (q, k_cache, v_cache, *plan.inputs), False
-    outputs = attention.output_buffers(q, out, lse, return_lse)
+    outputs = attention.output_buffers(plan, q, out, lse, return_lse, planned.wrapper)
     return plan, (q, k_cache, v_cache, *plan.inputs, *outputs), bool(outputs)
 
 

@@ -86,7 +86,7 @@ def convert_run(
         return "its queries or caches are packed"
     if q_nope.shape[0] != plan.rows:
         return "the number of queries differs from the plan"
-    outputs = attention.output_buffers(q_nope, out, lse, return_lse)
+    outputs = attention.output_buffers(plan, q_nope, out, lse, return_lse)
     return plan, (q_nope, q_pe, ckv_cache, kpe_cache, *plan.inputs, *outputs), bool(outputs)
 
 

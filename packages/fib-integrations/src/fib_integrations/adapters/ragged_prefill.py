@@ -111,7 +111,7 @@ def convert_run(
         k, v = k.transpose(0, 1), v.transpose(0, 1)
     if q.shape[0] != plan.rows or k.shape[0] != plan.keys:
         return "the number of queries or keys differs from the plan"
-    outputs = attention.output_buffers(q, out, lse, return_lse)
+    outputs = attention.output_buffers(plan, q, out, lse, return_lse, planned.wrapper)
     return plan, (q, k, v, *plan.inputs, *outputs), bool(outputs)
 
 

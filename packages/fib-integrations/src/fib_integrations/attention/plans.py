@@ -54,6 +54,8 @@ class AttentionPlan:
     """False if a CUDA graph may replay the runs after a later plan."""
     buffers: Mapping[str, torch.Tensor] = NO_BUFFERS
     """Of such runs, the whole buffers of the inputs that may be padded; see `Plan.convert`."""
+    unwanted: torch.Tensor | None = None
+    """A buffer for a log-sum-exp that the caller does not want."""
 
 
 class WrapperPlan:
@@ -66,12 +68,13 @@ class WrapperPlan:
         sizes: Determine all axes, together with the kind: numbers of requests, pages and queries.
     """
 
-    __slots__ = ("_kind", "_known", "_plan", "_settings", "_wrapper", "buffers", "current", "is_routable", "sizes")
+    __slots__ = ("_kind", "_known", "_plan", "_settings", "buffers", "current", "is_routable", "sizes", "wrapper")
 
     def __init__(self, wrapper: Any, plan: AttentionPlan, kind: PlanKind, sizes: tuple[int, ...]) -> None:
         self.is_routable, self.buffers = plan.is_routable, plan.buffers
         self.sizes = kind, plan.is_routable, sizes
-        self._wrapper: Callable[[], Any] = weakref.ref(wrapper)
+        self.wrapper: Callable[[], Any] = weakref.ref(wrapper)
+        """Returns the wrapper, or None if it is gone."""
         self._plan, self._kind = plan, kind
         self._settings = kind.settings
         self._known: dict[Settings, AttentionPlan | str] | None = None
@@ -81,7 +84,7 @@ class WrapperPlan:
     def detached(self) -> WrapperPlan:
         """A copy that does not change the wrapper."""
         copied = copy.copy(self)
-        copied._wrapper = _no_wrapper  # noqa: SLF001 of the same class
+        copied.wrapper = _no_wrapper
         return copied
 
     def with_indices(self, total: int) -> WrapperPlan:
@@ -92,14 +95,14 @@ class WrapperPlan:
             return self
         inputs["kv_indices"] = self.buffers["kv_indices"][:total]
         plan = attrs.evolve(self._plan, inputs=tuple(inputs.values()))
-        return WrapperPlan(self._wrapper(), plan, self._kind, (plan.rows, total))
+        return WrapperPlan(self.wrapper(), plan, self._kind, (plan.rows, total))
 
     def use(self, settings: Settings) -> None:
         """Give the next runs, and the wrapper, the settings of a ``forward``."""
         if type(settings.sm_scale) not in _SCALES:
             self.current = "its softmax scale is not a number"
             return
-        wrapper = self._wrapper()
+        wrapper = self.wrapper()
         if wrapper is not None and _has_own_run(wrapper):  # the original calls it
             self.current = "its class or object has a `run` of its own"
             return

@@ -11,7 +11,12 @@ import attrs
 import torch
 
 from ..adapter import Call, Conversion, Original, Plan, Target
+from .plans import AttentionPlan
 from .settings import NEUTRAL
+
+_BUFFERS = "_fib_unwanted_lse"
+"""The attribute of a wrapper with its buffers, by shape and device."""
+_MAX_BUFFERS = 64
 
 
 def plan_target(wrapper: str, convert: Callable[..., Any], hints: frozenset[str] = frozenset()) -> Plan:
@@ -75,17 +80,51 @@ def is_scaled(*scales: Any) -> bool:
     return any(scale is not None and not (type(scale) in (float, int) and scale == 1) for scale in scales)
 
 
-def output_buffers(query: torch.Tensor, out: Any, lse: Any, return_lse: bool) -> tuple[Any, ...]:
-    """Buffers for both outputs; a log-sum-exp that the caller does not want gets one, too.
+def output_buffers(
+    plan: AttentionPlan,
+    query: torch.Tensor,
+    out: Any,
+    lse: Any,
+    return_lse: bool,
+    wrapper: Callable[[], Any] = lambda: None,
+) -> tuple[Any, ...]:
+    """Buffers for both outputs, also for a log-sum-exp that the caller does not want.
 
-    Empty if the caller wants an output for which it gave no buffer.
+    Empty if the caller wants an output for which it gave no buffer. The query has the plan's number of rows. `wrapper`
+    returns the plan's wrapper, which keeps the buffer; without one, each call gets memory of its own.
     """
     if out is None:
         return ()
     if return_lse:
         return () if lse is None else (out, lse)
-    # memory of this call alone: a solution may read it again, and others run in other threads and streams meanwhile
-    return out, torch.empty(query.shape[:2], dtype=torch.float32, device=query.device)
+    if plan.unwanted is not None and type(query) is torch.Tensor and not _is_captured(query):
+        return out, plan.unwanted
+    owner, shape = wrapper(), query.shape[:2]
+    if owner is None or type(query) is not torch.Tensor or _is_captured(query):  # memory for a fake tensor is fake, too
+        return out, torch.empty(shape, dtype=torch.float32, device=query.device)
+    plan.unwanted = _kept_buffer(owner, shape, query.device)
+    return out, plan.unwanted
+
+
+def _is_captured(query: torch.Tensor) -> bool:
+    """Whether a graph captures the call: it has a memory pool of its own."""
+    return query.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _kept_buffer(wrapper: Any, shape: tuple[int, ...], device: torch.device) -> torch.Tensor:
+    """A tensor of float32 that a wrapper keeps for its next plans: allocation takes long with cold caches.
+
+    See ``benchmarks/bench_steps.py``. A solution may read it again. Runs of one wrapper share FlashInfer's workspace,
+    so that none may overlap another.
+    """
+    kept: dict[Any, torch.Tensor] = vars(wrapper).setdefault(_BUFFERS, {})
+    found = kept.get((*shape, device))
+    if found is None:
+        if len(kept) >= _MAX_BUFFERS:
+            kept.clear()
+        with torch.inference_mode(mode=False):  # runs outside of inference mode cannot write to an inference tensor
+            found = kept[*shape, device] = torch.empty(shape, dtype=torch.float32, device=device)
+    return found
 
 
 def finalize(result: Any, out: Any, lse: Any, return_lse: bool) -> Any:
