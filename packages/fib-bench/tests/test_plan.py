@@ -18,6 +18,7 @@ from fib_schema import (
     Evaluation,
     InvalidRecord,
     Performance,
+    RandomInput,
     Solution,
     Trace,
     TraceSet,
@@ -233,6 +234,18 @@ class TestResume:
     ) -> None:
         self.add(trace_set, "a", "w1", **other)
         assert plan_of(trace_set, resume=True).count == 6
+
+    @pytest.mark.parametrize(("measured", "left"), [(None, 1), ({"x": [2]}, 0)])
+    def test_runs_again_what_was_measured_with_another_layout(
+        self, definition: Definition, make_solution: MakeSolution, measured: object, left: int
+    ) -> None:
+        solution = make_solution("def run(x): ...", name="a")
+        workload = Workload({"n": 4}, {"x": RandomInput()}, "w", {"layout": {"x": [2]}})
+        trace_set = TraceSet(
+            None, {"double": definition}, {"double": [solution]}, {"double": [Trace("double", workload)]}
+        )
+        self.add(trace_set, "a", "w", **({} if measured is None else {"layout": measured}))
+        assert plan_of(trace_set, resume=True).count == left
 
     def test_is_off_unless_asked_for(self, trace_set: TraceSet) -> None:
         self.add(trace_set, "a", "w1")

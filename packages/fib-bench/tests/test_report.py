@@ -10,6 +10,7 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import attrs
 import pytest
 from fib_bench.cli.main import main
 from fib_bench.cli.progress import format_trace, progress_on
@@ -363,6 +364,13 @@ class TestCommands:
             ("n=4", "", ""),
         ]
 
+    def test_the_fastest_are_listed_in_the_order_of_sizes(
+        self, write_set: Callable[..., Path], make_result: MakeTrace, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        root = write_set(*(make_result("a", str(n), 0.5, axes={"n": n}, hardware="H200") for n in (16, 5, 9, 14, 8)))
+        assert main(["report", "best", str(root), "--json"]) == 0
+        assert [row["axes"]["n"] for row in json.loads(capsys.readouterr().out)] == [5, 8, 9, 14, 16]
+
     @pytest.mark.parametrize("prefix", [["report"], []])
     def test_short_forms_say_the_same(self, prefix: list[str], root: str, capsys: pytest.CaptureFixture[str]) -> None:
         assert main([*prefix, "summary", root, "--json", "--fast", "2", "1"]) == 0
@@ -375,3 +383,28 @@ class TestCommands:
     def test_a_factor_below_0_is_refused(self, factor: str, root: str) -> None:
         with pytest.raises(SystemExit):
             main(["summary", root, f"--fast={factor}"])
+
+    @pytest.mark.parametrize("command", ["summary", "best", "compare"])
+    def test_a_trace_of_another_layout_than_the_workload_does_not_count(
+        self,
+        command: str,
+        definition: Definition,
+        write_set: Callable[..., Path],
+        make_result: MakeTrace,
+        capsys: pytest.CaptureFixture[str],
+    ) -> None:
+        made = [make_result("foreign", "w", 0.1, hardware="H200"), make_result("honest", "w", 0.5, hardware="H200")]
+        padded = attrs.evolve(made[1].workload, extra={"layout": {"x": [2]}})
+        evaluations = [made[0].evaluation, attrs.evolve(made[1].evaluation, extra={"layout": {"x": [2]}})]
+        traces = [
+            Trace(definition.name, padded, trace.solution, evaluation)
+            for trace, evaluation in zip(made, evaluations, strict=True)
+        ]
+        root = write_set(*traces, Trace(definition.name, padded))
+        sets = [str(root)] * (2 if command == "compare" else 1)
+        assert main(["report", command, *sets, "--json"]) == 0
+        printed = capsys.readouterr()
+        rows = json.loads(printed.out)
+        rows = rows if command == "best" else rows["leaderboard" if command == "summary" else "pairs"]
+        assert [row["solution"] for row in rows] == ["honest"]
+        assert "1 trace measured another layout than that of the workload, and does not count" in printed.err

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 from fib_bench.cli.main import main
 from fib_bench.flags import CPU_TIMING
@@ -133,6 +134,24 @@ class TestSummary:
         assert (found.entries[0].is_ranked, found.entries[0].speedup, found.totals) == (False, 2.0, ())
         found = summarise_weighted(TraceSet.from_path(root), Options(allow_flags=[CPU_TIMING]))
         assert found.totals == (WeightedTotal("cpu", 1, 10, 10, 5),)
+
+    def test_a_trace_of_another_layout_than_the_workload_has_no_share(
+        self, result: MakeResult, write_set: WriteSet
+    ) -> None:
+        """A tool that ignores layouts measured contiguous inputs for a workload whose calls have padded ones."""
+        layout = {"layout": {"x": [2]}}
+        foreign, honest = (
+            attrs.evolve(trace, workload=attrs.evolve(trace.workload, extra=layout))
+            for trace in (result("foreign", 4, 0.1), result("honest", 4, 0.5))
+        )
+        honest = attrs.evolve(honest, evaluation=attrs.evolve(honest.evaluation, extra=layout))
+        root = write_set(foreign, honest)
+        count(root, {"double": (10, {4: 0})})
+        plain = json.loads((root / FOLDER / "rank-0.json").read_text())
+        plain["definitions"]["double"]["sizes"] = [{"axes": {"n": 4}, "layout": {"x": [2]}, "calls": 10}]
+        (root / FOLDER / "rank-0.json").write_text(json.dumps(plain))
+        (entry,) = summarise_weighted(TraceSet.from_path(root)).entries
+        assert (entry.solution, entry.calls, entry.reference_ms) == ("honest", 10, 10)
 
     def test_definitions_without_counts_are_named(self, result: MakeResult, write_set: WriteSet) -> None:
         root = write_set(*(result(f"of_{name}", 1, 0.5, definition=name) for name in ("double", "other", "third")))

@@ -15,6 +15,7 @@ from fib_compile.device import hardware_from_device, list_cuda_devices
 from fib_compile.registry import reference_solution
 from fib_schema import Definition, InvalidRecord, Solution, Trace, TraceSet
 from fib_schema.display import counted, escape_line
+from fib_schema.measured_layouts import counting_traces
 
 from .benchmark import Benchmark
 from .config.benchmark import BenchmarkConfig
@@ -143,7 +144,7 @@ def _row(trace_set: TraceSet, name: str, author: str, reference: ReferenceRuns |
     workloads = {trace.workload.uuid for trace in trace_set.workloads.get(name, [])}
     passed = {
         trace.workload.uuid
-        for trace in trace_set.traces.get(name, [])
+        for trace in counting_traces(trace_set, name)
         if trace.solution in baselines and trace.is_successful()
     }
     return DefinitionCoverage(

@@ -17,6 +17,7 @@ from fib_schema import (
     Workload,
 )
 from fib_schema.hardware import Fit, architectures_of, fit_of, unknown_targets
+from fib_schema.measured_layouts import counting_traces
 
 from .config.benchmark import BenchmarkConfig
 from .flags import is_quick
@@ -170,8 +171,8 @@ def make_plan(trace_set: TraceSet, config: BenchmarkConfig, hardware: str, *, re
         trace_set: The data set.
         config: Names and limits.
         hardware: The device's name, as traces state it.
-        resume: Skip pairs that have a trace from this hardware and from the same version of the solution. A trace with
-            the flag ``quick`` counts in quick runs only.
+        resume: Skip pairs that have a trace from this hardware, from the same version of the solution and with the
+            layout of the workload. A trace with the flag ``quick`` counts in quick runs only.
 
     Raises:
         UnknownName: A name in the configuration matches nothing.
@@ -264,7 +265,7 @@ def _plan_definition(
         skipped.append(Skip(definition.name, None, None, "it has no workloads"))
         return None
     workloads = workloads[: config.max_workloads]
-    traces = trace_set.traces.get(definition.name, []) if resume else []
+    traces = counting_traces(trace_set, definition.name) if resume else []
     done = _done((trace for trace in traces if config.quick or not is_quick(trace)), found.hardware)
     hashes = [solution.hash() for solution in solutions]
     pending: dict[str, tuple[Solution, ...]] = {}

@@ -17,13 +17,16 @@ from ._report import Findings
 from ._workload_checks import WorkloadChecks
 from .definition import Definition
 from .display import counted
-from .errors import UnknownName
+from .errors import InvalidField, UnknownName
+from .measured_layouts import has_workload_layout
+from .strides import stated_strides
 from .trace import Performance, Trace
 from .workload import Workload
 
 _MAX_NAMES = 100
 """Limit of the names of one file for which a problem is listed."""
 _OTHER_NAMES = "\0others"
+_MEASURED_LAYOUT = "$.evaluation.extra.layout"
 
 
 @attrs.frozen
@@ -153,6 +156,7 @@ class _FileChecks:
         if trace.evaluation and trace.evaluation.performance:
             self._check_performance(trace.evaluation.performance, place)
         self._check_workload_of(trace, place)
+        self._check_measured_layout(trace, place)
         self._check_folders(trace, place)
 
     def _check_workload_of(self, trace: Trace, place: str) -> None:
@@ -171,6 +175,19 @@ class _FileChecks:
             message = f"has the uuid of {first} and differs from it; give it another uuid"
             self._add_recurring(place, message.__str__, "other-workload", "$.workload", first, is_error=False)
             self._check_workload(trace, place)
+
+    def _check_measured_layout(self, trace: Trace, place: str) -> None:
+        """Check the layout that an evaluation states, and that it is that of the workload."""
+        workload = self.known.workloads.get((trace.definition, trace.workload.uuid), trace.workload)
+        assert trace.evaluation is not None
+        try:
+            stated_strides(trace.evaluation.extra)
+        except InvalidField as error:
+            self.findings.error(place, f"{error}; correct it, or remove the trace", "layout", _MEASURED_LAYOUT)
+            return
+        if not has_workload_layout(self.known.definitions.get(trace.definition), workload, trace.evaluation):
+            message = "measured another layout than that of its workload, and does not count for it; measure it again"
+            self._add_recurring(place, message.__str__, "other-layout", _MEASURED_LAYOUT, is_error=False)
 
     def _check_workload(self, trace: Trace, place: str) -> None:
         if definition := self.known.definitions.get(trace.definition):

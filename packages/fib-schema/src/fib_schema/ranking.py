@@ -13,6 +13,7 @@ import attrs
 
 from .definition import Definition
 from .errors import FibError
+from .measured_layouts import counting_traces
 from .trace import Trace
 
 AxesKey = tuple[tuple[str, int], ...]
@@ -77,7 +78,10 @@ class _Results:
 
 
 class Rankings(ABC):
-    """Queries about the evaluated traces of a set; a base class of `TraceSet`, which stores them."""
+    """Queries about the evaluated traces of a set; a base class of `TraceSet`, which stores them.
+
+    Evaluations of another layout than that of their workload do not count, see `measured_layouts`.
+    """
 
     def __init__(self) -> None:
         self._passing_traces: dict[str, _PassingTraces] = {}
@@ -87,6 +91,11 @@ class Rankings(ABC):
     @abstractmethod
     def definitions(self) -> Mapping[str, Definition]:
         """The definitions by name."""
+
+    @property
+    @abstractmethod
+    def workloads(self) -> Mapping[str, list[Trace]]:
+        """The workload traces by the name of their definition."""
 
     @property
     @abstractmethod
@@ -234,7 +243,7 @@ class Rankings(ABC):
             ScoringError: A passing trace in scope has an invalid latency (a ValueError).
             ValueError: Both `op_type` and `definition_name` are given.
         """
-        groups = [self.traces.get(name, []) for name in self._in_scope(op_type, definition_name)]
+        groups = [self.traces.get(name, []) for name in _in_scope(self, op_type, definition_name)]
         passed = sum(trace.is_successful() for group in groups for trace in group)
         total = sum(map(len, groups))
         scored = self._scored(op_type, definition_name)
@@ -243,17 +252,9 @@ class Rankings(ABC):
         unranked = tuple(name for name in scored if name not in ranked)
         return TraceSetSummary(total, passed, total - passed, rankings, unranked)
 
-    def _in_scope(self, op_type: str | None, definition_name: str | None) -> list[str]:
-        if op_type is not None and definition_name is not None:
-            raise ValueError("give op_type or definition_name, not both")
-        if definition_name is not None:
-            return [self.get_definition(definition_name).name]
-        names = list(self.definitions)
-        return names if op_type is None else [n for n in names if self.definitions[n].op_type == op_type]
-
     def _scored(self, op_type: str | None, definition_name: str | None) -> list[str]:
         """Definitions in scope that have solutions."""
-        return [name for name in self._in_scope(op_type, definition_name) if self.solution_names(name)]
+        return [name for name in _in_scope(self, op_type, definition_name) if self.solution_names(name)]
 
     def _ranking(
         self, scope: Iterable[str], baseline_author: str, allow_flags: Collection[str]
@@ -302,16 +303,26 @@ class Rankings(ABC):
         traces = self.traces.get(definition, [])
         index = self._passing_traces.get(definition)
         if index is None or index.trace_count != len(traces):
-            index = self._passing_traces[definition] = _index_passing(traces)
+            index = _index_passing(len(traces), counting_traces(self, definition))
+            self._passing_traces[definition] = index
         return index
 
     def _results_of(self, definition: str, allow_flags: frozenset[str]) -> Mapping[str, _Results]:
         traces = self.traces.get(definition, [])
         count, results = self._results.get((definition, allow_flags), (-1, {}))
         if count != len(traces):
-            results = _results_by_solution(traces, allow_flags)
+            results = _results_by_solution(counting_traces(self, definition), allow_flags)
             self._results[definition, allow_flags] = len(traces), results
         return results
+
+
+def _in_scope(rankings: Rankings, op_type: str | None, definition_name: str | None) -> list[str]:
+    if op_type is not None and definition_name is not None:
+        raise ValueError("give op_type or definition_name, not both")
+    if definition_name is not None:
+        return [rankings.get_definition(definition_name).name]
+    names = list(rankings.definitions)
+    return names if op_type is None else [n for n in names if rankings.definitions[n].op_type == op_type]
 
 
 def _baseline(definition: str, author: str, found: list[str]) -> str:
@@ -322,13 +333,13 @@ def _baseline(definition: str, author: str, found: list[str]) -> str:
     return found[0]
 
 
-def _index_passing(traces: list[Trace]) -> _PassingTraces:
+def _index_passing(trace_count: int, traces: list[Trace]) -> _PassingTraces:
     candidates = [candidate for trace in traces if (candidate := _candidate(trace))]
     by_speedup: dict[AxesKey | None, list[_Candidate]] = {None: []}
     for candidate in sorted(candidates, key=_speedup, reverse=True):
         by_speedup[None].append(candidate)
         by_speedup.setdefault(_axes_key(candidate[2].workload.axes), []).append(candidate)
-    return _PassingTraces(len(traces), candidates, by_speedup)
+    return _PassingTraces(trace_count, candidates, by_speedup)
 
 
 def _candidate(trace: Trace) -> _Candidate | None:

@@ -2,8 +2,8 @@
 
 Engines pass views: keys and values that share a packed cache, pages whose heads come first, rows with padding. A
 workload states the strides of such inputs, in elements, in ``extra["layout"]`` by input; contiguous inputs are absent.
-An evaluation states in its own ``extra["layout"]`` the strides that were measured. Tools that do not know the field
-measure contiguous inputs and leave it out, so readers trust the evaluation's field alone.
+An evaluation states in its own ``extra["layout"]`` the strides that were measured; `measured_layouts` has the rule
+by which it counts for a workload.
 
 The strides of a dimension of size 1 mean nothing. `normalized_strides` replaces them, so that equal layouts compare
 equal.
@@ -106,7 +106,19 @@ def workload_strides(definition: Definition, workload: Workload) -> Mapping[str,
         InvalidField: The layout is invalid, or does not fit the definition.
         AxisError: An axis has no size.
     """
-    stated = stated_strides(workload.extra)
+    return measured_strides(definition, workload, workload.extra)
+
+
+def measured_strides(
+    definition: Definition, workload: Workload, extra: Mapping[str, Any] | None
+) -> Mapping[str, Strides]:
+    """The strides that the `extra` of an evaluation states for the inputs of its workload, as `workload_strides`.
+
+    Raises:
+        InvalidField: The layout is invalid, or does not fit the definition.
+        AxisError: An axis has no size.
+    """
+    stated = stated_strides(extra)
     if not stated:
         return _NONE
     shapes = dict(zip(definition.inputs, definition.get_input_shapes(workload.axes), strict=True))

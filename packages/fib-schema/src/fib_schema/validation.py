@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import attrs
+
 from . import _layout
 from ._blob_checks import BlobChecks
 from ._layout import DataFile, list_files
@@ -20,6 +22,7 @@ from .environment import get_fib_dataset_path
 from .errors import DataSetNotFound, UnknownName
 from .solution import Solution
 from .syntax import parse_source
+from .traffic import load_traffic
 
 __all__ = ["MAX_PROBLEMS", "Report", "validate"]
 
@@ -50,6 +53,7 @@ def validate(path: str | os.PathLike[str] | None = None) -> Report:
         lines.check(file)
     for file in _legacy_workloads_first(list_files(root, _layout.TRACES, ".jsonl", findings)):
         lines.check(file)
+    findings.add(*(attrs.evolve(problem, code="traffic") for problem in load_traffic(root).problems))
     if not findings.errors and not findings.counts:
         findings.error(root, describe_missing_data(root), NO_DATA_SET)
     return findings.report(root)

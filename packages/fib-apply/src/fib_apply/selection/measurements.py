@@ -9,9 +9,10 @@ from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import attrs
-from fib_schema import AxisError, Definition, Evaluation, EvaluationStatus, InvalidField, Trace, Workload
+from fib_schema import Definition, Evaluation, EvaluationStatus, Trace, Workload
+from fib_schema.measured_layouts import has_workload_layout
 from fib_schema.padded_indices import PADDED_INDICES
-from fib_schema.strides import LAYOUT, stated_strides, workload_strides
+from fib_schema.strides import LAYOUT, workload_strides
 from fib_schema.trace import UNRANKED_FLAGS
 
 from ..config import ApplyConfig
@@ -146,13 +147,9 @@ def _exclusion(definition: Definition, evaluation: Evaluation, workload: Workloa
 
 
 def _has_layout_of(definition: Definition, evaluation: Evaluation, workload: Workload) -> bool:
-    """Whether an evaluation states the workload's layout; tools that do not know layouts measure contiguous inputs."""
-    if LAYOUT not in (evaluation.extra or ()) and LAYOUT not in (workload.extra or ()):
-        return True
-    try:
-        return stated_strides(evaluation.extra) == workload_strides(definition, workload)
-    except (AxisError, InvalidField):
-        return False
+    """Whether an evaluation states the workload's layout, as most do that both state none."""
+    is_stated = LAYOUT in (evaluation.extra or ()) or LAYOUT in (workload.extra or ())
+    return not is_stated or has_workload_layout(definition, workload, evaluation)
 
 
 _QUICK = "quick"  # the flag of fib-bench for passes of shortened runs, which must not replace those of full runs

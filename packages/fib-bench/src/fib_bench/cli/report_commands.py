@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Collection
 from pathlib import Path
 from typing import Protocol
 
 import attrs
-from fib_schema import UNRANKED_FLAGS, FibError, TraceSet
+from fib_schema import UNRANKED_FLAGS, FibError, Problem, TraceSet
 from fib_schema.command import print_problems
 from fib_schema.data_files import missing_data
 from fib_schema.display import counted
@@ -18,7 +19,7 @@ from ..flags import CPU_TIMING
 from ..report import best, summarise
 from ..report.comparing import DEFAULT_MARGIN, DEFAULT_MIN_CHANGE, Rule, Run, compare
 from ..report.merging import MergeConflicts, merge
-from ..report.results import FAST_FACTORS, Options, count_cpu_timed
+from ..report.results import FAST_FACTORS, Options, count_cpu_timed, layout_problems
 from ..report.weighted import summarise_weighted
 from .comparison_tables import print_comparison, print_merge
 from .help_pages import add_help
@@ -184,18 +185,23 @@ def _number(text: str, least: float) -> float:
     return value
 
 
-def _print_problems(trace_set: TraceSet, root: str, *, all_files: bool) -> int:
+def _print_problems(trace_set: TraceSet, root: str, definitions: Collection[str] | None = None) -> int:
     """Print the problems of a data set; returns the exit code of a report: 1 for a folder without records.
 
     Args:
         trace_set: The data set.
         root: Its folder.
-        all_files: Read the files that the report has not read, too.
+        definitions: The definitions of the report; without them, files that it has not read are read too.
     """
-    problems = trace_set.all_problems() if all_files else trace_set.problems
+    problems = _problems(trace_set, definitions)
     is_empty = not trace_set.definition_names() and not trace_set.traces
     print_problems([*problems, missing_data(root)] if is_empty else problems)
     return int(is_empty)
+
+
+def _problems(trace_set: TraceSet, definitions: Collection[str] | None) -> list[Problem]:
+    problems = trace_set.problems if definitions else trace_set.all_problems()
+    return [*problems, *layout_problems(trace_set, definitions or None)]
 
 
 # -- the commands ------------------------------------------------------------------------------
@@ -206,7 +212,7 @@ def _summary(arguments: argparse.Namespace, errors: Console) -> int:
     if arguments.weighted:
         return _weighted_summary(trace_set, arguments, errors)
     summary = summarise(trace_set, _options_of(arguments))
-    code = _print_problems(trace_set, arguments.dir, all_files=True)
+    code = _print_problems(trace_set, arguments.dir)
     if arguments.json:
         print_json(attrs.asdict(summary))
     elif arguments.csv:
@@ -220,7 +226,7 @@ def _summary(arguments: argparse.Namespace, errors: Console) -> int:
 
 def _weighted_summary(trace_set: TraceSet, arguments: argparse.Namespace, errors: Console) -> int:
     summary = summarise_weighted(trace_set, _options_of(arguments))
-    print_problems([*trace_set.all_problems(), *summary.problems])
+    print_problems([*_problems(trace_set, None), *summary.problems])
     if arguments.json:
         print_json(summary.to_plain())
     elif arguments.csv:
@@ -237,7 +243,7 @@ def _best(arguments: argparse.Namespace, errors: Console) -> int:
     trace_set, definitions = TraceSet.from_path(arguments.dir), names_of(arguments.definitions)
     rows = best(trace_set, definitions, allow_flags=_flags_of(arguments))
     left_out = 0 if arguments.include_unranked else count_cpu_timed(trace_set, definitions)
-    code = _print_problems(trace_set, arguments.dir, all_files=not definitions)
+    code = _print_problems(trace_set, arguments.dir, definitions)
     if arguments.json:
         print_json([attrs.asdict(row) for row in rows])
     elif arguments.csv:
@@ -264,7 +270,7 @@ def _compare(arguments: argparse.Namespace, errors: Console) -> int:
         found = compare(before, after, rule, names_of(arguments.definitions))
     finally:  # a bad file may be why there is nothing to compare
         for side in (before, after):
-            print_problems(side.trace_set.problems if arguments.definitions else side.trace_set.all_problems())
+            print_problems(_problems(side.trace_set, names_of(arguments.definitions)))
     if arguments.json:
         print_json(attrs.asdict(found) | {"is_worse": found.is_worse})
     elif arguments.csv:
@@ -325,7 +331,7 @@ def _html(arguments: argparse.Namespace, errors: Console) -> int:
 
     trace_set, definitions = TraceSet.from_path(arguments.dir), names_of(arguments.definitions)
     found = page_data(trace_set, attrs.evolve(_options_of(arguments), note=arguments.note), definitions)
-    if code := _print_problems(trace_set, arguments.dir, all_files=not definitions):
+    if code := _print_problems(trace_set, arguments.dir, definitions):
         return code
     page = Path(arguments.output)
     text = page_of(found).encode()

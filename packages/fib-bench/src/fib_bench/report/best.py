@@ -62,7 +62,8 @@ def best(
             for uuid, trace in group.items():
                 if uuid not in winners and latency_of(trace, allow_flags) == results.shortest_ms.get(uuid, -1.0):
                     winners[uuid] = trace
-        found += [_best(winners[uuid], results) for uuid in results.workloads if uuid in winners]
+        rows = [_best(winners[uuid], results) for uuid in results.workloads if uuid in winners]
+        found += sorted(rows, key=lambda row: sorted(row.axes.items()))
     return found
 
 

@@ -14,6 +14,7 @@ from enum import StrEnum
 
 import attrs
 from fib_schema import FibError, Trace, TraceSet, UnknownName
+from fib_schema.measured_layouts import counting_traces
 
 from ..flags import CPU_TIMING, INTERPRETED, SYNTHESIZED
 from .ratios import UNKNOWN, Ratio, mean_of, ratio_of
@@ -191,10 +192,10 @@ _Key = tuple[str, str, str, str]
 def _traces(run: Run, rule: Rule, definitions: Collection[str] | None) -> dict[_Key, Trace]:
     """The latest traces by comparison key."""
     found: dict[_Key, Trace] = {}
-    for definition, traces in run.trace_set.traces.items():
+    for definition in run.trace_set.traces:
         if definitions is not None and definition not in definitions:
             continue
-        for trace in latest(traces):
+        for trace in latest(counting_traces(run.trace_set, definition)):
             if run.solution in (None, trace.solution):
                 name = str(trace.solution) if run.solution is None else ""
                 device = "" if rule.any_hardware else _hardware(trace)

@@ -134,6 +134,7 @@ def _without_cpu_timing(trace_set: TraceSet, options: Options) -> TraceSet:
     return TraceSet(
         definitions=trace_set.definitions,
         solutions=trace_set.solutions,
+        workloads=trace_set.workloads,
         traces={name: [trace for trace in group if is_kept(trace)] for name, group in trace_set.traces.items()},
     )
 

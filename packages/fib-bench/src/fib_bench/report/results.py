@@ -1,5 +1,7 @@
 """Traces grouped for comparison: one definition on one device, the latest trace of each solution on each workload.
 
+Traces that measured another layout than that of their workload do not count.
+
 Leaderboards, tables of the fastest solutions and pages are made from these groups. The workloads of a group are those
 that any solution was tried on, and shares are always shares of all of them:
 
@@ -16,8 +18,9 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import cached_property
 
 import attrs
-from fib_schema import Evaluation, Performance, Trace, TraceSet, Workload
-from fib_schema.display import escape_line
+from fib_schema import Evaluation, Performance, Problem, Severity, Trace, TraceSet, Workload
+from fib_schema.display import counted, escape_line
+from fib_schema.measured_layouts import counting_traces
 
 from ..flags import CPU_TIMING, is_quick
 from .ratios import UNKNOWN, Outcome, Ratio, baseline_speedup_of, ratio_of, speedup_of
@@ -142,7 +145,7 @@ def group_results(
     found: list[DeviceResults] = []
     for definition in trace_set.traces if definitions is None else definitions:
         by_hardware: dict[str, dict[str, dict[str, Trace]]] = {}
-        for trace in latest(trace_set.traces.get(definition, [])):
+        for trace in latest(counting_traces(trace_set, definition)):
             assert trace.evaluation is not None
             by_solution = by_hardware.setdefault(trace.evaluation.environment.hardware, {})
             by_solution.setdefault(str(trace.solution), {})[trace.workload.uuid] = trace
@@ -166,8 +169,22 @@ def latest(traces: Iterable[Trace]) -> list[Trace]:
 def count_cpu_timed(trace_set: TraceSet, definitions: Collection[str] | None = None) -> int:
     """The number of traces that are unranked because of CPU timing only."""
     names = trace_set.traces if definitions is None else definitions
-    traces = (trace for name in names for trace in latest(trace_set.traces.get(name, [])))
+    traces = (trace for name in names for trace in latest(counting_traces(trace_set, name)))
     return sum(blocking_flags(trace.evaluation) == (CPU_TIMING,) for trace in traces if trace.evaluation)
+
+
+def layout_problems(trace_set: TraceSet, definitions: Collection[str] | None = None) -> list[Problem]:
+    """A warning for each definition with traces that measured another layout than that of their workload."""
+    problems = []
+    for name in trace_set.traces if definitions is None else definitions:
+        left_out = len(trace_set.traces.get(name, [])) - len(counting_traces(trace_set, name))
+        if left_out:
+            message = (
+                f"{counted(left_out, 'trace')} measured another layout than that of the workload, and "
+                f"{'does' if left_out == 1 else 'do'} not count; 'fib-bench run --resume' measures the workload's"
+            )
+            problems.append(Problem(str(trace_set.root), name, message, Severity.WARNING, "other-layout"))
+    return problems
 
 
 def error_line(evaluation: Evaluation) -> str:
