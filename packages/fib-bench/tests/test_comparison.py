@@ -80,8 +80,8 @@ def test_a_comparison_counts_and_says_which_element_is_worst() -> None:
     result = compare("y", found, expected, STRICT)
     assert (result.count, result.wrong, result.max_absolute_error) == (6, 2, 5.0)
     assert result.explain() == (
-        "output 'y': 2 of 6 elements are wrong; worst at [1, 2]: 5.0 instead of 0.0; "
-        "2 beyond the error cap, which allows 0"
+        "output 'y': 2 of 6 elements are wrong; worst at [1, 2]: 5.0 instead of 0.0 "
+        "(allowed: absolute error 0.01 or relative error 0.01); 2 beyond the error cap, which allows 0"
     )
     assert result.matched_ratio == pytest.approx(4 / 6)
 
@@ -102,7 +102,14 @@ def test_outputs_without_elements_match() -> None:
 
 def test_scalars_are_compared_and_explained() -> None:
     result = compare("y", torch.tensor(2.0), torch.tensor(1.0), STRICT)
-    assert result.explain() == "output 'y': 1 of 1 elements are wrong; worst at []: 2.0 instead of 1.0"
+    assert result.explain().startswith(
+        "output 'y': 1 of 1 elements are wrong; worst at []: 2.0 instead of 1.0 (allowed"
+    )
+
+
+def test_integers_have_no_tolerance_to_state() -> None:
+    result = compare("y", torch.tensor([2, 3]), torch.tensor([1, 3]), STRICT)
+    assert result.explain() == "output 'y': 1 of 2 elements are wrong; worst at [0]: 2 instead of 1"
 
 
 class TestUndefinedElements:

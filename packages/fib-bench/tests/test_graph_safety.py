@@ -25,7 +25,7 @@ SAFE = GraphEvidence(
     method="linked",
     has_setup=False,
     verified_calls=90,
-    integers=("kv_indptr", "kv_indices"),
+    discrete=("kv_indptr", "kv_indices"),
     changed=("q", "kv_indptr", "kv_indices"),
     kept_integers=False,
 )
@@ -40,13 +40,13 @@ def test_integers_may_have_changed_in_padded_calls() -> None:
     """Of requests with one page each, no other offsets have the same total."""
     padded = attrs.evolve(SAFE, changed=("q", "kv_indices"), changed_in_padded_calls=("kv_indptr", "kv_indices"))
     assert graph_problem(padded) is None
-    others = attrs.evolve(padded, integers=("kv_indptr", "kv_indices", "slots"))
-    assert graph_problem(others) == "integer inputs were not redrawn: slots"
+    others = attrs.evolve(padded, discrete=("kv_indptr", "kv_indices", "slots"))
+    assert graph_problem(others) == "integer or boolean inputs were not redrawn: slots"
     assert "replays were compared" in str(graph_problem(attrs.evolve(padded, verified_calls=9)))
 
 
 def test_a_definition_without_integers_needs_none() -> None:
-    assert graph_problem(attrs.evolve(SAFE, integers=(), changed=("x",))) is None
+    assert graph_problem(attrs.evolve(SAFE, discrete=(), changed=("x",))) is None
 
 
 @pytest.mark.parametrize(
@@ -56,8 +56,8 @@ def test_a_definition_without_integers_needs_none() -> None:
         ({"method": "unlinked"}, "it was timed by the method 'unlinked'"),
         ({"has_setup": True}, "its setup makes a plan on the host"),
         ({"kept_integers": True}, "its integers were not redrawn, because the baseline has a setup"),
-        ({"changed": ("q", "kv_indices")}, "integer inputs were not redrawn: kv_indptr"),
-        ({"changed": ("q",)}, "integer inputs were not redrawn: kv_indices, kv_indptr"),
+        ({"changed": ("q", "kv_indices")}, "integer or boolean inputs were not redrawn: kv_indptr"),
+        ({"changed": ("q",)}, "integer or boolean inputs were not redrawn: kv_indices, kv_indptr"),
         ({"verified_calls": 9}, "only 9 replays were compared"),
     ],
 )
@@ -118,22 +118,32 @@ class TestEvidence:
 
     def test_some_integers_cannot_be_redrawn(self, definition: Definition, layout: CallLayout) -> None:
         found = self.fields(definition, layout, ("at",))
-        assert found["graph_unsafe_reason"] == "integer inputs were not redrawn: seen"
+        assert found["graph_unsafe_reason"] == "integer or boolean inputs were not redrawn: seen"
 
     def test_integers_that_the_sizes_determine_need_not_change(
         self, definition: Definition, layout: CallLayout
     ) -> None:
         assert self.fields(definition, layout, ("at",), determined=("seen",)) == {"graph_safe": True}
 
+    def test_a_mask_is_never_redrawn(self, make_definition: Callable[..., Definition]) -> None:
+        """A solution may have kept what an earlier call read from the mask, and a graph repeats that."""
+        masked = make_definition(
+            {"x": "float32[n]", "mask": "bool[n]"}, {"y": "float32[n]"}, "def run(x, mask): return x * mask"
+        )
+        layout = layout_of(masked, {"n": 4}, {"x": torch.ones(4), "mask": torch.ones(4, dtype=torch.bool)})
+        found = self.fields(masked, layout, ())
+        assert found["graph_safe"] is False
+        assert found["graph_unsafe_reason"] == "integer or boolean inputs were not redrawn: mask"
+
     def test_offsets_may_change_in_a_pass_of_their_own(self, definition: Definition, layout: CallLayout) -> None:
         assert self.fields(definition, layout, ("at",), replayed=("zeros", MOVED)) == {"graph_safe": True}
         found = self.fields(definition, layout, ("at",), replayed=("zeros",))
-        assert found["graph_unsafe_reason"] == "integer inputs were not redrawn: seen"
+        assert found["graph_unsafe_reason"] == "integer or boolean inputs were not redrawn: seen"
 
     def test_a_padding_check_that_has_failed_shows_nothing(self, definition: Definition, layout: CallLayout) -> None:
         assert self.fields(definition, layout, ("at",), padded=("seen",)) == {"graph_safe": True}
         found = self.fields(definition, layout, ("at",), padded=("seen",), padding_problem="it raised an error")
-        assert found["graph_unsafe_reason"] == "integer inputs were not redrawn: seen"
+        assert found["graph_unsafe_reason"] == "integer or boolean inputs were not redrawn: seen"
 
     def test_integers_stay_for_plans(self, definition: Definition, layout: CallLayout) -> None:
         found = self.fields(definition, layout, ("at", "seen"), keeps_integers=True, has_setup=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from fib_bench import Benchmark, BenchmarkConfig, UnsupportedDevice
 from fib_bench.errors import JudgeFailed
 from fib_bench.events import Evaluated, Event, Skipped, Working
+from fib_bench.execution import judge_process
 from fib_bench.execution.judge_process import JudgeProcess, _skip_of_crash, finished_pairs
 from fib_bench.plan import DefinitionPlan, Skip
 from fib_schema import Definition, Environment, Evaluation, EvaluationStatus, Solution, Trace, TraceSet, Workload
@@ -113,6 +116,19 @@ class TestStart:
         assert caught.value.device == "cuda:99"
         assert "no device 'cuda:99' on this machine" in caught.value.problem
         assert survivors() == {}
+
+    def test_a_word_that_names_no_device_starts_no_server(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        def start(*_: object) -> None:
+            raise AssertionError("a fork server was started")
+
+        ours, theirs = multiprocessing.Pipe()
+        monkeypatch.setattr(sys, "argv", ["judge", str(os.dup(theirs.fileno()))])
+        monkeypatch.setattr(judge_process, "prctl", lambda *_: None)
+        monkeypatch.setattr(judge_process, "ForkServerClient", start)
+        with ours, theirs:
+            ours.send((BenchmarkConfig(device="gpu"), None, {}))
+            judge_process.main()
+            assert str(ours.recv()) == "device 'gpu': 'gpu' is not a device; write 'cpu' or 'cuda:N', such as 'cuda:0'"
 
     def test_a_process_that_does_not_start_is_an_error(
         self,

@@ -158,6 +158,64 @@ class TestConflicts:
             merge([tmp_path / "0", tmp_path / "1"], tmp_path / "all")
 
 
+def counts(*calls: int, pid: int = 1) -> dict[str, Any]:
+    """Contents of a file of counts: the calls of the sizes 0, 1, ..."""
+    sizes = [{"axes": {"n": n}, "layout": {}, "calls": count} for n, count in enumerate(calls)]
+    return {"version": 1, "pid": pid, "definitions": {"double": {"calls": sum(calls), "sizes": sizes}}}
+
+
+class TestCounts:
+    """Files of counts with one name, which are those of one process."""
+
+    @pytest.fixture
+    def merged(self, tmp_path: Path, write_set: WriteSet, make_result: MakeResult) -> Callable[..., Path]:
+        """Merge two sets with these contents of ``traffic/rank-0.json``; returns the file of the result."""
+
+        def merged(*contents: object) -> Path:
+            roots = [write_set(make_result("a", "1", 1.0), name=f"set-{index}") for index in range(len(contents))]
+            for root, content in zip(roots, contents, strict=True):
+                (root / "traffic").mkdir()
+                (root / "traffic" / "rank-0.json").write_text(json.dumps(content))
+            merge(roots, tmp_path / "all")
+            return tmp_path / "all" / "traffic" / "rank-0.json"
+
+        return merged
+
+    @pytest.mark.parametrize("is_first_later", [True, False])
+    def test_the_later_snapshot_of_a_process_is_copied(self, merged: Callable[..., Path], is_first_later: bool) -> None:
+        earlier, later = counts(10), counts(10, 5)
+        found = merged(later, earlier) if is_first_later else merged(earlier, later)
+        assert json.loads(found.read_text()) == later
+
+    @pytest.mark.parametrize(
+        "other",
+        [
+            counts(5, 20),
+            counts(20, pid=2),
+            {"pid": 1, "definitions": {"other": {"calls": 99, "sizes": []}}},
+            {"pid": 1, "definitions": {"double": {"calls": "99", "sizes": []}}},
+            {"pid": 1, "definitions": [1]},
+            None,
+        ],
+    )
+    def test_counts_of_which_neither_continues_the_other_are_a_conflict(
+        self, merged: Callable[..., Path], other: object
+    ) -> None:
+        with pytest.raises(MergeConflicts, match=r"traffic 'traffic/rank-0.json' differs in its counts"):
+            merged(counts(10, 4), other)
+
+    def test_the_command_exits_with_1(
+        self, write_set: WriteSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    ) -> None:
+        roots = [str(write_set(name=name)) for name in ("one", "two")]
+        for root, content in zip(roots, (counts(10), counts(0, 20)), strict=True):
+            (Path(root) / "traffic").mkdir()
+            (Path(root) / "traffic" / "rank-0.json").write_text(json.dumps(content))
+        assert main(["report", "merge", *roots, "--into", str(tmp_path / "all")]) == 1
+        assert "neither file continues the other" in capsys.readouterr().err
+        assert not (tmp_path / "all").exists()
+
+
 class TestPlaces:
     def test_a_target_that_holds_something_is_refused(self, one: Path, tmp_path: Path) -> None:
         with pytest.raises(TargetNotEmpty):

@@ -104,3 +104,11 @@ def test_a_file_stands_below_the_options(tmp_path: Path) -> None:
     file.write_text("{device: cuda:3, seed: 7, rtol: 0.5, atol: 0.25}")
     config = configuration("--config", str(file), "--rtol", "0.125", "--seed", "0")
     assert config == BenchmarkConfig(device="cuda:3", seed=0, rtol=0.125, atol=0.25)
+
+
+@pytest.mark.parametrize("option", ["--rtol", "--atol"])
+def test_help_says_when_an_element_is_wrong(option: str) -> None:
+    parser = argparse.ArgumentParser()
+    add_run_options(parser)
+    (action,) = [action for action in parser._actions if option in action.option_strings]
+    assert "an element is wrong if its errors exceed both --rtol and --atol (default: 0.01)" in str(action.help)

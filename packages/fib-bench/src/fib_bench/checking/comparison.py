@@ -42,6 +42,8 @@ class Comparison:
     infinite_share: float = 0.0
     """The share of expected elements that are infinite."""
     worst_row: WorstRow = NO_ROW
+    allowed: str = ""
+    """The errors that an element may have, in words; empty where elements must be equal."""
 
     @property
     def undefined_share(self) -> float:
@@ -63,6 +65,8 @@ class Comparison:
         if self.wrong == 0:
             return f"output {self.name!r}: all {self.count} elements match"
         text = f"output {self.name!r}: {self.wrong} of {self.count} elements are wrong; worst {self.worst}"
+        if self.allowed:
+            text += f" (allowed: {self.allowed})"
         if self.capped:
             text += f"; {self.capped} beyond the error cap, which allows {self.limit:g}"
         if self.worst_row.bad_rows:
@@ -106,11 +110,12 @@ def compare_by(rule: Rule, name: str, found: torch.Tensor, expected: torch.Tenso
     has_undefined = extent.undefined > 0
     row = fused(expected, lambda kernels: kernels.statistics(found, expected, rule, has_undefined=has_undefined))
     rows = [row] if row is not None else statistics_in_torch(found, expected, rule, has_undefined=has_undefined)
-    return comparison_of(name, rows, expected, extent, rule.limit)
+    allowed = rule.explain() if expected.is_floating_point() else ""
+    return comparison_of(name, rows, expected, extent, rule.limit, allowed)
 
 
 def comparison_of(
-    name: str, rows: Sequence[torch.Tensor], expected: torch.Tensor, extent: Extent, limit: float
+    name: str, rows: Sequence[torch.Tensor], expected: torch.Tensor, extent: Extent, limit: float, allowed: str
 ) -> Comparison:
     """Combine the statistics of all pieces of an output; synchronizes the device once.
 
@@ -120,6 +125,7 @@ def comparison_of(
         expected: The expected output; only its shape and dtype matter.
         extent: The extent of the expected output.
         limit: The error that no element may have.
+        allowed: The errors that an element may have, in words.
     """
     total = Statistics.worst_of(rows) if rows else Statistics(0.0, 0.0, 0.0)
     return Comparison(
@@ -135,6 +141,7 @@ def comparison_of(
         undefined=extent.undefined,
         infinite_share=extent.infinite_share,
         worst_row=total.worst_row,
+        allowed=allowed,
     )
 
 

@@ -66,6 +66,10 @@ class Rule:
         tolerance = config.tolerance(dtype)
         return cls(tolerance.atol, tolerance.rtol, limit_of(config.error_cap, extent))
 
+    def explain(self) -> str:
+        """The errors that an element may have, in words."""
+        return f"absolute error {self.atol:g} or relative error {self.rtol:g}"
+
 
 def limit_of(error_cap: float, extent: Extent) -> float:
     """The error cap of an output in absolute terms: a multiple of its largest magnitude."""

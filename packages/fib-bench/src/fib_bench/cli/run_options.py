@@ -181,8 +181,8 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
         ("--num-trials", int, "N", "input sets with different values"),
         ("--measure-seconds", float, "S", "cap on timing one function on one workload"),
         ("--confidence", float, "SHARE", "sample until the median is known to this share of itself"),
-        ("--rtol", float, "X", "relative error that an element may have, and"),
-        ("--atol", float, "X", "absolute error: it is wrong beyond both"),
+        ("--rtol", float, "X", "relative error; an element is wrong if its errors exceed both --rtol and --atol"),
+        ("--atol", float, "X", "absolute error; an element is wrong if its errors exceed both --rtol and --atol"),
         ("--required-matched-ratio", float, "SHARE", "share of elements that must be right"),
     ):
         default = _DEFAULTS[option.removeprefix("--").replace("-", "_")]

@@ -160,7 +160,8 @@ class StepsPart:
         self, rows: list[torch.Tensor], leans: list[torch.Tensor], expected: torch.Tensor
     ) -> StepsComparison:
         like = torch.empty_like(expected, dtype=None if expected.is_floating_point() else torch.float64, device="meta")
-        comparison = comparison_of(self.name, rows, like, self.extent, self.limit)
+        allowed = f"{self.steps:g} rounding steps"
+        comparison = comparison_of(self.name, rows, like, self.extent, self.limit, allowed)
         total, squares = torch.stack(leans).sum(dim=0).tolist() if leans else (0.0, 0.0)
         count = max(self.extent.count, 1)
         fields = attrs.asdict(comparison, recurse=False)

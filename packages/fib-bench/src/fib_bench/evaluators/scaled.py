@@ -67,7 +67,8 @@ class ScaledPart:
         rows: list[torch.Tensor] = []
         for piece in pieces(found, expected, self.width):
             rows += statistics_of(piece, self.wrong(piece), self.limit, self.row_share)
-        return comparison_of(self.name, rows, expected, self.extent, self.limit)
+        allowed = f"relative error {self.rtol:g} or the absolute error of its row"
+        return comparison_of(self.name, rows, expected, self.extent, self.limit, allowed)
 
     def is_right(self, comparison: Comparison) -> bool:
         """Whether enough elements are right, and no row is wrong."""

@@ -18,11 +18,13 @@ from types import TracebackType
 from typing import NoReturn, Self, cast
 
 import attrs
+from fib_compile.device import parse_device
+from fib_compile.errors import InvalidDevice
 from fib_schema import Environment, FibError, Solution
 
 from ..checking.kernel_cache import building_ahead
 from ..config.benchmark import BenchmarkConfig
-from ..errors import JudgeFailed
+from ..errors import JudgeFailed, UnsupportedDevice
 from ..events import Evaluated, Event, Skipped, Started, Working
 from ..plan import DefinitionPlan, Skip
 from ..sandbox.policy import protect_memory
@@ -206,6 +208,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # runs the clean-up of worker folders
     try:
         config, root, baselines = connection.recv()
+        _check_device(config.device)
         with (
             ForkServerClient(config.device, () if root is None else (root,)) as server,
             building_ahead(config.device),
@@ -229,6 +232,18 @@ def main() -> None:
         pass  # the driver has ended
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)  # all folders are removed
+
+
+def _check_device(name: str) -> None:
+    """Refuse the name of a device before a fork server starts, which would fail on it beside the judge.
+
+    Raises:
+        UnsupportedDevice: It is neither ``cpu`` nor ``cuda:N``.
+    """
+    try:
+        parse_device(name)
+    except InvalidDevice as error:
+        raise UnsupportedDevice(name, str(error)) from error
 
 
 def _serve(connection: Connection, execution: object, last_events: Callable[[], Iterable[Event]] = tuple) -> None:

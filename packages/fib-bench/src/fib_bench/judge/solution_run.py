@@ -32,7 +32,7 @@ from .build import attempt
 from .device_context import DeviceContext
 from .device_memory import lacks_memory, trim, wait_for_memory
 from .function_worker import FunctionWorker
-from .graph_safety import GraphEvidence, graph_fields
+from .graph_safety import GraphEvidence, discrete_inputs, graph_fields
 from .integrity import check_code
 from .linked_timing import LinkedTimer
 from .output_checker import EvaluatorRaised
@@ -336,12 +336,11 @@ class SolutionRun:
 
     def _graph_fields(self, function: TimedFunction, timer: Timer, prepared: PreparedWorkload) -> Mapping[str, object]:
         """Whether the timing has shown that the solution is safe in CUDA graphs."""
-        specs, determined = self.definition.inputs, prepared.determined_integers
         evidence = GraphEvidence(
             method=timer.method,
             has_setup=function.has_setup,
             verified_calls=timer.verifier.fresh,
-            integers=[name for name in prepared.layout.inputs if specs[name].is_integer and name not in determined],
+            discrete=discrete_inputs(self.definition, prepared.layout.inputs.keys() - prepared.determined_integers),
             changed=timer.changed_names(prepared) if isinstance(timer, LinkedTimer) else (),
             changed_in_padded_calls=() if self.candidate.padding_problem else prepared.padded_integers,
             kept_integers=function.keeps_integers and not function.has_setup,

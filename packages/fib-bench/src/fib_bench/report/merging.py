@@ -4,7 +4,9 @@ A file that only one set has, or that is equal in all, is copied byte for byte. 
 workloads are written once each, whatever the order of their keys; added lines follow the existing ones.
 Definitions and solutions are identified by their names, workloads by definition and uuid, blobs by
 their paths: different contents under one of these in two sets are a conflict, and a merge with conflicts writes
-nothing. Bad records, and several of one name in one set, are copied unchanged; the validation of the result lists them.
+nothing. Of two files of counts below ``traffic/`` with one name the later snapshot is copied; if neither is later, that
+is a conflict too. Bad records, and several of one name in one set, are copied unchanged; the validation of the result
+lists them.
 """
 
 from __future__ import annotations
@@ -21,8 +23,10 @@ from fib_schema.data_files import list_data_files
 from fib_schema.files import copy_file, make_folders, staged
 from fib_schema.folder_walk import walk
 from fib_schema.regular_files import open_regular, read_regular
+from fib_schema.traffic import FOLDER as TRAFFIC
 
 from .record_contents import content_digest, describe_difference, line_at, parsed_json
+from .traffic_snapshots import later_snapshot
 
 _RECORDS = {"definitions": "definition", "solutions": "solution"}
 _LINES = ("workloads", "traces")
@@ -300,8 +304,20 @@ class _Merged:
             self.repeated["blobs" if is_blob else "files"] += 1
         elif is_blob:
             self.conflicts.append(Conflict("blob", path, str(mine.source), str(root / path), "its bytes"))
+        elif path.startswith(f"{TRAFFIC}/"):
+            self._add_counts(mine, root, path)
         else:
             self.notices.append(f"{path} differs: {mine.source} was copied, {root / path} was not")
+
+    def _add_counts(self, mine: _File, root: Path, path: str) -> None:
+        """Keep the later one of two files of counts, which hold the same calls."""
+        later = later_snapshot(mine.source, root / path)
+        if later is None:
+            difference = "its counts, and neither file continues the other"
+            self.conflicts.append(Conflict("traffic", path, str(mine.source), str(root / path), difference))
+            return
+        mine.source = later
+        self.notices.append(f"{path} differs: {later} was copied, which has the counts of the others and later ones")
 
 
 # -- the disk ----------------------------------------------------------------------------------
