@@ -13,7 +13,7 @@ FALLBACK_IS_BEST = "the fallback is the best"
 NOTHING_BUILT = "nothing built"
 """The reason for a miss whose solutions could not be built, or not be loaded."""
 QUARANTINED = "quarantined"
-"""The reason for a miss whose solutions are left out, at least one of them since it failed when it was called."""
+"""The reason for a miss whose solutions are left out, at least one of them because it failed in a call."""
 
 
 def not_chosen(ranking: Ranking | None) -> str:

@@ -349,7 +349,7 @@ class ApplyRuntime:
         """
         return self._router.explain(name)
 
-    def explain_call(self, name: str, *args: Any, **kwargs: Any) -> str:
+    def explain_call(self, name: str, /, *args: Any, **kwargs: Any) -> str:
         """The solution that would serve a call now, or the reason why the fallback would; nothing is called.
 
         Raises:

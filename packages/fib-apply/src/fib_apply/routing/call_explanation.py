@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 def explain_call(dispatcher: Dispatcher, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
     """Explain a call without a plan; nothing is called, built or counted, but the key builder runs.
 
+    A solution that still has to compile for the call is named, although the fallback serves the call until then.
+
     Args:
         dispatcher: Of the definition.
         args: Inputs by position, followed by outputs or nothing.

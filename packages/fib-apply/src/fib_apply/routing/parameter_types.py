@@ -86,7 +86,7 @@ def _only_delegates(hook: Any) -> bool:
 
 
 def _shape_of(hook: Any) -> tuple[Any, ...] | None:
-    """Everything that decides the effect of a function's code, without names of parameters; None of other objects."""
+    """Everything that decides the effect of a function's code, without names of parameters; None for other objects."""
     function = hook.__func__
     code = getattr(function, "__code__", None)
     if not isinstance(function, types.FunctionType) or not isinstance(code, types.CodeType):

@@ -147,7 +147,7 @@ def _exclusion(definition: Definition, evaluation: Evaluation, workload: Workloa
 
 
 def _has_layout_of(definition: Definition, evaluation: Evaluation, workload: Workload) -> bool:
-    """Whether an evaluation states the workload's layout, as most do that both state none."""
+    """Whether an evaluation states the workload's layout; in most traces, neither states one."""
     is_stated = LAYOUT in (evaluation.extra or ()) or LAYOUT in (workload.extra or ())
     return not is_stated or has_workload_layout(definition, workload, evaluation)
 

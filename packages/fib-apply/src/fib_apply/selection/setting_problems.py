@@ -36,9 +36,9 @@ def _problems(registry: ApplyConfigRegistry, table: ApplyTable) -> Iterator[Conf
 def _problems_of(
     path: str, config: ApplyConfig, inherited: ApplyConfig, table: ApplyTable, definitions: tuple[str, ...]
 ) -> Iterator[ConfigProblem]:
-    """The problems of what settings of some definitions add to those that they inherit."""
+    """The problems of settings of some definitions, without those that they inherit."""
     for setting in ("baseline", "exclude", "only"):
-        for name in _names(getattr(config, setting)) - _names(getattr(inherited, setting)):
+        for name in sorted(_names(getattr(config, setting)) - _names(getattr(inherited, setting))):
             if (problem := _problem_of_solution(name, table, definitions)) is not None:
                 yield ConfigProblem(None, f"{path}.{setting}", problem)
     policy, axes = config.on_miss_policy, config.nearest.keys() - inherited.nearest.keys()

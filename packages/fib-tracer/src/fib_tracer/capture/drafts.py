@@ -108,7 +108,7 @@ class Draft:
         return file
 
 
-Save: TypeAlias = Callable[[Callable[[], None]], None]
+RunJob: TypeAlias = Callable[[Callable[[], None]], None]
 """Runs a job in the storage thread."""
 
 
@@ -121,7 +121,7 @@ class Drafts:
         errors: Where errors are reported.
     """
 
-    def __init__(self, root: Path, run: Save, errors: ErrorLog) -> None:
+    def __init__(self, root: Path, run: RunJob, errors: ErrorLog) -> None:
         self._root = root
         self._run = run
         self._errors = errors
