@@ -11,7 +11,7 @@ from devtools.repository import ROOT
 OLD_NAMES = tomllib.loads(Path(__file__).with_name("old_names.toml").read_text())
 PENDING: set[str] = set()  # packages that are not renamed yet
 # Sources of solutions are data: exploits may use any name.
-DATA = re.compile(r"/(fib_bench/demo/\w+|selftest/(exploits|honest|twins|references)|programs|solutions)/")
+DATA = re.compile(r"/(fib_bench/demo/\w+|fib-bench/selftest|programs|solutions)/")
 CLAUSE = re.compile(r'\s*r?"""(What|How|Why|When|Where|Which|Who)\b')
 
 

@@ -6,7 +6,6 @@ import json
 import re
 from collections import Counter
 from collections.abc import Sequence
-from importlib.resources import files
 from importlib.util import find_spec
 from typing import Any
 
@@ -17,7 +16,7 @@ from fib_bench.cli.selftest_command import print_selftest, summary_of
 from fib_bench.report.trace_fields import Timing
 from fib_bench.selftest import ROW_NAMES, Case, Gain, Outcome, SelfTest, choose, load_cases, run_selftest
 from fib_bench.selftest.cases import with_twins
-from fib_bench.selftest.definitions import OPS
+from fib_bench.selftest.definitions import OPS, data_folder
 from fib_schema import SupportedLanguages, UnknownName
 from rich.console import Console
 
@@ -74,7 +73,7 @@ class TestCases:
 
     @pytest.mark.parametrize("suite", ["exploits", "honest", "twins"])
     def test_every_file_is_used(self, suite: str) -> None:
-        there = {f.name for f in files("fib_bench.selftest").joinpath(suite).iterdir() if f.name != "index.toml"}
+        there = {f.name for f in data_folder().joinpath(suite).iterdir() if f.name != "index.toml"}
         used = {source.path for case in CASES if case.suite == suite for source in case.solution().sources}
         assert {name for name in there if not name.startswith("__")} == used
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
-from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import PurePosixPath
 from typing import Any
@@ -13,6 +12,7 @@ import attrs
 from fib_schema import BuildSpec, CompileOptions, Solution, SourceFile, UnknownName
 
 from ..flags import CPU_TIMING, INTERPRETED
+from .definitions import data_folder
 from .gain import Gain
 
 EXPLOITS, HONEST, TWINS = "exploits", "honest", "twins"
@@ -124,7 +124,7 @@ class Case:
     def solution(self) -> Solution:
         """The solution with its sources."""
         names = self.files or (self.file + _SUFFIXES.get(self.language, ".py"),)
-        folder = files(__package__).joinpath(self.suite)
+        folder = data_folder().joinpath(self.suite)
         sources = tuple(SourceFile(name, folder.joinpath(name).read_text("utf-8")) for name in names)
         flags = tuple(self.compile_flags)
         linked = tuple(flag for flag in flags if flag == "-fopenmp")
@@ -157,7 +157,7 @@ def with_twins(cases: Sequence[Case]) -> tuple[Case, ...]:
 
 
 def _index(suite: str) -> Mapping[str, dict[str, Any]]:
-    return tomllib.loads(files(__package__).joinpath(suite, "index.toml").read_text("utf-8"))
+    return tomllib.loads(data_folder().joinpath(suite, "index.toml").read_text("utf-8"))
 
 
 def choose(cases: Sequence[Case], words: Iterable[str]) -> tuple[Case, ...]:

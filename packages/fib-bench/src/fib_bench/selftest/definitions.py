@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from importlib.resources import files
+from pathlib import Path
 
 import attrs
 from fib_schema import AxisConst, AxisVar, Definition, RandomInput, ScalarInput, TensorSpec, Workload
 
 Sizes = Mapping[str, int]
+
+
+def data_folder() -> Path:
+    """Folder of the suites and references: ``data/`` beside this module in a wheel, else that beside ``src/``."""
+    installed = Path(__file__).with_name("data")
+    return installed if installed.is_dir() else Path(__file__).parents[3] / "selftest"
 
 
 @attrs.frozen
@@ -35,7 +41,7 @@ class Op:
             axes=variable | {axis: AxisConst(value=size) for axis, size in self.fixed.items()},
             inputs={key: _spec(text) for key, text in self.inputs.items()},
             outputs={key: _spec(text) for key, text in self.outputs.items()},
-            reference=files(__package__).joinpath("references", f"{name}.py").read_text("utf-8"),
+            reference=data_folder().joinpath("references", f"{name}.py").read_text("utf-8"),
             constraints=self.constraints,
         )
 
