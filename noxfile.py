@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT / "tools"))
 from devtools.environment import WORK, Environment, development, uses_uv  # noqa: E402
 from devtools.repository import Package, affected_packages, changed_files, find_packages  # noqa: E402
 from devtools.rules import commit_problems, release_problems  # noqa: E402
+from devtools.size import check as check_sizes  # noqa: E402
 
 nox.needs_version = ">=2026.10"
 nox.options.default_venv_backend = "none"  # sessions share the development environment
@@ -96,6 +97,15 @@ def docs(session: nox.Session) -> None:
     for builder in ["html", "linkcheck"] if "--links" in session.posargs else ["html"]:
         options = ["-n", "-W", "--keep-going", "-q", "-b", builder, "-d", str(WORK / "docs" / "doctrees")]
         development(session).run(session, "sphinx-build", *options, "docs", str(WORK / "docs" / builder))
+
+
+@nox.session(tags=["check"])
+def size(session: nox.Session) -> None:
+    """Print the sizes of the packages; fails where `tools/size_budget.toml` has a lower limit."""
+    table, problems = check_sizes(ROOT)
+    print(table, flush=True)
+    if problems:
+        session.error("\n".join(problems))
 
 
 @nox.session(tags=["check"])
@@ -217,15 +227,6 @@ def bundle(session: nox.Session) -> None:
     command = [sys.executable, "-m", "pip", "download", "--quiet", *target, "--dest", str(folder)]
     session.run(*command, "--requirement", f"{listed}.txt")
     session.log(f"install there: python{version} -m pip install --no-index --no-deps {folder.name}/*.whl")
-
-
-@nox.session
-def changelog(session: nox.Session) -> None:
-    """Move a package's fragments into its changelog: `changelog NAME`; `changelog NAME --draft` only prints."""
-    (package,) = packages_named(session, session.posargs[:1])
-    where = ["--config", "tools/towncrier.toml", "--dir", str(package.folder)]
-    what = ["--name", package.name, "--version", package.version, *(session.posargs[1:] or ["--yes"])]
-    development(session).run(session, "towncrier", "build", *where, *what)
 
 
 @nox.session

@@ -35,31 +35,21 @@ def commit_problems(root: Path) -> list[str]:
 
 
 def release_problems(root: Path, package: Package, tag: str | None) -> Iterator[str]:
-    """Obstacles to a release; with a tag also whether tag, version, changelog and commit agree."""
-    fragments = sorted(path.name for path in package.folder.glob("changes/*.md"))
+    """Obstacles to a release; with a tag also whether tag, version and commit agree."""
     changelog = (package.folder / "CHANGELOG.md").read_text()
-    has_section = re.search(rf"^## {re.escape(package.version)}( |$)", changelog, re.MULTILINE) is not None
-    yield from _version_problems(root, package, any(".breaking." in name for name in fragments))
-    if tag is None and bool(fragments) == has_section:
-        state = f"has a section for {package.version}, but there are fragments" if fragments else "has no section"
-        yield f"CHANGELOG.md {state}: add a fragment to changes/, or raise `version` in pyproject.toml"
+    yield from _version_problems(root, package)
+    if re.search(rf"^## {re.escape(package.version)} \(\d{{4}}-\d\d-\d\d\)$", changelog, re.MULTILINE) is None:
+        yield f"CHANGELOG.md has no section `## {package.version} (YYYY-MM-DD)`: write what a reader has to know"
     if tag is not None:
         if tag != f"{package.name}-v{package.version}":
             yield f"the tag is {tag}, but the version in pyproject.toml is {package.version}"
-        if fragments or not has_section:
-            yield f"CHANGELOG.md is not complete for {package.version}: `python tools/dev.py changelog {package.name}`"
         if git(root, "merge-base", "--is-ancestor", "HEAD", "origin/main") is None:
             yield "the commit is not on origin/main: merge it first, then tag the merged commit"
 
 
-def _version_problems(root: Path, package: Package, breaking: bool) -> Iterator[str]:
+def _version_problems(root: Path, package: Package) -> Iterator[str]:
     prefix, version = f"{package.name}-v", Version(package.version)
     tags = (git(root, "tag", "--list", f"{prefix}*") or "").split()
     last = max((Version(tag.removeprefix(prefix)) for tag in tags if tag != f"{prefix}{version}"), default=None)
     if last is not None and version <= last:
         yield f"version {version} is not newer than {last}, which is released: raise `version` in pyproject.toml"
-    if last is not None and breaking:
-        # CONTRIBUTING.md, "Versions": ranges of other packages admit the next minor version, but not the one after it.
-        first = f"{last.major + 1}.0.0" if last.major else f"0.{last.minor + 2}.0"
-        if version < Version(first):
-            yield f"a fragment is `breaking`, but {version} follows {last}: raise `version` to at least {first}"

@@ -8,13 +8,12 @@ from devtools.repository import ROOT, find_packages
 from packaging.requirements import Requirement
 
 PACKAGES = find_packages(ROOT)
-FRAGMENT = re.compile(r"(\d+|\+[a-z0-9-]+)\.(breaking|added|changed|fixed)(\.\d+)?\.md")
 every_package = pytest.mark.parametrize("package", PACKAGES, ids=lambda package: package.name)
 
 
 @every_package
 def test_all_packages_have_the_same_layout(package):
-    expected = ["README.md", "CHANGELOG.md", "LICENSE", "changes", "tests/test_readme.py"]
+    expected = ["README.md", "CHANGELOG.md", "LICENSE", "tests/test_readme.py"]
     assert [path for path in expected if not (package.folder / path).exists()] == []
     assert (package.sources / "py.typed").exists()
     assert package.folder.name == package.name
@@ -45,12 +44,6 @@ def test_a_package_is_in_the_development_environment_and_under_the_import_contra
     root = tomllib.loads((ROOT / "pyproject.toml").read_text())
     assert package.name in {Requirement(text).name for text in root["dependency-groups"]["packages"]}
     assert package.sources.name in root["tool"]["importlinter"]["root_packages"]
-
-
-@every_package
-def test_changelog_fragments_have_names_that_towncrier_understands(package):
-    names = [path.name for path in (package.folder / "changes").iterdir() if path.name != ".gitignore"]
-    assert [name for name in names if not FRAGMENT.fullmatch(name)] == []
 
 
 ENGINE_PINS = {  # by the metadata of vLLM 0.26.0, and a resolution with SGLang 0.5.17
