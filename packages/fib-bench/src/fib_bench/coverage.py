@@ -15,7 +15,7 @@ from fib_compile.device import hardware_from_device, list_cuda_devices
 from fib_compile.registry import reference_solution
 from fib_schema import Definition, InvalidRecord, Solution, Trace, TraceSet
 from fib_schema.display import counted, escape_line
-from fib_schema.measured_layouts import counting_traces
+from fib_schema.trace_facts import counting_traces
 
 from .benchmark import Benchmark
 from .config.benchmark import BenchmarkConfig

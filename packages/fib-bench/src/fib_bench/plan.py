@@ -17,7 +17,7 @@ from fib_schema import (
     Workload,
 )
 from fib_schema.hardware import Fit, architectures_of, fit_of, unknown_targets
-from fib_schema.measured_layouts import counting_traces
+from fib_schema.trace_facts import counting_traces
 
 from .config.benchmark import BenchmarkConfig
 from .flags import is_quick

@@ -106,7 +106,7 @@ if TYPE_CHECKING:
         UnknownName,
     )
     from .migration import MigrationReport, TargetNotEmpty, migrate
-    from .ranking import ScoringError, SpeedupMetrics, TraceSetSummary
+    from .scores import ScoringError, SpeedupMetrics, TraceSetSummary
     from .solution import BuildSpec, CompileOptions, Solution, SourceFile, SupportedBindings, SupportedLanguages
     from .trace import UNRANKED_FLAGS, Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace
     from .trace_set import PartlyAdded, TraceSet
@@ -133,7 +133,7 @@ else:
                 "InvalidField InvalidRecord NoRoot Problem Severity UnknownName"
             ),
             "migration": "MigrationReport TargetNotEmpty migrate",
-            "ranking": "ScoringError SpeedupMetrics TraceSetSummary",
+            "scores": "ScoringError SpeedupMetrics TraceSetSummary",
             "solution": "BuildSpec CompileOptions Solution SourceFile SupportedBindings SupportedLanguages",
             "trace": "Correctness Environment Evaluation EvaluationStatus Performance Trace UNRANKED_FLAGS",
             "trace_set": "PartlyAdded TraceSet",

@@ -18,9 +18,9 @@ from ._workload_checks import WorkloadChecks
 from .definition import Definition
 from .display import counted
 from .errors import InvalidField, UnknownName
-from .measured_layouts import has_workload_layout
 from .strides import stated_strides
 from .trace import Performance, Trace
+from .trace_facts import has_workload_layout
 from .workload import Workload
 
 _MAX_NAMES = 100

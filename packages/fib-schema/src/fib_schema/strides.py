@@ -2,7 +2,7 @@
 
 Engines pass views: keys and values that share a packed cache, pages whose heads come first, rows with padding. A
 workload states the strides of such inputs, in elements, in ``extra["layout"]`` by input; contiguous inputs are absent.
-An evaluation states in its own ``extra["layout"]`` the strides that were measured; `measured_layouts` has the rule
+An evaluation states in its own ``extra["layout"]`` the strides that were measured; `trace_facts` has the rule
 by which it counts for a workload.
 
 The strides of a dimension of size 1 mean nothing. `normalized_strides` replaces them, so that equal layouts compare

@@ -1,7 +1,7 @@
 """TraceSet: a data set of definitions, solutions, workloads and traces, on disk or in memory.
 
 Reading, querying and appending records are in `_store`, the root folder and its locks in `_folder`, scores and ranks of
-authors in `ranking`.
+authors in `scores`.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ._store import PartlyAdded, Store
-from .ranking import Rankings
+from .scores import Scores
 
 if TYPE_CHECKING:
     import pandas
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["PartlyAdded", "TraceSet"]
 
 
-class TraceSet(Store, Rankings):
+class TraceSet(Store, Scores):
     """A data set of definitions, solutions, workloads and traces.
 
     With a root it is a view of a directory: opening lists files and reads names; records are parsed

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple, TypeAlias
 
 import attrs
 from fib_schema import Definition, Evaluation, EvaluationStatus, Trace, Workload
-from fib_schema.measured_layouts import has_workload_layout
 from fib_schema.padded_indices import PADDED_INDICES
 from fib_schema.strides import LAYOUT, workload_strides
 from fib_schema.trace import UNRANKED_FLAGS
+from fib_schema.trace_facts import has_workload_layout
 
 from ..config import ApplyConfig
 from ..key import ApplyKey, ApplyKeyBuilder

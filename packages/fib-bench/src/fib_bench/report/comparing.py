@@ -14,7 +14,7 @@ from enum import StrEnum
 
 import attrs
 from fib_schema import FibError, Trace, TraceSet, UnknownName
-from fib_schema.measured_layouts import counting_traces
+from fib_schema.trace_facts import counting_traces
 
 from ..flags import CPU_TIMING, INTERPRETED, SYNTHESIZED
 from .ratios import UNKNOWN, Ratio, mean_of, ratio_of

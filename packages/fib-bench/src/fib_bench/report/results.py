@@ -20,7 +20,7 @@ from functools import cached_property
 import attrs
 from fib_schema import Evaluation, Performance, Problem, Severity, Trace, TraceSet, Workload
 from fib_schema.display import counted, escape_line
-from fib_schema.measured_layouts import counting_traces
+from fib_schema.trace_facts import counting_traces
 
 from ..flags import CPU_TIMING, is_quick
 from .ratios import UNKNOWN, Outcome, Ratio, baseline_speedup_of, ratio_of, speedup_of
