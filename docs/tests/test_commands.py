@@ -14,7 +14,7 @@ from importlib import import_module
 from pathlib import Path
 
 import pytest
-from fib_apply.events import Routed
+from fib_apply.events import routed
 from fib_bench.cli.tables import print_seconds
 from fib_bench.events import Phase
 from rich.console import Console
@@ -112,5 +112,5 @@ def test_the_times_of_a_run_are_printed_as_their_page_shows() -> None:
 
 
 def test_the_line_of_a_routed_definition_is_logged_as_its_page_shows() -> None:
-    event = Routed("silu_w256", {"silu_aten": 10, "silu_triton": 2}, {"nothing chosen": 1, "nothing built": 1})
+    event = routed("silu_w256", {"silu_aten": 10, "silu_triton": 2}, {"nothing chosen": 1, "nothing built": 1})
     assert f"```text\n{event}\n```" in (ROOT / "docs" / "how-to" / "a-serving-engine.md").read_text("utf-8")

@@ -24,7 +24,6 @@ from fib_apply import (
 from fib_apply.cli import main
 from fib_apply.config_file import read_config
 from fib_apply.errors import ConfigProblem
-from fib_apply.operation.settings import MetricsSettings, ReloadSettings
 from fib_schema import Definition, TraceSet
 from hypothesis import given
 from hypothesis import strategies as st
@@ -40,8 +39,6 @@ definitions:
     max_atol: null
   other:
 stats: true
-metrics: {folder: out, interval_seconds: 5}
-reload: {signal: SIGHUP, watch_seconds: 30}
 """
 Write = Callable[[str], Path]
 
@@ -77,16 +74,14 @@ def problems_of(path: Path) -> tuple[ConfigProblem, ...]:
 
 
 class TestContent:
-    def test_all_settings_are_read(self, write: Write, tmp_path: Path) -> None:
+    def test_all_settings_are_read(self, write: Write) -> None:
         file = read_config(write(EVERYTHING))
         default = ApplyConfig(on_error="fallback", shadow_ratio=0.01, max_atol=0.5)
         scale = attrs.evolve(default, baseline="engine_scale", max_atol=None)
         assert file.registry == ApplyConfigRegistry(default, {"scale": scale, "other": default})
-        assert file.operation.stats
-        assert file.operation.metrics == MetricsSettings(folder=str(tmp_path / "out"), interval_seconds=5)
-        assert file.operation.reload == ReloadSettings(signal="SIGHUP", watch_seconds=30)
+        assert file.stats
 
-    @pytest.mark.parametrize("text", ["", "# nothing\n", "default:\ndefinitions:\nmetrics:\n"])
+    @pytest.mark.parametrize("text", ["", "# nothing\n", "default:\ndefinitions:\n"])
     def test_what_is_not_given_is_the_default(self, write: Write, text: str) -> None:
         assert read_config(write(text)).registry == ApplyConfigRegistry()
 
@@ -98,7 +93,7 @@ class TestContent:
         text = (
             "default:\n  on_eror: fallback\n  margin: -1\n  margin: 2\n"
             "definitions:\n  a: {baseline: 3}\n  b: [1]\n"
-            "on_error: raise\nmetric: {}\nmetrics: {port: 0, folder: 3}\nreload: {signal: SIGTERM}\nstats: 1\n"
+            "on_error: raise\nstat: true\nstats: 1\n"
         )
         assert problems_of(write(text)) == (
             ConfigProblem(2, "default.on_eror", "no setting is named 'on_eror'; did you mean 'on_error', 'aot_ratio'?"),
@@ -107,11 +102,8 @@ class TestContent:
             ConfigProblem(6, "definitions.a.baseline", "got 3, expected the name of a solution, or None"),
             ConfigProblem(7, "definitions.b", "expected a mapping of settings to values, such as 'on_error: fallback'"),
             ConfigProblem(8, "on_error", "a setting of definitions; put it below 'default', or below 'definitions'"),
-            ConfigProblem(9, "metric", "no setting is named 'metric'; did you mean 'metrics'?"),
-            ConfigProblem(10, "metrics.port", "got 0, expected a port from 1 to 65535"),
-            ConfigProblem(10, "metrics.folder", "got 3, expected the path of a folder"),
-            ConfigProblem(11, "reload.signal", "got 'SIGTERM', expected one of SIGHUP, SIGUSR1, SIGUSR2"),
-            ConfigProblem(12, "stats", "got 1, expected true or false"),
+            ConfigProblem(9, "stat", "no setting is named 'stat'; did you mean 'stats'?"),
+            ConfigProblem(10, "stats", "got 1, expected true or false"),
         )
 
     @pytest.mark.parametrize(
@@ -239,18 +231,6 @@ class TestBadFileOfTheEnvironment:
         assert str(path) in errors[0]
         assert "nothing is routed until the file is corrected" in errors[0]
 
-    def test_the_main_thread_parses_a_file_only_for_a_signal(
-        self, write: Write, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        monkeypatch.setenv("FIB_APPLY_CONFIG", str(write("stats: 1")))
-        assert configuration.signal_of_environment() is None
-        assert caplog.text == ""  # not parsed, so its problem is not known
-        write("{stats: 1, reload: {signal: SIGHUP}}")
-        assert configuration.signal_of_environment() is None
-        assert "nothing is routed until the file is corrected" in caplog.text
-        write("reload: {signal: SIGHUP}")
-        assert configuration.signal_of_environment() == "SIGHUP"
-
     def test_a_reload_reads_the_corrected_file(
         self, write: Write, found: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -274,7 +254,7 @@ class TestBadFileOfTheEnvironment:
                 runtime.reload()
             assert runtime.config.default.margin == 0.5
             assert served(X) == "solution"
-        assert "the reload (call) failed, and the earlier table stays: InvalidConfigFile" in caplog.text
+        assert "the reload failed, and the earlier table stays: InvalidConfigFile" in caplog.text
 
     def test_threads_report_it_once(
         self, found: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -296,7 +276,7 @@ class TestCommand:
         assert out[0] == f"{path}: valid"
         assert "  default.on_error: fallback" in out
         assert "  definitions.scale.baseline: engine_scale" in out
-        assert "  reload.signal: SIGHUP" in out
+        assert "  stats: True" in out
 
     def test_an_invalid_file(self, write: Write, capsys: pytest.CaptureFixture[str]) -> None:
         path = write("default:\n  on_eror: x\n")
@@ -313,7 +293,7 @@ class TestCommand:
         assert main(["check", "--json", str(write(EVERYTHING))]) == 0
         settings = json.loads(capsys.readouterr().out)["settings"]
         assert settings["definitions"]["scale"]["on_error"] == "fallback"
-        assert settings["reload"] == {"signal": "SIGHUP", "watch_seconds": 30}
+        assert settings["stats"] is True
         assert main(["check", "--json", str(write("stats: 1"))]) == 1
         expected = [{"line": 1, "path": "stats", "message": "got 1, expected true or false"}]
         assert json.loads(capsys.readouterr().out)["problems"] == expected

@@ -11,33 +11,14 @@ from typing import Any
 
 import pytest
 import torch
-from fib_apply import ApplyConfig, ApplyKeyFactory, AxesOnlyKeyBuilder, apply, enable_apply
+from fib_apply import ApplyConfig, apply, enable_apply
 from fib_schema import Definition, Solution, TraceSet
 
 SIGNALLING = "import signal\ndef run(x, y):\n    signal.raise_signal(signal.SIGUSR1)\n    y.copy_(2 * x)\n"
 
 
-class Stop(Exception):
-    """As raised by handlers that bound the time of a request."""
-
-
-def stop(signum: int, frame: object) -> None:
-    del signum, frame
-    raise Stop
-
-
 def leave(*_: object) -> None:
     sys.exit(7)
-
-
-def reset(signum: int, frame: object) -> None:
-    signal.signal(signum, signal.SIG_DFL)
-    raise Stop
-
-
-class Stopper:
-    def __call__(self, signum: int, frame: object) -> None:
-        stop(signum, frame)
 
 
 @pytest.fixture(autouse=True)
@@ -55,14 +36,11 @@ def data_set(source: str, definition: Definition, new_solution: Any, new_trace: 
 HANDLERS: list[tuple[Any, type[BaseException]]] = [
     (leave, SystemExit),
     (signal.default_int_handler, KeyboardInterrupt),
-    (stop, Stop),
-    (reset, Stop),
-    (Stopper(), Stop),
 ]
 
 
 @pytest.mark.parametrize("settings", [{}, {"shadow_ratio": 1.0}], ids=["plain", "shadow"])
-@pytest.mark.parametrize(("handler", "expected"), HANDLERS, ids=["exit", "interrupt", "error", "reset", "object"])
+@pytest.mark.parametrize(("handler", "expected"), HANDLERS, ids=["exit", "interrupt"])
 def test_what_a_handler_raises_during_a_kernel_reaches_the_caller(
     handler: Callable[..., Any],
     expected: type[BaseException],
@@ -88,47 +66,6 @@ def test_what_a_handler_raises_during_a_kernel_reaches_the_caller(
         assert runtime.stats()["scale"].errors == {}
 
 
-def test_an_error_that_a_solution_makes_of_a_handler_s_blames_nobody(
-    definition: Definition, new_solution: Any, new_trace: Any
-) -> None:
-    source = SIGNALLING.replace("    signal.raise", "    try: signal.raise").replace(
-        "    y.copy", "    except Exception as error: raise ValueError('late') from error\n    y.copy"
-    )
-
-    @apply("scale")
-    def scale(x: Any) -> Any:
-        return 2 * x
-
-    signal.signal(signal.SIGUSR1, stop)
-    config = ApplyConfig(on_error="fallback")
-    with enable_apply(data_set(source, definition, new_solution, new_trace), config) as runtime:
-        with pytest.raises(ValueError, match="late"):
-            scale(torch.ones(2, 4))
-        assert runtime.left_out() == {}
-
-
-def test_what_a_handler_raises_during_a_key_builder_reaches_the_caller(
-    definition: Definition, new_solution: Any, new_trace: Any
-) -> None:
-    class Signalling(AxesOnlyKeyBuilder):
-        def features(self, args: Any) -> Any:
-            if args:
-                signal.raise_signal(signal.SIGUSR1)
-            return ()
-
-        def build_from_workload(self, workload: Any) -> Any:
-            return super().build_from_workload(workload)
-
-    @apply("scale")
-    def scale(x: Any) -> Any:
-        return 2 * x
-
-    ApplyKeyFactory.register("elementwise", Signalling)
-    signal.signal(signal.SIGUSR1, stop)
-    with enable_apply(data_set(SIGNALLING, definition, new_solution, new_trace)), pytest.raises(Stop):
-        scale(torch.ones(2, 4))
-
-
 def test_sigterm_ends_a_server_whose_kernel_runs(
     definition: Definition, new_solution: Any, new_trace: Any, tmp_path: Path
 ) -> None:
@@ -148,37 +85,3 @@ def test_sigterm_ends_a_server_whose_kernel_runs(
     )
     found = subprocess.run([sys.executable, "-c", server, str(tmp_path)], check=False)
     assert found.returncode == 9
-
-
-@pytest.mark.parametrize("attribute", ["is_nested", "shape"])
-@pytest.mark.parametrize("kind", [AttributeError, TypeError, ValueError])
-def test_what_a_handler_raises_while_an_argument_is_read_reaches_the_caller(
-    attribute: str,
-    kind: type[Exception],
-    definition: Definition,
-    new_solution: Any,
-    new_trace: Any,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    """These exceptions also mean that an argument is no tensor, which is left to the fallback."""
-
-    @apply("scale")
-    def scale(x: Any) -> Any:
-        return "fallback"
-
-    def fail(signum: int, frame: object) -> None:
-        del signum, frame
-        raise kind("of the handler")
-
-    def read(self: object) -> Any:
-        del self
-        signal.raise_signal(signal.SIGUSR1)
-        return False
-
-    argument = type("Lazy", (), {"is_nested": False, "shape": (2, 4), attribute: property(read)})()
-    monkeypatch.setenv("FIB_APPLY_NATIVE", "0")
-    signal.signal(signal.SIGUSR1, fail)
-    with enable_apply(data_set(SIGNALLING, definition, new_solution, new_trace)):
-        with pytest.raises(kind, match="of the handler"):
-            scale(argument)
-        assert scale(object()) == "fallback"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import signal
 import time
 from pathlib import Path
 from typing import Any
@@ -11,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from fib_apply import ApplyConfig, ApplyKey, apply, enable_apply, warm_up
-from fib_apply.operation.warm_up import observed_warm_up
+from fib_apply.readiness import observed_warm_up
 from fib_apply.routing import dispatcher, resolver
 from fib_schema import Definition, TraceSet
 
@@ -99,27 +98,6 @@ def test_an_error_is_a_problem_of_the_result() -> None:
     with observed_warm_up() as outcome:
         raise ValueError("damaged")
     assert outcome.readiness().problem == "ValueError: damaged"  # type: ignore[unreachable]
-
-
-def test_what_a_signal_handler_raises_reaches_the_engine(
-    definition: Definition, new_solution: Any, new_trace: Any, tmp_path: Path
-) -> None:
-    def stop(number: int, frame: object) -> None:
-        raise InterruptedError("stop")
-
-    content = f"import pathlib, time\nwhile not pathlib.Path({str(tmp_path / 'end')!r}).exists(): time.sleep(0.01)\n"
-    before = signal.signal(signal.SIGALRM, stop)
-    try:
-        with enable_apply(
-            data_set(definition, new_solution, new_trace, slow=content + GOOD), ApplyConfig(aot_ratio=0.0)
-        ):
-            scale(torch.ones(2, 4))
-            signal.setitimer(signal.ITIMER_REAL, 0.2)
-            with pytest.raises(InterruptedError, match="stop"):
-                warm_up(SECONDS)
-            (tmp_path / "end").touch()
-    finally:
-        signal.signal(signal.SIGALRM, before)
 
 
 class TestCaptures:

@@ -32,6 +32,7 @@ __all__ = [
     "CannotRoute",
     "DefinitionStats",
     "Event",
+    "EventKind",
     "GEMMKeyBuilder",
     "GQAKeyBuilder",
     "InvalidConfigFile",
@@ -66,7 +67,7 @@ if TYPE_CHECKING:
     from .api import apply, capture_phase, disable_apply, enable_apply, warm_up
     from .config import ApplyConfig, ApplyConfigRegistry, OnError, OnMiss
     from .errors import CannotRoute, InvalidConfigFile, InvalidSetting, NoKernel
-    from .events import Event, add_event_listener, remove_event_listener
+    from .events import Event, EventKind, add_event_listener, remove_event_listener
     from .hook import add_listener, get_apply_hook, remove_listener, set_apply_hook
     from .key import (
         ApplyKey,
@@ -78,7 +79,7 @@ if TYPE_CHECKING:
         MLAKeyBuilder,
     )
     from .metrics import DefinitionStats
-    from .operation.warm_up import Readiness
+    from .readiness import Readiness
     from .replicas.exchange import ReplicaGroup
     from .runtime import ApplyRuntime, get_runtime, set_runtime
     from .selection.table import ApplyTable
@@ -93,12 +94,12 @@ else:
             "api": "apply capture_phase disable_apply enable_apply warm_up",
             "config": "ApplyConfig ApplyConfigRegistry OnError OnMiss",
             "errors": "CannotRoute InvalidConfigFile InvalidSetting NoKernel",
-            "events": "Event add_event_listener remove_event_listener",
+            "events": "Event EventKind add_event_listener remove_event_listener",
             "hook": "add_listener get_apply_hook remove_listener set_apply_hook",
             "key": (
                 "ApplyKey ApplyKeyBuilder ApplyKeyFactory AxesOnlyKeyBuilder GEMMKeyBuilder GQAKeyBuilder MLAKeyBuilder"
             ),
-            "operation.warm_up": "Readiness",
+            "readiness": "Readiness",
             "runtime": "ApplyRuntime get_runtime set_runtime",
             "metrics": "DefinitionStats",
             "replicas.exchange": "ReplicaGroup",

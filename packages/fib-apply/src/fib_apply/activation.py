@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from fib_compile.forking import ForkSafeLock, renew_on_fork
+from fib_compile.forking import ForkSafeLock
 
 from . import environment, hook
 from .build_service.executor import BackgroundExecutor
@@ -38,15 +38,8 @@ class _Default:
 
     def __init__(self) -> None:
         self.start: Callable[[], ActiveRuntime] | None = None
-        self.prepare: Callable[[], object] = lambda: None
         self.executor = BackgroundExecutor()
         self.is_initialized = self.is_starting = False
-        renew_on_fork(self)
-
-    def renew_after_fork(self) -> None:
-        """Start again in a child if the thread of the parent was not ready."""
-        if self.is_starting:
-            self.is_initialized = self.is_starting = False
 
 
 _lock = ForkSafeLock()
@@ -55,14 +48,9 @@ _epoch = 0
 _default = _Default()
 
 
-def set_default_runtime(make: Callable[[], ActiveRuntime], prepare: Callable[[], object]) -> None:
-    """Set what makes the runtime that the environment asks for; `runtime` does this when it is imported.
-
-    Args:
-        make: Makes it, in a background thread.
-        prepare: Called before, in the thread that first uses this package.
-    """
-    _default.start, _default.prepare = make, prepare
+def set_default_runtime(make: Callable[[], ActiveRuntime]) -> None:
+    """Set what makes the runtime of the environment, in a background thread; `runtime` does this when imported."""
+    _default.start = make
 
 
 def initialize() -> None:
@@ -77,7 +65,6 @@ def initialize() -> None:
 
 def _start_default() -> None:
     _default.is_starting = True
-    environment.log_errors(_default.prepare)
     _default.executor.submit(_push_default, "starting routing", on_drop=cancel_default)
 
 

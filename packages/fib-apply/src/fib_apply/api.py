@@ -14,13 +14,12 @@ from . import activation, hook
 from .build_service.batch import OnProgress
 from .configuration import SettingsOrFile
 from .log import logger
-from .operation.warm_up import Readiness, observed_warm_up
+from .readiness import Readiness, observed_warm_up
 from .replicas.exchange import ReplicaGroup
 from .routing.call_sites import CallSite, Name, notify_listeners
 from .routing.direct_calls import call_fallback
 from .routing.resolving import definition_of
 from .runtime import ApplyRuntime, connect, get_runtime, set_runtime
-from .signal_errors import is_from_signal_handler
 
 F = TypeVar("F", bound=Callable[..., Any])
 _UNSET: Any = object()
@@ -155,7 +154,7 @@ def warm_up(timeout_seconds: float) -> Readiness:
 
     Returns:
         For each recorded key what is ready, and what is not, with the reason. Errors are in `Readiness.problem`;
-        only what a signal handler raises reaches the caller.
+        nothing is raised.
     """
     began = time.monotonic()
     with observed_warm_up() as outcome:
@@ -186,9 +185,7 @@ def capture_phase(timeout_seconds: float) -> Iterator[None]:
     try:
         activation.wait_until_built(max(0.0, timeout_seconds))
         found = get_runtime()
-    except Exception as error:  # an engine must start without routing
-        if is_from_signal_handler(error):
-            raise
+    except Exception as error:  # noqa: BLE001 an engine must start without routing
         logger.warning("calls do not wait for captures: %s: %s", type(error).__name__, error)
     if found is None or found.is_off:
         yield

@@ -47,15 +47,12 @@ def _check_names(file: ConfigFile, dataset: Path) -> None:
 def _lines(file: ConfigFile) -> Iterator[str]:
     """The settings that differ from the defaults."""
     plain = file.to_plain()
-    defaults = ConfigFile(file.path, type(file.registry)(), type(file.operation)()).to_plain()
+    defaults = ConfigFile(file.path, type(file.registry)()).to_plain()
     yield from _changed("default", plain.pop("default"), defaults["default"])
     for name, settings in plain.pop("definitions").items():
         yield from _changed(f"definitions.{name}", settings, defaults["default"])
-    for name, value in plain.items():
-        if isinstance(value, dict):
-            yield from _changed(name, value, defaults[name])
-        elif value != defaults[name]:
-            yield f"  {name}: {value}"
+    if plain["stats"]:
+        yield "  stats: True"
 
 
 def _changed(name: str, settings: dict[str, Any], defaults: dict[str, Any]) -> Iterator[str]:

@@ -1,7 +1,7 @@
 """Configuration files: the settings of routing in YAML. All problems of a file are collected into one error.
 
 A file has the keys ``default`` (fields of `ApplyConfig`), ``definitions`` (the same by definition; what is not given
-there is as in ``default``), and the fields of `Operation`.
+there is as in ``default``), and ``stats``, whether calls are counted.
 """
 
 from __future__ import annotations
@@ -18,10 +18,11 @@ from fib_schema.regular_files import read_regular
 
 from .config import ApplyConfig, ApplyConfigRegistry
 from .errors import InvalidConfigFile, InvalidSetting
-from .operation.settings import MAX_FILE_BYTES, MetricsSettings, Operation, ReloadSettings
 from .yaml_nodes import NodeReader, construct
 
-_TOP = ("default", "definitions", *(field.name for field in attrs.fields(Operation)))
+_TOP = ("default", "definitions", "stats")
+MAX_FILE_BYTES = 128 << 10
+"""One of this size, with 1,500 definitions, takes 1.6 s, and a thread of the engine waits."""
 _SHOWN = 80
 
 
@@ -31,12 +32,13 @@ class ConfigFile:
 
     path: Path
     registry: ApplyConfigRegistry
-    operation: Operation
+    stats: bool = False
+    """Whether calls are counted."""
 
     def to_plain(self) -> dict[str, Any]:
         """The settings with all defaults as plain objects, for JSON."""
         of_definitions = {name: _plain(config) for name, config in self.registry.per_definition.items()}
-        return {"default": _plain(self.registry.default), "definitions": of_definitions, **attrs.asdict(self.operation)}
+        return {"default": _plain(self.registry.default), "definitions": of_definitions, "stats": self.stats}
 
 
 def read_config(path: str | os.PathLike[str]) -> ConfigFile:
@@ -51,10 +53,10 @@ def read_config(path: str | os.PathLike[str]) -> ConfigFile:
     data = read_regular(path, MAX_FILE_BYTES)
     reader = _Reader(folder=Path(path).absolute().parent)
     root = reader.parse(data)
-    registry, operation = reader.settings(root) if root is not None else (ApplyConfigRegistry(), Operation())
+    registry, stats = reader.settings(root) if root is not None else (ApplyConfigRegistry(), False)
     if reader.problems:
         raise InvalidConfigFile(os.fspath(path), tuple(sorted(reader.problems, key=lambda problem: problem.line or 0)))
-    return ConfigFile(Path(path), registry, operation)
+    return ConfigFile(Path(path), registry, stats)
 
 
 @attrs.define
@@ -64,7 +66,7 @@ class _Reader(NodeReader):
     example = "on_error: fallback"
     folder: Path = Path()
 
-    def settings(self, root: yaml.Node) -> tuple[ApplyConfigRegistry, Operation]:
+    def settings(self, root: yaml.Node) -> tuple[ApplyConfigRegistry, bool]:
         parts: dict[str, tuple[yaml.Node, yaml.Node]] = {}
         for key, node, value in self.items(root, ""):
             if key in _TOP:
@@ -78,26 +80,23 @@ class _Reader(NodeReader):
         if "definitions" in parts:
             for name, _, value in self.items(parts["definitions"][1], "definitions"):
                 configs[name] = self.config(value, f"definitions.{name}", default)
-        operation = self.operation({key: parts[key][1] for key in parts if key in attrs.fields_dict(Operation)})
+        stats = "stats" in parts and self.stats(parts["stats"][1])
         try:
-            return ApplyConfigRegistry(default, configs), operation
+            return ApplyConfigRegistry(default, configs), stats
         except InvalidSetting as error:  # settings that contradict each other
             self.note(root, "definitions", _problem_of(error))
-            return ApplyConfigRegistry(), operation
+            return ApplyConfigRegistry(), stats
 
     def config(self, node: yaml.Node, path: str, base: ApplyConfig) -> ApplyConfig:
         """Settings of definitions; `base` has those that are not given."""
         config: ApplyConfig = self.evolved(base, self.fields(ApplyConfig, node, path), node, path)
         return config
 
-    def operation(self, nodes: Mapping[str, yaml.Node]) -> Operation:
-        given: dict[str, Any] = {}
-        for key, cls in (("metrics", MetricsSettings), ("reload", ReloadSettings)):
-            if key in nodes:
-                given[key] = self.evolved(cls(), self.fields(cls, nodes[key], key), nodes[key], key)
-        if "stats" in nodes:
-            given |= self.field(Operation, "stats", nodes["stats"], "stats")
-        return Operation(**given)
+    def stats(self, node: yaml.Node) -> bool:
+        value = construct(node)
+        if not isinstance(value, bool):
+            self.note(node, "stats", f"got {value!r}, expected true or false")
+        return value is True
 
     def evolved(self, base: Any, fields: Mapping[str, Any], node: yaml.Node, path: str) -> Any:
         """An attrs object with other fields; the object itself if they contradict each other."""
@@ -136,10 +135,6 @@ def _as_it_is(folder: Path, value: Any) -> Any:
     return value
 
 
-def _from_folder(folder: Path, value: Any) -> Any:
-    return str(folder / value) if isinstance(value, str) else value
-
-
 def _files_from_folder(folder: Path, value: Any) -> Any:
     """Signers are files or the texts of keys; a text that names a file of the folder is this file."""
     if isinstance(value, list):
@@ -150,7 +145,6 @@ def _files_from_folder(folder: Path, value: Any) -> Any:
 
 
 _PATHS: Mapping[str, Callable[[Path, Any], Any]] = {
-    "folder": _from_folder,
     "require_signed_by": _files_from_folder,
 }
 

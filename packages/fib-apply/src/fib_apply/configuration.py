@@ -1,12 +1,12 @@
 """Configuration of a runtime: arguments of the program, the file that ``FIB_APPLY_CONFIG`` names, and defaults.
 
 An argument counts before the file, for the part that it sets: `apply_config` for the settings of definitions, `stats`
-for counting. Metrics and reloads are set by files only. ``FIB_ENABLE_APPLY=0`` counts before all.
+for counting. ``FIB_ENABLE_APPLY=0`` counts before all.
 """
 
 from __future__ import annotations
 
-import contextlib
+import logging
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -14,12 +14,10 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 from fib_schema import FibError
 from fib_schema.files import explain_os_error
-from fib_schema.regular_files import read_regular
 
 from .config import ApplyConfigRegistry, Settings, to_registry
 from .environment import ENABLE_VARIABLE, is_killed
-from .events import ConfigRejected, emit
-from .operation.settings import MAX_FILE_BYTES, Operation
+from .events import Event, EventKind, emit
 
 if TYPE_CHECKING:
     from .config_file import ConfigFile
@@ -35,14 +33,13 @@ class Configuration:
     """The settings of a runtime, and where they come from."""
 
     registry: ApplyConfigRegistry
-    operation: Operation
+    is_counted: bool = False
+    """Whether calls are counted."""
     is_rejected: bool = False
     """Whether the file of the environment is not usable. Nothing is routed then: without its settings, the runtime
     could select what the file excludes."""
     files: tuple[Path, ...] = ()
     """The files that were read."""
-    state: tuple[object, ...] = ()
-    """The state of the files before they were read."""
     argument: SettingsOrFile = None
     stats: bool | None = None
 
@@ -58,17 +55,14 @@ class Configuration:
         is_file = isinstance(argument, str | os.PathLike)
         path = os.environ.get(CONFIG_VARIABLE)
         files = (Path(argument),) if is_file else (Path(path),) if path else ()  # type: ignore[arg-type] # a path
-        state = tuple(map(_state, files))
         given = _read(argument) if is_file else None  # type: ignore[arg-type] # likewise
         registry = to_registry(argument) if given is None else given.registry  # type: ignore[arg-type] # no file
         found = _read_of_environment(path) if path and given is None else given
         is_rejected = bool(files) and found is None
         if found is not None and argument is None:
             registry = found.registry
-        operation = Operation() if found is None else found.operation
-        if stats is not None:
-            operation = attrs.evolve(operation, stats=stats)
-        return cls(registry, operation, is_rejected, files, state, argument, stats)
+        is_counted = found is not None and found.stats if stats is None else stats
+        return cls(registry, is_counted, is_rejected, files, argument, stats)
 
     def renewed(self, argument: SettingsOrFile = None) -> Configuration:
         """The configuration of another argument, or of the same ones with files as they are now.
@@ -94,32 +88,6 @@ class Configuration:
             return f"the file of {CONFIG_VARIABLE} is not usable"
         return f"{ENABLE_VARIABLE} is {os.environ[ENABLE_VARIABLE]!r}" if is_killed() else None
 
-    def current_state(self) -> tuple[object, ...]:
-        """The state of the files now; differs from `state` after a change."""
-        return tuple(map(_state, self.files))
-
-
-def signal_of_environment() -> str | None:
-    """The signal that the file of the environment asks for; None also if that file is not usable.
-
-    Importing PyYAML takes 36 ms, in which the caller's thread waits; so the file is parsed only if it holds the word.
-    """
-    path = os.environ.get(CONFIG_VARIABLE)
-    if not path:
-        return None
-    with contextlib.suppress(OSError):
-        if b"signal" in read_regular(path, MAX_FILE_BYTES):
-            return Configuration.of(None).operation.reload.signal
-    return None
-
-
-def _state(path: Path) -> object:
-    try:
-        found = path.stat()
-    except OSError as error:
-        return error.errno
-    return found.st_size, found.st_mtime_ns, found.st_ino
-
 
 def _read(path: str | os.PathLike[str]) -> ConfigFile:
     from .config_file import read_config  # PyYAML takes 30 ms to import, and most programs have no file
@@ -141,7 +109,11 @@ def _read_of_environment(path: str) -> ConfigFile | None:
 def _report(path: str, problem: str) -> None:
     token = object()
     if _reported.setdefault((path, problem), token) is token:  # one step, so that one of several threads reports it
-        emit(ConfigRejected(CONFIG_VARIABLE, path, problem))
+        text = (
+            f"{CONFIG_VARIABLE}={path}: nothing is routed until the file is corrected, because its settings may "
+            f"exclude solutions: {problem}\n  'fib-apply check' shows the same"
+        )
+        emit(Event(EventKind.CONFIG_REJECTED, text, logging.ERROR, problem=problem))
 
 
 _reported: dict[tuple[str, str], object] = {}

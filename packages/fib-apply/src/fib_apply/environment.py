@@ -10,7 +10,6 @@ from fib_schema import FibError
 
 from .errors import InvalidSetting
 from .log import logger
-from .signal_errors import is_from_signal_handler
 
 T = TypeVar("T")
 
@@ -74,7 +73,5 @@ def start_listeners() -> None:
             continue
         try:
             point.load()()
-        except Exception as error:
-            if is_from_signal_handler(error):
-                raise
+        except Exception as error:  # noqa: BLE001 of another package
             logger.error("%s is set, but %s cannot start: %s: %s", variable, point.value, type(error).__name__, error)

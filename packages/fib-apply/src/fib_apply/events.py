@@ -1,182 +1,127 @@
-"""Events: changes of state in routing. Each is logged as one line and passed to the listeners of events.
+"""Events of routing: state changes of a runtime, each logged as one line and passed to listeners.
 
-Listeners are called in the thread in which a state changes, never during a routed call that nothing changes.
+Events are emitted in the thread in which a state changes, never during a routed call that nothing changes.
 """
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping
-from typing import ClassVar, TypeAlias
+import threading
+from collections.abc import Callable, Mapping
+from enum import StrEnum
+from typing import Any, TypeAlias
 
 import attrs
-from fib_compile.forking import ForkSafeLock
 from fib_schema.display import counted
 
 from .log import logger
-from .signal_errors import is_from_signal_handler
 
 _SHOWN = 4
 
 
+class EventKind(StrEnum):
+    """Kinds of events."""
+
+    ROUTED = "routed"
+    """The recorded keys of a definition on this machine, when routing starts or has been reloaded. Its details are
+    ``keys_by_solution``, the keys that each solution serves, and ``keys_by_reason``, those left to the fallback."""
+    BUILT = "built"
+    """A solution was compiled, probed and loaded, or is left out."""
+    PROBED = "probed"
+    """A solution was loaded in a child process; cached results are no events. The first of a child has its start."""
+    FIRST_RUN = "first run"
+    """A solution was run in a child process, so that its kernels are compiled for one call."""
+    QUARANTINED = "quarantined"
+    """A solution is no longer called."""
+    RELOADED = "reloaded"
+    """A table has replaced another one, or could not. Its detail ``is_changed`` says whether the tables differ."""
+    CONFIG_REJECTED = "configuration rejected"
+    """A configuration file of the environment is not usable."""
+
+
 @attrs.frozen
 class Event:
-    """Base of all events; its text is the line that is logged."""
+    """One change of state; its text is the line that is logged."""
 
-    level: ClassVar[int] = logging.INFO
+    kind: EventKind
+    text: str
+    level: int = logging.INFO
     """The level of the line."""
-
-    @property
-    def severity(self) -> int:
-        """The level of the line of this event."""
-        return self.level
-
-
-@attrs.frozen
-class Routed(Event):
-    """The recorded keys of a definition on this machine, when routing starts or has been reloaded."""
-
-    definition: str
-    keys_by_solution: Mapping[str, int]
-    """The number of keys that each solution serves."""
-    keys_by_reason: Mapping[str, int]
-    """The number of keys that are left to the fallback, for each reason."""
+    definition: str = ""
+    solution: str = ""
+    seconds: float = 0.0
+    """Duration of what has ended."""
+    problem: str | None = None
+    """Reason for a failure; None after a success."""
+    details: Mapping[str, Any] = attrs.field(factory=dict)
 
     def __str__(self) -> str:
-        routed, left = sum(self.keys_by_solution.values()), sum(self.keys_by_reason.values())
-        text = f"{self.definition}: routed {routed} of {counted(routed + left, 'key')}"
-        if routed:
-            text += f" to {_counted(self.keys_by_solution)}"
-        if left:
-            text += f", {left} left to the fallback because {_counted(self.keys_by_reason)}"
-        return text
+        return self.text
 
 
-@attrs.frozen
-class Quarantined(Event):
-    """A solution that is no longer called."""
+def routed(definition: str, by_solution: Mapping[str, int], by_reason: Mapping[str, int]) -> Event:
+    """The event of a definition that is routed from now on.
 
-    level = logging.WARNING
-    definition: str
-    solution: str
-    reason: str
-
-    def __str__(self) -> str:
-        return f"{self.definition}: solution {self.solution!r} is quarantined: {self.reason}"
-
-
-@attrs.frozen
-class BuildFinished(Event):
-    """A solution that was compiled, probed and loaded, or that is left out."""
-
-    solution: str
-    definition: str
-    seconds: float
-    """For compiling and loading."""
-    problem: str | None
-    """Reason for leaving the solution out; None if it is usable."""
-
-    @property
-    def severity(self) -> int:
-        """A warning if the solution is left out."""
-        return logging.INFO if self.problem is None else logging.WARNING
-
-    def __str__(self) -> str:
-        if self.problem is None:
-            return f"{self.definition}: solution {self.solution} is built, {self.seconds:.2f} s"
-        return f"solution {self.solution} is left out: {self.problem}"
+    Args:
+        definition: Its name.
+        by_solution: The number of recorded keys that each solution serves.
+        by_reason: The number of recorded keys that are left to the fallback, for each reason.
+    """
+    served, left = sum(by_solution.values()), sum(by_reason.values())
+    text = f"{definition}: routed {served} of {counted(served + left, 'key')}"
+    if served:
+        text += f" to {_most(by_solution)}"
+    if left:
+        text += f", {left} left to the fallback because {_most(by_reason)}"
+    details = {"keys_by_solution": dict(by_solution), "keys_by_reason": dict(by_reason)}
+    return Event(EventKind.ROUTED, text, definition=definition, details=details)
 
 
-@attrs.frozen
-class ProbeFinished(Event):
-    """A solution that was loaded in a child process; cached verdicts are not events."""
-
-    level = logging.DEBUG
-    solution: str
-    definition: str
-    seconds: float
-    """Since the last one; the first of a process includes its start."""
-    problem: str | None
-
-    def __str__(self) -> str:
-        result = "is safe to load" if self.problem is None else f"is not safe to load: {self.problem}"
-        return f"{self.definition}: solution {self.solution} {result}, {self.seconds:.2f} s"
+_OUTCOMES = {
+    EventKind.BUILT: ("is built", "is left out", logging.INFO, logging.WARNING),
+    EventKind.PROBED: ("is safe to load", "is not safe to load", logging.DEBUG, logging.DEBUG),
+    EventKind.FIRST_RUN: ("was run first", "failed in its first run", logging.INFO, logging.INFO),
+}
+"""Texts and levels of success and failure."""
 
 
-@attrs.frozen
-class FirstRunFinished(Event):
-    """A solution whose kernels were compiled by a run in a child process, for one call."""
-
-    definition: str
-    solution: str
-    seconds: float
-    problem: str | None
-
-    def __str__(self) -> str:
-        result = "is done" if self.problem is None else f"failed: {self.problem}"
-        return f"{self.definition}: the first run of {self.solution} {result}, {self.seconds:.2f} s"
+def finished(kind: EventKind, definition: str, solution: str, seconds: float, problem: str | None = None) -> Event:
+    """The event of a build, a probe or a first run that has ended."""
+    done, failed, level, level_of_failure = _OUTCOMES[kind]
+    took = f", {seconds:.2f} s"
+    text = f"{definition}: solution {solution} " + (done + took if problem is None else f"{failed}{took}: {problem}")
+    return Event(kind, text, level if problem is None else level_of_failure, definition, solution, seconds, problem)
 
 
-@attrs.frozen
-class Reloaded(Event):
-    """A table that replaced another one."""
-
-    cause: str
-    """``call``, ``signal`` or ``watch``."""
-    seconds: float
-    is_changed: bool
-    """Whether the tables differ."""
-
-    def __str__(self) -> str:
-        result = "the table has changed" if self.is_changed else "the table is the same"
-        return f"reloaded ({self.cause}): {result}, {self.seconds:.2f} s"
+def quarantined(definition: str, solution: str, reason: str) -> Event:
+    """The event of a solution that is no longer called."""
+    text = f"{definition}: solution {solution!r} is quarantined: {reason}"
+    return Event(EventKind.QUARANTINED, text, logging.WARNING, definition, solution, problem=reason)
 
 
-@attrs.frozen
-class ReloadFailed(Event):
-    """A reload that left the earlier table in place."""
-
-    level = logging.ERROR
-    cause: str
-    """``call``, ``signal`` or ``watch``."""
-    seconds: float
-    problem: str
-
-    def __str__(self) -> str:
-        return f"the reload ({self.cause}) failed, and the earlier table stays: {self.problem}"
+def reloaded(seconds: float, *, is_changed: bool) -> Event:
+    """The event of a table that has replaced another one."""
+    text = f"reloaded: the table {'has changed' if is_changed else 'is the same'}, {seconds:.2f} s"
+    return Event(EventKind.RELOADED, text, seconds=seconds, details={"is_changed": is_changed})
 
 
-@attrs.frozen
-class ConfigRejected(Event):
-    """A configuration file that is not usable."""
-
-    level = logging.ERROR
-    variable: str
-    """The environment variable that names it."""
-    path: str
-    problem: str
-
-    def __str__(self) -> str:
-        return (
-            f"{self.variable}={self.path}: nothing is routed until the file is corrected, because its settings may "
-            f"exclude solutions: {self.problem}\n  'fib-apply check' shows the same"
-        )
+def reload_failed(seconds: float, error: Exception) -> Event:
+    """The event of a reload that left the earlier table in place."""
+    problem = f"{type(error).__name__}: {error}"
+    text = f"the reload failed, and the earlier table stays: {problem}"
+    return Event(EventKind.RELOADED, text, logging.ERROR, seconds=seconds, problem=problem)
 
 
-@attrs.frozen
-class OperationFailed(Event):
-    """Something beside routing that does not work, such as the output of metrics; routing goes on."""
-
-    level = logging.WARNING
-    problem: str
-
-    def __str__(self) -> str:
-        return self.problem
+def _most(counts: Mapping[str, int]) -> str:
+    """The names with most keys, each with its number."""
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    shown = [f"{name} ({count})" for name, count in ordered[:_SHOWN]]
+    return ", ".join(shown + [f"{len(ordered) - _SHOWN} more"] * (len(ordered) > _SHOWN))
 
 
 Listener: TypeAlias = Callable[[Event], object]
 
-_lock = ForkSafeLock()  # reentrant: a signal handler may change listeners during a change
+_lock = threading.Lock()
 _listeners: tuple[Listener, ...] = ()
 _failed: set[int] = set()
 
@@ -203,26 +148,11 @@ def is_observed(level: int) -> bool:
 
 def emit(event: Event) -> None:
     """Log an event and pass it to the listeners; no lock may be held."""
-    logger.log(event.severity, "%s", event)
+    logger.log(event.level, "%s", event)
     for listener in _listeners:
         try:
             listener(event)
-        except Exception as error:
-            if is_from_signal_handler(error):
-                raise
+        except Exception as error:  # noqa: BLE001 of a program's function
             if id(listener) not in _failed:
                 _failed.add(id(listener))
                 logger.warning("a listener of events raised %s: %s", type(error).__name__, error)
-
-
-def _counted(counts: Mapping[str, int]) -> str:
-    """The names with most keys, each with its number."""
-    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
-    return ", ".join(_shown(ordered))
-
-
-def _shown(ordered: list[tuple[str, int]]) -> Iterator[str]:
-    for name, count in ordered[:_SHOWN]:
-        yield f"{name} ({count})"
-    if len(ordered) > _SHOWN:
-        yield f"{len(ordered) - _SHOWN} more"

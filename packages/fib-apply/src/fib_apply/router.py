@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
@@ -15,16 +16,15 @@ from .build_service.batch import OnProgress
 from .build_service.service import BuildService
 from .config import ApplyConfigRegistry, OnError
 from .configuration import Configuration
-from .events import Routed, emit, is_observed
+from .events import emit, is_observed
 from .key import ApplyKeyBuilder, ApplyKeyFactory, AxesOnlyKeyBuilder
 from .log import logger
 from .metrics import CallMetrics, DefinitionStats
-from .operation.readiness import KeyState, key_states, routed
+from .readiness import KeyState, key_states, routed_event
 from .replicas.agreement import AgreedKernels
 from .selection.problem_texts import as_problems
 from .selection.setting_problems import setting_problems
 from .selection.table import ApplyTable
-from .signal_errors import is_from_signal_handler
 
 if TYPE_CHECKING:
     from .routing.candidates import CandidatePool
@@ -62,7 +62,7 @@ class Router:
         self.config = configuration.registry
         self.build_service = build_service
         self._metrics = metrics
-        self._is_counted = configuration.operation.is_counted
+        self._is_counted = configuration.is_counted
         self._quarantined = quarantined
         self._wait_seconds = wait_seconds
         self._lock = ForkSafeLock()
@@ -132,10 +132,10 @@ class Router:
     def build_ahead(self, on_progress: OnProgress) -> None:
         """Build ahead of time, as the settings say; then log for each definition which keys are routed."""
         build_ahead(self.table, self.config, self.build_service, on_progress)
-        if not is_observed(Routed.level):  # decoding all rankings takes time
+        if not is_observed(logging.INFO):  # decoding all rankings takes time
             return
         for name in self.table.definitions:
-            emit(routed(self.key_states(name), name))
+            emit(routed_event(self.key_states(name), name))
 
     def key_states(self, name: str) -> list[KeyState]:
         """The recorded keys of a definition on this machine, each with what serves it now."""
@@ -225,9 +225,7 @@ def _key_builder(definition: Definition) -> ApplyKeyBuilder:
     """A definition's key builder; if it raises, one of axes alone, whose keys the table does not have."""
     try:
         return ApplyKeyFactory.specialize(definition)
-    except Exception as error:
-        if is_from_signal_handler(error):
-            raise
+    except Exception as error:  # noqa: BLE001 of a registered builder
         logger.warning("%s: its key builder raised %s: %s", definition.name, type(error).__name__, error)
         return AxesOnlyKeyBuilder(definition)
 

@@ -6,6 +6,7 @@ Nothing here imports torch before a call is routed or a solution is built.
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
@@ -17,15 +18,13 @@ from . import activation
 from .build_service.batch import OnProgress
 from .build_service.service import BuildService
 from .config import ApplyConfigRegistry
-from .configuration import Configuration, SettingsOrFile, signal_of_environment
+from .configuration import Configuration, SettingsOrFile
 from .errors import InvalidSetting, NoKernel
+from .events import emit, reload_failed, reloaded
 from .importing import is_importing
 from .log import logger
 from .metrics import CallMetrics, DefinitionStats
-from .operation import reload_signal
-from .operation.reload import observed_reload
-from .operation.service import OperationService
-from .operation.warm_up import Readiness, WarmUpOutcome, observed_warm_up
+from .readiness import Readiness, WarmUpOutcome, observed_warm_up
 from .replicas.agreement import AgreedKernels, Synchronization
 from .replicas.exchange import NoAgreement, ReplicaGroup
 from .router import Router, load_table
@@ -85,7 +84,6 @@ class ApplyRuntime:
         self.is_off = self.configuration.why_off() is not None
         """Whether it routes no calls: ``FIB_ENABLE_APPLY`` is 0, or the file of ``FIB_APPLY_CONFIG`` is not usable."""
         self._is_prepared = False
-        self._operation = OperationService(self)
 
     def start(self) -> Self:
         """Build ahead of time, and make this runtime the active one.
@@ -97,13 +95,11 @@ class ApplyRuntime:
             logger.info("routing is off: %s", self.configuration.why_off())
         else:
             self.prepare(waits=not is_importing())
-            self._operation.start(self.configuration.operation)
         self._below = activation.push(self)
         return self
 
     def stop(self) -> None:
         """Deactivate this runtime; the one below becomes active again."""
-        self._operation.close()
         activation.remove(self)
 
     def __enter__(self) -> Self:
@@ -113,7 +109,6 @@ class ApplyRuntime:
     def __exit__(self, *details: object) -> None:
         self._entered -= 1
         if self._entered == 0:
-            self._operation.close()
             activation.remove(self, self._below)
 
     @classmethod
@@ -212,8 +207,6 @@ class ApplyRuntime:
         self,
         traceset: TraceSet | str | os.PathLike[str] | None = None,
         config: SettingsOrFile = None,
-        *,
-        cause: str = "call",
     ) -> None:
         """Load another data set or other settings; a configuration file is read again.
 
@@ -222,7 +215,6 @@ class ApplyRuntime:
         Args:
             traceset: The data set, or its folder; None means the present one.
             config: Settings, or a file with them; None means the present ones.
-            cause: Named in the log.
 
         Raises:
             DataSetNotFound: There is no such folder.
@@ -231,7 +223,8 @@ class ApplyRuntime:
         """
         with self._lock:
             number = self._reloads = self._reloads + 1
-        with observed_reload(cause) as outcome:
+        began = time.monotonic()
+        try:
             configuration = self.configuration.renewed(config)
             check_settings(self._replicas, configuration.registry)
             source = self._source if traceset is None else traceset
@@ -256,12 +249,14 @@ class ApplyRuntime:
                 if self._replicas is not None:
                     self._loaded, self._source, self._staged = number, source, (made, configuration)
                     return
-                outcome.is_changed = table.digest != self.table.digest
+                is_changed = table.digest != self.table.digest
                 self._loaded, self._source, self._router = number, source, made
                 self.configuration, self.is_off = configuration, is_off
             self._rebind()
-            if activation.is_active(self) and not is_off:
-                self._operation.start(configuration.operation)
+        except Exception as error:
+            emit(reload_failed(time.monotonic() - began, error))
+            raise
+        emit(reloaded(time.monotonic() - began, is_changed=is_changed))
 
     def synchronize(self, timeout_seconds: float = 60.0) -> Synchronization:
         """Agree with all replicas on what is routed from now on; blocks until all have called this.
@@ -385,14 +380,7 @@ def _make_default() -> ApplyRuntime:
     made = ApplyRuntime()
     if not made.is_off:
         made.prepare(waits=False)
-        made._operation.start(made.configuration.operation)  # noqa: SLF001 - of this module
     return made
 
 
-def _prepare_default() -> None:
-    """Install the signal handler that the file of the environment asks for: the runtime is made in another thread."""
-    if (name := signal_of_environment()) is not None:
-        reload_signal.install(name)
-
-
-activation.set_default_runtime(_make_default, _prepare_default)
+activation.set_default_runtime(_make_default)

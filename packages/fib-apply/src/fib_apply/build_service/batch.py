@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 import attrs
 from fib_schema import Solution
 
-from ..events import BuildFinished, emit
+from ..events import EventKind, emit, finished
 from ..log import logger
 from .executor import InterpreterExit, summarize_error
 from .probe import Pair, probe
@@ -150,12 +150,13 @@ class BuildBatch:
         else:
             self.set_result(BuildResult(solution, runnable, None))
             seconds = self.seconds.get(solution.name, 0.0) + time.monotonic() - began
-            emit(BuildFinished(solution.name, definition.name, seconds, None))
+            emit(finished(EventKind.BUILT, definition.name, solution.name, seconds))
             self.report(solution.name, finished=1)
 
     def _leave_out(self, pair: Pair, problem: str, summary: str) -> None:
         definition, solution = pair
         self.set_result(BuildResult(solution, None, problem))
         seconds = self.seconds.get(solution.name, 0.0)
-        emit(BuildFinished(solution.name, definition.name, seconds, summary.partition("\n")[0]))
+        first_line = summary.partition("\n")[0]
+        emit(finished(EventKind.BUILT, definition.name, solution.name, seconds, first_line))
         self.report(solution.name, finished=1)

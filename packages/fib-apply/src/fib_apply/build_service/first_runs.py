@@ -23,7 +23,7 @@ from fib_schema.files import explain_os_error
 from fib_schema.framing import framed
 
 from ..cache_files import publish, read_published
-from ..events import FirstRunFinished, emit
+from ..events import EventKind, emit, finished
 from ..log import logger
 from .executor import BackgroundExecutor
 from .probe_process import Job, Verdict, run_jobs
@@ -106,7 +106,8 @@ class FirstRunQueue:
                     if verdict.reason is None:
                         self._note(run)
                     run.on_done(verdict)
-                    emit(FirstRunFinished(run.definition.name, run.solution.name, seconds, verdict.reason))
+                    names = run.definition.name, run.solution.name
+                    emit(finished(EventKind.FIRST_RUN, *names, seconds, verdict.reason))
         finally:
             for run in runs[done:]:
                 run.on_done(None)

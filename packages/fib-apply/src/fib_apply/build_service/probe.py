@@ -21,7 +21,7 @@ from fib_schema.files import explain_os_error
 from fib_schema.framing import framed
 
 from ..cache_files import publish, read_published
-from ..events import ProbeFinished, emit
+from ..events import EventKind, emit, finished
 from ..log import logger
 from .probe_process import Job, Verdict, run_jobs
 
@@ -78,7 +78,7 @@ def probe(
     with contextlib.closing(run_jobs(jobs, timeout_seconds, is_cancelled)) as verdicts:
         for (definition, solution), verdict in zip(unknown, verdicts, strict=True):
             seconds, began = time.monotonic() - began, time.monotonic()
-            emit(ProbeFinished(solution.name, definition.name, seconds, verdict.reason))
+            emit(finished(EventKind.PROBED, definition.name, solution.name, seconds, verdict.reason))
             if verdict.is_reproducible:
                 cache.save(solution, verdict.reason)
             set_result(solution, verdict.reason)

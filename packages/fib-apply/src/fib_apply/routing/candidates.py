@@ -12,7 +12,7 @@ from fib_schema import Definition, FibError, Solution
 
 from ..build_service.service import BuildService
 from ..config import ApplyConfig, OnMiss
-from ..events import Quarantined, emit
+from ..events import emit, quarantined
 from ..importing import is_importing
 from ..key import ApplyKey
 from ..miss_reasons import BEING_BUILT, NOT_AGREED, NOTHING_BUILT, QUARANTINED
@@ -213,7 +213,7 @@ class CandidatePool:
             self.reported = {**self.reported, solution: reason}
             if self.agreed is None:
                 self.quarantined = self.reported
-        emit(Quarantined(self.definition.name, solution, reason))
+        emit(quarantined(self.definition.name, solution, reason))
         return self.agreed is None
 
     def candidate(self, solution: str, key: ApplyKey, device: str) -> Candidate | None:

@@ -1,0 +1,143 @@
+"""Readiness: what serves each recorded key on this machine now, and the result of a warm-up."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+import attrs
+from fib_schema.display import counted
+
+from .build_service.service import BuildService
+from .events import Event, routed
+from .hardware import local_hardware
+from .key import ApplyKey
+from .log import logger
+from .miss_reasons import BEING_BUILT, NOTHING_BUILT, QUARANTINED
+from .routing.native.module import guards_in_use
+from .selection.rankings import Candidate, Ranking
+from .selection.table import ApplyTable
+
+
+@attrs.frozen
+class KeyState:
+    """Current server of the calls of a recorded key: a solution or the fallback."""
+
+    key: ApplyKey
+    solution: str | None
+    """None if the fallback does."""
+    reason: str | None
+    """Reason why the fallback serves them; None if a solution does."""
+
+
+def key_states(
+    table: ApplyTable, definition: str, service: BuildService, quarantined: Mapping[str, str]
+) -> list[KeyState]:
+    """The states of the recorded keys of a definition, on the first hardware of this machine that has some.
+
+    Args:
+        table: The selected solutions.
+        definition: Its name.
+        service: Holds the loaded solutions.
+        quarantined: Solutions that are not called, each with the reason.
+    """
+    views = map(table.for_hardware, local_hardware())
+    rankings = next((found for view in views if (found := view.rankings(definition)) is not None), None)
+    if rankings is None:
+        return []
+    return [_state(key, ranking, service, quarantined) for key, ranking in rankings.by_key.items()]
+
+
+def routed_event(states: Iterable[KeyState], definition: str) -> Event:
+    """The event with the numbers of keys by solution and by reason."""
+    found = list(states)
+    by_solution = Counter(state.solution for state in found if state.solution is not None)
+    by_reason = Counter(state.reason for state in found if state.reason is not None)
+    return routed(definition, by_solution, by_reason)
+
+
+def _state(key: ApplyKey, ranking: Ranking, service: BuildService, quarantined: Mapping[str, str]) -> KeyState:
+    plain = ranking.plain_candidates
+    if not plain:
+        return KeyState(key, None, ranking.plain_problem)
+    first = next(_usable(plain, service, quarantined), None)
+    if first is None:
+        is_any_quarantined = any(candidate.solution in quarantined for candidate in plain)
+        return KeyState(key, None, QUARANTINED if is_any_quarantined else NOTHING_BUILT)
+    if service.find(first.solution) is None:
+        return KeyState(key, None, BEING_BUILT if service.is_requested(first.solution) else "not built yet")
+    return KeyState(key, first.solution, None)
+
+
+def _usable(
+    candidates: Iterable[Candidate], service: BuildService, quarantined: Mapping[str, str]
+) -> Iterator[Candidate]:
+    for candidate in candidates:
+        if candidate.solution not in quarantined and service.problem(candidate.solution) is None:
+            yield candidate
+
+
+@attrs.frozen
+class Readiness:
+    """Solutions available to captured calls, by definition and recorded key."""
+
+    ready: Mapping[str, Mapping[ApplyKey, str]]
+    """The solutions that are ready."""
+    not_ready: Mapping[str, Mapping[ApplyKey, str]]
+    """Reasons for capturing the fallback for the other keys."""
+    is_finished: bool
+    """Whether all background work ended before the deadline."""
+    seconds: float
+    problem: str | None = None
+    """Reason for missing results; None if the warm-up ran."""
+    guards: str = ""
+    """The guards that routes use, and why they are not native ones; empty if nothing is routed."""
+
+    def __str__(self) -> str:
+        ready, others = (sum(map(len, found.values())) for found in (self.ready, self.not_ready))
+        text = f"warm-up: ready for {ready} of {counted(ready + others, 'key')}, {self.seconds:.2f} s"
+        if not self.is_finished and self.problem is None:
+            text += "; the deadline passed before all background work was done"
+        text += f"; {self.guards}" if self.guards else ""
+        return text if self.problem is None else f"{text}; {self.problem}"
+
+
+@attrs.define
+class WarmUpOutcome:
+    """The outcome of a warm-up while it is being made."""
+
+    began: float = attrs.field(factory=time.monotonic)
+    states: Mapping[str, list[KeyState]] = attrs.field(factory=dict)
+    is_finished: bool = False
+    problem: str | None = None
+    guards: str = ""
+
+    def add(self, states: Mapping[str, list[KeyState]]) -> None:
+        """Set the states of keys, by definition."""
+        self.states = states
+        self.guards = guards_in_use()
+
+    def readiness(self) -> Readiness:
+        """The result."""
+        ready: dict[str, dict[ApplyKey, str]] = {}
+        not_ready: dict[str, dict[ApplyKey, str]] = {}
+        for name, states in self.states.items():
+            for state in states:
+                if state.solution is not None:
+                    ready.setdefault(name, {})[state.key] = state.solution
+                else:
+                    not_ready.setdefault(name, {})[state.key] = state.reason or ""
+        return Readiness(ready, not_ready, self.is_finished, time.monotonic() - self.began, self.problem, self.guards)
+
+
+@contextlib.contextmanager
+def observed_warm_up() -> Iterator[WarmUpOutcome]:
+    """Turn an exception of the block into a problem of the outcome: an engine must go on without routing."""
+    outcome = WarmUpOutcome()
+    try:
+        yield outcome
+    except Exception as error:  # noqa: BLE001 becomes a part of the result
+        outcome.problem = f"{type(error).__name__}: {error}"
+    logger.info("%s", outcome.readiness())
