@@ -29,9 +29,7 @@ class Options:
     seconds: float
     backend: str
     batches: tuple[int, ...]
-    inlines: bool = False
     sections: tuple[str, ...] = SECTIONS
-    compiled_seconds: float = 0.0
 
     @property
     def parts(self) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from fib_compile.device import hardware_from_device
 
 Function: TypeAlias = Callable[..., Any]
 
-ANY_SPEED = ApplyConfig(require_speedup=False, inline_compiled=False)
+ANY_SPEED = ApplyConfig(require_speedup=False)
 """The fastest solution serves each part, also where the engine's own function is faster."""
 MOST_RMS, MOST_OF_RMS, MOST_RELATIVE = 2e-2, 1e-1, 2e-2
 """Results agree if their difference has a root mean square of `MOST_RMS` of the result's, and each element
@@ -53,7 +53,10 @@ def captured(call: Call) -> tuple[Call, Any]:
 
 
 def modes_of(job: Job, block: Function, tensors: Tensors) -> dict[str, Callable[[], Call]]:
-    """By mode, a function that makes a call under the enabled runtime; the call returns the block's results."""
+    """By mode, a function that makes a call under the enabled runtime; the call returns the block's results.
+
+    Compiled code keeps the original functions: its results and times are those without apply.
+    """
     torch._dynamo.reset()  # each batch size has graphs of its own
     compiled = torch.compile(block, fullgraph=True, dynamic=False, backend=job.options.backend)
     inputs = tensors.all()
@@ -74,8 +77,6 @@ def modes_of(job: Job, block: Function, tensors: Tensors) -> dict[str, Callable[
     if job.options.is_cuda:
         modes["captured"] = lambda: graphed(block)
         modes["compiled, captured"] = lambda: graphed(compiled)
-    if job.options.inlines:
-        return {mode: make for mode, make in modes.items() if "compiled" in mode}
     return modes
 
 
@@ -95,40 +96,18 @@ def run_batch(job: Job, block: Function, batch: int) -> None:
                 calls[name] = make()
                 compare(job, f"batch {batch}, {mode}, {name} apply", results_of(calls[name], tensors), wanted)
         time_all(job, batch, mode, calls, runtimes)
-    routed = runtimes.get("inlined") or runtimes["with"]
-    assert routed is not None, "a column has a runtime"
-    list_traced(job, batch, routed)
-    if not job.options.inlines:
-        is_first = batch == job.options.batches[0]  # graphs of opaque operators take some ten seconds more
-        counted = modes if is_first or not job.options.is_cuda else {m: modes[m] for m in modes if "compiled" not in m}
-        count_hits(job, batch, counted)
+    count_hits(job, batch, {mode: make for mode, make in modes.items() if "compiled" not in mode})
 
 
 def runtimes_of(job: Job) -> dict[str, ApplyRuntime | None]:
     """The runtimes whose times are compared, by the name of their column; None is plain torch."""
-    opaque, inlined = (
-        ApplyConfigRegistry(
-            per_definition={
-                definition.name: ApplyConfig(baseline=baseline_of(job, part), inline_compiled=inlines)
-                for part, definition in job.definitions.items()
-            }
-        )
-        for inlines in (False, True)
+    config = ApplyConfigRegistry(
+        per_definition={
+            definition.name: ApplyConfig(baseline=baseline_of(job, part))
+            for part, definition in job.definitions.items()
+        }
     )
-    if not job.options.inlines:
-        return {"without": None, "with": ApplyRuntime(job.root, inlined)}
-    return {"without": None, "with": ApplyRuntime(job.root, opaque), "inlined": ApplyRuntime(job.root, inlined)}
-
-
-def list_traced(job: Job, batch: int, runtime: ApplyRuntime) -> None:
-    """List what became of the calls of each part in compiled graphs."""
-    rows = []
-    for part, definition in job.definitions.items():
-        _, _, found = runtime.explain(definition.name).partition("in compiled graphs:\n")
-        rows += [(batch, part, line.strip()) for line in found.partition("\n\n")[0].splitlines()]
-    job.report.numbers.setdefault("traced", []).extend(rows)
-    if job.options.is_cuda and job.options.inlines and not any("are inlined" in line for _, _, line in rows):
-        job.fail(f"batch {batch}: no kernel is inlined")
+    return {"without": None, "with": ApplyRuntime(job.root, config)}
 
 
 def results_of(call: Call, tensors: Tensors) -> list[torch.Tensor]:
@@ -228,6 +207,6 @@ def _hits(job: Job, runtime: ApplyRuntime) -> dict[str, int]:
 def _judge(job: Job, part: str, batch: int, row: Mapping[str, Any]) -> None:
     if row["solution"] is None:
         job.fail(f"batch {batch}: no solution was chosen for {part}")
-    for mode in ("eager", "compiled", "captured", "compiled, captured"):
+    for mode in ("eager", "captured"):
         if row["solution"] is not None and row.get(mode, 1) == 0:
             job.fail(f"batch {batch}, {mode}: {row['solution']} never served {part}")

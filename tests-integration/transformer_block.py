@@ -11,18 +11,12 @@ CUDA graph cannot be captured while a solution is built. Times are reported and 
 Times with apply are those of the default settings, with the solution in torch as the baseline of each part: only faster
 ones are selected. Hits are counted with solutions of any speed.
 
-With ``--inline`` it compares two ways of compiling a routed block in one run: opaque operators, and the default
-`ApplyConfig.inline_compiled`. Then CUDA solutions and all sections but the block's are left out, and on a GPU it exits
-with 1 if no kernel is inlined. With ``--sections overhead`` it measures only what apply adds to a call.
-
-With ``--compiled-seconds X`` it first measures, as ``fib-apply warm`` does, the cost of an opaque operator and each
-selected solution in a small compiled graph; compiled blocks then hold what was faster.
+Compiled code keeps the functions themselves. With ``--sections overhead`` it measures only what apply adds to a call.
 """
 
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 import tempfile
 import time
@@ -37,12 +31,12 @@ from fib_apply.routing.native.module import request_native
 from fib_bench import Benchmark, BenchmarkConfig
 from fib_bench.events import Evaluated, Event
 from fib_compile.device import env_snapshot
-from fib_schema import Definition, Trace, TraceSet
+from fib_schema import Trace, TraceSet
 
 HERE = Path(__file__).parent
 sys.path[:0] = [str(HERE), str(HERE.parent / "packages" / "fib-bench" / "benchmarks")]
 from apply_overhead import Sizes, measure_overhead  # noqa: E402 beside this file, which is no package
-from block_job import SECTIONS, Call, Job, Options, baseline_of  # noqa: E402 likewise
+from block_job import SECTIONS, Call, Job, Options  # noqa: E402 likewise
 from block_parts import (  # noqa: E402 likewise
     BATCHES,
     LARGE,
@@ -55,8 +49,7 @@ from block_parts import (  # noqa: E402 likewise
     workload_of,
 )
 from block_runs import run_batch  # noqa: E402 likewise
-from compiled_graphs import CompiledCall, measure_compiled  # noqa: E402 likewise
-from decoder_layer import PAGES, make_block, make_offsets, make_weights  # noqa: E402 likewise
+from decoder_layer import make_block, make_weights  # noqa: E402 likewise
 from gpu_report import Report  # noqa: E402 what the benchmarks of fib-bench write
 
 # -- solutions -----------------------------------------------------------------------------------
@@ -71,8 +64,6 @@ def fill(job: Job) -> None:
         if part not in options.parts:
             continue
         files = ON_GPU[part] if options.is_cuda else ON_CPU[part]
-        if options.inlines:
-            files = tuple(file for file in files if not file.endswith(".cu"))
         has_large = part in LARGE and "overhead" in options.sections and not options.is_small
         large = (LARGE[part],) if has_large else ()
         trace_set.add_definitions([definition])
@@ -138,10 +129,7 @@ def _shown(row: Mapping[str, Any]) -> tuple[str, ...]:
 def write_tables(job: Job) -> None:
     """Write the tables about the block."""
     numbers = job.report.numbers
-    title = "Code in compiled graphs for each part, with `inline_compiled`"
-    job.report.table(title, ("batch", "part", "calls"), numbers["traced"])
-    if not job.options.inlines:
-        _write_served(job)
+    _write_served(job)
     names = ("hidden", "residual", "keys", "values")
     rows = [(row["run"], *(f"{row[name]:.3%}" for name in names)) for row in numbers["agreement"]]
     title = "Difference from the eager run without apply, root mean square relative to the result's"
@@ -151,7 +139,7 @@ def write_tables(job: Job) -> None:
 
 def _write_served(job: Job) -> None:
     numbers = job.report.numbers
-    modes = dict.fromkeys(row["mode"] for row in numbers["block_us"])
+    modes = dict.fromkeys(row["mode"] for row in numbers["block_us"] if "compiled" not in row["mode"])
     rows = [
         (row["batch"], row["part"], (row["solution"] or "-").removesuffix(f"_{row['definition']}"), row["candidates"],
          *(row.get(mode, "-") for mode in modes), row["misses"] or "-")
@@ -165,20 +153,14 @@ def _write_served(job: Job) -> None:
 
 
 def _write_times(job: Job) -> None:
-    header = ["batch", "mode", "without apply", "with", "times as fast"]
-    if job.options.inlines:
-        header += ["inlined", "times as fast"]
+    header = ("batch", "mode", "without apply", "with", "times as fast")
     rows = [
         (
             row["batch"],
             row["mode"],
             f"{row['without']:.1f}",
-            *(
-                text
-                for name in ("with", "inlined")
-                if name in row
-                for text in (f"{row[name]:.1f}", f"{row['without'] / row[name]:.2f}")
-            ),
+            f"{row['with']:.1f}",
+            f"{row['without'] / row['with']:.2f}",
         )
         for row in job.report.numbers["block_us"]
     ]
@@ -195,8 +177,6 @@ def run(job: Job) -> None:
     """Run all sections; the report is saved after each."""
     sections: dict[str, Call] = {"solutions": lambda: fill(job), "benchmark": lambda: benchmark(job)}
     if "block" in job.options.sections:
-        if job.options.compiled_seconds:
-            sections["compiled graphs"] = lambda: compiled_graphs(job)
         block = make_block(job.definitions, make_weights(job.definitions, job.options.device))
         for batch in job.options.batches:
             sections[f"batch {batch}"] = lambda batch=batch: run_batch(job, block, batch)
@@ -212,29 +192,6 @@ def run(job: Job) -> None:
             job.fail(f"{name}: {type(error).__name__}: {str(error)[:500]}")
         print(f"-- {name}: {time.perf_counter() - begin:.0f} s", flush=True)
         job.report.save()
-
-
-def compiled_graphs(job: Job) -> None:
-    """Measure solutions in small compiled graphs; attention first, whose operators cost most."""
-    parts = sorted(PARTS, key=lambda part: part != "attention")
-    calls = [
-        CompiledCall(
-            definition=job.definitions[part],
-            axes=axes_of(part, batch),
-            values=_values(job.definitions[part], batch) if part == "attention" else {},
-            baseline=baseline_of(job, part),
-        )
-        for part in parts
-        for batch in job.options.batches
-    ]
-    measure_compiled(job.root, job.options.device, job.report, calls, job.options.compiled_seconds)
-
-
-def _values(attention: Definition, batch: int) -> dict[str, Any]:
-    """The pages of a block of this many sequences."""
-    pages = torch.randperm(batch * PAGES, generator=torch.Generator().manual_seed(batch)).tolist()
-    scale = 1 / math.sqrt(attention.const_axes["head_dim"])
-    return {"kv_indptr": make_offsets(batch).tolist(), "kv_indices": pages, "sm_scale": scale}
 
 
 def overhead(job: Job) -> None:
@@ -260,8 +217,6 @@ def parse(arguments: Sequence[str] | None) -> Options:
     parser.add_argument("--seconds", type=float, default=0.2, help="for which fib-bench measures a solution")
     parser.add_argument("--backend", help="of torch.compile; inductor on a GPU and aot_eager elsewhere, by default")
     parser.add_argument("--batches", type=int, nargs="+", default=BATCHES, help="numbers of sequences")
-    parser.add_argument("--inline", action="store_true", help="compare opaque operators with inlined kernels")
-    parser.add_argument("--compiled-seconds", type=float, default=0.0, help="for measurements in compiled graphs")
     parser.add_argument("--sections", choices=SECTIONS, nargs="+", default=SECTIONS, help="what is measured")
     found = parser.parse_args(arguments)
     return Options(
@@ -272,9 +227,7 @@ def parse(arguments: Sequence[str] | None) -> Options:
         seconds=found.seconds,
         backend=found.backend or ("aot_eager" if found.device == "cpu" else "inductor"),
         batches=tuple(found.batches),
-        inlines=found.inline,
-        sections=("block",) if found.inline else tuple(found.sections),
-        compiled_seconds=found.compiled_seconds,
+        sections=tuple(found.sections),
     )
 
 

@@ -69,7 +69,7 @@ if [ ! -e "$out/warmed" ]; then
   stop_unless "writing arms" $status 0
   waiting=()
   for arm in "$out"/arms/*; do
-    limited 460 "${warm[@]}" warm "$arm" --compiled-seconds 0 & # torch compiles no call here
+    limited 460 "${warm[@]}" warm "$arm" &
     waiting+=($!)
   done
   failed=0
@@ -110,7 +110,7 @@ if [ ! -e "$out/start.json" ]; then
   start=(python3 "$root/tests-integration/engines/arm_start.py") status=0
   limited 60 "${start[@]}" set "$out" || status=$?
   stop_unless "the data set of the start" $status 0
-  limited 200 "${warm[@]}" warm "$out/start/arms/routed" --compiled-seconds 0 || status=$?
+  limited 200 "${warm[@]}" warm "$out/start/arms/routed" || status=$?
   stop_unless "the warm-up of the start" $status 0
   limited 250 "${start[@]}" measure "$out" || status=$?
   stop_unless "the measurement of the start" $status 0

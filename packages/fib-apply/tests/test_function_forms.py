@@ -84,18 +84,6 @@ def test_a_function_with_required_outputs_returns_none(traces: TraceSet) -> None
         assert output[0, 0] == 2
 
 
-def test_compiled_calls_return_optional_outputs(traces: TraceSet) -> None:
-    scale = apply("scale")(double_or_negative)
-
-    def model(x: Any, y: Any) -> Any:
-        return scale(x, y) + 1
-
-    compiled = torch.compile(model, fullgraph=True, backend="eager")
-    with enable_apply(traces), torch.no_grad():
-        assert torch.equal(compiled(X, torch.empty(3, 4)), 2 * X + 1)
-        assert torch.equal(compiled(X, None), 1 - X)  # the compiled form routes calls with outputs only
-
-
 @pytest.mark.usefixtures("guards")
 def test_symbolic_tracing_sees_the_function(traces: TraceSet) -> None:
     """`torch.fx` calls with proxies, whose attributes must not be asked for their truth."""

@@ -1,13 +1,16 @@
-"""A decorated function under torch.compile: one opaque operator while a runtime is enabled."""
+"""A decorated function in compiled, transformed, traced and exported code: it keeps the original."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fib_apply import apply, disable_apply, enable_apply
+from fib_apply import add_listener, apply, disable_apply, enable_apply, remove_listener
 from fib_schema import (
     AxisConst,
     AxisVar,
@@ -26,6 +29,7 @@ from fib_schema import (
     TraceSet,
     Workload,
 )
+from torch._dynamo.testing import CompileCounterWithBackend
 from torch.fx.experimental.proxy_tensor import make_fx
 
 
@@ -62,94 +66,196 @@ def data_set(*sizes: int) -> TraceSet:
     return TraceSet(None, {"add": d}, {"add": [solution]}, {}, {"add": traces})
 
 
-def block(add: Any) -> Any:
-    def model(x: Any, y: Any) -> Any:
-        return add(x * 2, y) * 3
+@apply("add")
+def add(x: Any, y: Any) -> Any:
+    """Routed by name."""
+    return x + y
 
-    return model
+
+@apply(lambda x, y: "add")
+def add_by_resolver(x: Any, y: Any) -> Any:
+    """Routed by a resolver."""
+    return x + y
 
 
+@apply("add")
+def add_variadic(*args: Any) -> Any:
+    """Routed by positions."""
+    return args[0] + args[1]
+
+
+@apply("add")
+def add_into(x: Any, y: Any, z: Any = None) -> Any:
+    """Routed with optional outputs."""
+    if z is None:
+        return x + y
+    z.copy_(x + y)
+    return z
+
+
+@pytest.fixture
+def _routed() -> Iterator[None]:
+    """Routing is enabled, and eager calls of two rows are served by the solution."""
+    with enable_apply(data_set(2)) as runtime:
+        assert runtime.wait_until_built(60)
+        x = torch.randn(2, 4)
+        assert torch.equal(add(x, x), 2 * x + 1)
+        yield
+        assert torch.equal(add(x, x), 2 * x + 1)
+
+
+@pytest.mark.usefixtures("_routed")
+@pytest.mark.parametrize("function", [add, add_by_resolver, add_variadic, add_into])
 @pytest.mark.parametrize("backend", ["eager", "aot_eager"])
-def test_a_call_is_one_operator_that_routes_when_the_graph_runs(backend: str) -> None:
-    @apply("add")
-    def add(x: Any, y: Any) -> Any:
-        return x + y
-
+def test_compiled_code_keeps_the_original_in_one_graph(function: Callable[..., Any], backend: str) -> None:
     x, y = torch.randn(2, 4), torch.randn(2, 4)
-    compiled = torch.compile(block(add), fullgraph=True, backend=backend)
-    with enable_apply(data_set(2)), torch.no_grad():
-        assert torch.allclose(compiled(x, y), (2 * x + y + 1) * 3)
-        assert torch.allclose(compiled(x, y), (2 * x + y + 1) * 3)
-        assert torch.allclose(add(x, y), x + y + 1)
+    compiled = torch.compile(lambda x, y: function(x * 2, y) * 3, fullgraph=True, backend=backend)
     with torch.no_grad():
-        assert torch.allclose(compiled(x, y), (2 * x + y) * 3)
+        for _ in range(2):
+            assert torch.equal(compiled(x, y), (2 * x + y) * 3)
 
 
-def test_enabling_later_takes_effect_when_the_function_is_compiled_again() -> None:
-    @apply("add")
-    def add(x: Any, y: Any) -> Any:
-        return x + y
-
-    x, y = torch.randn(2, 4), torch.randn(2, 4)
-    compiled = torch.compile(block(add), fullgraph=True, backend="eager")
+@pytest.mark.usefixtures("_routed")
+def test_outputs_that_are_passed_are_written_by_the_original() -> None:
+    x, z = torch.randn(2, 4), torch.zeros(2, 4)
+    compiled = torch.compile(lambda x, z: add_into(x, x, z), fullgraph=True, backend="aot_eager")
     with torch.no_grad():
-        assert torch.allclose(compiled(x, y), (2 * x + y) * 3)
-        with enable_apply(data_set(2)):
-            assert torch.allclose(compiled(x, y), (2 * x + y + 1) * 3)
+        assert compiled(x, z) is z
+    assert torch.equal(z, 2 * x)
 
 
-def test_sizes_that_are_not_recorded_are_served_by_the_function_within_the_graph() -> None:
-    @apply("add")
-    def add(x: Any, y: Any) -> Any:
-        return x + y
+@pytest.mark.usefixtures("_routed")
+def test_a_decorated_method_keeps_the_original() -> None:
+    class Layer(torch.nn.Module):
+        @apply("add")
+        def forward(self, x: Any, y: Any) -> Any:
+            return x + y
 
-    compiled = torch.compile(block(add), fullgraph=True, backend="eager", dynamic=True)
-    with enable_apply(data_set(2, 3)), torch.no_grad():
-        for m, extra in ((2, 1), (3, 1), (5, 0)):
-            x, y = torch.randn(m, 4), torch.randn(m, 4)
-            assert torch.allclose(compiled(x, y), (2 * x + y + extra) * 3)
+    layer, x = Layer(), torch.randn(2, 4)
+    with torch.no_grad():
+        assert torch.equal(layer(x, x), 2 * x + 1)
+        assert torch.equal(torch.compile(layer, fullgraph=True, backend="eager")(x, x), 2 * x)
 
 
+def test_enabling_and_disabling_retrace_at_most_once() -> None:
+    graphs = CompileCounterWithBackend("eager")
+    compiled = torch.compile(add, fullgraph=True, backend=graphs)
+    x = torch.randn(2, 4)
+    for _ in range(3):
+        with torch.no_grad():
+            assert torch.equal(compiled(x, x), 2 * x)
+            with enable_apply(data_set(2)):
+                assert torch.equal(compiled(x, x), 2 * x)
+    assert graphs.frame_count <= 2
+
+
+def test_listeners_see_eager_calls_only() -> None:
+    class Listener:
+        def __init__(self) -> None:
+            self.calls = 0
+
+        def bind(self, definition: str, names: tuple[str, ...]) -> Callable[..., object]:
+            del definition, names
+            return self.count
+
+        def count(self, *args: Any) -> None:
+            del args
+            self.calls += 1
+
+    listener, x = Listener(), torch.randn(2, 4)
+    add_listener(listener)
+    try:
+        compiled = torch.compile(add, fullgraph=True, backend="eager")
+        assert torch.equal(compiled(x, x), 2 * x)
+        assert listener.calls == 0
+        add(x, x)
+        assert listener.calls == 1
+    finally:
+        remove_listener(listener)
+
+
+@pytest.mark.usefixtures("_routed")
 def test_gradients_are_those_of_the_function() -> None:
-    @apply("add")
-    def add(x: Any, y: Any) -> Any:
-        return x + y
-
     x, y = torch.randn(2, 4, requires_grad=True), torch.randn(2, 4)
-    compiled = torch.compile(block(add), fullgraph=True, backend="aot_eager")
-    with enable_apply(data_set(2)):
-        compiled(x, y).sum().backward()
+    torch.compile(lambda x: add(x * 2, y) * 3, fullgraph=True, backend="aot_eager")(x).sum().backward()
     assert x.grad is not None
     assert torch.equal(x.grad, torch.full((2, 4), 6.0))
 
 
-def test_a_function_with_a_resolver_is_traced_into() -> None:
-    @apply(lambda x, y: "add")
-    def add(x: Any, y: Any) -> Any:
-        return x + y
+@pytest.mark.usefixtures("_routed")
+@pytest.mark.parametrize("is_compiled", [False, True])
+def test_function_transforms_see_the_function(*, is_compiled: bool) -> None:
+    def wrapped(function: Callable[..., Any]) -> Callable[..., Any]:
+        return torch.compile(function, backend="aot_eager") if is_compiled else function
 
-    x, y = torch.randn(2, 4), torch.randn(2, 4)
-    compiled = torch.compile(block(add), fullgraph=True, backend="eager")
-    with enable_apply(data_set(2)), torch.no_grad():
-        assert torch.allclose(compiled(x, y), (2 * x + y) * 3)
+    x = torch.randn(2, 4)
+    gradient = wrapped(torch.func.grad(lambda v: add(v, v).sum()))
+    assert torch.equal(gradient(x), torch.full((2, 4), 2.0))
+    batch = torch.randn(3, 2, 4, requires_grad=True)
+    found = wrapped(torch.vmap(lambda v: add(v, v)))(batch)
+    assert torch.equal(found, 2 * batch)
+    found.sum().backward()
+    assert batch.grad is not None
+    assert torch.equal(batch.grad, torch.full((3, 2, 4), 2.0))
 
 
-@pytest.mark.parametrize("is_called_before", [False, True])
-def test_tracing_with_symbolic_sizes_sees_the_fallback(*, is_called_before: bool) -> None:
+class Block(torch.nn.Module):
+    """A module with one routed call."""
+
+    def forward(self, x: Any) -> Any:
+        return add(x, x) * 3
+
+
+@pytest.mark.usefixtures("_routed")
+@pytest.mark.parametrize("strict", [False, True])
+def test_exported_programs_hold_the_function(*, strict: bool, tmp_path: Path) -> None:
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        program = torch.export.export(Block(), (x,), strict=strict)
+    targets = {str(node.target) for node in program.graph.nodes if node.op == "call_function"}
+    assert targets == {"aten.add.Tensor", "aten.mul.Tensor"}
+    torch.export.save(program, tmp_path / "program.pt2")
+    assert torch.equal(torch.export.load(tmp_path / "program.pt2").module()(x), 6 * x)
+
+
+@pytest.mark.usefixtures("_routed")
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_modules_of_torchs_tracer_hold_the_function() -> None:
+    x, other = torch.randn(2, 4), torch.randn(2, 4)
+    with torch.no_grad():
+        traced = torch.jit.trace(Block(), (x,), check_trace=False)
+    assert torch.equal(traced(other), 6 * other)
+
+
+@pytest.mark.usefixtures("_routed")
+def test_tracing_with_symbolic_sizes_sees_the_function() -> None:
     """As vLLM does when it lowers its operators: fake tensors, and no Dynamo."""
-
-    @apply("add")
-    def add(x: Any, y: Any) -> Any:
-        return x + y
-
-    x, y = torch.randn(2, 4), torch.randn(2, 4)
-    with enable_apply(data_set(2)) as runtime, torch.no_grad():
-        runtime.wait_until_built(60)
-        if is_called_before:
-            assert torch.equal(add(x, y), x + y + 1)
-        graph = make_fx(add, tracing_mode="symbolic")(x, y)
-        assert torch.equal(add(x, y), x + y + 1)
+    x = torch.randn(2, 4)
+    with torch.no_grad():
+        graph = make_fx(add, tracing_mode="symbolic")(x, x)
     assert [node.target for node in graph.graph.nodes if node.op == "call_function"] == [torch.ops.aten.add.Tensor]
     assert not graph.shape_env.guards
     longer = torch.randn(7, 4)
     assert torch.equal(graph(longer, longer), 2 * longer)
+
+
+def test_the_attribute_is_the_one_that_torch_uses() -> None:
+    """`torch.compile` marks its own results so; Dynamo traces the attribute's value."""
+    from fib_apply.routing.call_sites import TRACED_INSTEAD
+
+    assert getattr(torch.compile(lambda x: x, backend="eager"), TRACED_INSTEAD, None) is not None
+
+
+@pytest.mark.slow
+def test_a_routed_process_does_not_import_dynamo() -> None:
+    """Importing it takes seconds, in which an engine stalls."""
+    program = (
+        "import sys, torch\n"
+        "from fib_apply import add_listener, apply\n"
+        "listener = type('Listener', (), {'bind': lambda *_: lambda *values: None})()\n"
+        "add_listener(listener)\n"
+        "apply('add')(lambda x, y: x + y)(torch.ones(2), torch.ones(2))\n"
+        "print('torch._dynamo' in sys.modules)\n"
+    )
+    run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert run.stdout.strip() == "False"

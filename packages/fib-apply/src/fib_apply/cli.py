@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import math
 import os
 import sys
 from collections.abc import Sequence
@@ -60,9 +59,8 @@ examples:
 _WARM = """\
 Make the table, then compile, probe and load every solution selected for the hardware of this machine, so that
 an engine finds them in the caches. Solutions are loaded in a child process first: one that crashes or hangs is
-left out. With a GPU, each solution is then timed in a small compiled graph beside the compiler's own code, so that
-graphs keep what fusion makes faster. Progress goes to stderr. Triton, TileLang, Helion, cuTile and CuTe DSL compile
-on their first call, not here."""
+left out. Progress goes to stderr. Triton, TileLang, Helion, cuTile and CuTe DSL compile on their first call, not
+here."""
 
 _WARM_EXAMPLES = """\
 examples:
@@ -165,24 +163,8 @@ def _add_warm(commands: argparse._SubParsersAction[CommandParser]) -> None:
     command = _add_command(commands, "warm", "build the selected solutions into the caches", (_WARM, _WARM_EXAMPLES))
     command.add_argument("--definitions", nargs="+", metavar="NAME", help="only solutions of these definitions")
     command.add_argument("-j", "--jobs", type=int, help="number of parallel compilers (default: all cores)")
-    command.add_argument(
-        "--compiled-seconds",
-        type=_seconds,
-        metavar="X",
-        help="time for measurements in compiled graphs (default: 300 with a GPU, else 0; 0 measures nothing)",
-    )
     _add_settings(command)
     command.set_defaults(run=warm_command.warm)
-
-
-def _seconds(text: str) -> float:
-    try:
-        seconds = float(text)
-    except ValueError:
-        seconds = math.nan
-    if not 0 <= seconds < math.inf:
-        raise argparse.ArgumentTypeError(f"got {text!r}, expected a number of seconds, 0 or more")
-    return seconds
 
 
 def _add_check(commands: argparse._SubParsersAction[CommandParser]) -> None:

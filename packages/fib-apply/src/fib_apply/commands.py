@@ -16,7 +16,6 @@ from fib_schema.command import print_problems
 from fib_schema.data_files import missing_data
 from fib_schema.display import counted, escape_line, stacked_row, terminal_width
 
-from .compiled_times import explanation_lines
 from .config import ApplyConfig, ApplyConfigRegistry
 from .errors import InvalidSetting, UnusableOption
 from .explain import Answer, format_fallback, format_latency, hardware_lines, plain_ranking, sorted_keys
@@ -124,8 +123,6 @@ class _HardwareReport:
     hardware: str
     rankings: HardwareRankings | None
     answers: Sequence[Answer]
-    compiled: Sequence[str]
-    """Measured times in compiled graphs, a line for each key."""
     measured_on: Sequence[str]
     """All hardware with traces of the definition."""
     sizes: Mapping[str, int]
@@ -141,8 +138,7 @@ class _HardwareReport:
         if not keys and sizes and sizes.keys() == set(definition.var_axes):
             keys = [ApplyKey(sizes)]
         answers = [Answer.of(rankings, key, config) for key in keys]
-        compiled = explanation_lines(table, definition, hardware, keys, config)
-        return cls(hardware, rankings, answers, tuple(compiled), tuple(table.rankings(definition.name)), sizes)
+        return cls(hardware, rankings, answers, tuple(table.rankings(definition.name)), sizes)
 
     def lines(self, config: ApplyConfig) -> Iterator[str]:
         if self.rankings is None:
@@ -154,9 +150,6 @@ class _HardwareReport:
         if not self.answers:
             yield f"  nothing is recorded for {ApplyKey(self.sizes)}; give all variable axes to apply the miss policy"
         yield from hardware_lines(self.rankings, self.answers, config, {}, has_best=not self.sizes)
-        if self.compiled:
-            yield "  in compiled graphs, as measured"
-            yield from (f"    {line}" for line in self.compiled)
 
     def to_plain(self) -> dict[str, Any]:
         best = None if self.rankings is None or self.rankings.best is None else plain_ranking(self.rankings.best)
@@ -165,7 +158,6 @@ class _HardwareReport:
             "measured_on": None if self.rankings is None else self.rankings.hardware,
             "keys": [answer.to_plain() for answer in self.answers],
             "best": best,
-            "compiled": list(self.compiled),
         }
 
 

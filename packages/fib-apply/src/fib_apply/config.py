@@ -145,19 +145,6 @@ class ApplyConfig:
 
     A definition marks its batch axes by tags (``batch_axis:M``); without a mark, all variable axes count.
     """
-    inline_compiled: bool = attrs.field(default=True, validator=_is_bool)
-    """Whether compiled graphs launch the kernels of Triton solutions for calls of constant sizes.
-
-    Where no solution is selected, or it saves less than an opaque operator costs, they hold the function itself, for
-    the compiler to compile. Other calls stay opaque operators; `explain` states which, and why. Inlined calls are
-    counted when they are traced, and their errors are not caught (`on_error`). With False, all are opaque operators.
-    """
-    captures_compiled: bool = attrs.field(default=False, validator=_is_bool)
-    """Whether compiled graphs are captured in CUDA graphs, by an engine or by ``mode="reduce-overhead"``.
-
-    Then the host time of opaque operators does not count, so that more solutions are called. Dynamo does not tell
-    which graphs it traces will be captured.
-    """
     other_hardware: tuple[str, ...] = attrs.field(default=(), converter=_hardware)
     """Hardware whose traces count where there are none of this machine's hardware, in this order."""
     margin: float = attrs.field(default=0.03, validator=_number(least=0.0))

@@ -85,8 +85,6 @@ def explain(dispatcher: Dispatcher, left_out: Mapping[str, str], problems: Itera
         lines += ["", f"on {rankings.hardware}:", *hardware_lines(rankings, answers, dispatcher.config, left_out)]
     if not dispatcher.pool.rankings:
         lines += ["", "no measurements: the fallback serves all calls"]
-    if dispatcher.inlining is not None:
-        lines += ["", "in compiled graphs:", *(f"  {line}" for line in dispatcher.inlining.lines())]
     for source in dispatcher.sources.values():
         lines += ["", source.rstrip()]
     return "\n".join(lines)

@@ -38,7 +38,7 @@ _MAX_HANDLERS = 4096
 _CONVERSION_ERRORS = (Exception,)
 """An adapter may be third-party code, and the engine must go on."""
 _INLINE = "_torchdynamo_inline"
-"""The function that torch.compile traces instead of this one, as in `fib_apply.routing.compile_shim`."""
+"""The function that torch.compile traces instead of this one, as in `fib_apply.routing.call_sites`."""
 
 
 class _ThreadState(threading.local):

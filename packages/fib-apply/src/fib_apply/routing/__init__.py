@@ -7,7 +7,5 @@
    takes the first loaded candidate (`candidates`), warms it up if need be (`warm_up`), and caches an entry.
 4. `dispatcher`: holds both paths of one definition; errors, shadow comparison (`shadow`) and planned calls.
 
-Under ``torch.compile``, Dynamo traces a `compile_shim` instead: one operator (`operator_schema`, `custom_operator`)
-that calls the decorated function when the graph runs. With `ApplyConfig.inline_compiled`, `inlining` may replace it by
-the launches of a Triton solution (`kernel_tracing`) or by the user's function.
+Compilers see the user's function in place of a route: compiled code is not routed.
 """

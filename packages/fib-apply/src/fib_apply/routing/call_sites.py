@@ -21,7 +21,6 @@ from ..errors import CannotRoute
 from ..hook import callbacks_for, has_listeners
 from ..log import logger, warn_once
 from .codegen import compile_function, notifying_source, wrapper_source
-from .compile_shim import CompileShim, make_compile_shim
 from .parameter_map import RESERVED, map_parameters, parameters_of
 from .resolving import definition_of, place_of
 
@@ -33,6 +32,11 @@ Name: TypeAlias = "str | Callable[..., str]"
 """A definition's name, or a resolver: a function that returns it for a call's arguments."""
 
 _ROUTE = "_fib_route"
+TRACED_INSTEAD = "_torchdynamo_inline"
+"""The attribute by which torch.compile marks its own results: Dynamo traces its value in place of the function.
+
+The public `torch.compiler.substitute_in_graph` does the same, but cannot be undone and keeps every function alive.
+"""
 
 
 class Runtime(Protocol):
@@ -103,19 +107,18 @@ class CallSite:
                 target = targets[name] = self._target(name, runtime)
             return target(*args, **kwargs)
 
-        CompileShim(self._function, None, "its definition is resolved per call").attach(resolving)
-        return resolving
+        return self._hidden_from_compilers(resolving)
 
     def _target(self, name: str, runtime: Runtime | None) -> Function:
         """The target of calls of a definition: a route or the function, after the callbacks of listeners."""
         dispatcher = _dispatcher(name, runtime)
-        if dispatcher is None:
-            route, shim = self._function, CompileShim(self._function, None, "no runtime routes its calls")
-        else:
-            route, shim = self._route(dispatcher)
-        target = self._with_listeners(name, route)
+        route = self._function if dispatcher is None else self._route(dispatcher)
+        return self._hidden_from_compilers(self._with_listeners(name, route))
+
+    def _hidden_from_compilers(self, target: Function) -> Function:
+        """Let torch.compile trace the user's function in place of a target: compiled code keeps the original."""
         if target is not self._function:
-            shim.attach(target)
+            setattr(target, TRACED_INSTEAD, self._function)
         return target
 
     def _with_listeners(self, name: str, target: Function) -> Function:
@@ -129,27 +132,18 @@ class CallSite:
         source = notifying_source(self._label, parameters, len(callbacks))
         return compile_function(source, self._label, {**scope, "_fib_target": target})
 
-    def _route(self, dispatcher: Dispatcher) -> tuple[Function, CompileShim]:
+    def _route(self, dispatcher: Dispatcher) -> Function:
         definition = dispatcher.definition
         if self._parameters is None:
-            shim = CompileShim(self._function, None, "the function has only variadic parameters")
-            return _variadic_route(dispatcher, self._function), shim
+            return _variadic_route(dispatcher, self._function)
         try:
             mapped = map_parameters(definition, self._parameters)
         except CannotRoute as error:
             place = place_of(self._function)
             remedy = "give it the parameters of the definition, or decorate a function that has them"
             warn_once((place, definition.name), f"{error}; {place} serves its calls itself: {remedy}")
-            return self._function, CompileShim(self._function, None, str(error))
-        carriers = mapped.by_name(definition)
-        inlining = dispatcher.inlining
-        if inlining is not None and has_listeners():
-            inlining.note("all calls", "listeners are notified of each call")
-            inlining = None
-        shim = make_compile_shim(
-            self.wrapper, definition, function=self._function, arguments=carriers, inlining=inlining
-        )
-        return dispatcher.route(self._label, mapped, self._function), shim
+            return self._function
+        return dispatcher.route(self._label, mapped, self._function)
 
 
 def _dispatcher(name: str, runtime: Runtime | None) -> Dispatcher | None:

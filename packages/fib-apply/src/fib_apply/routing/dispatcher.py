@@ -28,7 +28,6 @@ from .call_variant import Kernel
 from .candidates import CandidatePool, LoadedCandidate
 from .codegen import DESTINATION_PASSING, VALUE_RETURNING, RouteOptions, compile_function, route_source
 from .guards import GuardOptions, compile_guard
-from .inlining import InliningPolicy
 from .native.module import guards_in_use, loaded_guards
 from .parameter_map import ParameterMap
 from .plan_selector import PlanSelector
@@ -82,10 +81,6 @@ class Dispatcher:
             catches=self.config.on_error is OnError.FALLBACK or is_counted,
             shadow_ratio=self.config.shadow_ratio,
         )
-        self.inlining: InliningPolicy | None = None
-        """Chooses the calls that are inlined into compiled graphs; None if none are."""
-        if self.config.inline_compiled:
-            self.inlining = InliningPolicy(pool, key_builder, self.resolver, self._metrics if is_counted else None)
         self._value_returning, self._destination_passing = self.resolver.variants()
         is_cached = key_builder.is_by_shape
         self._plans = PlanSelector(pool, self.resolver, self._value_returning, is_cached=is_cached)

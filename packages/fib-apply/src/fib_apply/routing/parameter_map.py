@@ -32,14 +32,6 @@ class ParameterMap:
     extras: tuple[Parameter, ...] = ()
     """Parameters unknown to the definition. Calls that pass anything but their defaults are not routed."""
 
-    def by_name(self, definition: Definition) -> dict[str, str]:
-        """The parameters by the names of the inputs and outputs that they carry."""
-        pairs = (
-            *zip(definition.inputs, self.inputs, strict=True),
-            *zip(definition.outputs, self.outputs, strict=False),
-        )
-        return {name: parameter for name, parameter in pairs if parameter is not None}
-
 
 def parameters_of(function: Callable[..., Any]) -> tuple[Parameter, ...] | None:
     """A function's own parameters; None if all are variadic, one is reserved, or there is no signature."""

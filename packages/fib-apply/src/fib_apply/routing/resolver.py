@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypeAlias
 
 import attrs
@@ -86,8 +86,6 @@ class Resolver:
         self._metrics = metrics
         self._is_counted = is_counted
         self._arity = len(pool.definition.inputs)
-        self.observers: list[Callable[[], None]] = []
-        """Called after all cached entries were dropped."""
         self._lock = ForkSafeLock()
         self._logged: set[str] = set()
         self._warm = _RecentRuns()
@@ -333,18 +331,6 @@ class Resolver:
         for variants in list(self._variants.values()):
             for variant in variants:
                 variant.invalidate()
-        for observer in self.observers:
-            observer()
-
-    def ready_at(self, solution: str, key: ApplyKey, device: str) -> float | None:
-        """Time of `time.monotonic` at which a solution was ready to be captured with a key; None if it did not run."""
-        times = [
-            max(ready_at, self._pool.build_service.loaded_at(solution))
-            for runs in (self._warm.copy(), self._compiled.copy())
-            for run, ready_at in runs.items()
-            if run[:3] == (solution, key, device)
-        ]
-        return min(times, default=None)
 
     def first_run_problem(self, solution: str, key: ApplyKey) -> str | None:
         """State of the kernels of a solution that are not compiled for a key; None if they are compiled."""

@@ -216,6 +216,8 @@ def mode_problem(tensors: Sequence[torch.Tensor]) -> str | None:
         return "autocast is enabled"
     if torch._C._len_torch_dispatch_stack() or torch._C._functorch.peek_interpreter_stack() is not None:  # noqa: SLF001
         return "a torch dispatch mode or functorch transform is active"
+    if torch._C._is_tracing():  # noqa: SLF001
+        return "torch.jit.trace is active"
     if has_function_mode():
         return "a torch function mode is active"
     if device.type == "cuda" and torch.cuda.current_device() != device.index:
