@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -34,11 +35,20 @@ def test_concurrent_builds_compile_once(folder: Path, tmp_path: Path, monkeypatc
     calls = count_calls(tmp_path, monkeypatch)
     with ThreadPoolExecutor(4) as pool:
         found = set(pool.map(lambda _: build_module(MODULE, folder), range(4)))
-    assert found == {MODULE.file_in(folder)}
+    (library,) = found
     assert calls.read_text().splitlines() == ["call"]
-    assert ctypes.CDLL(str(found.pop())).two() == 2
+    assert ctypes.CDLL(str(library)).two() == 2
     monkeypatch.setenv("CXX", "/nonexistent/c++")
-    assert build_module(MODULE, folder).is_file()
+    assert build_module(MODULE, folder) == library
+
+
+@pytest.mark.parametrize(
+    "data", [lambda data: data[:5000], lambda data: data[:-1] + b"x"], ids=["truncated", "changed"]
+)
+def test_a_damaged_file_is_built_again(folder: Path, data: Callable[[bytes], bytes]) -> None:
+    library = build_module(MODULE, folder)
+    library.write_bytes(data(library.read_bytes()))
+    assert ctypes.CDLL(str(build_module(MODULE, folder))).two() == 2
 
 
 @pytest.mark.parametrize(
@@ -68,19 +78,37 @@ def test_an_error_in_the_sources_is_recorded(folder: Path, tmp_path: Path, monke
         build_module(broken, folder)
 
 
-def test_a_module_with_a_problem_is_not_published(folder: Path) -> None:
-    with pytest.raises(ModuleNotBuilt, match="two: it is wrong"):
-        build_module(MODULE, folder, find_problem=lambda path: "it is wrong" if path.is_file() else None)
-    assert not MODULE.file_in(folder).exists()
+@pytest.mark.parametrize(
+    ("code", "problem"),
+    [
+        (
+            "import sys; sys.exit(f'{sys.argv[1][-6:]} is wrong')",
+            "two: the self-test ended with code 1:\ntwo.so is wrong",
+        ),
+        ("import os; os.abort()", "two: the self-test ended with code -6"),
+    ],
+)
+def test_a_module_that_fails_its_self_test_is_not_published(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, problem: str
+) -> None:
+    calls = count_calls(tmp_path, monkeypatch)
+    (tmp_path / "try_two.py").write_text(code)
+    module = attrs.evolve(MODULE, self_test="try_two", self_test_environment={"PYTHONPATH": str(tmp_path)})
+    for expected in (problem, "known from an earlier build; to try again, delete"):
+        with pytest.raises(ModuleNotBuilt, match=expected):
+            build_module(module, folder)
+    assert calls.read_text().splitlines() == ["call"]
+    (tmp_path / "try_two.py").write_text("import ctypes, sys; assert ctypes.CDLL(sys.argv[1]).two() == 2")
+    assert build_module(attrs.evolve(module, abi="other"), folder).is_file()
 
 
 def test_a_compiler_that_hangs_is_killed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     count_calls(tmp_path, monkeypatch, "sleep 600")
     begin = time.monotonic()
     with pytest.raises(ModuleNotBuilt, match="killed after 1 s"):
-        build_module(MODULE, folder, limits=Limits(1.0))
+        build_module(MODULE, folder, Limits(1.0))
     assert time.monotonic() - begin < 100
-    assert not [path for path in folder.iterdir() if path.is_dir() and path.name != "locks"]
+    assert not [path for path in folder.iterdir() if path.is_dir() and path.name.startswith(".")]
 
 
 def test_a_full_disk_is_not_the_fault_of_the_sources(

@@ -1,7 +1,9 @@
-"""Native modules of FIB's packages. Each is compiled once from sources that the package ships, into a private folder.
+"""Native modules of FIB's packages: built once from sources that a package ships, tried, verified and loaded.
 
-Files are named ``<name>-<key>.so``; the key covers sources, flags, machine and ABI, so a machine without a compiler can
-use a module that is there. A failure whose cause is the sources is kept beside it for the compiler that reported it.
+A module is built under a lock into a private folder, as an entry of an `ArtifactStore`. A child process tries it before
+it is published, because a bad one may crash. The key covers sources, flags, machine and ABI, so that a machine without
+a compiler can use a module that is there. A failure whose cause is the sources is recorded for the compiler that
+reported it. A file that was truncated or changed since is not loaded, but built again.
 """
 
 from __future__ import annotations
@@ -9,25 +11,31 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
-from collections.abc import Callable, Mapping
+import subprocess
+import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import NoReturn
 
 import attrs
 from fib_schema import FibError
-from fib_schema.files import atomic_write, staged
 from fib_schema.framing import framed
-from fib_schema.private_files import private_folder, read_private
+from fib_schema.private_files import private_folder
 
-from ._cache import ArtifactStore, digest
+from ._cache import ArtifactStore, Failure, digest
 from ._compile import CommandKilled, check_space, error_lines, is_final_failure, run_logged
-from ._compilers import MissingTool
+from ._compilers import Compiler, MissingTool
 from ._elf import machine
+from ._inputs import Inputs
 from ._interpreter_exit import watch_exit
 from ._source_folders import temporary_folder
 from ._toolchain import find_cxx
 from .builder import Limits
-from .builders.native import CACHE_ONLY_VARIABLE
+from .builders.native import CACHE_ONLY_VARIABLE, load_extension
+
+__all__ = ["ModuleNotBuilt", "NativeModule", "build_module", "load_extension"]
+
+_SELF_TEST_SECONDS = 120.0
+_SHOWN = 1000
 
 
 class ModuleNotBuilt(FibError, RuntimeError):
@@ -36,7 +44,7 @@ class ModuleNotBuilt(FibError, RuntimeError):
 
 @attrs.frozen(kw_only=True)
 class NativeModule:
-    """Sources of a native module, and how they are compiled."""
+    """Sources of a native module, and how they are compiled and tried."""
 
     name: str
     sources: Mapping[str, str]
@@ -49,6 +57,10 @@ class NativeModule:
     """Flags behind the sources, in the key."""
     abi: str = ""
     """Requirements of the module for the process that loads it."""
+    self_test: str = ""
+    """The Python module that tries the compiled file: ``python -m SELF_TEST FILE`` must end with code 0."""
+    self_test_environment: Mapping[str, str] = attrs.field(factory=dict)
+    """Variables of the self-test, besides those of this process. It sees no GPU."""
 
     @property
     def key(self) -> str:
@@ -56,94 +68,96 @@ class NativeModule:
         texts = framed(tuple(part for source in self.sources.items() for part in source))
         return digest((self.name, texts, framed((*self.flags, *self.libraries)), self.abi, machine()))
 
-    def file_in(self, folder: Path) -> Path:
-        """The file of the built module in a folder."""
-        return folder / f"{self.name}-{self.key}.so"
 
-
-def build_module(
-    module: NativeModule,
-    folder: Path,
-    *,
-    limits: Limits | None = None,
-    find_problem: Callable[[Path], str | None] = lambda _: None,
-) -> Path:
-    """Compile a native module, unless the folder has it. Concurrent processes compile it once.
+def build_module(module: NativeModule, folder: Path, limits: Limits | None = None) -> Path:
+    """The compiled file of a native module, built unless the folder has it. Concurrent processes build it once.
 
     Args:
-        module: What to compile.
+        module: What to build.
         folder: A private folder.
         limits: Limits of the compiler.
-        find_problem: Tries the compiled file before it is published; returns why it cannot be used.
+
+    Returns:
+        A file that matches what was published.
 
     Raises:
-        ModuleNotBuilt: There is no compiler, it fails or takes too long, the file has a problem, or the folder
-            cannot be written.
+        ModuleNotBuilt: There is no compiler, it fails or takes too long, the self-test fails, or the folder cannot be
+            used.
     """
     limits = limits or Limits()
-    target = module.file_in(folder)
-    if target.exists():
-        return target
-    if os.environ.get(CACHE_ONLY_VARIABLE) == "1":
-        raise ModuleNotBuilt(f"{module.name}: {CACHE_ONLY_VARIABLE} forbids compiling")
     try:
+        store = ArtifactStore(private_folder(folder))
+        if found := _published(store, module):
+            return found
+        if os.environ.get(CACHE_ONLY_VARIABLE) == "1":
+            raise ModuleNotBuilt(f"{module.name}: {CACHE_ONLY_VARIABLE} forbids compiling")
         compiler = find_cxx()
-        failure = folder / f"{module.name}-{module.key}-{compiler.identity}.failed"
-        with ArtifactStore(private_folder(folder)).lock(
-            module.key, wait_seconds=2 * limits.seconds, is_stopped=limits.is_stopped
-        ):
-            if not target.exists():
-                _raise_known(failure)
-                _compile(module, compiler.command, target, failure, limits, find_problem)
+        with store.lock(module.key, wait_seconds=2 * limits.seconds, is_stopped=limits.is_stopped):
+            return _published(store, module) or _build(store, module, compiler, limits)
     except MissingTool as error:
         raise ModuleNotBuilt(f"{module.name}: a C++ compiler is needed: {error}") from error
     except (OSError, TimeoutError) as error:
         raise ModuleNotBuilt(f"{module.name}: {folder} cannot be used: {error}") from error
-    return target
 
 
-def _raise_known(failure: Path) -> None:
-    if failure.exists():
-        remedy = f"to try again, delete {failure}"
-        raise ModuleNotBuilt(
-            f"{read_private(failure).decode(errors='replace')} (known from an earlier build; {remedy})"
-        )
+def _published(store: ArtifactStore, module: NativeModule) -> Path | None:
+    return next((library.path for library in store.find_all(module.key) if library.load_problem is None), None)
 
 
-def _compile(
-    module: NativeModule,
-    compiler: tuple[str, ...],
-    target: Path,
-    failure: Path,
-    limits: Limits,
-    find_problem: Callable[[Path], str | None],
-) -> None:
+def _build(store: ArtifactStore, module: NativeModule, compiler: Compiler, limits: Limits) -> Path:
+    if known := store.find_failure(module.key, compiler.identity):
+        remedy = f"known from an earlier build; to try again, delete {store.root}"
+        raise ModuleNotBuilt(f"{module.name}: {_text(known)} ({remedy})")
     watch_exit()
-    folder = temporary_folder(target.parent)
-    log = folder / "log"
+    folder = temporary_folder(store.root)
     try:
-        for name, text in module.sources.items():
-            (folder / name).write_text(text, "utf-8")
-        with staged(target) as built:
-            first = next(iter(module.sources))
-            command = [*compiler, *module.flags, "-o", str(built), first, *module.paths, *module.libraries]
-            code = run_logged(command, folder, log, limits)
-            output = log.read_text("utf-8", "replace")
-            if code != 0:
-                check_space(output, folder)
-                problem = f"{shlex.join(compiler)} failed:\n" + "\n".join(error_lines(output))
-                _record_and_raise(f"{module.name}: {problem}", failure if is_final_failure(code, output) else None)
-            if found := find_problem(built):
-                _record_and_raise(f"{module.name}: {found}", failure)
-            built.chmod(0o700)
+        built = folder / f"{module.name}.so"
+        failure = _compile(module, compiler, built, limits) or _try(module, built)
+        if failure is None:
+            return store.add(module.key, compiler.identity, built, {"module": module.name}, Inputs()).path
+        if failure.exit_code is not None:
+            store.add_failure(module.key, compiler.identity, failure, Inputs())
+        raise ModuleNotBuilt(f"{module.name}: {_text(failure)}")
     except CommandKilled as error:
-        raise ModuleNotBuilt(f"{module.name}: {shlex.join(compiler)} was {error}") from error
+        raise ModuleNotBuilt(f"{module.name}: {shlex.join(compiler.command)} was {error}") from error
     finally:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _record_and_raise(problem: str, record: Path | None) -> NoReturn:
-    """Raise a problem, and record it unless it may not happen again."""
-    if record is not None:
-        atomic_write(record, problem.encode(), mode=0o600)
-    raise ModuleNotBuilt(problem)
+def _compile(module: NativeModule, compiler: Compiler, built: Path, limits: Limits) -> Failure | None:
+    """Compile a module; returns a failure, with an exit code if it would happen again."""
+    folder = built.parent
+    for name, text in module.sources.items():
+        (folder / name).write_text(text, "utf-8")
+    source = next(iter(module.sources))
+    command = [*compiler.command, *module.flags, "-o", str(built), source, *module.paths, *module.libraries]
+    code = run_logged(command, folder, folder / "log", limits)
+    if code == 0:
+        return None
+    output = (folder / "log").read_text("utf-8", "replace")
+    check_space(output, folder)
+    shown = shlex.join(compiler.command)
+    return Failure(error_lines(output), f"{shown} failed", code if is_final_failure(code, output) else None, "")
+
+
+def _try(module: NativeModule, built: Path) -> Failure | None:
+    """Try a module in a child process; returns its failure."""
+    if not module.self_test:
+        return None
+    command = [sys.executable, "-m", module.self_test, str(built)]
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "", **module.self_test_environment}
+    try:
+        run = subprocess.run(
+            command, capture_output=True, text=True, errors="replace", check=False, env=environment,
+            stdin=subprocess.DEVNULL, timeout=_SELF_TEST_SECONDS,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired:
+        return Failure((), f"the self-test took more than {_SELF_TEST_SECONDS:.0f} s", None, "")
+    if run.returncode == 0:
+        return None
+    lines = run.stderr.strip()[-_SHOWN:].splitlines()
+    return Failure(tuple(lines), f"the self-test ended with code {run.returncode}", run.returncode, "")
+
+
+def _text(failure: Failure) -> str:
+    return "\n".join((f"{failure.command}:" if failure.details else failure.command, *failure.details))

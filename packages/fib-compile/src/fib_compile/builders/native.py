@@ -7,7 +7,10 @@ import shutil
 from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import module_from_spec, spec_from_loader
 from pathlib import Path
+from types import ModuleType
 from typing import Any, ClassVar
 
 import attrs
@@ -223,6 +226,20 @@ class NativeBuilder(Builder):
             language=solution.spec.language,
             **attrs.asdict(failure, recurse=False),
         )
+
+
+def load_extension(name: str, file: Path) -> ModuleType:
+    """Import an extension module from a file; its name need not be that of the file.
+
+    Raises:
+        ImportError: It does not fit this process.
+    """
+    spec = spec_from_loader(name, ExtensionFileLoader(name, str(file)))
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 def _runnable_here(store: ArtifactStore, plan: BuildPlan) -> list[Library]:

@@ -10,7 +10,6 @@ import importlib.util
 import sys
 import sysconfig
 from functools import cache
-from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -20,7 +19,7 @@ from fib_schema import Solution, SupportedBindings
 from .._plan import BuildPlan, Toolkit
 from .._toolchain import cuda_folders
 from ..errors import BuildProblem
-from .native import NativeBuilder, Unloadable
+from .native import NativeBuilder, Unloadable, load_extension
 
 
 class TorchBuilder(NativeBuilder):
@@ -71,18 +70,13 @@ class TorchBuilder(NativeBuilder):
 def _import(name: str, library: Path) -> ModuleType:
     import torch  # noqa: F401 - loads the libraries that the module is linked with
 
-    spec = importlib.util.spec_from_loader(name, ExtensionFileLoader(name, str(library)))
-    assert spec is not None
-    assert spec.loader is not None
     try:
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        return load_extension(name, library)
     except Exception as error:
         hint = "is PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) among the sources?"
         problem = f"importing the compiled module failed with {type(error).__name__}: {error}; {hint}"
         is_refused = isinstance(error, ImportError) and error.path == str(library)
         raise (Unloadable if is_refused else BuildProblem)(problem) from error
-    return module
 
 
 @cache

@@ -10,22 +10,19 @@ subinterpreters.
 
 from __future__ import annotations
 
-import importlib.util
 import os
-import subprocess
 import sys
 import sysconfig
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from importlib import resources
-from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from typing import Any, Protocol
 
 import attrs
 from fib_compile import Limits
 from fib_compile.forking import ForkSafeLock, renew_on_fork
-from fib_compile.native_module import ModuleNotBuilt, NativeModule, build_module
+from fib_compile.native_module import NativeModule, build_module, load_extension
 from fib_schema import FibError, get_fib_cache_path
 from fib_schema.private_files import private_folder
 
@@ -41,7 +38,7 @@ _FLAGS = (
     "-Wno-missing-field-initializers", "-Wl,-z,relro,-z,now",
 )  # fmt: skip
 _LIBRARIES = ("-lc10", "-ltorch_cpu", "-ltorch_python")
-_COMPILE_SECONDS, _TEST_SECONDS = 300.0, 120.0
+_COMPILE_SECONDS = 300.0
 
 
 class NativeGuards(Protocol):
@@ -228,6 +225,8 @@ def native_module() -> NativeModule:
         paths=(*(word for path in includes for word in ("-isystem", str(path))), f"-L{root / 'lib'}"),
         libraries=_LIBRARIES,
         abi="\0".join(abi),
+        self_test=__name__,
+        self_test_environment={"FIB_ENABLE_APPLY": "0", NATIVE_VARIABLE: "0"},
     )
 
 
@@ -237,7 +236,7 @@ def build_guards(folder: Path, limits: Limits) -> Path:
     Raises:
         ModuleNotBuilt: It cannot be built, or does not work.
     """
-    return build_module(native_module(), folder, limits=limits, find_problem=_problem_in_child)
+    return build_module(native_module(), folder, limits)
 
 
 def import_guards(path: Path) -> Any:
@@ -249,31 +248,9 @@ def import_guards(path: Path) -> Any:
     import torch
     from torch.utils._device import DeviceContext
 
-    loader = ExtensionFileLoader(_NAME, str(path))
-    spec = importlib.util.spec_from_loader(_NAME, loader)
-    assert spec is not None
-    module = importlib.util.module_from_spec(spec)
-    loader.exec_module(module)
+    module: Any = load_extension(_NAME, path)
     module.configure(DeviceContext, torch.cuda.is_current_stream_capturing)
     return module
-
-
-def _problem_in_child(path: Path) -> str | None:
-    """Try a module in a child process, which may crash; returns the problem."""
-    if not sys.executable:
-        raise ModuleNotBuilt(f"{_NAME}: there is no Python program to try it with")
-    command: Sequence[str] = (sys.executable, "-m", __name__, str(path))
-    environment = {**os.environ, "FIB_ENABLE_APPLY": "0", NATIVE_VARIABLE: "0", "CUDA_VISIBLE_DEVICES": ""}
-    try:
-        run = subprocess.run(
-            command, capture_output=True, text=True, errors="replace", check=False, env=environment,
-            stdin=subprocess.DEVNULL, timeout=_TEST_SECONDS,
-        )  # fmt: skip
-    except subprocess.TimeoutExpired as error:
-        raise ModuleNotBuilt(f"{_NAME}: the self-test took more than {_TEST_SECONDS:.0f} s") from error
-    if run.returncode == 0:
-        return None
-    return f"the self-test ended with code {run.returncode}: {run.stderr.strip()[-1000:]}"
 
 
 def _main() -> None:
