@@ -10,11 +10,12 @@ from __future__ import annotations
 import argparse
 import json
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 from bad_sets.commands import COMMANDS
-from bad_sets.runner import KINDS, cpu_count, print_table, run_cases, selected
+from bad_sets.runner import KINDS, Result, cpu_count, print_table, run_cases, selected
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -26,7 +27,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--sample", type=int, default=1, metavar="N", help="only every Nth of the kinds")
     parser.add_argument("--list", action="store_true", help="list kinds and commands")
     parser.add_argument("--json", metavar="FILE", type=Path, help="write all cases, with their output, as JSON Lines")
-    parser.add_argument("--resume", metavar="FILE", type=Path, help="leave out cases without a problem in such a file")
+    parser.add_argument("--compare", metavar="FILE", type=Path, help="list the cases that such a file has otherwise")
     parser.add_argument("--show", action="store_true", help="print the output of every case")
     parser.add_argument("--keep", metavar="FOLDER", type=Path, help="keep the data sets of all cases there")
     parser.add_argument("-j", type=int, default=cpu_count(), metavar="N", help="cases at once (default: all cores)")
@@ -46,11 +47,10 @@ def main() -> int:
     if arguments.list:
         print("\n".join([*(kind.name for kind in kinds), "", *(command.name for command in commands)]))
         return 0
-    done = _cases_without_problem(arguments.resume) if arguments.resume else frozenset()
     results = []
     file = arguments.json.open("w") if arguments.json else None
     print(f"{len(kinds)} kinds, {len(commands)} commands", file=sys.stderr)
-    for result in run_cases(kinds, commands, at_once=arguments.j, keep=arguments.keep, done=done):
+    for result in run_cases(kinds, commands, at_once=arguments.j, keep=arguments.keep):
         results.append(result)
         if file is not None:
             print(json.dumps(vars(result)), file=file, flush=True)
@@ -59,13 +59,25 @@ def main() -> int:
         if sys.stderr.isatty():
             print(f"\r{len(results)} of {len(kinds) * len(commands)} cases", end="", file=sys.stderr)
     print_table(results)
+    if arguments.compare:
+        print_differences(arguments.compare, results)
     return int(any(result.problems for result in results))
 
 
-def _cases_without_problem(path: Path) -> frozenset[tuple[str, str]]:
-    """Kind and command of the cases of an earlier run that had no problem."""
-    rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
-    return frozenset((row["kind"], row["command"]) for row in rows if not row["problems"])
+def print_differences(path: Path, results: Sequence[Result]) -> None:
+    """Print the cases that ended with another exit code, or with other problems, than in a file of `--json`."""
+    rows = {(row["kind"], row["command"]): row for row in map(json.loads, path.read_text("utf-8").splitlines())}
+    found = 0
+    for result in results:
+        before = rows.get((result.kind, result.command))
+        if before is None:
+            continue
+        now = {"code": result.code, "problems": list(result.problems)}
+        then = {"code": before["code"], "problems": before["problems"]}
+        if now != then:
+            found += 1
+            print(f"{result.kind} | {result.command}\n    before: {then}\n    now:    {now}")
+    print(f"{found} of {len(results)} cases differ from {path}")
 
 
 if __name__ == "__main__":

@@ -9,6 +9,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
+
 RUNNER = Path(__file__).with_name("bad_data_sets.py")
 
 
@@ -25,5 +27,6 @@ def test_the_kinds_are_many_and_a_healthy_set_passes() -> None:
     _run("--only", "healthy", "--light")
 
 
+@pytest.mark.slow
 def test_a_sample_of_bad_sets_costs_only_itself() -> None:
     _run("--sample", "40", "--light")

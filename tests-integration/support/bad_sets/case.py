@@ -21,7 +21,6 @@ from pathlib import Path
 
 from fib_bench.report.charts import VEGA_LITE
 
-from . import forked_modules
 from .commands import Case, Command
 from .healthy import write_healthy
 from .kind import Kind
@@ -59,7 +58,6 @@ def preload(*, has_torch: bool) -> None:
 
         assert fib_tracer
         torch.set_num_threads(1)
-        forked_modules.install()
     else:
         script = _result_in_fork(vl_convert.javascript_bundle)  # the threads that it starts end with the fork
         vl_convert.javascript_bundle = lambda *_, **__: script
@@ -99,16 +97,13 @@ class Running:
     Args:
         folder: An empty folder.
         cache: FIB_CACHE_PATH of the command.
-        is_exact: Python processes that the command starts are started, not forked.
     """
 
-    def __init__(self, kind: Kind, command: Command, folder: Path, cache: Path, *, is_exact: bool = False) -> None:
-        self.kind, self.command, self.folder, self.is_exact = kind, command, folder, is_exact
+    def __init__(self, kind: Kind, command: Command, folder: Path, cache: Path) -> None:
+        self.kind, self.command, self.folder = kind, command, folder
         self._started = time.monotonic()
         self._process = os.fork()
         if self._process == 0:
-            if is_exact:
-                forked_modules.uninstall()
             _run_in_fork(kind, command, folder, cache)
 
     def outcome(self) -> Outcome | None:

@@ -9,7 +9,7 @@ import subprocess
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -46,7 +46,6 @@ def run_cases(
     *,
     at_once: int = 2,
     keep: Path | None = None,
-    done: Collection[tuple[str, str]] = (),
 ) -> Iterator[Result]:
     """Run every command on every kind.
 
@@ -55,7 +54,6 @@ def run_cases(
         commands: What to run.
         at_once: The number of concurrent cases.
         keep: A folder that keeps the data sets of all cases; None: they are removed.
-        done: Kind and command of cases that are left out.
     """
     # Not `TemporaryDirectory`: a fork that ends would remove it.
     root = keep or Path(tempfile.mkdtemp(prefix="bad-sets-"))
@@ -65,12 +63,7 @@ def run_cases(
     try:
         for has_torch in (False, True):
             concerned = [command for command in commands if command.has_torch == has_torch]
-            cases = [
-                (kind, command)
-                for kind in kinds
-                for command in concerned
-                if command.takes(kind) and (kind.name, command.name) not in done
-            ]
+            cases = [(kind, command) for kind in kinds for command in concerned if command.takes(kind)]
             random.Random(0).shuffle(cases)  # a run that is interrupted has seen something of everything
             if cases:
                 preload(has_torch=has_torch)
@@ -98,12 +91,6 @@ def _run(cases: Iterable[tuple[Kind, Command]], root: Path, at_once: int, *, is_
                 continue
             running.remove(case)
             found = tuple(problems(case.kind, case.command, outcome))
-            if found and case.command.has_torch and not case.is_exact:  # it may be a fork that is to blame
-                again = case.folder.with_name(f"{case.folder.name}-exact")
-                again.mkdir()
-                running.append(Running(case.kind, case.command, again, root.parent / "cache", is_exact=True))
-                case.remove()
-                continue
             yield Result(case.kind.name, case.command.name, outcome.code, outcome.seconds, found, outcome.output)
             if not is_kept:
                 case.remove()
