@@ -13,7 +13,6 @@ from types import ModuleType
 
 import pytest
 from fib_compile import BuilderRegistry, PythonBuilder, Runnable
-from fib_compile.forking import ForkSafeLock, renew_on_fork
 from fib_schema import Definition, Solution
 
 MakeSolution = Callable[..., Solution]
@@ -87,45 +86,3 @@ def test_a_fork_during_a_build_of_the_same_solution(
     with meanwhile(lambda: registry.build(definition, make_solution(TEXT)), gate):
         assert exit_code_of_fork(lambda: registry.build(definition, make_solution(TEXT))) == 0
     registry.cleanup()
-
-
-@pytest.mark.parametrize("lock", ["of the instance", "of a registry"])
-def test_a_fork_while_a_lock_is_held(
-    definition: Definition, make_solution: MakeSolution, gate: Gate, lock: str
-) -> None:
-    registry = BuilderRegistry.get_instance()
-
-    def hold() -> None:
-        with registry._instance_lock if lock == "of the instance" else registry._lock:
-            gate.entered.set()
-            gate.left.wait()
-
-    with meanwhile(hold, gate):
-        assert exit_code_of_fork(lambda: BuilderRegistry.get_instance().build(definition, make_solution(TEXT))) == 0
-
-
-def test_a_lock_stays_with_the_thread_that_forks() -> None:
-    lock = ForkSafeLock()
-
-    def leave_and_enter() -> None:
-        lock.release()
-        assert exit_code_of_fork(lambda: None) == 0
-        with lock:
-            pass
-
-    with lock:
-        assert exit_code_of_fork(leave_and_enter) == 0
-
-
-def test_objects_are_renewed_in_the_child_alone() -> None:
-    class Counter:
-        count = 0
-
-        def renew_after_fork(self) -> None:
-            self.count += 1
-
-    counter = Counter()
-    renew_on_fork(counter)
-
-    assert exit_code_of_fork(lambda: os._exit(7 * counter.count)) == 7
-    assert counter.count == 0

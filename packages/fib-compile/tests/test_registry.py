@@ -238,8 +238,9 @@ def test_forks_use_the_entry_points_that_their_parent_found(tmp_path: Path) -> N
     code = f"""
 import importlib.metadata, os, pathlib, shutil, sys
 from fib_compile import BuilderRegistry
-from fib_compile.forking import prepare_forks
-prepare_forks()
+from fib_compile.registry import BUILDERS_GROUP
+from fib_schema.entry_points import find_entry_points
+find_entry_points(BUILDERS_GROUP)
 assert "plugin" not in sys.modules
 shutil.rmtree({str(tmp_path / "plugin-1.0.dist-info")!r})
 if (pid := os.fork()) == 0:
@@ -260,6 +261,6 @@ def test_a_broken_entry_point_costs_only_itself_and_names_its_distribution(
     log, names = registry_with(tmp_path, broken=text, plugin=MINE)
 
     assert names.endswith("'torch', 'mine']")
-    assert "builder of entry point 'broken-builder' of distribution 'broken' 1.0 is skipped: " in log
+    assert "builder of entry point 'broken-builder' (broken:Mine) of distribution 'broken' 1.0 is skipped: " in log
     assert problem in log
     assert log.count("\n") == 1

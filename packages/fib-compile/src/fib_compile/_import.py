@@ -15,7 +15,9 @@ import ast
 import builtins
 import importlib
 import linecache
+import os
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from importlib.machinery import ModuleSpec, SourceFileLoader
@@ -29,9 +31,17 @@ from fib_schema.syntax import parse_source
 
 from ._source_folders import encoded
 from .errors import BuildProblem
-from .forking import ForkSafeLock
 
-_import_lock = ForkSafeLock()
+_import_lock = threading.RLock()
+
+
+def _renew_after_fork() -> None:
+    """Free the lock in a forked child: a thread that held it does not exist there."""
+    global _import_lock  # noqa: PLW0603
+    _import_lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_after_fork)
 
 
 @attrs.frozen

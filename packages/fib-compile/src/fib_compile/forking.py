@@ -1,4 +1,4 @@
-"""Forks. Locks and objects that are renewed in a forked child process, and work that is done before forking.
+"""Forks. Locks and objects that are renewed in a forked child process.
 
 `os.fork` copies each lock in its current state. If another thread holds it, that thread does not exist in the child,
 and the child would wait for the lock forever.
@@ -10,8 +10,6 @@ import os
 import threading
 import weakref
 from typing import Protocol
-
-from ._entry_points import find_entry_points_ahead
 
 
 class Renewable(Protocol):
@@ -55,14 +53,6 @@ class ForkSafeLock:
 def renew_on_fork(instance: Renewable) -> None:
     """Call `renew_after_fork` of an object in each forked child, after all locks are renewed; referenced weakly."""
     _renewables.add(instance)
-
-
-def prepare_forks() -> None:
-    """Do once what each process that this one forks would do at its first build: find entry points of builders.
-
-    It imports no code of third parties. Builders that are installed later are not found by the forks.
-    """
-    find_entry_points_ahead()
 
 
 def _renew_all() -> None:

@@ -6,23 +6,28 @@ import logging
 import os
 import threading
 import time
+import weakref
 from collections.abc import Callable, Iterable
 from enum import StrEnum
-from typing import TypeAlias
+from typing import TYPE_CHECKING, ClassVar, TypeAlias, cast
 
 import attrs
 from fib_schema import BuildSpec, Definition, Solution, SourceFile, UnknownName
+from fib_schema.entry_points import UnusableEntryPoint, describe, find_entry_points, load_entry_point
 
 from ._cache import interface_digest
-from ._entry_points import describe, entry_points, make_builder
 from ._interpreter_exit import watch_exit
 from .builder import Builder, Limits
 from .builders import builder_classes
 from .errors import BuilderConflict, BuildError, check_limit
-from .forking import ForkSafeLock, renew_on_fork
 from .runnable import Runnable
 
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
 _logger = logging.getLogger("fib_compile")
+BUILDERS_GROUP = "fib_compile.builders"
+"""The entry points that builders of other packages are found by."""
 _MAX_KNOWN_OBJECTS = 8192
 _Key: TypeAlias = tuple[str, str, str]
 
@@ -57,7 +62,8 @@ class BuilderRegistry:
     """
 
     _instance: BuilderRegistry | None = None
-    _instance_lock = ForkSafeLock()
+    _instance_lock = threading.RLock()
+    _registries: ClassVar[weakref.WeakSet[BuilderRegistry]] = weakref.WeakSet()
 
     def __init__(self, builders: Iterable[Builder]) -> None:
         self._builders = list(builders)
@@ -65,11 +71,11 @@ class BuilderRegistry:
             raise ValueError("a registry needs at least one builder")
         self._runnables: dict[_Key, Runnable] = {}
         self._skipped: list[str] = []  # entry points that cannot be used, with the reasons
-        self._lock = ForkSafeLock()
+        self._lock = threading.RLock()
         self._in_progress: dict[_Key, threading.Lock] = {}
         # By id(solution), which needs no hashing of sources. The values hold the solutions, so that no id is reused.
         self._known: dict[int, tuple[Definition, Runnable, Solution]] = {}
-        renew_on_fork(self)
+        self._registries.add(self)
 
     @classmethod
     def get_instance(cls) -> BuilderRegistry:
@@ -170,13 +176,18 @@ class BuilderRegistry:
 
     def _add_entry_points(self) -> None:
         """Add the builders of entry points; a broken one costs only itself."""
-        for point in entry_points():
+        for point in find_entry_points(BUILDERS_GROUP):
             try:
-                if (builder := make_builder(point)) is not None:
+                if (builder := _make_builder(point)) is not None:
                     self.register(builder)
+            except UnusableEntryPoint as error:
+                self._skip(point, error.problem)
             except (Exception, SystemExit) as error:  # noqa: BLE001 - code of third parties
-                self._skipped.append(f"{describe(point)} is skipped: {type(error).__name__}: {error}")
-                _logger.warning("builder of %s", self._skipped[-1])
+                self._skip(point, f"{type(error).__name__}: {error}")
+
+    def _skip(self, point: EntryPoint, problem: str) -> None:
+        self._skipped.append(f"{describe(point)} is skipped: {problem}")
+        _logger.warning("builder of %s", self._skipped[-1])
 
     @property
     def builders(self) -> tuple[Builder, ...]:
@@ -198,8 +209,15 @@ class BuilderRegistry:
         if failures:
             raise ExceptionGroup("some runnables could not be cleaned up", failures)
 
-    def renew_after_fork(self) -> None:
-        """Discard the locks of builds that run in the parent process."""
+    @classmethod
+    def renew_after_fork(cls) -> None:
+        """Free the locks in a forked child: threads that held them do not exist there."""
+        cls._instance_lock = threading.RLock()
+        for registry in cls._registries:
+            cls._free(registry)
+
+    def _free(self) -> None:
+        self._lock = threading.RLock()
         self._in_progress.clear()
 
     def _build_and_remember(self, definition: Definition, solution: Solution) -> Runnable:
@@ -262,6 +280,25 @@ def reference_solution(definition: Definition) -> Solution:
     )
 
 
+def _make_builder(point: EntryPoint) -> Builder | None:
+    """The builder that an entry point names; None if this machine cannot use it.
+
+    Raises:
+        TypeError: It names something else; importing or calling it may raise anything.
+    """
+    kind = load_entry_point(point)
+    if not (isinstance(kind, type) and issubclass(kind, Builder)):
+        raise TypeError(f"{point.value} is of type {type(kind).__name__!r}, and no subclass of fib_compile.Builder")
+    if not kind.is_available():
+        return None
+    builder = cast("type", kind)()  # a builder of an entry point takes no arguments
+    for field in ("name", "package_prefix", "build_dir_name"):
+        value = getattr(builder, field, None)
+        if not isinstance(value, str) or not value:
+            raise TypeError(f"{field} of {point.value} is {value!r}; it must be a name")
+    return cast("Builder", builder)
+
+
 def _with_builder(builders: list[Builder], new: Builder, before: str | None) -> list[Builder]:
     for old in builders:
         for field in ("name", "package_prefix", "build_dir_name"):
@@ -285,3 +322,6 @@ def _clean(runnable: Runnable) -> Exception | None:
     except Exception as error:  # noqa: BLE001 - raised in a group after all cleanups
         return error
     return None
+
+
+os.register_at_fork(after_in_child=BuilderRegistry.renew_after_fork)

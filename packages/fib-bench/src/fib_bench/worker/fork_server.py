@@ -23,9 +23,9 @@ from pathlib import Path
 
 import attrs
 from fib_compile.device import architectures_of_machine, identify_compilers
-from fib_compile.forking import prepare_forks
-from fib_compile.registry import reference_solution
+from fib_compile.registry import BUILDERS_GROUP, reference_solution
 from fib_schema import Definition, TensorSpec, format_json, parse_json
+from fib_schema.entry_points import find_entry_points
 
 from ..sandbox.limits import most_tasks, tasks_on_machine
 from ..sandbox.model import SandboxPolicy
@@ -79,7 +79,7 @@ def _import_ahead(device: str, steps: StepTimer) -> None:
         with suppress(ImportError):
             import_module(optional)
     steps.finish("other imports")
-    prepare_forks()
+    find_entry_points(BUILDERS_GROUP)  # forks need not look for them
     _parse_records()
     torch.seed()  # torch reads sources of its own for the stack that it keeps; it initialises no device
     steps.finish("first steps of workers")
