@@ -207,7 +207,6 @@ def benchmark(bench: Bench, rows: Iterable[Row]) -> TraceSet:
     trace_set.add_solutions(_substitute(definition) for definition in trace_set.definitions.values())
     config = BenchmarkConfig(
         device=bench.device,
-        in_process_trusted=True,
         profile_baseline=False,
         defaults=EvalConfig(
             warmup_runs=2, iterations=5, num_trials=1, measure_seconds=None if bench.is_timed else _HARDLY_SECONDS

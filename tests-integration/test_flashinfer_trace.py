@@ -109,7 +109,7 @@ def test_command_without_blobs_reports_missing_ones_and_runs_the_rest(
 ) -> None:
     names = ("rmsnorm_torch_python", "gqa_paged_prefill_torch_python")
     few = ("--max-workloads", "1", "--num-trials", "1", "--iterations", "5", "--measure-seconds", "0.05")
-    assert main(["run", str(root), "--solutions", *names, *few, "--in-process-trusted", "--json"]) == 1
+    assert main(["run", str(root), "--solutions", *names, *few, "--json"]) == 1
     printed = capsys.readouterr()
     result = json.loads(printed.out)
     assert [trace["solution"] for trace in result["traces"]] == ["rmsnorm_torch_python"]

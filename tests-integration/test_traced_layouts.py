@@ -50,7 +50,7 @@ def test_a_traced_layout_is_measured_and_routed(tmp_path: Path) -> None:
 
     with enable_tracing(tmp_path):
         scores(q, k, v)
-    config = BenchmarkConfig(iterations=3, num_trials=1, measure_seconds=0.05, in_process_trusted=True)
+    config = BenchmarkConfig(iterations=3, num_trials=1, measure_seconds=0.05)
     (trace,) = Benchmark(TraceSet.from_path(tmp_path), config).run().traces
     assert trace.evaluation is not None
     assert trace.evaluation.status == "PASSED", trace.evaluation.log

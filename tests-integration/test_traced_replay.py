@@ -55,7 +55,7 @@ def run(x, weight, eps, y):
 """
 
 
-CONFIG = BenchmarkConfig(iterations=5, num_trials=1, measure_seconds=0.05, in_process_trusted=True)
+CONFIG = BenchmarkConfig(iterations=5, num_trials=1, measure_seconds=0.05)
 
 
 @apply("embed_h16")

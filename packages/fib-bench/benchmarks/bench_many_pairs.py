@@ -55,7 +55,7 @@ def make_set(root: Path, workloads: int, solutions: int) -> TraceSet:
     return TraceSet(root=root, definitions=definitions, solutions=implementations, workloads=given)
 
 
-def run(workloads: int, solutions: int, *, is_trusted: bool) -> None:
+def run(workloads: int, solutions: int) -> None:
     """Run one shape and print its row."""
     with tempfile.TemporaryDirectory() as folder:
         trace_set = make_set(Path(folder), workloads, solutions)
@@ -66,7 +66,7 @@ def run(workloads: int, solutions: int, *, is_trusted: bool) -> None:
                 ends.append(time.perf_counter())
 
         begin = time.perf_counter()
-        with Benchmark(trace_set, BenchmarkConfig(in_process_trusted=is_trusted, **_SETTINGS)) as benchmark:
+        with Benchmark(trace_set, BenchmarkConfig(**_SETTINGS)) as benchmark:
             result = benchmark.run(observe=observe)
         wall = time.perf_counter() - begin
         assert len(result.traces) == workloads * solutions, result.skipped[:3]
@@ -74,8 +74,7 @@ def run(workloads: int, solutions: int, *, is_trusted: bool) -> None:
     first, last = ((part[-1] - part[0]) / (len(part) - 1) * 1e3 for part in (ends[:tenth], ends[-tenth:]))
     median = statistics.median(later - earlier for earlier, later in pairwise(ends)) * 1e3
     print(
-        f"| {workloads} x {solutions} | {'trusted' if is_trusted else 'isolated'} | {wall:.1f} | {median:.2f} "
-        f"| {first:.2f} | {last:.2f} | {last / first:.3f} |",
+        f"| {workloads} x {solutions} | {wall:.1f} | {median:.2f} | {first:.2f} | {last:.2f} | {last / first:.3f} |",
         flush=True,
     )
 
@@ -85,13 +84,12 @@ def main() -> None:
     parser.add_argument(
         "--shapes", nargs="+", default=["10000x1", "100x100"], metavar="WxS", help="workloads x solutions"
     )
-    parser.add_argument("--trusted", action="store_true", help="run in this process, without isolation")
     arguments = parser.parse_args()
-    print("| workloads x solutions | mode | wall s | median ms per pair | first tenth | last tenth | last / first |")
-    print("| --- | --- | --- | --- | --- | --- | --- |")
+    print("| workloads x solutions | wall s | median ms per pair | first tenth | last tenth | last / first |")
+    print("| --- | --- | --- | --- | --- | --- |")
     for shape in arguments.shapes:
         workloads, solutions = map(int, shape.split("x"))
-        run(workloads, solutions, is_trusted=arguments.trusted)
+        run(workloads, solutions)
 
 
 if __name__ == "__main__":

@@ -379,7 +379,7 @@ def shared_server(
         judge._context = attrs.evolve(device_context, timeout_seconds=config.timeout_seconds, phases=judge.phases)
         return execution
 
-    monkeypatch.setattr("fib_bench.execution.local.JudgeProcess", execution)
+    monkeypatch.setattr("fib_bench.execution.executors.JudgeProcess", execution)
     return server
 
 

@@ -14,7 +14,7 @@ import attrs
 import pytest
 from fib_bench.judge.function_worker import FunctionWorker
 from fib_bench.timing.linked.native import module_folder
-from fib_bench.transport.messages import Build, Calibrate, OpenDevice
+from fib_bench.transport.messages import Build, OpenDevice
 from fib_bench.worker.caches import FOLDER, CacheOwner, own_cache
 from fib_bench.worker.client import WorkerLost
 from fib_compile import BuilderRegistry
@@ -60,7 +60,6 @@ class TestCacheOwner:
         assert owner_of(None).name.startswith("reference-")
 
     def test_a_worker_that_builds_nothing_has_a_name_too(self) -> None:
-        assert CacheOwner.of(Calibrate((1,), 1)) == CacheOwner("nothing")
         assert CacheOwner.of(OpenDevice("cuda:0")) == CacheOwner("nothing")
 
     @pytest.mark.parametrize("device", ["cpu", "cuda:0"])

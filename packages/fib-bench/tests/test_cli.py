@@ -399,7 +399,7 @@ class TestInterrupts:
 
             monkeypatch.setattr(Benchmark, "run", run)
             monkeypatch.setattr(Benchmark, "stop", stop)
-            monkeypatch.setattr("fib_bench.execution.local.JudgeProcess", lambda *_: worker)
+            monkeypatch.setattr("fib_bench.execution.executors.JudgeProcess", lambda *_: worker)
 
         return interrupt
 

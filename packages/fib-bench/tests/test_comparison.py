@@ -8,8 +8,7 @@ import warnings
 import pytest
 import torch
 from fib_bench import ResolvedEvalConfig
-from fib_bench.checking.comparison import Comparison, compare, compare_by, measure_extent
-from fib_bench.checking.element_statistics import Rule
+from fib_bench.checking.comparison import Comparison, Rule, compare, compare_by, measure_extent
 from fib_bench.checking.elements import dtype_name
 from fib_bench.config.model import Tolerance
 from hypothesis import HealthCheck, given, settings
@@ -39,7 +38,7 @@ class CountWaits(TorchDispatchMode):
 def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Both ways of the code: with and without looking at values in between."""
     if request.param == "as on a device":
-        for module in ("elements", "element_statistics"):
+        for module in ("elements", "comparison"):
             monkeypatch.setattr(f"fib_bench.checking.{module}.is_on_cpu", lambda tensor: False)
     return str(request.param)
 
@@ -345,7 +344,7 @@ def test_both_ways_find_the_same(dtype: torch.dtype) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.bool])
 def test_nothing_waits_for_a_device_until_the_end(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
-    for module in ("elements", "element_statistics"):
+    for module in ("elements", "comparison"):
         monkeypatch.setattr(f"fib_bench.checking.{module}.is_on_cpu", lambda tensor: False)
     monkeypatch.setattr("fib_bench.checking.elements._DEVICE_CHUNK", 8)
     expected = (torch.arange(30) % 7).to(dtype)

@@ -299,7 +299,7 @@ def test_shared_memory_cannot_be_truncated_under_the_judge(judged: Callable[...,
 
 FORGED_MESSAGES = {
     '{"type": "sampled", "samples_ns": [1.0]}': "answered Call with Sampled",
-    '{"type": "warm", "chain": 1, "call_ns": 1.0, "host_ns": 1.0}': "answered Call with Warm",
+    '{"type": "warm", "call_ns": 1.0, "host_ns": 1.0}': "answered Call with Warm",
     '{"type": "uncapturable", "problem": "but this is no capture"}': "answered Call with Uncapturable",
     '{"type": "built"}': "answered Call with Built",
     '{"type": "exited", "pid": 1, "wait_status": 0}': "broke the protocol",
@@ -349,23 +349,19 @@ def test_a_forged_latency_that_is_no_duration_is_refused(judged_all: JudgedAll) 
 
 
 FORGED_WARM_UPS = {
-    "3, 1.0, 1.0": "the worker reports 3 calls per sample, which is not supported",
-    "0, 1.0, 1.0": "the worker reports 0 calls per sample, which is not supported",
-    "-1, 1.0, 1.0": "the worker reports -1 calls per sample, which is not supported",
-    "2**20, 1.0, 1.0": "the worker reports 1048576 calls per sample, which is not supported",
-    "1, float('nan'), 1.0": "answered a request to warm up with Warm(",
-    "1, float('inf'), 1.0": "answered a request to warm up with Warm(",
-    "1, -1.0, 1.0": "answered a request to warm up with Warm(",
-    "1, 1.0, float('nan')": "answered a request to warm up with Warm(",
-    "1, 1.0, -1.0": "answered a request to warm up with Warm(",
-    "1, '1', 1.0": "broke the protocol",
+    "float('nan'), 1.0": "answered a request to warm up with Warm(",
+    "float('inf'), 1.0": "answered a request to warm up with Warm(",
+    "-1.0, 1.0": "answered a request to warm up with Warm(",
+    "1.0, float('nan')": "answered a request to warm up with Warm(",
+    "1.0, -1.0": "answered a request to warm up with Warm(",
+    "'1', 1.0": "broke the protocol",
 }
 
 
 def test_a_forged_report_of_the_warm_up_is_refused(judged_all: JudgedAll) -> None:
     cases = {}
     for fields, said in FORGED_WARM_UPS.items():
-        message = f'dict(zip(("type", "chain", "call_ns", "host_ns"), ("warm", {fields})))'
+        message = f'dict(zip(("type", "call_ns", "host_ns"), ("warm", {fields})))'
         cases[fields] = forging(message, from_call=UNTIMED_CALLS), said
     assert_evaluated(judged_all, cases, EvaluationStatus.REWARD_HACK)
 
@@ -380,7 +376,7 @@ def test_a_report_of_a_failed_capture_without_a_capture_is_refused(judged: Calla
 def test_an_answer_that_is_forged_well_is_followed_by_the_true_one_to_another_question(
     judged: Callable[..., Evaluation],
 ) -> None:
-    message = '{"type": "warm", "chain": 1, "call_ns": 1.0, "host_ns": 1.0}'
+    message = '{"type": "warm", "call_ns": 1.0, "host_ns": 1.0}'
     evaluation = judged(forging(message, from_call=UNTIMED_CALLS))
     assert evaluation.status is EvaluationStatus.REWARD_HACK
     assert "the worker answered Sample with Warm(" in evaluation.log
@@ -388,7 +384,7 @@ def test_an_answer_that_is_forged_well_is_followed_by_the_true_one_to_another_qu
 
 def test_one_reply_too_many_before_a_release_is_an_exploit(judged: Callable[..., Evaluation]) -> None:
     """The worker is lost when all of its outputs are checked; it is not checked again."""
-    message = '{"type": "warm", "chain": 1, "call_ns": 1.0, "host_ns": 1.0}'
+    message = '{"type": "warm", "call_ns": 1.0, "host_ns": 1.0}'
     evaluation = judged(forging(message, from_call=UNTIMED_CALLS - 1))
     assert evaluation.status is EvaluationStatus.REWARD_HACK
     assert "the worker answered Release with Profiled(" in evaluation.log

@@ -29,7 +29,7 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr("fib_bench.checking.elements._CPU_CHUNK", 1000)
     monkeypatch.setattr("fib_bench.checking.elements._DEVICE_CHUNK", 1000)
     if request.param == "as on a device":
-        for module in ("elements", "element_statistics"):
+        for module in ("elements", "comparison"):
             monkeypatch.setattr(f"fib_bench.checking.{module}.is_on_cpu", lambda tensor: False)
 
 

@@ -138,15 +138,6 @@ class TestSlots:
             assert not layout.input_tensors(slots.inputs[1])["k"].any()
             assert (gaps(layout, slots.inputs[1]) == GAP).all()
 
-    def test_masks_cover_all_elements(self, cache: Definition, workload: Workload) -> None:
-        values = make_inputs(cache, workload, seed=0)
-        layout = layout_of(cache, workload.axes, values)
-        with Slots(layout, 1, CPU) as slots:
-            slots.load(0, packed(layout, values))
-            slots.mask(["k"], -1)
-            masked = layout.input_tensors(slots.inputs[0])["k"].view(torch.int32)
-            assert torch.equal(masked, ~values["k"].view(torch.int32))
-
 
 class TestVariation:
     def sets(self, cache: Definition, workload: Workload) -> tuple[CallLayout, list[dict[str, torch.Tensor]]]:
@@ -265,7 +256,6 @@ class TestEvaluation:
         assert found.extra is not None
         assert "layout" not in found.extra
 
-    @pytest.mark.parametrize("is_trusted", [False, True])
     def test_a_run_keeps_the_layout_in_files_that_others_can_read(
         self,
         cache: Definition,
@@ -273,11 +263,10 @@ class TestEvaluation:
         make_data_set: MakeDataSet,
         make_solution: MakeSolution,
         shared_server: object,
-        is_trusted: bool,
     ) -> None:
         root = make_data_set(make_solution(CHECKED, definition="gather", name="one"), sizes=(), definitions=[cache])
         TraceSet.from_path(root).add_traces([Trace("gather", workload)])
-        config = BenchmarkConfig(in_process_trusted=is_trusted, measure_seconds=0.002, iterations=3, warmup_runs=1)
+        config = BenchmarkConfig(measure_seconds=0.002, iterations=3, warmup_runs=1)
         Benchmark(TraceSet.from_path(root), config).run()
         (file,) = (root / "traces").rglob("*.jsonl")
         line = json.loads(file.read_text())

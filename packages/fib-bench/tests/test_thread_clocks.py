@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
-from fib_bench.transport.messages import Release, Released
+from fib_bench.transport.messages import Done, Release
 from fib_bench.worker.outside_checks import NotPermitted
 from fib_bench.worker.server_client import ForkServerClient
 from fib_bench.worker.thread_clocks import ThreadClocks
@@ -133,5 +133,5 @@ def test_a_worker_closes_the_files(
     server: ForkServerClient, nothing_left_open: Callable[[], AbstractContextManager[None]]
 ) -> None:
     with nothing_left_open(), server.spawn() as worker:
-        assert isinstance(worker.request(Release(), seconds=60), Released)
+        assert isinstance(worker.request(Release(), seconds=60), Done)
         assert worker.pid in worker.threads.read()

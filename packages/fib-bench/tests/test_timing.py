@@ -7,25 +7,15 @@ import math
 import random
 import statistics
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import attrs
 import pytest
 import torch
-from fib_bench.timing import (
-    Measurement,
-    StopRule,
-    TimedCall,
-    bracket_costs_ns,
-    measure,
-    median_interval,
-    stopwatch_for,
-)
-from fib_bench.timing.calls import Warmth, chain_for
-from fib_bench.timing.host import HostStopwatch
-from fib_bench.timing.kernels import kernels_of
+from fib_bench.timing import Measurement, StopRule, median_interval
+from fib_bench.timing.cuda import event_ms, kernels_of
+from fib_bench.timing.host import HostStopwatch, TimedCall
 from fib_bench.timing.measurement import MIN_SAMPLES, relative_interval
-from fib_bench.timing.measuring import CHAINS
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -77,47 +67,12 @@ def clock() -> FakeClock:
     return FakeClock()
 
 
-class TestChains:
-    @given(st.floats(0, 1e6))
-    def test_the_longest_power_of_two_that_is_not_too_long(self, calls: float) -> None:
-        chain = chain_for(calls)
-        assert chain & (chain - 1) == 0
-        assert 1 <= chain <= max(calls, 1) < 2 * chain + 1
-
-    def test_every_chain_that_can_be_chosen_is_calibrated(self) -> None:
-        assert tuple(1 << power for power in range(len(CHAINS))) == CHAINS
-
-    @pytest.mark.parametrize(
-        ("duration_ns", "calls", "chain"),
-        [
-            (1_000_000, 32, 1),
-            (50_000, 32, 1),
-            (49_999, 32, 2),
-            (20_000, 32, 2),  # three calls would do, which is no power of two
-            (5_000, 32, 8),
-            (500, 32, 32),
-            (0, 32, 32),
-            (500, 20, 16),
-            (500, 1, 1),
-        ],
-    )
-    def test_short_calls_are_chained_as_far_as_there_are_calls(
-        self, clock: FakeClock, duration_ns: int, calls: int, chain: int
-    ) -> None:
-        warmth = clock.stopwatch(clock.calls("a" * calls, duration_ns)).warm_up(3, 1.0)
-        assert warmth == Warmth("host", chain, float(duration_ns), float(duration_ns))
-
-    def test_a_chain_that_is_set_is_timed(self, clock: FakeClock) -> None:
-        stopwatch = clock.stopwatch(clock.calls("abcd", 1_000_000))
-        stopwatch.use_chain(4)
-        assert stopwatch.sample(1) == [4_000_000.0]
-
-
 class TestWarmUp:
     def test_rotates_among_the_calls_and_collects_each(self, clock: FakeClock) -> None:
         clock.stopwatch(clock.calls("ab", 100_000)).warm_up(3, 1.0)
         assert clock.happened == [
-            "a", "collect what a gave", "b", "collect what b gave", "a", "collect what a gave",
+            "prepare a", "a", "collect what a gave", "prepare b", "b", "collect what b gave",
+            "prepare a", "a", "collect what a gave",
         ]  # fmt: skip
 
     def test_ends_at_the_cap(self, clock: FakeClock) -> None:
@@ -126,33 +81,23 @@ class TestWarmUp:
 
     @pytest.mark.parametrize("runs", [0, 1, 50])
     def test_makes_one_call_in_any_case(self, clock: FakeClock, runs: int) -> None:
-        warmth = clock.stopwatch(clock.calls("a", 60_000_000_000)).warm_up(runs, 0.1)
+        assert clock.stopwatch(clock.calls("a", 60_000_000_000)).warm_up(runs, 0.1) == 6e10
         assert clock.made == "a"
-        assert warmth.call_ns == 6e10
 
     def test_believes_the_last_calls_and_not_the_first(self, clock: FakeClock) -> None:
         """The first one may compile; of the last three one may have been disturbed."""
         call = clock.call("a", 900_000_000, 100, 5_000, 4_000, 9_000)
-        assert clock.stopwatch([call]).warm_up(5, 10.0).call_ns == 4_000
+        assert clock.stopwatch([call]).warm_up(5, 10.0) == 4_000
 
 
 class TestSample:
-    def test_each_chain_takes_the_next_calls(self, clock: FakeClock) -> None:
-        stopwatch = clock.stopwatch(clock.calls("abcdefgh", 10))
-        stopwatch.use_chain(2)
-        assert stopwatch.sample(3) == [20.0] * 3
-        assert clock.made == "abcdef"
-
-    def test_calls_are_prepared_and_collected_outside_the_clock_and_chain_by_chain(self, clock: FakeClock) -> None:
-        stopwatch = clock.stopwatch(clock.calls("abcd", 10))
-        stopwatch.use_chain(2)
-        assert stopwatch.sample(2) == [20.0, 20.0]
+    def test_calls_are_prepared_and_collected_outside_the_clock(self, clock: FakeClock) -> None:
+        assert clock.stopwatch(clock.calls("abc", 10)).sample(2) == [10.0, 10.0]
         assert clock.happened == [
-            "prepare a", "prepare b", "a", "b", "collect what a gave", "collect what b gave",
-            "prepare c", "prepare d", "c", "d", "collect what c gave", "collect what d gave",
+            "prepare a", "a", "collect what a gave", "prepare b", "b", "collect what b gave",
         ]  # fmt: skip
 
-    def test_samples_are_those_of_single_chains(self, clock: FakeClock) -> None:
+    def test_samples_are_those_of_single_calls(self, clock: FakeClock) -> None:
         stopwatch = clock.stopwatch([clock.call("a", 10), clock.call("b", 70), clock.call("c", 30)])
         assert stopwatch.sample(3) == [10.0, 70.0, 30.0]
 
@@ -179,17 +124,6 @@ class TestSample:
             sys.setprofile(before[0])
             sys.settrace(before[1])
         assert seen == [(None, None, False)] * 2
-
-    def test_results_end_when_all_of_the_chain_are_collected(self) -> None:
-        class Result:
-            def __del__(self) -> None:
-                seen.append("end")
-
-        seen: list[str] = []
-        stopwatch = HostStopwatch([TimedCall(Result, lambda _: seen.append("collect"))] * 4)
-        stopwatch.use_chain(2)
-        stopwatch.sample(2)
-        assert seen == ["collect", "collect", "end", "end"] * 2
 
     @pytest.mark.parametrize("was_enabled", [True, False])
     def test_the_garbage_collector_is_kept_out_and_put_back(self, was_enabled: bool) -> None:
@@ -315,104 +249,14 @@ class TestStopRule:
             assert self.RULE.is_done(samples, elapsed + 1, busy + 1)
 
 
-@attrs.define
-class Notebook:
-    """Writes to its inputs, and notes what it was given."""
-
-    seen: list[int] = attrs.field(factory=list)
-    others: set[tuple[object, ...]] = attrs.field(factory=set)
-
-    def __call__(self, x: torch.Tensor, *others: object) -> None:
-        self.seen.append(x.data_ptr())
-        self.others.add(others)
-        x.add_(1)
-
-
-class TestMeasure:
-    QUICK = StopRule(iterations=10, max_iterations=10, confidence=1.0, max_seconds=60.0, busy_seconds=math.inf)
-
-    def test_gives_a_latency_and_what_it_rests_on(self) -> None:
-        found = measure(lambda x, y: x @ y, (torch.ones(64, 64), torch.ones(64, 64)), rule=self.QUICK)
-        assert found.method == "host"
-        assert found.chain in CHAINS
-        assert len(found.samples_ns) >= 10
-        assert min(found.samples_ns) >= 0
-        assert found.latency_ms > 0
-        assert found.host_ns > 0
-        assert found.overhead_ns > 0
-
-    def test_leaves_the_arguments_alone_and_rotates_among_copies(self) -> None:
-        x, note = torch.zeros(1 << 20), Notebook()
-        measure(note, (x, 3, None), rule=self.QUICK)
-        assert not x.any()
-        assert x.data_ptr() not in note.seen
-        assert note.others == {(3, None)}
-        timed = note.seen[10:]  # behind the warm-up
-        assert len(set(timed)) == 16
-        assert timed[:16] == timed[-16:]
-        assert timed[:10] == note.seen[:10]
-
-    def test_large_arguments_are_copied_twice(self) -> None:
-        note = Notebook()
-        measure(note, (torch.zeros(1 << 25),), warmup_runs=1, rule=attrs.evolve(self.QUICK, max_iterations=3))
-        assert len(set(note.seen)) == 2
-
-    def test_what_the_clock_costs_is_subtracted(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("fib_bench.timing.measuring.bracket_costs_ns", lambda *_: (1e15,))
-        found = measure(lambda: None, rule=self.QUICK)
-        assert set(found.samples_ns) == {0.0}
-        assert found.overhead_ns == 1e15
-
-
-def test_on_the_host_longer_chains_cost_more() -> None:
-    costs = bracket_costs_ns(CPU, "host", (1, 32), 200)
-    assert 0 < costs[0] < costs[1]
-    assert isinstance(stopwatch_for(CPU, []), HostStopwatch)
-
-
 def test_on_the_host_there_are_no_kernels_to_list() -> None:
     assert kernels_of(lambda: pytest.fail("was called"), CPU) == ()
 
 
 @pytest.mark.gpu
-@pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a CUDA device")
-class TestCuda:
-    DEVICE = torch.device("cuda", 0)
-
-    @pytest.mark.parametrize(
-        ("function", "may_capture", "method"),
-        [
-            pytest.param(lambda x: x * 2, True, "graph", id="graph"),
-            pytest.param(lambda x: x * 2, False, "queued", id="queued"),
-            pytest.param(lambda x: x.sum().item(), True, "sync", id="sync"),
-        ],
-    )
-    def test_a_function_is_timed_by_the_best_method_that_it_supports(
-        self, function: Callable[[torch.Tensor], object], may_capture: bool, method: str
-    ) -> None:
-        x = torch.ones(1 << 20, device=self.DEVICE)
-        calls = [TimedCall(lambda: function(x))] * 8
-        stopwatch = stopwatch_for(self.DEVICE, calls, may_capture=may_capture)
-        warmth = stopwatch.warm_up(3, 1.0)
-        assert warmth.method == method
-        assert warmth.chain in (1, 2, 4)
-        samples = stopwatch.sample(2)
-        assert len(samples) == 2
-        assert min(samples) > 0
-
-    def test_what_timed_calls_returned_is_collected(self) -> None:
-        inputs = [torch.full((1000,), float(index), device=self.DEVICE) for index in range(8)]
-        outputs = [torch.zeros_like(x) for x in inputs]
-        calls = [TimedCall(lambda x=x: x * 2, out.copy_) for x, out in zip(inputs, outputs, strict=True)]
-        stopwatch = stopwatch_for(self.DEVICE, calls)
-        chain = stopwatch.warm_up(3, 1.0).chain
-        for x in inputs:
-            x.add_(10.0)
-        stopwatch.sample(len(calls) // chain)
-        assert [out[0].item() for out in outputs] == [2 * (10 + index) for index in range(8)]
-
-    def test_what_the_clock_costs_does_not_show(self) -> None:
-        found = measure(lambda x: x.add_(1), (torch.zeros(1 << 26, device=self.DEVICE),), device=self.DEVICE)
-        assert found.method == "graph"
-        assert found.overhead_ns > 0
-        assert 0.02 < found.latency_ms < 5
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_events_time_the_work_of_the_device() -> None:
+    device = torch.device("cuda:0")
+    x = torch.ones(1 << 26, device=device)
+    taken = sorted(event_ms(lambda: x.mul_(1.0), device) for _ in range(9))[4]
+    assert 0.05 < taken < 5

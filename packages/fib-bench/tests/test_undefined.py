@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from fib_bench import OutputsUndefined
-from fib_bench.checking.undefined import raise_if_mostly_undefined, undefined_shares
+from fib_bench.checking.comparison import raise_if_mostly_undefined, undefined_shares
 from fib_bench.errors import ReferenceFailed
 from fib_bench.judge.evaluate import Judge
 from fib_schema import Definition, Evaluation, Solution, Workload

@@ -66,8 +66,8 @@ def evaluate(
         definition: The definition that the solution implements.
         solution: In any language that has a builder here.
         workloads: The workloads; their uuids differ.
-        config: Settings; the default measures for at most 0.2 s, on the CPU. `devices`, `executor` and
-            `in_process_trusted` have no effect: there is always one judge process.
+        config: Settings; the default measures for at most 0.2 s, on the CPU. `devices` and `executor`
+            have no effect: there is always one judge process.
         root: The folder of a data set, for workloads whose inputs are in its blobs. Solutions cannot read it.
         baseline: A solution of the same definition that is timed interleaved with this one, beside the reference.
         observe: Called with each event, in a thread of this module.
@@ -147,7 +147,7 @@ class Evaluator:
     another thread; it ends a running `run` with `JudgeFailed`.
 
     Args:
-        config: Settings; `devices`, `executor` and `in_process_trusted` have no effect.
+        config: Settings; `devices` and `executor` have no effect.
         root: The data set's folder, for the tensors of its workloads; solutions cannot read it.
 
     Raises:

@@ -15,7 +15,7 @@ from fib_schema.notebook import traces_frame
 
 from .config.benchmark import BenchmarkConfig
 from .events import DeviceExcluded, Evaluated, Observer, Phase, PhaseTimes, Planned, Skipped, Started
-from .execution.backends import make_executor
+from .execution.executors import make_executor
 from .plan import Skip, check_names, in_order_of, make_plan
 from .rendering import result_html, result_summary, result_text
 

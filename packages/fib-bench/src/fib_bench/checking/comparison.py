@@ -1,23 +1,261 @@
 """Comparison of outputs with those of the reference, in the judge.
 
-`element_statistics` states when an element is wrong. With a matched ratio some elements may be wrong, but no
-whole row (`rows`). On a CUDA device one kernel compares an output, where it can (`fused_comparison`); else torch does.
+An element is wrong when its absolute error exceeds atol *and* its relative error exceeds rtol. Where the reference
+gives NaN the element is undefined, and any value is right. Infinity is right where the reference has exactly the same,
+and nowhere else. Integers must be equal, and so must the bytes of booleans: any other byte than 0 and 1 reads as true.
+With a matched ratio some elements may be wrong, but no whole row.
+
+Statistics stay on the device, as a row of numbers per chunk, until they are read together.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
 import torch
 
 from ..config.model import ResolvedEvalConfig
-from .element_statistics import Extent, Rule, Statistics, extent_in_torch, statistics_in_torch
-from .elements import dtype_name
-from .fused_comparison import fused
-from .rows import NO_ROW, WorstRow
+from ..errors import OutputsUndefined
+from .elements import (
+    NO_ROW,
+    WHOLE_ROW,
+    RowCounter,
+    WorstRow,
+    chunks,
+    dtype_name,
+    element_count,
+    has_same_bytes,
+    is_on_cpu,
+    logical_shape,
+    to_double,
+)
+
+
+@attrs.frozen
+class Extent:
+    """The number of elements of an expected output, and their magnitude."""
+
+    count: int
+    undefined: int
+    """Elements that are NaN: any value is right there."""
+    infinite: int
+    largest: float
+    """The largest finite magnitude; 0 if nothing is finite."""
+
+    @property
+    def defined(self) -> int:
+        """The number of elements that are compared."""
+        return self.count - self.undefined
+
+    @property
+    def undefined_share(self) -> float:
+        """The share of elements that are NaN."""
+        return self.undefined / self.count if self.count else 0.0
+
+    @property
+    def infinite_share(self) -> float:
+        """The share of elements that are infinite."""
+        return self.infinite / self.count if self.count else 0.0
+
+
+@attrs.frozen
+class Rule:
+    """The limits beyond which an element or a row is wrong."""
+
+    atol: float
+    rtol: float
+    limit: float = math.inf
+    """The error that no element may have, however many match."""
+    row_share: float = WHOLE_ROW
+    """The largest share of a row's elements that may be wrong, however many match in other rows."""
+
+    @classmethod
+    def from_config(cls, config: ResolvedEvalConfig, dtype: str, extent: Extent) -> Rule:
+        """The rule for an output by the configuration."""
+        tolerance = config.tolerance(dtype)
+        return cls(tolerance.atol, tolerance.rtol, limit_of(config.error_cap, extent))
+
+    def explain(self) -> str:
+        """The errors that an element may have, in words."""
+        return f"absolute error {self.atol:g} or relative error {self.rtol:g}"
+
+
+def limit_of(error_cap: float, extent: Extent) -> float:
+    """The error cap of an output in absolute terms: a multiple of its largest magnitude."""
+    return math.inf if math.isinf(error_cap) else error_cap * extent.largest
+
+
+@attrs.frozen
+class Statistics:
+    """The statistics of a chunk, or of all."""
+
+    absolute: float
+    relative: float
+    raw_relative: float
+    worst_error: float = -1.0
+    """The largest error of a wrong element; -1 if none is."""
+    wrong: int = 0
+    capped: int = 0
+    worst_index: int = 0
+    worst_bits: tuple[int, int] = (0, 0)
+    """Found and expected there: an integer, or the bits of a float64."""
+    worst_row: WorstRow = NO_ROW
+
+    FLOATS, INTEGERS, WIDTH = 4, 5, 12
+
+    @classmethod
+    def pack(cls, floats: Sequence[torch.Tensor], *integers: torch.Tensor) -> torch.Tensor:
+        """One row without counts of rows, reinterpreted as int64, so that one transfer reads it.
+
+        Float64 rounds large integers.
+        """
+        head = torch.stack(list(floats)).view(torch.int64)
+        return torch.cat([head, *integers, torch.zeros(3, dtype=torch.int64, device=head.device)])
+
+    @classmethod
+    def pack_rows(cls, worst: torch.Tensor) -> torch.Tensor:
+        """One row that contains only the worst row of an output, as packed by `RowCounter.worst`."""
+        floats = torch.zeros(cls.FLOATS, dtype=torch.float64, device=worst.device)
+        floats[-1] -= 1.0
+        return torch.cat([floats.view(torch.int64), torch.zeros_like(worst[:1]).expand(cls.INTEGERS), worst])
+
+    @classmethod
+    def worst_of(cls, rows: Sequence[torch.Tensor]) -> Statistics:
+        """The worst of all rows, of which there is at least one; synchronizes the device."""
+        table = (torch.stack(list(rows)) if len(rows) > 1 else rows[0].unsqueeze(0)).cpu()
+        floats = table[:, : cls.FLOATS].contiguous().view(torch.float64).tolist()
+        integers = table[:, cls.FLOATS :].tolist()
+        worst = max(range(len(floats)), key=lambda index: floats[index][-1])
+        absolute, relative, raw_relative, worst_error = (max(column) for column in zip(*floats, strict=True))
+        wrong, capped = (sum(row[column] for row in integers) for column in (0, 1))
+        index, *bits = integers[worst][2 : cls.INTEGERS]
+        row_wrong, row, _ = max((row[cls.INTEGERS :] for row in integers), key=lambda counts: counts[0])
+        worst_row = WorstRow(row_wrong, row, sum(row[-1] for row in integers))
+        return cls(absolute, relative, raw_relative, worst_error, wrong, capped, index, (bits[0], bits[1]), worst_row)
+
+    def describe_worst(self, expected: torch.Tensor) -> str:
+        """The worst element in words; nothing if none is wrong."""
+        if not self.wrong:
+            return ""
+        place: list[int] = []
+        rest = self.worst_index
+        for size in reversed(logical_shape(expected)):
+            rest, index = divmod(rest, size)
+            place.insert(0, index)
+        bits = torch.tensor(self.worst_bits)
+        found, wanted = (bits.view(torch.float64) if expected.dtype.is_floating_point else bits).tolist()
+        return f"at {place}: {found} instead of {wanted}"
+
+
+def _statistics(found: torch.Tensor, expected: torch.Tensor, rule: Rule, *, has_undefined: bool) -> list[torch.Tensor]:
+    """The rows of all chunks of an output and of its worst row; nothing if both are seen to be the same.
+
+    Args:
+        found: What a function gave.
+        expected: What it should have given, of the same shape and dtype.
+        rule: The limits of errors.
+        has_undefined: Whether some expected elements are NaN.
+    """
+    rows = []
+    counter = RowCounter(expected, has_undefined=has_undefined)
+    for (start, a), (_, b) in zip(chunks(found), chunks(expected), strict=True):
+        if not (is_on_cpu(a) and has_same_bytes(a, b)):
+            rows.append(_compare_chunk(a, b, rule, start, counter))
+    if rows:
+        rows.append(Statistics.pack_rows(counter.worst(rule.row_share)))
+    return rows
+
+
+def _compare_chunk(
+    found: torch.Tensor, expected: torch.Tensor, rule: Rule, start: int, counter: RowCounter
+) -> torch.Tensor:
+    is_float = expected.dtype.is_floating_point
+    a, b = to_double(found), to_double(expected)
+    absolute, relative = errors(a, b)
+    if not is_float:  # float64 cannot distinguish integers beyond 2**53
+        absolute = torch.maximum(absolute, (found.to(torch.int64) - expected.to(torch.int64)).abs().to(torch.float64))
+    largest, raw_relative = absolute.max(), relative.max()
+    if is_on_cpu(absolute) and largest <= rule.atol:
+        nothing = torch.zeros((), dtype=torch.float64)
+        return Statistics.pack((largest, nothing, raw_relative, nothing - 1), torch.zeros(5, dtype=torch.int64))
+    exceeds = absolute > rule.atol
+    wrong = exceeds & (relative > rule.rtol) if is_float else exceeds
+    counter.add(start, wrong)
+    worst_error, index = torch.where(wrong, absolute, -1.0).max(0)
+    capped = (wrong & (absolute > rule.limit)).sum()
+    counts = torch.stack([wrong.sum(), capped, index + start])
+    pair = [tensor.index_select(0, index.reshape(1)) for tensor in (a, b)]
+    if not is_float:
+        pair = [tensor.to(torch.int64).index_select(0, index.reshape(1)) for tensor in (found, expected)]
+    values = torch.cat(pair).view(torch.int64)
+    return Statistics.pack(
+        (largest, relative.masked_fill_(~exceeds, 0).max(), raw_relative, worst_error), counts, values
+    )
+
+
+def errors(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Absolute and relative errors of float64 tensors: 0 where they are equal and where `b` is NaN."""
+    absolute = (a - b).abs_()  # NaN where either is NaN, or both are the same infinity
+    if is_on_cpu(absolute) and absolute.max().isfinite():
+        return absolute, (absolute / b.abs()).nan_to_num_(nan=0.0, posinf=math.inf)
+    fits = (a == b) | b.isnan()
+    absolute.nan_to_num_(nan=math.inf, posinf=math.inf).masked_fill_(fits, 0)
+    relative = (absolute / b.abs()).nan_to_num_(nan=math.inf, posinf=math.inf).masked_fill_(fits, 0)
+    return absolute, relative
+
+
+Answer = Callable[[torch.Tensor, int], torch.Tensor]
+"""Gives a piece of a wrong answer in float64, from the same piece of the expected output and its start."""
+
+
+def count_wrong(
+    answer: Answer,
+    expected: torch.Tensor,
+    rule: Rule,
+    *,
+    has_undefined: bool,
+    must_fail: Callable[[int, int], bool] | None = None,
+) -> torch.Tensor:
+    """Count elements of a wrong answer that differ, are wrong, exceed the limit, and rows with too many wrong ones.
+
+    Args:
+        answer: The wrong answer.
+        expected: The expected output. Elements that are not finite are right in every answer.
+        rule: The limits of errors.
+        has_undefined: Whether some expected elements are NaN.
+        must_fail: Whether so many elements that are wrong and exceed the limit decide; then the count ends, on a CPU.
+    """
+    total = torch.zeros(3, dtype=torch.int64, device=expected.device)
+    counter = RowCounter(expected, has_undefined=has_undefined)
+    for start, chunk in chunks(expected):
+        b = to_double(chunk)
+        absolute, relative = errors(answer(b, start), b)
+        absolute.masked_fill_(~b.isfinite(), 0)
+        wrong = (absolute > rule.atol) & (relative > rule.rtol)
+        counter.add(start, wrong)
+        total += torch.stack([(absolute > 0).sum(), wrong.sum(), (wrong & (absolute > rule.limit)).sum()])
+        if is_on_cpu(total):
+            _, so_far, capped = total.tolist()
+            if must_fail is not None and must_fail(so_far, capped):
+                break
+    return torch.cat([total, counter.worst(rule.row_share)[-1:]])
+
+
+def measure_extent(expected: torch.Tensor) -> Extent:
+    """Measure an expected output; synchronizes the device once."""
+    rows = []
+    for _, chunk in chunks(expected):
+        values = to_double(chunk).abs_()
+        is_undefined, is_infinite = values.isnan(), values.isinf()
+        counts = [flags.sum(dtype=torch.float64) for flags in (is_undefined, is_infinite)]
+        rows.append(torch.stack([values.masked_fill_(is_undefined | is_infinite, 0).max(), *counts]))
+    table = torch.stack(rows).tolist() if rows else []
+    largest = max((largest for largest, _, _ in table), default=0.0)
+    undefined, infinite = (int(sum(row[column] for row in table)) for column in (1, 2))
+    return Extent(element_count(expected), undefined, infinite, largest)
 
 
 @attrs.frozen
@@ -108,8 +346,7 @@ def compare(name: str, found: torch.Tensor, expected: torch.Tensor, config: Reso
 def compare_by(rule: Rule, name: str, found: torch.Tensor, expected: torch.Tensor, extent: Extent) -> Comparison:
     """Compare by a rule; `extent` is that of the expected output. Synchronizes the device once."""
     has_undefined = extent.undefined > 0
-    row = fused(expected, lambda kernels: kernels.statistics(found, expected, rule, has_undefined=has_undefined))
-    rows = [row] if row is not None else statistics_in_torch(found, expected, rule, has_undefined=has_undefined)
+    rows = _statistics(found, expected, rule, has_undefined=has_undefined)
     allowed = rule.explain() if expected.is_floating_point() else ""
     return comparison_of(name, rows, expected, extent, rule.limit, allowed)
 
@@ -145,7 +382,33 @@ def comparison_of(
     )
 
 
-def measure_extent(expected: torch.Tensor) -> Extent:
-    """Measure an expected output; synchronizes the device once."""
-    extent = fused(expected, lambda kernels: kernels.extent(expected))
-    return extent if extent is not None else extent_in_torch(expected)
+MOST_UNDEFINED = 0.5
+"""The largest share of an output's elements that may be undefined; beyond it a verdict has little meaning."""
+
+
+def undefined_shares(outputs: Mapping[str, torch.Tensor]) -> dict[str, float]:
+    """The share of NaN in each output; waits for the device once per output.
+
+    Args:
+        outputs: The reference's outputs by name, of any shape and dtype.
+
+    Returns:
+        Shares between 0 and 1 by name; 0 for integers and for outputs without elements.
+    """
+    return {name: measure_extent(tensor).undefined_share for name, tensor in outputs.items()}
+
+
+def raise_if_mostly_undefined(definition: str, workload: str, outputs: Mapping[str, torch.Tensor]) -> None:
+    """Refuse a workload on which the reference leaves most of an output undefined.
+
+    Args:
+        definition: The definition's name.
+        workload: The workload's identifier.
+        outputs: The reference's outputs by name.
+
+    Raises:
+        OutputsUndefined: More than half of the elements of an output are NaN.
+    """
+    shares = undefined_shares(outputs)
+    if any(share > MOST_UNDEFINED for share in shares.values()):
+        raise OutputsUndefined(definition, workload, shares)

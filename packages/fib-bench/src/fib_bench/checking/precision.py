@@ -45,8 +45,7 @@ import attrs
 import torch
 
 from ..secure_random import SECRET
-from .elements import chunks, element_count, to_double
-from .rows import RowSums, row_width
+from .elements import RowSums, chunks, element_count, row_width, to_double
 
 LOW_PRECISION = "low_precision"
 MAX_MOVE = 2.0**-16

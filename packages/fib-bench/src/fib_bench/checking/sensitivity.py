@@ -16,18 +16,15 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Protocol
 
 import attrs
 import torch
 
 from ..config.model import ResolvedEvalConfig
-from .comparison import Comparison, compare_by, is_enough, measure_extent
-from .element_statistics import Answer, Extent, Rule, count_in_torch, limit_of
-from .elements import chunk_size, dtype_name, element_count, flat, is_float4, to_double
-from .fused_comparison import fused
-from .fused_kernels import KINDS, Kernels
+from .comparison import Answer, Comparison, Extent, Rule, compare_by, count_wrong, is_enough, limit_of, measure_extent
+from .elements import dtype_name, flat, is_float4, to_double
 
 ZEROS, SHUFFLED, SCALED = "zeros", "shuffled", "scaled"
 
@@ -183,27 +180,19 @@ class _Probe:
 
     name: str
     answer: Answer
-    whole: Callable[[], torch.Tensor | float] | None = None
-    """The answer as `Kernels.count` takes it; None if that cannot take it."""
     is_derived: bool = False
     """Derived from the expected output: where both are equal it is not a wrong answer."""
-    keeps_infinite: bool = False
-    """Whether its elements are those of the expected output where they would not be finite."""
 
 
 def _probes(expected: torch.Tensor, inputs: Mapping[str, object], rtol: float) -> Iterator[_Probe]:
-    yield _Probe(ZEROS, lambda b, _: torch.zeros_like(b), _constant(0.0))
+    yield _Probe(ZEROS, lambda b, _: torch.zeros_like(b))
     for name, value in inputs.items():
         if isinstance(value, torch.Tensor) and _could_be_returned(value, expected):
-            yield _Probe(f"input {name}", _elements_of(value), _constant(value) if value.dtype in KINDS else None)
+            yield _Probe(f"input {name}", _elements_of(value))
     yield _shuffled(expected)
     if rtol > 0:
         factor = 1 + _SCALED_BY * rtol
-        yield _Probe(SCALED, lambda b, _: b * factor, _constant(factor), is_derived=True)
-
-
-def _constant(answer: torch.Tensor | float) -> Callable[[], torch.Tensor | float]:
-    return lambda: answer
+        yield _Probe(SCALED, lambda b, _: b * factor, is_derived=True)
 
 
 def _could_be_returned(value: torch.Tensor, expected: torch.Tensor) -> bool:
@@ -223,17 +212,12 @@ def _shuffled(expected: torch.Tensor) -> _Probe:
     if items.itemsize == 1:
         items = items.view(torch.uint8)  # not every device can pick elements of the smallest floats
 
-    def picked(count: int, start: int) -> torch.Tensor:
-        places = _order(count // per_item, expected.device) + (start // per_item + items.numel() // 2)
-        return items.index_select(0, places.remainder_(items.numel())).view(dtype)
-
     def answer(b: torch.Tensor, start: int) -> torch.Tensor:
-        a = to_double(picked(b.numel(), start))
+        places = _order(b.numel() // per_item, expected.device) + (start // per_item + items.numel() // 2)
+        a = to_double(items.index_select(0, places.remainder_(items.numel())).view(dtype))
         return torch.where(a.isfinite(), a, b)
 
-    count = element_count(expected)
-    whole = (lambda: picked(count, 0)) if count <= chunk_size(expected) else None
-    return _Probe(SHUFFLED, answer, whole, is_derived=True, keeps_infinite=True)
+    return _Probe(SHUFFLED, answer, is_derived=True)
 
 
 @functools.lru_cache(maxsize=2)  # all chunks but the last are of one size, and making it costs more than using it
@@ -262,21 +246,12 @@ def _try_out(
 
 
 def _count(probe: _Probe, expected: torch.Tensor, rule: Rule, extent: Extent, ratio: float | None) -> torch.Tensor:
-    """As `Kernels.count` does. On a CPU the count ends as soon as the answer must fail."""
-    has_undefined, whole = extent.undefined > 0, probe.whole
-
-    def count(kernels: Kernels) -> torch.Tensor:
-        assert whole is not None
-        keeps_infinite = probe.keeps_infinite
-        return kernels.count(whole(), expected, rule, has_undefined=has_undefined, keeps_infinite=keeps_infinite)
+    """The counts of `count_wrong`. On a CPU the count ends as soon as the answer must fail."""
 
     def must_fail(wrong: int, capped: int) -> bool:
         return not is_enough(wrong, capped, 0, extent.defined, ratio)
 
-    counts = None if whole is None else fused(expected, count)
-    if counts is not None:
-        return counts
-    return count_in_torch(probe.answer, expected, rule, has_undefined=has_undefined, must_fail=must_fail)
+    return count_wrong(probe.answer, expected, rule, has_undefined=extent.undefined > 0, must_fail=must_fail)
 
 
 def _allow_rounding(rule: Rule, expected: torch.Tensor, extent: Extent) -> Rule:

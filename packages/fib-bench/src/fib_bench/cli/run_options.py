@@ -126,12 +126,6 @@ def _add_conditions(group: argparse._ArgumentGroup) -> None:
         "(default: by the number of cores)",
     )
     group.add_argument("--executor", choices=EXECUTORS, help=f"where the work runs (default: {_DEFAULTS['executor']})")
-    group.add_argument(
-        "--in-process-trusted",
-        action="store_const",
-        const=True,
-        help="run trusted code in this process, without isolation and audits; traces are flagged",
-    )
     group.add_argument("--address", help="address of the Ray cluster (default: a local one)")
     group.add_argument(
         "--timeout",

@@ -63,8 +63,6 @@ class BenchmarkConfig(EvalConfig):
     """The place of the work: this machine, or on the nodes of a Ray cluster."""
     address: str | None = checked_field(None, optional(text))
     """The address of the Ray cluster; None starts a local one."""
-    in_process_trusted: bool = checked_field(False, flag)
-    """Run trusted solutions in this process: fast, without isolation and audits."""
     definitions: tuple[str, ...] | None = checked_field(None, optional(names))
     """Names to run; None means all."""
     solutions: tuple[str, ...] | None = checked_field(None, optional(names))

@@ -17,8 +17,7 @@ import attrs
 import torch
 from fib_schema import Definition
 
-from ..checking.comparison import Comparison, comparison_of, measure_extent
-from ..checking.element_statistics import Extent, errors, limit_of
+from ..checking.comparison import Comparison, Extent, comparison_of, errors, limit_of, measure_extent
 from ..checking.elements import dtype_name, element_count, logical_shape
 from ..config.model import ONE_STEP, ResolvedEvalConfig
 from .default import default_parts

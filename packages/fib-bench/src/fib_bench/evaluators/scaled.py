@@ -14,10 +14,8 @@ from typing import Any
 import attrs
 import torch
 
-from ..checking.comparison import Comparison, comparison_of, measure_extent
-from ..checking.element_statistics import Extent, limit_of
-from ..checking.elements import dtype_name, element_count, is_float4
-from ..checking.rows import WHOLE_ROW
+from ..checking.comparison import Comparison, Extent, comparison_of, limit_of, measure_extent
+from ..checking.elements import WHOLE_ROW, dtype_name, element_count, is_float4
 from ..config.model import DISTRIBUTIONS, ResolvedEvalConfig
 from ..inputs.generation import Value
 from .tally import Piece, pieces, statistics_of

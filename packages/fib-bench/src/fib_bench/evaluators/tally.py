@@ -7,9 +7,17 @@ from collections.abc import Iterator
 import attrs
 import torch
 
-from ..checking.element_statistics import Statistics, errors
-from ..checking.elements import chunk_size, flat, has_same_bytes, is_float4, is_on_cpu, to_double
-from ..checking.rows import WHOLE_ROW, pack_worst_row
+from ..checking.comparison import Statistics, errors
+from ..checking.elements import (
+    WHOLE_ROW,
+    chunk_size,
+    flat,
+    has_same_bytes,
+    is_float4,
+    is_on_cpu,
+    pack_worst_row,
+    to_double,
+)
 
 
 @attrs.frozen(eq=False)

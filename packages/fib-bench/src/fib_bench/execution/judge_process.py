@@ -22,7 +22,6 @@ from fib_compile.device import parse_device
 from fib_compile.errors import InvalidDevice
 from fib_schema import Environment, FibError, Solution
 
-from ..checking.kernel_cache import building_ahead
 from ..config.benchmark import BenchmarkConfig
 from ..errors import JudgeFailed, UnsupportedDevice
 from ..events import Evaluated, Event, Skipped, Started, Working
@@ -209,10 +208,7 @@ def main() -> None:
     try:
         config, root, baselines = connection.recv()
         _check_device(config.device)
-        with (
-            ForkServerClient(config.device, () if root is None else (root,)) as server,
-            building_ahead(config.device),
-        ):
+        with ForkServerClient(config.device, () if root is None else (root,)) as server:
             server.launch()
             steps.finish("launch of the server")
             from .work import Execution  # imports torch, and the server does so at the same time

@@ -1,9 +1,9 @@
-"""Device context. Everything that holds for all functions on one device: calibration, clock monitor, locks."""
+"""Device context. Everything that holds for all functions on one device: roofline, clock monitor, locks."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 
 import attrs
@@ -13,30 +13,10 @@ from ..events import Phase
 from ..timing.clock_monitor import ClockWatch
 from ..timing.device_state import DeviceSettings, DeviceState, SettingChange
 from ..timing.roofline import SpeedOfLight
-from ..worker.client import WorkerLost
 from .burst_lock import BurstLock
 from .device_lock import DeviceLock, SharedDeviceLock
 from .ended_workers import EndedWorkers
 from .phase_timer import PhaseTimer
-
-
-@attrs.frozen
-class Calibration:
-    """The cost of reading the CPU clock, measured in a worker without a solution; empty for a CUDA device."""
-
-    overhead_ns: Mapping[int, float]
-    """Overhead by the number of calls per sample."""
-
-    def of(self, calls_per_sample: int) -> float:
-        """The cost per sample.
-
-        Raises:
-            WorkerLost: No sample has so many calls: the reply is forged.
-        """
-        if calls_per_sample not in self.overhead_ns:
-            problem = f"the worker reports {calls_per_sample} calls per sample, which is not supported"
-            raise WorkerLost(problem, is_forgery=True)
-        return self.overhead_ns[calls_per_sample]
 
 
 @attrs.define
@@ -52,12 +32,11 @@ class ExclusiveTime:
 
 @attrs.frozen(kw_only=True)
 class DeviceContext:
-    """Calibration, roofline, clock monitor, settings and locks of one device."""
+    """Roofline, clock monitor, settings and locks of one device."""
 
     device: torch.device
     timeout_seconds: float
     """The bound on one request to a worker."""
-    calibration: Calibration
     light: SpeedOfLight
     watch: ClockWatch | None
     """The clock monitor; None without NVML."""

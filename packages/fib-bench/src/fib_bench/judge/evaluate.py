@@ -27,16 +27,14 @@ from ..events import Phase
 from ..plan import BuildFailure
 from ..timing.clock_monitor import watch_clock
 from ..timing.device_state import settings_of
-from ..timing.measuring import CHAINS
 from ..timing.roofline import speed_of_light_of
-from ..transport.messages import Calibrate, Calibrated
 from ..worker.client import WorkerLost, end_all
 from ..worker.server_client import ForkServerClient
 from .baselines import REFERENCE, Baselines
 from .build import attempt
 from .burst_lock import bursts_of
 from .definition_settings import DefinitionSettings
-from .device_context import Calibration, DeviceContext
+from .device_context import DeviceContext
 from .device_lock import identity_of, lock_of
 from .device_memory import available_bytes, lacks_memory, wait_for_memory
 from .function_worker import FunctionWorker, solution_request
@@ -45,12 +43,11 @@ from .phase_timer import PhaseTimer
 from .prepare import Preparation, needed_bytes
 from .prepared import PreparedWorkload
 from .record import EvaluationRecorder, isolated, log_of
-from .rpc import Rejected, ask
+from .rpc import Rejected
 from .solution_run import SolutionRun
 
 SHARE_OF_FREE_MEMORY = 0.7
 """A prepared workload takes at most this much: the reference and the solution need room of their own."""
-_CALIBRATION_SAMPLES = 60
 _MAX_WORKERS, _CORES_PER_WORKER = 4, 4  # of solutions: others compile while one is timed; the cores that each needs
 
 
@@ -138,13 +135,12 @@ class Judge:
 
     @property
     def context(self) -> DeviceContext:
-        """Calibration and tools of this device; measured at the first access."""
+        """The tools of this device; its roofline is measured at the first access."""
         if self._context is None:
             bursts = bursts_of(self.device) if self.device.type == "cuda" else None
             self._context = DeviceContext(
                 device=self.device,
                 timeout_seconds=self._config.timeout_seconds,
-                calibration=self._calibrate(),
                 light=speed_of_light_of(self.device, nullcontext if bursts is None else bursts.alone),
                 watch=self._watch,
                 settings=(settings := settings_of(self.device)),
@@ -159,15 +155,6 @@ class Judge:
     def _device_work(self) -> AbstractContextManager[None]:
         """A block in which other judges of the device time no passes."""
         return self.context.device_work()
-
-    def _calibrate(self) -> Calibration:
-        """On the CPU: measure the cost of the clock in a worker without a solution."""
-        if self.device.type == "cuda":
-            return Calibration({})
-        request = Calibrate(CHAINS, _CALIBRATION_SAMPLES)
-        with self.phases.during(Phase.START), self._server.spawn() as worker:
-            reply = ask(worker, request, Calibrated, self._config.timeout_seconds)
-        return Calibration(dict(zip(request.chains, reply.overhead_ns, strict=True)))
 
     # -- workloads -----------------------------------------------------------------------------
 

@@ -29,10 +29,9 @@ from ..transport.arenas import bytes_in, tensor_in
 from ..transport.messages import (
     Composed,
     ComposePass,
-    Launched,
+    Done,
     LaunchPass,
     LinkedInput,
-    Opened,
     OpenPasses,
     TensorSlot,
 )
@@ -113,7 +112,7 @@ class LinkedPasses:
             self._page = mmap.mmap(descriptor, native.MAILBOX_BYTES)
             self._mailbox = native.Mailbox.from_buffer(self._page)
             self._launched = 0
-            function.ask(OpenPasses(), Opened, descriptors=(descriptor,))
+            function.ask(OpenPasses(), Done, descriptors=(descriptor,))
         finally:
             os.close(descriptor)
         self._indexes: dict[tuple[int, int], int] = {}
@@ -192,7 +191,7 @@ class LinkedPasses:
 
     def _time(self, index: int, calls: int) -> tuple[int, Sequence[int], Mapping[int, int]]:
         """The nanoseconds of a pass, its nonce, and what the worker's threads had run before it."""
-        self._function.ask(LaunchPass(index), Launched)
+        self._function.ask(LaunchPass(index), Done)
         self._launched += 1
         address = ctypes.addressof(self._mailbox)
         if not self._module.wait_armed(address, self._launched, _PASS_SECONDS):

@@ -9,8 +9,8 @@ import attrs
 import torch
 from fib_schema import Definition, EvaluationStatus, Workload
 
+from ..checking.comparison import raise_if_mostly_undefined
 from ..checking.precision import error_bounds, move_inputs
-from ..checking.undefined import raise_if_mostly_undefined
 from ..config.benchmark import BenchmarkConfig
 from ..config.model import ResolvedEvalConfig
 from ..evaluators.protocol import Check, Evaluator, Tensors, Verdict

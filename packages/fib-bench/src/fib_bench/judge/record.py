@@ -11,7 +11,6 @@ from fib_compile.builder import INTERPRETED_LANGUAGES
 from fib_schema import Correctness, Environment, Evaluation, EvaluationStatus, Performance, Solution
 
 from ..checking.comparison import Comparison
-from ..checking.fused_comparison import fallback_reason
 from ..checking.precision import PrecisionWatch
 from ..config.model import ResolvedEvalConfig
 from ..flags import CPU_TIMING, INTERPRETED, QUICK
@@ -62,8 +61,6 @@ class EvaluationRecorder:
             extra |= prepared.to_extra()
         if precision is not None:
             extra["precision"] = precision.to_extra()
-        if reason := fallback_reason():
-            extra["compared_by_torch"] = reason
         all_flags = [*(prepared.flags() if prepared else ()), *(precision.flags() if precision else ()), *flags]
         if performance is not None:
             all_flags += timing_flags(solution, self.environment.hardware)

@@ -24,16 +24,14 @@ from ..evaluators.protocol import Observation, Verdict
 from ..events import Phase
 from ..secure_random import SECRET
 from ..transport.messages import (
-    Bound,
     Call,
     Called,
     CollectAgain,
-    CollectedAgain,
+    Done,
     HasSetUp,
     Profile,
     Profiled,
     Release,
-    Released,
     SetUp,
     WorkerRequest,
 )
@@ -100,7 +98,7 @@ class TimedFunction:
 
     def __enter__(self) -> Self:
         try:
-            self.ask(self.slots.message, Bound, descriptors=self.slots.descriptors)
+            self.ask(self.slots.message, Done, descriptors=self.slots.descriptors)
         except BaseException:
             self._release()
             raise
@@ -114,7 +112,7 @@ class TimedFunction:
     def _release(self) -> None:
         """Have the worker unmap the slots, and free them; a worker that fails to is ended."""
         try:
-            self.ask(Release(), Released)
+            self.ask(Release(), Done)
         except (WorkerLost, Rejected) as error:
             self._release_error = error
             self.worker.close()
@@ -256,7 +254,7 @@ class TimedFunction:
         """Whether wrong outputs become right after a wait, or when ``setup`` sees the values; else nothing."""
         try:
             time.sleep(_LATE_SECONDS)
-            self.ask(CollectAgain(), CollectedAgain)
+            self.ask(CollectAgain(), Done)
             if item.is_right(self.layout, self.slots.outputs[self._called_slot]):
                 return "late outputs: they became right after the call had returned; work must end when a call returns"
             if self.has_setup and item.is_right(self.layout, self.call(item, setup_sees_values=True)):

@@ -1,18 +1,28 @@
-"""Host stopwatch. Times calls with the host's clock, in groups so long that the cost of the clock is small."""
+"""Host stopwatch. Times single calls on the CPU with the host's clock, inside a worker."""
 
 from __future__ import annotations
 
 import gc
-import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
-from .calls import TimedCall, Warmth, chain_for
+import attrs
 
 _set_trace, _set_profile, _disable_collection = sys.settrace, sys.setprofile, gc.disable
-_SAMPLE_NS = 50_000.0  # the clock costs some 50 ns
+
+
+@attrs.frozen
+class TimedCall:
+    """One call with its arguments bound."""
+
+    invoke: Callable[[], Any]
+    collect: Callable[[Any], None] = lambda _: None
+    """Receives the result of `invoke`, outside the timed region."""
+    prepare: Callable[[], None] = lambda: None
+    """Puts outputs in order right before, outside the clock."""
 
 
 class HostStopwatch:
@@ -26,49 +36,33 @@ class HostStopwatch:
     def __init__(self, calls: Sequence[TimedCall], clock_ns: Callable[[], int] = time.perf_counter_ns) -> None:
         self._calls = list(calls)
         self._clock_ns = clock_ns
-        self._chain = 1
 
-    def warm_up(self, runs: int, max_seconds: float) -> Warmth:
-        """Call until it has settled, and choose how many calls make a sample.
+    def warm_up(self, runs: int, max_seconds: float) -> float:
+        """Call until it has settled; returns the nanoseconds of a call.
 
         Args:
             runs: Calls to make, fewer if the cap is hit.
             max_seconds: The cap.
         """
         end = self._clock_ns() + max_seconds * 1e9
-        taken: list[int] = []
+        taken: list[float] = []
         while len(taken) < max(runs, 1) and (not taken or self._clock_ns() < end):
             taken.append(self._time_once(self._calls[len(taken) % len(self._calls)]))
-        call_ns = float(min(taken[-3:]))
-        self._chain = chain_for(min(len(self._calls), math.ceil(_SAMPLE_NS / max(call_ns, 1))))
-        return Warmth("host", self._chain, call_ns, call_ns)
+        return min(taken[-3:])
 
-    def use_chain(self, chain: int) -> None:
-        """Set the number of calls of a sample."""
-        self._chain = chain
-
-    def sample(self, chains: int) -> list[float]:
-        """Time `chains` chains, from the first call on; nanoseconds per chain."""
-        taken = []
+    def sample(self, calls: int) -> list[float]:
+        """Time this many calls, from the first one on; nanoseconds per call."""
         with _no_collection():
-            for index in range(chains):
-                group = self._calls[index * self._chain : (index + 1) * self._chain]
-                for call in group:
-                    call.prepare()
-                before = self._clock_ns()
-                results = [call.invoke() for call in group]
-                _end_hooks()
-                taken.append(float(self._clock_ns() - before))
-                for position, call in enumerate(group):
-                    call.collect(results[position])  # none of them ends before all are collected
-        return taken
+            return [self._time_once(call) for call in self._calls[:calls]]
 
-    def _time_once(self, call: TimedCall) -> int:
+    def _time_once(self, call: TimedCall) -> float:
+        call.prepare()
         before = self._clock_ns()
         result = call.invoke()
+        _end_hooks()
         taken = self._clock_ns() - before
         call.collect(result)
-        return taken
+        return float(taken)
 
 
 def _end_hooks() -> None:

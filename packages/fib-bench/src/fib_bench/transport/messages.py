@@ -72,13 +72,6 @@ class OpenDevice(msgspec.Struct, frozen=True, tag="open-device"):
     """The build that will follow, which decides the cache of the worker; None without one."""
 
 
-class Calibrate(msgspec.Struct, frozen=True, tag="calibrate"):
-    """Time chains of empty calls on the CPU, before there is any solution: the cost of the clock itself."""
-
-    chains: tuple[int, ...]
-    samples: int
-
-
 class Bind(msgspec.Struct, frozen=True, tag="bind"):
     """Map the slots of one workload; earlier ones are forgotten."""
 
@@ -124,13 +117,9 @@ class WarmUp(msgspec.Struct, frozen=True, tag="warm-up"):
 
 
 class Sample(msgspec.Struct, frozen=True, tag="sample"):
-    """On the CPU: time calls on the slots from the first one on, each slot once, in chains."""
+    """On the CPU: time calls on the slots from the first one on, each slot once."""
 
-    chains: int
-    key: int = 0
-    """Masked inputs were combined with it by exclusive or, eight bytes at a time; they are unmasked chain by chain."""
-    masked: tuple[int, ...] = ()
-    """The positions of the masked inputs."""
+    calls: int
 
 
 class LinkedInput(msgspec.Struct, frozen=True):
@@ -176,7 +165,6 @@ class Profile(msgspec.Struct, frozen=True, tag="profile"):
 WorkerRequest: TypeAlias = (
     OpenDevice
     | Build
-    | Calibrate
     | Bind
     | Release
     | SetUp
@@ -224,19 +212,8 @@ class DeviceOpened(msgspec.Struct, frozen=True, tag="device-opened"):
     """Address of the native module's read-only table; 0 without one."""
 
 
-class Calibrated(msgspec.Struct, frozen=True, tag="calibrated"):
-    """The durations of empty chains by the worker's clock."""
-
-    overhead_ns: tuple[float, ...]
-    """Overheads in the order of the lengths in the request."""
-
-
-class Bound(msgspec.Struct, frozen=True, tag="bound"):
-    """The slots are mapped."""
-
-
-class Released(msgspec.Struct, frozen=True, tag="released"):
-    """The slots are unmapped."""
+class Done(msgspec.Struct, frozen=True, tag="done"):
+    """The request was carried out, and there is nothing to report."""
 
 
 class HasSetUp(msgspec.Struct, frozen=True, tag="has-set-up"):
@@ -244,10 +221,6 @@ class HasSetUp(msgspec.Struct, frozen=True, tag="has-set-up"):
 
     taken_ns: tuple[float, ...]
     """Nanoseconds on each, by the worker's clock: a claim."""
-
-
-class CollectedAgain(msgspec.Struct, frozen=True, tag="collected-again"):
-    """The result of the last call is in its slot."""
 
 
 class Called(msgspec.Struct, frozen=True, tag="called"):
@@ -268,8 +241,6 @@ class WrongOutput(msgspec.Struct, frozen=True, tag="wrong-output"):
 class Warm(msgspec.Struct, frozen=True, tag="warm"):
     """The durations of warm calls by the worker's clock; untrusted."""
 
-    chain: int
-    """Calls between two readings of the clock."""
     call_ns: float
     host_ns: float
     """From the call until the device has finished, as an eager caller sees it."""
@@ -285,11 +256,7 @@ class Sampled(msgspec.Struct, frozen=True, tag="sampled"):
     """Readings of the worker's clock: a claim."""
 
     samples_ns: tuple[float, ...]
-    """The clock around each chain, its own cost included."""
-
-
-class Opened(msgspec.Struct, frozen=True, tag="opened"):
-    """The candidates and the mailbox are mapped."""
+    """The clock around each call."""
 
 
 class Composed(msgspec.Struct, frozen=True, tag="composed"):
@@ -298,10 +265,6 @@ class Composed(msgspec.Struct, frozen=True, tag="composed"):
     index: int
     nodes: int
     """Kernels, copies and fills of one captured call; 0 for known calls."""
-
-
-class Launched(msgspec.Struct, frozen=True, tag="launched"):
-    """A pass waits on the device."""
 
 
 class Profiled(msgspec.Struct, frozen=True, tag="profiled"):
@@ -328,20 +291,15 @@ WorkerReply: TypeAlias = (
     Settled
     | DeviceOpened
     | Built
-    | Calibrated
-    | Bound
-    | Released
+    | Done
     | HasSetUp
     | Sealed
     | Called
-    | CollectedAgain
     | WrongOutput
     | Warm
     | Uncapturable
     | Sampled
-    | Opened
     | Composed
-    | Launched
     | Profiled
     | Tampered
     | Failed

@@ -6,7 +6,7 @@ before the pass and stay in place afterwards for the comparison.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from types import TracebackType
 from typing import Self
 
@@ -106,7 +106,6 @@ def _describe(slot: TensorSlot | None, value: Value) -> InputSlot:
 
 GAP = 0xFF
 """The byte between the elements of strided inputs: NaN in floating formats, -1 in integers."""
-_WORD = 8
 _TELLING_BYTES = 4
 """Fewer bytes of output can equal the poison by chance."""
 
@@ -167,26 +166,6 @@ class Slots:
     def load(self, slots: int | slice, memory: torch.Tensor) -> None:
         """Put one set of inputs into slots."""
         self.inputs[slots] = memory
-
-    def mask(self, names: Iterable[str], key: int, used: range | None = None) -> tuple[int, ...]:
-        """Combine input tensors by exclusive or with a key, eight bytes at a time, until a worker unmasks them.
-
-        Args:
-            names: Which inputs.
-            key: A signed 64-bit number.
-            used: The slots, without gaps; all by default.
-
-        Returns:
-            The positions of those that are masked: an input of fewer than eight bytes is not.
-        """
-        places = []
-        for name in names:
-            slot = self.layout.inputs[name]
-            size = bytes_in(self.inputs[0], slot).numel() // _WORD * _WORD
-            if size:
-                self.inputs[self._span(used), slot.offset : slot.offset + size].view(torch.int64).bitwise_xor_(key)
-                places.append(next(i for i, other in enumerate(self.layout.message.inputs) if other is slot))
-        return tuple(places)
 
     def poison(self, pattern: int, used: range | None = None) -> None:
         """Overwrite the outputs of slots, or of all, with a byte."""

@@ -16,18 +16,16 @@ import torch
 from fib_compile import Runnable
 from fib_schema import Definition
 
-from ..timing.calls import CannotCapture
-from ..transport.arenas import bytes_in, tensor_in
+from ..timing.cuda import CannotCapture
+from ..transport.arenas import tensor_in
 from ..transport.messages import AbsentSlot, InputSlot, Layout, ScalarSlot, TensorSlot, WrongOutput
 
 _MAX_TEXT = 16_000
-_WORD = 8
 
 # originals, taken before any solution is loaded
 _Tensor = torch.Tensor
 _copy: Any = torch.Tensor.copy_
 _detach: Any = torch.Tensor.detach
-_xor: Any = torch.Tensor.bitwise_xor_
 _clone: Any = torch.Tensor.clone
 _view: Any = torch.Tensor.view
 _clock_ns = time.perf_counter_ns
@@ -57,14 +55,11 @@ class PreparedCall:
     ) -> None:
         self._function = function
         self._arguments = [_argument(slot, inputs) for slot in layout.inputs]
-        self._words = [_words(slot, inputs) for slot in layout.inputs]
         slots = zip(definition.outputs, layout.outputs, strict=True)
         self._buffers = {name: tensor_in(outputs, slot) for name, slot in slots}
         self._memory = inputs.untyped_storage().data_ptr()
         self._is_dps = function.metadata.destination_passing_style
         self._own = [torch.empty_like(buffer) for buffer in self._buffers.values()] if self._is_dps else []
-        self._key = 0
-        self._masked: list[torch.Tensor | None] = []
         self._bound = bound = (*self._arguments, *self._own)
         self.deferred_work = ""
         """Kind of deferred work in the collected results; empty if there is none."""
@@ -86,17 +81,8 @@ class PreparedCall:
         self.invoke = lambda: planned(*bound)
         return float(taken)
 
-    def set_mask(self, key: int, inputs: Sequence[int]) -> None:
-        """Set which inputs are masked with a key; `prepare` unmasks them once. Key 0 means none."""
-        self._key = key
-        self._masked = [self._words[index] for index in inputs] if key else []
-
     def prepare(self) -> None:
-        """Unmask inputs, and poison the outputs as those in the slot are."""
-        for words in self._masked:
-            if words is not None:
-                _xor(words, self._key)
-        self._masked = []
+        """Poison the outputs as those in the slot are."""
         for own, buffer in zip(self._own, self._buffers.values(), strict=False):
             _copy(_raw(own), _raw(buffer))
 
@@ -189,14 +175,6 @@ def _argument(slot: InputSlot, memory: torch.Tensor) -> Any:
             return value
         case AbsentSlot():
             return None
-
-
-def _words(slot: InputSlot, memory: torch.Tensor) -> torch.Tensor | None:
-    """The bytes of an input, eight at a time; a rest of fewer is left out."""
-    if not isinstance(slot, TensorSlot):
-        return None
-    size = bytes_in(memory, slot).numel() // _WORD * _WORD
-    return memory[slot.offset : slot.offset + size].view(torch.int64) if size else None
 
 
 def _check(name: str, value: Any, buffer: torch.Tensor) -> None:

@@ -72,7 +72,6 @@ def _import_ahead(device: str, steps: StepTimer) -> None:
     """Import the modules of workers, do their first steps, and query what a sandboxed worker cannot read."""
     import torch
 
-    from ..timing import cuda  # noqa: F401 it keeps the original functions before any solution can replace them
     from . import session  # noqa: F401
 
     for optional in ("triton", "tvm_ffi", "cuda.bindings.driver"):  # the builder or the device reports a missing one

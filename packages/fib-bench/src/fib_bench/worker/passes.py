@@ -19,7 +19,7 @@ from typing import Any
 import attrs
 import torch
 
-from ..timing.calls import CannotCapture
+from ..timing.cuda import CannotCapture
 from ..timing.linked import native
 from ..timing.linked.native import Native, NotComposable
 from ..transport.messages import Composed, ComposePass, LinkedInput, TensorSlot

@@ -23,38 +23,29 @@ from fib_schema import Definition, Solution, parse_json
 
 from ..sandbox.model import SandboxPolicy
 from ..sandbox.seal import seal_process
-from ..timing import CannotCapture, TimedCall, bracket_costs_ns
-from ..timing.calls import Warmth
-from ..timing.cuda import persisting_bytes, set_no_lines_aside
-from ..timing.host import HostStopwatch
-from ..timing.kernels import kernels_of
+from ..timing.cuda import CannotCapture, kernels_of, persisting_bytes, set_no_lines_aside
+from ..timing.host import HostStopwatch, TimedCall
 from ..timing.linked.native import Native, open_native
 from ..transport.arenas import Arena, release_unused, tensor_in
 from ..transport.messages import (
     CANDIDATES,
     Bind,
-    Bound,
     Build,
     Built,
-    Calibrate,
-    Calibrated,
     Call,
     Called,
     CollectAgain,
-    CollectedAgain,
     ComposePass,
     DeviceOpened,
+    Done,
     Failed,
     HasSetUp,
-    Launched,
     LaunchPass,
     OpenDevice,
-    Opened,
     OpenPasses,
     Profile,
     Profiled,
     Release,
-    Released,
     Sample,
     Sampled,
     Seal,
@@ -175,14 +166,12 @@ class Session:
                 return Built(False)
             case Build():
                 return Built(self._build(request))
-            case Calibrate():
-                return self._calibrate(request)
             case Bind():
                 self._bind(request)
-                return Bound()
+                return Done()
             case Release():
                 self._release()
-                return Released()
+                return Done()
             case SetUp(slots=slots):
                 return HasSetUp(tuple(self._set_up(self._calls[slot]) for slot in slots))
             case Call(slot=slot, is_null=True):
@@ -199,21 +188,21 @@ class Session:
                 return self._seal()
             case CollectAgain():
                 self._collect_again()
-                return CollectedAgain()
+                return Done()
             case WarmUp():
                 return self._warm_up(request)
             case Sample():
                 return self._sample(request)
             case OpenPasses():
                 self._open_passes()
-                return Opened()
+                return Done()
             case ComposePass():
                 assert self._passes is not None, "passes are opened before they are composed"
                 return self._passes.compose(request)
             case LaunchPass(index=index):
                 assert self._passes is not None, "passes are composed before they are launched"
                 self._passes.launch(index)
-                return Launched()
+                return Done()
             case Profile():
                 return Profiled(kernels_of(self._calls[0].invoke, self._device))
         raise AssertionError(f"unexpected request {request!r}")
@@ -257,9 +246,6 @@ class Session:
         if self._device.type == "cuda":
             tune_briefly()
         return self._function.setup is not None
-
-    def _calibrate(self, request: Calibrate) -> Calibrated:
-        return Calibrated(bracket_costs_ns(self._device, "host", request.chains, request.samples))
 
     def _bind(self, request: Bind) -> None:
         self._release()
@@ -348,26 +334,24 @@ class Session:
         self._last = None
         if self._device.type == "cuda":
             taken_ns = settle(self._calls, self._device, request.runs, request.max_seconds)
-            return Warm(1, taken_ns, taken_ns)
-        warmth = self._warm_up_once(request)
+            return Warm(taken_ns, taken_ns)
+        taken_ns = self._warm_up_once(request)
         if any(call.deferred_work for call in self._calls):
             for call in self._calls:
                 call.materialize()
-            warmth = self._warm_up_once(request)
-        return Warm(warmth.chain, warmth.call_ns, warmth.host_ns)
+            taken_ns = self._warm_up_once(request)
+        return Warm(taken_ns, taken_ns)
 
-    def _warm_up_once(self, request: WarmUp) -> Warmth:
+    def _warm_up_once(self, request: WarmUp) -> float:
         calls = [TimedCall(call.invoke, call.collect, call.prepare) for call in self._calls]
         self._stopwatch = HostStopwatch(calls)
         return self._stopwatch.warm_up(request.runs, request.max_seconds)
 
     def _sample(self, request: Sample) -> Sampled:
         for call in self._calls:
-            call.set_mask(request.key, request.masked)
             call.refuses_deferred_work = True
-        samples_ns = tuple(self._stopwatch.sample(request.chains))
+        samples_ns = tuple(self._stopwatch.sample(request.calls))
         for call in self._calls:
-            call.set_mask(0, ())
             call.refuses_deferred_work = False
         return Sampled(samples_ns)
 

@@ -25,7 +25,7 @@ _NAMES = (
     "socket.socket.recv", "msgspec.msgpack.encode", "msgspec.msgpack.Decoder",
     "torch.allclose", "torch.equal", "torch.isclose", "torch.testing.assert_close", "torch.Tensor",
     "torch.Tensor.copy_", "torch.Tensor.detach", "torch.Tensor.allclose", "torch.Tensor.equal", "torch.Tensor.shape",
-    "torch.Tensor.dtype", "torch.Tensor.is_neg", "torch.Tensor.data_ptr", "torch.Tensor.bitwise_xor_",
+    "torch.Tensor.dtype", "torch.Tensor.is_neg", "torch.Tensor.data_ptr",
     "torch.cuda.synchronize", "torch.cuda.current_stream", "torch.cuda.Event", "torch.cuda.Event.record",
     "torch.cuda.Event.elapsed_time", "torch.cuda.Event.synchronize", "torch.cuda.Event.query", "torch.cuda.Stream",
     "torch.cuda.Stream.synchronize", "torch.cuda.Stream.wait_stream", "torch.cuda.CUDAGraph",

@@ -106,7 +106,7 @@ def _with_traces(trace_set: TraceSet, made: Iterable[Trace]) -> TraceSet:
 
 def on_devices(config: fib_bench.BenchmarkConfig) -> fib_bench.BenchmarkConfig:
     """A configuration that names all visible GPUs, unless it names a device or there is no GPU."""
-    if config.devices is not None or config.device != "cpu" or config.in_process_trusted:
+    if config.devices is not None or config.device != "cpu":
         return config
     return attrs.evolve(config, devices=tuple(list_cuda_devices()) or None)
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable, Mapping
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 __all__ = ["time_runnable"]
@@ -21,14 +22,24 @@ def time_runnable(fn: Callable[..., Any], inputs: Mapping[str, Any], warmup: int
         iters: Minimum number of timed calls; fewer if they take more than a second.
         device: ``cpu`` or ``cuda:N``.
     """
-    from fib_bench.timing.measurement import StopRule
-    from fib_bench.timing.measuring import measure
+    values = list(inputs.values())
+    sample = _sample_on_cuda if device.startswith("cuda") else _sample_on_cpu
+    for _ in range(warmup):
+        sample(fn, values, device)
+    end, samples = time.perf_counter() + _MAX_SECONDS, [sample(fn, values, device)]
+    while len(samples) < iters and time.perf_counter() < end:
+        samples.append(sample(fn, values, device))
+    return statistics.median(samples)
 
-    rule = StopRule(
-        iterations=iters,
-        max_iterations=max(iters, 2000),
-        confidence=0.005,
-        max_seconds=_MAX_SECONDS,
-        busy_seconds=math.inf,
-    )
-    return measure(fn, tuple(inputs.values()), device=device, warmup_runs=warmup, rule=rule).latency_ms
+
+def _sample_on_cpu(fn: Callable[..., Any], values: Sequence[Any], _: str) -> float:
+    begin = time.perf_counter_ns()
+    fn(*values)
+    return (time.perf_counter_ns() - begin) / 1e6
+
+
+def _sample_on_cuda(fn: Callable[..., Any], values: Sequence[Any], device: str) -> float:
+    import torch
+    from fib_bench.timing.cuda import event_ms
+
+    return event_ms(lambda: fn(*values), torch.device(device))

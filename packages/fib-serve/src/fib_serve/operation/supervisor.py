@@ -174,7 +174,7 @@ def workers_of(settings: Settings) -> Iterator[Child]:
         yield Child("worker ray", ["fib_serve.worker.process", settings.to_json()])
         return
     from fib_bench import BenchmarkConfig
-    from fib_bench.execution.local import concurrency_of
+    from fib_bench.execution.executors import concurrency_of
 
     config = BenchmarkConfig(concurrency=settings.concurrency)
     for device in settings.devices:

@@ -1,4 +1,4 @@
-"""Device workers on this machine: judge processes, several for each CUDA device."""
+"""Executors. `make_executor` selects the one that a configuration names; the local one has judges for each device."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from functools import partial
 from pathlib import Path
 
 import attrs
-from fib_schema import Solution
+from fib_schema import Problem, Solution
 
 from ..config.benchmark import BenchmarkConfig
-from ..errors import UnsupportedDevice
+from ..errors import InvalidConfig, UnsupportedDevice
 from .judge_process import JudgeProcess
-from .scheduler import Scheduler
+from .scheduler import Executor, Scheduler
 
 ALL = "all"
 _MAX_JUDGES, _CORES_PER_JUDGE = 4, 4  # of one device; more of them wait for it, and compilers need cores
@@ -27,10 +27,6 @@ def local_scheduler(config: BenchmarkConfig, root: Path | None, baselines: Mappi
         UnsupportedDevice: There is no such device here.
         JudgeFailed: A judge's process did not start.
     """
-    if config.in_process_trusted:
-        from .in_process import InProcessWorker  # imports torch
-
-        return Scheduler([(config.device, partial(InProcessWorker, config, root))])
     devices = devices_of(config)
     factories = []
     for device in devices:
@@ -88,3 +84,35 @@ def _all_devices() -> Sequence[str]:
     if not count:
         raise UnsupportedDevice(ALL, "no CUDA device is visible on this machine")
     return tuple(f"cuda:{index}" for index in range(count))
+
+
+def make_executor(config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> Executor:
+    """The executor that a configuration names.
+
+    Raises:
+        InvalidConfig: Settings contradict each other.
+        UnsupportedDevice: There is no such device, or a dependency of the executor is not installed.
+        JudgeFailed: A judge did not start.
+    """
+    _check(config)
+    if config.executor == "ray":
+        from .ray_scheduler import ray_scheduler  # imports ray, an extra
+
+        return ray_scheduler(config, root, baselines)
+    return local_scheduler(config, root, baselines)
+
+
+def _check(config: BenchmarkConfig) -> None:
+    """Reject settings that the executor would ignore.
+
+    Raises:
+        InvalidConfig: There are such settings.
+    """
+    is_local = config.executor == "local"
+    pairs = (
+        ("devices", config.devices is not None and not is_local, "a Ray cluster lists its devices itself"),
+        ("address", config.address is not None and is_local, "only a Ray cluster has one: set `executor` to 'ray'"),
+    )
+    problems = tuple(Problem("<configuration>", name, why) for name, is_given, why in pairs if is_given)
+    if problems:
+        raise InvalidConfig(problems)
