@@ -82,6 +82,7 @@ def _is_suitable(axes: Mapping[str, int]) -> bool:
     return is_small and axes.get("total_q", 0) <= axes.get("num_kv_indices", 0)
 
 
+@pytest.mark.slow
 def test_solutions_pass_and_every_trace_is_explained(root: Path) -> None:
     count = _keep_small_workloads(root)
     assert count >= 2 * len(SOLUTIONS)
