@@ -10,8 +10,8 @@ from pathlib import Path
 
 import attrs
 import pytest
-from fib_bench.judge.burst_lock import BurstLock
 from fib_bench.judge.device_context import DeviceContext
+from fib_bench.judge.device_lock import DeviceLock
 from fib_bench.worker.server_client import ForkServerClient
 
 
@@ -24,12 +24,12 @@ def _leaves_no_process(survivors: Callable[[], dict[int, str]]) -> Iterator[None
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
     """The file of the lock of passes."""
-    return tmp_path / "locks" / "d.bursts"
+    return tmp_path / "locks" / "d.lock"
 
 
 @pytest.fixture
 def context(device_context: DeviceContext, path: Path) -> DeviceContext:
-    return attrs.evolve(device_context, bursts=BurstLock(path))
+    return attrs.evolve(device_context, lock=(lock := DeviceLock(path)), bursts=lock)
 
 
 def may_time(path: Path) -> bool:
@@ -100,7 +100,7 @@ def test_the_wait_ends_when_the_server_has_died(context: DeviceContext, server: 
 
 
 def test_a_kept_lock_is_shared_outside_of_blocks(path: Path) -> None:
-    lock = BurstLock(path)
+    lock = DeviceLock(path)
     lock.keep(True)
     with lock.sharing(), lock.apart():
         assert lock.is_shared

@@ -14,9 +14,8 @@ import pytest
 from fib_bench import BenchmarkConfig
 from fib_bench.events import Evaluated
 from fib_bench.execution.work import Execution
-from fib_bench.judge.burst_lock import BurstLock
 from fib_bench.judge.device_context import DeviceContext
-from fib_bench.judge.device_lock import FOLDER_VARIABLE, room_of
+from fib_bench.judge.device_lock import FOLDER_VARIABLE, DeviceLock, extra_memory
 from fib_bench.judge.evaluate import Judge
 from fib_bench.plan import BuildFailure, DefinitionPlan
 from fib_bench.worker.server_client import ForkServerClient
@@ -74,17 +73,17 @@ def test_a_judge_that_waits_for_memory_lets_others_time_passes(
 ) -> None:
     """Otherwise this judge and the one that holds the memory would wait for each other for ever."""
     monkeypatch.setenv(FOLDER_VARIABLE, str(tmp_path))
-    bursts = tmp_path / "device.bursts"
+    bursts = tmp_path / "device.lock"
     workload = make_workload(definition, {"n": 3})
     plan = DefinitionPlan(definition, (workload,), {workload.uuid: (make_solution("def run(x):\n    return x * 2\n"),)})
     events: list[object] = []
     config = BenchmarkConfig(quick=True, concurrency=2, memory_bytes=1)  # no block fits into a judge's share
     with ForkServerClient("cpu") as own, Execution(config, None, {}, own) as execution:
-        context = attrs.evolve(device_context, bursts=BurstLock(bursts))
+        context = attrs.evolve(device_context, lock=(lock := DeviceLock(bursts)), bursts=lock)
         execution._judge._context = context
         context.ended.add(server.spawn())  # as after the last block, until its end is waited for
         waiting = threading.Thread(target=lambda: events.extend(execution.execute(plan)))
-        with room_of(context.device):
+        with extra_memory(context.device):
             waiting.start()
             was_free = _becomes_free(bursts)
             assert waiting.is_alive()

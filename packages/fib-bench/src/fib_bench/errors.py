@@ -135,30 +135,6 @@ class JudgeFailed(FibError, RuntimeError):
 
 
 @attrs.frozen
-class UnsafeFolder(FibError, RuntimeError):
-    """A shared folder, or a file in it, that another user could replace or redirect."""
-
-    path: str
-    owner: str
-    problem: str
-
-    def __str__(self) -> str:
-        remedy = "remove it, or name another folder"
-        return f"{self.path} of user {self.owner} is not usable: {self.problem}; {remedy}"
-
-
-@attrs.frozen
-class DeviceLockHeld(FibError, TimeoutError):
-    """Another run measures on the device."""
-
-    path: str
-    holder: str
-
-    def __str__(self) -> str:
-        return f"device lock {self.path} is held by {self.holder}; wait until that run has ended"
-
-
-@attrs.frozen
 class NoDataSetNamed(FibError, FileNotFoundError):
     """A command was given no data set, and there is none at the default path."""
 

@@ -127,12 +127,8 @@ def device_alone(workspace: Workspace) -> Iterator[None]:
     if not workspace.is_cuda:
         yield
         return
-    lock = lock_of(torch.device(workspace.device))
-    lock.acquire()
-    try:
+    with lock_of(torch.device(workspace.device)).alone():
         yield
-    finally:
-        lock.release()
 
 
 def built_before(call: list[str], command: list[str]) -> list[str]:

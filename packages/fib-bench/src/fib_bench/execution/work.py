@@ -20,7 +20,7 @@ from fib_schema import Environment, Solution, Trace, Workload
 from ..config.benchmark import BenchmarkConfig
 from ..errors import EvaluatorFailed, InputError, ReferenceFailed
 from ..events import Evaluated, Event, Phase, PhaseTimes, Skipped, Working
-from ..judge.device_lock import room_of
+from ..judge.device_lock import extra_memory
 from ..judge.device_memory import available_bytes
 from ..judge.evaluate import SHARE_OF_FREE_MEMORY, Judge
 from ..judge.prepared import PreparedWorkload
@@ -159,7 +159,7 @@ class Execution:
             return
         with ExitStack() as stack:
             with self._judge.context.no_device_work(), self._judge.phases.during(Phase.WAIT):
-                stack.enter_context(room_of(self._judge.device))
+                stack.enter_context(extra_memory(self._judge.device))
                 end = time.monotonic() + _ROOM_SECONDS
                 while available_bytes(self._judge.device) < needed / SHARE_OF_FREE_MEMORY and time.monotonic() < end:
                     time.sleep(_ROOM_POLL_SECONDS)

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from multiprocessing.connection import Connection
 
 import attrs
 import torch
@@ -13,9 +15,8 @@ from ..events import Phase
 from ..timing.clock_monitor import ClockWatch
 from ..timing.device_state import DeviceSettings, DeviceState, SettingChange
 from ..timing.roofline import SpeedOfLight
-from .burst_lock import BurstLock
-from .device_lock import DeviceLock, SharedDeviceLock
-from .ended_workers import EndedWorkers
+from ..worker.client import Worker, end_all
+from .device_lock import DeviceLock
 from .phase_timer import PhaseTimer
 
 
@@ -28,6 +29,48 @@ class ExclusiveTime:
     def reset(self) -> None:
         """Start again from 0."""
         self.seconds = 0.0
+
+
+class EndedWorkers:
+    """The killed workers of one judge. Other judges of the device time no passes while there are any.
+
+    They are killed at once, and the judge waits for their end when it needs the device undisturbed: the end of a
+    worker takes 0.3 s on a CUDA device.
+
+    Args:
+        bursts: The lock of the device; None on the CPU.
+    """
+
+    def __init__(self, bursts: DeviceLock | None) -> None:
+        self._bursts = bursts
+        self._workers: deque[Worker] = deque()
+
+    def __bool__(self) -> bool:
+        return bool(self._workers)
+
+    def add(self, worker: Worker) -> None:
+        """Kill a worker without waiting for its end."""
+        self._keep_device(True)  # the end of its device context disturbs passes
+        worker.kill()
+        self._workers.append(worker)
+
+    def settle(self) -> None:
+        """Wait until all have ended, with everything that they started."""
+        if self._workers:
+            end_all(self._workers)
+            self._workers.clear()
+            self._keep_device(False)
+
+    def settle_before(self, request: Connection) -> None:
+        """Wait until all have ended, or until a request arrives."""
+        while self._workers and self._workers[0].close(unless=request):
+            self._workers.popleft()
+        if not self._workers:
+            self._keep_device(False)
+
+    def _keep_device(self, is_kept: bool) -> None:
+        if self._bursts is not None:
+            self._bursts.keep(is_kept)
 
 
 @attrs.frozen(kw_only=True)
@@ -45,10 +88,10 @@ class DeviceContext:
     settings_before: DeviceState | None = None
     """The settings when the judge started."""
     phases: PhaseTimer = attrs.field(factory=PhaseTimer)
-    lock: DeviceLock | SharedDeviceLock | None = None
-    """Held by the one run that times a function on the device."""
-    bursts: BurstLock | None = None
-    """Separates timed passes from all other device work of the judges of this user; None on the CPU."""
+    lock: DeviceLock | None = None
+    """Held alone by the one judge that times a function on the device."""
+    bursts: DeviceLock | None = None
+    """The same lock where judges share it for all other work on the device; None on the CPU."""
     is_shared: bool = False
     """Whether this run has several judges on the device."""
     exclusive_time: ExclusiveTime = attrs.field(factory=ExclusiveTime)
@@ -77,7 +120,7 @@ class DeviceContext:
 
     def seconds(self) -> float:
         """Seconds of the monotonic clock without the waits for other judges: for limits of this judge's own work."""
-        return time.monotonic() - (0.0 if self.bursts is None else self.bursts.waited_seconds)
+        return time.monotonic() - (0.0 if self.lock is None else self.lock.waited_seconds)
 
     def settle(self) -> None:
         """Wait for the end of workers that are ending."""
@@ -126,15 +169,16 @@ class DeviceContext:
     def exclusive(self) -> Iterator[None]:
         """Have the device alone: wait first until no other judge and no other run uses it, and no worker is ending."""
         self.settle()
-        if self.bursts is None:
-            with self._holding_lock():
-                yield
-        elif self.bursts.is_alone:
+        if self.lock is None or self.lock.is_alone:
             yield
-        else:
-            self.synchronize()
-            with self._changing(self.bursts.alone()), self._holding_lock():
+            return
+        self.synchronize()
+        with self._changing(self.lock.alone()):
+            begin = time.monotonic()
+            try:
                 yield
+            finally:
+                self.exclusive_time.seconds += time.monotonic() - begin
 
     @contextmanager
     def _changing(self, change: AbstractContextManager[None]) -> Iterator[None]:
@@ -145,19 +189,3 @@ class DeviceContext:
             yield
             with self.phases.during(Phase.WAIT):
                 stack.close()
-
-    @contextmanager
-    def _holding_lock(self) -> Iterator[None]:
-        asked = time.monotonic()
-        if self.lock is not None:
-            with self.phases.during(Phase.WAIT):
-                self.lock.acquire()
-        begin = time.monotonic()
-        if self.bursts is not None:
-            self.bursts.waited_seconds += begin - asked
-        try:
-            yield
-        finally:
-            self.exclusive_time.seconds += time.monotonic() - begin
-            if self.lock is not None:
-                self.lock.release()

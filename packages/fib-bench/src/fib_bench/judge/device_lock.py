@@ -1,271 +1,185 @@
-"""Device lock: one run at a time measures on a physical device, among all processes and users of a machine.
+"""Device lock. It separates timed passes from all other work of the judges of one user on a physical device.
 
-A lock is an ``flock`` on a file, named by the device's UUID. The kernel releases it when the process that holds it
-ends, however that happens. The holder writes into the file who it is.
+A readers-writer lock of two files, each an ``flock``. On a CUDA device judges share it while they or their workers use
+the device, and hold it alone for a timed pass, a few milliseconds; on the CPU they hold it alone for a pass, and
+otherwise not. Judges that want it wait in a queue, so that a pass is not overtaken by judges that come later. The
+kernel releases both files when a process ends, however that happens.
 
-`lock_of` takes two of them: first one in a folder of this user, then one in a folder that all users share. Any user can
-hold the shared one for ever, or make its folder unusable, and no mechanism without a privileged daemon prevents
-that. So it is waited for only so long, and a run that cannot have it says so and goes on: it then excludes
-the other runs of its own user. A user who wants to disturb measurements does not need the lock for that.
-
-It is not a `filelock.FileLock`: that one opens paths rather than entries of a checked folder, and truncates the
-file on every attempt, so that a waiting run would erase the holder's note.
+Sharing is released at every request to a worker if another judge waits. Compilation, the start of workers and waits
+do not share it.
 """
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import platform
 import re
-import shlex
-import stat
 import sys
+import threading
 import time
-from collections.abc import Callable
-from contextlib import suppress
-from datetime import datetime
-from functools import partial
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from enum import Enum
 from pathlib import Path
-from types import TracebackType
-from typing import Self, TypeVar
 
-import msgspec
 import torch
-from fib_schema import Problem, get_fib_cache_path
-from fib_schema.display import escape_line
-
-from ..errors import DeviceLockHeld, InvalidConfig, UnsafeFolder
-from ..shared_folder import open_folder, user_name
+from fib_schema import get_fib_cache_path
+from fib_schema.private_files import private_folder
 
 FOLDER_VARIABLE = "FIB_BENCH_LOCKS"
-"""The only folder of locks, for containers that share a device but not ``/tmp``."""
-WAIT_VARIABLE = "FIB_BENCH_LOCK_SECONDS"
-"""Longest wait of a run for the lock that all users share; an hour if it is not set."""
-_WAIT_SECONDS = 3600.0
-_FOLDER = Path("/tmp/fib-bench-locks")
-_FOR_ALL, _PRIVATE = 0o1777, 0o700
-_PLANTED = {
-    errno.ELOOP: "it is a link",
-    errno.EISDIR: "it is a folder",
-    errno.ENXIO: "it is a socket",
-    errno.EACCES: "other users cannot open it",
-}
-"""Kinds of entries that another user can put into a shared folder."""
-_POLL_SECONDS = 0.005  # a timed pass of another run takes a few milliseconds
-_NOTICE_SECONDS = 1.0
-_MAX_BYTES = 2_000  # of the holder's note
-_MAX_LETTERS = 200  # of its command line
-T = TypeVar("T")
+"""Another folder of locks, for containers that share a device but not a cache."""
+_NOTICE_SECONDS = 10.0
 
 
-class _Holder(msgspec.Struct):
-    """The holder's note: any user can write it, so it is only shown."""
-
-    pid: int
-    user: str
-    command: str
-    since: str
-
-    def __str__(self) -> str:
-        return escape_line(
-            f"process {self.pid} of user {self.user} (`{self.command[:_MAX_LETTERS]}`) since {self.since}"
-        )
+class _Mode(Enum):
+    NONE = fcntl.LOCK_UN
+    SHARED = fcntl.LOCK_SH
+    ALONE = fcntl.LOCK_EX
 
 
 class DeviceLock:
-    """The lock of one device, for one thread; a context manager.
+    """The lock of one device, for one judge.
 
     Args:
-        path: Its file, made if it is not there.
-        on_wait: Called once with a message if another run holds the lock for more than a second; by default it
-            prints to the standard error.
-        is_private: Whether only this user may lock it; else all users may.
+        path: Its file, made if it is not there; the queue has the same name with another suffix.
 
     Raises:
-        UnsafeFolder: Another user could replace the folder or the file.
-        OSError: The file cannot be made.
+        UnsafePath: Another user could replace the folder.
+        OSError: A file cannot be made.
     """
 
-    def __init__(self, path: Path, on_wait: Callable[[str], None] | None = None, *, is_private: bool = False) -> None:
-        self.path = path
-        self._on_wait = on_wait or _print
-        self._descriptor = open_lock_file(path, is_private=is_private)
-        self._is_held = False
-
-    def __enter__(self) -> Self:
-        self.acquire()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.release()
+    def __init__(self, path: Path) -> None:
+        self._path = private_folder(path.parent) / path.name
+        self._lock = _open(self._path)
+        self._queue = _open(self._path.with_suffix(".queue"))
+        self._mode = self._wanted = _Mode.NONE
+        self._is_kept = False
+        self.waited_seconds = 0.0
+        """The sum of all waits for other judges."""
 
     def __del__(self) -> None:
-        with suppress(AttributeError, OSError):
-            os.close(self._descriptor)
+        for name in ("_lock", "_queue"):
+            with suppress(AttributeError, OSError):
+                os.close(getattr(self, name))
 
     @property
-    def is_held(self) -> bool:
-        """Whether this object holds the lock."""
-        return self._is_held
-
-    def acquire(self, timeout_seconds: float | None = None) -> None:
-        """Wait until no other run holds the lock, and take it.
-
-        Args:
-            timeout_seconds: How long to wait at most; None waits for ever.
-
-        Raises:
-            DeviceLockHeld: Another run still holds it; the message says which, and since when.
-        """
-        begin, has_told = time.monotonic(), False
-        while not self._try():
-            waited = time.monotonic() - begin
-            if timeout_seconds is not None and waited >= timeout_seconds:
-                raise DeviceLockHeld(str(self.path), self.holder())
-            if waited >= _NOTICE_SECONDS and not has_told:
-                self._on_wait(f"waiting for device lock {self.path}: held by {self.holder()}")
-                has_told = True
-            time.sleep(_POLL_SECONDS)
-        self._is_held = True
-        self._write_note()
-
-    def release(self) -> None:
-        """Release the lock if it is held."""
-        if self._is_held:
-            with suppress(OSError):  # a full disk; the note is a courtesy
-                os.ftruncate(self._descriptor, 0)
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-            self._is_held = False
-
-    def holder(self) -> str:
-        """The holder of the lock and since when it is held, as stated in the lock file."""
-        try:
-            return str(msgspec.json.decode(os.pread(self._descriptor, _MAX_BYTES, 0), type=_Holder))
-        except (msgspec.MsgspecError, UnicodeDecodeError):
-            return "a process that left no note (`fuser` shows it)"
-
-    def _try(self) -> bool:
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def _write_note(self) -> None:
-        since = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
-        note = _Holder(os.getpid(), user_name(os.geteuid()), shlex.join(sys.argv)[:_MAX_LETTERS], since)
-        with suppress(OSError):  # a full disk; the note is a courtesy
-            os.ftruncate(self._descriptor, 0)
-            os.pwrite(self._descriptor, msgspec.json.encode(note), 0)
-
-
-class SharedDeviceLock:
-    """The lock of one device among the runs of this user and, as far as they allow it, those of other users.
-
-    Args:
-        own: The lock that only this user can take.
-        shared: The lock that all users can take; None if it is not usable.
-        wait_seconds: How long to wait for the shared one.
-        on_wait: Called with a message if the run goes on without the shared one.
-    """
-
-    def __init__(
-        self, own: DeviceLock, shared: DeviceLock | None, wait_seconds: float, on_wait: Callable[[str], None]
-    ) -> None:
-        self.own = own
-        self.shared = shared
-        self._wait_seconds = wait_seconds
-        self._left_seconds = wait_seconds
-        self._on_wait = on_wait
+    def is_alone(self) -> bool:
+        """Whether this judge holds the lock alone."""
+        return self._mode is _Mode.ALONE
 
     @property
-    def is_held(self) -> bool:
-        """Whether this object holds the lock among the runs of this user."""
-        return self.own.is_held
+    def is_shared(self) -> bool:
+        """Whether this judge shares the lock."""
+        return self._mode is _Mode.SHARED
 
-    def acquire(self) -> None:
-        """Wait until no other run of this user holds the lock, then, for a limited time, for those of other users."""
-        self.own.acquire()
-        if self.shared is None:
+    @property
+    def is_wanted(self) -> bool:
+        """Whether another judge waits in the queue."""
+        if not _try(self._queue, fcntl.LOCK_EX):
+            return True
+        fcntl.flock(self._queue, fcntl.LOCK_UN)
+        return False
+
+    @contextmanager
+    def sharing(self) -> Iterator[None]:
+        """Share the lock during a block."""
+        with self._held_as(_Mode.SHARED):
+            yield
+
+    @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Do not hold the lock during a block."""
+        with self._held_as(_Mode.NONE):
+            yield
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the lock alone during a block."""
+        with self._held_as(_Mode.ALONE):
+            yield
+
+    def keep(self, is_kept: bool) -> None:
+        """Share the lock outside of blocks and in those of `apart`, too, or do so no more."""
+        self._is_kept = is_kept
+        self._want(self._wanted)
+
+    def give_way(self) -> None:
+        """Let those who wait go first, and share the lock again."""
+        self._change(_Mode.SHARED)
+
+    @contextmanager
+    def _held_as(self, mode: _Mode) -> Iterator[None]:
+        before = self._wanted
+        self._want(mode)
+        try:
+            yield
+        finally:
+            self._want(before)
+
+    def _want(self, wanted: _Mode) -> None:
+        self._wanted = wanted
+        mode = _Mode.SHARED if self._is_kept and wanted is _Mode.NONE else wanted
+        if mode is not self._mode:
+            self._change(mode)
+
+    def _change(self, mode: _Mode) -> None:
+        """Release the lock first: two judges that share it and want it alone would wait for each other."""
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
+        self._mode = _Mode.NONE
+        if mode is _Mode.NONE:
             return
+        begin = time.monotonic()
+        self._wait(self._queue, fcntl.LOCK_EX)
         try:
-            self.shared.acquire(self._left_seconds)
-            self._left_seconds = self._wait_seconds
-        except DeviceLockHeld as error:
-            if self._left_seconds:
-                self._on_wait(
-                    f"no longer waiting for device lock {error.path} after {self._left_seconds:g} s ({WAIT_VARIABLE}): "
-                    f"held by {error.holder}; this run goes on, and runs of other users may disturb it"
-                )
-            self._left_seconds = 0.0  # from now on it is only tried
+            self._wait(self._lock, mode.value)
+        finally:
+            fcntl.flock(self._queue, fcntl.LOCK_UN)
+        self._mode = mode
+        self.waited_seconds += time.monotonic() - begin
 
-    def release(self) -> None:
-        """Release what is held."""
-        if self.shared is not None:
-            self.shared.release()
-        self.own.release()
+    def _wait(self, descriptor: int, how: int) -> None:
+        """Wait for a file; a long wait, as for a judge that is stopped, is reported once."""
+        if _try(descriptor, how):
+            return
+        notice = threading.Timer(_NOTICE_SECONDS, self._report)
+        notice.daemon = True
+        notice.start()
+        try:
+            fcntl.flock(descriptor, how)
+        finally:
+            notice.cancel()
+
+    def _report(self) -> None:
+        with suppress(OSError):  # a closed stderr must not end the run
+            print(f"waiting for device lock {self._path} (`fuser` shows its holder)", file=sys.stderr, flush=True)
 
 
-def lock_of(device: torch.device) -> DeviceLock | SharedDeviceLock:
-    """The lock of a device, not yet held.
+def lock_of(device: torch.device) -> DeviceLock:
+    """The lock of a device among the judges of this user, not yet held.
 
     Raises:
-        UnsafeFolder: Another user could replace the folder that `FOLDER_VARIABLE` names, or its file.
+        UnsafePath: Another user could replace the folder of locks.
+        OSError: A file cannot be made.
+    """
+    return DeviceLock(_path_of(device, "lock"))
+
+
+@contextmanager
+def extra_memory(device: torch.device) -> Iterator[None]:
+    """A block in which this judge alone, of those of this user, may exceed its share of a device's memory.
+
+    Raises:
+        UnsafePath: Another user could replace the folder of locks.
         OSError: The file cannot be made.
     """
-    name = f"{identity_of(device)}.lock"
-    if folder := os.environ.get(FOLDER_VARIABLE):
-        return DeviceLock(Path(folder) / name)
-    own = in_own_folder(name, partial(DeviceLock, is_private=True))
+    path = _path_of(device, "memory")
+    descriptor = _open(private_folder(path.parent) / path.name)
     try:
-        shared = DeviceLock(_FOLDER / name)
-    except (UnsafeFolder, OSError) as error:
-        _print(f"runs of other users on this device are not excluded: {error}")
-        shared = None
-    return SharedDeviceLock(own, shared, _wait_seconds(), _print)
-
-
-def room_of(device: torch.device) -> DeviceLock:
-    """The lock of the one judge of this user that may exceed its share of a device's memory, not yet held.
-
-    Raises:
-        UnsafeFolder: Another user could replace the folder that `FOLDER_VARIABLE` names, or its file.
-        OSError: The file cannot be made.
-    """
-    name, on_wait = f"{identity_of(device)}.room", _ignore
-    if folder := os.environ.get(FOLDER_VARIABLE):
-        return DeviceLock(Path(folder) / name, on_wait)
-    return in_own_folder(name, partial(DeviceLock, on_wait=on_wait, is_private=True))
-
-
-def in_own_folder(name: str, make: Callable[[Path], T]) -> T:
-    """Make a lock among the runs of this user; if another user has taken the folder's name, in the cache.
-
-    The name of the machine is part of that folder, because a cache may be shared among machines.
-    """
-    try:
-        return make(_FOLDER.with_name(f"{_FOLDER.name}-{os.geteuid()}") / name)
-    except (UnsafeFolder, OSError):
-        return make(get_fib_cache_path() / f"{_FOLDER.name}-{platform.node()}" / name)
-
-
-def _wait_seconds() -> float:
-    """The limit of `WAIT_VARIABLE`.
-
-    Raises:
-        InvalidConfig: It is not a number of seconds.
-    """
-    text = os.environ.get(WAIT_VARIABLE)
-    if not text:
-        return _WAIT_SECONDS
-    with suppress(ValueError):
-        if (seconds := float(text)) >= 0:
-            return seconds
-    raise InvalidConfig((Problem("environment", WAIT_VARIABLE, f"{text!r} is not a number of seconds"),))
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
 
 
 def identity_of(device: torch.device) -> str:
@@ -275,57 +189,20 @@ def identity_of(device: torch.device) -> str:
     return re.sub(r"[^\w-]", "", str(torch.cuda.get_device_properties(device).uuid))
 
 
-def open_lock_file(path: Path, *, is_private: bool) -> int:
-    """Open a file of locks, made if it is not there, in a folder whose entries other users cannot replace.
+def _path_of(device: torch.device, suffix: str) -> Path:
+    """A file for a device; the machine's name is part of that of a CPU, because a cache may be shared by machines."""
+    folder = os.environ.get(FOLDER_VARIABLE) or get_fib_cache_path() / "fib-bench-locks"
+    name = platform.node() if device.type == "cpu" else identity_of(device)
+    return Path(folder) / f"{name}.{suffix}"
 
-    Args:
-        path: The file.
-        is_private: Whether its folder excludes other users.
 
-    Returns:
-        A descriptor, which the caller closes.
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
-    Raises:
-        UnsafeFolder: Another user could replace the folder or the file.
-        OSError: The file cannot be made.
-    """
-    folder = open_folder(path.parent, _PRIVATE if is_private else _FOR_ALL)
+
+def _try(descriptor: int, how: int) -> bool:
     try:
-        return _open_entry(folder, path)
-    finally:
-        os.close(folder)
-
-
-def _open_entry(folder: int, path: Path) -> int:
-    """Open the file by name within a checked folder.
-
-    Linux refuses ``O_CREAT`` on another user's file in a sticky folder (``fs.protected_regular``), so the file is
-    made first and opened without that flag.
-    """
-    flags = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-    with suppress(FileExistsError):
-        descriptor = os.open(path.name, flags | os.O_CREAT | os.O_EXCL, 0o666, dir_fd=folder)
-        os.fchmod(descriptor, 0o666)  # independent of the umask
-        return descriptor
-    try:
-        descriptor = os.open(path.name, flags, dir_fd=folder)
-    except OSError as error:
-        if error.errno not in _PLANTED:
-            raise
-        owner = user_name(os.stat(path.name, dir_fd=folder, follow_symlinks=False).st_uid)
-        raise UnsafeFolder(str(path), owner, _PLANTED[error.errno]) from error
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink != 1:
-        os.close(descriptor)
-        raise UnsafeFolder(str(path), user_name(found.st_uid), "it is not a file, or has several names")
-    return descriptor
-
-
-def _ignore(message: str) -> None:
-    """Say nothing: waits among the judges of one run are usual."""
-    del message
-
-
-def _print(message: str) -> None:
-    with suppress(OSError):  # a closed stderr must not end the run
-        print(escape_line(message), file=sys.stderr, flush=True)
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True

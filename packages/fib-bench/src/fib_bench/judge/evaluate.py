@@ -32,7 +32,6 @@ from ..worker.client import WorkerLost, end_all
 from ..worker.server_client import ForkServerClient
 from .baselines import REFERENCE, Baselines
 from .build import attempt
-from .burst_lock import bursts_of
 from .definition_settings import DefinitionSettings
 from .device_context import DeviceContext
 from .device_lock import identity_of, lock_of
@@ -137,7 +136,8 @@ class Judge:
     def context(self) -> DeviceContext:
         """The tools of this device; its roofline is measured at the first access."""
         if self._context is None:
-            bursts = bursts_of(self.device) if self.device.type == "cuda" else None
+            lock = lock_of(self.device)
+            bursts = lock if self.device.type == "cuda" else None
             self._context = DeviceContext(
                 device=self.device,
                 timeout_seconds=self._config.timeout_seconds,
@@ -146,7 +146,7 @@ class Judge:
                 settings=(settings := settings_of(self.device)),
                 settings_before=None if settings is None else settings.read(),
                 phases=self.phases,
-                lock=lock_of(self.device),
+                lock=lock,
                 bursts=bursts,
                 is_shared=(self._config.concurrency or 1) > 1 and self.device.type == "cuda",
             )

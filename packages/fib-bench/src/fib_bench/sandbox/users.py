@@ -14,8 +14,8 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from ..errors import UnsafeFolder
-from ..shared_folder import open_folder
+from fib_schema.private_files import UnsafePath, private_folder
+
 from . import landlock
 from . import syscalls as kernel
 from .environment import NOBODY, is_open_to, unreadable_path
@@ -86,8 +86,8 @@ def _open_lock_folder() -> int:
     reasons = []
     for folder in _LOCK_FOLDERS:
         try:
-            return open_folder(folder, 0o700)
-        except (OSError, UnsafeFolder) as error:
+            return os.open(private_folder(folder), os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        except (OSError, UnsafePath) as error:
             reasons.append(str(error))
     raise NotPossible(f"no folder for the locks of users: {'; '.join(reasons)}")
 
