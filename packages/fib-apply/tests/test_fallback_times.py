@@ -10,7 +10,6 @@ from fib_apply.config import ApplyConfig
 from fib_apply.errors import InvalidSetting
 from fib_apply.key import ApplyKey, AxesOnlyKeyBuilder
 from fib_apply.selection import rules
-from fib_apply.selection.fallback_times import is_faster_than_equivalent
 from fib_apply.selection.rankings import Candidate, HardwareRankings, Ranking
 from fib_apply.selection.rules import SolutionFacts
 from fib_schema import Definition, Trace
@@ -165,7 +164,7 @@ class TestBatchInvariance:
 
     def test_only_marked_axes_count_as_batch(self, definition: Definition) -> None:
         import attrs
-        from fib_apply.selection.batch_axes import batch_axes
+        from fib_apply.selection.rules import batch_axes
         from fib_schema import AxisVar
 
         wider = attrs.evolve(definition, axes={**definition.axes, "K": AxisVar()})
@@ -193,9 +192,9 @@ class TestFallbackEquivalents:
         own = Candidate("ours", 1.0, None if interval is None else (0.95, 1.05))
         if latency == 0.99 and interval is not None:
             own = Candidate("ours", 1.0, (0.982, 1.05))
-        assert is_faster_than_equivalent(Candidate("a", latency, interval), own, 0.03) is expected
+        assert Candidate("a", latency, interval).is_faster_than_equivalent(own, 0.03) is expected
 
     def test_other_numbers_of_workloads_are_compared_by_speedup(self) -> None:
         own = Candidate("ours", 4.0, workloads=2, fallback_ms=8.0)
-        assert is_faster_than_equivalent(Candidate("a", 5.0, fallback_ms=20.0), own, 0.03)
-        assert not is_faster_than_equivalent(Candidate("a", 3.0, fallback_ms=4.0), own, 0.03)
+        assert Candidate("a", 5.0, fallback_ms=20.0).is_faster_than_equivalent(own, 0.03)
+        assert not Candidate("a", 3.0, fallback_ms=4.0).is_faster_than_equivalent(own, 0.03)

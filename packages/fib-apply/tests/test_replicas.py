@@ -18,7 +18,6 @@ import pytest
 from fib_apply import ApplyConfig, ApplyRuntime, ApplyTable, InvalidSetting, ReplicaGroup
 from fib_apply.replicas.agreement import Agreement, ReplicaState
 from fib_apply.replicas.exchange import NoAgreement
-from fib_apply.selection.table_hash import table_hash
 from fib_schema import Definition, Solution, Trace, TraceSet
 
 pytest.importorskip("torch")
@@ -135,7 +134,7 @@ class TestFourProcesses:
 
 class TestTableHash:
     def hash_of(self, root: Path, hardware: str = "cpu", **settings: Any) -> str:
-        return table_hash(ApplyTable.load_or_build(root, ApplyConfig(**settings)), [hardware])
+        return ApplyTable.load_or_build(root, ApplyConfig(**settings)).replica_hash([hardware])
 
     def test_equal_content_elsewhere_has_the_same(self, tmp_path: Path, write_set: Callable[..., Path]) -> None:
         one, other = write_set(tmp_path / "one"), write_set(tmp_path / "two" / "other", newest=8.0)
@@ -156,7 +155,7 @@ class TestTableHash:
     def test_sets_in_memory_have_one(self, definition: Definition) -> None:
         def of(changed: Definition) -> str:
             table = ApplyTable.load_or_build(TraceSet(None, {"scale": changed}, {}, {}, {}))
-            return table_hash(table, ["cpu"])
+            return table.replica_hash(["cpu"])
 
         assert of(definition) == of(definition)
         assert of(definition) != of(attrs.evolve(definition, reference="def run(x):\n    return 3 * x\n"))

@@ -27,7 +27,6 @@ import torch
 from fib_apply import ApplyConfig, ApplyConfigRegistry, ApplyRuntime
 from fib_apply.cli import main
 from fib_apply.errors import InvalidSetting
-from fib_apply.selection import verified_files
 from fib_apply.selection.table import ApplyTable
 from fib_schema import (
     BuildSpec,
@@ -661,7 +660,7 @@ def test_each_ignored_file_is_reported_once(kit: Kit, capsys: pytest.CaptureFixt
 def test_names_of_files_cannot_control_the_terminal(kit: Kit) -> None:
     kit.write("solutions/eve/\x1b[2Jgreen\u202e.json", b"{}")
     problems = ApplyTable.load_or_build(kit.root, ApplyConfig(require_signed_by=kit.owner.public.text)).problems
-    assert any(r"\x1b[2Jgreen\u202e.json" in problem for problem in problems)
+    assert any(r"\x1b[2Jgreen\u202e.json" in str(problem) for problem in problems)
     assert all(problem.isprintable() for problem in problems)
 
 
@@ -677,7 +676,7 @@ def test_the_number_of_reported_files_is_bounded(kit: Kit) -> None:
         kit.write(f"solutions/eve/{number}.json", b"{}")
     problems = ApplyTable.load_or_build(kit.root, ApplyConfig(require_signed_by=kit.owner.public.text)).problems
     assert len(problems) == 1001
-    assert problems[-1] == f"{kit.root}: ignored: 5 more files that are not signed"
+    assert str(problems[-1]) == f"{kit.root}: ignored: 5 more files that are not signed"
 
 
 PATHS = (GOOD, FLAWED, DEFINITION, TRACES, FAILURE, STRAY_FAILURE, ODD_FAILURE, "traces/bob/elementwise/scale.jsonl")
@@ -762,7 +761,7 @@ def test_the_bytes_that_are_used_are_those_that_were_verified(
     kit: Kit, victim: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The attacker changes a file right after each of its verifications."""
-    original = verified_files.SignedFiles.read
+    original = signing.SignedFiles.read
 
     def read(self: signing.SignedFiles, path: str) -> bytes:
         data = original(self, path)
@@ -770,7 +769,7 @@ def test_the_bytes_that_are_used_are_those_that_were_verified(
             kit.write(victim, kit.evil_named("good") if victim == GOOD else b"")
         return data
 
-    monkeypatch.setattr(verified_files.SignedFiles, "read", read)
+    monkeypatch.setattr(signing.SignedFiles, "read", read)
     assert outcome(kit) == ("good" if victim in (TRACES, FAILURE) else "fallback")
     assert outcome(kit) == "fallback"
     assert not kit.mark.exists()
@@ -780,7 +779,7 @@ def test_a_file_that_disappears_between_two_readings_blocks_its_definition(
     kit: Kit, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`idle.jsonl` holds traces of `scale`, so the files of `scale` are read twice."""
-    original = verified_files.SignedFiles.read
+    original = signing.SignedFiles.read
     counts: dict[str, int] = {}
 
     def read(self: signing.SignedFiles, path: str) -> bytes:
@@ -794,7 +793,7 @@ def test_a_file_that_disappears_between_two_readings_blocks_its_definition(
     kit.write("definitions/elementwise/zero.json", text)
     kit.path(STRAY_FAILURE).rename(kit.path("traces/zoe/elementwise/zero.jsonl"))
     sign(kit.root, kit.owner)
-    monkeypatch.setattr(verified_files.SignedFiles, "read", read)
+    monkeypatch.setattr(signing.SignedFiles, "read", read)
     assert outcome(kit) == ("fallback" if counts.get(FAILURE, 0) > 1 else "good")
     assert counts[FAILURE] == 2
 

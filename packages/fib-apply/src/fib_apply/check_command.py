@@ -13,8 +13,7 @@ import attrs
 
 from .config_file import ConfigFile, read_config
 from .errors import InvalidConfigFile
-from .selection.setting_problems import setting_problems
-from .selection.table import ApplyTable
+from .selection.table import ApplyTable, setting_problems
 
 
 def check(options: argparse.Namespace) -> int:

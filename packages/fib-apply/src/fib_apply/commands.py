@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from fib_schema import AxisConst, Definition, FibError, UnknownName
+from fib_schema import AxisConst, Definition, FibError, Problem, UnknownName
 from fib_schema.command import print_problems
 from fib_schema.data_files import missing_data
 from fib_schema.display import counted, escape_line, stacked_row, terminal_width
@@ -23,10 +23,8 @@ from .hardware import local_hardware
 from .key import ApplyKey
 from .routing.parameter_map import map_parameters
 from .runtime import ApplyRuntime
-from .selection.problem_texts import as_problems
 from .selection.rankings import HardwareRankings, Ranking
-from .selection.setting_problems import setting_problems
-from .selection.table import ApplyTable
+from .selection.table import ApplyTable, setting_problems
 
 _NATIVE_SECONDS = 600.0
 
@@ -45,7 +43,7 @@ def open_table(options: argparse.Namespace) -> tuple[ApplyTable, tuple[str, ...]
             raise UnusableOption(problem.path.rpartition(".")[2], problem.message)
         for name in (*options.given.other_hardware, *(() if asked is None else (asked,))):
             _check_hardware(table, name)
-    print_problems(as_problems([f"{one.path}: {one.message}" for one in setting_problems(settings, table)]))
+    print_problems([Problem(one.path, "$", one.message) for one in setting_problems(settings, table)])
     return table, local_hardware() if asked is None else (asked,)
 
 
@@ -106,7 +104,7 @@ def explain(options: argparse.Namespace) -> int:
     if options.json:
         plain = {"definition": definition.name, "op_type": definition.op_type, "source": source}
         hardware_answers = [report.to_plain() for report in reports]
-        print_json({**plain, "hardware": hardware_answers, "problems": list(table.problems)})
+        print_json({**plain, "hardware": hardware_answers, "problems": [*map(str, table.problems)]})
         return 0
     print(f"{definition.name} ({definition.op_type})")
     for report in reports:
@@ -180,7 +178,9 @@ def table(options: argparse.Namespace) -> int:
     counts = _counts(table, rows)
     print_table_problems(table)
     if options.json:
-        print_json({"keys": [row.to_plain() for row in rows], "counts": counts, "problems": list(table.problems)})
+        print_json(
+            {"keys": [row.to_plain() for row in rows], "counts": counts, "problems": [*map(str, table.problems)]}
+        )
         return 0
     headings = (
         "definition",
@@ -217,7 +217,7 @@ def _counts(table: ApplyTable, rows: Sequence[_Row]) -> dict[str, int]:
 
 def print_table_problems(table: ApplyTable) -> None:
     """Print the problems of a table's data set to stderr."""
-    print_problems(as_problems(table.problems))
+    print_problems(list(table.problems))
 
 
 @attrs.frozen

@@ -6,11 +6,11 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 import attrs
+import msgspec
 
 from .config import ApplyConfig
 from .key import ApplyKey
-from .selection.miss_policy import ranking_for
-from .selection.rankings import Candidate, HardwareRankings, Ranking
+from .selection.rankings import Candidate, HardwareRankings, Ranking, ranking_for
 
 if TYPE_CHECKING:
     from .routing.dispatcher import Dispatcher
@@ -177,4 +177,4 @@ def _planned(ranking: Ranking | None) -> str | None:
 def _plain_candidate(candidate: Candidate) -> dict[str, Any]:
     names = ("interval_ms", "fallback_interval_ms")
     pairs = {name: None if (pair := getattr(candidate, name)) is None else list(pair) for name in names}
-    return {**attrs.asdict(candidate), **pairs}
+    return {**msgspec.structs.asdict(candidate), **pairs}

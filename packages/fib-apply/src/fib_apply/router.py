@@ -22,9 +22,7 @@ from .log import logger
 from .metrics import CallMetrics, DefinitionStats
 from .readiness import KeyState, key_states, routed_event
 from .replicas.agreement import AgreedKernels
-from .selection.problem_texts import as_problems
-from .selection.setting_problems import setting_problems
-from .selection.table import ApplyTable
+from .selection.table import ApplyTable, setting_problems
 
 if TYPE_CHECKING:
     from .routing.candidates import CandidatePool
@@ -202,7 +200,7 @@ class Router:
         if dispatcher is None:
             self.table.definition(name)
             raise UnknownName("definition", name, self.table.definitions)
-        problems = [problem for problem in self.table.problems if problem.startswith(f"{name}: ")]
+        problems = [str(problem) for problem in self.table.problems if problem.source == name]
         return explain(dispatcher, self.left_out(), problems)
 
     def _made(self) -> dict[str, Dispatcher]:
@@ -233,7 +231,7 @@ def _key_builder(definition: Definition) -> ApplyKeyBuilder:
 def load_table(source: TraceSet | str | os.PathLike[str] | None, settings: ApplyConfigRegistry) -> ApplyTable:
     """The table of a data set; files and lines that are not used are logged."""
     table = ApplyTable.load_or_build(get_fib_dataset_path() if source is None else source, settings)
-    for line in problem_lines(as_problems(table.problems)):
+    for line in problem_lines(table.problems):
         logger.warning("the data set has a file or line that is not used: %s", line)
     for problem in setting_problems(settings, table):
         logger.warning("setting %s: %s", problem.path, problem.message)

@@ -14,7 +14,6 @@ from .replicas.agreement import AgreedKernels, Agreement, ReplicaState
 from .replicas.exchange import ReplicaGroup
 from .router import Router
 from .selection.table import ApplyTable
-from .selection.table_hash import table_hash
 
 _MAX_ROUNDS = 16
 """Solutions that fail one after the other on some replica, before the rest is left to the fallback."""
@@ -45,7 +44,7 @@ class Synchronizer:
             NoAgreement: A replica did not come in time, or its table differs.
         """
         table, service = self.wanted.table, self.wanted.build_service
-        name = "routing is off" if self.is_off else table_hash(table, local_hardware())
+        name = "routing is off" if self.is_off else table.replica_hash(local_hardware())
         runs = unchanged_runs(self.current.compiled_runs(), self.current.table, table)
         agreement = None
         for _ in range(_MAX_ROUNDS):

@@ -34,7 +34,7 @@ def warm(options: argparse.Namespace) -> int:
     print_table_problems(table)
     if options.json:
         native = {"native_guards": {"ready": native_problem is None, "problem": native_problem}}
-        print_json({**_summary(selected, hardware), **native, "problems": list(table.problems)})
+        print_json({**_summary(selected, hardware), **native, "problems": [*map(str, table.problems)]})
     else:
         print(*_summary_lines(selected, hardware), sep="\n")
         print(f"native guards: {'ready' if native_problem is None else f'not used: {native_problem}'}")

@@ -17,9 +17,7 @@ from ..importing import is_importing
 from ..key import ApplyKey
 from ..miss_reasons import BEING_BUILT, NOT_AGREED, NOTHING_BUILT, QUARANTINED
 from ..replicas.agreement import AgreedKernels
-from ..selection.fallback_times import is_faster_than_equivalent
-from ..selection.miss_policy import NearestKeys, ranking_for_unrecorded
-from ..selection.rankings import Candidate, HardwareRankings, Ranking
+from ..selection.rankings import Candidate, HardwareRankings, NearestKeys, Ranking, ranking_for
 
 
 @attrs.frozen
@@ -89,16 +87,12 @@ class CandidatePool:
         rankings = self._rankings_on(device)
         if rankings is None:
             return None
-        key = rankings.key_of(key)
-        ranking = rankings.by_key.get(key)
-        if ranking is not None:
-            return ranking
         nearest = None
         if self.config.on_miss_policy is OnMiss.NEAREST:
             nearest = self._nearest.get(rankings.hardware)
             if nearest is None:
                 nearest = self._nearest[rankings.hardware] = NearestKeys(rankings.by_key, self.config.nearest)
-        return ranking_for_unrecorded(rankings, key, self.config, nearest)
+        return ranking_for(rankings, key, self.config, nearest)
 
     def _rankings_on(self, device: str) -> HardwareRankings | None:
         """The rankings of a device's hardware, else of its first substitute with traces."""
@@ -166,7 +160,7 @@ class CandidatePool:
     def _is_no_speedup(self, candidate: Candidate, equivalents: Sequence[Candidate]) -> bool:
         if candidate in equivalents or not self.config.require_speedup:
             return False
-        return not all(is_faster_than_equivalent(candidate, other, self.config.margin) for other in equivalents)
+        return not all(candidate.is_faster_than_equivalent(other, self.config.margin) for other in equivalents)
 
     def miss_reason(self, ranking: Ranking) -> str:
         """Reason why no candidate serves plain calls now."""

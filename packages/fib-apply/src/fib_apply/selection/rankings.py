@@ -1,16 +1,26 @@
-"""Rankings: the candidates of each key of a definition, in order of preference."""
+"""Rankings: the candidates of each key of a definition, in order of preference, and which ranking serves a key."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 
 import attrs
+import msgspec
 
+from ..config import ApplyConfig, OnMiss
 from ..key import ApplyKey
 
+_ROUNDING = 1e-12
+"""Tolerance of logarithms, so that latencies that differ by exactly the margin count as equal."""
 
-@attrs.frozen
-class Candidate:
+
+def log_margin(margin: float) -> float:
+    """The smallest difference of logarithms of latencies that differ by more than a margin."""
+    return math.log1p(margin) + _ROUNDING
+
+
+class Candidate(msgspec.Struct, frozen=True, array_like=True):
     """A solution that may serve a key."""
 
     solution: str
@@ -34,9 +44,24 @@ class Candidate:
     """The fallback's time on the same workloads; None if it was not recorded."""
     fallback_interval_ms: tuple[float, float] | None = None
 
+    def is_faster_than_equivalent(self, equivalent: Candidate, margin: float) -> bool:
+        """Whether it is faster, beyond uncertainty, than a solution that calls the same function as the fallback.
 
-@attrs.frozen
-class Ranking:
+        If they ran different numbers of workloads, their times are compared as shares of the recorded fallback's.
+
+        Args:
+            equivalent: The fallback in another form.
+            margin: The share that counts where one has no interval.
+        """
+        one, other = self.latency_ms, equivalent.latency_ms
+        if self.workloads != equivalent.workloads and self.fallback_ms and equivalent.fallback_ms:
+            one, other = one / self.fallback_ms, other / equivalent.fallback_ms
+        elif self.interval_ms is not None and equivalent.interval_ms is not None:
+            return self.interval_ms[1] < equivalent.interval_ms[0]
+        return math.log(other) - math.log(one) > log_margin(margin)
+
+
+class Ranking(msgspec.Struct, frozen=True, array_like=True):
     """The candidates of one key, or of all keys, in order of preference."""
 
     candidates: tuple[Candidate, ...]
@@ -86,3 +111,75 @@ class HardwareRankings:
         """The key under which a call's key is recorded."""
         recorded = key.without_axes(self.batch_axes)
         return recorded if recorded.padded_axis is None else recorded.without_axes({recorded.padded_axis})
+
+
+class NearestKeys:
+    """Known keys, among which the closest one is found.
+
+    Args:
+        known: The keys.
+        bounds: The axes that may differ, each with the largest factor.
+    """
+
+    def __init__(self, known: Iterable[ApplyKey], bounds: Mapping[str, float]) -> None:
+        self._bounds = dict(bounds)
+        self._groups: dict[object, list[tuple[list[int], ApplyKey]]] = {}
+        for key in known:
+            fixed, sizes = self._split(key)
+            self._groups.setdefault(fixed, []).append((sizes, key))
+
+    def _split(self, key: ApplyKey) -> tuple[object, list[int]]:
+        """The part of a key that must be equal, and the sizes of the axes that may differ."""
+        fixed = tuple(axis if axis in self._bounds else (axis, size) for axis, size in key.axes)
+        return (key.feats, fixed), [size for axis, size in key.axes if axis in self._bounds]
+
+    def find(self, key: ApplyKey) -> ApplyKey | None:
+        """The closest known key within the bounds; None if there is none.
+
+        The distance is the product of the factors between sizes. Of equally close keys the smaller one is taken.
+        """
+        fixed, sizes = self._split(key)
+        bounds = [self._bounds[axis] for axis, _ in key.axes if axis in self._bounds]
+        found = [(_distance(sizes, theirs, bounds), other.axes, other) for theirs, other in self._groups.get(fixed, ())]
+        distance, _, closest = min(found, key=lambda one: one[:2], default=(math.inf, (), None))
+        return None if distance == math.inf else closest
+
+
+def ranking_for(
+    rankings: HardwareRankings | None, key: ApplyKey, config: ApplyConfig, nearest: NearestKeys | None = None
+) -> Ranking | None:
+    """The ranking that serves a key; None if only the fallback may.
+
+    A recorded key is no miss, even if no solution was selected for it. If one solution serves all sizes of batch axes,
+    a key is recorded at all these sizes.
+
+    Args:
+        rankings: By key.
+        key: Of a call.
+        config: States the policy for keys that are not recorded.
+        nearest: The index of `rankings`, to use it for several keys.
+    """
+    if rankings is None:
+        return None
+    key = rankings.key_of(key)
+    found = rankings.by_key.get(key)
+    if found is not None:
+        return found
+    if config.on_miss_policy is OnMiss.USE_DEF_BEST:
+        return rankings.best if key.is_exact else None  # it was verified with contiguous, exact inputs
+    if config.on_miss_policy is OnMiss.NEAREST:
+        closest = (nearest or NearestKeys(rankings.by_key, config.nearest)).find(key)
+        return None if closest is None else rankings.by_key[closest]
+    return None
+
+
+def _distance(ours: Iterable[int], theirs: Iterable[int], bounds: Iterable[float]) -> float:
+    """Sum of the logarithms of the factors between sizes; infinite if one exceeds its bound."""
+    total = 0.0
+    for size, other, bound in zip(ours, theirs, bounds, strict=True):
+        if size != other:
+            larger, smaller = (size, other) if size > other else (other, size)
+            if smaller <= 0 or larger / smaller > bound:
+                return math.inf
+            total += math.log(larger / smaller)
+    return total

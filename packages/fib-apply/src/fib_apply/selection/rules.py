@@ -6,7 +6,7 @@ The rules, in the order in which they apply:
    ``extra["solution_hash"]`` does not count. Of several on the same hardware and workload, the latest
    counts: by timestamp, then by the order of appending.
 2. *Eligible solutions.* An eligible solution is not refused by the settings (``enabled``, ``exclude``, ``only``). It
-   passed on every workload of the key that it ran, has no flag of `UNROUTED_FLAGS`, has errors within ``max_atol`` and
+   passed on every workload of the key that it ran, has no flag of `NOT_ROUTED`, has errors within ``max_atol`` and
    ``max_rtol``, and has a positive, finite latency. One evaluation that fails this excludes the solution at the key; a
    REWARD_HACK excludes it everywhere.
 3. *Score.* On each workload, a solution has a ratio to the fastest one. Its score at a key is the geometric
@@ -34,39 +34,51 @@ key beside the others, if an evaluation states that such calls were right. One s
 ranked as with ``batch_invariant``; only solutions for which all its evaluations state this serve calls.
 
 With ``batch_invariant``, keys that differ only in batch axes are one key. A solution must have run at each of them, and
-the total time over them replaces the score; see `batch_axes`.
+the total time over them replaces the score. A definition marks its batch axes by
+tags, ``batch_axis:M``; without such a tag of one of its variable axes all of these count.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import NamedTuple, TypeAlias
 
 import attrs
-from fib_schema import Definition, Solution, Trace
+from fib_schema import Definition, Evaluation, EvaluationStatus, Solution, Trace, Workload
 from fib_schema.display import counted
-from fib_schema.padded_indices import padded_indices_of
+from fib_schema.padded_indices import PADDED_INDICES, padded_indices_of
+from fib_schema.strides import LAYOUT, workload_strides
+from fib_schema.trace_facts import (
+    NOT_ROUTED,
+    baseline_of,
+    disqualifying_flags,
+    extra_group,
+    has_workload_layout,
+    is_quick,
+    latest,
+    reference_timing_of,
+    timing_of,
+)
 
 from ..config import ApplyConfig
 from ..key import ApplyKey, ApplyKeyBuilder
-from .batch_axes import batch_axes, mean_over_keys
-from .fallback_times import FallbackComparison
-from .measurements import (
-    LatestEvaluations,
-    Measurement,
-    SelectionCriteria,
-    WorkloadKeys,
-    WorkloadRun,
-    latest_evaluations,
-    loosest_tolerance,
-    measure,
-)
-from .rankings import Candidate, HardwareRankings, Ranking
-from .scores import Mean, Score, are_separate, log_margin, mean_logarithms, score_over_keys, score_solutions
+from .rankings import Candidate, HardwareRankings, Ranking, log_margin
 
+SELECTION_SETTINGS = (
+    *("max_atol", "max_rtol", "baseline", "margin", "require_speedup", "batch_invariant", "enabled", "exclude", "only"),
+)
+"""The settings that decide which solutions are selected."""
+BATCH_TAG = "batch_axis:"
 _BY_SIMPLICITY = ("python", "helion", "triton", "cutile", "tilelang", "cute_dsl", "cpp", "cuda", "cutlass")
 _LANGUAGE_RANK = {language: rank for rank, language in enumerate(_BY_SIMPLICITY)}
 """From the simplest on; other languages come last."""
+_GRAPH_SAFE = "graph_safe"
+"""The field of a timing that says that replays of a captured call were right with changed integers. Captured calls are
+replayed after their integers have changed, so a solution without this evidence is not called during a capture."""
+_PASSED = EvaluationStatus.PASSED
+_PLAIN = (str, int, float, bool, type(None))
 
 
 @attrs.frozen
@@ -106,21 +118,20 @@ def select(
         definition: The definition; traces of others are ignored.
         traces: In the order of appending.
         facts: Of the present solutions.
-        config: Settings; those of `SelectionCriteria` matter.
+        config: Settings; `SELECTION_SETTINGS` matter.
         key_builder: Makes keys of workloads. Workloads for which it fails are left out and reported.
     """
     by_name = {fact.name: fact for fact in facts}
-    of_definition = [trace for trace in traces if trace.definition == definition.name]
-    latest = latest_evaluations(definition, of_definition, {name: fact.hash for name, fact in by_name.items()})
-    keys = WorkloadKeys(key_builder)
-    excluded = _excluded_by_key(latest, keys)
-    criteria = SelectionCriteria.from_config(config)
-    axes = batch_axes(definition) if criteria.is_batch_invariant else ()
+    counting, not_counting = _counting(definition, traces, by_name)
+    hacks = {t.solution for t in counting if t.evaluation and t.evaluation.status == EvaluationStatus.REWARD_HACK}
+    keys = _WorkloadKeys(key_builder)
+    excluded = _excluded_by_key(not_counting, keys)
+    axes = batch_axes(definition) if config.batch_invariant else ()
     padded = padded_indices_of(definition)
     rankings = {}
-    for hardware, runs in latest.runs.items():
-        ranker = _Ranker(by_name, criteria, latest.reward_hacks)
-        groups: dict[ApplyKey, list[tuple[ApplyKey, WorkloadRun]]] = {}
+    for hardware, runs in latest(counting).items():
+        ranker = _Ranker(by_name, config, hacks)
+        groups: dict[ApplyKey, list[_KeyRun]] = {}
         for key, runs_of_key in keys.runs_by_key(runs).items():
             numbered = [(key, run) for run in runs_of_key]
             groups.setdefault(key.without_axes(axes), []).extend(numbered)
@@ -136,29 +147,371 @@ def select(
     return Selection(rankings, tuple(keys.problems))
 
 
-def _excluded_by_key(latest: LatestEvaluations, keys: WorkloadKeys) -> dict[tuple[str, ApplyKey], dict[str, str]]:
+# -- evaluations that count --------------------------------------------------------------------------
+
+
+def _counting(
+    definition: Definition, traces: Iterable[Trace], facts: Mapping[str, SolutionFacts]
+) -> tuple[list[Trace], list[tuple[Trace, str]]]:
+    """The traces whose evaluation counts, and the others, each with the reason."""
+    counting, others = [], []
+    for trace in traces:
+        evaluation, workload = trace.evaluation, trace.workload
+        if evaluation is None or trace.solution is None or trace.definition != definition.name:
+            continue
+        known = facts.get(trace.solution)
+        is_suspect = known is None or evaluation.extra is not None or workload.extra is not None
+        if is_suspect and (reason := _exclusion(definition, evaluation, workload, known)):
+            others.append((trace, reason))
+        else:
+            counting.append(trace)
+    return counting, others
+
+
+def _exclusion(
+    definition: Definition, evaluation: Evaluation, workload: Workload, known: SolutionFacts | None
+) -> str | None:
+    """Reason why an evaluation does not apply to the present solution; None if it does."""
+    if known is None:
+        return "the solution is missing, or its file is damaged"
+    measured = None if evaluation.extra is None else evaluation.extra.get("solution_hash")
+    if measured not in (None, known.hash):
+        return "only another version was measured"
+    if not has_workload_layout(definition, workload, evaluation):
+        return "it was measured with another layout than that of the workload"
+    return "only a quick run measured it" if is_quick(evaluation) else None
+
+
+def _excluded_by_key(
+    traces: Iterable[tuple[Trace, str]], keys: _WorkloadKeys
+) -> dict[tuple[str, ApplyKey], dict[str, str]]:
     groups: dict[tuple[str, ApplyKey], dict[str, str]] = {}
-    for trace, reason in latest.excluded:
+    for trace, reason in traces:
         key = keys.of(trace.workload)
         if key is not None and trace.evaluation is not None and trace.solution is not None:
             groups.setdefault((trace.evaluation.environment.hardware, key), {})[trace.solution] = reason
     return groups
 
 
+_WorkloadRun: TypeAlias = tuple[str, dict[str, Trace]]
+"""A workload's uuid, and the evaluation that counts of each solution."""
+_KeyRun: TypeAlias = tuple[ApplyKey, _WorkloadRun]
+"""A run with the key of its workload, before batch axes are left out."""
+
+
+class _WorkloadKeys:
+    """The keys of workloads; those of equal shapes are built once."""
+
+    def __init__(self, builder: ApplyKeyBuilder) -> None:
+        self.problems: list[str] = []
+        self._builder = builder
+        self._of_shapes: dict[tuple[tuple[str, int] | str, ...], ApplyKey | None] = {}
+
+    def of(self, workload: Workload) -> ApplyKey | None:
+        """The key of a workload; None, with an entry in `problems`, if it has none."""
+        if not self._builder.is_by_shape or (workload.extra is not None and LAYOUT in workload.extra):
+            return self._new(workload)
+        properties: tuple[tuple[str, int] | str, ...] = *workload.axes.items(), *workload.inputs
+        if properties not in self._of_shapes:
+            self._of_shapes[properties] = self._new(workload)
+        return self._of_shapes[properties]
+
+    def _new(self, workload: Workload) -> ApplyKey | None:
+        try:
+            key = self._builder.build_from_workload(workload)
+            if not (problem := _key_problem(key)):
+                key = key.with_layout(workload_strides(self._builder.definition, workload))
+        except Exception as error:  # noqa: BLE001 a registered builder may raise anything
+            key, problem = ApplyKey(), f"has no key: {type(error).__name__}: {error}"
+        if problem:
+            text = f"{self._builder.definition.name}: workload {workload.uuid!r} {problem}"
+            self.problems += [text] * (text not in self.problems)
+            return None
+        return key
+
+    def runs_by_key(self, runs: Mapping[str, dict[str, Trace]]) -> dict[ApplyKey, list[_WorkloadRun]]:
+        """The runs of one hardware by key. Different workloads with the same uuid, which is invalid, stay apart."""
+        groups: dict[ApplyKey, list[_WorkloadRun]] = {}
+        for uuid, run in runs.items():
+            for workload, part in _by_workload(run):
+                if (key := self.of(workload)) is not None:
+                    groups.setdefault(key, []).append((uuid, part))
+        return groups
+
+
+def _by_workload(run: dict[str, Trace]) -> list[tuple[Workload, dict[str, Trace]]]:
+    parts: list[tuple[Workload, dict[str, Trace]]] = []
+    for name, trace in run.items():
+        for workload, part in parts:
+            if workload is trace.workload or workload == trace.workload:
+                part[name] = trace
+                break
+        else:
+            parts.append((trace.workload, {name: trace}))
+    return parts
+
+
+def _key_problem(key: object) -> str:
+    """Reason why a key cannot be stored in a table; empty if it can."""
+    if not isinstance(key, ApplyKey):
+        return f"has no key: its builder returned a {type(key).__name__}"
+    for name, value in (*key.axes, *key.feats):
+        is_huge = isinstance(value, int) and not -(2**63) <= value < 2**63
+        if not isinstance(value, _PLAIN) or value != value or is_huge:
+            return f"has an invalid key: {name} is {value!r:.60}, must be a 64-bit number, str, bool or None"
+    return ""
+
+
+# -- measurements and their means --------------------------------------------------------------------
+
+_Interval: TypeAlias = tuple[float, float]
+
+
+class _Latency(NamedTuple):
+    latency_ms: float
+    interval_ms: _Interval | None
+
+
+class _Measurement(NamedTuple):
+    """A solution's latency on one workload. A tuple, because a table needs 200,000 of them."""
+
+    latency_ms: float
+    interval_ms: _Interval | None
+    has_setup: bool
+    tolerance: tuple[float | None, float | None, float | None]
+    may_capture: bool
+    may_pad: bool
+    fallback: _Latency | None
+    """The fallback on the workload, as far as the solution's own trace states it."""
+
+
+_Measured: TypeAlias = list[tuple[int, _Measurement]]
+"""Measurements with the numbers of their workloads."""
+_Numbered: TypeAlias = "Sequence[tuple[int, _Measurement | _Latency]]"
+_Mean: TypeAlias = Callable[[_Numbered], "tuple[float, _Interval | None]"]
+"""Combines several latencies: the logarithm of their mean, and of both ends of its interval if all have one."""
+
+
+def _measure(evaluation: Evaluation, config: ApplyConfig, *, is_baseline: bool) -> _Measurement | str:
+    """The measurement of an evaluation, or why it does not qualify."""
+    performance, correctness = evaluation.performance, evaluation.correctness
+    if evaluation.status != _PASSED or performance is None or correctness is None:
+        return str(evaluation.status)
+    if found := disqualifying_flags(evaluation, among=NOT_ROUTED):
+        return "flagged " + ", ".join(found)
+    for kind, value, most in (
+        ("absolute", correctness.max_absolute_error, config.max_atol),
+        ("relative", correctness.max_relative_error, config.max_rtol),
+    ):
+        if most is not None and not is_baseline and not value <= most:
+            return f"{kind} error {value:g} above {most:g}"
+    timing = timing_of(performance)
+    if timing is None:
+        return f"latency {performance.latency_ms:g} ms"
+    if config.baseline is None:
+        fallback = reference_timing_of(performance)
+    else:
+        beside = baseline_of(performance)
+        fallback = None if beside is None or beside.solution != config.baseline else beside.timing
+    stated = extra_group(performance.extra, "timing")
+    return _Measurement(
+        timing.latency_ms,
+        timing.bounds_ms,
+        "setup_ms" in stated,
+        _tolerance(correctness.extra) if correctness.extra else (None, None, None),
+        stated.get(_GRAPH_SAFE) is True,
+        stated.get(PADDED_INDICES) is True,
+        None if fallback is None else _Latency(fallback.latency_ms, fallback.bounds_ms),
+    )
+
+
+def _tolerance(extra: Mapping[str, object]) -> tuple[float | None, float | None, float | None]:
+    def number(name: str) -> float | None:
+        value = extra.get(name)
+        is_valid = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e300
+        return float(value) if is_valid else None  # type: ignore[arg-type] # checked
+
+    return number("atol"), number("rtol"), number("required_matched_ratio")
+
+
+def _loosest(values: Iterable[float | None], pick: Callable[[list[float]], float]) -> float | None:
+    given = [value for value in values if value is not None]
+    return pick(given) if given else None
+
+
+def _mean_logarithms(numbered: _Numbered) -> tuple[float, _Interval | None]:
+    """The mean logarithm of latencies, and of both ends of the intervals if all have one."""
+    count = len(numbered)
+    if count == 1:  # by far the most common
+        _, found = numbered[0]
+        ends = found.interval_ms
+        return math.log(found.latency_ms), None if ends is None else (math.log(ends[0]), math.log(ends[1]))
+    latency = math.fsum(math.log(found.latency_ms) for _, found in numbered) / count
+    intervals = [found.interval_ms for _, found in numbered if found.interval_ms is not None]
+    if len(intervals) < count:
+        return latency, None
+    low = math.fsum(math.log(low) for low, _ in intervals) / count
+    return latency, (low, math.fsum(math.log(high) for _, high in intervals) / count)
+
+
+def batch_axes(definition: Definition) -> tuple[str, ...]:
+    """The axes that one solution has to serve at all sizes if `ApplyConfig.batch_invariant` is set."""
+    variable = tuple(definition.var_axes)
+    marked = {tag.removeprefix(BATCH_TAG).strip() for tag in definition.tags if tag.startswith(BATCH_TAG)}
+    return tuple(axis for axis in variable if axis in marked) or variable
+
+
+def _mean_over_keys(keys: Sequence[Hashable]) -> _Mean:
+    """The total time of several keys by their number; each counts by the arithmetic mean over its workloads.
+
+    Args:
+        keys: The key of each workload.
+    """
+    counts = Counter(keys)
+
+    def mean(measured: _Numbered) -> tuple[float, _Interval | None]:
+        shares = [1.0 / counts[keys[number]] for number, _ in measured]
+        total = math.fsum(shares)
+
+        def weighted(values: Iterable[float]) -> float:
+            return math.log(math.fsum(s * value for s, value in zip(shares, values, strict=True)) / total)
+
+        latency = weighted(found.latency_ms for _, found in measured)
+        intervals = [found.interval_ms for _, found in measured if found.interval_ms is not None]
+        if len(intervals) < len(measured):
+            return latency, None
+        return latency, (weighted(low for low, _ in intervals), weighted(high for _, high in intervals))
+
+    return mean
+
+
+# -- scores ------------------------------------------------------------------------------------------
+
+
+class _Score(NamedTuple):
+    """The score of a solution at a key; sorts by speed, then by coverage.
+
+    Logarithms, because ratios of extreme latencies overflow. A tuple, because a table needs 200,000 of them.
+    """
+
+    ratio: float
+    """Mean logarithm of the ratios of its latency to the fastest on each workload."""
+    coverage: int
+    """Negated number of workloads that it ran."""
+    name: str
+    low: float | None
+    """The same for the lower end of the interval."""
+    high: float | None
+    measured: _Measured
+
+    @property
+    def has_setup(self) -> bool:
+        """Whether it needs a plan."""
+        return any(measurement.has_setup for _, measurement in self.measured)
+
+
+def _score_solutions(runs: Sequence[Mapping[str, _Measurement]]) -> list[_Score]:
+    """Score all solutions, fastest first; `runs` has the measurements of each workload, by solution."""
+    fastest = [math.log(min([m.latency_ms for m in run.values()])) if run else 0.0 for run in runs]
+    of_solution: dict[str, _Measured] = {}
+    for number, run in enumerate(runs):
+        for name, found in run.items():
+            of_solution.setdefault(name, []).append((number, found))
+    scores = []
+    for name, measured in of_solution.items():
+        least = math.fsum([fastest[number] for number, _ in measured]) / len(measured)
+        scores.append(_score(name, measured, _mean_logarithms(measured), least))
+    return sorted(scores)
+
+
+def _score_over_keys(runs: Sequence[Mapping[str, _Measurement]], mean: _Mean) -> list[_Score]:
+    """Score solutions that ran all workloads by a mean of their latencies, fastest first."""
+    found = {name: [(number, run[name]) for number, run in enumerate(runs)] for name in (runs[0] if runs else ())}
+    return sorted([_score(name, measured, mean(measured)) for name, measured in found.items()])
+
+
+def _score(name: str, measured: _Measured, mean: tuple[float, _Interval | None], least: float = 0.0) -> _Score:
+    latency, interval = mean
+    low, high = (None, None) if interval is None else (interval[0] - least, interval[1] - least)
+    return _Score(latency - least, -len(measured), name, low, high, measured)
+
+
+def _are_separate(fast: _Score, slow: _Score, least: float) -> bool:
+    """Whether a solution is faster than a slower or equal one beyond the uncertainty of the measurements."""
+    if fast.high is not None and slow.low is not None:
+        return fast.high < slow.low
+    return slow.ratio - fast.ratio > least
+
+
+@attrs.frozen
+class _FallbackTimes:
+    """The times of the fallback at one key, and what is faster."""
+
+    label: str
+    """Name of the timed function, for texts."""
+    own: Mapping[int, _Measurement]
+    """The measurements of the named baseline, by workload."""
+    least: float
+    """The `log_margin` that counts where a latency has no interval."""
+    mean: _Mean
+
+    def of(self, score: _Score) -> list[tuple[int, _Latency]]:
+        """The fallback on the workloads of a solution: interleaved with it where possible, else of the baseline."""
+        found = []
+        for number, measurement in score.measured:
+            latency = measurement.fallback
+            if latency is None and (own := self.own.get(number)) is not None:
+                latency = _Latency(own.latency_ms, own.interval_ms)
+            if latency is not None:
+                found.append((number, latency))
+        return found
+
+    def problem(self, score: _Score) -> str | None:
+        """Reason why a solution is not faster beyond uncertainty, on the workloads that both ran; None if it is."""
+        times = self.of(score)
+        if not times:
+            return f"no time of {self.label} to compare with"
+        numbers = {number for number, _ in times}
+        fast, fast_interval = self.mean([pair for pair in score.measured if pair[0] in numbers])
+        slow, slow_interval = self.mean(times)
+        if fast_interval is not None and slow_interval is not None:
+            is_faster = fast < slow and fast_interval[1] < slow_interval[0]
+        else:
+            is_faster = slow - fast > self.least
+        if is_faster:
+            return None
+        uncertain = ", a difference within the uncertainty" if fast < slow else ""
+        compared = f"{math.exp(fast) * 1e3:.2f} us against {math.exp(slow) * 1e3:.2f} us"
+        return f"not faster than {self.label}: {compared}{uncertain}"
+
+    def candidate(self, score: _Score) -> Candidate:
+        """A candidate with the fallback's time on its workloads."""
+        fallback, interval = self.mean(times) if (times := self.of(score)) else (None, None)
+        return _merged(
+            score.name,
+            score.measured,
+            self.mean,
+            fallback_ms=None if fallback is None else math.exp(fallback),
+            fallback_interval_ms=_exp(interval),
+        )
+
+
+# -- ranking -----------------------------------------------------------------------------------------
+
+
 class _Ranker:
     """Ranks the solutions of one definition on one hardware."""
 
-    def __init__(self, facts: Mapping[str, SolutionFacts], criteria: SelectionCriteria, hacks: set[str]) -> None:
+    def __init__(self, facts: Mapping[str, SolutionFacts], config: ApplyConfig, hacks: set[str | None]) -> None:
         self.rankings: dict[ApplyKey, Ranking] = {}
         self._facts = facts
-        self._criteria = criteria
-        self._baseline_criteria = criteria.without_error_bounds
+        self._config = config
         self._hacks = hacks
-        self._least = log_margin(criteria.margin)
+        self._least = log_margin(config.margin)
         self._disqualified: set[str] = set()
-        self._scores_by_key: list[list[Score]] = []
+        self._scores_by_key: list[list[_Score]] = []
 
-    def add(self, key: ApplyKey, group: Sequence[tuple[ApplyKey, WorkloadRun]], excluded: Mapping[str, str]) -> None:
+    def add(self, key: ApplyKey, group: Sequence[_KeyRun], excluded: Mapping[str, str]) -> None:
         """Rank the solutions at one key; one of padded indices is left out if no solution was right with such.
 
         Args:
@@ -172,15 +525,15 @@ class _Ranker:
         is_padded = key.padded_axis is not None
         if is_padded and not any(m.may_pad for of_run in measured for m in of_run.values()):
             return
-        mean: Mean = mean_logarithms
-        if self._criteria.is_batch_invariant or is_padded:
+        mean: _Mean = _mean_logarithms
+        if self._config.batch_invariant or is_padded:
             sizes = [one for one, _ in group]
-            mean = mean_over_keys(sizes)
-            ranked = score_over_keys(_measured_everywhere(measured, sizes, left_out, self._criteria.baseline), mean)
+            mean = _mean_over_keys(sizes)
+            ranked = _score_over_keys(_measured_everywhere(measured, sizes, left_out, self._config.baseline), mean)
         else:
-            ranked = score_solutions(measured)
-        compared = FallbackComparison.of(self._criteria, measured, self._least, mean)
-        ranked, no_winner, refused = compared.faster_than_fallback(ranked, left_out)
+            ranked = _score_solutions(measured)
+        times = self._fallback_times(measured, mean)
+        ranked, no_winner, refused = self._faster_than_fallback(ranked, times, left_out)
         if key.is_exact:  # calls of other keys have neither these strides nor padded indices
             self._disqualified.update(left_out)
             self._scores_by_key.append(ranked)
@@ -188,27 +541,22 @@ class _Ranker:
             if not any(name in run for _, run in runs):
                 left_out[name] = why
         order, reason = self._in_order(ranked) if ranked else (ranked, no_winner)
-        candidates = tuple([compared.with_fallback(_candidate(s, mean), s) for s in order])
-        shown = None if refused is None or order else compared.with_fallback(_candidate(refused, mean), refused)
-        self.rankings[key] = Ranking(
-            candidates, reason, tuple(sorted(left_out.items())), compared.label, shown, is_padded
-        )
+        candidates = tuple([times.candidate(score) for score in order])
+        shown = None if refused is None or order else times.candidate(refused)
+        self.rankings[key] = Ranking(candidates, reason, tuple(sorted(left_out.items())), times.label, shown, is_padded)
 
-    def _eligible(self, runs: Sequence[WorkloadRun]) -> tuple[list[dict[str, Measurement]], dict[str, str]]:
+    def _eligible(self, runs: Sequence[_WorkloadRun]) -> tuple[list[dict[str, _Measurement]], dict[str, str]]:
         """The measurements of eligible solutions on each workload, and why others are left out."""
         left_out: dict[str, str] = {}
-        found: list[dict[str, Measurement]] = []
-        baseline, hacks = self._criteria.baseline, self._hacks
+        found: list[dict[str, _Measurement]] = []
         for uuid, run in runs:
-            of_run: dict[str, Measurement] = {}
+            of_run: dict[str, _Measurement] = {}
             for name, trace in run.items():
-                criteria = self._baseline_criteria if name == baseline else self._criteria
-                value = measure(trace.evaluation, criteria)
-                if name in hacks:
-                    left_out[name] = "an evaluation of it is a REWARD_HACK"
-                elif (refusal := self._criteria.refusal(name)) is not None:
+                assert trace.evaluation is not None  # others do not count
+                value = _measure(trace.evaluation, self._config, is_baseline=name == self._config.baseline)
+                if (refusal := self._refusal(name)) is not None:
                     left_out[name] = refusal
-                elif type(value) is Measurement:
+                elif type(value) is _Measurement:
                     of_run[name] = value
                 else:
                     left_out.setdefault(name, f"{value} on workload {uuid}")
@@ -217,7 +565,52 @@ class _Ranker:
             found = [{name: m for name, m in of_run.items() if name not in left_out} for of_run in found]
         return found, left_out
 
-    def _in_order(self, ranked: list[Score]) -> tuple[list[Score], str]:
+    def _refusal(self, solution: str) -> str | None:
+        """Reason why a solution is refused, whatever was measured; None if it is not.
+
+        Settings do not refuse the baseline: its time is that of the fallback.
+        """
+        config = self._config
+        if solution in self._hacks:
+            return "an evaluation of it is a REWARD_HACK"
+        if solution == config.baseline:
+            return None
+        if not config.enabled:
+            return "the settings select no solutions (enabled)"
+        if solution in config.exclude:
+            return "the settings exclude it"
+        return "the settings name others (only)" if config.only and solution not in config.only else None
+
+    def _fallback_times(self, measured: Sequence[Mapping[str, _Measurement]], mean: _Mean) -> _FallbackTimes:
+        name = self._config.baseline
+        own = {} if name is None else {number: run[name] for number, run in enumerate(measured) if name in run}
+        return _FallbackTimes("the reference" if name is None else f"the baseline {name!r}", own, self._least, mean)
+
+    def _faster_than_fallback(
+        self, ranked: Sequence[_Score], times: _FallbackTimes, left_out: dict[str, str]
+    ) -> tuple[list[_Score], str, _Score | None]:
+        """The solutions to select among.
+
+        Args:
+            ranked: All that are eligible, the baseline included, fastest first.
+            times: Of the fallback.
+            left_out: Gets the reasons why others are left out.
+
+        Returns:
+            The solutions, the reason if there is none, and the fastest of those that are not faster than the fallback.
+        """
+        others = [score for score in ranked if score.name != self._config.baseline]
+        if not self._config.require_speedup or not others:
+            return others, "no solution is eligible here", None
+        problems = {score.name: problem for score in others if (problem := times.problem(score)) is not None}
+        left_out.update(problems)
+        if not any(times.of(score) for score in others):
+            missing = "has no passing evaluation here" if self._config.baseline else "has no recorded time here"
+            return [], f"{times.label} {missing}", others[0]
+        faster = [score for score in others if score.name not in problems]
+        return faster, f"none of {len(others)} is faster than {times.label}", others[0]
+
+    def _in_order(self, ranked: list[_Score]) -> tuple[list[_Score], str]:
         """The scores by preference, and why the first is the first; `ranked` is sorted by speed."""
         first, rivals = self._preferred(ranked)
         reason = f"the fastest of {len(ranked)}" if len(ranked) > 1 else "the only candidate"
@@ -231,13 +624,13 @@ class _Ranker:
         taken = {s.name for s in order}
         return order + [s for s in ranked if s.name not in taken], reason
 
-    def _preferred(self, ranked: list[Score]) -> tuple[Score, int]:
+    def _preferred(self, ranked: list[_Score]) -> tuple[_Score, int]:
         """The winner, and the number of others that are as fast as the fastest."""
         fastest, least = ranked[0], self._least
-        rivals = [s for s in ranked[1:] if not are_separate(fastest, s, least)]
+        rivals = [s for s in ranked[1:] if not _are_separate(fastest, s, least)]
         return min([fastest, *rivals], key=self._by_simplicity) if rivals else fastest, len(rivals)
 
-    def _by_simplicity(self, score: Score) -> tuple[int, int, int, str]:
+    def _by_simplicity(self, score: _Score) -> tuple[int, int, int, str]:
         facts = self._facts[score.name]
         rank = _LANGUAGE_RANK.get(facts.language, len(_LANGUAGE_RANK))
         return score.coverage, rank, facts.source_bytes, facts.name
@@ -245,7 +638,7 @@ class _Ranker:
     def best(self) -> Ranking | None:
         """The ranking over all keys that were added."""
         ratios: dict[str, list[float]] = {}
-        measured: dict[str, list[tuple[int, Measurement]]] = {}
+        measured: dict[str, _Measured] = {}
         for ranked in self._scores_by_key:
             for score in ranked:
                 if score.name not in self._disqualified:
@@ -264,39 +657,56 @@ class _Ranker:
 
 
 def _measured_everywhere(
-    measured: Sequence[Mapping[str, Measurement]],
+    measured: Sequence[Mapping[str, _Measurement]],
     sizes: Sequence[ApplyKey],
     left_out: dict[str, str],
     baseline: str | None,
-) -> list[dict[str, Measurement]]:
+) -> list[dict[str, _Measurement]]:
     """The measurements of solutions that ran all workloads; the reason why others are left out is added."""
     names = dict.fromkeys(name for run in measured for name in run)
     for name in names:
         missing = next((size for size, run in zip(sizes, measured, strict=True) if name not in run), None)
         if missing is not None and name != baseline:
-            left_out.setdefault(
-                name, f"not measured on all workloads of {missing}, which one solution has to serve too"
-            )
+            text = f"not measured on all workloads of {missing}, which one solution has to serve too"
+            left_out.setdefault(name, text)
     kept = [name for name in names if all(name in run for run in measured)]
     return [{name: run[name] for name in kept} for run in measured]
 
 
-def _candidate(score: Score, mean: Mean = mean_logarithms) -> Candidate:
-    measured = score.measured
-    if len(measured) > 1:
-        return _merged(score.name, measured, mean)
-    latency_ms, interval_ms, has_setup, (atol, rtol, ratio), may_capture, may_pad, _ = measured[0][1]
-    return Candidate(score.name, latency_ms, interval_ms, has_setup, atol, rtol, ratio, 1, may_capture, may_pad)
-
-
-def _merged(name: str, numbered: Sequence[tuple[int, Measurement]], mean: Mean = mean_logarithms) -> Candidate:
+def _merged(
+    name: str,
+    numbered: _Measured,
+    mean: _Mean = _mean_logarithms,
+    fallback_ms: float | None = None,
+    fallback_interval_ms: _Interval | None = None,
+) -> Candidate:
+    """The candidate of a solution's measurements."""
+    if len(numbered) == 1:
+        latency_ms, interval_ms, has_setup, tolerance, may_capture, may_pad, _ = numbered[0][1]
+        evidence = (1, may_capture, may_pad)
+        beside = (fallback_ms, fallback_interval_ms)
+        return Candidate(name, latency_ms, interval_ms, has_setup, *tolerance, *evidence, *beside)
     measured = [measurement for _, measurement in numbered]
     latency, interval = mean(numbered)
-    interval_ms = None if interval is None else (math.exp(interval[0]), math.exp(interval[1]))
-    tolerance = loosest_tolerance(m.tolerance for m in measured)
-    has_setup = any(m.has_setup for m in measured)
-    may_capture, may_pad = all(m.may_capture for m in measured), all(m.may_pad for m in measured)
-    return Candidate(name, math.exp(latency), interval_ms, has_setup, *tolerance, len(measured), may_capture, may_pad)
+    atol, rtol, ratio = zip(*(m.tolerance for m in measured), strict=True)
+    return Candidate(
+        name,
+        math.exp(latency),
+        _exp(interval),
+        any(m.has_setup for m in measured),
+        _loosest(atol, max),
+        _loosest(rtol, max),
+        _loosest(ratio, min),
+        len(measured),
+        all(m.may_capture for m in measured),
+        all(m.may_pad for m in measured),
+        fallback_ms,
+        fallback_interval_ms,
+    )
+
+
+def _exp(interval: _Interval | None) -> _Interval | None:
+    return None if interval is None else (math.exp(interval[0]), math.exp(interval[1]))
 
 
 def _format_ratio(logarithm: float) -> str:

@@ -1,41 +1,102 @@
 """Apply table: for each definition, hardware and key, the ranked solutions that may serve it.
 
-A table is made once from a data set and its settings, and cached below ``FIB_CACHE_PATH``. The cache is valid while
-no file of the data set changes its size, modification time or inode. The rankings of a definition are decoded on
-first access.
+A table is made once from a data set and its settings, and cached below ``FIB_CACHE_PATH`` as one file with a checksum.
+The file is valid while no file of the data set changes its size, modification time or inode, and no relevant setting
+or key builder changes. The rankings of a definition are decoded on first access.
 """
 
 from __future__ import annotations
 
+import contextlib
+import inspect
 import os
+import platform
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import attrs
-from fib_schema import Definition, FibError, Solution, TraceSet, UnknownName, get_fib_cache_path
+import msgspec
+from fib_schema import (
+    DataSetNotFound,
+    Definition,
+    FibError,
+    Problem,
+    Solution,
+    Trace,
+    TraceSet,
+    UnknownName,
+    get_fib_cache_path,
+)
+from fib_schema.display import escape_line
+from fib_schema.files import explain_os_error
+from fib_schema.package_init import installed_version
 
-from ..config import ApplyConfig, ApplyConfigRegistry, Settings, to_registry
+from ..cache_files import CACHE_FOLDER, publish, read_published
+from ..config import ApplyConfig, ApplyConfigRegistry, OnMiss, Settings, to_registry
+from ..errors import ConfigProblem
 from ..hardware import local_hardware
-from ..key import ApplyKey
+from ..key import ApplyKey, ApplyKeyFactory
 from ..log import logger
-from .dataset_files import digest_of
-from .rankings import HardwareRankings
-from .table_builder import build_from_memory
-from .table_cache import TableCache
-from .table_format import Content, InvalidTable, decode_rankings
+from .dataset import DatasetFiles, Stored, TracesByDefinition, digest_of, paused_gc, read_unchanged
+from .rankings import Candidate, HardwareRankings, Ranking
+from .rules import SELECTION_SETTINGS, SolutionFacts, select
 
+R = TypeVar("R", Definition, Solution)
 T = TypeVar("T")
 
 _NO_RANKINGS: Mapping[str, HardwareRankings] = MappingProxyType({})
+_FORMAT = "5"
+"""1, the first. 2, times of the fallback and batch axes. 3, capture only of what was verified in replays; keys with
+layouts. 4, keys of padded indices. 5, one message of MessagePack."""
+_VERSIONED = ("fib-schema", "fib-compile", "fib-apply", "torch")
+
+
+class _Place(msgspec.Struct, array_like=True, frozen=True):
+    """The place of a record; without a path and a digest in memory."""
+
+    path: bytes = b""
+    """Relative to the root."""
+    digest: str = ""
+    """Digest of the file's content."""
+
+
+class _Entry(msgspec.Struct, array_like=True, frozen=True):
+    """A definition."""
+
+    place: _Place
+    wins: dict[str, dict[str, int]]
+    """By hardware and solution, the number of keys that it wins."""
+    rankings: memoryview
+    """Encoded `_Rankings`, decoded when they are used."""
+
+
+class _Content(msgspec.Struct, array_like=True, frozen=True):
+    """All of a table."""
+
+    digest: str
+    problems: list[tuple[str, str, str]]
+    """Source, path and message."""
+    definitions: dict[str, _Entry]
+    solutions: dict[str, _Place]
+
+
+_Pairs = tuple[tuple[str, int], ...]
+_Features = tuple[tuple[str, str | int | float | bool | None], ...]
+_Rankings = list[tuple[str, list[tuple[_Pairs, _Features, Ranking]], Ranking | None, tuple[str, ...]]]
+"""For each hardware: its name, the rankings by sizes and features, the ranking over all keys, and batch axes."""
+_encode = msgspec.msgpack.Encoder().encode
+_decode_content = msgspec.msgpack.Decoder(_Content).decode
+_decode_rankings = msgspec.msgpack.Decoder(_Rankings).decode
 
 
 class ApplyTable:
     """The selected solutions of a data set, for every hardware that its traces name; made by `load_or_build`."""
 
-    def __init__(self, content: Content, source: TraceSet | TableCache, config: ApplyConfigRegistry) -> None:
-        self._header, self._segments = content
+    def __init__(self, content: _Content, source: TraceSet | str, config: ApplyConfigRegistry) -> None:
+        self._content = content
         self._source = source
         self._config = config
         self._rankings: dict[str, Mapping[str, HardwareRankings]] = {}
@@ -69,56 +130,84 @@ class ApplyTable:
                 from fib_schema.signing import NotSigned
 
                 raise NotSigned("in memory", "only files are signed; pass the folder of the set")
-            return cls(build_from_memory(trace_set, registry), trace_set, registry)
+            return cls(_build_from_memory(trace_set, registry), trace_set, registry)
         assert root is not None  # checked above
-        cache = get_fib_cache_path() if cache_root is None else cache_root
-        source = TableCache(root.absolute(), registry, cache, signers)
-        return cls(source.load_or_build(), source, registry)
+        if not os.path.isdir(root):  # noqa: PTH112 never raises
+            raise DataSetNotFound(str(root.absolute()))
+        # Listed before they are read: a later change is stored under the state of the older files, and built again.
+        files = DatasetFiles.of(root, signers)
+        settings = list(_settings(registry, signers))
+        name = digest_of([os.fsencode(files.root), *settings])[:40] + ".table"
+        digest = digest_of([*_state(files), *settings])
+        cache = get_fib_cache_path() if cache_root is None else Path(cache_root)
+        content = _cached(cache, name)
+        if content is None or content.digest != digest:
+            content = _build_from_files(files, registry, digest)
+            try:
+                data = _encode(content)
+                publish(cache, name, zlib.crc32(data).to_bytes(4) + data)
+            except OSError as error:
+                logger.warning("the table cannot be cached and will be rebuilt each time: %s", explain_os_error(error))
+        return cls(content, files.root, registry)
 
     @property
     def digest(self) -> str:
         """Equal for tables of the same data, settings and key builders."""
-        return self._header.digest
-
-    def current_digest(self) -> str:
-        """The digest that the table would have if it were made now; differs from `digest` when files have changed.
-
-        Raises:
-            DataSetNotFound: The data set is gone.
-            NotSigned: It is no longer signed as required.
-        """
-        return self.digest if isinstance(self._source, TraceSet) else self._source.current_digest()
+        return self._content.digest
 
     @property
-    def problems(self) -> tuple[str, ...]:
-        """Problems of the data set; each left something out."""
-        return tuple(self._header.problems)
+    def problems(self) -> tuple[Problem, ...]:
+        """Problems of the data set; each left something out. Those of a definition have its name as their source."""
+        return tuple(Problem(*problem) for problem in self._content.problems)
 
     @property
     def definitions(self) -> tuple[str, ...]:
         """The names of the definitions."""
-        return tuple(self._header.entries)
+        return tuple(self._content.definitions)
 
     def rankings(self, definition: str) -> Mapping[str, HardwareRankings]:
         """The rankings of a definition by hardware; empty if it is unknown or has no traces."""
         if definition not in self._rankings:
-            if definition not in self._header.entries:
+            if definition not in self._content.definitions:
                 return _NO_RANKINGS
-            self._rankings[definition] = MappingProxyType(self._decoded(definition))
+            self._rankings[definition] = MappingProxyType(_decoded(self._content.definitions[definition].rankings))
         return self._rankings[definition]
 
-    def _decoded(self, definition: str) -> dict[str, HardwareRankings]:
-        try:
-            return self._decoded_once(definition)
-        except InvalidTable as error:
-            logger.warning("the cached table is damaged (%s) and is rebuilt", error)
-        assert isinstance(self._source, TableCache)  # a table in memory cannot be damaged
-        self._header, self._segments = self._source.build()
-        return self._decoded_once(definition) if definition in self._header.entries else {}
+    def replica_hash(self, hardware: Sequence[str]) -> str:
+        """The hash of all that decides which solution serves a call, equal on all hosts that would choose the same.
 
-    def _decoded_once(self, definition: str) -> dict[str, HardwareRankings]:
-        entry = self._header.entries[definition]
-        return decode_rankings(self._segments[entry.offset : entry.offset + entry.length], entry.checksum)
+        It covers the order of the candidates of each key, the content of definitions and solutions, the settings, the
+        hardware, and the versions of Python, torch and these packages. It does not cover latencies, paths and times of
+        files, which may differ between hosts.
+
+        Args:
+            hardware: The hardware names of this machine.
+        """
+        return digest_of(self._hashed(hardware))
+
+    def _hashed(self, hardware: Sequence[str]) -> Iterator[str]:
+        yield from (platform.python_version(), *map(installed_version, _VERSIONED), repr(hardware))
+        solutions: set[str] = set()
+        for name in sorted(self.definitions):
+            settings = attrs.asdict(self.settings(name), recurse=False)
+            yield from (
+                name,
+                self.digest_of_definition(name),
+                repr({**settings, "nearest": sorted(settings["nearest"].items())}),
+            )
+            rankings = self.rankings(name)
+            for place in dict.fromkeys(one for own in hardware for one in self.hardware_order(own, name)):
+                if (found := rankings.get(place)) is None:
+                    continue
+                yield repr((place, found.batch_axes))
+                best = [] if found.best is None else [("", found.best)]
+                by_key = sorted((key.encode, ranking) for key, ranking in found.by_key.items())
+                for key, ranking in best + by_key:
+                    chosen = [(c.solution, c.has_setup, c.may_capture, c.may_pad) for c in ranking.candidates]
+                    yield repr((key, chosen))
+                    solutions.update(solution for solution, *_ in chosen)
+        for name in sorted(solutions):
+            yield from (name, self.digest_of_solution(name))
 
     def for_hardware(self, name: str) -> HardwareView:
         """The view of the table from one hardware, named as in traces."""
@@ -150,7 +239,7 @@ class ApplyTable:
 
     def wins(self, definition: str, hardware: Sequence[str]) -> Mapping[str, int]:
         """By solution, the number of keys that it wins on the first hardware with traces. Decodes nothing."""
-        wins = self._header.entries[definition].wins
+        wins = self._content.definitions[definition].wins
         return next((wins[name] for name in hardware if name in wins), {})
 
     def settings(self, definition: str) -> ApplyConfig:
@@ -166,14 +255,14 @@ class ApplyTable:
             return None
         return found if found is not None and found.definition == definition else None
 
-    def digest_of_definition(self, name: str) -> bytes:
+    def digest_of_definition(self, name: str) -> str:
         """A digest of a definition's content; of its file, if it has one."""
-        return self._header.entries[name].place.digest or digest_of([repr(attrs.asdict(self.definition(name)))])
+        return self._content.definitions[name].place.digest or digest_of([repr(attrs.asdict(self.definition(name)))])
 
-    def digest_of_solution(self, name: str) -> bytes:
+    def digest_of_solution(self, name: str) -> str:
         """A digest of a solution's content; of its file, if it has one."""
-        place = self._header.solutions.get(name)
-        return self.solution(name).hash().encode() if place is None else place.digest
+        place = self._content.solutions.get(name)
+        return self.solution(name).hash() if place is None else place.digest
 
     def definition(self, name: str) -> Definition:
         """Load a definition; reads its file only.
@@ -184,9 +273,9 @@ class ApplyTable:
         """
         if isinstance(self._source, TraceSet):
             return self._source.get_definition(name)
-        if name not in self._header.entries:
+        if name not in self._content.definitions:
             raise UnknownName("definition", name, self.definitions)
-        return self._source.read_record(self._header.entries[name].place, Definition)
+        return self._read(self._content.definitions[name].place, Definition)
 
     def solution(self, name: str) -> Solution:
         """Load a solution; reads its file only.
@@ -200,9 +289,12 @@ class ApplyTable:
             if found is None:
                 raise UnknownName("solution", name, self._source.solution_names())
             return found
-        if name not in self._header.solutions:
-            raise UnknownName("solution", name, tuple(self._header.solutions))
-        return self._source.read_record(self._header.solutions[name], Solution)
+        if name not in self._content.solutions:
+            raise UnknownName("solution", name, tuple(self._content.solutions))
+        return self._read(self._content.solutions[name], Solution)
+
+    def _read(self, place: _Place, cls: type[R]) -> R:
+        return read_unchanged(f"{self._source}{os.sep}{os.fsdecode(place.path)}", cls, place.digest)
 
 
 @attrs.frozen
@@ -268,3 +360,219 @@ class _Index(Mapping[str, Mapping[ApplyKey, str]]):
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
+
+
+# -- the cached file ---------------------------------------------------------------------------------
+
+
+def _cached(cache: Path, name: str) -> _Content | None:
+    """The content of a cached file; None if there is none, or it is not usable."""
+    try:
+        data = memoryview(read_published(cache, name))
+        if zlib.crc32(data[4:]) != int.from_bytes(data[:4]):
+            raise ValueError("it is damaged")
+        return _decode_content(data[4:])
+    except FileNotFoundError:
+        return None
+    except (OSError, ValueError) as error:
+        logger.warning("the cached table %s is not usable (%s) and is rebuilt", cache / CACHE_FOLDER / name, error)
+        return None
+
+
+def _decoded(encoded: memoryview) -> dict[str, HardwareRankings]:
+    found = {}
+    for hardware, by_key, best, batch_axes in _decode_rankings(encoded):
+        rankings = {ApplyKey(axes, feats): ranking for axes, feats, ranking in by_key}
+        found[hardware] = HardwareRankings(hardware, MappingProxyType(rankings), best, batch_axes)
+    return found
+
+
+def _encoded(rankings: Mapping[str, HardwareRankings]) -> memoryview:
+    plain = [
+        (hardware, [(key.axes, key.feats, one) for key, one in found.by_key.items()], found.best, found.batch_axes)
+        for hardware, found in rankings.items()
+    ]
+    return memoryview(_encode(plain))
+
+
+def _settings(config: ApplyConfigRegistry, signers: Sequence[str] | None) -> Iterator[str]:
+    """The settings that decide on the content."""
+    for name, settings in [("", config.default), *sorted(config.per_definition.items())]:
+        yield repr((name, [getattr(settings, field) for field in SELECTION_SETTINGS]))
+    yield repr(signers)
+
+
+def _state(files: DatasetFiles) -> Iterator[str | bytes]:
+    """Everything else that the content depends on."""
+    yield from (_FORMAT, installed_version("fib-apply"), os.fsencode(files.root), files.fingerprint())
+    for op_type, cls in sorted(ApplyKeyFactory.registered().items()):
+        yield f"{op_type}={cls.__module__}.{cls.__qualname__} {_source_of(cls)}"
+
+
+def _source_of(cls: type) -> str:
+    """The source of a class and its bases, as far as there is one: a changed builder makes other keys."""
+    texts = []
+    for base in cls.__mro__[:-1]:
+        if base.__module__.partition(".")[0] == "fib_apply":
+            continue  # the package's version covers it; reading its source takes longer than loading the table
+        try:
+            texts.append(inspect.getsource(base))
+        except (OSError, TypeError):  # defined interactively, or in an extension
+            texts.append(base.__qualname__)
+    return "\n".join(texts)
+
+
+# -- building ----------------------------------------------------------------------------------------
+
+
+@attrs.define
+class _Builder:
+    """Builds the content definition by definition."""
+
+    config: ApplyConfigRegistry
+    problems: list[Problem]
+    entries: dict[str, _Entry] = attrs.field(factory=dict)
+
+    def add(
+        self, definition: Definition, traces: list[Trace], facts: list[SolutionFacts], place: _Place | None = None
+    ) -> None:
+        """Select solutions for one definition; a second call for it replaces the first."""
+        name = definition.name
+        rankings: Mapping[str, HardwareRankings] = {}
+        try:
+            builder = ApplyKeyFactory.specialize(definition)
+        except Exception as error:  # noqa: BLE001 a registered key builder may raise anything
+            self.note(name, f"its key builder raised {type(error).__name__}: {error}")
+        else:
+            selection = select(definition, traces, facts, self.config.get(name), builder)
+            self.problems += [Problem(name, "$", text.removeprefix(f"{name}: ")) for text in selection.problems]
+            rankings = selection.rankings
+        try:
+            encoded = _encoded(rankings)
+        except ValueError as error:  # e.g. a hardware name that UTF-8 cannot encode
+            self.note(name, f"the rankings cannot be encoded: {error}")
+            rankings, encoded = {}, _encoded({})
+        self.entries[name] = _Entry(place or _Place(), _wins(rankings), encoded)
+
+    def note(self, definition: str, problem: str) -> None:
+        self.problems.append(Problem(definition, "$", problem))
+
+    def block(self, definition: str, reason: str) -> None:
+        """Select nothing for a definition, whatever was selected before."""
+        if definition in self.entries:
+            self.entries[definition] = _Entry(self.entries[definition].place, {}, _encoded({}))
+            self.note(definition, f"not routed: {reason}")
+
+    def finished(self, digest: str | None, solutions: Mapping[str, _Place]) -> _Content:
+        """The content. Without a digest, that of the rankings is used."""
+        problems = dict.fromkeys((escape_line(p.source), p.path, escape_line(p.message)) for p in self.problems)
+        parts = [part for name, entry in self.entries.items() for part in (name, bytes(entry.rankings))]
+        return _Content(digest or digest_of(parts), list(problems), self.entries, dict(solutions))
+
+
+def _wins(rankings: Mapping[str, HardwareRankings]) -> dict[str, dict[str, int]]:
+    """By hardware and solution, the number of keys where it is the first, or the first that needs no plan."""
+    counts: dict[str, dict[str, int]] = {}
+    for hardware, of_hardware in rankings.items():
+        of_solution = counts.setdefault(hardware, {})
+        for ranking in of_hardware.by_key.values():
+            plain = ranking.plain
+            first: Sequence[Candidate] = () if ranking.is_padded else ranking.candidates[:1]  # no plan serves these
+            for name in {c.solution for c in (*first, plain) if c is not None}:
+                of_solution[name] = of_solution.get(name, 0) + 1
+    return counts
+
+
+def _build_from_files(files: DatasetFiles, config: ApplyConfigRegistry, digest: str) -> _Content:
+    def place(stored: Stored[Any]) -> _Place:
+        return _Place(os.fsencode(files.relative(stored.path)), stored.digest)
+
+    builder = _Builder(config, files.problems)
+    with paused_gc():
+        definitions = files.records("definitions", Definition)
+        solutions = files.records("solutions", Solution)
+        facts: dict[str, list[SolutionFacts]] = {}
+        for stored in solutions.values():
+            facts.setdefault(stored.record.definition, []).append(SolutionFacts.from_solution(stored.record))
+        traces = TracesByDefinition(files, definitions)
+        while name := traces.next_name():
+            found = definitions[name]
+            builder.add(found.record, traces.of(name), facts.get(name, []), place(found))
+        for name, reason in files.blocked.items():
+            builder.block(name, reason)
+        return builder.finished(digest, {name: place(stored) for name, stored in solutions.items()})
+
+
+def _build_from_memory(trace_set: TraceSet, config: ApplyConfigRegistry) -> _Content:
+    builder = _Builder(config, [])
+    with paused_gc():
+        for name in trace_set.definitions:
+            facts = [SolutionFacts.from_solution(solution) for solution in trace_set.solutions.get(name, [])]
+            builder.add(trace_set.definitions[name], trace_set.traces.get(name, []), facts)
+    return builder.finished(None, {})
+
+
+# -- settings that do not fit the data set -----------------------------------------------------------
+
+
+def setting_problems(registry: ApplyConfigRegistry, table: ApplyTable) -> tuple[ConfigProblem, ...]:
+    """The problems of all settings, each with the path of the setting in a configuration file.
+
+    Args:
+        registry: The settings.
+        table: Of the data set, made with these settings.
+    """
+    return tuple(_problems(registry, table))
+
+
+def _problems(registry: ApplyConfigRegistry, table: ApplyTable) -> Iterator[ConfigProblem]:
+    default = registry.default
+    yield from _problems_of("default", default, ApplyConfig(), table, table.definitions)
+    for name, config in registry.per_definition.items():
+        path = f"definitions.{name}"
+        if name in table.definitions:
+            yield from _problems_of(path, config, default, table, (name,))
+        else:
+            yield ConfigProblem(None, path, str(UnknownName("definition", name, tuple(table.definitions))))
+
+
+def _problems_of(
+    path: str, config: ApplyConfig, inherited: ApplyConfig, table: ApplyTable, definitions: tuple[str, ...]
+) -> Iterator[ConfigProblem]:
+    """The problems of settings of some definitions, without those that they inherit."""
+    for setting in ("baseline", "exclude", "only"):
+        for name in sorted(_names(getattr(config, setting)) - _names(getattr(inherited, setting))):
+            if (problem := _problem_of_solution(name, table, definitions)) is not None:
+                yield ConfigProblem(None, f"{path}.{setting}", problem)
+    policy, axes = config.on_miss_policy, config.nearest.keys() - inherited.nearest.keys()
+    if axes and policy is not OnMiss.NEAREST:
+        yield ConfigProblem(None, f"{path}.nearest", "it has no effect without on_miss_policy: nearest")
+    if policy is OnMiss.NEAREST is not inherited.on_miss_policy and not config.nearest:
+        problem = "it has no effect without axes in nearest, such as batch_size: 2"
+        yield ConfigProblem(None, f"{path}.on_miss_policy", problem)
+    known = _axes(table, definitions) if axes else set()
+    for axis in sorted(axes - known):
+        yield ConfigProblem(None, f"{path}.nearest", str(UnknownName("variable axis", axis, tuple(sorted(known)))))
+
+
+def _names(value: str | tuple[str, ...] | None) -> set[str]:
+    return {value} if isinstance(value, str) else set(value or ())
+
+
+def _problem_of_solution(name: str, table: ApplyTable, definitions: tuple[str, ...]) -> str | None:
+    try:
+        solution = table.solution(name)
+    except UnknownName as error:
+        return str(error)
+    except FibError:  # a problem of the file, which is reported where it is read
+        return None
+    return None if solution.definition in definitions else f"{name!r} is a solution of {solution.definition!r}"
+
+
+def _axes(table: ApplyTable, definitions: tuple[str, ...]) -> set[str]:
+    """The variable axes of definitions; of those whose file is damaged, none."""
+    axes: set[str] = set()
+    for name in definitions:
+        with contextlib.suppress(FibError):
+            axes.update(table.definition(name).var_axes)
+    return axes
