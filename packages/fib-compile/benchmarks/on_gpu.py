@@ -29,8 +29,8 @@ from typing import Any
 
 import attrs
 from fib_compile import BuilderRegistry, interpreter_environment, jit_environment
-from fib_compile._toolchain import MissingTool, find_cxx, find_nvcc
 from fib_compile.device import hardware_from_device, library_versions
+from fib_compile.toolchain import MissingTool, find_cxx, find_nvcc
 from fib_schema import AxisConst, AxisVar, BuildSpec, Definition, Solution, SourceFile, TensorSpec
 
 HERE = Path(__file__).resolve().parent

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from fib_compile import BuilderRegistry, BuildOutcome, Limits, PythonBuilder, TVMFFIBuilder
-from fib_compile._cache import ArtifactStore
+from fib_compile.cache import ArtifactStore
 from fib_compile.registry import BuildState
 from fib_schema import Definition, Solution, format_json
 

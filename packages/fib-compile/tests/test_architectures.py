@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from fib_compile import _architectures
-from fib_compile._architectures import InvalidArch, architectures, gencode_flags, parse_architectures, runs_on
+from fib_compile import _plan
+from fib_compile._plan import InvalidArch, architectures, gencode_flags, parse_architectures, runs_on
 from fib_compile.device import architectures_of_machine
 
 
 @pytest.fixture(autouse=True)
 def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_architectures, "_device_architectures", lambda: ())
+    monkeypatch.setattr(_plan, "_device_architectures", lambda: ())
     monkeypatch.delenv("FIB_CUDA_ARCH_LIST", raising=False)
 
 
@@ -33,18 +33,18 @@ def test_flags_of_nvcc() -> None:
 
 def test_the_variable_has_priority(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "8.0")
-    monkeypatch.setattr(_architectures, "_device_architectures", lambda: ("9.0a",))
+    monkeypatch.setattr(_plan, "_device_architectures", lambda: ("9.0a",))
     assert architectures(("NVIDIA H200",)) == ("8.0",)
 
 
 def test_devices_have_priority_over_target_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_architectures, "_device_architectures", lambda: ("9.0a",))
+    monkeypatch.setattr(_plan, "_device_architectures", lambda: ("9.0a",))
     assert architectures(("NVIDIA B200",)) == ("9.0a",)
 
 
 def test_a_machine_without_devices_and_variable_has_no_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
     assert architectures_of_machine() == ()
-    monkeypatch.setattr(_architectures, "_device_architectures", lambda: ("9.0a",))
+    monkeypatch.setattr(_plan, "_device_architectures", lambda: ("9.0a",))
     assert architectures_of_machine() == ("9.0a",)
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from fib_compile import BuildError, TVMFFIBuilder
-from fib_compile._toolchain import MissingTool, find_library, find_nvcc
+from fib_compile.toolchain import MissingTool, find_library, find_nvcc
 from fib_schema import Definition, Solution
 
 MakeSolution = Callable[..., Solution]

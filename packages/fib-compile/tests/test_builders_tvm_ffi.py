@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 import torch
 from fib_compile import BuildError, TVMFFIBuilder
-from fib_compile._cache import ArtifactStore, Library, read_entry
-from fib_compile._source_folders import discard
+from fib_compile.cache import ArtifactStore, Library, discard, read_entry
 from fib_schema import CompileOptions, Definition, Solution, format_json
 
 MakeSolution = Callable[..., Solution]

@@ -6,9 +6,7 @@ import threading
 from collections.abc import Callable
 from pathlib import Path
 
-import pytest
-from fib_compile import _source_folders
-from fib_compile._source_folders import ensure_sources, holds_sources
+from fib_compile.cache import ensure_sources, holds_sources
 from fib_schema import Solution
 
 MakeSolution = Callable[..., Solution]
@@ -32,20 +30,3 @@ def test_concurrent_writers_agree(make_solution: MakeSolution, tmp_path: Path) -
         thread.join(30)
     assert problems == []
     assert [path.name for path in tmp_path.iterdir()] == ["package"]
-
-
-def test_a_slower_writer_keeps_the_folder_of_a_faster_one(
-    make_solution: MakeSolution, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    solution = make_solution("x = 1\n")
-    write = _source_folders.write_sources
-    inodes: list[int] = []
-
-    def overtaken(folder: Path, sources: object) -> None:
-        monkeypatch.setattr(_source_folders, "write_sources", write)
-        first = ensure_sources(tmp_path, "package", solution.sources)
-        inodes.append(first.stat().st_ino)
-        write(folder, solution.sources)
-
-    monkeypatch.setattr(_source_folders, "write_sources", overtaken)
-    assert [ensure_sources(tmp_path, "package", solution.sources).stat().st_ino] == inodes

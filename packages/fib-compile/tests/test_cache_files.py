@@ -18,8 +18,8 @@ from pathlib import Path
 import pytest
 import torch
 from fib_compile import BuildError, PythonBuilder, TVMFFIBuilder
-from fib_compile import _source_folders as sources_module
-from fib_compile.builder import CACHE_FOLDER
+from fib_compile import cache as sources_module
+from fib_compile.cache import CACHE_FOLDER
 from fib_schema import Definition, Solution
 
 MakeSolution = Callable[..., Solution]

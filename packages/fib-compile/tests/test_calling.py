@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import attrs
-from fib_compile._calling import adapt_entry
+from fib_compile.runnable import adapt_entry
 from fib_schema import Definition, TensorSpec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st

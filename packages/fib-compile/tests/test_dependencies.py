@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from fib_compile import BuilderRegistry, BuildError, BuildState, PythonBuilder, TorchBuilder, TVMFFIBuilder
-from fib_compile._toolchain import MissingTool, find_nvcc
+from fib_compile.toolchain import MissingTool, find_nvcc
 from fib_schema import Definition, Solution
 
 MakeSolution = Callable[..., Solution]
@@ -60,7 +60,7 @@ def test_the_language_cutlass_without_headers_says_where_they_are_searched(
     definition: Definition, make_solution: MakeSolution, cutlass: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUTLASS_PATH", "/nowhere")
-    monkeypatch.setattr("fib_compile._dependencies.find_spec", lambda name: None)
+    monkeypatch.setattr("fib_compile.toolchain.find_spec", lambda name: None)
     solution = make_solution({"kernel.cpp": CUTLASS}, language="cutlass")
 
     with pytest.raises(BuildError, match="set CUTLASS_PATH to a checkout, or install 'nvidia-cutlass'"):
@@ -98,7 +98,7 @@ def test_a_library_built_elsewhere_serves_where_a_dependency_is_missing(
 ) -> None:
     first = build(definition, make_solution, "cutlass")
     monkeypatch.setenv("CUTLASS_PATH", "/nowhere")
-    monkeypatch.setattr("fib_compile._dependencies.find_spec", lambda name: None)
+    monkeypatch.setattr("fib_compile.toolchain.find_spec", lambda name: None)
     assert build(definition, make_solution, "cutlass") == first
     with pytest.raises(BuildError, match="install 'nvidia-cutlass'"):
         build(definition, make_solution, "cutlass", text=CUTLASS + "// other")
@@ -108,7 +108,7 @@ def test_a_missing_cuda_library_names_its_package(
     definition: Definition, make_solution: MakeSolution, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUDA_HOME", "/nowhere")
-    monkeypatch.setattr("fib_compile._toolchain.find_spec", lambda name: None)
+    monkeypatch.setattr("fib_compile.toolchain.find_spec", lambda name: None)
     with pytest.raises(BuildError, match=r"needs cublas_v2.h and libcublas.so.*install 'nvidia-cublas'"):
         build(definition, make_solution, "cublas")
 

@@ -6,11 +6,10 @@ import platform
 import subprocess
 import sys
 from importlib.metadata import version
-from pathlib import Path
 
 import pytest
 import torch
-from fib_compile import InvalidDevice, UnknownDType, _compilers
+from fib_compile import InvalidDevice, UnknownDType
 from fib_compile.device import (
     dtype_str_to_python_dtype,
     dtype_str_to_torch_dtype,
@@ -90,18 +89,6 @@ def test_bool_is_not_an_integer() -> None:
 def test_an_unknown_dtype_lists_the_known_ones() -> None:
     with pytest.raises(UnknownDType, match=r"'float31' is not a dtype.*float32"):
         torch_dtype("float31")
-
-
-def test_compilers_are_asked_once_whatever_the_home_folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Each worker has a home of its own, and asking nvcc takes seconds."""
-    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
-    monkeypatch.setattr(_compilers, "_asked", {})
-    identify_compilers("cpu")
-    assert _compilers._asked
-    monkeypatch.setattr(_compilers, "_asked", {})  # as in another process
-    monkeypatch.setattr(_compilers, "_run", lambda command: pytest.fail(f"asked again: {command}"))
-    monkeypatch.setenv("HOME", str(tmp_path))
-    identify_compilers("cpu")
 
 
 def test_a_missing_compiler_is_no_error_before_it_is_needed(monkeypatch: pytest.MonkeyPatch) -> None:

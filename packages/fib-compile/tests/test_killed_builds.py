@@ -24,7 +24,7 @@ import json, os, shutil, signal, sys
 from pathlib import Path
 
 from fib_compile import BuilderRegistry, TVMFFIBuilder
-from fib_compile._cache import read_entry
+from fib_compile.cache import read_entry
 from fib_schema import Definition, Solution, parse_json
 
 definition, solution, points, seed = sys.stdin.read().split("\\0")

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 from fib_compile import BuildError, TVMFFIBuilder
-from fib_compile._options import compile_options
+from fib_compile._plan import compile_options
 from fib_compile.errors import BuildProblem
 from fib_schema import BuildSpec, CompileOptions, Definition, Solution
 

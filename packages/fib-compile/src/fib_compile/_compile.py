@@ -20,11 +20,9 @@ from pathlib import Path
 
 import attrs
 
-from ._cache import CANCELLED, Failure
-from ._inputs import headers_in, linked_in
-from ._interpreter_exit import watch_exit
-from .builder import Limits
-from .compiler_environment import compiler_environment
+from .builder import Limits, watch_exit
+from .cache import CANCELLED, Failure
+from .toolchain import compiler_environment
 
 _ERROR = re.compile(r"\berror\b|undefined reference|multiple definition|cannot find|No such file", re.IGNORECASE)
 _NO_SPACE = os.strerror(errno.ENOSPC)
@@ -34,6 +32,8 @@ _TRANSIENT = re.compile(
     r"|No such file|cannot open|Permission denied|temporarily unavailable|Too many open files|quota|Input/output error"
 )
 """Errors whose cause is the machine: its memory, its files, its compiler."""
+_ESCAPED = re.compile(r"\\([ #:])|\$\$")
+_TRACED = re.compile(r"^\(?(/[^()\n]+)", re.MULTILINE)
 _SOURCES_AT_FAULT = (1, 2)  # exit codes for errors in sources; a killed compiler has others
 _MAX_ERROR_LINES = 12
 _POLL_SECONDS = 0.2
@@ -46,9 +46,7 @@ class CompileError(Exception):
 
     failure: Failure
     is_final: bool
-    """Whether sources and headers are the cause, and not memory, disk or limits of this machine."""
-    headers: frozenset[str] = frozenset()
-    """The headers that the failed source reads."""
+    """Whether the sources are the cause, and not memory, disk or limits of this machine."""
 
 
 class CommandKilled(Exception):
@@ -94,9 +92,9 @@ def compile_library(job: CompileJob, library: Path, log: Path) -> set[str]:
         output = _run(job, [*job.linker, "-shared", "-Wl,--trace", *objects, *job.link, "-o", str(library)], log)
     except CompileError as error:  # a library may be missing or incomplete
         raise attrs.evolve(error, is_final=False) from error
-    read = linked_in(output)
+    read = {path for path in _TRACED.findall(output) if Path(path).is_file()}
     for name in objects:
-        read |= headers_in((job.folder / f"{name}.d").read_text("utf-8", "surrogateescape"))
+        read |= _headers_in((job.folder / f"{name}.d").read_text("utf-8", "surrogateescape"))
     return read
 
 
@@ -128,24 +126,15 @@ def _compile_one(job: CompileJob, index: int, log: Path) -> str:
     source = job.sources[index]
     target = f".object{index}.o"
     compiler = job.nvcc if source.endswith(".cu") else job.cxx
-    try:
-        _run(job, [*compiler, "-MD", "-MF", f"{target}.d", "-c", source, "-o", target], log)
-    except CompileError as error:
-        headers = _headers(job, compiler, source, log) if error.is_final else None
-        raise CompileError(error.failure, headers is not None, headers or frozenset()) from error
+    _run(job, [*compiler, "-MD", "-MF", f"{target}.d", "-c", source, "-o", target], log)
     return target
 
 
-def _headers(job: CompileJob, compiler: Sequence[str], source: str, log: Path) -> frozenset[str] | None:
-    """The headers that a source reads; None if one of them is missing."""
-    try:
-        rules = job.folder / ".headers.d"
-        _run(job, [*compiler, "-M", "-MF", rules.name, source], log.with_name(f"{log.name}.headers"))
-        return frozenset(headers_in(rules.read_text("utf-8", "surrogateescape")))
-    except (CompileError, OSError):
-        return None
-    finally:
-        log.with_name(f"{log.name}.headers").unlink(missing_ok=True)
+def _headers_in(rules: str) -> set[str]:
+    """The absolute paths in the rules for ``make`` that a compiler wrote."""
+    text = rules.replace("\\\n", " ").partition(": ")[2]
+    words = re.split(r"(?<!\\)\s+", text)
+    return {path for word in words if (path := _ESCAPED.sub(lambda found: found[1] or "$", word)).startswith("/")}
 
 
 def _run(job: CompileJob, command: Sequence[str], log: Path) -> str:

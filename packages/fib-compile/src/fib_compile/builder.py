@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
@@ -12,14 +14,10 @@ import attrs
 from fib_schema import Definition, Solution, SupportedLanguages, get_fib_cache_path
 from fib_schema.private_files import private_folder
 
-from ._interpreter_exit import is_exiting
+from .cache import CACHE_FOLDER, JIT_FOLDER
 from .errors import check_limit
 from .runnable import Runnable
 
-CACHE_FOLDER = "fib-compile-v2"
-"""The folder of all builds below ``FIB_CACHE_PATH``; a change of its layout changes its name."""
-
-JIT_FOLDER = "jit"
 _JIT_VARIABLES = {
     "TRITON_CACHE_DIR": "triton",
     "TILELANG_CACHE_DIR": "tilelang",
@@ -31,6 +29,26 @@ _JIT_VARIABLES = {
 _INTERPRETERS = {SupportedLanguages.TRITON: "TRITON_INTERPRET", SupportedLanguages.HELION: "HELION_INTERPRET"}
 INTERPRETED_LANGUAGES = frozenset(_INTERPRETERS)
 """Languages with an interpreter, which runs kernels on the CPU."""
+_is_exiting = threading.Event()
+
+
+def is_exiting() -> bool:
+    """Whether the interpreter exits; only known after `watch_exit`."""
+    return _is_exiting.is_set()
+
+
+@cache
+def watch_exit() -> None:
+    """Have `is_exiting` know of an exit from its beginning on.
+
+    The interpreter joins the threads of executors before it runs `atexit` handlers; only the private hook that they
+    use themselves runs earlier. Hooks run in reverse order, so that this one has to be registered after theirs.
+    """
+    with contextlib.suppress(RuntimeError):  # the exit has begun
+        import concurrent.futures.thread  # 10 ms, which a cache hit need not pay
+
+        assert concurrent.futures.thread
+        threading._register_atexit(_is_exiting.set)  # type: ignore[attr-defined] # noqa: SLF001
 
 
 @attrs.frozen

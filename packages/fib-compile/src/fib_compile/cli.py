@@ -7,20 +7,22 @@ import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from enum import StrEnum
 from pathlib import Path
 from typing import TypeAlias
 
+import attrs
 from fib_schema import Definition, FibError, Severity, Solution, TraceSet, UnknownName
 from fib_schema.command import FAILED, run_command, unescaped
 from fib_schema.command_parser import CommandParser
 from fib_schema.data_files import missing_data
 from fib_schema.display import counted
 
-from ._architectures import ARCH_VARIABLE, InvalidArch, parse_architectures
+from ._plan import ARCH_VARIABLE, InvalidArch, parse_architectures
 from .builder import Limits
+from .cache import FAILURES, LOCKS, LOGS, cache_root, discard
 from .errors import check_limit
-from .inventory import CacheEntry, EntryKind, cache_entries, cache_root, prune
 from .registry import BuilderRegistry, BuildOutcome, BuildState
 
 _DAY_SECONDS = 24 * 3600.0
@@ -46,17 +48,17 @@ examples:
   FIB_CACHE_PATH=/shared/cache fib-compile build DATASET
                                        for machines without a compiler, which set FIB_CACHE_ONLY=1"""
 
-_CACHE = "List the entries of the build cache, and remove those that are not needed any more."
+_CACHE = "Show the size of the build cache by builder and kind, or remove what is not needed any more."
 
 _PRUNE = """\
-Remove what interrupted and failed builds left: temporary folders, logs and recorded failures. Libraries stay,
-unless --all or --older-than is given. Removed entries are built again when they are needed."""
+Remove what interrupted and failed builds left: temporary folders of a day ago, logs and recorded failures. Libraries
+stay, unless --all is given. Removed entries are built again when they are needed."""
 
 _PRUNE_EXAMPLES = """\
 examples:
   fib-compile cache prune
   fib-compile cache prune --failures                after a compiler was repaired
-  fib-compile cache prune --older-than 30"""
+  fib-compile cache prune --all"""
 
 _Form = argparse.RawDescriptionHelpFormatter
 _Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"  # noqa: SLF001 - argparse has no public name for it
@@ -81,12 +83,15 @@ def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(prog="fib-compile", description=_DESCRIPTION, formatter_class=_Form)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_build(commands)
-    parent = commands.add_parser("cache", help="list, measure or prune the build cache", description=_CACHE)
+    parent = commands.add_parser("cache", help="measure or prune the build cache", description=_CACHE)
     cache = parent.add_subparsers(required=True, metavar="COMMAND")
-    listing = cache.add_parser("ls", help="list the entries, the largest first")
-    listing.set_defaults(run=_list)
-    cache.add_parser("size", help="show the size of the cache by builder").set_defaults(run=_size)
-    _add_prune(cache)
+    cache.add_parser("size", help="show the size of the cache by builder and kind").set_defaults(run=_size)
+    prune = _add(cache, "prune", "remove temporary folders, logs and recorded failures", _PRUNE, _PRUNE_EXAMPLES)
+    prune.add_argument("--all", action="store_true", help="remove all entries")
+    prune.add_argument(
+        "--failures", action="store_true", help="remove recorded failures only, so that they are built again"
+    )
+    prune.set_defaults(run=_prune)
     return parser
 
 
@@ -102,15 +107,6 @@ def _add_build(commands: _Commands) -> None:
     add("--timeout", type=float, default=600, metavar="SECONDS", help="limit of each compiler command (default: 600)")
     add("--memory", type=float, metavar="GIB", help="limit of each compiler process (default: unlimited)")
     command.set_defaults(run=_build)
-
-
-def _add_prune(commands: _Commands) -> None:
-    command = _add(commands, "prune", "remove temporary folders, logs and recorded failures", _PRUNE, _PRUNE_EXAMPLES)
-    add = command.add_argument
-    add("--all", action="store_true", help="remove all entries")
-    add("--failures", action="store_true", help="remove recorded failures only, so that they are built again")
-    add("--older-than", type=float, metavar="DAYS", help="remove all entries that have not changed for so long")
-    command.set_defaults(run=_prune)
 
 
 def _add(commands: _Commands, name: str, summary: str, description: str, examples: str) -> argparse.ArgumentParser:
@@ -211,44 +207,89 @@ def _summarise(outcomes: Sequence[BuildOutcome], bad: Sequence[str]) -> int:
     return 1 if counts[BuildState.FAILED] or bad else 0
 
 
-def _list(_options: argparse.Namespace) -> int:
-    for entry in cache_entries():
-        day = time.strftime("%Y-%m-%d", time.localtime(entry.modified))
-        name = entry.solution or ""
-        path = entry.path.relative_to(cache_root())
-        print(f"{_size_text(entry.size_bytes):>10}  {day}  {entry.builder:<10} {entry.kind:<10} {path} {name}".rstrip())
-    return 0
-
-
 def _size(_options: argparse.Namespace) -> int:
     entries = cache_entries()
-    for builder in sorted({entry.builder for entry in entries}):
-        own = [entry for entry in entries if entry.builder == builder]
-        print(f"{_total(own):>10}  {builder} ({counted(len(own), 'entry', 'entries')})")
+    for builder, kind in sorted({(entry.builder, entry.kind) for entry in entries}):
+        own = [entry for entry in entries if (entry.builder, entry.kind) == (builder, kind)]
+        print(f"{_total(own):>10}  {builder} {kind} ({counted(len(own), 'entry', 'entries')})")
     print(f"{_total(entries):>10}  {cache_root()}")
     return 0
 
 
 def _prune(options: argparse.Namespace) -> int:
-    kinds: Iterable[EntryKind] | None = (EntryKind.TEMPORARY, EntryKind.LOG, EntryKind.FAILURE)
+    kinds = set(EntryKind) if options.all else {EntryKind.TEMPORARY, EntryKind.LOG, EntryKind.FAILURE}
     if options.failures:
-        kinds = (EntryKind.FAILURE,)
-    elif options.all or options.older_than is not None:
-        kinds = None
-    older = None if options.older_than is None else options.older_than * _DAY_SECONDS
-    removed = prune(cache_entries(), older_than_seconds=older, kinds=kinds)
-    print(f"removed {counted(len(removed), 'entry', 'entries')}, {_total(removed)}")
+        kinds = {EntryKind.FAILURE}
+    entries = [entry for entry in cache_entries() if entry.kind in kinds and not entry.may_be_in_use]
+    removed = f"removed {counted(len(entries), 'entry', 'entries')}, {_total(entries)}"
+    for entry in entries:
+        discard(entry.path)
+    print(removed)
     return 0
 
 
 def _total(entries: Iterable[CacheEntry]) -> str:
-    return _size_text(sum(entry.size_bytes for entry in entries))
-
-
-def _size_text(size_bytes: int) -> str:
-    size = float(size_bytes)
+    size = float(sum(entry.size_bytes for entry in entries))
     for unit in ("B", "KiB", "MiB"):
         if size < 1024:
             return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
         size /= 1024
     return f"{size:.1f} GiB"
+
+
+# -- entries of the cache --------------------------------------------------------------------------
+
+
+class EntryKind(StrEnum):
+    """The kind of a cache entry."""
+
+    BUILD = "builds"
+    """The libraries of one key, the sources of one solution, or what its kernels compiled at run time."""
+    FAILURE = "failures"
+    LOG = "logs"
+    TEMPORARY = "temporary"
+    """Left by a killed build, or in use by a running one."""
+
+
+@attrs.frozen
+class CacheEntry:
+    """A part of the cache that can be removed by itself."""
+
+    builder: str
+    kind: EntryKind
+    path: Path
+
+    @property
+    def size_bytes(self) -> int:
+        """The size of all files."""
+        files = [self.path] if self.path.is_file() else [path for path in self.path.rglob("*") if path.is_file()]
+        return sum(file.stat().st_size for file in files)
+
+    @property
+    def may_be_in_use(self) -> bool:
+        """Whether a running build may write it."""
+        return self.kind is EntryKind.TEMPORARY and time.time() - self.path.stat().st_mtime < _DAY_SECONDS
+
+
+def cache_entries() -> list[CacheEntry]:
+    """All entries of the cache."""
+    return [entry for folder in _children(cache_root()) if folder.is_dir() for entry in _entries_of(folder)]
+
+
+def _entries_of(folder: Path) -> Iterator[CacheEntry]:
+    """The entries of one builder."""
+    for path in _children(folder):
+        if path.name.startswith("."):
+            yield CacheEntry(folder.name, EntryKind.TEMPORARY, path)
+        elif path.name in (FAILURES, LOGS):
+            kind = EntryKind.FAILURE if path.name == FAILURES else EntryKind.LOG
+            yield from (CacheEntry(folder.name, kind, file) for file in _children(path))
+        elif path.is_dir() and path.name != LOCKS:
+            yield CacheEntry(folder.name, EntryKind.BUILD, path)
+
+
+def _children(folder: Path) -> list[Path]:
+    try:
+        return sorted(folder.iterdir())
+    except FileNotFoundError:
+        return []

@@ -19,10 +19,9 @@ from typing import TYPE_CHECKING
 from fib_schema import DType, Environment, TensorSpec
 from fib_schema.definition import TORCH_DTYPE_NAMES
 
-from ._architectures import InvalidArch, architectures
-from ._compilers import MissingTool
-from ._toolchain import find_cxx, find_nvcc
+from ._plan import InvalidArch, architectures
 from .errors import InvalidDevice, UnknownDType
+from .toolchain import MissingTool, find_cxx, find_nvcc
 
 if TYPE_CHECKING:
     import torch

@@ -21,16 +21,11 @@ from fib_schema import FibError
 from fib_schema.framing import framed
 from fib_schema.private_files import private_folder
 
-from ._cache import ArtifactStore, Failure, digest
 from ._compile import CommandKilled, check_space, error_lines, is_final_failure, run_logged
-from ._compilers import Compiler, MissingTool
-from ._elf import machine
-from ._inputs import Inputs
-from ._interpreter_exit import watch_exit
-from ._source_folders import temporary_folder
-from ._toolchain import find_cxx
-from .builder import Limits
+from .builder import Limits, watch_exit
 from .builders.native import CACHE_ONLY_VARIABLE, load_extension
+from .cache import ArtifactStore, Failure, digest, machine, temporary_folder
+from .toolchain import Compiler, MissingTool, find_cxx
 
 __all__ = ["ModuleNotBuilt", "NativeModule", "build_module", "load_extension"]
 
@@ -101,7 +96,7 @@ def build_module(module: NativeModule, folder: Path, limits: Limits | None = Non
 
 
 def _published(store: ArtifactStore, module: NativeModule) -> Path | None:
-    return next((library.path for library in store.find_all(module.key) if library.load_problem is None), None)
+    return next((library.path for library in store.find_all(module.key)), None)
 
 
 def _build(store: ArtifactStore, module: NativeModule, compiler: Compiler, limits: Limits) -> Path:
@@ -114,9 +109,9 @@ def _build(store: ArtifactStore, module: NativeModule, compiler: Compiler, limit
         built = folder / f"{module.name}.so"
         failure = _compile(module, compiler, built, limits) or _try(module, built)
         if failure is None:
-            return store.add(module.key, compiler.identity, built, {"module": module.name}, Inputs()).path
+            return store.add(module.key, compiler.identity, built, {"module": module.name}).path
         if failure.exit_code is not None:
-            store.add_failure(module.key, compiler.identity, failure, Inputs())
+            store.add_failure(module.key, compiler.identity, failure)
         raise ModuleNotBuilt(f"{module.name}: {_text(failure)}")
     except CommandKilled as error:
         raise ModuleNotBuilt(f"{module.name}: {shlex.join(compiler.command)} was {error}") from error

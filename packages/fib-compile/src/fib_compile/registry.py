@@ -15,10 +15,9 @@ import attrs
 from fib_schema import BuildSpec, Definition, Solution, SourceFile, UnknownName
 from fib_schema.entry_points import UnusableEntryPoint, describe, find_entry_points, load_entry_point
 
-from ._cache import interface_digest
-from ._interpreter_exit import watch_exit
-from .builder import Builder, Limits
+from .builder import Builder, Limits, watch_exit
 from .builders import builder_classes
+from .cache import interface_digest
 from .errors import BuilderConflict, BuildError, check_limit
 from .runnable import Runnable
 

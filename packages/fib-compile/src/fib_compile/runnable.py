@@ -2,18 +2,41 @@
 
 A value-returning solution returns its outputs; a destination-passing one (DPS) writes into buffers that are passed
 behind its inputs. Conversions are prepared once, so that a call has no overhead for the other style.
+
+An entry function takes its arguments in the definition's order or by the definition's names. For value-returning calls
+of a DPS function, code is generated that only looks up the output shapes, allocates and calls: shapes are derived and
+checked once for each combination of input shapes.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+import inspect
+import keyword
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import attrs
 from fib_schema import Definition
+from fib_schema.display import counted
 
-from ._calling import check_returned, copy_results, unpack_results, unpack_single, value_returning
+from .errors import BuildProblem
+from .signatures import POSITIONAL, argument_list
+
+_MAX_KNOWN_SHAPES = 4096
+
+_VALUE_RETURNING = """
+def value_returning({parameters}):
+    _key = ({shapes})
+    _sizes = _known(_key)
+    if _sizes is None:
+        _sizes = _derive(_key, ({arguments}))
+    {allocate}
+    _returned = _function({call})
+    if _returned is not None:
+        _check_returned(_returned, ({buffers}))
+    return {result}
+"""
 
 
 @attrs.frozen
@@ -172,3 +195,273 @@ class Runnable:
             problem = "the metadata holds no definition, which calls by keyword or in the other style need"
             raise ValueError(f"runnable {self.metadata.solution_name!r}: {problem}")
         return self.metadata.definition
+
+
+# -- arguments in order or by name ---------------------------------------------------------------
+
+
+def adapt_entry(
+    function: Callable[..., Any], definition: Definition, *, is_dps: bool, has_setup: bool
+) -> Callable[..., Any]:
+    """An entry function that takes the definition's inputs, and its outputs in destination-passing style, in order.
+
+    A function whose parameters have the definition's names in another order is called by name, any other by position.
+
+    Args:
+        function: The solution's own.
+        definition: What it implements.
+        is_dps: Whether it is destination-passing.
+        has_setup: Whether `setup` supplies further keyword arguments.
+
+    Raises:
+        BuildProblem: It cannot be called with that many arguments.
+    """
+    expected = [*definition.inputs, *(definition.outputs if is_dps else ())]
+    style = "destination-passing" if is_dps else "value-returning"
+    return _adapt(function, expected, definition, style, has_setup=has_setup)
+
+
+def adapt_setup(function: Callable[..., Any], definition: Definition) -> Callable[..., Any]:
+    """A `setup` function that takes the definition's inputs in order.
+
+    Raises:
+        BuildProblem: It cannot be called with that many arguments.
+    """
+    return _adapt(function, list(definition.inputs), definition, "setup", has_setup=False)
+
+
+def _adapt(
+    function: Callable[..., Any], expected: Sequence[str], definition: Definition, style: str, *, has_setup: bool
+) -> Callable[..., Any]:
+    try:
+        signature = inspect.signature(function)
+    except (ValueError, TypeError):
+        return function  # a function of an extension module, for example, has no signature
+    own = [p for p in signature.parameters.values() if not has_setup or p.name in expected]
+    names = [p.name for p in own]
+    is_in_order = names == list(expected) and all(p.kind in POSITIONAL for p in own)
+    if not is_in_order and sorted(names) == sorted(expected):
+        variables = [f"a{index}" for index in range(len(expected))]
+        takes = _parameters(variables, expected, definition) + (["**prepared"] if has_setup else [])
+        passes = argument_list(own, dict(zip(expected, variables, strict=True)))
+        code = f"lambda {', '.join(takes)}: function({passes}{', **prepared' if has_setup else ''})"
+        adapter: Callable[..., Any] = eval(code, {"function": function})  # noqa: S307 - made of a0, a1 and parameter names
+        return adapter
+    bind = signature.bind_partial if has_setup else signature.bind  # setup() supplies the others
+    try:
+        bind(*expected)
+    except TypeError as error:
+        found = f"{getattr(function, '__name__', 'the entry point')}{signature}"
+        problem = f"wrong signature ({style} style): expected ({', '.join(expected)}), found {found}"
+        raise BuildProblem(problem, (str(error),)) from error
+    return function
+
+
+def _parameters(variables: Sequence[str], names: Sequence[str], definition: Definition) -> list[str]:
+    """Parameters of generated code; trailing optional inputs may be left out."""
+    parameters, is_optional = [], True
+    for variable, name in zip(reversed(variables), reversed(names), strict=True):
+        is_optional = is_optional and name in definition.inputs and definition.inputs[name].optional
+        parameters.append(f"{variable}=None" if is_optional else variable)
+    return parameters[::-1]
+
+
+# -- value-returning calls of DPS functions ------------------------------------------------------
+
+
+def value_returning(function: Callable[..., Any], definition: Definition) -> Callable[..., Any]:
+    """Generate a function that allocates the outputs, calls a DPS function and returns them. Imports torch.
+
+    The generated function raises `AxisError` if the shapes of the inputs do not fit the definition, and `TypeError` if
+    the function returns something other than its outputs: then it may have written nothing into them.
+    """
+    import torch
+
+    names = _variables(list(definition.inputs))
+    outputs = [f"_out{index}" for index in range(len(definition.outputs))]
+    code = _VALUE_RETURNING.format(
+        parameters=", ".join(_parameters(names, list(definition.inputs), definition)),
+        shapes=_tuple_items(_shapes(names, definition)),
+        arguments=_tuple_items(names),
+        allocate=_allocations(outputs, _device(names, definition)),
+        call=", ".join((*names, *outputs)),
+        buffers=_tuple_items(outputs),
+        result=outputs[0] if len(outputs) == 1 else (", ".join(outputs) or "None"),
+    )
+    shapes = _KnownShapes(definition)
+    scope: dict[str, Any] = {
+        "_known": shapes.known.get,
+        "_derive": shapes.derive,
+        "_empty": torch.empty,
+        "_function": function,
+        "_check_returned": functools.partial(check_returned, name=definition.name),
+        **{f"_dtype{index}": dtype for index, dtype in enumerate(definition.torch_output_dtypes)},
+    }
+    exec(code, scope)  # noqa: S102 - made of our template and of identifiers that Definition has checked
+    generated: Callable[..., Any] = scope["value_returning"]
+    generated.__name__ = generated.__qualname__ = definition.name
+    return generated
+
+
+class _KnownShapes:
+    """Output shapes by input shapes."""
+
+    def __init__(self, definition: Definition) -> None:
+        self.known: dict[tuple[Any, ...], list[tuple[int, ...]]] = {}
+        self._definition = definition
+
+    def derive(self, key: tuple[Any, ...], args: tuple[Any, ...]) -> list[tuple[int, ...]]:
+        axes = self._definition.get_axes_values_from_inputs(args)
+        shapes = [shape or () for shape in self._definition.get_output_shapes(axes)]
+        if len(self.known) >= _MAX_KNOWN_SHAPES:
+            self.known.clear()
+        self.known[key] = shapes
+        return shapes
+
+
+def _variables(names: Sequence[str]) -> list[str]:
+    """The inputs' own names, which makes error messages clearer, where Python and the template allow them."""
+    variables: list[str] = []
+    for index, name in enumerate(names):
+        # Python takes names as equal that differ in the form of a letter only.
+        is_usable = name.isascii() and name.isidentifier() and not keyword.iskeyword(name) and name[0] != "_"
+        variable = name if is_usable else f"input{index}"
+        while variable in variables or (variable != name and variable in names):
+            variable += "_"
+        variables.append(variable)
+    return variables
+
+
+def _shapes(names: list[str], definition: Definition) -> list[str]:
+    return [
+        f"None if {name} is None else {name}.shape" if spec.optional else f"{name}.shape"
+        for name, spec in zip(names, definition.inputs.values(), strict=True)
+        if spec.shape is not None
+    ]
+
+
+def _device(names: list[str], definition: Definition) -> str:
+    """An expression for the device of the first tensor that is passed."""
+    expression = "None"
+    for name, spec in reversed(list(zip(names, definition.inputs.values(), strict=True))):
+        if spec.shape is not None:
+            expression = f"({expression} if {name} is None else {name}.device)" if spec.optional else f"{name}.device"
+    return expression
+
+
+def _allocations(outputs: list[str], device: str) -> str:
+    if not outputs:
+        return "pass"
+    lines = [f"{name} = _empty(_sizes[{i}], dtype=_dtype{i}, device=_device)" for i, name in enumerate(outputs)]
+    return "\n    ".join([f"_device = {device}", *lines])
+
+
+def _tuple_items(items: list[str]) -> str:
+    return "".join(f"{item}, " for item in items)
+
+
+# -- results of value-returning functions --------------------------------------------------------
+
+
+def unpack_single(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Wrap a function so that a tuple or list of one element is returned as that element."""
+
+    @functools.wraps(function, updated=())
+    def unpacking(*args: Any) -> Any:
+        result = function(*args)
+        kind = type(result)
+        if (kind is tuple or kind is list) and len(result) == 1:
+            return result[0]
+        return result
+
+    return unpacking
+
+
+def unpack_results(function: Callable[..., Any], definition: Definition | None) -> Callable[..., Any]:
+    """Wrap a value-returning function: one output is returned as it is, several as a tuple, none as None.
+
+    The wrapper raises `TypeError` if there are more or fewer results than outputs, or a name is missing. Without a
+    definition only lists and tuples are known to hold results.
+    """
+    count = None if definition is None else len(definition.outputs)
+
+    @functools.wraps(function, updated=())
+    def unpacking(*args: Any) -> Any:
+        result = function(*args)
+        if count == 1 and not isinstance(result, (tuple, list, Mapping)):
+            return result
+        if definition is not None:
+            results = _ordered(result, definition)
+        elif isinstance(result, (tuple, list)):
+            results = result
+        else:
+            return result
+        return (results[0] if results else None) if len(results) < 2 else tuple(results)
+
+    return unpacking
+
+
+def check_returned(returned: Any, buffers: Sequence[Any], *, name: str) -> None:
+    """Check what a destination-passing function returned: nothing, or its outputs if it has any.
+
+    Raises:
+        TypeError: It returned something else, and may have left the outputs as they were.
+    """
+    if not buffers:
+        return
+    values = returned.values() if isinstance(returned, Mapping) else returned
+    values = values if isinstance(returned, (tuple, list, Mapping)) else (returned,)
+    for value in values:
+        if value is not None and not any(value is buffer or _is_same_tensor(value, buffer) for buffer in buffers):
+            found = f"a value of type {type(value).__name__!r}"
+            raise TypeError(
+                f"{name}: the solution is declared as destination-passing, but returned {found} that is none of its "
+                "outputs; write into the outputs and return nothing, or set destination_passing_style to false"
+            )
+
+
+def _is_same_tensor(value: Any, buffer: Any) -> bool:
+    """Whether two tensors are views of the same memory, as a function in another language returns them."""
+    if not hasattr(value, "data_ptr") or not hasattr(buffer, "data_ptr"):
+        return False
+    return bool(value.data_ptr() == buffer.data_ptr() and value.shape == buffer.shape and value.dtype == buffer.dtype)
+
+
+def copy_results(result: Any, buffers: Sequence[Any], definition: Definition) -> None:
+    """Copy the results of a value-returning function into the buffers of a destination-passing call.
+
+    Raises:
+        TypeError: There are more or fewer results than outputs, one has another dtype, or a name is missing.
+        ValueError: A result does not have its buffer's shape.
+    """
+    results = _ordered(result, definition)
+    for name, value, buffer in zip(definition.outputs, results, buffers, strict=True):
+        _copy(name, value, buffer)
+
+
+def _ordered(result: Any, definition: Definition) -> Sequence[Any]:
+    """The results of a value-returning function in the order of the outputs."""
+    if isinstance(result, Mapping):
+        missing = [name for name in definition.outputs if name not in result]
+        if missing:
+            raise TypeError(f"{definition.name}: the solution returned {list(result)}, without {missing[0]!r}")
+        return [result[name] for name in definition.outputs]
+    count = len(definition.outputs)
+    results = result if isinstance(result, (tuple, list)) else () if result is None and count == 0 else (result,)
+    if len(results) != count:
+        raise TypeError(f"{definition.name} has {counted(count, 'output')}, the solution returned {len(results)}")
+    return results
+
+
+def _copy(name: str, value: Any, buffer: Any) -> None:
+    if isinstance(value, (bool, int, float)):
+        if buffer.dim() != 0:
+            raise ValueError(f"output {name!r}: expected shape {list(buffer.shape)}, got the number {value!r}")
+        buffer.fill_(value)
+        return
+    if getattr(value, "shape", None) != buffer.shape:
+        found = list(value.shape) if hasattr(value, "shape") else repr(type(value).__name__)
+        raise ValueError(f"output {name!r}: expected shape {list(buffer.shape)}, got {found}")
+    if value.dtype != buffer.dtype:
+        raise TypeError(f"output {name!r}: expected {buffer.dtype}, got {value.dtype}")
+    buffer.copy_(value)

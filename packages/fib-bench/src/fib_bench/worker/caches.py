@@ -14,8 +14,7 @@ import shutil
 from pathlib import Path
 
 import attrs
-from fib_compile.builder import CACHE_FOLDER
-from fib_compile.inventory import EntryKind, cache_entries
+from fib_compile.cache import CACHE_FOLDER, cache_root, published_libraries
 from fib_schema import Solution, get_fib_cache_path, parse_json
 from fib_schema.files import staged
 from fib_schema.private_files import private_folder
@@ -100,14 +99,12 @@ def _make(folder: Path, owner: CacheOwner, uid: int) -> None:
 
 def _copy_compiled(solution: str, target: Path) -> None:
     """Copy the common cache's libraries of all solutions of this name; the builder selects by content."""
-    common = get_fib_cache_path() / CACHE_FOLDER
-    for entry in cache_entries():
-        if entry.kind is EntryKind.LIBRARY and entry.solution == solution:
-            folder = private_folder(target / CACHE_FOLDER)
-            *above, name = entry.path.relative_to(common).parts
-            for part in above:
-                folder = private_folder(folder / part)
-            shutil.copytree(entry.path, folder / name)
+    for library in published_libraries(solution):
+        folder = private_folder(target / CACHE_FOLDER)
+        *above, name = library.relative_to(cache_root()).parts
+        for part in above:
+            folder = private_folder(folder / part)
+        shutil.copytree(library, folder / name)
 
 
 def _give(folder: Path, uid: int) -> None:

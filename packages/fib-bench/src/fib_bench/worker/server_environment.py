@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from fib_compile.compiler_environment import VARIABLES_VARIABLE, compiler_environment
+from fib_compile.toolchain import VARIABLES_VARIABLE, compiler_environment
 from fib_schema import get_fib_cache_path
 
 from ..sandbox.model import LIMIT_VARIABLE

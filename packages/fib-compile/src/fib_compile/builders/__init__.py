@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
+from .native import TorchBuilder, TVMFFIBuilder
 from .python import CuteDSLBuilder, CuTileBuilder, HelionBuilder, PythonBuilder, TileLangBuilder, TritonBuilder
-from .torch import TorchBuilder
-from .tvm_ffi import TVMFFIBuilder
 
 __all__ = [
     "CuTileBuilder",

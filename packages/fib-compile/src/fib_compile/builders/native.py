@@ -1,14 +1,21 @@
-"""NativeBuilder. Compiled solutions: plan, cache lookup, lock, second lookup, compilation, publication, loading."""
+"""NativeBuilder and its subclasses. C++ and CUDA, compiled into libraries for TVM-FFI or torch.
+
+A build makes a plan, looks the library up, takes a lock, looks again, compiles, publishes and loads.
+"""
 
 from __future__ import annotations
 
 import os
+import re
 import shutil
+import sys
+import sysconfig
 from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
+from functools import cache
 from importlib.machinery import ExtensionFileLoader
-from importlib.util import module_from_spec, spec_from_loader
+from importlib.util import find_spec, module_from_spec, spec_from_loader
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -16,23 +23,15 @@ from typing import Any, ClassVar
 import attrs
 from fib_schema import Definition, Solution, SupportedBindings
 
-from .._architectures import runs_on
-from .._cache import ArtifactStore, Failure, Library
-from .._plan import BuildPlan, Toolkit, make_plan
-from .._source_folders import temporary_folder, unwritable, write_sources
-from .._toolchain import preload
+from .._plan import BuildPlan, Toolkit, make_plan, runs_on
 from ..builder import Builder, Limits
-from ..compiler_environment import warn_of_ignored_variables
+from ..cache import ArtifactStore, Failure, InputFile, Library, temporary_folder, unwritable, write_sources
 from ..errors import BuildError, BuildProblem
 from ..runnable import Runnable, RunnableMetadata
+from ..toolchain import cuda_folders, preload, warn_of_ignored_variables
 
 CACHE_ONLY_VARIABLE = "FIB_CACHE_ONLY"
-_REBUILT = "rebuilt"
-"""The fact that a library replaces one that did not load: if it does not load either, it is not compiled again."""
-
-
-class Unloadable(BuildProblem):
-    """A library that the dynamic loader refuses: compiling it again may help."""
+_EXPORT = re.compile(rb"\0__tvm_ffi_(?!_metadata_|_doc_)([A-Za-z0-9_]+)(?=\0)")
 
 
 class NativeBuilder(Builder):
@@ -61,8 +60,7 @@ class NativeBuilder(Builder):
         """Load a verified library and return the entry function.
 
         Raises:
-            Unloadable: The dynamic loader refuses it.
-            BuildProblem: It has no such function, or its initialisers fail.
+            BuildProblem: The dynamic loader refuses it, it has no such function, or its initialisers fail.
         """
 
     def can_build(self, solution: Solution) -> bool:
@@ -72,22 +70,16 @@ class NativeBuilder(Builder):
     def build(self, definition: Definition, solution: Solution) -> Runnable:
         """Compile a solution, or take its library from the cache.
 
-        Concurrent processes compile it once. A library that is damaged or does not load is compiled again. An error in
-        the sources is not repeated with the same compiler and headers.
+        Concurrent processes compile it once. A damaged library is compiled again. An error in the sources is not
+        repeated with the same compiler.
 
         Raises:
             BuildError: It does not compile or load, or the cache cannot be written.
         """
         try:
             plan = self._plan(definition, solution)
-            libraries, is_new = self._libraries(plan, solution, Limits())
-            try:
-                library, function = self._load_first(libraries, plan, solution)
-            except Unloadable as problem:
-                if is_new or self._why_no_compiler(plan):
-                    raise
-                library = self._replacement(libraries[0], plan, solution, problem)
-                function = self._load(library, plan, solution)
+            libraries, _ = self._libraries(plan, solution, Limits())
+            library, function = self._load_first(libraries, plan, solution)
         except BuildProblem as problem:
             raise problem.of(solution, self.name) from problem
         misc = {"library": str(library.path), "entry_point": solution.spec.entry_point, "key": plan.key}
@@ -120,8 +112,6 @@ class NativeBuilder(Builder):
         return last, self._load(last, plan, solution)
 
     def _load(self, library: Library, plan: BuildPlan, solution: Solution) -> Any:
-        if library.load_problem is not None:
-            raise Unloadable(f"the compiled library does not load: {library.load_problem}")
         if plan.has_cuda or solution.spec.dependencies:
             preload(library.facts["libraries"])
         return self.load(library.path, plan, solution)
@@ -160,31 +150,15 @@ class NativeBuilder(Builder):
     ) -> tuple[Library, bool]:
         if found := self._known(store, plan, solution):
             return found, False
-        with self._locked(store, plan, limits):
+        self.make_build_folder()
+        with store.lock(plan.key, wait_seconds=2 * limits.seconds, is_stopped=limits.is_stopped):
             if found := self._known(store, plan, solution):
                 return found, False
             return self._compile(store, plan, solution, limits), True
 
-    def _locked(self, store: ArtifactStore, plan: BuildPlan, limits: Limits) -> AbstractContextManager[None]:
-        self.make_build_folder()
-        return store.lock(plan.key, wait_seconds=2 * limits.seconds, is_stopped=limits.is_stopped)
-
-    def _replacement(self, old: Library, plan: BuildPlan, solution: Solution, problem: Unloadable) -> Library:
-        """A library in place of one that does not load; another process may have compiled it meanwhile."""
-        limits = Limits()
-        with self._cache_errors():
-            store = ArtifactStore(self.build_folder)
-            with self._locked(store, plan, limits):
-                now = store.find(plan.key, plan.variant)
-                if now is not None and now.path != old.path:
-                    return now
-                if now is not None and now.facts.get(_REBUILT):
-                    raise problem
-                return self._compile(store, plan, solution, limits, is_rebuilt=True)
-
     def _known(self, store: ArtifactStore, plan: BuildPlan, solution: Solution) -> Library | None:
         found = store.find(plan.key, plan.variant)
-        if found and found.inputs.is_current():
+        if found and found.is_current():
             return found
         if found := _compiled_for_more(store, plan):
             return found
@@ -193,24 +167,22 @@ class NativeBuilder(Builder):
             raise self._error(solution, failure, remark)
         return None
 
-    def _compile(
-        self, store: ArtifactStore, plan: BuildPlan, solution: Solution, limits: Limits, *, is_rebuilt: bool = False
-    ) -> Library:
+    def _compile(self, store: ArtifactStore, plan: BuildPlan, solution: Solution, limits: Limits) -> Library:
         from .._compile import CompileError, compile_library
 
         warn_of_ignored_variables()
         log = store.new_log(plan.key, plan.variant)
-        folder = temporary_folder(self.make_build_folder())
+        folder = temporary_folder(store.root)
         toolkit = self.toolkit(plan)
         try:
             write_sources(folder, solution.sources)
             library = folder / ".library.so"
             read = compile_library(plan.job(toolkit, folder, limits), library, log)
-            facts = {**plan.facts, _REBUILT: is_rebuilt}
-            return store.add(plan.key, plan.variant, library, facts, plan.inputs(toolkit, read))
+            inputs = [InputFile.of(path) for path in sorted(read) if not path.startswith(toolkit.include_paths)]
+            return store.add(plan.key, plan.variant, library, plan.facts, inputs)
         except CompileError as error:
             if error.is_final:
-                store.add_failure(plan.key, plan.variant, error.failure, plan.inputs(toolkit, error.headers))
+                store.add_failure(plan.key, plan.variant, error.failure)
             raise self._error(solution, error.failure) from error
         finally:
             shutil.rmtree(folder, ignore_errors=True)
@@ -228,6 +200,151 @@ class NativeBuilder(Builder):
         )
 
 
+def _runnable_here(store: ArtifactStore, plan: BuildPlan) -> list[Library]:
+    """Libraries that other machines published and this one can run, the best match first."""
+    fitting = [one for one in store.find_all(plan.key) if runs_on(one.facts["architectures"], plan.architectures)]
+    return sorted(fitting, key=lambda one: not set(plan.architectures) <= set(one.facts["architectures"]))
+
+
+def _compiled_for_more(store: ArtifactStore, plan: BuildPlan) -> Library | None:
+    """A library that the same compilers made for these architectures and others."""
+    for library in store.find_all(plan.key) if plan.has_cuda else ():
+        is_same = library.facts["made_with"] == plan.made_with
+        if is_same and set(plan.architectures) <= set(library.facts["architectures"]) and library.is_current():
+            return library
+    return None
+
+
+class TVMFFIBuilder(NativeBuilder):
+    """Compiles sources with ``TVM_FFI_DLL_EXPORT_TYPED_FUNC`` into a library and loads it.
+
+    The library needs neither Python nor torch: it depends on TVM-FFI's ABI, on the compilers and on their flags.
+    Loading it runs its static initialisers and no other code of the solution.
+    """
+
+    name = "tvm_ffi"
+    bindings = (None, SupportedBindings.TVM_FFI)
+
+    @staticmethod
+    def unavailable_reason() -> str | None:
+        """Only TVM-FFI is needed: without a compiler, libraries in the cache can still be used."""
+        return None if find_spec("tvm_ffi") else "tvm_ffi is not installed; install 'apache-tvm-ffi'"
+
+    def abi(self) -> str:
+        """The minor version: TVM-FFI keeps its ABI within it."""
+        major, minor, *_ = _tvm_ffi_version().split(".")
+        return f"tvm-ffi-{major}.{minor}"
+
+    def headers(self) -> str:
+        """The whole version: a library may use functions that an older one does not have."""
+        return f"tvm-ffi {_tvm_ffi_version()}"
+
+    def toolkit(self, plan: BuildPlan) -> Toolkit:  # noqa: ARG002
+        """Headers and library of the installed TVM-FFI."""
+        spec = find_spec("tvm_ffi")
+        assert spec is not None
+        assert spec.origin is not None
+        root = Path(spec.origin).parent  # importing tvm_ffi would import torch
+        link_flags = ("-Wl,--no-undefined", f"-L{root / 'lib'}", "-ltvm_ffi")
+        return Toolkit((str(root / "include"),), ("-std=c++17",), link_flags)
+
+    def load(self, library: Path, plan: BuildPlan, solution: Solution) -> Any:  # noqa: ARG002
+        """Load a library and return the entry function."""
+        import tvm_ffi
+
+        try:
+            module = tvm_ffi.load_module(library)
+        except (RuntimeError, OSError, ValueError) as error:
+            raise BuildProblem(f"the compiled library does not load: {error}") from error
+        symbol = solution.get_entry_symbol()
+        try:
+            return module.get_function(symbol)
+        except AttributeError as error:
+            exports = ", ".join(_exports(library)) or "nothing; use TVM_FFI_DLL_EXPORT_TYPED_FUNC"
+            raise BuildProblem(f"the library has no function {symbol!r}; it exports {exports}") from error
+
+
+@cache
+def _tvm_ffi_version() -> str:
+    from importlib.metadata import version  # 20 ms, which importing this module need not cost
+
+    return version("apache-tvm-ffi")
+
+
+def _exports(library: Path) -> list[str]:
+    return sorted({name.decode() for name in _EXPORT.findall(library.read_bytes())})
+
+
+class TorchBuilder(NativeBuilder):
+    """Compiles sources with ``PYBIND11_MODULE(TORCH_EXTENSION_NAME, m)`` and imports the module.
+
+    It depends on the versions of torch and Python. Its initialisers run in the calling process.
+    """
+
+    name = "torch"
+    bindings = (SupportedBindings.TORCH,)
+
+    @staticmethod
+    def unavailable_reason() -> str | None:
+        """Only torch is needed: without a compiler, modules in the cache can still be used."""
+        return None if find_spec("torch") else "torch is not installed; install 'torch'"
+
+    def abi(self) -> str:
+        """The versions of torch and Python: torch keeps no ABI between versions."""
+        return _torch_abi()
+
+    def toolkit(self, plan: BuildPlan) -> Toolkit:
+        """Headers of torch and Python, libraries of torch."""
+        import torch
+
+        root = Path(torch.__file__).parent
+        python = sysconfig.get_path("include")
+        includes = [root / "include", root / "include" / "torch" / "csrc" / "api" / "include", python]
+        flags = (
+            "-std=c++20",
+            "-DTORCH_API_INCLUDE_EXTENSION_H",
+            f"-DTORCH_EXTENSION_NAME={_module_name(plan)}",
+            f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.compiled_with_cxx11_abi())}",
+        )
+        names = ["c10", "torch_cpu", "torch", "torch_python"]
+        if plan.has_cuda:
+            names += ["c10_cuda", "torch_cuda"]
+            includes += [path for path in cuda_folders("include") if path.is_dir()]  # torch's headers want cuSPARSE's
+        return Toolkit(tuple(map(str, includes)), flags, (f"-L{root / 'lib'}", *(f"-l{name}" for name in names)))
+
+    def load(self, library: Path, plan: BuildPlan, solution: Solution) -> Any:
+        """Import the module and return the entry function."""
+        module = _import(_module_name(plan), library)
+        symbol = solution.get_entry_symbol()
+        function = getattr(module, symbol, None)
+        if not callable(function):
+            exports = ", ".join(name for name in dir(module) if not name.startswith("_")) or "nothing"
+            raise BuildProblem(f"the module has no function {symbol!r}; it exports {exports}")
+        return function
+
+
+def _import(name: str, library: Path) -> ModuleType:
+    import torch  # noqa: F401 - loads the libraries that the module is linked with
+
+    try:
+        return load_extension(name, library)
+    except Exception as error:
+        hint = "is PYBIND11_MODULE(TORCH_EXTENSION_NAME, m) among the sources?"
+        problem = f"importing the compiled module failed with {type(error).__name__}: {error}; {hint}"
+        raise BuildProblem(problem) from error
+
+
+@cache
+def _torch_abi() -> str:
+    from importlib.metadata import version
+
+    return f"torch-{version('torch')}-{sys.implementation.cache_tag}"
+
+
+def _module_name(plan: BuildPlan) -> str:
+    return f"fib_torch_{plan.key}"
+
+
 def load_extension(name: str, file: Path) -> ModuleType:
     """Import an extension module from a file; its name need not be that of the file.
 
@@ -240,18 +357,3 @@ def load_extension(name: str, file: Path) -> ModuleType:
     module = module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
-
-
-def _runnable_here(store: ArtifactStore, plan: BuildPlan) -> list[Library]:
-    """Libraries that other machines published and this one can run, the best match first."""
-    fitting = [one for one in store.find_all(plan.key) if runs_on(one.facts["architectures"], plan.architectures)]
-    return sorted(fitting, key=lambda one: not set(plan.architectures) <= set(one.facts["architectures"]))
-
-
-def _compiled_for_more(store: ArtifactStore, plan: BuildPlan) -> Library | None:
-    """A library that the same compilers made for these architectures and others."""
-    for library in store.find_all(plan.key) if plan.has_cuda else ():
-        is_same = library.facts["made_with"] == plan.made_with
-        if is_same and set(plan.architectures) <= set(library.facts["architectures"]) and library.inputs.is_current():
-            return library
-    return None

@@ -3,24 +3,41 @@
 Building imports the solution, so its top-level code runs in the calling process. Embedded languages compile kernels
 when they first run. The subclasses only state which package their language needs. Without a GPU, the interpreters of
 Triton and Helion can run kernels (see `interpreter_environment`), and TileLang can compile for ``target="c"``.
+
+The sources become a package with a unique name that is not on ``sys.path``. Its modules are compiled from the text of
+the solution: no file of the cache is executed, neither a source that was changed there nor bytecode. The files are
+there for tracebacks, and for sources that read data beside them. Relative imports work as in any package. Absolute
+imports of a solution's own files (``import helper``) work too: modules of such a solution get an ``__import__`` that
+searches the solution's files first. So the solution does not find a ``helper`` of the rest of the process, nor the
+other way round.
 """
 
 from __future__ import annotations
 
-from importlib.machinery import PathFinder
+import ast
+import builtins
+import importlib
+import linecache
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
 from importlib.util import find_spec
-from typing import ClassVar
+from pathlib import Path, PurePosixPath
+from types import CodeType, ModuleType, TracebackType
+from typing import Any, ClassVar
 
 import attrs
 from fib_schema import Definition, Solution, SupportedLanguages
+from fib_schema.syntax import parse_source
 
-from .._calling import adapt_entry, adapt_setup
-from .._dependencies import check_python_dependencies
-from .._import import import_entry
-from .._source_folders import ensure_sources, unwritable
 from ..builder import Builder
+from ..cache import encoded, ensure_sources, unwritable
 from ..errors import BuildProblem
-from ..runnable import Runnable, RunnableMetadata
+from ..runnable import Runnable, RunnableMetadata, adapt_entry, adapt_setup
+from ..toolchain import DEPENDENCIES, MissingTool, dependency_name
 
 
 @attrs.frozen
@@ -78,14 +95,14 @@ class PythonBuilder(Builder):
         path, spec = solution.get_entry_path(), solution.spec
         if not path.endswith(".py"):
             raise BuildProblem(f"the entry file {path!r} is not a Python file; its name must end in '.py'")
-        check_python_dependencies(solution)
+        _check_dependencies(solution)
         package = self.package_name(solution)
         try:
             root = self.make_build_folder()
         except OSError as error:
             raise unwritable(self.build_folder, error) from error
         folder = ensure_sources(root, package, solution.sources)
-        entry = import_entry(package, folder, solution)
+        entry = _import_entry(package, folder, solution)
         is_dps, has_setup = spec.destination_passing_style, entry.setup is not None
         try:
             function = adapt_entry(entry.function, definition, is_dps=is_dps, has_setup=has_setup)
@@ -136,3 +153,267 @@ class CuteDSLBuilder(PythonBuilder):
     name = "cute_dsl"
     language = SupportedLanguages.CUTE_DSL
     requirement = Requirement("cutlass.cute", "fib-compile[cute-dsl]")
+
+
+def _check_dependencies(solution: Solution) -> None:
+    """Check that the dependencies of a Python solution are installed; versions are not compared.
+
+    Raises:
+        MissingTool: One is not.
+    """
+    from importlib.metadata import PackageNotFoundError, distribution
+
+    for text in solution.spec.dependencies:
+        name = dependency_name(text)
+        if name in DEPENDENCIES or (name.isidentifier() and find_spec(name)):
+            continue
+        try:
+            distribution(name)
+        except PackageNotFoundError:
+            raise MissingTool(f"dependency {name!r} is not installed; install it: pip install {name}") from None
+
+
+# -- import ----------------------------------------------------------------------------------------
+
+_import_lock = threading.RLock()
+
+
+def _renew_after_fork() -> None:
+    """Free the lock in a forked child: a thread that held it does not exist there."""
+    global _import_lock  # noqa: PLW0603
+    _import_lock = threading.RLock()
+
+
+os.register_at_fork(after_in_child=_renew_after_fork)
+
+
+@attrs.frozen
+class _ImportedEntry:
+    """An entry function, its ``setup``, and a function that removes the modules."""
+
+    function: Any
+    setup: Callable[..., Any] | None
+    unload: Callable[[], None]
+
+
+def _import_entry(package: str, folder: Path, solution: Solution) -> _ImportedEntry:
+    """Import the entry file of a solution and find its entry function.
+
+    Raises:
+        BuildProblem: The import failed, or the symbol is missing or not callable.
+    """
+    module_name = _module_name(package, solution)
+    with _import_lock:
+        for name in _modules(package):  # left by an earlier import
+            del sys.modules[name]
+        own = _SolutionModules(package, folder, solution)
+        _finder.add(own)
+        try:
+            module = importlib.import_module(module_name)
+        except (Exception, SystemExit) as error:
+            _unload(own, _modules(package))
+            raise _import_problem(error, folder, solution) from error
+        modules = _modules(package)
+    function = _entry_function(module, solution)
+    setup = getattr(module, "setup", None)
+    is_setup = callable(setup) and solution.get_entry_symbol() != "setup"
+    return _ImportedEntry(function, setup if is_setup else None, lambda: _unload(own, modules))
+
+
+def _module_name(package: str, solution: Solution) -> str:
+    parts = PurePosixPath(solution.get_entry_path()).with_suffix("").parts
+    if any("." in part for part in parts):
+        path = solution.get_entry_path()
+        raise BuildProblem(f"the entry file {path!r} cannot be imported: rename it, without dots before '.py'")
+    return ".".join((package, *(parts[:-1] if parts[-1] == "__init__" else parts)))
+
+
+def _entry_function(module: ModuleType, solution: Solution) -> Any:
+    symbol = solution.get_entry_symbol()
+    if not hasattr(module, symbol):
+        names = sorted(name for name, value in vars(module).items() if callable(value) and not name.startswith("_"))
+        exports = ", ".join(names) or "nothing callable"
+        raise BuildProblem(f"{solution.get_entry_path()!r} has no {symbol!r}; it exports {exports}")
+    function = getattr(module, symbol)
+    if not callable(function):
+        kind = type(function).__name__
+        raise BuildProblem(f"entry point {solution.spec.entry_point!r} is not callable but of type {kind!r}")
+    return function
+
+
+def _import_problem(error: BaseException, folder: Path, solution: Solution) -> BuildProblem:
+    what = f"importing {solution.get_entry_path()!r}"
+    problem = f"{what} failed with {type(error).__name__}: {error}"
+    if isinstance(error, SystemExit):
+        problem = f"{what} called exit with code {error.code!r}; remove the call"
+    return BuildProblem(problem, _own_lines(error, error.__traceback__, folder))
+
+
+def _own_lines(error: BaseException, trace: TracebackType | None, folder: Path) -> list[str]:
+    frames = [frame for frame in traceback.extract_tb(trace) if frame.filename.startswith(f"{folder}/")]
+    lines = traceback.format_list(frames)
+    if isinstance(error, SyntaxError):
+        lines += traceback.format_exception_only(error)
+    return [line for entry in lines for line in entry.replace(f"{folder}/", "").splitlines()]
+
+
+def _modules(package: str) -> dict[str, ModuleType]:
+    names = [name for name in list(sys.modules) if name.startswith(package)]
+    return {name: sys.modules[name] for name in names if name == package or name[len(package)] == "."}
+
+
+def _unload(own: _SolutionModules, modules: Mapping[str, ModuleType]) -> None:
+    """Remove the modules of an import, except modules that a later import has replaced."""
+    with _import_lock:
+        _finder.remove(own)
+        for name, module in modules.items():
+            if sys.modules.get(name) is module:
+                del sys.modules[name]
+
+
+def _own_modules(package: str, solution: Solution) -> dict[str, str]:
+    """Full module names, by the top-level names that a script in the entry file's folder could import."""
+    names: dict[str, str] = {}
+    entry_folder = PurePosixPath(solution.get_entry_path()).parent.parts
+    for base in ((), entry_folder):
+        for source in solution.sources:
+            parts = PurePosixPath(source.path).parts
+            if source.path.endswith(".py") and parts[: len(base)] == base:
+                top = parts[len(base)].removesuffix(".py")
+                names[top] = ".".join((package, *base, top))
+    names.pop("__init__", None)
+    return names
+
+
+def _imports(text: str) -> set[str]:
+    try:
+        tree = parse_source(text)
+    except (SyntaxError, ValueError, RecursionError):
+        return set()  # the import itself reports the error
+    names: set[str] = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names.update(alias.name.partition(".")[0] for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module:
+            names.add(node.module.partition(".")[0])
+    return names
+
+
+class _Finder:
+    """The meta path finder for the packages of all solutions; it is on the meta path while there are any."""
+
+    def __init__(self) -> None:
+        self._packages: dict[str, _SolutionModules] = {}
+
+    def add(self, own: _SolutionModules) -> None:
+        self._packages[own.package] = own
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+
+    def remove(self, own: _SolutionModules) -> None:
+        """Remove a package, unless a later import has replaced it."""
+        if self._packages.get(own.package) is own:
+            del self._packages[own.package]
+            own.forget_lines()
+        if not self._packages and self in sys.meta_path:
+            sys.meta_path.remove(self)
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        del path, target
+        package, _, rest = fullname.partition(".")
+        own = self._packages.get(package)
+        return None if own is None else own.spec(fullname, rest.replace(".", "/"))
+
+
+_finder = _Finder()
+
+
+class _SolutionModules:
+    """The modules of one solution, which are made from its text.
+
+    Modules of a solution that imports its own files by absolute names get an ``__import__`` that finds these first.
+    """
+
+    def __init__(self, package: str, folder: Path, solution: Solution) -> None:
+        self.package = package
+        self._folder = folder
+        self._texts = {source.path: encoded(source) for source in solution.sources if source.path.endswith(".py")}
+        texts = [source.content for source in solution.sources if source.path in self._texts]
+        self._modules = _own_modules(package, solution)
+        is_absolute = len(texts) > 1 and not self._modules.keys().isdisjoint(
+            name for text in texts for name in _imports(text)
+        )
+        self._builtins = {**vars(builtins), "__import__": self._import} if is_absolute else None
+
+    def spec(self, fullname: str, stem: str) -> ModuleSpec:
+        """The spec of a module; `stem` is its path without a suffix.
+
+        Raises:
+            ModuleNotFoundError: The solution has no such module. Other finders would search the folder, in which
+                somebody else may have put one.
+        """
+        for file in (f"{stem}/__init__.py".removeprefix("/"), f"{stem}.py"):
+            if (text := self._texts.get(file)) is not None:
+                return self._file_spec(fullname, file, text)
+        if stem and not any(known.startswith(f"{stem}/") for known in self._texts):
+            raise ModuleNotFoundError(f"No module named {fullname!r}", name=fullname)
+        spec = ModuleSpec(fullname, None, is_package=True)
+        spec.submodule_search_locations = [str(self._folder / stem)]
+        return spec
+
+    def forget_lines(self) -> None:
+        """Remove the lines that tracebacks show."""
+        for file in self._texts:
+            linecache.cache.pop(str(self._folder / file), None)
+
+    def _file_spec(self, fullname: str, file: str, text: bytes) -> ModuleSpec:
+        path = str(self._folder / file)
+        is_package = PurePosixPath(file).name == "__init__.py"
+        spec = ModuleSpec(fullname, _Loader(fullname, path, text, self._builtins), origin=path, is_package=is_package)
+        spec.has_location = True
+        if is_package:
+            spec.submodule_search_locations = [str(PurePosixPath(path).parent)]
+        # `inspect.getsource`, with which Triton reads its kernels, would read the file otherwise.
+        lines = text.decode("utf-8", "replace").splitlines(keepends=True)
+        linecache.cache[path] = (len(text), None, lines, path)
+        return spec
+
+    def _import(
+        self,
+        name: str,
+        globals: Mapping[str, Any] | None = None,
+        locals: Mapping[str, Any] | None = None,
+        fromlist: Sequence[str] | None = (),
+        level: int = 0,
+    ) -> ModuleType:
+        top, _, rest = name.partition(".")
+        module = self._modules.get(top) if level == 0 else None
+        if module is None or (globals or {}).get("__name__") == module:  # a file never imports itself by its own name
+            return builtins.__import__(name, globals, locals, fromlist or (), level)
+        leaf = builtins.__import__(f"{module}.{rest}" if rest else module, globals, locals, ("__name__",), 0)
+        if not fromlist:
+            return sys.modules[module]
+        return builtins.__import__(leaf.__name__, globals, locals, fromlist, 0)
+
+
+class _Loader(SourceFileLoader):
+    """Executes a text that is held in memory, with given builtins."""
+
+    def __init__(self, fullname: str, path: str, text: bytes, own_builtins: Mapping[str, Any] | None) -> None:
+        super().__init__(fullname, path)
+        self._text = text
+        self._builtins = own_builtins
+
+    def get_data(self, path: str) -> bytes:
+        return self._text if path == self.path else super().get_data(path)
+
+    def get_code(self, fullname: str) -> CodeType:  # noqa: ARG002 - Python's interface
+        code: CodeType = compile(self._text, self.path, "exec", dont_inherit=True)
+        return code
+
+    def exec_module(self, module: ModuleType) -> None:
+        if self._builtins is not None:
+            vars(module)["__builtins__"] = dict(self._builtins)
+        super().exec_module(module)
