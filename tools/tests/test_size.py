@@ -1,7 +1,11 @@
-import pytest
-from devtools.size import check
+import re
+import tomllib
 
-BUDGET = """
+import pytest
+from devtools.repository import ROOT
+from devtools.size import BUDGET, check
+
+LIMITS = """
 [source]
 fib-low = 2
 fib-other = 9
@@ -17,7 +21,7 @@ lines = 1
 
 @pytest.fixture
 def sized(repository):
-    repository.write("tools/size_budget.toml", BUDGET.format(words=99))
+    repository.write("tools/size_budget.toml", LIMITS.format(words=99))
     for path in repository.root.glob("packages/fib-low/src/**/*.py"):
         path.unlink()
     repository.write("packages/fib-low/src/fib_low/half/one.py", "x = 1\n")
@@ -51,7 +55,7 @@ def test_sources_of_solutions_and_ignored_files_do_not_count(sized):
 
 
 def test_words_of_all_markdown_files_count(sized):
-    sized.write("tools/size_budget.toml", BUDGET.format(words=3))
+    sized.write("tools/size_budget.toml", LIMITS.format(words=3))
     sized.write("notes.md", "one two three four")
     assert "words of Markdown: " in check(sized.root)[1][0]
 
@@ -59,3 +63,9 @@ def test_words_of_all_markdown_files_count(sized):
 def test_a_package_without_a_limit_is_a_problem(sized):
     sized.write_package("fib-new", version="0.1.0")
     assert check(sized.root)[1] == ["tools/size_budget.toml has no limit for fib-new"]
+
+
+def test_the_architecture_page_shows_the_limits():
+    rows = re.findall(r"^\| `(fib-\w+)` \| ([\d,]+) \|", (ROOT / "ARCHITECTURE.md").read_text(), re.MULTILINE)
+    shown = {name: int(limit.replace(",", "")) for name, limit in rows}
+    assert shown == tomllib.loads((ROOT / BUDGET).read_text())["source"]
