@@ -8,7 +8,7 @@ import pytest
 import torch
 from fib_schema import AxisConst, AxisVar, Definition, TensorSpec, TraceSet, validate
 from fib_tracer import TracingConfig
-from fib_tracer.dumps.importing import ImportOptions, import_dumps
+from fib_tracer.dump_import import ImportOptions, import_dumps
 
 DUMPS = Path(__file__).parents[1] / "packages" / "fib-tracer" / "tests" / "dumps"
 

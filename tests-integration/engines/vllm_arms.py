@@ -281,7 +281,7 @@ def every_size() -> Any:
     The tracer's own settings keep attention by its average length, which is the same for one request and for 32.
     """
     from fib_tracer import TracingConfig, TracingConfigRegistry
-    from fib_tracer.tracing_config import Rule
+    from fib_tracer.settings import Rule
 
     policy = "keep_first_k_by_axes"
     attention = Rule(TracingConfig("dump_int", filter_policy=policy), "gqa*")

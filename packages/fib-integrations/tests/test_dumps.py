@@ -14,7 +14,7 @@ import torch
 pytest.importorskip("fib_tracer", reason="the extra `tracing` is not installed")
 
 from fib_integrations.dumps import FlashInferReader, call_reader
-from fib_tracer.recorded_calls import GROUP, NotCovered, ReadCall, RecordedCall
+from fib_tracer.dump_calls import GROUP, NotCovered, ReadCall, RecordedCall
 from flashinfer_stand_ins import behaviour
 from flashinfer_stand_ins.examples import (
     EXAMPLES,

@@ -22,7 +22,7 @@ from typing import Any
 import torch
 from fib_apply import apply
 from fib_schema import AxisConst, AxisVar, Definition, TensorSpec, TraceSet
-from fib_tracer import FilterPolicy, TracingConfig, TracingRuntime, Verdict
+from fib_tracer import Decision, FilterPolicy, TracingConfig, TracingRuntime
 
 KERNEL_US = 20.0
 INDEX_BYTES = 64 << 10
@@ -52,10 +52,10 @@ class EveryNth(FilterPolicy):
     def __init__(self, n: int) -> None:
         self._n, self._seen = n, 0
 
-    def decide(self, call: Any) -> Verdict:
+    def decide(self, call: Any) -> Decision:
         """The nth, the 2nth, and so on."""
         self._seen += 1
-        return Verdict.KEEP if self._seen % self._n == 0 else Verdict.SKIP
+        return Decision.KEEP if self._seen % self._n == 0 else Decision.SKIP
 
 
 def kernel_of(microseconds: float) -> tuple[torch.Tensor, torch.Tensor]:

@@ -28,7 +28,7 @@ from bench_tracing import add_64_definition, least_ns, new_set, pinned, plain, r
 from fib_apply import apply
 from fib_schema.traffic import DefinitionTraffic, load_traffic
 from fib_tracer import TracingConfig, enable_tracing
-from fib_tracer.capture.call_counts import MAX_KEYS
+from fib_tracer.counts import MAX_KEYS
 
 _NAME = add_64_definition().name
 _MIB = 1 << 20

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 import torch
-from fib_apply import apply
 from fib_schema import TraceSet
 from fib_schema.traffic import load_traffic
-from fib_tracer import FilterPolicy, TracingConfig, TracingRuntime, Verdict, enable_tracing
+from fib_tracer import Decision, FilterPolicy, TracingConfig, TracingRuntime, enable_tracing
 
 from .conftest import errors_of, workloads
 
@@ -25,7 +24,6 @@ FINAL = [
     TracingConfig(),
     TracingConfig("dump_all", max_kept=1),
     TracingConfig("dump_none", filter_policy="keep_random_k"),
-    TracingConfig("dump_none", filter_policy=["keep_first_k_by_axes", "keep_first"]),
 ]
 
 
@@ -113,7 +111,7 @@ def test_a_failing_policy_does_not_change_the_count(root: Path, silu: Any) -> No
     class Failing(FilterPolicy):
         is_final = True
 
-        def decide(self, call: Any) -> Verdict:
+        def decide(self, call: Any) -> Decision:
             raise RuntimeError("of a policy")
 
     with enable_tracing(root, TracingConfig(filter_policy=Failing)) as runtime:
@@ -134,7 +132,7 @@ def test_calls_that_are_not_routed_are_counted(root: Path) -> None:
 def test_sizes_beyond_the_limit_are_counted_together(
     config: TracingConfig, root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fib_tracer.capture.call_counts.MAX_KEYS", 30)
+    monkeypatch.setattr("fib_tracer.counts.MAX_SIZES", 30)
     with enable_tracing(root, config) as runtime:
         for _ in range(4):
             for rows in range(100):
@@ -144,13 +142,12 @@ def test_sizes_beyond_the_limit_are_counted_together(
     assert traffic(root).calls == 400
 
 
-def test_all_definitions_share_a_limit(root: Path, silu: Any, gather: Any) -> None:
-    with enable_tracing(root, BY_AXES) as runtime:
-        runtime._key_limit.left = 5
+def test_all_definitions_share_a_limit(root: Path, silu: Any, gather: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("fib_tracer.counts.MAX_SIZES", 5)
+    with enable_tracing(root, BY_AXES):
         for rows in range(1, 5):
             silu(torch.ones(rows, 8))
             gather(torch.ones(9, 8), torch.arange(rows))
-        assert runtime._key_limit.left == 0
     counted = [traffic(root, name) for name in ("silu_h8", "gather_h8")]
     assert sum(len(found.sizes) for found in counted) == 5
     assert [found.calls for found in counted] == [4, 4]
@@ -166,27 +163,6 @@ def test_a_definition_is_only_counted_after_max_kept_calls(
         assert (stats.calls, stats.kept, stats.stored) == (10, 3, 3)
         assert errors_of(runtime, "silu_h8") == {"silu_h8: max_kept": 1}
     assert "3 calls were kept (max_kept); later ones are only counted" in caplog.text
-
-
-def test_a_call_that_need_not_be_recorded_does_not_reach_the_recorder(
-    root: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """After the quota is full, a call costs one look-up and one increment."""
-
-    @apply("silu_h8")
-    def function(x: Any) -> Any:
-        return x
-
-    with enable_tracing(root, TracingConfig("dump_all", filter_policy="keep_first")) as runtime:
-        recorder = runtime._recorder("silu_h8")
-        assert recorder is not None
-        for rows in (1, 2, 1, 2):
-            function(torch.ones(rows, 8))
-        monkeypatch.setattr(recorder, "_identify", None)
-        for rows in (1, 2, 1, 2):
-            function(torch.ones(rows, 8))
-        assert errors_of(runtime, "silu_h8") == {}
-        assert runtime.stats()["silu_h8"].calls == 8
 
 
 def test_nothing_is_written_without_calls_or_where_it_is_not_wanted(root: Path, silu: Any) -> None:

@@ -7,8 +7,8 @@ import functools
 
 import pytest
 import torch
-from fib_tracer.capture import copies
-from fib_tracer.capture.copies import ByteBudget, Copier, PinnedRing
+from fib_tracer import copies
+from fib_tracer.copies import ByteBudget, Copier, PinnedRing
 from hypothesis import given
 from hypothesis import strategies as st
 

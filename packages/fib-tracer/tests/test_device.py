@@ -11,7 +11,7 @@ import torch
 from fib_apply import apply
 from fib_schema import AxisConst, AxisVar, Definition, TensorSpec, TraceSet
 from fib_tracer import TracingConfig, enable_tracing
-from fib_tracer.capture.copies import RING_BYTES
+from fib_tracer.copies import RING_BYTES
 
 from .conftest import tensors, workloads
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 from fib_schema import Definition
 from fib_tracer import InputDumpPolicy
-from fib_tracer.policies.dumping import DumpAll, DumpByFunction, DumpInt, DumpNamed, DumpNone
+from fib_tracer.policies import DumpAll, DumpByFunction, DumpInt, DumpNamed, DumpNone
 
 from .conftest import DECODE, GATHER, SILU
 

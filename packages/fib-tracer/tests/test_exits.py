@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 import torch
 from fib_schema.traffic import load_traffic
-from fib_tracer import InvalidSetting, TracingConfig, TracingRuntime, enable_tracing
-from fib_tracer.storage import writer
+from fib_tracer import InvalidSetting, TracingConfig, TracingRuntime, enable_tracing, writer
 
 from .conftest import workloads
 from .test_call_counts import by_rows
@@ -24,11 +23,13 @@ def append(path, choose):
     if entered.is_set():
         threading.Event().wait()
     entered.set()
-    while runtime._writer._counts_at > 0:  # the end of the process sets it
-        pass
+    ending.wait()
     return original(path, choose)
 original, log.append_new_lines = log.append_new_lines, append
+ending = threading.Event()
+import atexit
 runtime = enable_tracing(sys.argv[1], TracingConfig("dump_all"), exit_seconds=0.5)
+atexit.register(ending.set)  # runs before what was registered earlier
 call(0)
 entered.wait()
 for index in range(1, 8):
@@ -45,21 +46,6 @@ def test_a_stuck_disk_loses_no_count_and_what_is_lost_is_logged(root: Path) -> N
     assert lost[2] == "nothing was stored for 0.5 s (exit_seconds)"
     assert len(workloads(root, "silu_h8")) == 8 - int(lost[1]) > 0
     assert by_rows(root) == {2: 8}
-
-
-def test_the_end_waits_as_long_as_entries_are_stored(root: Path) -> None:
-    """No single wait sees the flush end, and all but the last see progress."""
-    store_writer = TracingRuntime(root)._writer
-    waits: list[float] = []
-
-    def wait(seconds: float) -> bool:
-        waits.append(seconds)
-        store_writer._store.progress += len(waits) < 5
-        return False
-
-    assert not store_writer._wait_for(wait, 3.0)
-    assert waits == [3.0] * 5
-    assert store_writer._wait_for(lambda seconds: len(waits) == 5, 3.0)
 
 
 def test_records_that_cannot_be_written_are_logged_at_the_end(root: Path) -> None:
@@ -100,37 +86,20 @@ def test_counts_are_saved_without_any_kept_call(
         assert workloads(root, "silu_h8") == []
 
 
-def test_counts_are_saved_after_a_second_start(root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No combination is new then."""
-    runtime = TracingRuntime(root, TracingConfig("dump_all", filter_policy="keep_first"))
-    with runtime:
-        silu(torch.ones(2, 8))
-    monkeypatch.setattr(writer, "_COUNTS_SECONDS", 0.01)
-    runtime._writer.renew_after_fork()  # the next save is due then
-    with runtime:
-        silu(torch.ones(2, 8))
-        until(lambda: by_rows(root) == {2: 2})
-
-
-def test_a_killed_child_leaves_its_counts(root: Path) -> None:
+def test_the_end_waits_as_long_as_entries_are_stored(root: Path) -> None:
+    """All batches together take longer than `exit_seconds`, and no single one does."""
     run(
         root,
         """
 import time
-from fib_schema.traffic import load_traffic
-from fib_tracer.storage import writer
-runtime = enable_tracing(sys.argv[1], TracingConfig("dump_all", filter_policy="keep_none"))
-call(0)
-runtime.flush()
-writer._COUNTS_SECONDS = 0.01
-child = os.fork()
-if child == 0:
-    call(1)
-    deadline = time.monotonic() + 60
-    while load_traffic(sys.argv[1]).files < 2 and time.monotonic() < deadline:
-        pass
-    os.kill(os.getpid(), signal.SIGKILL)
-os.waitpid(child, 0)
+import fib_schema.workload_log as log
+def append(path, choose):
+    time.sleep(0.4)
+    return original(path, choose)
+original, log.append_new_lines = log.append_new_lines, append
+runtime = enable_tracing(sys.argv[1], TracingConfig(), exit_seconds=1)
+for index in range(1, 701):
+    call(0, rows=index)
 """,
     )
-    assert by_rows(root) == {2: 2}
+    assert len(workloads(root, "silu_h8")) == 700

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import shutil
 import threading
 import time
@@ -15,19 +14,17 @@ from typing import Any
 import attrs
 import pytest
 import torch
-from fib_apply import apply, enable_apply
+from fib_apply import apply
 from fib_schema import TraceSet
 from fib_tracer import (
+    Decision,
     FilterPolicy,
     InputDumpPolicy,
     TracingConfig,
     TracingRuntime,
-    Verdict,
-    disable_tracing,
     enable_tracing,
 )
-from fib_tracer.capture.copies import ByteBudget
-from fib_tracer.policies.filtering import Attention, KeepAll, KeepRandomK
+from fib_tracer.policies import Attention, KeepAll, KeepRandomK
 
 from .conftest import errors_of, workloads
 from .test_processes import run
@@ -106,10 +103,10 @@ def test_an_invalid_choice_of_inputs_is_reported(root: Path, silu: Any, chosen: 
 
 def test_a_policy_may_call_a_traced_function(root: Path, silu: Any) -> None:
     class Calling(KeepAll):
-        def decide(self, call: Any) -> Verdict:
+        def decide(self, call: Any) -> Decision:
             if call.axes["M"] > 1:
                 silu(torch.ones(1, 8))
-            return Verdict.KEEP
+            return Decision.KEEP
 
     with enable_tracing(root, TracingConfig("dump_all", filter_policy=Calling)) as runtime:
         caller = threading.Thread(target=silu, args=(torch.ones(2, 8),), daemon=True)
@@ -122,9 +119,9 @@ def test_a_policy_may_call_a_traced_function(root: Path, silu: Any) -> None:
 
 def test_a_policy_cannot_change_the_sizes_that_are_stored(root: Path, silu: Any) -> None:
     class Meddling(KeepAll):
-        def decide(self, call: Any) -> Verdict:
+        def decide(self, call: Any) -> Decision:
             call.axes["M"] = 7
-            return Verdict.KEEP
+            return Decision.KEEP
 
     with enable_tracing(root, TracingConfig("dump_all", filter_policy=Meddling)) as runtime:
         silu(torch.ones(2, 8))
@@ -178,18 +175,13 @@ def test_an_invalid_entry_does_not_affect_others(root: Path, silu: Any) -> None:
 
 @pytest.mark.parametrize("method", ["decide", "admit"])
 def test_a_deferred_decision_that_raises_releases_its_memory(root: Path, decode: Any, method: str) -> None:
-    """For calls on a device, the storage thread asks the policy."""
+    """The storage thread asks the policy when the elements that it needs are on the CPU."""
     policy = failing(method, Attention)
     with enable_tracing(root, TracingConfig("dump_int", filter_policy=policy)) as runtime:
-        recorder = runtime._recorder("gqa_paged_decode_h2")
-        assert recorder is not None
-        kept = recorder._defer
-        recorder._filter_with_probes = lambda call: kept(call, recorder._probes)  # type: ignore[method-assign]
         for _ in range(100):
             decode(*decode_args())
-            runtime._writer.flush([], None)
+        runtime.flush()
         assert runtime.budget.reserved_bytes == 0
-        assert recorder._deferred == 0
     assert runtime.stats()["gqa_paged_decode_h2"].dropped == {"errors": 100}
 
 
@@ -349,10 +341,14 @@ def test_a_damaged_definition_does_not_keep_others_from_being_traced(
 # -- ends --------------------------------------------------------------------------------------------
 
 
+def _refuse(_: object) -> None:
+    raise RuntimeError("can't start new thread")
+
+
 def test_a_flush_raises_if_no_thread_can_start(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     runtime = enable_tracing(root)
     with monkeypatch.context() as patched:
-        patched.setattr(runtime._writer, "start", lambda: False)
+        patched.setattr(threading.Thread, "start", _refuse)
         with pytest.raises(TimeoutError, match="no thread"):
             runtime.stop()
     runtime.flush()
@@ -379,32 +375,6 @@ print("ends")
     assert out == "ends\n"
 
 
-def test_a_child_has_the_whole_budget_although_its_parent_held_a_sample(root: Path, silu: Any) -> None:
-    config = TracingConfig("dump_all", filter_policy="keep_random_k", filter_policy_kwargs={"k": 5})
-    with enable_tracing(root, config) as runtime:
-        for size in range(1, 6):
-            silu(torch.ones(size, 8))
-        runtime._writer.flush([], None)
-        assert runtime.budget.reserved_bytes > 0
-        child = os.fork()
-        if child == 0:
-            gc.collect()
-            os._exit(int(runtime.budget.reserved_bytes != 0))
-        assert os.waitpid(child, 0)[1] == 0
-
-
-def test_bytes_reserved_before_a_fork_are_not_released_after_it() -> None:
-    budget = ByteBudget(10)
-    assert budget.reserve(4)
-    before, release_4 = budget.reserved_bytes, budget.releaser(4)
-    budget.renew_after_fork()
-    release_4()
-    assert (before, budget.reserved_bytes) == (4, 0)
-    assert budget.reserve(10)
-    budget.releaser(10)()
-    assert budget.reserved_bytes == 0
-
-
 # -- what is kept alive ------------------------------------------------------------------------------
 
 _POLICIES = ["keep_all", "keep_first_k_by_axes", "keep_random_k", "attention"]
@@ -428,24 +398,32 @@ def test_the_callers_tensors_are_not_kept_alive(root: Path, gather: Any, dump: s
             gc.enable()
 
 
-def test_a_deferred_decision_does_not_keep_the_callers_tensors(root: Path, decode: Any) -> None:
+def test_a_deferred_decision_does_not_keep_the_callers_tensors(root: Path, silu: Any, decode: Any) -> None:
     """They may be large, and the budget does not count them."""
     seen: list[Any] = []
 
     class Late(Attention):
-        def decide(self, call: Any) -> Verdict:
+        def decide(self, call: Any) -> Decision:
             seen.append((alive(), call.inputs["q"].shape, call.inputs["sm_scale"], dict(call.probed)))
             return super().decide(call)
 
-    with enable_tracing(root, TracingConfig("dump_int", filter_policy=Late)) as runtime:
-        recorder = runtime._recorder("gqa_paged_decode_h2")
-        assert recorder is not None
-        kept = recorder._defer
-        recorder._filter_with_probes = lambda call: kept(call, recorder._probes)  # type: ignore[method-assign]
+    may_go_on = threading.Event()
+
+    class Waiting(KeepAll):
+        def drain(self) -> Any:
+            return []
+
+        is_final = False
+
+        def submit(self, entry: Any) -> None:
+            may_go_on.wait()  # those who store wait
+
+    config = {"gqa_paged_decode_h2": TracingConfig("dump_int", filter_policy=Late)}
+    config["silu_h8"] = TracingConfig(filter_policy=Waiting)
+    with enable_tracing(root, config) as runtime:
+        silu(torch.ones(2, 8))
         arguments = decode_args()
         alive = weakref.ref(arguments[0])
-        may_go_on = threading.Event()
-        runtime._writer.enqueue(may_go_on.wait)  # those who store wait
         decode(*arguments)
         del arguments
         may_go_on.set()
@@ -473,97 +451,7 @@ def test_routed_functions_and_runtimes_are_garbage_collected(root: Path) -> None
     assert gone[1]() is None
 
 
-def test_repeated_decoration_does_not_accumulate_callbacks(root: Path) -> None:
-    with enable_tracing(root, EVERYTHING) as runtime:
-        for _ in range(50):
-
-            @apply(lambda x: "silu_h8")
-            def function(x: Any) -> Any:
-                return x
-
-            function(torch.ones(2, 8))
-            apply("silu_h8", args=(torch.ones(2, 8),), fallback=lambda x: x)
-        notes = [
-            names for definition, names in runtime._callbacks if definition == "silu_h8"
-        ]  # others' functions may live
-        assert len(notes) == 2
-
-
-def test_remembered_shapes_are_bounded(root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fib_tracer.capture.call_counts.MAX_KEYS", 50)
-    monkeypatch.setattr("fib_tracer.capture.recorder._MAX_KNOWN_AXES", 20)
-    with enable_tracing(root, TracingConfig("dump_none", filter_policy="keep_first_k_by_axes")) as runtime:
-        recorder = runtime._recorder("silu_h8")
-        assert recorder is not None
-        for _ in range(2):
-            for size in range(200):
-                silu(torch.empty(size, 8))
-                assert len(recorder.counts.by_key) <= 50
-                assert len(recorder.counts.to_plain()["sizes"]) <= 50
-                assert len(recorder._known_axes) <= 20
-    assert runtime.stats()["silu_h8"].stored == 200
-
-
 # -- all at once -------------------------------------------------------------------------------------
-
-
-def test_threads_call_while_runtimes_start_and_processes_fork(root: Path, silu: Any) -> None:
-    """At the end calls go directly to the function, and each workload is on the disk once, complete."""
-    plain = silu.__globals__["_fib_route"]
-    config = TracingConfig("dump_all", filter_policy="keep_random_k", filter_policy_kwargs={"k": 3})
-    done = threading.Event()
-    wrong: list[BaseException] = []
-
-    def until_done(step: Callable[[], None]) -> threading.Thread:
-        def work() -> None:
-            try:
-                while not done.is_set():
-                    try:
-                        step()
-                    except SystemError as error:  # CPython 3.11: ast.parse in several threads at once (gh-106905)
-                        if "AST constructor recursion depth" not in str(error):
-                            raise
-            except BaseException as error:  # noqa: BLE001 told below
-                wrong.append(error)
-
-        return threading.Thread(target=work)
-
-    def call() -> None:
-        for size in range(1, 9):
-            x = torch.ones(size, 8)
-            assert silu(x).shape == x.shape
-
-    def trace() -> None:
-        with enable_tracing(root, config) as runtime:
-            call()
-            runtime.flush()
-
-    def route() -> None:
-        with enable_apply(root):
-            call()
-
-    threads = [until_done(step) for step in (call, call, trace, trace, route)]
-    with enable_tracing(root, EVERYTHING) as outer:
-        for thread in threads:
-            thread.start()
-        for _ in range(5):
-            child = os.fork()
-            if child == 0:
-                silu(torch.ones(9, 8))
-                outer.flush()
-                os._exit(0)
-            assert os.waitpid(child, 0)[1] == 0
-            outer.flush()
-        done.set()
-        for thread in threads:
-            thread.join()
-    disable_tracing()
-    assert wrong == []
-    assert silu.__globals__["_fib_route"] is plain
-    found = sizes(root)
-    assert len(found) == len(set(found))
-    assert TraceSet.from_path(root).problems == ()
-    assert outer.budget.reserved_bytes == 0
 
 
 def test_a_runtime_may_start_again(root: Path, silu: Any) -> None:

@@ -1,17 +1,16 @@
-"""Tests of filter policies: verdicts and samples."""
+"""Tests of filter policies: decisions and samples."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from typing import Any
 
 import attrs
 import pytest
 import torch
-from fib_schema import Definition
-from fib_tracer import Call, FilterPolicy, InvalidSetting, PolicyRegistry, Verdict, WorkloadEntry
-from fib_tracer.policies.filtering import AllOf, Attention, KeepFirstK, KeepFirstKByAxes, KeepFirstKByKey, KeepRandomK
+from fib_tracer import Call, Decision, FilterPolicy, InvalidSetting, PolicyRegistry, WorkloadEntry
+from fib_tracer.policies import Attention, KeepFirstK, KeepFirstKByAxes, KeepFirstKByKey, KeepRandomK
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,28 +26,28 @@ def decode_call(total: int, sequences: int = 2) -> Call:
     return Call(DECODE, {"B": sequences}, inputs, {"kv_indptr": total})
 
 
-def offered(policy: FilterPolicy, calls: Sequence[Call]) -> list[Verdict]:
-    """The verdicts on calls; kept calls are admitted and submitted."""
-    verdicts = []
+def offered(policy: FilterPolicy, calls: Sequence[Call]) -> list[Decision]:
+    """The decisions on calls; kept calls are admitted and submitted."""
+    decisions = []
     for order, call in enumerate(calls):
-        verdicts.append(policy.decide(call))
-        if verdicts[-1] is Verdict.KEEP:
+        decisions.append(policy.decide(call))
+        if decisions[-1] is Decision.KEEP:
             ticket = policy.admit(call)
             if not policy.is_final:
                 policy.submit(WorkloadEntry(call.definition, call.axes, {}, order, 0, ticket, call.probed))
-    return verdicts
+    return decisions
 
 
 def sizes(entries: Sequence[WorkloadEntry]) -> list[int]:
     return [entry.axes["M"] for entry in entries]
 
 
-KEEP, SKIP, FULL, CLOSED = Verdict.KEEP, Verdict.SKIP, Verdict.FULL, Verdict.CLOSED
+KEEP, SKIP, FULL, CLOSED = Decision.KEEP, Decision.SKIP, Decision.FULL, Decision.CLOSED
 BY_PARITY = KeepFirstKByKey(lambda call: call.axes["M"] % 2, 1)
 
 
 @pytest.mark.parametrize(
-    ("policy", "verdicts"),
+    ("policy", "decisions"),
     [
         (PolicyRegistry.get_filter_policy("keep_all")(), [KEEP] * 4),
         (PolicyRegistry.get_filter_policy("keep_none")(), [CLOSED] * 4),
@@ -58,21 +57,20 @@ BY_PARITY = KeepFirstKByKey(lambda call: call.axes["M"] % 2, 1)
         (KeepFirstKByAxes(2), [KEEP, KEEP, KEEP, KEEP]),
         (KeepFirstKByAxes(1, axes=["H"]), [KEEP, FULL, FULL, FULL]),
         (BY_PARITY, [KEEP, KEEP, SKIP, SKIP]),
-        (AllOf([KeepFirstKByAxes(1), KeepFirstK(2)]), [KEEP, KEEP, FULL, CLOSED]),
     ],
 )
-def test_verdicts_on_calls_of_sizes_1_2_1_4(policy: FilterPolicy, verdicts: list[Verdict]) -> None:
+def test_decisions_on_calls_of_sizes_1_2_1_4(policy: FilterPolicy, decisions: list[Decision]) -> None:
     """A reset policy has forgotten all calls."""
     calls = [silu_call(size) for size in (1, 2, 1, 4)]
-    assert offered(policy, calls) == verdicts
+    assert offered(policy, calls) == decisions
     policy.reset()
-    assert offered(policy, calls) == verdicts
+    assert offered(policy, calls) == decisions
 
 
 @given(st.lists(st.integers(1, 5)), st.integers(1, 3))
 def test_each_key_is_kept_exactly_k_times(found: list[int], k: int) -> None:
-    verdicts = offered(KeepFirstKByAxes(k), [silu_call(size) for size in found])
-    kept = Counter(size for size, verdict in zip(found, verdicts, strict=True) if verdict is KEEP)
+    decisions = offered(KeepFirstKByAxes(k), [silu_call(size) for size in found])
+    kept = Counter(size for size, decision in zip(found, decisions, strict=True) if decision is KEEP)
     assert kept == Counter({size: min(k, count) for size, count in Counter(found).items()})
 
 
@@ -114,54 +112,9 @@ def test_a_repeated_decision_counts_as_one_call() -> None:
     policy, patient = KeepRandomK(1, seed=3), KeepRandomK(1, seed=3)
     for size in range(1, 30):
         call = silu_call(size)
-        verdict = policy.decide(call)
+        decision = policy.decide(call)
         again = attrs.evolve(call, probed={"a": 1})
-        assert [patient.decide(call), patient.decide(call), patient.decide(again)] == [verdict] * 3
-
-
-class Peeking(FilterPolicy):
-    """Probes one element, and remembers the probes of calls and entries."""
-
-    is_final = True
-
-    def __init__(self, index: int) -> None:
-        self._index = index
-        self.seen: list[Mapping[str, int]] = []
-
-    def value_probes(self, definition: Definition) -> Mapping[str, tuple[str, int]]:
-        return {"it": ("kv_indptr", self._index)}
-
-    def decide(self, call: Call) -> Verdict:
-        self.seen.append(call.probed)
-        return Verdict.KEEP
-
-
-class Holding(Peeking):
-    """Holds its entries."""
-
-    is_final = False
-
-
-def test_each_of_several_policies_receives_its_probes() -> None:
-    """Also if two use one label for different elements."""
-    first, last = Peeking(0), Holding(1)
-    both = AllOf([first, Attention(), last])
-    values = {0: 10, 1: 11, -1: 12}
-    probed = {label: values[index] for label, (_, index) in both.value_probes(DECODE).items()}
-    call = attrs.evolve(decode_call(0), probed=probed)
-    assert offered(both, [call]) == [KEEP]
-    assert (first.seen, last.seen) == ([{"it": 10}], [{"it": 11}])
-    assert [entry.probed for entry in both.drain()] == [{"it": 11}]
-
-
-def test_only_the_last_of_several_may_sample() -> None:
-    sampling = AllOf([KeepFirstKByAxes(1), KeepRandomK(2, seed=0)])
-    assert not sampling.is_final
-    offered(sampling, [silu_call(size) for size in (1, 1, 2, 3, 3, 4)])
-    assert len(set(sizes(sampling.drain()))) == 2
-    for wrong in ([], [KeepRandomK(1), KeepFirstK(1)]):
-        with pytest.raises(InvalidSetting):
-            AllOf(wrong)
+        assert [patient.decide(call), patient.decide(call), patient.decide(again)] == [decision] * 3
 
 
 @pytest.mark.parametrize("k", [0, -1, True, 1.5, "3", None])

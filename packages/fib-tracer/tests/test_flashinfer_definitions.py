@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from fib_schema import Definition, TraceSet, parse_json, to_plain, validate
-from fib_tracer.dumps.definitions import DefinitionImport, UnsupportedDefinition, convert, import_definition
+from fib_tracer.dump_definitions import DefinitionImport, UnsupportedDefinition, convert, import_definition
 
 REFERENCE = '''\
 from __future__ import annotations

@@ -13,7 +13,7 @@ import torch
 from fib_apply import apply
 from fib_schema import AxisConst, AxisVar, Definition, ScalarInput, TensorSpec, TraceSet
 from fib_tracer import TracingConfig, TracingRuntime, enable_tracing
-from fib_tracer.capture.copies import PinnedRing
+from fib_tracer.copies import PinnedRing
 from torch._subclasses import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 from torch.utils._python_dispatch import TorchDispatchMode

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from fib_schema import RandomInput, SafetensorsInput, ScalarInput, TraceSet
 from fib_tracer import RANDOM
-from fib_tracer.storage.records import make_record, workload_digest
+from fib_tracer.records import make_record, workload_digest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -65,7 +65,7 @@ def test_different_contents_have_different_digests() -> None:
 _MADE_ELSEWHERE = """
 import torch
 from fib_tracer import RANDOM
-from fib_tracer.storage.records import workload_digest
+from fib_tracer.records import workload_digest
 print(workload_digest("d", {"M": 2, "N": 3}, {"x": torch.arange(6.0).reshape(2, 3), "s": 0.5, "r": RANDOM}))
 """
 

@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 import torch
 from fib_schema import RandomInput, SafetensorsInput, ScalarInput, Trace, TraceSet, UnknownName, Workload
-from fib_schema.folder_walk import remove_tree
-from fib_tracer.dumps.importing import import_dumps
-from fib_tracer.maintenance.survey import Bin, Blob, MissingBlob, blob_files, histogram, survey
+from fib_tracer.survey import Bin, Blob, MissingBlob, histogram, survey
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -86,17 +83,3 @@ def test_every_size_is_in_one_bin(sizes: list[int]) -> None:
     assert sum(bar.workloads for bar in found) == len(sizes)
     for bar in found:
         assert bar.workloads == sum(bar.least <= size <= bar.most for size in sizes)
-
-
-def test_blobs_may_lie_in_folders_of_any_depth(root: Path) -> None:
-    folder = root / "blob" / "workloads"
-    folder.mkdir(parents=True, exist_ok=True)
-    for _ in range(1_500):
-        folder /= "d"
-        os.mkdir(folder)
-    (folder / "x.safetensors").touch()
-    try:
-        assert len(blob_files(TraceSet.from_path(root))) == 1
-        assert import_dumps(root / "blob", root).problems == []
-    finally:
-        remove_tree(root / "blob" / "workloads" / "d")

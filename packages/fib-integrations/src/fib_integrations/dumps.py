@@ -12,7 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import torch
-from fib_tracer.recorded_calls import NotCovered, ReadCall, RecordedCall
+from fib_tracer.dump_calls import NotCovered, ReadCall, RecordedCall
 
 from .adapter import Adapter, Call, Plan
 from .adapters import all_adapters

@@ -4,22 +4,20 @@ How a call becomes a record on the disk:
 
 1. `runtime`: `enable_tracing` starts a `TracingRuntime`, which listens to fib-apply. fib-apply asks it once for each
    routed function (`TracingRuntime.bind`) for a callback, and runs the callback before each call of that function.
-2. `capture.binding`: the generated callback looks up the call's shapes. If such calls are no longer wanted, it
-   increments their counter (`capture.call_counts`) and returns.
-3. `capture.recorder`: the definition's `Recorder` checks the call against the definition, reads the axes' sizes,
-   counts it, and asks the filter policy (`policies.filtering`) for a verdict. The input dump policy
-   (`policies.dumping`) chooses inputs.
-4. `capture.copies`: memory is reserved in the byte budget and the chosen tensors are copied, those on a device
-   asynchronously. The recorder enqueues a `PendingEntry`, and the engine's function runs.
-5. `storage.writer`: the storage thread passes the entry to `storage.entries`, which waits for the copies. It passes
-   the entry to a policy that samples, or checks the definition's constraints and makes a record.
-6. `storage.records`: the record's uuid is a digest of its contents. `fib_schema.WorkloadLog` appends it to the data set
-   unless the uuid is there already, with the tensors in a safetensors file.
-7. `storage.traffic_file`: flushes, and the storage thread every minute, save the counts of calls.
+2. `binding`: the generated callback looks up the call's shapes. If such calls are no longer wanted, it increments
+   their counter (`counts`) and returns.
+3. `recorder`: the definition's `Recorder` checks the call against the definition, reads the axes' sizes, counts it, and
+   asks the filter policy (`policies`). The input dump policy chooses inputs.
+4. `copies`: memory is reserved in the byte budget and the chosen tensors are copied, those on a device asynchronously.
+   The recorder enqueues a `PendingEntry`, and the engine's function runs.
+5. `writer`: the storage thread waits for the copies. It passes the entry to a policy that samples, or checks the
+   definition's constraints and makes a record.
+6. `records`: the record's uuid is a digest of its contents. `fib_schema.WorkloadLog` appends it to the data set unless
+   the uuid is there already, with the tensors in a safetensors file.
+7. `counts`: flushes, and the storage thread every minute, save the counts of calls.
 
-Calls captured in CUDA graphs (`capture.graphs`) enter at step 3 after a replay. `config` holds the settings, `signals`
-and `runtime` flush when the process ends. `dumps` imports what FlashInfer recorded itself, through step 3.
-`maintenance` surveys, deduplicates and samples data sets.
+`settings` holds what is recorded, of which definitions. `dump_import` imports what FlashInfer recorded itself, through
+step 3. `survey`, `dedup` and `sampling` are for data sets.
 """
 
 from __future__ import annotations
@@ -32,6 +30,7 @@ __all__ = [
     "RANDOM",
     "Call",
     "CallReader",
+    "Decision",
     "DefinitionStats",
     "FilterPolicy",
     "InputDumpPolicy",
@@ -44,7 +43,6 @@ __all__ = [
     "TracingConfig",
     "TracingConfigRegistry",
     "TracingRuntime",
-    "Verdict",
     "WorkloadEntry",
     "__version__",
     "disable_tracing",
@@ -59,21 +57,20 @@ __all__ = [
 require_linux("fib-tracer")
 
 if TYPE_CHECKING:
-    from .config import (
+    from fib_schema.settings import InvalidSetting
+
+    from .counts import DefinitionStats
+    from .dump_calls import CallReader, NotCovered, ReadCall, RecordedCall
+    from .policies import RANDOM, Call, Decision, FilterPolicy, InputDumpPolicy, PolicyRegistry, WorkloadEntry
+    from .runtime import TracingRuntime, disable_tracing, enable_tracing, get_tracing_runtime, start_by_environment
+    from .settings import (
+        Rule,
+        TracingConfig,
         TracingConfigRegistry,
         get_attention_only_configs,
         get_default_configs,
         get_full_configs,
     )
-    from .errors import InvalidSetting
-    from .policies.calls import RANDOM, Call, WorkloadEntry
-    from .policies.dumping import InputDumpPolicy
-    from .policies.filtering import FilterPolicy, Verdict
-    from .policies.registry import PolicyRegistry
-    from .recorded_calls import CallReader, NotCovered, ReadCall, RecordedCall
-    from .runtime import TracingRuntime, disable_tracing, enable_tracing, get_tracing_runtime, start_by_environment
-    from .stats import DefinitionStats
-    from .tracing_config import Rule, TracingConfig
 
     __version__: str
 else:
@@ -81,15 +78,11 @@ else:
         __name__,
         "fib-tracer",
         {
-            "config": "TracingConfigRegistry get_attention_only_configs get_default_configs get_full_configs",
-            "errors": "InvalidSetting",
-            "policies.calls": "Call RANDOM WorkloadEntry",
-            "policies.dumping": "InputDumpPolicy",
-            "policies.filtering": "FilterPolicy Verdict",
-            "policies.registry": "PolicyRegistry",
-            "recorded_calls": "CallReader NotCovered ReadCall RecordedCall",
+            "counts": "DefinitionStats",
+            "policies": "Call Decision FilterPolicy InputDumpPolicy PolicyRegistry RANDOM WorkloadEntry",
+            "dump_calls": "CallReader NotCovered ReadCall RecordedCall",
             "runtime": "TracingRuntime disable_tracing enable_tracing get_tracing_runtime start_by_environment",
-            "stats": "DefinitionStats",
-            "tracing_config": "Rule TracingConfig",
+            "settings": "InvalidSetting Rule TracingConfig TracingConfigRegistry get_attention_only_configs "
+            "get_default_configs get_full_configs",
         },
     )

@@ -3,14 +3,30 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+import inspect
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from fib_schema.command import run_command
+from fib_schema import TraceSet
+from fib_schema.command import print_problems, run_command
 from fib_schema.command_parser import CommandParser
+from fib_schema.display import counted, escape_line
 
-from . import commands
-from .dumps.importing import MAX_CALL_BYTES
+from . import dedup, sampling
+from .dump_import import (
+    MAX_CALL_BYTES,
+    NO_READER,
+    READERS_PACKAGE,
+    RECORDED,
+    ImportOptions,
+    ImportReport,
+    import_dumps,
+)
+from .policies import PolicyRegistry
+from .settings import Settings, TracingConfig
+from .survey import Bin, DefinitionSurvey, Survey, survey
 
 _DESCRIPTION = """\
 Workloads of a data set: import FlashInfer's dumps, show statistics, remove duplicates, sample.
@@ -22,60 +38,40 @@ write a file; 130 after an interrupt; 141 if the reader of the output has ended.
 _IMPORT = """\
 Import FlashInfer's dumps into a data set:
 
-  - definitions that FLASHINFER_TRACE_DUMP=1 writes: they are converted and added; the set's own
-    definitions are kept, and a different one of the same name is reported
-  - calls that FLASHINFER_LOGLEVEL=10 writes below FLASHINFER_DUMP_DIR: they become workloads of the set's
-    definitions, filtered by the same policies as live traffic
+  - definitions that FLASHINFER_TRACE_DUMP=1 writes are converted and added; a different one of the same
+    name in the set is kept, and reported
+  - calls that FLASHINFER_LOGLEVEL=10 writes below FLASHINFER_DUMP_DIR become workloads of the set's
+    definitions, filtered by the same policies as live traffic; fib-integrations has the reader for them
 
-Calls need a reader, which maps them to definitions: fib-integrations has the one for FlashInfer. Calls that
-no definition describes are counted by function and reason. Nothing in a dump is executed."""
+Nothing in a dump is executed.
 
-_IMPORT_EXAMPLES = """\
 examples:
-  fib-tracer import flashinfer_dumps DATASET
-                                       every call once, with the values of its integer tensors
-  fib-tracer import flashinfer_dumps DATASET --dump all
-                                       with all values: exact, as large as the dump
   fib-tracer import flashinfer_dumps DATASET --dump int sm_scale q
-                                       with the integer tensors, and the values of two inputs
+                                       every call once, with integer tensors and two inputs
   fib-tracer import flashinfer_dumps DATASET --config tracing.yaml
-                                       by the settings of an engine (FIB_TRACING_CONFIG)
-  fib-tracer import flashinfer_dumps DATASET --drafts --json | jq '.calls'
-                                       and a draft of each definition that is missing"""
+                                       by the settings of an engine (FIB_TRACING_CONFIG)"""
 
 _STATS = """\
 Show statistics of a data set's workloads: their number by definition, the sizes of their variable axes,
-how inputs are given, and the files of tensors, with missing and orphaned ones."""
+how inputs are given, and the files of tensors, with missing and orphaned ones.
 
-_STATS_EXAMPLES = """\
-examples:
-  fib-tracer stats DATASET
-  fib-tracer stats DATASET --definitions gemm_n4096_k4096 rmsnorm_h4096
-  fib-tracer stats DATASET --json | jq -r '.without_workloads[]'"""
+example:
+  fib-tracer stats DATASET --definitions gemm_n4096_k4096 rmsnorm_h4096"""
 
 _DEDUP = """\
 Remove duplicates: all but the first of workloads with equal axes, scalars and bytes of tensors, whatever
 their uuids. Workloads that traces refer to are kept. Files of tensors that no line names any more are
-removed. Engines may trace into the set meanwhile; do not run a benchmark on it."""
+removed. Engines may trace into the set meanwhile; do not run a benchmark on it.
 
-_DEDUP_EXAMPLES = """\
-examples:
-  fib-tracer dedup DATASET --dry-run
-  fib-tracer dedup DATASET
-  fib-tracer dedup DATASET --orphans   also files of tensors that nothing names, such as
-                                       those of an engine that was killed"""
+example:
+  fib-tracer dedup DATASET --dry-run"""
 
 _SAMPLE = """\
 Make a smaller data set: definitions, some of their workloads, and the files of their tensors, byte for
-byte; then validate it. Workloads are chosen separately for each definition."""
+byte; then validate it. Workloads are chosen separately for each definition.
 
-_SAMPLE_EXAMPLES = """\
 examples:
   fib-tracer sample DATASET --output small -k 5
-  fib-tracer sample DATASET --output small --per-axes 1
-                                       one of each combination of sizes
-  fib-tracer sample DATASET --output small --attention 2
-                                       two of each average sequence length
   fib-tracer sample DATASET --output small --random 20 --seed 7 --definitions gemm_n4096_k4096"""
 
 _POLICIES = """\
@@ -83,10 +79,242 @@ List the policies that settings can name: which inputs are stored with their val
 kept. Other packages add policies as entry points of the groups fib_tracer.input_dump_policies and
 fib_tracer.filter_policies."""
 
-_POLICIES_EXAMPLES = """\
-examples:
-  fib-tracer policies
-  fib-tracer policies --json | jq '.filter_policy | keys'"""
+_BAR_WIDTH = 40
+_DUMP_NAMES = {"all": "dump_all", "none": "dump_none", "int": "dump_int"}
+
+
+def _print_json(value: Mapping[str, Any]) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def _table(texts: Sequence[Sequence[str]]) -> Iterator[str]:
+    rows = [[escape_line(text) for text in row] for row in texts]
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+def _size(size_bytes: int) -> str:
+    size = float(size_bytes)
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.3g} {unit}" if unit != "B" else f"{size_bytes} B"
+        size /= 1024
+    return f"{size:.3g} GiB"
+
+
+# -- import ------------------------------------------------------------------------------------------
+
+
+def _run_import(options: argparse.Namespace) -> int:
+    """``fib-tracer import``."""
+    chosen = ImportOptions(_import_config(options), options.max_mib << 20)
+    report = import_dumps(options.source, options.dataset, chosen)
+    print_problems(report.problems)
+    if options.json:
+        _print_json(report.to_plain())
+    else:
+        print("\n".join(_import_lines(report)))
+    return 0 if report.is_ok else 1
+
+
+def _import_config(options: argparse.Namespace) -> Settings:
+    if options.config is not None:
+        config: Settings = options.config
+        return config
+    words = [_DUMP_NAMES.get(word, word) for word in options.dump or ["int"]]
+    return TracingConfig(words[0] if words[0] in _DUMP_NAMES.values() and len(words) == 1 else words)
+
+
+def _import_lines(report: ImportReport) -> Iterator[str]:
+    yield from _definition_lines(report)
+    total = sum(report.calls.values())
+    recorded = sum(count for (_, outcome), count in report.calls.items() if outcome == RECORDED)
+    stored = sum(stats.stored for stats in report.stats.values())
+    equal = sum(stats.equal for stats in report.stats.values())
+    outcome = f"{recorded} given to the policies, {stored} stored as workloads, {counted(equal, 'duplicate')}"
+    yield f"{counted(total, 'call')}: {outcome}"
+    if report.calls:
+        yield ""
+        rows = [(f, o, str(n)) for (f, o), n in sorted(report.calls.items())]
+        yield from _table([("function", "outcome", "calls"), *rows])
+    yield from _stored_lines(report)
+    if report.lacks_readers:
+        yield f"\nno reader of calls is installed: install {READERS_PACKAGE}, which has the one for FlashInfer"
+    elif any(outcome == NO_READER for _, outcome in report.calls):
+        yield f"\nreaders: {', '.join(report.readers)}"
+    if report.problems:
+        yield f"\n{counted(len(report.problems), 'problem')}, see stderr"
+
+
+def _definition_lines(report: ImportReport) -> Iterator[str]:
+    states = [result.state for result in report.definitions]
+    counts = f"{states.count('added')} added, {states.count('equal')} unchanged"
+    refused = sum(result.is_refused for result in report.definitions)
+    yield f"{counted(len(states), 'definition')}: {counts}, {refused} refused"
+    for result in report.definitions:
+        if result.is_refused:
+            yield f"  {result.name} ({result.source}): {result.problem}"
+        for change in result.changes if result.state == "added" else ():
+            yield f"  {result.name}: {change}"
+    if report.skipped:
+        yield f"  {counted(len(report.skipped), 'JSON file')} skipped, not definitions"
+
+
+def _stored_lines(report: ImportReport) -> Iterator[str]:
+    if not report.stats:
+        return
+    rows = [
+        (name, *map(str, (s.calls, s.kept, s.stored, s.equal)), ", ".join(f"{r}: {n}" for r, n in s.dropped.items()))
+        for name, s in sorted(report.stats.items())
+    ]
+    yield ""
+    yield from _table([("definition", "calls", "kept", "stored", "equal", "dropped"), *rows])
+
+
+# -- stats -------------------------------------------------------------------------------------------
+
+
+def _run_stats(options: argparse.Namespace) -> int:
+    """``fib-tracer stats``."""
+    trace_set = TraceSet.from_path(options.dataset)
+    found = survey(trace_set, options.definitions)
+    print_problems(found.problems)
+    if options.json:
+        _print_json(found.to_plain())
+    else:
+        print("\n".join(_survey_lines(found)))
+    return 1 if found.missing or found.unknown or found.problems else 0
+
+
+def _survey_lines(found: Survey) -> Iterator[str]:
+    for definition in found.definitions:
+        if definition.workloads:
+            yield from _definition_lines_of(definition)
+            yield ""
+    empty = found.without_workloads
+    covered = len(found.definitions) - len(empty)
+    yield f"{counted(len(found.definitions), 'definition')}, {covered} with workloads"
+    if empty:
+        yield f"without: {', '.join(empty)}"
+    yield f"{counted(found.blobs, 'blob')}, {_size(found.blob_bytes)}"
+    orphans = sum(blob.size_bytes for blob in found.orphans)
+    for blob in found.orphans:
+        yield f"orphan: {blob.path} ({_size(blob.size_bytes)}), which no record names"
+    if found.orphans:
+        yield f"{counted(len(found.orphans), 'orphan')}, {_size(orphans)}: 'fib-tracer dedup --orphans' removes them"
+    for lost in found.missing:
+        yield f"missing: {lost.path}, which workload {lost.workload} of {lost.definition} names"
+    if found.unknown:
+        yield f"workloads of unknown definitions: {', '.join(found.unknown)}"
+
+
+def _definition_lines_of(definition: DefinitionSurvey) -> Iterator[str]:
+    yield (
+        f"{definition.name} ({definition.op_type}): {counted(definition.workloads, 'workload')}, "
+        f"{counted(definition.distinct_axes, 'combination')} of axes, "
+        f"{counted(definition.blobs, 'blob')}, {_size(definition.blob_bytes)}"
+    )
+    if definition.calls:
+        share = definition.recorded_calls / definition.calls
+        yield f"  {definition.calls:,} calls were counted, {share:.1%} of them with the sizes and layout of a workload"
+    for axis, bins in definition.axes.items():
+        yield from _histogram_lines(axis, bins)
+    for name, kinds in definition.inputs.items():
+        yield f"  {name}: " + ", ".join(
+            f"{count} {'stored' if kind == 'safetensors' else kind}" for kind, count in kinds.items()
+        )
+
+
+def _histogram_lines(axis: str, bins: Sequence[Bin]) -> Iterator[str]:
+    most = max((b.workloads for b in bins), default=1)
+    width = max((len(str(b)) for b in bins), default=0)
+    for index, b in enumerate(bins):
+        bar = "#" * max(1, round(_BAR_WIDTH * b.workloads / most))
+        yield f"  {'' if index else axis:<{len(axis)}}  {b!s:>{width}}  {bar} {b.workloads}"
+
+
+# -- dedup and sample --------------------------------------------------------------------------------
+
+
+def _run_dedup(options: argparse.Namespace) -> int:
+    """``fib-tracer dedup``."""
+    report = dedup.dedup(options.dataset, is_dry=options.dry_run, removes_orphans=options.orphans)
+    print_problems(report.problems)
+    if options.json:
+        _print_json({**report.to_plain(), "dry_run": options.dry_run})
+    else:
+        print("\n".join(_dedup_lines(report, is_dry=options.dry_run)))
+    return 1 if report.problems else 0
+
+
+def _dedup_lines(report: dedup.DedupReport, *, is_dry: bool) -> Iterator[str]:
+    for removal in report.removals:
+        yield f"{removal.source}: {removal.definition} {removal.uuid} is equal to {removal.equal_to}"
+    done = "would be removed" if is_dry else "removed"
+    yield (
+        f"{counted(report.workloads, 'workload')}, {len(report.removals)} {done}, "
+        f"with {counted(len(report.blobs), 'blob')} of {_size(report.blob_bytes)}"
+    )
+
+
+def _run_sample(options: argparse.Namespace) -> int:
+    """``fib-tracer sample``."""
+    report = sampling.sample(options.dataset, options.output, _sample_config(options), options.definitions)
+    print_problems(report.problems)
+    assert report.validation is not None  # it was made
+    if options.json:
+        _print_json(report.to_plain())
+    else:
+        rows = [(name, str(chosen), str(of)) for name, (of, chosen) in report.definitions.items()]
+        print(*_table([("definition", "chosen", "of"), *rows]), sep="\n")
+        print(f"\n{report.target}: {counted(report.blobs, 'blob')}, {_size(report.blob_bytes)}")
+        print(report.validation.to_text())
+    return 0 if report.is_ok else 1
+
+
+def _sample_config(options: argparse.Namespace) -> TracingConfig:
+    if options.per_axes is not None:
+        return _config("keep_first_k_by_axes", k=options.per_axes)
+    if options.attention is not None:
+        return _config("attention", k=options.attention)
+    if options.random is not None:
+        return _config("keep_random_k", k=options.random, seed=options.seed)
+    return _config("keep_first_k", k=options.first)
+
+
+def _config(policy: str, **arguments: Any) -> TracingConfig:
+    return TracingConfig("dump_none", filter_policy=policy, filter_policy_kwargs=arguments)
+
+
+# -- policies ----------------------------------------------------------------------------------------
+
+
+def _run_policies(options: argparse.Namespace) -> int:
+    """``fib-tracer policies``."""
+    dumping, filtering = PolicyRegistry.list_input_dump_policies(), PolicyRegistry.list_filter_policies()
+    lines = {
+        "input_dump_policy": {name: _summary(PolicyRegistry.get_input_dump_policy, name) for name in dumping},
+        "filter_policy": {name: _summary(PolicyRegistry.get_filter_policy, name) for name in filtering},
+    }
+    if options.json:
+        _print_json(lines)
+        return 0
+    for kind, found in lines.items():
+        print(f"{kind}:", *(f"  {row}" for row in _table(list(found.items()))), "", sep="\n")
+    return 0
+
+
+def _summary(get: Callable[[str], type], name: str) -> str:
+    """The first line of a policy's own docstring; an inherited one would describe another policy."""
+    try:
+        text = inspect.cleandoc(get(name).__doc__ or "").splitlines()
+    except Exception as error:  # noqa: BLE001 of another package, which must not hide other policies
+        return f"(cannot be loaded: {type(error).__name__}: {error})"
+    return text[0] if text else "(no docstring)"
+
+
+# -- options -----------------------------------------------------------------------------------------
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -104,27 +332,30 @@ def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(
         prog="fib-tracer", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    subparsers = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_import(subparsers)
-    _add_stats(subparsers)
-    _add_dedup(subparsers)
-    _add_sample(subparsers)
-    _add_policies(subparsers)
-    return parser
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
+    def add(name: str, summary: str, text: str, run: Callable[[argparse.Namespace], int]) -> argparse.ArgumentParser:
+        raw = argparse.RawDescriptionHelpFormatter
+        command = commands.add_parser(name, help=summary, description=text, formatter_class=raw)
+        command.add_argument("--json", action="store_true", help="print JSON, and nothing else, to stdout")
+        command.set_defaults(run=run)
+        return command
 
-def _add_command(
-    subparsers: argparse._SubParsersAction[CommandParser], name: str, summary: str, texts: tuple[str, str]
-) -> argparse.ArgumentParser:
-    command = subparsers.add_parser(
-        name,
-        help=summary,
-        description=texts[0],
-        epilog=texts[1],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    _add_import_options(add("import", "import FlashInfer's dumps", _IMPORT, _run_import))
+    command = add("stats", "show statistics of workloads", _STATS, _run_stats)
+    _add_dataset(command)
+    _add_definitions(command)
+    command = add("dedup", "remove duplicate workloads", _DEDUP, _run_dedup)
+    _add_dataset(command)
+    command.add_argument("--dry-run", action="store_true", help="only show what would be removed")
+    command.add_argument(
+        "--orphans",
+        action="store_true",
+        help="also remove files of tensors that nothing names, as a killed engine leaves",
     )
-    command.add_argument("--json", action="store_true", help="print JSON, and nothing else, to stdout")
-    return command
+    _add_sample_options(add("sample", "make a smaller data set", _SAMPLE, _run_sample))
+    add("policies", "list the policies", _POLICIES, _run_policies)
+    return parser
 
 
 def _add_dataset(command: argparse.ArgumentParser) -> None:
@@ -135,8 +366,7 @@ def _add_definitions(command: argparse.ArgumentParser) -> None:
     command.add_argument("--definitions", nargs="+", metavar="NAME", help="only these")
 
 
-def _add_import(subparsers: argparse._SubParsersAction[CommandParser]) -> None:
-    command = _add_command(subparsers, "import", "import FlashInfer's dumps", (_IMPORT, _IMPORT_EXAMPLES))
+def _add_import_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("source", type=Path, metavar="SOURCE", help="a folder with dumps at any depth, or one file")
     _add_dataset(command)
     policies = command.add_mutually_exclusive_group()
@@ -144,34 +374,17 @@ def _add_import(subparsers: argparse._SubParsersAction[CommandParser]) -> None:
     policies.add_argument(
         "--dump", nargs="+", metavar="WHAT", help="values to store: all, none, int, or names of inputs (default: int)"
     )
-    command.add_argument("--drafts", action="store_true", help="write drafts of definitions that the set lacks")
+    default = MAX_CALL_BYTES >> 20
     command.add_argument(
         "--max-mib",
         type=int,
-        default=MAX_CALL_BYTES >> 20,
+        default=default,
         metavar="N",
-        help=f"skip calls with more MiB of tensors (default: {MAX_CALL_BYTES >> 20})",
+        help=f"skip calls with more MiB of tensors (default: {default})",
     )
-    command.set_defaults(run=commands.import_)
 
 
-def _add_stats(subparsers: argparse._SubParsersAction[CommandParser]) -> None:
-    command = _add_command(subparsers, "stats", "show statistics of workloads", (_STATS, _STATS_EXAMPLES))
-    _add_dataset(command)
-    _add_definitions(command)
-    command.set_defaults(run=commands.stats)
-
-
-def _add_dedup(subparsers: argparse._SubParsersAction[CommandParser]) -> None:
-    command = _add_command(subparsers, "dedup", "remove duplicate workloads", (_DEDUP, _DEDUP_EXAMPLES))
-    _add_dataset(command)
-    command.add_argument("--dry-run", action="store_true", help="only show what would be removed")
-    command.add_argument("--orphans", action="store_true", help="also remove files of tensors that nothing names")
-    command.set_defaults(run=commands.dedup)
-
-
-def _add_sample(subparsers: argparse._SubParsersAction[CommandParser]) -> None:
-    command = _add_command(subparsers, "sample", "make a smaller data set", (_SAMPLE, _SAMPLE_EXAMPLES))
+def _add_sample_options(command: argparse.ArgumentParser) -> None:
     _add_dataset(command)
     command.add_argument("--output", type=Path, required=True, metavar="OTHER", help="a folder that is new or empty")
     how = command.add_mutually_exclusive_group(required=True)
@@ -181,12 +394,6 @@ def _add_sample(subparsers: argparse._SubParsersAction[CommandParser]) -> None:
     how.add_argument("--random", type=_positive, metavar="N", help="N at random")
     command.add_argument("--seed", type=int, default=0, help="of the random choice (default: 0)")
     _add_definitions(command)
-    command.set_defaults(run=commands.sample)
-
-
-def _add_policies(subparsers: argparse._SubParsersAction[CommandParser]) -> None:
-    command = _add_command(subparsers, "policies", "list the policies", (_POLICIES, _POLICIES_EXAMPLES))
-    command.set_defaults(run=commands.policies)
 
 
 def _positive(text: str) -> int:

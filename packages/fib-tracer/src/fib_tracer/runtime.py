@@ -2,49 +2,45 @@
 
 A runtime listens to fib-apply (`fib_apply.hook`), whether a solution serves the calls or not. Runtimes nest: the one
 that was started last records until it is stopped.
+
+Kept calls are stored at the normal end of a process, and before SIGTERM or SIGINT ends it: a thread stores them and
+sends the signal again, which then goes to the handler that was installed before, or has its default effect. A handler
+that another library installs later stays in place. A forked child traces nothing until it enables tracing itself.
 """
 
 from __future__ import annotations
 
+import _thread
 import atexit
+import multiprocessing
 import os
+import signal
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
-from multiprocessing.util import Finalize, register_after_fork
+from multiprocessing.util import Finalize
 from pathlib import Path
-from types import TracebackType
+from types import FrameType, TracebackType
 from typing import Any, Self
 
+import attrs
 import torch
 from fib_apply.environment import enabled_by_environment
 from fib_apply.hook import add_listener, remove_listener
-from fib_compile.forking import ForkSafeLock, renew_on_fork
-from fib_schema import TraceSet
+from fib_schema import FibError, Problem, Severity, TraceSet
 from fib_schema.problem_groups import problem_lines
 
-from . import signals
-from .capture.binding import Callback
-from .capture.call_counts import MAX_TOTAL_KEYS, CallCounts, KeyLimit
-from .capture.context import CaptureContext
-from .capture.copies import ByteBudget, Copier
-from .capture.drafts import Drafts, can_be_drafted
-from .capture.graphs import GraphCalls, is_capturing
-from .capture.recorder import Recorder
-from .config import Settings, read_configuration
-from .data_problems import definition_errors
-from .data_set import open_absolute
-from .stats import DefinitionStats, ErrorLog, logger
-from .storage.traffic_file import TrafficFile
-from .storage.writer import Writer
-from .tracing_config import ENABLE_VARIABLE
+from .binding import Callback
+from .copies import ByteBudget, Copier
+from .counts import CallCounts, DefinitionStats, ErrorLog, SizeLimit, TrafficFile, logger
+from .recorder import CaptureContext, GraphCalls, Recorder
+from .settings import ENABLE_VARIABLE, Settings, read_configuration
+from .writer import Writer
 
-_LAST = 0
-"""Priority of the last finalizers that `multiprocessing` runs at the end of a process."""
 _MAX_CALLBACKS = 4096
 """Functions whose callbacks are remembered: a resolver may return names that never recur."""
-_MAX_UNKNOWN = 256
-"""Unknown definitions that are reported one by one; further ones are counted together."""
+_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class TracingRuntime:
@@ -56,9 +52,8 @@ class TracingRuntime:
             ``FIB_TRACING_CONFIG``, or `get_full_configs`.
         max_bytes: How many bytes of copies may be in memory at a time.
         wait_seconds: How long a call may wait for memory; 0 drops it immediately and counts it.
-        drafts: Whether drafts are made of definitions that the data set lacks.
         exit_seconds: Longest wait of the end of the process while nothing is stored.
-            None means the value of the settings file, or the default of `RuntimeOptions`, of all four.
+            None means the value of the settings file, or the default of `RuntimeOptions`, of all three.
         saves_traffic: Whether the counts of calls are saved below ``traffic/``.
         probes_all: Whether policies that need values are asked about every call, also after many refusals.
 
@@ -78,29 +73,23 @@ class TracingRuntime:
         *,
         max_bytes: int | None = None,
         wait_seconds: float | None = None,
-        drafts: bool | None = None,
         exit_seconds: float | None = None,
         saves_traffic: bool = True,
         probes_all: bool = False,
     ) -> None:
-        given = {"max_bytes": max_bytes, "wait_seconds": wait_seconds, "drafts": drafts, "exit_seconds": exit_seconds}
+        given = {"max_bytes": max_bytes, "wait_seconds": wait_seconds, "exit_seconds": exit_seconds}
         self.config, options = read_configuration(tracing_config, given)
         self._exit_seconds = options.exit_seconds
-        self._trace_set = open_absolute(trace_set)
+        self._trace_set = _open_absolute(trace_set)
         self._unused = definition_errors(self._trace_set)
         """Errors of the data set, until they are logged."""
         self.config.check(self._trace_set.definitions, self._trace_set.definition_names())
         self.budget = ByteBudget(options.max_bytes)
         self._errors = ErrorLog()
         log = self._trace_set.workload_log()  # raises if the set is in memory only
-        root = Path(self._trace_set.root or "")
         counts = self._call_counts if saves_traffic else dict
-        self._traffic = TrafficFile(root, counts, self._errors)
+        self._traffic = TrafficFile(Path(self._trace_set.root or ""), counts, self._errors)
         self._writer = Writer(log, self.budget, self._errors, self._traffic.save)
-        self._key_limit = KeyLimit()
-        self._unknown = 0
-        self._graph_calls = GraphCalls()
-        self._drafts = Drafts(root, self._writer.run, self._errors) if options.drafts else None
         self._context = CaptureContext(
             enqueue=self._writer.enqueue,
             request_flush=self._writer.request_flush,
@@ -108,17 +97,15 @@ class TracingRuntime:
             budget=self.budget,
             copier=Copier(self.budget),
             errors=self._errors,
-            is_capturing=is_capturing,
-            on_graph_call=self._graph_calls.add,
-            key_limit=self._key_limit,
+            graph_calls=GraphCalls(),
+            size_limit=SizeLimit(),
             probes_all=probes_all,
             wait_seconds=options.wait_seconds,
         )
-        self._lock = ForkSafeLock()
+        self._lock = threading.RLock()
         self._recorders: dict[str, Recorder | None] = {}
         self._callbacks: dict[tuple[str, tuple[str, ...]], Callback | None] = {}
         _alive.add(self)
-        renew_on_fork(self)
 
     # -- starting and stopping -----------------------------------------------------------------------
 
@@ -131,8 +118,8 @@ class TracingRuntime:
             self._writer.start()  # counters that exist do not start it
         if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
             self._context.copier.prepare()
-        signals.register(self._flush_at_exit)
         _push(self)
+        _prepare_end()
         return self
 
     def stop(self) -> None:
@@ -142,8 +129,8 @@ class TracingRuntime:
             self.flush()
             self._writer.close(None)
         finally:
-            self._graph_calls.clear()
-            signals.unregister(self._flush_at_exit)
+            self._context.graph_calls.clear()
+            _restore_handlers()
 
     def __enter__(self) -> Self:
         return self if self in _stack else self.start()
@@ -180,12 +167,8 @@ class TracingRuntime:
         except Exception as error:  # noqa: BLE001 a damaged definition or a custom policy must not stop the engine
             self._errors.report(f"{definition}: cannot be traced", error)
             return None
-        if self._drafts is None or not can_be_drafted(definition):
-            self._unknown += 1
-            kind = f"{definition}: unknown" if self._unknown <= _MAX_UNKNOWN else "further definitions: unknown"
-            self._errors.report(kind, f"the data set has no definition {definition!r}")
-            return None
-        return self._drafts.bind(definition, names)
+        self._errors.report(f"{definition}: unknown", f"the data set has no definition {definition!r}")
+        return None
 
     def _recorder(self, name: str) -> Recorder | None:
         """The recorder of a definition of the set; None if it has no settings."""
@@ -222,7 +205,7 @@ class TracingRuntime:
 
         The tensors are kept alive until this runtime stops; `snapshot_graph_tensors` records the calls.
         """
-        return self._graph_calls.scope()
+        return self._context.graph_calls.scope()
 
     def snapshot_graph_tensors(self) -> int:
         """Record the captured calls with the current values of their tensors on the current stream.
@@ -232,7 +215,7 @@ class TracingRuntime:
         Returns:
             How many calls there were.
         """
-        return self._graph_calls.snapshot()
+        return self._context.graph_calls.snapshot()
 
     # -- storing -------------------------------------------------------------------------------------
 
@@ -251,24 +234,17 @@ class TracingRuntime:
         Raises:
             TimeoutError: It took longer, and storing goes on; or the storage thread cannot start.
         """
-        if not self._flush(timeout_seconds):
+        if not self._writer.flush(self._active_recorders(), timeout_seconds):
             if timeout_seconds is None:
                 raise TimeoutError("flush failed: no thread can be started to store traced calls")
             raise TimeoutError(f"flush not finished after {timeout_seconds:g} s; storing goes on")
         return self.stats()
 
-    def _flush(self, timeout_seconds: float | None) -> bool:
-        if self._drafts is not None:
-            self._drafts.request_saves()
-        return self._writer.flush(self._active_recorders(), timeout_seconds)
-
     def _active_recorders(self) -> list[Recorder]:
         return [recorder for recorder in list(self._recorders.values()) if recorder is not None]
 
-    def _flush_at_exit(self) -> bool:
-        """Store what is kept, as long as entries are stored; returns whether it was done. Signal handlers call it."""
-        if self._drafts is not None:
-            self._drafts.request_saves()
+    def store_before_end(self) -> bool:
+        """Store what is kept, as long as entries are stored; returns whether it was done. What is not is logged."""
         is_done = self._writer.flush_at_exit(self._active_recorders(), self._exit_seconds)
         entries, calls = self._writer.waiting(), self._traffic.unsaved_calls()
         if entries or calls or not is_done:
@@ -281,24 +257,10 @@ class TracingRuntime:
 
     def end(self) -> None:
         """Store what is kept and end the storage thread, at the end of the process."""
-        if self not in _stack or self._flush_at_exit():
+        if self not in _stack or self.store_before_end():
             self._writer.close(self._exit_seconds)
         else:
             self._writer.abandon()
-
-    def renew_after_fork(self) -> None:
-        """Start without the threads and entries of the parent process."""
-        self._errors.renew_after_fork()
-        self.budget.renew_after_fork()
-        self._traffic.renew_after_fork()
-        self._key_limit.left = MAX_TOTAL_KEYS
-        self._writer.renew_after_fork()
-        self._context.copier.renew_after_fork()
-        self._graph_calls.clear()
-        for recorder in self._active_recorders():
-            recorder.renew_after_fork()
-        if self._drafts is not None:
-            self._drafts.renew_after_fork()
 
     def _call_counts(self) -> dict[str, CallCounts]:
         return {recorder.definition.name: recorder.counts for recorder in self._active_recorders()}
@@ -319,7 +281,7 @@ class TracingRuntime:
 
 # -- the process-wide stack --------------------------------------------------------------------------
 
-_lock = ForkSafeLock()
+_lock = threading.RLock()
 _stack: tuple[TracingRuntime, ...] = ()
 _alive: weakref.WeakSet[TracingRuntime] = weakref.WeakSet()
 
@@ -386,15 +348,109 @@ def _remove(runtime: TracingRuntime) -> None:
             add_listener(_stack[-1])
 
 
+# -- the end of the process --------------------------------------------------------------------------
+
+_ending: set[int] = set()
+"""Signals whose kept calls are being stored."""
+_passing: set[int] = set()
+"""Signals that go to the previous handlers now."""
+_has_finalizer = False
+
+
+@attrs.frozen(eq=False)
+class _Handler:
+    """Lets a thread store kept calls, which sends the signal again; that one goes to the handler it has replaced."""
+
+    previous: Any
+
+    def __call__(self, number: int, frame: FrameType | None) -> None:
+        if number in _passing or not _stack:
+            self._pass_on(number, frame)
+        elif number not in _ending:
+            _ending.add(number)
+            # a `threading.Thread` would take locks that the interrupted thread may hold
+            _thread.start_new_thread(_store_and_send_again, (number,))
+
+    def _pass_on(self, number: int, frame: FrameType | None) -> None:
+        try:
+            if callable(self.previous):
+                self.previous(number, frame)
+            else:
+                signal.signal(number, signal.SIG_DFL)
+                os.kill(os.getpid(), number)
+        finally:
+            _passing.discard(number)
+
+
+def _store_and_send_again(number: int) -> None:
+    try:
+        for runtime in _stack:
+            runtime.store_before_end()
+    finally:
+        _ending.discard(number)
+        _passing.add(number)
+        os.kill(os.getpid(), number)
+
+
+def _prepare_end() -> None:
+    """Install the handlers of signals, in the main thread, which alone can; and the finalizer of a forked worker."""
+    global _has_finalizer  # noqa: PLW0603 once in a process
+    if multiprocessing.parent_process() is not None and not _has_finalizer:
+        _has_finalizer = True
+        Finalize(None, _at_exit, exitpriority=0)  # the last; such a process skips `atexit`
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number in _SIGNALS:
+        previous = signal.getsignal(number)
+        if previous is None or previous is signal.SIG_IGN or isinstance(previous, _Handler):
+            continue  # installed by C code; ignored by the process; or ours
+        signal.signal(number, _Handler(previous))
+
+
+def _restore_handlers() -> None:
+    """Restore previous handlers where ours are installed, after the last runtime; other threads leave them."""
+    if _stack or threading.current_thread() is not threading.main_thread():
+        return
+    for number in _SIGNALS:
+        handler = signal.getsignal(number)
+        if isinstance(handler, _Handler):
+            signal.signal(number, handler.previous)
+
+
 def _at_exit() -> None:
     for runtime in list(_alive):
         runtime.end()
 
 
-def _register_finalizer(_: object) -> None:
-    """A process that `multiprocessing` has forked skips `atexit` and runs these finalizers."""
-    Finalize(None, _at_exit, exitpriority=_LAST)
+def _forget_runtimes() -> None:
+    """Trace nothing in a forked child: threads, locks and kept calls are those of its parent."""
+    global _lock, _stack, _has_finalizer
+    _lock, stack, _stack, _has_finalizer = threading.RLock(), _stack, (), False
+    for runtime in list(_alive):
+        runtime.budget.forget()
+    _alive.clear()
+    for runtime in stack:
+        remove_listener(runtime)
 
 
 atexit.register(_at_exit)
-register_after_fork(_at_exit, _register_finalizer)
+os.register_at_fork(after_in_child=_forget_runtimes)
+
+
+# -- the data set ------------------------------------------------------------------------------------
+
+
+def _open_absolute(trace_set: TraceSet | str | os.PathLike[str] | None) -> TraceSet:
+    """A data set whose root is absolute, so that a change of the working directory does not move it."""
+    found = trace_set if isinstance(trace_set, TraceSet) else TraceSet.from_path(trace_set)
+    if found.root is None or found.root.is_absolute():
+        return found
+    return TraceSet.from_path(found.root.absolute())
+
+
+def definition_errors(trace_set: TraceSet) -> list[Problem]:
+    """The errors of the listing and of all definitions, which are read; nothing else is."""
+    for name in trace_set.definition_names():
+        with suppress(FibError):
+            trace_set.get_definition(name)
+    return [problem for problem in trace_set.problems if problem.severity is Severity.ERROR]

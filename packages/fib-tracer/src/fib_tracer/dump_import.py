@@ -1,6 +1,6 @@
 """Import of FlashInfer's dumps into a data set: definitions, and calls, which become workloads.
 
-Readers (`recorded_calls`) map calls to definitions; then the calls pass through the same recorders and policies as live
+Readers (`dump_calls`) map calls to definitions; then the calls pass through the same recorders and policies as live
 traffic. Calls that are not recorded are counted by function and reason. Damaged files are reported and skipped.
 """
 
@@ -15,17 +15,24 @@ from typing import Any
 
 import attrs
 from fib_schema import FibError, Problem, TraceSet
-from fib_schema.folder_walk import walk
+from fib_schema.settings import InvalidSetting
 
-from ..config import Settings
-from ..data_problems import definition_errors
-from ..errors import InvalidSetting
-from ..recorded_calls import GROUP, CallReader, NotCovered, ReadCall, RecordedCall
-from ..runtime import TracingRuntime
-from ..stats import DefinitionStats
-from ..tracing_config import TracingConfig
-from .calls import CallFolders, DamagedCall, NeverWritten, in_call_order, is_call_folder
-from .definitions import DefinitionImport, import_definition
+from .counts import DefinitionStats
+from .dump_calls import (
+    GROUP,
+    CallFolders,
+    CallReader,
+    DamagedCall,
+    NeverWritten,
+    NotCovered,
+    ReadCall,
+    RecordedCall,
+    in_call_order,
+    is_call_folder,
+)
+from .dump_definitions import DefinitionImport, import_definition
+from .runtime import TracingRuntime, definition_errors
+from .settings import Settings, TracingConfig
 
 MAX_CALL_BYTES = 8 << 30
 """The default limit of the tensors of one call."""
@@ -50,8 +57,6 @@ class ImportReport:
     readers: list[str] = attrs.field(factory=list)
     stats: Mapping[str, DefinitionStats] = attrs.field(factory=dict)
     """Counts of the recorded calls, by definition."""
-    drafts: list[str] = attrs.field(factory=list)
-    """Names of definitions that drafts were made for."""
     skipped: list[str] = attrs.field(factory=list)
     """JSON files that are not definitions."""
 
@@ -75,7 +80,6 @@ class ImportReport:
             "definitions": [attrs.asdict(result) for result in self.definitions],
             "calls": calls,
             "workloads": {name: stats.to_plain() for name, stats in self.stats.items()},
-            "drafts": self.drafts,
             "readers": self.readers,
             "skipped": self.skipped,
             "problems": [{"source": p.source, "message": p.message, "code": p.code} for p in self.problems],
@@ -88,8 +92,6 @@ class ImportOptions:
 
     config: Settings = attrs.field(factory=lambda: TracingConfig("dump_int", filter_policy="keep_all"))
     """As for live traffic; by default every call once, with its integer tensors."""
-    makes_drafts: bool = False
-    """Whether drafts are made for definitions that the data set lacks."""
     max_bytes: int = MAX_CALL_BYTES
     """The most bytes of tensors that a call may have."""
 
@@ -110,7 +112,7 @@ def import_dumps(
         source: A folder with dumps at any depth, one call's folder, or a definition's file.
         dataset: The data set's root.
         options: Which calls are recorded, and what of them.
-        readers: By name; None means the installed ones (entry points of `recorded_calls.GROUP`).
+        readers: By name; None means the installed ones (entry points of `dump_calls.GROUP`).
 
     Raises:
         InvalidSetting: There is no such source, or a setting is wrong.
@@ -123,9 +125,8 @@ def import_dumps(
         raise InvalidSetting("source", os.fspath(source), "a folder or file that exists")
     report = ImportReport()
     trace_set = TraceSet.from_path(dataset)
-    found = _DumpFiles()
-    found.find(root, report.problems)
-    for file in found.files:
+    files, sessions = _dump_files(root, report.problems)
+    for file in files:
         result = import_definition(trace_set, file)
         if result is None:
             report.skipped.append(os.fspath(file))
@@ -133,7 +134,7 @@ def import_dumps(
             report.definitions.append(result)
     used = _installed_readers(report.problems) if readers is None else dict(readers)
     report.readers = sorted(used)
-    _CallImport(trace_set, options, list(used.values()), report).run(found.sessions)
+    _CallImport(trace_set, options, list(used.values()), report).run(sessions)
     report.problems += definition_errors(trace_set)
     return report
 
@@ -141,47 +142,29 @@ def import_dumps(
 # -- finding files -----------------------------------------------------------------------------------
 
 
-@attrs.define
-class _DumpFiles:
-    """The files below a source."""
-
-    files: list[Path] = attrs.field(factory=list)
-    """JSON files."""
-    sessions: dict[Path, list[Path]] = attrs.field(factory=dict)
-    """The folders of calls, by the folder that contains them."""
-
-    def find(self, path: Path, problems: list[Problem]) -> None:
-        """Add the files at any depth; links are not followed, and reported if they lead out of the source."""
-        if path.is_file():
-            self.files += [path]
-        elif is_call_folder(path):
-            self.sessions[path.parent] = [path]
-        else:
-            self._find_below(path, os.path.realpath(path), problems)
-
-    def _find_below(self, folder: Path, root: str, problems: list[Problem]) -> None:
-        def report(path: str, error: OSError) -> None:
-            problems.append(Problem(path, "$", f"cannot be read: {error.strerror}", code="unreadable"))
-
-        for entry in walk(folder, enters=_is_searched, on_error=report):
-            path = Path(entry.path)
-            if entry.is_symlink():
-                if not _is_below(path, root):
-                    message = "is a link that leads out of the source; copy what it points to instead"
-                    problems.append(Problem(str(path), "$", message, code="link-out"))
-            elif entry.is_dir():
-                if is_call_folder(path):
-                    self.sessions.setdefault(path.parent, []).append(path)
-            elif path.suffix == ".json" and entry.is_file():
-                self.files.append(path)
+def _dump_files(source: Path, problems: list[Problem]) -> tuple[list[Path], dict[Path, list[Path]]]:
+    """The JSON files below a source, and the folders of calls by the folder that contains them."""
+    if source.is_file():
+        return [source], {}
+    if is_call_folder(source):
+        return [], {source.parent: [source]}
+    files: list[Path] = []
+    sessions: dict[Path, list[Path]] = {}
+    for folder, folders, names in os.walk(source, onerror=lambda error: problems.append(_unreadable(error))):
+        entries = [Path(folder, name) for name in sorted(folders + names)]
+        for link in filter(Path.is_symlink, entries):
+            message = "is a link, which is not followed; copy what it points to instead"
+            problems.append(Problem(str(link), "$", message, code="link"))
+        own = [entry for entry in entries if not entry.is_symlink()]
+        files += [entry for entry in own if entry.suffix == ".json" and entry.is_file()]
+        if calls := [entry for entry in own if entry.is_dir() and is_call_folder(entry)]:
+            sessions[Path(folder)] = calls
+        folders[:] = [e.name for e in own if e.is_dir() and e not in calls and not e.name.startswith(".")]
+    return files, sessions
 
 
-def _is_searched(folder: os.DirEntry[str]) -> bool:
-    return not folder.name.startswith(".") and not is_call_folder(Path(folder.path))
-
-
-def _is_below(path: Path, root: str) -> bool:
-    return os.path.realpath(path).startswith(root.rstrip(os.sep) + os.sep)
+def _unreadable(error: OSError) -> Problem:
+    return Problem(str(error.filename), "$", f"cannot be read: {error.strerror}", code="unreadable")
 
 
 def _installed_readers(problems: list[Problem]) -> dict[str, CallReader]:
@@ -213,7 +196,6 @@ class _CallImport:
             options.config,
             max_bytes=options.max_bytes + (1 << 20),  # for what the largest call needs beside its tensors
             wait_seconds=WAIT_SECONDS,
-            drafts=options.makes_drafts,
             saves_traffic=False,  # a dump has some calls of an engine, and may be imported again
             probes_all=True,  # no engine waits
         )
@@ -261,7 +243,6 @@ class _CallImport:
     def _collect(self, call: RecordedCall, read: ReadCall) -> str:
         name = read.definition
         if name not in self._trace_set.definitions:
-            self._draft(read)
             return f"the data set has no definition {name!r}"
         before = self._dropped(name)
         try:
@@ -276,12 +257,3 @@ class _CallImport:
     def _dropped(self, name: str) -> Counter[str]:
         stats = self._runtime.stats().get(name)
         return Counter() if stats is None else Counter(stats.dropped)
-
-    def _draft(self, read: ReadCall) -> None:
-        if not self._options.makes_drafts:
-            return
-        callback = self._runtime.bind(read.definition, tuple(read.inputs))
-        if callback is not None:
-            callback(*read.inputs.values())
-            if read.definition not in self._report.drafts:
-                self._report.drafts.append(read.definition)

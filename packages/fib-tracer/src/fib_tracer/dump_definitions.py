@@ -11,7 +11,6 @@ from __future__ import annotations
 import ast
 import json
 import os
-import stat
 from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
@@ -20,6 +19,7 @@ import attrs
 from fib_schema import ConstraintError, Definition, DType, FibError, InvalidRecord, TraceSet, constraint_names, to_plain
 from fib_schema.codec import decode, parse_upgraded
 from fib_schema.files import explain_os_error
+from fib_schema.regular_files import read_regular
 from fib_schema.syntax import parse_source
 
 Plain = dict[str, Any]
@@ -68,7 +68,7 @@ def import_definition(trace_set: TraceSet, file: Path) -> DefinitionImport | Non
     """
     source = os.fspath(file)
     try:
-        plain = decode(_read(file), "Definition", source=source)
+        plain = decode(read_regular(file, _MAX_FILE_BYTES), "Definition", source=source)
     except (InvalidRecord, OSError) as error:
         return DefinitionImport(file.stem, source, "refused", (), _reason(error))
     if not looks_like_definition(plain):
@@ -85,13 +85,6 @@ def import_definition(trace_set: TraceSet, file: Path) -> DefinitionImport | Non
     except (FibError, OSError, ValueError, RecursionError) as error:
         return DefinitionImport(name, source, "refused", changes, _reason(error))
     return DefinitionImport(definition.name, source, "added", changes)
-
-
-def _read(file: Path) -> bytes:
-    status = file.lstat()
-    if not stat.S_ISREG(status.st_mode) or status.st_size > _MAX_FILE_BYTES:
-        raise OSError(f"is not a regular file of at most {_MAX_FILE_BYTES >> 20} MiB")
-    return file.read_bytes()
 
 
 def _compared(old: Definition, new: Definition, source: str, changes: tuple[str, ...]) -> DefinitionImport:

@@ -16,7 +16,7 @@ from fib_schema import Definition, InputSpec, RandomInput, SafetensorsInput, Sca
 from fib_schema.framing import framed
 from fib_schema.strides import Strides, layout_extra
 
-from ..policies.calls import RANDOM
+from .policies import RANDOM
 
 NO_STRIDES: Mapping[str, Strides] = MappingProxyType({})
 """The layout of contiguous inputs."""

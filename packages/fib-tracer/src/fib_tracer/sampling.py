@@ -18,6 +18,7 @@ from fib_schema import (
     Problem,
     Report,
     SafetensorsInput,
+    Severity,
     TargetNotEmpty,
     Trace,
     TraceSet,
@@ -28,10 +29,8 @@ from fib_schema.blobs import check_blob, load_tensor
 from fib_schema.files import copy_file, staged
 from fib_schema.traffic import FOLDER
 
-from ..data_problems import errors_of
-from ..policies.calls import Call, WorkloadEntry
-from ..policies.filtering import FilterPolicy, Verdict
-from ..tracing_config import TracingConfig
+from .policies import Call, Decision, FilterPolicy, WorkloadEntry
+from .settings import TracingConfig
 from .survey import blobs_of
 
 
@@ -95,7 +94,7 @@ def sample(
         draft.mkdir()
         _write(source, definitions, draft, config, report)
     found = source.all_problems() if names is None else source.problems
-    report.problems += errors_of(found)
+    report.problems += [problem for problem in found if problem.severity is Severity.ERROR]
     report.validation = validate(target)
     return report
 
@@ -157,9 +156,9 @@ def _chosen(
             continue
         if call is None:
             continue
-        verdict = policy.decide(call)
-        is_closed = verdict is Verdict.CLOSED
-        if verdict is Verdict.KEEP:
+        decision = policy.decide(call)
+        is_closed = decision is Decision.CLOSED
+        if decision is Decision.KEEP:
             entry = WorkloadEntry(definition, call.axes, {}, len(kept), 0, policy.admit(call), call.probed)
             kept.append(trace)
             if not policy.is_final:

@@ -1,6 +1,6 @@
 """Copies of a call's tensors, made before the call so that the caller may overwrite them at once.
 
-`Copier.reserve` takes memory, `Copier.copy` enqueues the copies, and the storage thread waits for the `PendingCopy`.
+`Copier.reserve` takes memory, `Copier.copy` enqueues the copies, and the storage thread waits for the `Copies`.
 
 CPU tensors are copied immediately. A small CUDA tensor is first copied on the device by the caller's stream, and a side
 stream moves that copy to pinned memory. A large one is copied by the side stream directly, and the caller's stream
@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import threading
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import Protocol, TypeAlias
+from collections.abc import Mapping
+from typing import TypeAlias
 
 import attrs
 import torch
@@ -36,10 +36,6 @@ class ByteBudget:
 
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
-        self.renew_after_fork()
-
-    def renew_after_fork(self) -> None:
-        """Start with nothing reserved."""
         self._reserved = 0
         self._changed = threading.Condition()
 
@@ -62,15 +58,10 @@ class ByteBudget:
             self._reserved -= size_bytes
             self._changed.notify_all()
 
-    def releaser(self, size_bytes: int) -> Callable[[], None]:
-        """A function that releases bytes later; it does nothing in a process that was forked in between."""
-        reserved_under = self._changed
-
-        def release() -> None:
-            if self._changed is reserved_under:
-                self.release(size_bytes)
-
-        return release
+    def forget(self) -> None:
+        """Start with nothing reserved, in a forked child; a thread of the parent process may hold the lock."""
+        self._reserved = 0
+        self._changed = threading.Condition()
 
     def wait(self, timeout_seconds: float) -> None:
         """Wait until bytes are released or the time is over."""
@@ -123,49 +114,6 @@ class PinnedRing:
         return newest if size <= oldest - newest else None
 
 
-class PendingCopy(Protocol):
-    """Copies that may not have reached the CPU yet."""
-
-    def wait(self) -> dict[str, torch.Tensor]:
-        """Wait for the copies and return them; called once."""
-        ...
-
-
-@attrs.define(eq=False)
-class FinishedCopy:
-    """Copies of CPU tensors."""
-
-    tensors: dict[str, torch.Tensor]
-
-    def wait(self) -> dict[str, torch.Tensor]:
-        """Return the copies."""
-        return self.tensors
-
-
-@attrs.frozen(eq=False)
-class _DeviceCopy:
-    """Copies that a side stream writes to pinned memory."""
-
-    ring: PinnedRing
-    block: torch.Tensor
-    layout: _Layout
-    finished: torch.cuda.Event
-    cpu_copies: dict[str, torch.Tensor]
-
-    def wait(self) -> dict[str, torch.Tensor]:
-        """Wait for the device, copy the tensors out of the ring and free its block."""
-        try:
-            self.finished.synchronize()
-            copies = {name: self._tensor(begin, dtype, shape) for name, begin, dtype, shape in self.layout}
-            return {**self.cpu_copies, **copies}
-        finally:
-            self.ring.free(self.block)
-
-    def _tensor(self, begin: int, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
-        size = dtype.itemsize * shape.numel()
-        return self.block[begin : begin + size].clone().view(dtype).view(shape)
-
-
 @attrs.define(eq=False)
 class Reservation:
     """Memory for the copies of one call: bytes of the budget and, for CUDA tensors, a block of pinned memory."""
@@ -177,6 +125,34 @@ class Reservation:
     layout: _Layout = ()
 
 
+@attrs.frozen(eq=False)
+class Copies:
+    """Copies of a call's tensors; those of CUDA tensors may still be on their way through a block of pinned memory."""
+
+    finished: dict[str, torch.Tensor]
+    """Copies of CPU tensors."""
+    reservation: Reservation
+    arrival: torch.cuda.Event | None = None
+    """Event after which the others are in the block; None if there are none."""
+
+    def wait(self) -> dict[str, torch.Tensor]:
+        """Wait for the device, copy the tensors out of the block, and free it; called once."""
+        ring, block = self.reservation.ring, self.reservation.block
+        if self.arrival is None or ring is None or block is None:
+            return self.finished
+        try:
+            self.arrival.synchronize()
+            taken = {name: _taken(block, begin, dtype, shape) for name, begin, dtype, shape in self.reservation.layout}
+            return {**self.finished, **taken}
+        finally:
+            ring.free(block)
+
+
+def _taken(block: torch.Tensor, begin: int, dtype: torch.dtype, shape: torch.Size) -> torch.Tensor:
+    """A tensor out of a block of bytes."""
+    return block[begin : begin + dtype.itemsize * shape.numel()].clone().view(dtype).view(shape)
+
+
 class Copier:
     """Copies tensors without blocking the caller.
 
@@ -186,10 +162,6 @@ class Copier:
 
     def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget
-        self.renew_after_fork()
-
-    def renew_after_fork(self) -> None:
-        """Start without locks, pinned memory and streams."""
         self._lock = threading.Lock()
         self._ring: PinnedRing | None = None
         self._streams: dict[torch.device, torch.cuda.Stream] = {}
@@ -240,21 +212,18 @@ class Copier:
             reservation.ring.free(reservation.block)
         self._budget.release(reservation.size_bytes)
 
-    def copy(self, reservation: Reservation) -> PendingCopy:
+    def copy(self, reservation: Reservation) -> Copies:
         """Make the copies; those of CUDA tensors run after the work of the caller's current stream.
 
         The reservation is cancelled if this raises. Otherwise the caller releases its bytes of the budget.
         """
-        tensors, block = reservation.tensors, reservation.block
         try:
-            if reservation.ring is None or block is None:
-                return FinishedCopy({name: _copied(tensor) for name, tensor in tensors.items()})
-            cpu_copies = {name: _copied(tensor) for name, tensor in tensors.items() if not tensor.is_cuda}
-            finished = self._enqueue(reservation, block)
+            on_cpu = {name: _copied(tensor) for name, tensor in reservation.tensors.items() if not tensor.is_cuda}
+            block = reservation.block
+            return Copies(on_cpu, reservation, None if block is None else self._enqueue(reservation, block))
         except BaseException:
             self.cancel(reservation)
             raise
-        return _DeviceCopy(reservation.ring, block, reservation.layout, finished, cpu_copies)
 
     def _enqueue(self, reservation: Reservation, block: torch.Tensor) -> torch.cuda.Event:
         tensors = {name: reservation.tensors[name].detach() for name, *_ in reservation.layout}

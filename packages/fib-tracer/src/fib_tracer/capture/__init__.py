@@ -1,1 +1,0 @@
-"""Capture of calls: binding to a definition, the policy's decision, and copies of the tensors."""

@@ -1,0 +1,246 @@
+"""Counts of calls and of errors, exact across threads and in bounded memory; and the file that keeps them.
+
+A call is counted by its axis sizes and layout. The generated callback (`binding`) increments the counter of calls that
+are not wanted any more, which `CallCounts.by_key` holds by the key that the callback computes; all other calls go
+through `CallCounts.counter`. Beyond `MAX_SIZES` combinations, calls of further ones are counted together: each call is
+counted once, and every count of a combination is exact.
+
+Each process, such as a rank of a tensor-parallel engine, replaces its own file in ``traffic/`` of the data set
+(`fib_schema.traffic`) atomically and reads no other. One that is killed leaves its last counts. Readers sum the files.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import attrs
+import msgspec
+import torch
+from fib_apply.metrics import Counter
+from fib_schema.files import atomic_write
+from fib_schema.strides import Strides
+from fib_schema.traffic import FOLDER, VERSION, Layout, layout_key, plain_size
+
+logger = logging.getLogger("fib_tracer")
+MAX_SIZES = 65_536
+"""Combinations that a runtime tells apart: 42 MiB with their keys, for two variable axes."""
+MAX_ERROR_KINDS = 1024
+"""Kinds of errors that are told apart, so that names that never recur fill neither memory nor the log."""
+_RANK_VARIABLES = ("RANK", "LOCAL_RANK")
+Increment: TypeAlias = Callable[[], object]
+
+
+# -- calls by size -----------------------------------------------------------------------------------
+
+
+@attrs.define
+class SizeLimit:
+    """Number of combinations that a runtime may still count. Threads may exceed it by one each."""
+
+    left: int = attrs.field(factory=lambda: MAX_SIZES)
+
+    def take(self) -> bool:
+        """Whether one more may be counted."""
+        if self.left <= 0:
+            return False
+        self.left -= 1
+        return True
+
+
+class CallCounts:
+    """Counts of the calls of one definition.
+
+    Args:
+        axes: The names of the definition's variable axes, in its order.
+        limit: Shared by all definitions of a runtime.
+        on_new: Called when a combination is counted for the first time.
+    """
+
+    def __init__(self, axes: tuple[str, ...], limit: SizeLimit, on_new: Callable[[], object]) -> None:
+        self._axes = axes
+        self._limit = limit
+        self._on_new = on_new
+        self._by_size: dict[tuple[tuple[int, ...], Layout], Counter] = {}
+        self._other = Counter()
+        self.by_key: dict[Any, Increment] = {}
+        """Counters of the calls that need not reach the recorder; call sites hold on to this object."""
+        self.count_other: Increment = self._other.increment
+        """Count a call without a combination: one that does not fit the definition, or comes when the table is full."""
+
+    def counter(self, axes: Mapping[str, int], strides: Mapping[str, Strides] | None) -> Increment:
+        """The counter of a combination, or that of other calls if no more combinations are counted.
+
+        Args:
+            axes: The sizes of the variable axes.
+            strides: Of the inputs that are not contiguous; None if layouts are not told apart.
+        """
+        size = tuple(axes.values()), None if strides is None else layout_key(strides)
+        found = self._by_size.get(size)
+        if found is None:
+            if not self._limit.take():
+                return self.count_other
+            found = self._by_size.setdefault(size, Counter())  # one step, so that threads agree on the counter
+            self._on_new()
+        return found.increment
+
+    def skip(self, key: Any, increment: Increment) -> None:
+        """Count calls of a key without passing them to the recorder from now on, unless there are too many keys.
+
+        Args:
+            key: As the callback computes it.
+            increment: The counter of these calls.
+        """
+        if len(self.by_key) < MAX_SIZES and increment is not self.count_other:
+            self.by_key[key] = increment
+
+    def total(self) -> int:
+        """The number of all calls."""
+        return sum(map(int, list(self._by_size.values()))) + int(self._other)
+
+    def to_plain(self) -> dict[str, Any]:
+        """The counts as plain objects, for a file of `fib_schema.traffic`."""
+        counted = [(size, int(counter)) for size, counter in list(self._by_size.items())]
+        sizes = [
+            plain_size(dict(zip(self._axes, axes, strict=True)), layout, calls)
+            for (axes, layout), calls in counted
+            if calls
+        ]
+        return {"calls": int(self._other) + sum(calls for _, calls in counted), "sizes": sizes}
+
+
+class TrafficFile:
+    """Saves the counts of a process.
+
+    Args:
+        root: Of the data set.
+        counts: Returns the counts by definition.
+        errors: Where a file that cannot be written is reported; the next save tries again.
+    """
+
+    def __init__(self, root: Path, counts: Callable[[], Mapping[str, CallCounts]], errors: ErrorLog) -> None:
+        self._root = root
+        self._counts = counts
+        self._errors = errors
+        self._path: Path | None = None
+        self._saved_calls = 0
+
+    def unsaved_calls(self) -> int:
+        """The number of calls since the counts were saved."""
+        return sum(counted.total() for counted in self._counts().values()) - self._saved_calls
+
+    def save(self) -> None:
+        """Write the counts if there are new calls; they are durable afterwards unless an error is reported."""
+        counts = {name: counted.to_plain() for name, counted in self._counts().items()}
+        calls = sum(counted["calls"] for counted in counts.values())
+        if calls == self._saved_calls:
+            return
+        rank, world_size = current_rank()
+        if self._path is None:  # a random part, because ranks recur in later runs, and pids on other hosts
+            label = f"pid-{os.getpid()}" if rank is None else f"rank-{rank}"
+            self._path = self._root / FOLDER / f"{label}-{os.urandom(6).hex()}.json"
+        head = {"rank": rank, "world_size": world_size, "host": socket.gethostname(), "pid": os.getpid()}
+        try:
+            content = msgspec.json.encode({"version": VERSION, **head, "definitions": counts})
+            atomic_write(self._path, content + b"\n", durable=True)
+        except OSError as error:
+            self._errors.report("traffic counts: writing", error)
+        else:
+            self._saved_calls = calls
+
+
+def current_rank() -> tuple[int | None, int | None]:
+    """The rank and the number of ranks by ``torch.distributed``, else by the environment; None outside of a group."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_rank(), torch.distributed.get_world_size()
+    ranks = [rank for name in _RANK_VARIABLES if (rank := _number_of(name)) is not None]
+    return (ranks[0], _number_of("WORLD_SIZE")) if ranks else (None, None)
+
+
+def _number_of(variable: str) -> int | None:
+    """The number in a variable; None for anything that is no rank, which would not fit into a file's name."""
+    value = os.environ.get(variable, "")
+    return int(value) if value.isdecimal() and len(value) < 10 else None
+
+
+# -- what became of calls ----------------------------------------------------------------------------
+
+
+@attrs.frozen
+class DefinitionStats:
+    """Counts of the calls of one definition."""
+
+    calls: int
+    """All calls."""
+    kept: int
+    """Calls that the policy kept and that were copied."""
+    stored: int
+    """Workloads that were appended to the data set."""
+    equal: int
+    """Kept calls whose workload the data set had already."""
+    dropped: Mapping[str, int]
+    """Calls that were lost, or dropped before the policy was asked, by reason."""
+    waiting: int = 0
+    """Kept calls that could not be written yet; they are retried, and dropped when the runtime stops."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """As plain objects, for JSON."""
+        return {**attrs.asdict(self, recurse=False), "dropped": dict(self.dropped)}
+
+
+class CallCounters:
+    """Counters of what became of the calls of one definition, exact across threads.
+
+    Attributes:
+        stored, equal, waiting: As in `DefinitionStats`; only the storage thread changes them.
+    """
+
+    def __init__(self) -> None:
+        self._kept = Counter()
+        self.count_kept = self._kept.increment
+        self.stored = self.equal = self.waiting = 0
+        self._dropped: dict[str, Counter] = {}
+
+    def count_dropped(self, reason: str, calls: int = 1) -> None:
+        """Count calls that are not stored."""
+        for _ in range(calls):
+            self._dropped.setdefault(reason, Counter()).increment()
+
+    def stats(self, calls: int) -> DefinitionStats:
+        """The counts so far, with the number of all calls."""
+        dropped = {reason: int(counter) for reason, counter in list(self._dropped.items())}
+        return DefinitionStats(calls, int(self._kept), self.stored, self.equal, dropped, self.waiting)
+
+
+class ErrorLog:
+    """Errors of tracing, which are not raised into the engine: the first of each kind is logged, all are counted."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a signal handler may report an error in a thread that reports one
+        self._counts: dict[str, int] = {}
+
+    def report(self, kind: str, problem: object) -> None:
+        """Count an error, and log it if it is the first of its kind.
+
+        Args:
+            kind: What is counted: a definition and the step that failed.
+            problem: An exception or a text.
+        """
+        with self._lock:
+            if kind not in self._counts and len(self._counts) >= MAX_ERROR_KINDS:
+                kind = "other kinds of errors"
+            self._counts[kind] = self._counts.get(kind, 0) + 1
+            is_first = self._counts[kind] == 1
+        if is_first:
+            text = f"{type(problem).__name__}: {problem}" if isinstance(problem, BaseException) else problem
+            logger.warning("%s: %s (logged once; later ones are only counted)", kind, text)
+
+    def counts(self) -> dict[str, int]:
+        """The number of errors by kind."""
+        with self._lock:
+            return dict(self._counts)

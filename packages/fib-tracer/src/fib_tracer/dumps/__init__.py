@@ -1,1 +1,0 @@
-"""Import of what FlashInfer dumps: definitions, and calls, which become workloads."""

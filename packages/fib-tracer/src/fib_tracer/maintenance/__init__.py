@@ -1,1 +1,0 @@
-"""Maintenance of a data set's workloads: survey, deduplication, sampling."""

@@ -1,1 +1,0 @@
-"""Policies: which calls are kept, and which of their inputs are stored."""

@@ -1,1 +1,0 @@
-"""Storage of kept calls as workloads of a data set."""
