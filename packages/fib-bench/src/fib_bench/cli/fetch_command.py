@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import argparse
 import shlex
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
+import attrs
 from fib_schema.display import counted
 from rich.console import Console
-from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
 
 from .. import hub
 from .help_pages import add_help
@@ -32,51 +30,20 @@ def add_fetch(parser: argparse.ArgumentParser) -> None:
 
 
 def _fetch(arguments: argparse.Namespace, errors: Console) -> int:
+    del errors
     folder: Path = arguments.dir or Path(arguments.name.rpartition("/")[2] or arguments.name)
     selection = hub.Selection(
         op_types=tuple(arguments.op_types), definitions=tuple(arguments.definitions), blobs=arguments.blobs
     )
-    with _progress(errors) as observe:
-        fetched = hub.fetch(
-            arguments.name,
-            folder,
-            revision=arguments.revision,
-            endpoint=arguments.endpoint,
-            selection=selection,
-            observe=observe,
-        )
+    fetched = hub.fetch(
+        arguments.name, folder, revision=arguments.revision, endpoint=arguments.endpoint, selection=selection
+    )
     following = f"fib-bench validate {shlex.quote(str(folder))}"
     if arguments.json:
-        print_json(_plain(fetched) | {"next": following})
+        print_json(attrs.asdict(fetched) | {"next": following})
         return 0
     console = output_console()
-    size = f"{counted(fetched.files, 'file')}, {counted(fetched.size_bytes, 'byte')}"
-    text = f"{fetched.repository} at {fetched.revision[:12]}: {size}"
-    console.print(safe_text(f"{text} in {folder}; {fetched.downloaded_files} were missing", "green"), soft_wrap=True)
+    text = f"{fetched.repository} at {fetched.revision[:12]}: {counted(fetched.files, 'file')} in {folder}"
+    console.print(safe_text(text, "green"), soft_wrap=True)
     console.print(safe_text(f"next: {following}"), soft_wrap=True)
     return 0
-
-
-def _plain(fetched: hub.Fetched) -> dict[str, object]:
-    return {
-        "repository": fetched.repository,
-        "revision": fetched.revision,
-        "folder": str(fetched.folder),
-        "files": fetched.files,
-        "size_bytes": fetched.size_bytes,
-        "downloaded_files": fetched.downloaded_files,
-    }
-
-
-@contextmanager
-def _progress(errors: Console) -> Iterator[hub.Observer]:
-    """A bar of bytes on a terminal; elsewhere nothing, because the result says it all."""
-    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Progress(*columns, console=errors, transient=True, disable=not errors.is_terminal) as bar:
-        task = bar.add_task("files")
-
-        def observe(progress: hub.Progress) -> None:
-            text = f"{progress.files} of {counted(progress.all_files, 'file')}"
-            bar.update(task, description=text, completed=progress.size_bytes, total=progress.all_bytes)
-
-        yield observe
