@@ -23,7 +23,7 @@ from typing import Any
 import attrs
 from fib_bench.cli.main import main as fib_bench
 from fib_bench.cli.tables import print_leaderboard
-from fib_bench.report import Entry, summarise
+from fib_bench.report import LeaderboardRow, summarise
 from fib_schema import TraceSet
 from playwright.sync_api import sync_playwright
 from rich.console import Console
@@ -86,7 +86,7 @@ def _leaderboard(tab: Any, data_set: Path, definitions: Collection[str] | None) 
     tab.locator("svg").first.screenshot(path=str(FOLDER / "leaderboard.png"))
 
 
-def _shortened(row: Entry) -> Entry:
+def _shortened(row: LeaderboardRow) -> LeaderboardRow:
     """The row with failures that fit a line."""
     failures = (attrs.evolve(failure, text=textwrap.shorten(failure.text, COLUMNS)) for failure in row.failures)
     return attrs.evolve(row, failures=tuple(failures))

@@ -71,7 +71,7 @@ def test_a_folder_that_is_no_data_set_is_named(run: Run, tmp_path: Path) -> None
     assert [problem["code"] for problem in json.loads(out)["problems"]] == ["no-data-set"]
 
 
-@pytest.mark.parametrize("words", [("summary",), ("best",), ("report", "html")])
+@pytest.mark.parametrize("words", [("report", "summary"), ("report", "best"), ("report", "html")])
 def test_a_report_on_a_folder_that_is_no_data_set_fails(
     words: tuple[str, ...], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,10 +6,8 @@ import json
 import os
 import re
 import signal
-import stat
 import subprocess
 import sys
-import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -282,73 +280,6 @@ class TestNewDefinition:
         assert said in err
 
 
-class TestEdit:
-    @pytest.fixture(autouse=True)
-    def _own_temporary_folder(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-
-    @pytest.fixture
-    def editor(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
-        """Sets an editor that runs a line of shell on the file, ``$1``."""
-
-        def use(line: str) -> None:
-            script = tmp_path / "an editor"
-            script.write_text(f"#!/bin/sh\n{line}\n")
-            script.chmod(script.stat().st_mode | stat.S_IXUSR)
-            monkeypatch.delenv("VISUAL", raising=False)
-            monkeypatch.setenv("EDITOR", f"'{script}'")
-
-        return use
-
-    def test_adds_the_result_as_a_new_version(
-        self, run: Run, root: Path, kernel: Path, editor: Callable[[str], None]
-    ) -> None:
-        run("add", kernel, "--definition", "double", "--dataset", root)
-        editor('sed -i "s/x \\* 2/x + x/" "$1"')
-        code, out, _ = run("edit", "kernel", "--dataset", root)
-        assert (code, out.splitlines()[0]) == (0, "added kernel_v2 to double")
-        sources = {s.name: s.sources[0].content for s in TraceSet.from_path(root).solutions["double"]}
-        assert sources == {"kernel": GOOD, "kernel_v2": GOOD.replace("x * 2", "x + x")}
-
-    def test_an_unchanged_file_adds_nothing(
-        self, run: Run, root: Path, kernel: Path, editor: Callable[[str], None]
-    ) -> None:
-        run("add", kernel, "--definition", "double", "--dataset", root)
-        editor("true")
-        code, out, _ = run("edit", "kernel", "--dataset", root)
-        assert code == 0
-        assert out.startswith("nothing added: kernel of double has the same code")
-
-    @pytest.mark.parametrize(
-        ("line", "said"),
-        [
-            ("exit 3", "the editor ended with exit code 3; nothing was added"),
-            ('echo "def run(x" > "$1"', "kernel.py:1: does not parse"),
-            ('rm "$1"', "kernel.py: cannot be read after the edit"),
-        ],
-    )
-    def test_a_failed_edit_is_kept(
-        self, run: Run, root: Path, kernel: Path, editor: Callable[[str], None], line: str, said: str
-    ) -> None:
-        run("add", kernel, "--definition", "double", "--dataset", root)
-        editor(line)
-        code, out, err = run("edit", "kernel", "--dataset", root)
-        assert code == 2
-        assert said in err
-        assert Path(out.strip().removeprefix("your edit is kept in ")).is_dir()
-        assert TraceSet.from_path(root).solution_names() == ("kernel",)
-
-    def test_a_missing_editor_and_an_unknown_name_are_told(
-        self, run: Run, root: Path, kernel: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        run("add", kernel, "--definition", "double", "--dataset", root)
-        monkeypatch.setenv("VISUAL", "/no/such/editor")
-        assert "this editor does not start" in run("edit", "kernel", "--dataset", root)[2]
-        code, _, err = run("edit", "kernle", "--dataset", root)
-        assert (code, "did you mean 'kernel'?" in err) == (2, True)
-
-
-@pytest.mark.usefixtures("shared_server")
 class TestShow:
     def test_a_solution_has_its_source_results_and_history(self, run: Run, root: Path, kernel: Path) -> None:
         run("add", kernel, "--definition", "double", "--dataset", root)

@@ -18,7 +18,7 @@ from pathlib import Path
 import attrs
 import pytest
 from fib_bench.cli.main import main
-from fib_bench.cli.printing import output_console
+from fib_bench.cli.output import output_console
 from fib_schema import Definition, Environment, Solution, Trace, TraceSet, Workload
 from rich.table import Table
 from rich.text import Text
@@ -64,7 +64,6 @@ def root(
         ["report", "summary"],
         ["report", "summary", "--include-unranked"],
         ["report", "summary", "--csv"],
-        ["best", "--include-unranked"],
         ["report", "best", "--csv", "--include-unranked"],
         ["validate"],
     ],
@@ -114,22 +113,6 @@ def test_a_page_survives_a_write_that_fails(root: Path, tmp_path: Path) -> None:
     assert (done.returncode, page.read_text()) == (2, "old")
     assert done.stderr.startswith(f"fib-bench: {page}: the file exceeds the limit of sizes (File too large); raise")
     assert list(tmp_path.glob(".*")) == []
-
-
-def test_a_picture_survives_a_write_that_fails(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("vl_convert", reason="needs the extra 'report'")
-    from fib_bench.report.charts import save_png
-
-    def fail(descriptor: int, data: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
-    picture = tmp_path / "chart.png"
-    picture.write_bytes(b"old")
-    monkeypatch.setattr("fib_schema.files.write_all", fail)
-    spec = {"mark": "bar", "data": {"values": [{"x": HOSTILE}]}, "encoding": {"x": {"field": "x", "type": "nominal"}}}
-    with pytest.raises(OSError, match=str(picture)):
-        save_png(spec, picture)
-    assert picture.read_bytes() == b"old"
 
 
 def run_on_terminal(columns: int, *words: str) -> list[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from fib_bench.cli.main import main
-from fib_bench.report.comparing import Comparison, NothingToCompare, Rule, Run, compare
+from fib_bench.report.comparing import ChangeReport, NothingToCompare, Run, Thresholds, compare
 from fib_schema import Trace, TraceSet, UnknownName
 from hypothesis import given
 from hypothesis import strategies as st
@@ -26,7 +26,7 @@ def run_of(*traces: Trace, name: str = "run", solution: str | None = None) -> Ru
     return Run(TraceSet(traces=groups), name, solution)
 
 
-def verdicts(found: Comparison) -> list[str]:
+def verdicts(found: ChangeReport) -> list[str]:
     return [str(pair.verdict) for pair in found.pairs]
 
 
@@ -68,7 +68,7 @@ class TestVerdicts:
         assert found.pairs[0].decided_by == "margin"
 
     def test_an_interval_on_one_side_only_is_none(self, timed: Callable[..., Trace], make_result: MakeResult) -> None:
-        found = compare(run_of(timed(1.0, 0.5, 2.0)), run_of(make_result("a", "1", 1.5)), Rule(margin=0.6))
+        found = compare(run_of(timed(1.0, 0.5, 2.0)), run_of(make_result("a", "1", 1.5)), Thresholds(margin=0.6))
         assert (verdicts(found), found.pairs[0].decided_by) == (["same"], "margin")
 
     def test_what_stops_passing_is_worse_and_comes_first(self, make_result: MakeResult) -> None:
@@ -89,7 +89,7 @@ class TestVerdicts:
         runs = run_of(make_result("a", "1", 1.0)), run_of(make_result("a", "1", 1.0, flags=["low_precision"]))
         found = compare(*runs)
         assert (verdicts(found), found.pairs[0].reason) == (["broken"], "unranked, flagged: low_precision")
-        assert verdicts(compare(*runs, Rule(allow_flags=["low_precision"]))) == ["same"]
+        assert verdicts(compare(*runs, Thresholds(allow_flags=["low_precision"]))) == ["same"]
 
     @pytest.mark.parametrize("latency", [0.0, float("nan"), float("inf")])
     def test_a_latency_that_is_no_number_decides_nothing(self, make_result: MakeResult, latency: float) -> None:
@@ -113,8 +113,8 @@ class TestVerdicts:
         runs = run_of(make_result("a", "1", one)), run_of(make_result("a", "1", other))
         opposite = {"slower": "faster", "faster": "slower", "same": "same"}
         (there,), (back,) = (
-            verdicts(compare(*runs, Rule(margin=margin))),
-            verdicts(compare(*runs[::-1], Rule(margin=margin))),
+            verdicts(compare(*runs, Thresholds(margin=margin))),
+            verdicts(compare(*runs[::-1], Thresholds(margin=margin))),
         )
         assert back == opposite[there]
 
@@ -129,7 +129,7 @@ class TestSides:
         runs = run_of(make_result("a", "1", 1.0, hardware="A100")), run_of(make_result("a", "1", 0.5, hardware="H200"))
         with pytest.raises(NothingToCompare, match=r"the first ran on A100, the second on H200 \(--any-hardware"):
             compare(*runs)
-        assert verdicts(compare(*runs, Rule(any_hardware=True))) == ["faster"]
+        assert verdicts(compare(*runs, Thresholds(any_hardware=True))) == ["faster"]
 
     def test_unknown_names_are_errors(self, make_result: MakeResult) -> None:
         run = run_of(make_result("a", "1", 1.0))
@@ -140,7 +140,7 @@ class TestSides:
 
     def test_runs_of_nothing_are_an_error(self, make_result: MakeResult) -> None:
         with pytest.raises(NothingToCompare, match="two solutions with --solutions"):
-            compare(run_of(), run_of(make_result("a", "1", 1.0, hardware="cpu")), Rule(any_hardware=True))
+            compare(run_of(), run_of(make_result("a", "1", 1.0, hardware="cpu")), Thresholds(any_hardware=True))
 
 
 class TestCommand:

@@ -8,15 +8,13 @@ from io import StringIO
 from pathlib import Path
 
 import pytest
-from fib_bench.cli.comparison_tables import print_comparison
 from fib_bench.cli.main import main
 from fib_bench.cli.progress import format_trace
-from fib_bench.cli.tables import print_best, print_leaderboard
-from fib_bench.flags import CPU_TIMING, INTERPRETED
+from fib_bench.cli.tables import print_best, print_comparison, print_leaderboard
 from fib_bench.report import Options, best, leaderboard, summarise
-from fib_bench.report.comparing import Rule, Run, compare
-from fib_bench.report.page_data import page_data
+from fib_bench.report.comparing import Run, Thresholds, compare
 from fib_schema import Trace, TraceSet
+from fib_schema.trace_facts import CPU_TIMING, INTERPRETED
 from rich.console import Console
 
 MakeResult = Callable[..., Trace]
@@ -158,7 +156,7 @@ class TestCompare:
         assert (pair.verdict, pair.before_ms, pair.after_ms, pair.ratio) == ("unranked", 1.0, 5.0, None)
         assert (pair.reason, found.is_worse) == (CPU_TIMING, False)
         assert f"1 {CPU_TIMING}" in printed(lambda console: print_comparison(console, found))
-        assert compare(*runs, Rule(allow_flags=[CPU_TIMING])).is_worse
+        assert compare(*runs, Thresholds(allow_flags=[CPU_TIMING])).is_worse
 
     def test_one_that_fails_is_broken_all_the_same(self, timed: Make, make_result: MakeResult) -> None:
         found = compare(Run(in_memory(timed("a", "1", 1.0)), "old"), Run(in_memory(make_result("a", "1")), "new"))
@@ -177,30 +175,6 @@ class TestCompare:
         ]
         found = compare(Run(in_memory(traces[0]), "old"), Run(in_memory(traces[1]), "new"))
         assert [(p.verdict, p.ratio, p.ratio_text) for p in found.pairs] == [("slower", None, "imprecise")]
-
-
-class TestPage:
-    def test_columns_have_the_label_the_method_and_the_text_of_a_ratio(self, timed: Make) -> None:
-        traces = [
-            timed("cpu", "1", 1.0),
-            timed("device", "1", 2.0, flags=(), method="linked"),
-            timed("interpreted", "1", 1.0, flags=(CPU_TIMING, INTERPRETED)),
-        ]
-        (section,) = page_data(in_memory(*traces), Options()).sections
-        columns = section.columns
-        names = [columns["solutions"][index] for index in columns["solution"]]
-        rows = {
-            name: {field: columns[field][i] for field in ("flagged", "by", "us", "speedup")}
-            for i, name in enumerate(names)
-        }
-        assert rows["cpu"] == {"flagged": CPU_TIMING, "by": "cpu", "us": 1000, "speedup": 2}
-        assert rows["device"] == {"flagged": None, "by": None, "us": 2000, "speedup": "noise"}
-        assert rows["interpreted"] == {
-            "flagged": f"{CPU_TIMING}, {INTERPRETED}",
-            "by": None,
-            "us": None,
-            "speedup": None,
-        }
 
 
 def test_progress_has_no_speedup_of_a_cpu_timing(timed: Make) -> None:

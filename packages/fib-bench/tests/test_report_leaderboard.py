@@ -10,9 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fib_bench.report import Options, best, group_results, leaderboard, summarise
-from fib_bench.report.results import FAST_GRID
-from fib_bench.report.trace_fields import baseline_of, interval_of, isolation_of, light_of
+from fib_bench.report import Options, best, leaderboard, summarise
+from fib_bench.report.leaderboard import FAST_GRID, group_results
+from fib_bench.report.ratios import light_of
 from fib_schema import Performance, Trace, TraceSet, UnknownName
 from hypothesis import given
 from hypothesis import strategies as st
@@ -158,19 +158,11 @@ def test_an_empty_set_has_an_empty_summary(write_set: WriteSet) -> None:
 def test_what_a_trace_does_not_say_is_none(extra: dict[str, object] | None) -> None:
     performance = Performance(1.0, 1.0, 1.0, extra)
     light = light_of(performance)
-    assert interval_of(performance) is None
-    assert baseline_of(performance) is None
     assert (light.bytes, light.operations, light.fraction) == (None, None, None)
 
 
-def test_the_isolation_level_of_no_trace_is_none(make_result: MakeResult) -> None:
-    evaluation = make_result("a", "1").evaluation
-    assert evaluation is not None
-    assert isolation_of(evaluation) is None
-
-
 def test_reports_import_no_torch() -> None:
-    modules = "fib_bench.cli.main fib_bench.report.page fib_bench.report.page_data fib_bench.report.merging"
+    modules = "fib_bench.cli.main fib_bench.report.page fib_bench.report.merging"
     code = (
         f"import json, sys\nfor name in {modules.split()!r}: __import__(name)\nprint(json.dumps(sorted(sys.modules)))"
     )

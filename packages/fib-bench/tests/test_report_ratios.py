@@ -6,9 +6,21 @@ import math
 from typing import Any
 
 import pytest
-from fib_bench.report.ratios import UNKNOWN, Outcome, Ratio, baseline_speedup_of, mean_of, ratio_of, speedup_of
-from fib_bench.report.trace_fields import Timing, timed_by
+from fib_bench.report.ratios import (
+    UNKNOWN,
+    Outcome,
+    Ratio,
+    baseline_speedup_of,
+    format_ratio,
+    latency_with_bounds,
+    mean_of,
+    ratio_of,
+    ratio_with_interval,
+    speedup_of,
+    timed_by,
+)
 from fib_schema import Performance
+from fib_schema.trace_facts import Timing
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,7 +108,7 @@ class TestSpeedup:
         assert baseline_speedup_of(Performance(1.0, 2.0, 2.0)) == UNKNOWN
 
 
-@given(LATENCIES, LATENCIES, st.floats(0, 0.5), st.floats(0, 0.5), st.floats(0, 1))
+@given(LATENCIES, LATENCIES, st.floats(0, 0.5), st.floats(0, 0.5), st.floats(0, 1e-4))
 def test_the_interval_contains_the_ratio_and_swapping_inverts_it(
     one_ms: float, other_ms: float, width: float, other_width: float, uncertainty_ms: float
 ) -> None:
@@ -149,3 +161,45 @@ def test_every_method_but_linked_is_named_and_host_time_is_never_mixed_silently(
 ) -> None:
     extra = {name: {"method": m} for name, m in (("timing", method), ("reference_timing", reference)) if m}
     assert timed_by(Performance(1.0, 1.0, 1.0, extra)) == words
+
+
+@pytest.mark.parametrize(
+    ("ratio", "interval", "text"),
+    [
+        (6.93, (6.6, 7.3), "6.9x ± 0.4"),
+        (2.0, (1.95, 2.05), "2.00x ± 0.05"),
+        (0.514, (0.5, 0.53), "0.51x ± 0.02"),
+        (0.301, (0.292, 0.3109), "0.30x ± 0.01"),
+        (95.2, (91.0, 99.0), "95x ± 5"),
+        (950.0, (921.0, 989.0), "950x ± 40"),
+        (2.0, (1.9999999, 2.0000001), "2.000x ± 0.001"),
+        (2.0, (2.0, 2.0), "2.00x"),
+        (2.0, None, "2.00x"),
+        (1.016, (1.0005, 1.0315), "1.0160x ± 0.0155"),
+    ],
+)
+def test_a_ratio_has_the_digits_that_its_interval_allows(
+    ratio: float, interval: tuple[float, float] | None, text: str
+) -> None:
+    assert ratio_with_interval(ratio, interval) == text
+
+
+@pytest.mark.parametrize(
+    ("latency_ms", "bounds_ms", "text"),
+    [
+        (0.0123, (0.0121, 0.0125), "12.3 us ± 0.2"),
+        (0.0123, None, "12.3 us"),
+        (1.5, (1.4, 1.6), "1.5 ms ± 0.1"),
+        (2500.0, (2499.0, 2502.0), "2.500 s ± 0.002"),
+        (0.022, (0.021, 2.0), "22 us (21 us .. 2 ms)"),
+    ],
+)
+def test_a_latency_has_its_interval_in_the_same_unit(
+    latency_ms: float, bounds_ms: tuple[float, float] | None, text: str
+) -> None:
+    assert latency_with_bounds(latency_ms, bounds_ms) == text
+
+
+@pytest.mark.parametrize(("ratio", "text"), [(2.0, "2.00x"), (0.1, "0.10x"), (0.0123, "0.012x"), (0.0, "0x")])
+def test_small_speedups_keep_two_digits(ratio: float, text: str) -> None:
+    assert format_ratio(ratio) == text

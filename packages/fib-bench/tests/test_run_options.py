@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 import torch
 from fib_bench import BenchmarkConfig
-from fib_bench.cli import run_options
-from fib_bench.cli.run_options import add_run_options, config_of
+from fib_bench.cli import options
+from fib_bench.cli.options import add_run_options, config_of
 from fib_schema import TraceSet
 
 
 def configuration(*words: str) -> BenchmarkConfig:
     parser = argparse.ArgumentParser()
     add_run_options(parser)
-    return config_of(parser.parse_args(["somewhere", *words]), TraceSet())
+    return config_of(parser.parse_args([*words]), TraceSet())
 
 
 def test_an_option_that_is_not_given_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -39,7 +39,7 @@ def test_the_device_is_the_first_gpu_unless_another_one_is_named(
     words: str, gpus: int, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    monkeypatch.setattr(run_options, "_DEVICES", tmp_path)
+    monkeypatch.setattr(options, "_DEVICES", tmp_path)
     (tmp_path / "nvidia0").touch()
     config = tmp_path / "config.yaml"
     config.write_text("device: cuda:1\n")
@@ -49,7 +49,7 @@ def test_the_device_is_the_first_gpu_unless_another_one_is_named(
 
 def test_a_machine_without_files_of_drivers_has_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(run_options, "_DEVICES", tmp_path)
+    monkeypatch.setattr(options, "_DEVICES", tmp_path)
     assert configuration().device == "cpu"
 
 
@@ -64,12 +64,12 @@ def test_torch_is_asked_only_where_nvml_cannot_tell_the_device(
     monkeypatch.setattr("fib_compile.device.torch_cuda_version", lambda: "13.0")
     monkeypatch.setattr("pynvml.nvmlInit", lambda: None)
     monkeypatch.setattr("pynvml.nvmlDeviceGetCount", lambda: 2)
-    monkeypatch.setattr(run_options, "_DEVICES", tmp_path)
+    monkeypatch.setattr(options, "_DEVICES", tmp_path)
     (tmp_path / "nvidia0").touch()
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     if visible is not None:
         monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert (run_options.default_device(), asked) == (("cuda:0", []) if by_nvml else ("cpu", ["torch"]))
+    assert (options.default_device(), asked) == (("cuda:0", []) if by_nvml else ("cpu", ["torch"]))
 
 
 def test_devices_that_a_command_names_replace_the_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from importlib.metadata import entry_points
 from pathlib import Path
 
-from fib_bench.report.charts import VEGA_LITE
+from fib_bench.report.page import VEGA_LITE
 
 from .commands import Case, Command
 from .healthy import write_healthy

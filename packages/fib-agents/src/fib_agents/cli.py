@@ -150,7 +150,7 @@ def _add_other_commands(add: Callable[[str, str, _Command], argparse.ArgumentPar
 
 
 def _workspace(arguments: argparse.Namespace) -> Workspace:
-    from fib_bench.cli.run_options import default_device
+    from fib_bench.cli.options import default_device
 
     return Workspace(
         root=arguments.dataset or get_fib_dataset_path(),

@@ -10,10 +10,18 @@ from fib_bench import BenchmarkConfig
 from fib_bench import evaluate as run_evaluation
 from fib_bench.benchmark import RunResult
 from fib_bench.events import Evaluated, Event
-from fib_bench.report.ratios import Outcome, baseline_speedup_of, speedup_of
-from fib_bench.report.trace_fields import baseline_of, bounds_of, labels_of, light_of, timed_by
+from fib_bench.report.ratios import (
+    Outcome,
+    baseline_speedup_of,
+    bounds_of,
+    labels_of,
+    light_of,
+    speedup_of,
+    timed_by,
+)
 from fib_schema import Definition, EvaluationStatus, Solution, Trace, Workload
 from fib_schema.display import counted
+from fib_schema.trace_facts import baseline_of
 
 from .errors import InvalidArguments
 from .marked_text import fenced

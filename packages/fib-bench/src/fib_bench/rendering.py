@@ -11,9 +11,7 @@ from fib_schema.html_parts import paragraph
 from fib_schema.notebook import trace_cells, traces_html
 
 from .plan import Skip
-from .report.quantities import latency_with_bounds
-from .report.ratios import speedup_of
-from .report.trace_fields import bounds_of
+from .report.ratios import bounds_of, latency_with_bounds, speedup_of
 
 _COLUMNS = ("definition", "workload", "sizes", "solution", "status", "latency", "speedup", "flags")
 _MAX_LOG_LINES = 20

@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 from fib_bench.flags import CPU_TIMING
-from fib_bench.report import Entry, Options, leaderboard
+from fib_bench.report import LeaderboardRow, Options, leaderboard
 from fib_schema import Definition, EvaluationStatus, Solution, Trace, TraceSet
 
 _MOST_SERIOUS = (
@@ -74,7 +74,9 @@ def standing_of(
     )
 
 
-def _entry(definition: Definition, solution: Solution, traces: Sequence[Trace], options: Options) -> Entry | None:
+def _entry(
+    definition: Definition, solution: Solution, traces: Sequence[Trace], options: Options
+) -> LeaderboardRow | None:
     trace_set = TraceSet(
         definitions={definition.name: definition},
         solutions={definition.name: [solution]},
@@ -83,7 +85,7 @@ def _entry(definition: Definition, solution: Solution, traces: Sequence[Trace], 
     return next(iter(leaderboard(trace_set, options)), None)
 
 
-def _score(entry: Entry | None) -> float | None:
+def _score(entry: LeaderboardRow | None) -> float | None:
     """The rank of the report; where the report prints no number, the certain part of it."""
     if entry is None or not entry.is_ranked:
         return None
@@ -92,7 +94,7 @@ def _score(entry: Entry | None) -> float | None:
     return entry.rank_value
 
 
-def _public(entry: Entry) -> dict[str, Any]:
+def _public(entry: LeaderboardRow) -> dict[str, Any]:
     return {
         "speedup": entry.speedup,
         "speedup_text": entry.speedup_text,
@@ -113,7 +115,7 @@ def _finite(bounds: tuple[float, float] | None) -> list[float] | None:
     return list(bounds) if bounds is not None and all(map(math.isfinite, bounds)) else None
 
 
-def _aggregate(entry: Entry, traces: Sequence[Trace]) -> dict[str, Any]:
+def _aggregate(entry: LeaderboardRow, traces: Sequence[Trace]) -> dict[str, Any]:
     return {
         "verdict": _verdict(traces),
         "speedup": entry.speedup,

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
-from fib_schema import TraceSet, to_plain
+from fib_schema import EvaluationStatus, Trace, TraceSet, to_plain
 from fib_schema.command import plain_problems, print_problems, run_command
 from fib_schema.command_parser import CommandParser
 from fib_schema.data_files import missing_data
@@ -28,26 +28,35 @@ from ..config.benchmark import BenchmarkConfig
 from ..config.layers import DATA_SET_FILE
 from ..demo import CPU_NOTE, NEXT_STEPS, write_demo
 from ..report import summarise
-from .author_commands import add_add, add_edit, add_new
-from .data_set_commands import add_migrate, add_validate
-from .fetch_command import add_fetch
-from .help_pages import add_help
-from .import_command import add_import
-from .printing import error_console, output_console, print_json, safe_text
+from .data_sets import add_data_set_commands
+from .kernels import add_kernel_commands, compiler_error_of
+from .options import add_command, add_json, add_run_options, config_of, set_help
+from .output import error_console, output_console, print_json, say
 from .progress import format_trace, progress_on
-from .quick_runs import print_compiler_errors
-from .report_commands import add_reports
-from .run_options import add_run_options, config_of
-from .selftest_command import add_selftest
-from .show_command import add_show
+from .reports import add_reports
+from .selftest import add_selftest
 from .tables import print_leaderboard, print_seconds, print_skipped, print_starts, print_summary
-from .watch_command import add_watch
 
 if TYPE_CHECKING:
     from ..benchmark import Benchmark, RunResult  # imports torch: only `run` and `demo` do
 
-
 _INTERRUPTED = "interrupted; finished evaluations are recorded (continue with --resume)"
+_HELP = """\
+Run the kernel solutions of a data set, check their results, and measure their latency.
+
+A data set is a folder of definitions (what a kernel computes, with reference code), solutions (one
+implementation each), workloads (sizes and inputs) and traces (what came out). Results go to stdout,
+progress to stderr. Exit codes: 0, 1 if some work could not run or a check fails, 2 for an invalid command or a
+file that cannot be read or written, 130 after an interrupt (finished evaluations are recorded), 141 if the reader
+of stdout has ended.
+
+Examples:
+  fib-bench demo                       see it work in half a minute, with a GPU or without
+  fib-bench run DIR --device cuda:0    evaluate everything in DIR
+  fib-bench add kernel.py --definition rmsnorm_h1024 --dataset DIR
+                                       add a kernel of your own
+  fib-bench report summary DIR         the leaderboard
+  fib-bench COMMAND --help             what a command does, with examples"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -63,17 +72,35 @@ def _main(argv: Sequence[str] | None) -> int:
 
 
 def _run(arguments: argparse.Namespace, errors: Console) -> int:
+    """Evaluate all solutions on all workloads, and append a trace for each pair as soon as it is made.
+
+    Each solution runs in a process of its own, which holds no expected output. A solution that raises, hangs or
+    crashes fails only its own evaluation; a wrong solution is a result with exit code 0. The exit code is 1 if some
+    work, or all of it, could not run; the reasons are printed at the end. A solution also runs on devices with the
+    architecture of one in its target_hardware, such as one for H100 on an H200; --strict-hardware requires the name.
+
+    Examples:
+      fib-bench run DIR --device cuda:0
+      fib-bench run DIR --resume                       only what has no trace yet
+      fib-bench run DIR --quick --solutions mine --max-workloads 3
+                                                       a quick look at one solution, unranked
+      fib-bench run DIR --devices all                  on all GPUs of this machine
+      fib-bench run DIR --executor ray --address HOST:6379 --device cuda:0
+                                                       on all GPUs of a cluster
+      fib-bench run DIR --baseline flashinfer_rmsnorm_h4096
+                                                       time it beside the engine's own kernel
+      fib-bench run DIR --json | jq '.traces[].evaluation.status'
+    """
     trace_set = TraceSet.from_path(arguments.dir)
     config = config_of(arguments, trace_set)
     if config.data_set_layers is not None:
-        text = f"settings of the data set: {Path(arguments.dir) / DATA_SET_FILE} (options and --config override them)"
-        errors.print(safe_text(text), soft_wrap=True)
-    errors.print(f"device: {', '.join(config.devices or (config.device,))}", markup=False, highlight=False)
+        file = Path(arguments.dir) / DATA_SET_FILE
+        say(errors, f"settings of the data set: {file} (options and --config override them)")
+    say(errors, f"device: {', '.join(config.devices or (config.device,))}")
     if arguments.reference_as_solution:
         from ..reference_solutions import add_references
 
-        references = counted(len(add_references(trace_set, config)), "reference")
-        errors.print(f"added {references} as solutions", markup=False, highlight=False)
+        say(errors, f"added {counted(len(add_references(trace_set, config)), 'reference')} as solutions")
     result = _benchmark(trace_set, config, arguments.resume, errors)
     problems = trace_set.problems if arguments.definitions else trace_set.all_problems()
     is_empty = not trace_set.definition_names()
@@ -84,15 +111,14 @@ def _run(arguments: argparse.Namespace, errors: Console) -> int:
         print_json({**_plain_result(result), "problems": plain_problems(problems)})
     else:
         _print_result(trace_set, result, is_quick=config.quick)
-        print_compiler_errors(output_console(), result.traces, trace_set)
     for note in result.notes:
-        errors.print(safe_text(f"note: {note}", "yellow"), soft_wrap=True)
+        say(errors, f"note: {note}", "yellow")
     print_skipped(errors, result.skipped)
     if arguments.verbose:
         print_seconds(errors, result.seconds, result.device_busy_share)
         print_starts(errors, result.starts)
     if not result.traces and not result.failures:
-        errors.print("nothing to run; see the reasons above", style="yellow")
+        say(errors, "nothing to run; see the reasons above", "yellow")
     return _exit_code(result, errors) or int(is_empty)
 
 
@@ -101,15 +127,23 @@ def _print_result(trace_set: TraceSet, result: RunResult, *, is_quick: bool) -> 
     console = output_console()
     if is_quick:
         for trace in result.traces:
-            console.print(safe_text(format_trace(trace)), soft_wrap=True)
-        return
-    ran = {trace.definition for trace in result.traces}
-    print_leaderboard(console, [row for row in summarise(trace_set).leaderboard if row.definition in ran])
+            say(console, format_trace(trace))
+    else:
+        ran = {trace.definition for trace in result.traces}
+        print_leaderboard(console, [row for row in summarise(trace_set).leaderboard if row.definition in ran])
+    failed = {trace.solution: trace for trace in reversed(result.traces) if _is_compile_error(trace)}
+    for name, trace in failed.items():
+        if (error := compiler_error_of(trace, trace_set.get_solution(str(name)))) is not None:
+            say(console, f"{name}: {error}", "red")
+
+
+def _is_compile_error(trace: Trace) -> bool:
+    return trace.evaluation is not None and trace.evaluation.status is EvaluationStatus.COMPILE_ERROR
 
 
 def _exit_code(result: RunResult, errors: Console) -> int:
     if result.is_stopped:
-        errors.print(_INTERRUPTED)
+        say(errors, _INTERRUPTED)
         return 130
     return 1 if result.failures or result.is_without_results else 0
 
@@ -134,23 +168,28 @@ def _interruptible(benchmark: Benchmark, errors: Console) -> Iterator[None]:
 def _benchmark(trace_set: TraceSet, config: BenchmarkConfig, resume: bool, errors: Console) -> RunResult:
     from ..benchmark import Benchmark
 
-    with (
-        progress_on(errors) as observe,
-        Benchmark(trace_set, config) as benchmark,
-        _interruptible(benchmark, errors),
-    ):
+    benchmark = Benchmark(trace_set, config)
+    with progress_on(errors) as observe, _interruptible(benchmark, errors):
         return benchmark.run(resume=resume, observe=observe)
 
 
 def _demo(arguments: argparse.Namespace, errors: Console) -> int:
+    """Write a small data set of three definitions and ten solutions, benchmark it on the CPU, and show the results.
+
+    One solution is wrong on purpose. It takes about half a minute; running it again adds traces.
+
+    Examples:
+      fib-bench demo
+      fib-bench demo /tmp/demo && fib-bench report html /tmp/demo
+    """
     root = Path(arguments.dir)
     write_demo(root)
     trace_set = TraceSet.from_path(root)
     result = _benchmark(trace_set, BenchmarkConfig(timeout_seconds=60, measure_seconds=0.25), False, errors)
     print_summary(output_console(), summarise(trace_set))
-    output_console().print(CPU_NOTE, markup=False, highlight=False, soft_wrap=True)
+    say(output_console(), CPU_NOTE)
     print_skipped(errors, result.skipped)
-    output_console().print(safe_text(NEXT_STEPS.format(dir=root)), soft_wrap=True)
+    say(output_console(), NEXT_STEPS.format(dir=root))
     return _exit_code(result, errors)
 
 
@@ -167,28 +206,21 @@ def _plain_result(result: RunResult) -> dict[str, Any]:
 
 def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(prog="fib-bench")
-    add_help(parser, "fib-bench")
+    set_help(parser, _HELP)
     parser.add_argument("--version", action="version", version=f"fib-bench {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    run = commands.add_parser("run", help="evaluate solutions and append their traces")
-    add_help(run, "run")
+    run = add_command(commands, "run", "evaluate solutions and append their traces", _run)
+    run.add_argument("dir", metavar="DIR", help="the data set")
+    run.add_argument("--resume", action="store_true", help="skip pairs that have a trace already")
+    add_json(run)
+    run.add_argument("-v", "--verbose", action="store_true", help="print the seconds of each phase at the end")
     add_run_options(run)
-    run.set_defaults(command=_run)
-    add_add(commands.add_parser("add", help="add a kernel as a solution, or a changed one as its next version"))
-    add_edit(commands.add_parser("edit", help="open an editor on a solution and add the result as a new version"))
-    add_watch(commands.add_parser("watch", help="evaluate a kernel again whenever its file changes"))
-    add_show(commands.add_parser("show", help="everything about one solution, definition or workload"))
-    add_new(commands.add_parser("new", help="write a definition from a Python reference"))
-    add_fetch(commands.add_parser("fetch", help="download a data set from a hub"))
-    add_import(commands.add_parser("import", help="add a problem of KernelBench or GPU MODE"))
+    add_kernel_commands(commands)
     add_reports(commands)
-    add_validate(commands.add_parser("validate", help="list all problems of a data set"))
-    add_selftest(commands.add_parser("selftest", help="check that exploits are rejected on this machine"))
-    add_migrate(commands.add_parser("migrate", help="convert an older data set to the current schema"))
-    demo = commands.add_parser("demo", help="write a small data set, benchmark it, show the leaderboard")
-    add_help(demo, "demo")
+    add_data_set_commands(commands)
+    add_selftest(commands)
+    demo = add_command(commands, "demo", "write a small data set, benchmark it, show the leaderboard", _demo)
     demo.add_argument("dir", metavar="DIR", nargs="?", default="fib-demo", help="where (default: %(default)s)")
-    demo.set_defaults(command=_demo)
     return parser
 
 

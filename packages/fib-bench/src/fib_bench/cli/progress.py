@@ -9,6 +9,7 @@ from contextlib import contextmanager
 
 from fib_schema import EvaluationStatus, Trace
 from fib_schema.display import counted
+from fib_schema.trace_facts import CPU_TIMING, INTERPRETED, shown_latency_of
 from rich.console import Console
 from rich.progress import (
     BarColumn,
@@ -23,12 +24,10 @@ from rich.progress import (
 from rich.text import Text
 
 from ..events import DeviceExcluded, Evaluated, Event, Observer, Planned, Skipped, Working
-from ..flags import CPU_TIMING, INTERPRETED
 from ..plan import Plan
 from ..report import failure_text, speedup_of
-from ..report.quantities import latency_with_bounds
-from ..report.trace_fields import bounds_of, labels_of, shown_latency_of, timed_by
-from .printing import safe_cell, safe_text
+from ..report.ratios import bounds_of, labels_of, latency_with_bounds, timed_by
+from .output import safe_cell, say
 
 _QUIET_SECONDS = 4.0
 _BEAT_SECONDS = 0.5
@@ -72,7 +71,7 @@ def _head_of(trace: Trace) -> str:
 def progress_on(console: Console) -> Iterator[Observer]:
     """An observer that prints the progress of a run."""
     if not console.is_terminal:
-        lines = LogProgress(lambda text: console.print(safe_text(text), soft_wrap=True))
+        lines = LogProgress(lambda text: say(console, text))
         with _beating(lines):
             yield lines.observe
         return
@@ -94,19 +93,19 @@ def progress_on(console: Console) -> Iterator[Observer]:
                     total += plan.count  # the counts of several runs add up
                     progress.update(task, total=total)
                     if any(skip.is_failure for skip in plan.skipped):
-                        progress.console.print(safe_text(_planned(plan), "red"), soft_wrap=True)
+                        say(progress.console, _planned(plan), "red")
                 case Working():
                     progress.update(task, description=safe_cell(str(event)))
                 case Evaluated(trace=trace):
                     progress.advance(task)
                     if trace.evaluation and trace.evaluation.status is not EvaluationStatus.PASSED:
-                        progress.console.print(safe_text(progress_line(trace), "red"), soft_wrap=True)
+                        say(progress.console, progress_line(trace), "red")
                 case Skipped(skip=skip, count=count):
                     progress.advance(task, count)
                     text = f"could not run: {skip.subject}"
-                    progress.console.print(safe_text(text, "red"), soft_wrap=True)
+                    say(progress.console, text, "red")
                 case DeviceExcluded():
-                    progress.console.print(safe_text(str(event), "red"), soft_wrap=True)
+                    say(progress.console, str(event), "red")
 
         yield observe
 

@@ -4,68 +4,85 @@ from __future__ import annotations
 
 import functools
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeVar
 
-from fib_schema.display import counted
+from fib_schema.command import print_problems
+from fib_schema.display import counted, format_latency
+from fib_schema.trace_facts import CPU_TIMING, INTERPRETED
 from rich.console import Console
 from rich.table import Table
 
 from ..events import Phase, Started
-from ..flags import CPU_TIMING, INTERPRETED, SYNTHESIZED
+from ..flags import SYNTHESIZED
 from ..plan import Skip
-from ..report import Author, Best, Entry, Summary
-from ..report.failures import Failure
-from ..report.quantities import format_latency, format_ratio, latency_range, latency_with_bounds
-from .printing import safe_cell, safe_text
-from .table_style import make_table, print_table
+from ..report import Author, Best, LeaderboardRow, Summary
+from ..report.comparing import Change, ChangeReport, Pair
+from ..report.leaderboard import Failure
+from ..report.merging import MergeReport
+from ..report.ratios import format_ratio, latency_range, latency_with_bounds
+from ..report.weighted import WeightedRow, WeightedSummary
+from .output import error_console, make_table, print_table, safe_cell, say
 
+_Row = TypeVar("_Row", LeaderboardRow, WeightedRow)
+_MAX_SHOWN_MS = 1e4
+"""Longer times are shown in seconds."""
 _SHOWN_SKIPS = 3
 _SHOWN_WORKLOADS = 20
 _SIZE = re.compile(r"\d+\.\d (?=GiB)")
 _BLOB = re.compile(r"(?:input '[^']*': )?blob '[^']*':")
 """The part of a reason that names a blob: workloads without theirs are one group, shown with the first blob."""
+_SHOWN_PAIRS = 100
+_STYLES = {
+    Change.BROKEN: "red",
+    Change.SLOWER: "red",
+    Change.FASTER: "green",
+    Change.FIXED: "green",
+    Change.UNMEASURED: "",
+    Change.UNRANKED: "yellow",
+}
+"""The verdicts that the table shows."""
+_NOT_COMPARED = frozenset({Change.UNMEASURED, Change.UNRANKED})
 _WORDS = frozenset({"definition", "device", "axes", "solution", "note", "timed by"})
 
 
 def print_summary(console: Console, summary: Summary) -> None:
     """Print totals and the leaderboard."""
     statuses = ", ".join(f"{count} {status}" for status, count in summary.statuses.items()) or "none yet"
-    console.print(
-        f"{counted(summary.definitions, 'definition')}, {counted(summary.solutions, 'solution')}, "
-        f"{counted(summary.workloads, 'workload')}, {counted(summary.traces, 'trace')} ({statuses})",
-        soft_wrap=True,
-    )
+    counts = (counted(getattr(summary, f"{kind}s"), kind) for kind in ("definition", "solution", "workload", "trace"))
+    say(console, f"{', '.join(counts)} ({statuses})")
     print_leaderboard(console, summary.leaderboard)
     print_authors(console, summary.authors)
 
 
-def print_leaderboard(console: Console, entries: Iterable[Entry]) -> None:
+def print_leaderboard(console: Console, rows: Iterable[LeaderboardRow]) -> None:
     """Print the solutions of each definition, the best first; below them, the labels and all failures."""
-    rows = list(entries)
+    rows = list(rows)
     print_devices(console, [row.hardware for row in rows])
     cpu_timed = set()
-    for title, group in _grouped(rows):
+    for title, group in _by_definition(rows).items():
         console.print()
         print_table(console, _leaderboard_of(title, group))
         cpu_timed |= {row.solution for row in group if CPU_TIMING in row.labels and not row.is_ranked}
         if baselines := sorted({row.baseline for row in group if row.baseline is not None}):
-            console.print(safe_text(f"baseline: {', '.join(baselines)}"), soft_wrap=True)
+            say(console, f"baseline: {', '.join(baselines)}")
     print_failures(console, rows)
     if made := sum(SYNTHESIZED in row.labels for row in rows):
         note = f"{SYNTHESIZED}: of {counted(made, 'solution')}, on workloads whose blobs are missing"
-        console.print(safe_text(note, "yellow"), soft_wrap=True)
+        say(console, note, "yellow")
     if cpu_timed:
         note = f"{CPU_TIMING}: no order for {counted(len(cpu_timed), 'solution')} (--include-unranked orders them)"
-        console.print(safe_text(note, "yellow"), soft_wrap=True)
+        say(console, note, "yellow")
 
 
 def print_devices(console: Console, names: Iterable[str]) -> None:
     """Print the devices on which the results below were measured."""
     if devices := dict.fromkeys(names):
-        console.print(safe_text(f"device{'s' * (len(devices) > 1)}: {', '.join(devices)}"), soft_wrap=True)
+        say(console, f"device{'s' * (len(devices) > 1)}: {', '.join(devices)}")
 
 
-def _leaderboard_of(title: str, rows: Sequence[Entry]) -> Table:
+def _leaderboard_of(title: str, rows: Sequence[LeaderboardRow]) -> Table:
     if _is_cpu_timed(rows):
         title = f"{title} ({CPU_TIMING})"
     columns = _columns_of(rows)
@@ -76,9 +93,9 @@ def _leaderboard_of(title: str, rows: Sequence[Entry]) -> Table:
     return table
 
 
-def _columns_of(rows: Sequence[Entry]) -> dict[str, Callable[[Entry], str]]:
+def _columns_of(rows: Sequence[LeaderboardRow]) -> dict[str, Callable[[LeaderboardRow], str]]:
     """The columns that are not empty for these solutions."""
-    columns: dict[str, Callable[[Entry], str]] = {
+    columns: dict[str, Callable[[LeaderboardRow], str]] = {
         "passed": lambda row: f"{row.passed}/{row.total}",
         "speedup": lambda row: row.speedup_text,
     }
@@ -97,17 +114,17 @@ def _columns_of(rows: Sequence[Entry]) -> dict[str, Callable[[Entry], str]]:
     return columns
 
 
-def _is_cpu_timed(rows: Iterable[Entry]) -> bool:
+def _is_cpu_timed(rows: Iterable[LeaderboardRow]) -> bool:
     """Whether all latencies are CPU timings, which the title says."""
     timed = [row for row in rows if row.passed]
     return bool(timed) and all(CPU_TIMING in row.labels for row in timed)
 
 
-def _fast_of(factor: str, row: Entry) -> str:
+def _fast_of(factor: str, row: LeaderboardRow) -> str:
     return f"{row.fast_p[factor]:.0%}" if row.is_ranked or row.problem else "-"
 
 
-def _latency_of(row: Entry) -> str:
+def _latency_of(row: LeaderboardRow) -> str:
     if INTERPRETED in row.labels and row.latency_ms is None:
         return INTERPRETED
     if row.latency_ms is not None and row.latency_bounds_ms is not None:
@@ -115,13 +132,13 @@ def _latency_of(row: Entry) -> str:
     return latency_range(row.latency_ms)
 
 
-def _methods_of(row: Entry) -> str:
+def _methods_of(row: LeaderboardRow) -> str:
     if row.latency_ms is None:
         return "-"
     return ", ".join(row.timed_by) or "linked"
 
 
-def print_failures(console: Console, rows: Iterable[Entry]) -> None:
+def print_failures(console: Console, rows: Iterable[LeaderboardRow]) -> None:
     """Print each cause of failures once, with the solutions and workloads that have it, then unranked solutions."""
     rows = list(rows)
     has_definitions = len({row.definition for row in rows}) > 1
@@ -137,9 +154,9 @@ def print_failures(console: Console, rows: Iterable[Entry]) -> None:
     if causes:
         console.print()
     for cause, subjects in causes.items():
-        console.print(safe_text(texts.get(cause, cause), "red"), soft_wrap=True)
+        say(console, texts.get(cause, cause), "red")
         for subject in subjects:
-            console.print(safe_text(f"  {subject}"), soft_wrap=True)
+            say(console, f"  {subject}")
 
 
 def _workloads_of(failure: Failure, total: int) -> str:
@@ -167,7 +184,7 @@ def print_best(console: Console, rows: Sequence[Best]) -> None:
     if len(common := {(row.labels, row.timed_by) for row in rows}) == 1:
         (labels, methods), *_ = common
         for text in (*labels, *([f"timed by: {methods}"] if methods else [])):
-            console.print(safe_text(text), soft_wrap=True)
+            say(console, text)
     columns = _best_columns(rows)
     words = [name for name in columns if name in _WORDS]
     table = make_table("", words, [name for name in columns if name not in _WORDS])
@@ -206,13 +223,13 @@ def print_skipped(console: Console, skipped: Iterable[Skip]) -> None:
     for (is_failure, _), group in groups.items():
         if all(skip.is_done for skip in group):
             text = f"{counted(len(group), 'evaluation')} skipped: {group[0].reason} (--json lists all)"
-            console.print(safe_text(text, "yellow"), soft_wrap=True)
+            say(console, text, "yellow")
             continue
         more = f", and {len(group) - _SHOWN_SKIPS} more (--json lists all)" if len(group) > _SHOWN_SKIPS else ""
         shown = f"{_subjects(group[:_SHOWN_SKIPS])}{more}: {group[0].reason}"
         count = f"{len(group)} " if len(group) > 1 else ""
         kind, style = ("could not run", "red") if is_failure else ("skipped", "yellow")
-        console.print(safe_text(f"{count}{kind}: {shown}", style), soft_wrap=True)
+        say(console, f"{count}{kind}: {shown}", style)
 
 
 def _subjects(skips: Iterable[Skip]) -> str:
@@ -234,7 +251,7 @@ def print_seconds(
         shown = ", ".join(f"{phase} {spent:.1f}" for phase, spent in seconds.items())
         busy = "" if busy_share is None else f"; device busy {busy_share:.0%}"
         text = f"{sum(seconds.values()):.1f} seconds: {shown}{busy}"
-        console.print(text, markup=False, highlight=False, soft_wrap=True)
+        say(console, text)
 
 
 def print_starts(console: Console, starts: Iterable[Started]) -> None:
@@ -243,18 +260,131 @@ def print_starts(console: Console, starts: Iterable[Started]) -> None:
         for title, steps in (("judge", start.judge), ("fork server", start.server)):
             shown = ", ".join(f"{step} {spent:.2f}" for step, spent in steps.items())
             text = f"start of the {title}: {sum(steps.values()):.2f} seconds: {shown}"
-            console.print(text, markup=False, highlight=False, soft_wrap=True)
+            say(console, text)
 
 
 def _share_or_dash(share: float | None) -> str:
     return "-" if share is None else f"{share:.0%}"
 
 
-def _grouped(entries: Iterable[Entry]) -> Iterator[tuple[str, list[Entry]]]:
-    """The entries by definition and device; titles name the device if there are several."""
-    groups: dict[tuple[str, str], list[Entry]] = {}
-    for entry in entries:
-        groups.setdefault((entry.definition, entry.hardware), []).append(entry)
-    has_devices = len({hardware for _, hardware in groups}) > 1
-    for (definition, hardware), rows in groups.items():
-        yield f"{definition} on {hardware}" if has_devices else definition, rows
+def _by_definition(rows: Iterable[_Row]) -> dict[str, list[_Row]]:
+    """The rows by definition and device; titles name the device if there are several."""
+    rows = list(rows)
+    has_devices = len({row.hardware for row in rows}) > 1
+    groups: dict[str, list[_Row]] = {}
+    for row in rows:
+        groups.setdefault(f"{row.definition} on {row.hardware}" if has_devices else row.definition, []).append(row)
+    return groups
+
+
+def print_weighted(console: Console, summary: WeightedSummary) -> None:
+    """Print the solutions of each definition with the time of the traced calls, then the totals of each device."""
+    print_devices(console, [row.hardware for row in summary.entries])
+    for title, rows in _by_definition(summary.entries).items():
+        console.print()
+        table = make_table(title, ["solution"], ["calls", "of all", "reference", "solution", "weighted speedup"])
+        for row in rows:
+            times = ("-" if ms is None else _duration(ms) for ms in (row.reference_ms, row.solution_ms))
+            cells = (row.solution, f"{row.calls:,.0f}", f"{row.share:.1%}", *times, row.speedup_text)
+            table.add_row(*map(safe_cell, cells), style="red" if row.problem else "")
+        print_table(console, table)
+    best: dict[tuple[str, str], WeightedRow] = {}
+    for row in summary.entries:
+        if row.is_ranked and row.rank_value is not None:
+            best.setdefault((row.hardware, row.definition), row)
+    for hardware in dict.fromkeys(hardware for hardware, _ in best):
+        _print_total(console, hardware, [row for row in best.values() if row.hardware == hardware])
+
+
+def _print_total(console: Console, hardware: str, rows: Sequence[WeightedRow]) -> None:
+    """Print the traced calls with the references and with the best solutions."""
+    reference_ms, best_ms = (sum(getattr(row, f"{kind}_ms") for row in rows) for kind in ("reference", "solution"))
+    what = f"{sum(row.calls for row in rows):,.0f} traced calls of {counted(len(rows), 'definition')} on {hardware}"
+    times = f"{_duration(reference_ms)} with the reference, {_duration(best_ms)} with the best solutions"
+    console.print()
+    say(console, f"{what}: {times}, {format_ratio(reference_ms / best_ms)}")
+
+
+def _duration(milliseconds: float) -> str:
+    """A sum of latencies, which may be hours."""
+    if milliseconds < _MAX_SHOWN_MS:
+        return format_latency(milliseconds)
+    return f"{milliseconds / 1e3:,.{1 if milliseconds < 10 * _MAX_SHOWN_MS else 0}f} s"
+
+
+# -- comparisons and merges --------------------------------------------------------------------
+
+
+def print_comparison(console: Console, found: ChangeReport) -> None:
+    """Print the changes, the worst first, and the totals."""
+    changed = [pair for pair in found.pairs if pair.verdict in _STYLES]
+    print_devices(console, [pair.hardware for pair in found.pairs])
+    if changed:
+        print_table(console, _table_of(f"{found.before} -> {found.after}", changed[:_SHOWN_PAIRS]))
+    if (more := len(changed) - _SHOWN_PAIRS) > 0:
+        console.print(f"{more} more changed (--json lists all)")
+    broken: dict[str, list[Pair]] = {}
+    for pair in found.pairs:
+        if pair.verdict is Change.BROKEN:
+            broken.setdefault(f"{pair.solution}: {pair.reason}", []).append(pair)
+    for reason, pairs in broken.items():
+        where = "" if len(pairs) == 1 else f" ({len(pairs)} workloads)"
+        say(console, f"{reason}{where}", "red")
+    skipped = Counter((str(p.verdict), p.reason) for p in found.pairs if p.verdict in _NOT_COMPARED and p.reason)
+    for (verdict, reason), count in skipped.items():
+        text = reason if reason.startswith(f"{verdict}: ") else f"{verdict}: {reason}"
+        say(console, f"{count} {text}", "yellow")
+    counts = ", ".join(f"{count} {verdict}" for verdict, count in found.counts.items())
+    ratio = "" if found.ratio_text == "-" else f"; after / before: {found.ratio_text} (geometric mean)"
+    style = "red" if found.is_worse else ""
+    say(console, f"{counts}{ratio}; {_criterion(found.pairs)}", style)
+
+
+def _table_of(title: str, pairs: Sequence[Pair]) -> Table:
+    has_devices, has_methods = len({pair.hardware for pair in pairs}) > 1, any(pair.timed_by for pair in pairs)
+    words = ["definition", *(["device"] if has_devices else []), "solution", "axes"]
+    words += ["timed by"] if has_methods else []
+    table = make_table(title, words, ["before", "after", "ratio", "verdict"])
+    for pair in pairs:
+        axes = ", ".join(f"{axis}={size}" for axis, size in pair.axes.items()) or pair.workload
+        cells = [pair.definition, *([pair.hardware] if has_devices else []), pair.solution, axes]
+        cells += [pair.timed_by or "linked"] if has_methods else []
+        table.add_row(*map(safe_cell, cells), *_numbers_of(pair), str(pair.verdict), style=_STYLES[pair.verdict])
+    return table
+
+
+def _numbers_of(pair: Pair) -> tuple[str, str, str]:
+    before = "-" if pair.before_ms is None else latency_with_bounds(pair.before_ms, pair.before_bounds_ms)
+    after = "-" if pair.after_ms is None else latency_with_bounds(pair.after_ms, pair.after_bounds_ms)
+    return before, after, pair.ratio_text
+
+
+def _criterion(pairs: Iterable[Pair]) -> str:
+    """The criterion by which latencies were compared."""
+    criteria = [pair.decided_by for pair in pairs if pair.decided_by]
+    by_margin = criteria.count("margin")
+    if not criteria:
+        return "no latencies to compare"
+    if not by_margin:
+        return "decided by confidence intervals"
+    if by_margin == len(criteria):
+        return "decided by --margin: these traces have no confidence intervals"
+    return f"decided by confidence intervals, and for {by_margin} without any by --margin"
+
+
+def print_merge(console: Console, report: MergeReport) -> None:
+    """Print the result of a merge."""
+    counts = ", ".join(counted(count, kind.removesuffix("s")) for kind, count in report.counts.items()) or "nothing"
+    say(console, f"{' + '.join(report.sources)} -> {report.target}: {counts}")
+    console.print(f"copied byte for byte: {counted(report.copied, 'file')}")
+    if report.repeated:
+        repeated = ", ".join(counted(count, kind.removesuffix("s")) for kind, count in report.repeated.items())
+        console.print(f"duplicates, written once: {repeated}", soft_wrap=True)
+    for notice in report.notices:
+        say(console, f"notice: {notice}", "yellow")
+    for problem in report.problems:
+        say(error_console(), f"error: {problem}", "red")
+    validation = report.validation
+    print_problems([*validation.problems, *validation.warnings])
+    if not validation.is_ok:
+        say(error_console(), validation.summary, "red")

@@ -6,16 +6,24 @@ The functions turn traces into rows of plain values; `fib_bench.cli.tables` prin
 
 from __future__ import annotations
 
-from .best import Best, best
-from .leaderboard import Author, Entry, Summary, leaderboard, summarise
+from .leaderboard import (
+    Author,
+    Best,
+    LeaderboardRow,
+    Options,
+    Summary,
+    best,
+    error_line,
+    failure_text,
+    leaderboard,
+    summarise,
+)
 from .ratios import Outcome, Ratio, speedup_of
-from .results import DeviceResults, Options, error_line, failure_text, group_results, latest
 
 __all__ = [
     "Author",
     "Best",
-    "DeviceResults",
-    "Entry",
+    "LeaderboardRow",
     "Options",
     "Outcome",
     "Ratio",
@@ -23,8 +31,6 @@ __all__ = [
     "best",
     "error_line",
     "failure_text",
-    "group_results",
-    "latest",
     "leaderboard",
     "speedup_of",
     "summarise",

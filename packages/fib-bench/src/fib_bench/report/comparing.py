@@ -14,27 +14,26 @@ from enum import StrEnum
 
 import attrs
 from fib_schema import FibError, Trace, TraceSet, UnknownName
-from fib_schema.trace_facts import counting_traces
-
-from ..flags import CPU_TIMING, INTERPRETED, SYNTHESIZED
-from .ratios import UNKNOWN, Ratio, mean_of, ratio_of
-from .results import failure_text, latest
-from .trace_fields import (
-    DEFAULT_METHOD,
-    HOST_METHODS,
+from fib_schema.trace_facts import (
+    CPU_TIMING,
+    INTERPRETED,
     Timing,
-    blocking_flags,
-    is_ranked,
+    counting_traces,
+    disqualifying_flags,
     latency_of,
-    method_of,
+    latest,
     timing_of,
 )
+
+from ..flags import SYNTHESIZED
+from .leaderboard import failure_text
+from .ratios import DEFAULT_METHOD, HOST_METHODS, UNKNOWN, Bounds, Ratio, mean_of, ratio_of, timing_bounds
 
 DEFAULT_MARGIN = 0.02
 DEFAULT_MIN_CHANGE = 0.01
 
 
-class Verdict(StrEnum):
+class Change(StrEnum):
     """The result of comparing one workload."""
 
     BROKEN = "broken"
@@ -56,7 +55,7 @@ class Verdict(StrEnum):
     """It was tried after only."""
 
 
-WORSE = frozenset({Verdict.BROKEN, Verdict.SLOWER})
+WORSE = frozenset({Change.BROKEN, Change.SLOWER})
 
 
 @attrs.frozen
@@ -83,7 +82,7 @@ class Run:
 
 
 @attrs.frozen(kw_only=True)
-class Rule:
+class Thresholds:
     """The rule that decides whether two latencies differ."""
 
     margin: float = DEFAULT_MARGIN
@@ -105,15 +104,15 @@ class Pair:
     workload: str
     axes: Mapping[str, int]
     hardware: str
-    verdict: Verdict
+    verdict: Change
     before_ms: float | None
     after_ms: float | None
-    before_bounds_ms: tuple[float, float] | None
+    before_bounds_ms: Bounds | None
     """The 95 % interval of the median, widened by the uncertainty of the clock; None where the trace has none."""
-    after_bounds_ms: tuple[float, float] | None
+    after_bounds_ms: Bounds | None
     ratio: float | None
     """After divided by before: below 1 is faster. None where it is not a number, see `ratio_text`."""
-    ratio_interval: tuple[float, float] | None
+    ratio_interval: Bounds | None
     ratio_text: str
     """The number with its interval, or ``noise``, ``imprecise``, ``-``."""
     decided_by: str
@@ -125,7 +124,7 @@ class Pair:
 
 
 @attrs.frozen
-class Comparison:
+class ChangeReport:
     """Two runs, or two solutions, side by side."""
 
     before: str
@@ -145,12 +144,12 @@ class Comparison:
     @property
     def missing(self) -> int:
         """Number of workloads that were tried before only."""
-        return self.counts.get(Verdict.MISSING, 0)
+        return self.counts.get(Change.MISSING, 0)
 
 
 def compare(
-    before: Run, after: Run, rule: Rule | None = None, definitions: Collection[str] | None = None
-) -> Comparison:
+    before: Run, after: Run, rule: Thresholds | None = None, definitions: Collection[str] | None = None
+) -> ChangeReport:
     """Compare two runs, or two solutions.
 
     Args:
@@ -163,7 +162,7 @@ def compare(
         UnknownName: A definition or a solution is in neither set.
         NothingToCompare: The two have no definition, solution, workload and device in common.
     """
-    rule = rule or Rule()
+    rule = rule or Thresholds()
     _check_definitions(before, after, definitions)
     old, new = _traces(before, rule, definitions), _traces(after, rule, definitions)
     for run, traces in ((before, old), (after, new)):
@@ -176,10 +175,10 @@ def compare(
         [_ratio(old[key], new[key]) for key in old.keys() & new.keys() if _is_compared(old[key], new[key], rule)]
     )
     counts = Counter(pair.verdict for pair in pairs)
-    return Comparison(
+    return ChangeReport(
         before=before.name,
         after=after.name,
-        counts={str(verdict): counts[verdict] for verdict in Verdict if counts[verdict]},
+        counts={str(verdict): counts[verdict] for verdict in Change if counts[verdict]},
         ratio=mean.value,
         ratio_text=mean.text,
         pairs=tuple(pairs),
@@ -189,21 +188,22 @@ def compare(
 _Key = tuple[str, str, str, str]
 
 
-def _traces(run: Run, rule: Rule, definitions: Collection[str] | None) -> dict[_Key, Trace]:
+def _traces(run: Run, rule: Thresholds, definitions: Collection[str] | None) -> dict[_Key, Trace]:
     """The latest traces by comparison key."""
     found: dict[_Key, Trace] = {}
     for definition in run.trace_set.traces:
         if definitions is not None and definition not in definitions:
             continue
-        for trace in latest(counting_traces(run.trace_set, definition)):
-            if run.solution in (None, trace.solution):
-                name = str(trace.solution) if run.solution is None else ""
-                device = "" if rule.any_hardware else _hardware(trace)
-                found[definition, name, trace.workload.uuid, device] = trace
+        for hardware, workloads in latest(counting_traces(run.trace_set, definition)).items():
+            device = "" if rule.any_hardware else hardware
+            for uuid, group in workloads.items():
+                for solution, trace in group.items():
+                    if run.solution in (None, solution):
+                        found[definition, solution if run.solution is None else "", uuid, device] = trace
     return found
 
 
-def _pair(before: Trace | None, after: Trace | None, rule: Rule) -> Pair:
+def _pair(before: Trace | None, after: Trace | None, rule: Thresholds) -> Pair:
     trace = before or after
     assert trace is not None
     old, new = (latency_of(each, (*rule.allow_flags, CPU_TIMING)) for each in (before, after))
@@ -229,33 +229,33 @@ def _pair(before: Trace | None, after: Trace | None, rule: Rule) -> Pair:
     )
 
 
-def _verdict(before: Trace | None, after: Trace | None, rule: Rule) -> tuple[Verdict, str]:
+def _verdict(before: Trace | None, after: Trace | None, rule: Thresholds) -> tuple[Change, str]:
     if before is None or after is None:
-        return (Verdict.NEW if before is None else Verdict.MISSING), ""
+        return (Change.NEW if before is None else Change.MISSING), ""
     passed, passes = _passes(before, rule), _passes(after, rule)
     if not passed or not passes:
-        return {(True, False): Verdict.BROKEN, (False, True): Verdict.FIXED}.get((passed, passes), Verdict.FAILING), ""
+        return {(True, False): Change.BROKEN, (False, True): Change.FIXED}.get((passed, passes), Change.FAILING), ""
     if any(CPU_TIMING in _blocking(trace, rule) for trace in (before, after)):
-        return Verdict.UNRANKED, ""
+        return Change.UNRANKED, ""
     return _changed(before, after, rule)
 
 
-def _changed(before: Trace, after: Trace, rule: Rule) -> tuple[Verdict, str]:
+def _changed(before: Trace, after: Trace, rule: Thresholds) -> tuple[Change, str]:
     """Whether the latency changed, and the criterion of the decision."""
     old, new = latency_of(before, rule.allow_flags), latency_of(after, rule.allow_flags)
     if old is None or new is None or _difference(before, after):
-        return Verdict.UNMEASURED, ""
+        return Change.UNMEASURED, ""
     old_bounds, new_bounds = _bounds_ms(before), _bounds_ms(after)
     if old_bounds is None or new_bounds is None:
         return _by_share(old, new, rule.margin), "margin"
     is_apart = old_bounds[1] < new_bounds[0] or new_bounds[1] < old_bounds[0]
-    return (_by_share(old, new, rule.min_change) if is_apart else Verdict.SAME), "intervals"
+    return (_by_share(old, new, rule.min_change) if is_apart else Change.SAME), "intervals"
 
 
-def _by_share(old: float, new: float, share: float) -> Verdict:
+def _by_share(old: float, new: float, share: float) -> Change:
     if new > old * (1 + share):
-        return Verdict.SLOWER
-    return Verdict.FASTER if old > new * (1 + share) else Verdict.SAME
+        return Change.SLOWER
+    return Change.FASTER if old > new * (1 + share) else Change.SAME
 
 
 def _ratio(before: Trace | None, after: Trace | None) -> Ratio:
@@ -264,19 +264,20 @@ def _ratio(before: Trace | None, after: Trace | None) -> Ratio:
     return ratio_of(_timing(after), _timing(before))
 
 
-def _is_compared(before: Trace, after: Trace, rule: Rule) -> bool:
+def _is_compared(before: Trace, after: Trace, rule: Thresholds) -> bool:
     return bool(_verdict(before, after, rule)[1])
 
 
-def _passes(trace: Trace, rule: Rule) -> bool:
+def _passes(trace: Trace, rule: Thresholds) -> bool:
     """Whether a trace passed, without a flag other than CPU timing that keeps it out of rankings."""
     assert trace.evaluation is not None
-    return trace.is_successful() and is_ranked(trace.evaluation, (*rule.allow_flags, CPU_TIMING, INTERPRETED))
+    allowed = (*rule.allow_flags, CPU_TIMING, INTERPRETED)
+    return trace.is_successful() and not disqualifying_flags(trace.evaluation, allowed)
 
 
-def _blocking(trace: Trace, rule: Rule) -> tuple[str, ...]:
+def _blocking(trace: Trace, rule: Thresholds) -> tuple[str, ...]:
     assert trace.evaluation is not None
-    return blocking_flags(trace.evaluation, rule.allow_flags)
+    return disqualifying_flags(trace.evaluation, rule.allow_flags)
 
 
 def _timing(trace: Trace) -> Timing | None:
@@ -284,9 +285,9 @@ def _timing(trace: Trace) -> Timing | None:
     return None if trace.evaluation.performance is None else timing_of(trace.evaluation.performance)
 
 
-def _bounds_ms(trace: Trace) -> tuple[float, float] | None:
+def _bounds_ms(trace: Trace) -> Bounds | None:
     timing = _timing(trace)
-    return None if timing is None or timing.interval_ms is None else timing.bounds_ms
+    return None if timing is None or timing.interval_ms is None else timing_bounds(timing)
 
 
 def _difference(before: Trace, after: Trace) -> str:
@@ -316,8 +317,8 @@ def _timed_by(before: Trace | None, after: Trace | None) -> str:
 
 
 def _method_name(trace: Trace) -> str:
-    performance = trace.evaluation.performance if trace.evaluation else None
-    return (method_of(performance) or "") if performance is not None else ""
+    timing = _timing(trace)
+    return "" if timing is None else timing.method or ""
 
 
 def _hardware(trace: Trace) -> str:
@@ -325,9 +326,9 @@ def _hardware(trace: Trace) -> str:
     return trace.evaluation.environment.hardware
 
 
-def _reason(before: Trace | None, after: Trace | None, verdict: Verdict, rule: Rule) -> str:
+def _reason(before: Trace | None, after: Trace | None, verdict: Change, rule: Thresholds) -> str:
     """Reason for a side's failure, or for not comparing latencies."""
-    if before is not None and after is not None and verdict in (Verdict.UNRANKED, Verdict.UNMEASURED):
+    if before is not None and after is not None and verdict in (Change.UNRANKED, Change.UNMEASURED):
         if flags := dict.fromkeys((*_blocking(before, rule), *_blocking(after, rule))):
             return ", ".join(flags)
         return _difference(before, after)
@@ -340,9 +341,9 @@ def _reason(before: Trace | None, after: Trace | None, verdict: Verdict, rule: R
 
 
 def _severity(pair: Pair) -> tuple[int, float]:
-    """The sort key of a pair: its verdict in the order of `Verdict`, then the size of the change."""
+    """The sort key of a pair: its verdict in the order of `Change`, then the size of the change."""
     change = pair.after_ms / pair.before_ms if pair.after_ms and pair.before_ms else 1.0
-    return list(Verdict).index(pair.verdict), -max(change, 1 / change)
+    return list(Change).index(pair.verdict), -max(change, 1 / change)
 
 
 def _check_definitions(before: Run, after: Run, definitions: Collection[str] | None) -> None:
@@ -358,7 +359,7 @@ def _check_solution(run: Run, traces: Mapping[_Key, Trace]) -> None:
         raise UnknownName("solution", run.solution, known)
 
 
-def _remedy(old: Iterable[Trace], new: Iterable[Trace], before: Run, rule: Rule) -> str:
+def _remedy(old: Iterable[Trace], new: Iterable[Trace], before: Run, rule: Thresholds) -> str:
     devices = [", ".join(sorted({_hardware(trace) for trace in group})) or "nowhere" for group in (old, new)]
     if devices[0] != devices[1] and not rule.any_hardware:
         return f"the first ran on {devices[0]}, the second on {devices[1]} (--any-hardware compares them all the same)"

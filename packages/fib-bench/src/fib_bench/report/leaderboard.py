@@ -1,24 +1,281 @@
-"""Leaderboards: the solutions of each definition in order, the totals of a data set, and the ranking of authors."""
+"""Results of a data set: the solutions of each definition in order, the fastest of each workload, and the totals.
+
+Results are grouped by definition and device: the latest trace of each solution on each workload that measured the
+workload's layout. The workloads of a group are those that any solution was tried on, and shares are always shares of
+all of them:
+
+- ``fast_p``: on which the solution passes and its speedup over the reference is greater than p; ``fast_1`` is being
+  correct and faster than the reference. Source: KernelBench (Ouyang et al., 2025).
+  Its *area* is the mean over 61 values of p from 0.1 to 100, equally spaced on a logarithmic scale: 0 if nothing
+  passes, 1/3 for always as fast as the reference.
+"""
 
 from __future__ import annotations
 
+import re
 import statistics
+from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 
 import attrs
-from fib_schema import Evaluation, EvaluationStatus, InvalidRecord, ScoringError, Trace, TraceSet, UnknownName
-from fib_schema.display import counted
+from fib_schema import (
+    Evaluation,
+    EvaluationStatus,
+    InvalidRecord,
+    Performance,
+    Problem,
+    ScoringError,
+    Severity,
+    Trace,
+    TraceSet,
+    UnknownName,
+    Workload,
+)
+from fib_schema.display import counted, escape_line
+from fib_schema.trace_facts import (
+    CPU_TIMING,
+    INTERPRETED,
+    baseline_of,
+    counting_traces,
+    disqualifying_flags,
+    fastest,
+    latency_of,
+    latest,
+    reference_timing_of,
+    shown_latency_of,
+    timing_of,
+)
 
-from ..flags import CPU_TIMING, INTERPRETED
-from .failures import Failure, group_failures
-from .ratios import UNKNOWN, Outcome, Ratio, mean_of
-from .results import DeviceResults, Options, failure_text, group_results
-from .trace_fields import blocking_flags, bounds_of, is_ranked, labels_of, light_of, shown_latency_of, timed_by
+from .ratios import (
+    UNKNOWN,
+    Bounds,
+    Outcome,
+    Ratio,
+    baseline_speedup_of,
+    bounds_of,
+    labels_of,
+    light_of,
+    mean_of,
+    ratio_of,
+    speedup_of,
+    timed_by,
+    timing_bounds,
+)
+
+FAST_FACTORS = (1.0,)
+"""The values of p at which tables show ``fast_p``."""
+FAST_GRID = tuple(round(10 ** (step / 20), 6) for step in range(-20, 41))
+"""The values of p whose mean is the area."""
+_NUMBER = re.compile(r"[-+]?(?:0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[-+]?\d+)?|\bnan\b|\binf\b)", re.IGNORECASE)
+_PLURAL = re.compile(r"(?<=\w)s\b")
+
+
+@attrs.frozen(kw_only=True)
+class Options:
+    """Options of reports."""
+
+    allow_flags: Collection[str] = ()
+    """Flags of `fib_schema.trace_facts.NOT_RANKED` that do not prevent a ranking."""
+    baseline: str | None = None
+    """The solution that speedups are quoted against too; None means the one that a trace itself names."""
+    baseline_author: str = "baseline"
+    """The author against whose solutions authors are ranked."""
+    fast_factors: Sequence[float] = FAST_FACTORS
+    """The values of p at which ``fast_p`` is given."""
+
+
+# -- groups ------------------------------------------------------------------------------------
+
+
+@attrs.frozen(slots=False)
+class DeviceResults:
+    """The results of one definition on one device: the latest trace of each solution on each workload."""
+
+    definition: str
+    hardware: str
+    traces: Mapping[str, Mapping[str, Trace]]
+    """Traces by solution, then by workload."""
+    allow_flags: Collection[str] = ()
+
+    @cached_property
+    def workloads(self) -> Mapping[str, Workload]:
+        """The workloads that any solution was tried on."""
+        return {uuid: trace.workload for group in self.traces.values() for uuid, trace in group.items()}
+
+    def speedup(self, trace: Trace) -> Ratio:
+        """The speedup of one trace of this group over the reference, ranked or not."""
+        if latency_of(trace, (*self.allow_flags, CPU_TIMING)) is None:
+            return UNKNOWN
+        return speedup_of(_performance(trace), self._cpu_reference_bounds_ms.get(trace.workload.uuid))
+
+    def speedups(self, solution: str) -> list[Ratio]:
+        """The speedups over the reference that are known, ranked or not."""
+        found = map(self.speedup, self.traces[solution].values())
+        return [ratio for ratio in found if ratio.outcome is not Outcome.UNKNOWN]
+
+    def fast_curve(self, solution: str, factors: Iterable[float] = FAST_GRID) -> list[float]:
+        """``fast_p`` at each factor p; only ranked traces count, imprecise ones with the lower bound of their ratio."""
+        ranked = [trace for trace in self.traces[solution].values() if latency_of(trace, self.allow_flags) is not None]
+        speedups = sorted(value for trace in ranked if (value := self.speedup(trace).certain_value) is not None)
+        return [(len(speedups) - bisect_right(speedups, p)) / len(self.workloads) for p in factors]
+
+    def over_baseline(self, solution: str, baseline: str | None) -> tuple[str | None, Ratio]:
+        """The baseline that most traces of a solution are compared with, and the mean speedup over it.
+
+        Speedups come from interleaved samples where the trace has them, else from two traces.
+        """
+        flags = (*self.allow_flags, CPU_TIMING)
+        found: dict[str, list[Ratio]] = {}
+        base = self.traces.get(baseline or "", {})
+        for uuid, trace in self.traces[solution].items():
+            if latency_of(trace, flags) is None:
+                continue
+            performance, other = _performance(trace), base.get(uuid)
+            interleaved = baseline_of(performance)
+            if interleaved is not None and interleaved.speedup and baseline in (None, interleaved.solution):
+                found.setdefault(interleaved.solution, []).append(baseline_speedup_of(performance))
+            elif baseline is not None and other is not None and latency_of(other, flags) is not None:
+                ratio = ratio_of(timing_of(_performance(other)), timing_of(performance))
+                found.setdefault(baseline, []).append(ratio)
+        if not found:
+            return None, UNKNOWN
+        name = max(found, key=lambda each: len(found[each]))
+        return name, mean_of(found[name])
+
+    @cached_property
+    def _cpu_reference_bounds_ms(self) -> Mapping[str, Bounds]:
+        """Range of the reference's latency over all traces that were timed on the CPU, by workload.
+
+        Other programs change CPU latencies between two evaluations of one run. A speedup counts as precise only if
+        the reference took as long beside all other solutions.
+        """
+        found: dict[str, Bounds] = {}
+        for uuid, trace in ((uuid, trace) for group in self.traces.values() for uuid, trace in group.items()):
+            evaluation = trace.evaluation
+            if evaluation is None or evaluation.performance is None or CPU_TIMING not in evaluation.flags:
+                continue
+            timing = reference_timing_of(evaluation.performance)
+            if timing is None or timing.is_interleaved is False or (bounds := timing_bounds(timing)) is None:
+                continue
+            before = found.get(uuid, bounds)
+            found[uuid] = min(before[0], bounds[0]), max(before[1], bounds[1])
+        return found
+
+
+def group_results(
+    trace_set: TraceSet, options: Options, definitions: Collection[str] | None = None
+) -> Iterator[DeviceResults]:
+    """The traces of a data set by definition and device.
+
+    Raises:
+        UnknownName: A definition is not in the set.
+    """
+    for name in definitions or ():
+        trace_set.get_definition(name)
+    for definition in trace_set.traces if definitions is None else definitions:
+        for hardware, workloads in latest(counting_traces(trace_set, definition)).items():
+            traces: dict[str, dict[str, Trace]] = {}
+            for uuid, group in workloads.items():
+                for solution, trace in group.items():
+                    traces.setdefault(solution, {})[uuid] = trace
+            yield DeviceResults(definition, hardware, traces, options.allow_flags)
+
+
+def _performance(trace: Trace) -> Performance:
+    assert trace.evaluation is not None
+    assert trace.evaluation.performance is not None  # it has a latency
+    return trace.evaluation.performance
+
+
+def count_cpu_timed(trace_set: TraceSet, definitions: Collection[str] | None = None) -> int:
+    """The number of traces that are unranked because of CPU timing only."""
+    groups = group_results(trace_set, Options(), definitions)
+    traces = (trace for results in groups for group in results.traces.values() for trace in group.values())
+    return sum(disqualifying_flags(trace.evaluation) == (CPU_TIMING,) for trace in traces if trace.evaluation)
+
+
+def layout_problems(trace_set: TraceSet, definitions: Collection[str] | None = None) -> list[Problem]:
+    """A warning for each definition with traces that measured another layout than that of their workload."""
+    problems = []
+    for name in trace_set.traces if definitions is None else definitions:
+        left_out = len(trace_set.traces.get(name, [])) - len(counting_traces(trace_set, name))
+        if left_out:
+            message = (
+                f"{counted(left_out, 'trace')} measured another layout than that of the workload, and "
+                f"{'does' if left_out == 1 else 'do'} not count; 'fib-bench run --resume' measures the workload's"
+            )
+            problems.append(Problem(str(trace_set.root), name, message, Severity.WARNING, "other-layout"))
+    return problems
+
+
+# -- failures ----------------------------------------------------------------------------------
 
 
 @attrs.frozen
-class Entry:
+class Failure:
+    """The failures of one solution that have the same cause: equal texts, except for numbers."""
+
+    status: str
+    text: str
+    """The status and the error line of the first one; the line is output of the solution."""
+    workloads: tuple[str, ...]
+    """The axes of each workload, with its uuid where several have the same."""
+
+    @property
+    def cause(self) -> str:
+        """The text before its details, without numbers and plurals, which is equal for failures of one cause."""
+        return _PLURAL.sub("", _NUMBER.sub("#", self.text.partition(";")[0]))
+
+
+def group_failures(traces: Iterable[Trace]) -> tuple[Failure, ...]:
+    """The failures among the traces of one solution, in order of the first of each cause."""
+    traces = list(traces)
+    names = Counter(axes_text(trace.workload) for trace in traces)
+    groups: dict[str, Failure] = {}
+    for trace in traces:
+        evaluation = trace.evaluation
+        if evaluation is None or evaluation.status is EvaluationStatus.PASSED:
+            continue
+        axes, uuid = axes_text(trace.workload), trace.workload.uuid
+        workload = axes if axes and names[axes] == 1 else f"{axes} ({uuid[:8]})" if axes else uuid
+        one = Failure(str(evaluation.status), failure_text(evaluation), (workload,))
+        known = groups.get(one.cause)
+        groups[one.cause] = one if known is None else attrs.evolve(known, workloads=(*known.workloads, workload))
+    return tuple(groups.values())
+
+
+def axes_text(workload: Workload) -> str:
+    """The sizes of a workload, such as ``n=2, m=3``."""
+    return ", ".join(f"{axis}={size}" for axis, size in workload.axes.items())
+
+
+def error_line(evaluation: Evaluation) -> str:
+    """The line of a log with the reason of a failure, control characters escaped. It is untrusted text."""
+    lines = [line.strip() for line in evaluation.log.splitlines() if line.strip()]
+    if not lines:
+        return ""
+    if not lines[0].startswith("Traceback"):
+        return escape_line(lines[0])
+    marks = [i for i, line in enumerate(lines) if line.startswith("--- printed by")]
+    return escape_line(lines[: marks[0] if marks else None][-1])
+
+
+def failure_text(evaluation: Evaluation) -> str:
+    """The status of a failed evaluation and its error line, which is marked as output of the solution.
+
+    Readers of reports, language models among them, must not take text of a solution for text of the harness.
+    """
+    line = error_line(evaluation)
+    return f"{evaluation.status}, untrusted output: {line}" if line else str(evaluation.status)
+
+
+# -- leaderboards ------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class LeaderboardRow:
     """One solution of a definition over all workloads that it ran on, on one device."""
 
     definition: str
@@ -32,13 +289,13 @@ class Entry:
     """Whether every workload passed, without a flag that keeps a trace out of rankings."""
     speedup: float | None
     """Geometric mean of the speedups over the reference; None where it is not a number, see `speedup_text`."""
-    speedup_interval: tuple[float, float] | None
+    speedup_interval: Bounds | None
     speedup_text: str
     """The number with its interval, or ``noise``, ``imprecise``, ``not comparable``, ``-``."""
     baseline: str | None
     baseline_speedup: float | None
     """The same speedup, over the baseline."""
-    baseline_speedup_interval: tuple[float, float] | None
+    baseline_speedup_interval: Bounds | None
     baseline_speedup_text: str
     fast_p: Mapping[str, float]
     """By the factor p, as it is printed: the share of workloads on which it passes and is more than p times as fast as
@@ -46,9 +303,9 @@ class Entry:
     fast_area: float
     attainable_fraction: float | None
     """The median share of the attainable speed, over workloads where it is known."""
-    latency_ms: tuple[float, float] | None
+    latency_ms: Bounds | None
     """The shortest and the longest of the median latencies of passing workloads; None for interpreted kernels."""
-    latency_bounds_ms: tuple[float, float] | None
+    latency_bounds_ms: Bounds | None
     """The interval of the latency, with the uncertainty of the clock, where a single workload passed; else None."""
     timed_by: tuple[str, ...]
     """Timing methods, without ``linked``."""
@@ -62,6 +319,192 @@ class Entry:
     """All failures, those of one cause together."""
     rank_value: float | None = attrs.field(default=None, repr=False)
     """The number by which ranked solutions are ordered: the speedup, or 1 for noise."""
+
+
+def leaderboard(
+    trace_set: TraceSet, options: Options | None = None, *, allow_flags: Collection[str] = ()
+) -> list[LeaderboardRow]:
+    """The solutions of every definition that has traces: the fastest ranked ones first.
+
+    Raises:
+        UnknownName: The baseline is neither in the set nor in a trace.
+    """
+    options = options or Options(allow_flags=allow_flags)
+    rows = [row for results in group_results(trace_set, options) for row in ranked_rows(trace_set, results, options)]
+    check_baseline(trace_set, options, rows)
+    return rows
+
+
+def ranked_rows(trace_set: TraceSet, results: DeviceResults, options: Options) -> list[LeaderboardRow]:
+    """The solutions of one definition on one device, the best first. Unranked ones are not ordered by latency."""
+    return sorted((_row(trace_set, results, name, options) for name in results.traces), key=_order)
+
+
+def check_baseline(trace_set: TraceSet, options: Options, rows: Iterable[LeaderboardRow]) -> None:
+    """Reject an unknown baseline.
+
+    Raises:
+        UnknownName: It is neither in the set nor in a trace.
+    """
+    name, known = options.baseline, trace_set.solution_names()
+    if name is not None and name not in known and not any(name in (row.solution, row.baseline) for row in rows):
+        raise UnknownName("solution", name, known)
+
+
+def _row(trace_set: TraceSet, results: DeviceResults, name: str, options: Options) -> LeaderboardRow:
+    evaluations = [trace.evaluation for trace in results.traces[name].values() if trace.evaluation]
+    good = [e.performance for e in evaluations if e.performance]
+    bad = [e for e in evaluations if e.status is not EvaluationStatus.PASSED]
+    blocking = {flag for e in evaluations for flag in disqualifying_flags(e, options.allow_flags)}
+    is_shown = not bad and not blocking - {CPU_TIMING}
+    labels = tuple(dict.fromkeys(label for e in evaluations for label in labels_of(e)))
+    speedup = mark_imprecise(mean_of(results.speedups(name)), results.speedups(name), labels) if is_shown else UNKNOWN
+    baseline, over_baseline = results.over_baseline(name, options.baseline) if is_shown else (None, UNKNOWN)
+    timed = [(latency, e.performance) for e in evaluations if (latency := shown_latency_of(e)) and e.performance]
+    latencies = [latency for latency, _ in timed]
+    fractions = [fraction for p in good if (fraction := light_of(p).fraction) is not None]
+    author, language = _source(trace_set, name)
+    curve = results.fast_curve(name, options.fast_factors)
+    return LeaderboardRow(
+        definition=results.definition,
+        hardware=results.hardware,
+        solution=name,
+        author=author,
+        language=language,
+        passed=len(good),
+        total=len(evaluations),
+        is_ranked=not bad and not blocking,
+        speedup=speedup.value,
+        speedup_interval=speedup.interval,
+        speedup_text=speedup.text,
+        baseline=baseline,
+        baseline_speedup=over_baseline.value,
+        baseline_speedup_interval=over_baseline.interval,
+        baseline_speedup_text=over_baseline.text,
+        fast_p={f"{p:g}": share for p, share in zip(options.fast_factors, curve, strict=True)},
+        fast_area=statistics.fmean(results.fast_curve(name)),
+        attainable_fraction=statistics.median(fractions) if fractions else None,
+        latency_ms=(min(latencies), max(latencies)) if latencies else None,
+        latency_bounds_ms=bounds_of(good[0]) if len(good) == len(latencies) == 1 else None,
+        timed_by=tuple(sorted({words for _, performance in timed if (words := timed_by(performance))})),
+        labels=labels,
+        statuses=dict(Counter(str(e.status) for e in evaluations)),
+        flags=tuple(sorted({flag for e in evaluations for flag in e.flags})),
+        problem=failure_text(bad[0]) if bad else _unranked(blocking),
+        failures=group_failures(results.traces[name].values()),
+        rank_value=speedup.rank_value,
+    )
+
+
+def mark_imprecise(mean: Ratio, ratios: Iterable[Ratio], labels: Collection[str]) -> Ratio:
+    """A mean that is imprecise if one ratio is, on the CPU.
+
+    An interval on the CPU does not bound the error that other programs cause, so a mean must not average it out.
+    """
+    if CPU_TIMING in labels and any(ratio.outcome is Outcome.IMPRECISE for ratio in ratios):
+        return attrs.evolve(mean, is_imprecise=True)
+    return mean
+
+
+def _unranked(blocking: Collection[str]) -> str:
+    """Reason for not ranking a solution that passed; labels that tables show anyway are not repeated."""
+    flags = sorted(set(blocking) - {CPU_TIMING, INTERPRETED})
+    return f"unranked, flagged: {', '.join(flags)}" if flags else ""
+
+
+def _source(trace_set: TraceSet, name: str) -> tuple[str, str]:
+    """A solution's author and language, or ``?`` if its file is missing or invalid: its traces count all the same."""
+    try:
+        solution = trace_set.get_solution(name)
+    except InvalidRecord:
+        return "?", "?"
+    return (solution.author, str(solution.spec.language)) if solution else ("?", "?")
+
+
+def _order(row: LeaderboardRow) -> tuple[bool, bool, float, int, float, str]:
+    value = row.rank_value if row.is_ranked else None
+    return (not row.is_ranked, value is None, -(value or 0.0), -row.passed, -row.fast_area, row.solution)
+
+
+# -- the fastest solutions ---------------------------------------------------------------------
+
+
+@attrs.frozen
+class Best:
+    """The fastest passing solution on one workload, on one device."""
+
+    definition: str
+    workload: str
+    axes: Mapping[str, int]
+    solution: str
+    speedup: float | None
+    """Over the reference; None where it is not a number, see `speedup_text`."""
+    speedup_interval: Bounds | None
+    speedup_text: str
+    """The number with its interval, or ``noise``, ``imprecise``, ``not comparable``, ``-``."""
+    latency_ms: float
+    interval_ms: Bounds | None
+    bounds_ms: Bounds | None
+    """The interval, widened by the uncertainty of the clock."""
+    reference_latency_ms: float | None
+    attainable_fraction: float | None
+    hardware: str
+    timed_by: str
+    """Timing methods; empty for ``linked`` alone."""
+    labels: tuple[str, ...]
+    """Flags that every table shows, such as ``unranked: cpu timing``."""
+
+
+def best(
+    trace_set: TraceSet, definitions: Collection[str] | None = None, *, allow_flags: Collection[str] = ()
+) -> list[Best]:
+    """The fastest ranked solution that passed on every workload, on each device.
+
+    Args:
+        trace_set: The data set.
+        definitions: Only these.
+        allow_flags: Flags of `fib_schema.trace_facts.NOT_RANKED` with which a trace counts all the same.
+
+    Raises:
+        UnknownName: A definition is not in the set.
+    """
+    found: list[Best] = []
+    for results in group_results(trace_set, Options(allow_flags=allow_flags), definitions):
+        by_workload: dict[str, list[Trace]] = {}
+        for group in results.traces.values():
+            for uuid, trace in group.items():
+                by_workload.setdefault(uuid, []).append(trace)
+        winners = (fastest(traces, allow_flags) for traces in by_workload.values())
+        rows = [_best(winner, results) for winner in winners if winner is not None]
+        found += sorted(rows, key=lambda row: sorted(row.axes.items()))
+    return found
+
+
+def _best(winner: Trace, results: DeviceResults) -> Best:
+    assert winner.evaluation is not None
+    performance = _performance(winner)
+    timing, reference = timing_of(performance), reference_timing_of(performance)
+    speedup = results.speedup(winner)
+    return Best(
+        definition=winner.definition,
+        workload=winner.workload.uuid,
+        axes=dict(winner.workload.axes),
+        solution=str(winner.solution),
+        speedup=speedup.value,
+        speedup_interval=speedup.interval,
+        speedup_text=speedup.text,
+        latency_ms=performance.latency_ms,
+        interval_ms=None if timing is None else timing.interval_ms,
+        bounds_ms=timing_bounds(timing),
+        reference_latency_ms=None if reference is None else reference.latency_ms,
+        attainable_fraction=light_of(performance).fraction,
+        hardware=results.hardware,
+        timed_by=timed_by(performance),
+        labels=labels_of(winner.evaluation),
+    )
+
+
+# -- totals ------------------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -83,7 +526,7 @@ class Summary:
     workloads: int
     traces: int
     statuses: Mapping[str, int]
-    leaderboard: tuple[Entry, ...]
+    leaderboard: tuple[LeaderboardRow, ...]
     authors: tuple[Author, ...]
     authors_note: str
     """Reason that authors, or definitions in their ranking, are missing; empty if none are."""
@@ -110,7 +553,7 @@ def summarise(trace_set: TraceSet, options: Options | None = None, *, allow_flag
 def rank_authors(trace_set: TraceSet, options: Options) -> tuple[tuple[Author, ...], str]:
     """The authors by score, and why some or all are missing."""
     try:
-        ranked = _without_cpu_timing(trace_set, options)
+        ranked = _ranked_traces(trace_set, options)
         found = ranked.summary(options.baseline_author, allow_flags=options.allow_flags)
     except (ScoringError, InvalidRecord) as error:
         return (), f"authors are not ranked: {error}"
@@ -123,149 +566,16 @@ def rank_authors(trace_set: TraceSet, options: Options) -> tuple[tuple[Author, .
     return authors, f"the ranking of authors leaves out {counted(len(found.unranked), 'definition')} without {needed}"
 
 
-def _without_cpu_timing(trace_set: TraceSet, options: Options) -> TraceSet:
-    """The set without traces that are unranked because of fib-bench's own flags, which fib-schema does not know."""
-
-    def is_kept(trace: Trace) -> bool:
-        return trace.evaluation is None or is_ranked(trace.evaluation, options.allow_flags)
-
-    if all(map(is_kept, (trace for group in trace_set.traces.values() for trace in group))):
-        return trace_set
+def _ranked_traces(trace_set: TraceSet, options: Options) -> TraceSet:
+    """The set without traces that fib-bench's own flags keep out of rankings, which scores do not know."""
     return TraceSet(
         definitions=trace_set.definitions,
         solutions=trace_set.solutions,
         workloads=trace_set.workloads,
-        traces={name: [trace for trace in group if is_kept(trace)] for name, group in trace_set.traces.items()},
-    )
-
-
-def leaderboard(
-    trace_set: TraceSet, options: Options | None = None, *, allow_flags: Collection[str] = ()
-) -> list[Entry]:
-    """The solutions of every definition that has traces: the fastest ranked ones first.
-
-    Of several traces of one solution on one workload the latest counts.
-
-    Raises:
-        UnknownName: The baseline is neither in the set nor in a trace.
-    """
-    options = options or Options(allow_flags=allow_flags)
-    rows = [row for results in group_results(trace_set, options) for row in entries(trace_set, results, options)]
-    check_baseline(trace_set, options, rows)
-    return rows
-
-
-def entries(trace_set: TraceSet, results: DeviceResults, options: Options) -> list[Entry]:
-    """The solutions of one definition on one device, the best first. Unranked ones are not ordered by latency."""
-    return sorted((_entry(trace_set, results, name, options) for name in results.traces), key=_order)
-
-
-def check_baseline(trace_set: TraceSet, options: Options, rows: Iterable[Entry]) -> None:
-    """Reject an unknown baseline.
-
-    Raises:
-        UnknownName: It is neither in the set nor in a trace.
-    """
-    name, known = options.baseline, trace_set.solution_names()
-    if name is not None and name not in known and not any(name in (row.solution, row.baseline) for row in rows):
-        raise UnknownName("solution", name, known)
-
-
-def _entry(trace_set: TraceSet, results: DeviceResults, name: str, options: Options) -> Entry:
-    evaluations = [trace.evaluation for trace in results.traces[name].values() if trace.evaluation]
-    good = [e.performance for e in evaluations if e.performance]
-    bad = [e for e in evaluations if e.status is not EvaluationStatus.PASSED]
-    blocking = {flag for e in evaluations for flag in blocking_flags(e, options.allow_flags)}
-    is_shown = not bad and not blocking - {CPU_TIMING}
-    labels = _labels(evaluations)
-    speedup = _mean_speedup(results.speedups(name), labels) if is_shown else UNKNOWN
-    baseline, over_baseline = _over_baseline(results, name, options) if is_shown else (None, UNKNOWN)
-    latencies = [latency for e in evaluations if (latency := shown_latency_of(e)) is not None]
-    fractions = [fraction for p in good if (fraction := light_of(p).fraction) is not None]
-    author, language = _source(trace_set, name)
-    return Entry(
-        definition=results.definition,
-        hardware=results.hardware,
-        solution=name,
-        author=author,
-        language=language,
-        passed=len(good),
-        total=len(evaluations),
-        is_ranked=not bad and not blocking,
-        speedup=speedup.value,
-        speedup_interval=speedup.interval,
-        speedup_text=speedup.text,
-        baseline=baseline,
-        baseline_speedup=over_baseline.value,
-        baseline_speedup_interval=over_baseline.interval,
-        baseline_speedup_text=over_baseline.text,
-        fast_p={
-            f"{p:g}": share
-            for p, share in zip(options.fast_factors, results.fast_curve(name, options.fast_factors), strict=True)
+        traces={
+            name: [
+                t for t in group if t.evaluation is None or not disqualifying_flags(t.evaluation, options.allow_flags)
+            ]
+            for name, group in trace_set.traces.items()
         },
-        fast_area=statistics.fmean(results.fast_curve(name)),
-        attainable_fraction=statistics.median(fractions) if fractions else None,
-        latency_ms=(min(latencies), max(latencies)) if latencies else None,
-        latency_bounds_ms=bounds_of(good[0]) if len(good) == len(latencies) == 1 else None,
-        timed_by=_methods(evaluations),
-        labels=labels,
-        statuses=dict(Counter(str(e.status) for e in evaluations)),
-        flags=tuple(sorted({flag for e in evaluations for flag in e.flags})),
-        problem=failure_text(bad[0]) if bad else _unranked(blocking),
-        failures=group_failures(results.traces[name].values()),
-        rank_value=speedup.rank_value,
     )
-
-
-def _mean_speedup(ratios: Sequence[Ratio], labels: Collection[str]) -> Ratio:
-    """The mean over workloads."""
-    return mark_imprecise(mean_of(ratios), ratios, labels)
-
-
-def mark_imprecise(mean: Ratio, ratios: Sequence[Ratio], labels: Collection[str]) -> Ratio:
-    """A mean that is imprecise if one ratio is, on the CPU.
-
-    An interval on the CPU does not bound the error that other programs cause, so a mean must not average it out.
-    """
-    if CPU_TIMING in labels and any(ratio.outcome is Outcome.IMPRECISE for ratio in ratios):
-        return attrs.evolve(mean, is_imprecise=True)
-    return mean
-
-
-def _methods(evaluations: Iterable[Evaluation]) -> tuple[str, ...]:
-    """The timing methods of the latencies that are shown, without ``linked``."""
-    timed = [e.performance for e in evaluations if e.performance and shown_latency_of(e) is not None]
-    return tuple(sorted({words for performance in timed if (words := timed_by(performance))}))
-
-
-def _labels(evaluations: Iterable[Evaluation]) -> tuple[str, ...]:
-    return tuple(dict.fromkeys(label for e in evaluations for label in labels_of(e)))
-
-
-def _over_baseline(results: DeviceResults, name: str, options: Options) -> tuple[str | None, Ratio]:
-    """The baseline that most traces of a solution are compared with, and the speedup over it."""
-    found = results.baseline_speedups(name, options.baseline)
-    if not found:
-        return None, UNKNOWN
-    baseline = max(found, key=lambda each: len(found[each]))
-    return baseline, mean_of(found[baseline])
-
-
-def _unranked(blocking: Collection[str]) -> str:
-    """Reason for not ranking a solution that passed; labels that tables show anyway are not repeated."""
-    flags = sorted(set(blocking) - {CPU_TIMING, INTERPRETED})
-    return f"unranked, flagged: {', '.join(flags)}" if flags else ""
-
-
-def _source(trace_set: TraceSet, name: str) -> tuple[str, str]:
-    """A solution's author and language, or ``?`` if its file is missing or invalid: its traces count all the same."""
-    try:
-        solution = trace_set.get_solution(name)
-    except InvalidRecord:
-        return "?", "?"
-    return (solution.author, str(solution.spec.language)) if solution else ("?", "?")
-
-
-def _order(entry: Entry) -> tuple[bool, bool, float, int, float, str]:
-    value = entry.rank_value if entry.is_ranked else None
-    return (not entry.is_ranked, value is None, -(value or 0.0), -entry.passed, -entry.fast_area, entry.solution)

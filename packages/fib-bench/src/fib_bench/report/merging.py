@@ -11,22 +11,24 @@ lists them.
 
 from __future__ import annotations
 
+import filecmp
+import hashlib
 import os
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
 import attrs
+import msgspec
 from fib_schema import DataSetNotFound, FibError, Report, Severity, TargetNotEmpty, validate
 from fib_schema.data_files import list_data_files
 from fib_schema.files import copy_file, make_folders, staged
 from fib_schema.folder_walk import walk
 from fib_schema.regular_files import open_regular, read_regular
 from fib_schema.traffic import FOLDER as TRAFFIC
-
-from .record_contents import content_digest, describe_difference, line_at, parsed_json
-from .traffic_snapshots import later_snapshot
+from fib_schema.traffic import MAX_FILE_BYTES
 
 _RECORDS = {"definitions": "definition", "solutions": "solution"}
 _LINES = ("workloads", "traces")
@@ -35,6 +37,7 @@ _KINDS = ("definitions", "solutions", "workloads", "traces", "blobs", "files")
 _MAX_RECORD_BYTES = 64 << 20
 """The largest record and line that is read; that of data sets is the same."""
 _SHOWN_CONFLICTS = 20
+_SHOWN_FIELDS = 6
 
 
 @attrs.frozen
@@ -196,16 +199,16 @@ class _Merged:
 
     def _add_record(self, root: Path, path: str, kind: str) -> None:
         data = read_regular(root / path, _MAX_RECORD_BYTES)
-        content = parsed_json(data)
+        content = _parsed_json(data)
         name = content.get("name") if isinstance(content, dict) else None
         name = name if isinstance(name, str) else path  # no record has the name of a bad file
-        place, digest = str(root / path), content_digest(data, content)
+        place, digest = str(root / path), _content_digest(data, content)
         if (kind, name, digest) in self._records:
             self.repeated[f"{kind}s"] += 1
             return
         if (other := self._place_in_another_set(kind, name, root, place)) is not None:
-            first = parsed_json(read_regular(other, _MAX_RECORD_BYTES))
-            self.conflicts.append(Conflict(kind, name, other, place, describe_difference(first, content)))
+            first = _parsed_json(read_regular(other, _MAX_RECORD_BYTES))
+            self.conflicts.append(Conflict(kind, name, other, place, _describe_difference(first, content)))
             return
         self._records.add((kind, name, digest))
         if (existing := self.files.get(path)) is not None:
@@ -259,8 +262,8 @@ class _Merged:
         text = line.strip()
         if not text:
             return path not in self.files
-        content = parsed_json(text)
-        digest = content_digest(text, content)
+        content = _parsed_json(text)
+        digest = _content_digest(text, content)
         is_workload = isinstance(content, dict) and content.get("evaluation") is content.get("solution") is None
         kind = "workloads" if is_workload else "traces"
         if digest in self._lines:
@@ -283,7 +286,7 @@ class _Merged:
         if identity is None:
             return
         if (other := self._place_in_another_set("workload", name, root, place)) is not None:
-            difference = describe_difference(line_at(other), content)
+            difference = _describe_difference(_line_at(other), content)
             self.conflicts.append(Conflict("workload", name, other, place, difference))
 
     def _place_in_another_set(self, kind: str, name: str, root: Path, place: str) -> str | None:
@@ -311,7 +314,7 @@ class _Merged:
 
     def _add_counts(self, mine: _File, root: Path, path: str) -> None:
         """Keep the later one of two files of counts, which hold the same calls."""
-        later = later_snapshot(mine.source, root / path)
+        later = _later_snapshot(mine.source, root / path)
         if later is None:
             difference = "its counts, and neither file continues the other"
             self.conflicts.append(Conflict("traffic", path, str(mine.source), str(root / path), difference))
@@ -374,6 +377,93 @@ def _write(file: _File, target: Path) -> None:
 
 
 def _same_bytes(first: Path, second: Path) -> bool:
-    import filecmp
-
     return first.samefile(second) or filecmp.cmp(first, second, shallow=False)
+
+
+# -- contents of records -----------------------------------------------------------------------
+
+
+def _parsed_json(data: bytes) -> Any:
+    """The value of a JSON text, or None if it is invalid."""
+    with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return msgspec.json.decode(data)
+    return None
+
+
+def _content_digest(data: bytes, content: Any) -> bytes:
+    """A digest that does not depend on the order of keys; of the bytes if it is not JSON."""
+    canonical = data
+    if content is not None:
+        with suppress(msgspec.MsgspecError, ValueError, OverflowError, RecursionError):
+            canonical = msgspec.json.encode(content, order="sorted")
+    return hashlib.blake2b(canonical, digest_size=16).digest()
+
+
+def _line_at(place: str) -> Any:
+    """The value of a line, given as ``FILE:LINE``."""
+    path, _, number = place.rpartition(":")
+    with Path(path).open("rb") as stream:
+        return next((_parsed_json(line) for index, line in enumerate(stream, 1) if index == int(number)), None)
+
+
+def _describe_difference(first: Any, second: Any) -> str:
+    """The fields in which two JSON values differ."""
+    if not isinstance(first, dict) or not isinstance(second, dict):
+        return "everything"
+    missing = object()
+    names = [key for key in {**first, **second} if first.get(key, missing) != second.get(key, missing)]
+    more = f" and {len(names) - _SHOWN_FIELDS} more" if len(names) > _SHOWN_FIELDS else ""
+    return ", ".join(names[:_SHOWN_FIELDS]) + more
+
+
+# -- counts of traffic -------------------------------------------------------------------------
+
+
+class _SizeCounts(msgspec.Struct):
+    axes: dict[str, int]
+    calls: int
+    layout: Any = None
+
+
+class _DefinitionCounts(msgspec.Struct):
+    calls: int
+    sizes: list[_SizeCounts]
+
+
+class _ProcessCounts(msgspec.Struct):
+    definitions: dict[str, _DefinitionCounts]
+    host: Any = None
+    pid: Any = None
+
+    def by_size(self) -> dict[tuple[str, bytes], int]:
+        """The counts by definition and size; no size stands for all calls."""
+        counts = {(name, b""): definition.calls for name, definition in self.definitions.items()}
+        for name, definition in self.definitions.items():
+            for size in definition.sizes:
+                key = name, msgspec.json.encode([size.axes, size.layout], order="sorted")
+                counts[key] = counts.get(key, 0) + size.calls
+        return counts
+
+
+def _later_snapshot(first: Path, second: Path) -> Path | None:
+    """The file that continues the counts of the other; None if neither does, or one of them is damaged.
+
+    A process that traces replaces its file with larger counts, so copies of a data set that were made at different
+    times hold the same file with different counts. Readers sum files, so neither of two others may be left out.
+
+    Raises:
+        OSError: A file cannot be read.
+    """
+    try:
+        one, other = (
+            msgspec.json.decode(read_regular(path, MAX_FILE_BYTES), type=_ProcessCounts) for path in (first, second)
+        )
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    if (one.host, one.pid) != (other.host, other.pid):
+        return None
+    counts, others = one.by_size(), other.by_size()
+    for path, larger, smaller in ((first, counts, others), (second, others, counts)):
+        if all(larger.get(key, -1) >= count for key, count in smaller.items()):
+            return path
+    return None

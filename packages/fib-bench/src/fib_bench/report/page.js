@@ -1,4 +1,103 @@
 "use strict";
+// Text nodes out of JSON blocks, numbers as text, sortable tables.
+
+const parse = (id) => JSON.parse(document.getElementById(id).textContent);
+const at = (id) => document.getElementById(id);
+const FIRST_ROWS = matchMedia("(max-width: 44rem)").matches ? 15 : 100;
+
+function make(tag, attributes = {}, ...children) {
+  const element = document.createElement(tag);
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name === "text") element.textContent = value;
+    else if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value !== null && value !== undefined && value !== false) element.setAttribute(name, value);
+  }
+  element.append(...children.filter((child) => child !== null && child !== undefined));
+  return element;
+}
+
+// -- numbers as text -----------------------------------------------------------------------
+
+const digits = (value) => Number(value.toPrecision(3)).toString();
+const count = (value) => value.toLocaleString("en");
+const percent = (value) => (value === null || value === undefined ? "–" : `${Math.round(value * 1000) / 10} %`);
+const number = (value) => (typeof value === "number" ? value : null);
+const ratio = (value) => (value === null || value === undefined ? "–" : typeof value === "string" ? value : value >= 0.1 ? `${value.toFixed(2)}×` : `${value.toPrecision(2)}×`);
+const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
+function latency(us) {
+  if (us === null || us === undefined) return "–";
+  return us >= 1e6 ? `${digits(us / 1e6)} s` : us >= 1e3 ? `${digits(us / 1e3)} ms` : `${digits(us)} µs`;
+}
+
+// -- tables ----------------------------------------------------------------------------------
+
+// A column: {label, value(row) to sort by, show(row) -> text or node, kind: "text" | "name" | "", bar(row), descends}
+// A group: {key(row), head(row) -> node}; rows are sorted within their group.
+function table(columns, rows, sorted = null, group = null) {
+  const body = make("tbody");
+  const heads = columns.map((column, index) => make("th", { scope: "col", class: column.kind ? "text" : "" },
+    make("button", { type: "button", text: column.label, onclick: () => sort(index) })));
+  const more = make("button", { type: "button", class: "more", onclick: () => { shown = Infinity; fill(); } });
+  const box = make("div", {}, make("div", { class: "scroll", tabindex: "0" },
+    make("table", { class: "cards" }, make("thead", {}, make("tr", {}, ...heads)), body)), more);
+  const places = new Map(rows.map((row, index) => [group && group.key(row), index]).reverse());
+  let order = rows, shown = FIRST_ROWS, by = null, sign = 1;
+
+  function compare(a, b) {
+    if (a === b) return 0;
+    if (a === null || a === undefined) return 1; // unknown values come last in both orders
+    if (b === null || b === undefined) return -1;
+    return sign * (typeof a === "string" ? a.localeCompare(b, "en", { numeric: true }) : a - b);
+  }
+  function sort(index) {
+    const column = columns[index];
+    sign = by === index ? -sign : column.descends ? -1 : 1;
+    by = index;
+    const place = (row) => (group ? places.get(group.key(row)) : 0);
+    order = [...rows].sort((a, b) => place(a) - place(b) || compare(column.value(a), column.value(b)));
+    heads.forEach((head, i) => head.removeAttribute("aria-sort"));
+    heads[index].setAttribute("aria-sort", sign > 0 ? "ascending" : "descending");
+    fill();
+  }
+  function cell(column, row) {
+    const content = column.show(row);
+    const bar = column.bar ? column.bar(row) : null;
+    const kind = [column.kind === "name" ? "text name" : column.kind, bar ? "meter" : ""].join(" ").trim();
+    return make("td", { class: kind || null, "data-label": column.label }, content, bar);
+  }
+  const headOf = (row, above) => (!group || (above && group.key(above) === group.key(row)) ? [] :
+    [make("tr", { class: "group" }, make("th", { colspan: columns.length, scope: "rowgroup", class: "text" }, group.head(row)))]);
+  function fill() {
+    body.replaceChildren(...order.slice(0, shown).flatMap((row, index) =>
+      [...headOf(row, order[index - 1]), make("tr", {}, ...columns.map((column) => cell(column, row)))]));
+    more.hidden = order.length <= shown;
+    more.textContent = `Show all ${count(order.length)} rows`;
+  }
+  if (sorted !== null) sort(sorted); else fill();
+  return box;
+}
+
+// -- theme -------------------------------------------------------------------------------------
+
+const prefersDark = matchMedia("(prefers-color-scheme: dark)");
+const drawn = new Set(); // functions that redraw the charts after a change of theme
+const redraw = () => drawn.forEach((draw) => draw());
+at("theme").addEventListener("click", () => {
+  const root = document.documentElement;
+  const isDark = root.dataset.theme ? root.dataset.theme === "dark" : prefersDark.matches;
+  root.dataset.theme = isDark ? "light" : "dark";
+  redraw();
+});
+prefersDark.addEventListener("change", redraw);
+
+// A specification with the colours of the page. Its box has a name for screen readers, and the tables have the numbers.
+function styled(spec) {
+  const style = getComputedStyle(document.documentElement);
+  const soft = style.getPropertyValue("--soft").trim(), line = style.getPropertyValue("--line").trim();
+  return Object.assign(structuredClone(spec), { width: "container", background: "transparent", autosize: { type: "fit-x", contains: "padding" },
+    config: { aria: false, mark: { aria: false }, font: "system-ui, sans-serif", view: { stroke: null }, axis: { labelColor: soft, titleColor: soft, gridColor: line, domainColor: line, tickColor: line, labelFontSize: 11, titleFontSize: 11, titleFontWeight: 400, labelOverlap: "greedy", labelSeparation: 8 }, legend: { labelColor: soft } } });
+}
+
 // Everything shown comes out of JSON blocks and goes in as text, never as markup.
 (() => {
   const digest = parse("digest");
@@ -12,8 +111,7 @@
     const isOnly = sections.filter((other) => other.definition === section.definition).length === 1;
     section.anchor = encodeURIComponent(isOnly ? section.definition : `${section.definition}@${section.hardware}`);
   }
-  for (const values of digest.leaders) {
-    const row = Object.fromEntries(digest.leaderFields.map((field, index) => [field, values[index]]));
+  for (const row of digest.leaders) {
     row.section = sections[row.section];
     row.rank = row.section.rows.push(row);
   }
@@ -285,7 +383,7 @@
       column.map((us, w) => ({ x: sizes[w], us, solution })).filter((row) => row.us !== null && row.x !== null));
 
     const row = (t) => ({ us: t.us, low: t.low, high: t.high, solution: t.solution, k: key(t.s), latency: latency(t.us),
-      interval: t.low === null ? "not known" : `${latency(t.low)} – ${latency(t.high)}`, speedup: ratio(t.speedup), attained: percent(t.fraction), axes: t.axes, workload: t.workload });
+      interval: t.low === null ? "not known" : `${latency(t.low)} – ${latency(t.high)}`, speedup: ratio(t.speedup), axes: t.axes, workload: t.workload });
     const jobs = [];
     for (const [axis, sizes] of Object.entries(data.axes)) {
       const mine = points.filter((t) => sizes[t.w] !== null);
@@ -293,28 +391,13 @@
       const scale = mine.every((t) => sizes[t.w] > 0) ? "log" : "symlog";
       jobs.push(["latency", `Latency against ${axis}`, "lines join medians", () => ({ points: mine.map((t) => ({ ...row(t), x: sizes[t.w] })), references: references(sizes) }), { x: axis, scale }]);
     }
-    if (data.fast.length) {
-      jobs.push(["fast", "fast_p", "hover for the area under a curve", () => ({ points: timed.flatMap((s) => data.fast[s].map((share, i) =>
-        ({ p: digest.grid[i], share, solution: data.solutions[s], k: key(s), area: data.area[s] }))) }), {}]);
-    }
-    if (data.bytes) {
-      const place = (t) => {
-        const moved = data.bytes[t.w];
-        if (!data.operations) return moved ? { x: moved, y: moved / t.us / 1e3 } : null;
-        const done = data.operations[t.w];
-        return moved && done ? { x: done / moved, y: done / t.us / 1e6 } : null;
-      };
-      const mine = points.map((t) => [t, place(t)]).filter((pair) => pair[1]);
-      const titles = data.operations ? ["operations per byte", "TFLOP/s"] : ["bytes moved", "GB/s"];
-      if (mine.length) jobs.push(["roofline", "Roofline", "the line is what the device attains", () => ({ points: mine.map(([t, xy]) => ({ ...row(t), ...xy })), roof: roofOf(data, mine.map((pair) => pair[1].x)) }), { x: titles[0], y: titles[1] }]);
-    }
     for (const [, title, note] of jobs) box.append(make("figure", {}, make("figcaption", {}, title, make("span", { class: "soft", text: `  ${note}` })), make("div", { class: "chart", role: "img", "aria-label": `Chart: ${title}` })));
     if (stride > 1) box.append(make("p", { class: "note", text: `Charts show one of ${stride} workloads.` }));
     if (!passing.length) box.append(make("p", { class: "note", text: "Nothing passes here, so there is nothing to draw." }));
 
     function patched([kind, , , , said], datasets) {
       const spec = styled(digest.specs[kind]);
-      spec.datasets = { roof: [], references: [], ...datasets };
+      spec.datasets = { references: [], ...datasets };
       const scale = { domain: [...lit.map((s) => data.solutions[s]), digest.others], range: [...lit.map((_, i) => digest.palette[i]), digest.grey] };
       for (const encoding of [spec.encoding, ...spec.layer.map((layer) => layer.encoding)].filter(Boolean)) {
         if (encoding.color) encoding.color.scale = scale;
@@ -359,17 +442,6 @@
     label();
     drawn.add(draw);
     return { chips, box, draw };
-  }
-
-  function roofOf(data, xs) {
-    if (!data.bandwidth) return [];
-    let low = Math.min(...xs), high = Math.max(...xs);
-    if (!data.operations) return [low / 2, high * 2].map((x) => ({ x, y: data.bandwidth / 1e9 }));
-    const corner = data.rate / data.bandwidth;
-    if (corner > low * 1.001) low /= 2; // a side of the roof is known where a workload touches it
-    if (corner < high * 0.999) high *= 2;
-    const corners = low < corner && corner < high ? [low, corner, high] : [low, high];
-    return corners.map((x) => ({ x, y: Math.min(data.bandwidth * x, data.rate) / 1e12 }));
   }
 
   head();

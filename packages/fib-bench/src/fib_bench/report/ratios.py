@@ -1,23 +1,49 @@
-"""Ratios of two latencies, and the rule that decides whether a ratio is printed as a number.
+"""Ratios of two latencies, and how latencies and ratios are printed.
 
 Every speedup that a report shows is a `Ratio`. It is a number only where both latencies determine it: not if they
-were measured at different times, not if its 95 % interval includes 1, and not if that interval is wide.
+were measured at different times, not if its 95 % interval includes 1, and not if that interval is wide. Numbers are
+printed with the half width of their interval.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
 
 import attrs
-from fib_schema import Performance
+from fib_schema import Evaluation, Performance
+from fib_schema.display import format_latency, latency_unit
+from fib_schema.trace_facts import (
+    CPU_TIMING,
+    INTERPRETED,
+    QUICK,
+    Timing,
+    baseline_of,
+    extra_group,
+    is_usable,
+    reference_timing_of,
+    timing_of,
+)
 
-from .quantities import ratio_with_interval
-from .trace_fields import Timing, baseline_of, is_usable, reference_timing_of, timing_of
+from ..flags import SYNTHESIZED
 
+DEFAULT_METHOD = "linked"
+"""The timing method that tables do not mention."""
+HOST_METHODS = frozenset({"host", "sync", "cpu"})
+"""Timing methods whose latencies include time of the host. ``sync`` occurs in older traces only."""
 MAX_HALF_WIDTH = 0.1
 """The largest half width of the interval, relative to the ratio, at which the ratio is a number."""
+_CONTRADICTION = 2.0  # a single call takes up to 1.6 times as long as one of many on a quiet CPU
+_LABELS = (CPU_TIMING, INTERPRETED, QUICK, SYNTHESIZED)
+_MAX_DIGITS = 4
+"""Limit of the significant digits of a value, however narrow its interval."""
+_MORE_DECIMALS = 2
+_WIDE = 0.3
+"""A wider interval, as a share of the value, is shown by its bounds: its sides may differ by far."""
+
+Bounds = tuple[float, float]
 
 
 class Outcome(StrEnum):
@@ -46,7 +72,7 @@ class Ratio:
     """
 
     point: float | None
-    interval: tuple[float, float] | None = None
+    interval: Bounds | None = None
     is_comparable: bool = True
     is_imprecise: bool = False
 
@@ -61,8 +87,7 @@ class Ratio:
             return Outcome.IMPRECISE
         if self.interval is None:
             return Outcome.NUMBER
-        low, high = self.interval
-        if low <= 1.0 <= high:
+        if self.interval[0] <= 1.0 <= self.interval[1]:
             return Outcome.NOISE
         return Outcome.NUMBER if self._is_narrow else Outcome.IMPRECISE
 
@@ -103,7 +128,7 @@ class Ratio:
 UNKNOWN = Ratio(None)
 
 
-def speedup_of(performance: Performance, reference_bounds_ms: tuple[float, float] | None = None) -> Ratio:
+def speedup_of(performance: Performance, reference_bounds_ms: Bounds | None = None) -> Ratio:
     """The speedup of a solution over the reference.
 
     Args:
@@ -119,7 +144,7 @@ def speedup_of(performance: Performance, reference_bounds_ms: tuple[float, float
 def baseline_speedup_of(performance: Performance) -> Ratio:
     """The speedup of a solution over the baseline that was timed interleaved with it."""
     baseline = baseline_of(performance)
-    if baseline is None:
+    if baseline is None or baseline.speedup is None:
         return UNKNOWN
     return _quotient(baseline.speedup, baseline.timing, timing_of(performance))
 
@@ -131,60 +156,161 @@ def ratio_of(numerator: Timing | None, denominator: Timing | None) -> Ratio:
     return _quotient(numerator.latency_ms / denominator.latency_ms, numerator, denominator)
 
 
-def mean_of(ratios: Sequence[Ratio]) -> Ratio:
-    """The geometric mean of ratios that are known. Errors of single ratios are taken to be correlated."""
-    known = [ratio for ratio in ratios if ratio.point is not None]
-    points = [ratio.point for ratio in known if ratio.point is not None]
-    if not points:
-        return UNKNOWN
-    interval = None
-    if any(ratio.interval is not None for ratio in known):
-        pairs = [ratio.interval or (point, point) for ratio, point in zip(known, points, strict=True)]
-        low, high = (_geometric_mean(bounds) for bounds in zip(*pairs, strict=True))
-        interval = low, high
-    return Ratio(statistics.geometric_mean(points), interval, all(ratio.is_comparable for ratio in known))
+def mean_of(ratios: Iterable[Ratio], weights: Iterable[float] | None = None) -> Ratio:
+    """The mean of ratios that are known. Errors of single ratios are taken to be correlated.
 
-
-def weighted_mean_of(ratios: Sequence[Ratio], weights: Sequence[float]) -> Ratio:
-    """The arithmetic mean of ratios that are known, with positive weights. Errors are taken to be correlated."""
-    known = [(ratio, weight) for ratio, weight in zip(ratios, weights, strict=True) if ratio.point is not None]
-    total = sum(weight for _, weight in known)
-    if not total > 0.0:
+    Args:
+        ratios: The ratios.
+        weights: Positive weights, with which the mean is arithmetic; without them it is geometric.
+    """
+    ratios = list(ratios)
+    pairs = zip(ratios, [1.0] * len(ratios) if weights is None else weights, strict=True)
+    known = [(ratio, weight) for ratio, weight in pairs if ratio.point is not None]
+    if not known:
         return UNKNOWN
 
-    def mean(values: Iterable[float]) -> float:
-        return sum(value * weight for value, (_, weight) in zip(values, known, strict=True)) / total
+    def mean(values: Sequence[float]) -> float:
+        if weights is None:
+            return 0.0 if min(values) <= 0.0 else statistics.geometric_mean(values)
+        return statistics.fmean(values, [weight for _, weight in known])
 
     points = [ratio.point or 0.0 for ratio, _ in known]
     interval = None
     if any(ratio.interval is not None for ratio, _ in known):
         bounds = [ratio.interval or (point, point) for (ratio, _), point in zip(known, points, strict=True)]
-        interval = mean(low for low, _ in bounds), mean(high for _, high in bounds)
+        interval = mean([low for low, _ in bounds]), mean([high for _, high in bounds])
     return Ratio(mean(points), interval, all(ratio.is_comparable for ratio, _ in known))
 
 
-def _geometric_mean(bounds: Sequence[float]) -> float:
-    return 0.0 if min(bounds) <= 0.0 else statistics.geometric_mean(bounds)
-
-
 def _quotient(
-    point: float,
-    numerator: Timing | None,
-    denominator: Timing | None,
-    numerator_bounds_ms: tuple[float, float] | None = None,
+    point: float, numerator: Timing | None, denominator: Timing | None, numerator_bounds_ms: Bounds | None = None
 ) -> Ratio:
     is_comparable = numerator is None or numerator.is_interleaved is not False
-    above = numerator_bounds_ms or (numerator.bounds_ms if numerator is not None else None)
-    below = denominator.bounds_ms if denominator is not None else None
-    if above is None and below is None:
+    above, below = numerator_bounds_ms or timing_bounds(numerator), timing_bounds(denominator)
+    if numerator is None or denominator is None or (above is None and below is None):
         return Ratio(point, None, is_comparable)
-    above = above or _exactly(numerator)
-    below = below or _exactly(denominator)
-    if above is None or below is None:
-        return Ratio(point, None, is_comparable)
-    high = above[1] / below[0] if below[0] > 0 else float("inf")
-    return Ratio(point, (above[0] / below[1], high), is_comparable)
+    above = above or (numerator.latency_ms, numerator.latency_ms)
+    below = below or (denominator.latency_ms, denominator.latency_ms)
+    return Ratio(point, (above[0] / below[1], above[1] / below[0]), is_comparable)
 
 
-def _exactly(timing: Timing | None) -> tuple[float, float] | None:
-    return None if timing is None else (timing.latency_ms, timing.latency_ms)
+# -- what tables say about a latency -----------------------------------------------------------
+
+
+def timing_bounds(timing: Timing | None) -> Bounds | None:
+    """The confidence interval of a latency, widened by the uncertainty of the clock, in milliseconds.
+
+    On the CPU it includes the latency of a single call if that contradicts the median: other programs have
+    disturbed one of the two.
+    """
+    if timing is None or (bounds := timing.bounds_ms) is None:
+        return None
+    single = timing.host_latency_ms if timing.method == "cpu" else None
+    low, high = bounds
+    if single is not None and single > high * _CONTRADICTION:
+        return low, single
+    return (single, high) if single is not None and single * _CONTRADICTION < low else bounds
+
+
+def bounds_of(performance: Performance) -> Bounds | None:
+    """The bounds of a solution's latency, see `timing_bounds`."""
+    return timing_bounds(timing_of(performance))
+
+
+def labels_of(evaluation: Evaluation) -> tuple[str, ...]:
+    """The flags that every table shows beside a latency."""
+    return tuple(label for label in _LABELS if label in evaluation.flags)
+
+
+def timed_by(performance: Performance) -> str:
+    """The timing methods of the solution and the reference in words; empty for ``linked`` alone.
+
+    The reference is named where only one of the two latencies includes time of the host.
+    """
+    groups = (extra_group(performance.extra, name) for name in ("timing", "reference_timing"))
+    method, reference = (group.get("method") for group in groups)
+    if method is None or reference is None or (method in HOST_METHODS) == (reference in HOST_METHODS):
+        return "" if method in (None, DEFAULT_METHOD) else str(method)
+    return f"{method} (reference: {reference})"
+
+
+@attrs.frozen
+class Light:
+    """The position of a call on the roofline of its device; None where a trace does not say."""
+
+    bytes: float | None
+    """The bytes that the call must move."""
+    operations: float | None
+    """The operations that the call must execute."""
+    fraction: float | None
+    """The share of the speed that the device attains in practice."""
+
+
+def light_of(performance: Performance) -> Light:
+    """The speed of light, as far as it is known."""
+    given = extra_group(performance.extra, "speed_of_light")
+    values = (given.get(name) for name in ("bytes", "operations", "attainable_fraction"))
+    return Light(*(float(value) if is_usable(value) else None for value in values))
+
+
+# -- numbers as text ---------------------------------------------------------------------------
+
+
+def latency_with_bounds(milliseconds: float, bounds_ms: Bounds | None) -> str:
+    """A latency with the half width of its interval, such as ``12.3 us ± 0.2``, or a wide interval with both bounds."""
+    half_width = _half_width(milliseconds, bounds_ms)
+    if bounds_ms is None or not half_width:
+        return format_latency(milliseconds)
+    factor, unit = latency_unit(milliseconds)
+    if half_width > _WIDE * milliseconds:
+        return f"{format_latency(milliseconds)} ({latency_range(bounds_ms)})"
+    value, error = _rounded(milliseconds * factor, half_width * factor)
+    return f"{value} {unit} ± {error}"
+
+
+def latency_range(latencies_ms: Bounds | None) -> str:
+    """The shortest and the longest of several latencies; a dash if there is none."""
+    if latencies_ms is None:
+        return "-"
+    low, high = map(format_latency, latencies_ms)
+    if low == high:
+        return low
+    number, unit = low.split()
+    return f"{number if high.endswith(f' {unit}') else low} .. {high}"
+
+
+def format_ratio(ratio: float) -> str:
+    """A factor with two decimals, or with two digits where two decimals would be zeros."""
+    return f"{ratio:.2f}x" if ratio >= 0.1 else f"{ratio:.2g}x"
+
+
+def ratio_with_interval(ratio: float, interval: Bounds | None) -> str:
+    """A factor with the half width of its interval, such as ``6.9x ± 0.4``.
+
+    If the interval excludes 1, so do the numbers that are shown.
+    """
+    half_width = _half_width(ratio, interval)
+    if interval is None or not half_width:
+        return format_ratio(ratio)
+    choices = [_rounded(ratio, half_width, more) for more in range(_MORE_DECIMALS + 1)]
+    if interval[0] <= 1.0 <= interval[1]:
+        choices = choices[:1]
+    apart = (pair for pair in choices if abs(float(pair[0]) - 1.0) - float(pair[1]) > 1e-9)
+    value, error = next(apart, choices[-1])
+    return f"{value}x ± {error}"
+
+
+def _half_width(value: float, interval: Bounds | None) -> float:
+    """The larger distance from the value to a bound; 0 where it is unknown."""
+    return 0.0 if interval is None else max(value - interval[0], interval[1] - value, 0.0)
+
+
+def _rounded(value: float, half_width: float, more_decimals: int = 0) -> tuple[str, str]:
+    """A value and its half width, rounded up to one significant digit, with as many decimals."""
+    if not math.isfinite(half_width) or value <= 0:
+        return f"{value:.3g}", f"{half_width:.1g}"
+    natural = -math.floor(math.log10(half_width))
+    natural -= math.ceil(half_width * 10.0**natural - 1e-9) == 10
+    decimals = min(natural, _MAX_DIGITS - 1 - math.floor(math.log10(value))) + more_decimals
+    error = math.ceil(half_width * 10.0**decimals - 1e-9) / 10.0**decimals
+    return f"{round(value, decimals):.{max(decimals, 0)}f}", f"{error:.{max(decimals, 0)}f}"

@@ -5,8 +5,7 @@ from __future__ import annotations
 import math
 
 import attrs
-
-from ..report.trace_fields import Timing
+from fib_schema.trace_facts import Timing
 
 _TOLERANCE = 0.02
 """Share of the twin's latency below which a difference is not a gain: the uncertainty that the package states."""

@@ -10,12 +10,12 @@ from typing import Any
 
 import attrs
 from fib_schema import Evaluation, Trace, TraceSet
+from fib_schema.trace_facts import Timing, timing_of
 
 from ..benchmark import Benchmark
 from ..config.benchmark import BenchmarkConfig
 from ..events import Evaluated, Event, Observer, Skipped
 from ..report import error_line
-from ..report.trace_fields import Timing, timing_of
 from ..temporary_folders import TemporaryFolder
 from .cases import EXPLOITS, HONEST, TWINS, Case, with_twins
 from .definitions import OPS

@@ -14,11 +14,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
-from fib_bench.cli.comparison_tables import print_merge
-from fib_bench.cli.printing import error_console, output_console
+from fib_bench.cli.options import names_of
+from fib_bench.cli.output import error_console, output_console
 from fib_bench.cli.progress import progress_on
-from fib_bench.cli.run_options import names_of
-from fib_bench.cli.tables import print_best, print_leaderboard, print_skipped, print_summary
+from fib_bench.cli.tables import print_best, print_leaderboard, print_merge, print_skipped, print_summary
 from fib_bench.config.benchmark import read_fields
 from fib_bench.flags import CPU_TIMING
 from fib_bench.report import best as best_of

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 from fib_bench.authoring.inference import infer_kernel
 from fib_bench.authoring.solutions import base_name
-from fib_bench.cli.author_commands import choices_of
+from fib_bench.cli.kernels import choices_of
 from fib_schema import Solution, SupportedLanguages, Trace, load_json_file, to_plain
 
 from ..client import Client, SubmissionInfo

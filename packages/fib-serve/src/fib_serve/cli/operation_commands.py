@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-from fib_bench.cli.run_options import default_device, names_of
+from fib_bench.cli.options import default_device, names_of
 from fib_bench.config.validators import with_device_numbers
 
 from ..database import migrate, open_database

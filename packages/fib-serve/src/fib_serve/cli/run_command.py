@@ -6,7 +6,7 @@ import argparse
 from pathlib import Path
 
 import attrs
-from fib_bench.cli.run_options import default_device, names_of
+from fib_bench.cli.options import default_device, names_of
 from fib_bench.config.validators import with_device_numbers
 from fib_schema import DataSetNotFound
 

@@ -11,11 +11,10 @@ from typing import Any
 
 import attrs
 import jinja2
-from fib_bench.report.quantities import latency_range, latency_with_bounds
-from fib_bench.report.ratios import speedup_of
-from fib_bench.report.trace_fields import bounds_of, shown_latency_of
+from fib_bench.report.ratios import bounds_of, latency_range, latency_with_bounds, speedup_of
 from fib_schema import Trace
 from fib_schema.display import escape_controls
+from fib_schema.trace_facts import shown_latency_of
 from markupsafe import Markup
 from pygments import highlight
 from pygments.formatters import HtmlFormatter

@@ -10,11 +10,9 @@ from typing import TYPE_CHECKING
 from rich.console import Console
 from rich.table import Table
 
-from .help_pages import add_help
-from .printing import output_console, print_json, safe_cell, safe_text
+from .options import Commands, add_command, add_device, add_json, default_device
+from .output import make_table, output_console, print_json, print_table, safe_cell, say
 from .progress import progress_on
-from .run_options import default_device
-from .table_style import make_table, print_table
 
 if TYPE_CHECKING:
     from ..selftest import Outcome, SelfTest  # imports torch
@@ -22,21 +20,26 @@ if TYPE_CHECKING:
 _EVIDENCE_CHARS = 160
 
 
-def add_selftest(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments of ``selftest``."""
-    add_help(parser, "selftest")
-    parser.add_argument("--device", help="where to run: cpu or cuda:N (default: the first GPU, or the CPU without one)")
-    parser.add_argument(
-        "--only",
-        nargs="+",
-        metavar="WORD",
-        help="rows of the list of exploits, 'exploits', 'honest', 'twins', definitions, or parts of names",
-    )
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(command=_selftest)
+def add_selftest(commands: Commands) -> None:
+    """Declare ``selftest``."""
+    parser = add_command(commands, "selftest", "check that exploits are rejected on this machine", _selftest)
+    add_device(parser)
+    text = "rows of the list of exploits, 'exploits', 'honest', 'twins', definitions, or parts of names"
+    parser.add_argument("--only", nargs="+", metavar="WORD", help=text)
+    add_json(parser)
 
 
 def _selftest(arguments: argparse.Namespace, errors: Console) -> int:
+    """Run exploits, which must be rejected or gain nothing, and honest solutions, which must pass, on this machine.
+
+    Exits with 1 if one has another result. All of them take some minutes.
+
+    Examples:
+      fib-bench selftest
+      fib-bench selftest --device cuda:0
+      fib-bench selftest --only honest
+      fib-bench selftest --only 5 6                    the exploits in rows 5 and 6: cached answers of earlier calls
+    """
     from ..selftest import choose, load_cases, run_selftest
 
     cases = load_cases()
@@ -63,8 +66,8 @@ def print_selftest(console: Console, result: SelfTest) -> None:
     for outcome in result.outcomes:
         if not outcome.holds:
             text = f"{outcome.case.file}: found {outcome.found}, expected {' or '.join(outcome.case.expected)}"
-            console.print(safe_text(f"{text}: {outcome.evidence}", "red"), soft_wrap=True)
-    console.print(summary_of(result), markup=False, highlight=False, soft_wrap=True)
+            say(console, f"{text}: {outcome.evidence}", "red")
+    say(console, summary_of(result))
 
 
 def summary_of(result: SelfTest) -> str:

@@ -1,22 +1,27 @@
-"""Output: JSON and CSV on stdout for programs, consoles of rich for people."""
+"""Output of commands: JSON and CSV on stdout for programs, consoles and tables of rich for people."""
 
 from __future__ import annotations
 
 import csv
 import json
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from fib_schema.command import unescaped
-from fib_schema.display import escape_controls, escape_line, finite_values
+from fib_schema.display import escape_controls, escape_line, finite_values, stacked_row
+from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
+from rich.measure import Measurement
 from rich.segment import Segment
+from rich.table import Table
 from rich.text import Text
 
 _PAIRS = frozenset({"latency_ms", "interval_ms", "speedup_interval", "baseline_speedup_interval", "ratio_interval"})
 """Fields of two numbers."""
+_MIN_WORDS_WIDTH = 16
+"""Characters to which a column of words may be folded."""
 
 
 class _Terminal(Console):
@@ -41,6 +46,18 @@ def output_console() -> Console:
 def error_console() -> Console:
     """A console on stderr."""
     return _Terminal(file=unescaped(sys.stderr), stderr=True)
+
+
+def say(console: Console, text: str, style: str = "") -> None:
+    """Print text that may hold data; its lines are not wrapped."""
+    console.print(safe_text(text, style), soft_wrap=True)
+
+
+def say_fields(console: Console, fields: Mapping[str, str]) -> None:
+    """Print a line for each field that has a value."""
+    for title, value in fields.items():
+        if value:
+            say(console, f"  {title:12} {value}")
 
 
 def safe_text(text: str, style: str = "") -> Text:
@@ -87,3 +104,56 @@ def _cell(value: Any) -> Any:
     if isinstance(value, str):
         value = escape_line(value)
     return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
+
+
+def make_table(title: str, words: Sequence[str] = (), numbers: Sequence[str] = ()) -> Table:
+    """A table without rows.
+
+    Args:
+        title: Above it; it may hold data.
+        words: Columns of text, which are folded on narrow terminals.
+        numbers: Columns on the right whose cells stay on one line.
+    """
+    table = Table(title=title or None, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
+    for column in words:
+        table.add_column(column, overflow="fold")
+    for column in numbers:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def print_table(console: Console, table: Table) -> None:
+    """Print a table. Nothing is cut: on a terminal that is too narrow each row takes several lines.
+
+    A file or a pipe gets one line for each row, whatever its length.
+    """
+    options = console.options.update(max_width=10_000)
+    widths = [
+        max(Measurement.get(console, options, cell).maximum for cell in (column.header, *column.cells)) + 2
+        for column in table.columns
+    ]
+    least = sum(
+        width if column.no_wrap else min(width, _MIN_WORDS_WIDTH + 2)
+        for width, column in zip(widths, table.columns, strict=True)
+    )
+    if title := table.title:
+        table.title = None  # rich centres it, or pads it with spaces
+        say(console, str(title), "bold")
+    if least > console.width and console.is_terminal:
+        _print_stacked(console, table)
+        return
+    if least > console.width:
+        table.width = least
+    console.print(table, crop=False)
+
+
+def _print_stacked(console: Console, table: Table) -> None:
+    """Print each row on several lines: its words, then its numbers with their headings."""
+    headings = [str(column.header) for column in table.columns]
+    cells = [[console.render_str(str(cell)).plain for cell in column.cells] for column in table.columns]
+    for row, texts in zip(table.rows, zip(*cells, strict=True), strict=True):
+        names = [text for text, column in zip(texts, table.columns, strict=True) if not column.no_wrap]
+        numbers = zip(headings, texts, table.columns, strict=True)
+        fields = {heading: text for heading, text, column in numbers if column.no_wrap}
+        for line in stacked_row(names, fields, console.width):
+            say(console, line, str(row.style or ""))

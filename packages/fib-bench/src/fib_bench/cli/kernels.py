@@ -1,0 +1,423 @@
+"""Commands ``fib-bench add``, ``watch`` and ``new``: solutions and definitions without writing JSON."""
+
+from __future__ import annotations
+
+import argparse
+import resource
+import shlex
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import closing
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import attrs
+from fib_schema import (
+    BuildSpec,
+    Definition,
+    EvaluationStatus,
+    FibError,
+    Solution,
+    SupportedLanguages,
+    Trace,
+    TraceSet,
+    Workload,
+    to_plain,
+)
+from rich.console import Console
+
+from ..authoring.definitions import definition_from_reference, random_workload
+from ..authoring.inference import STYLES, Choices, InferredKernel, infer_kernel
+from ..authoring.solutions import Added, add_version, base_name, default_author
+from ..authoring.sources import source_files
+from ..config.benchmark import BenchmarkConfig
+from ..events import Evaluated, Phase, Skipped
+from ..plan import DefinitionPlan
+from ..step_timer import StepTimer
+from .options import Commands, add_command, add_data_set, add_device, add_json, data_set_of, default_device, set_help
+from .output import output_console, print_json, say, say_fields
+from .progress import format_trace, progress_on
+from .tables import print_seconds, print_skipped, print_starts
+
+if TYPE_CHECKING:
+    from ..benchmark import RunResult
+    from ..execution.judge_process import JudgeProcess
+
+MAX_WORKLOADS = 3
+"""The workloads of a quick evaluation, the first ones of the data set."""
+_STYLE_WORDS = {
+    "destination": "destination: its outputs are arguments that it fills",
+    "return": "return: it returns its outputs",
+}
+_OPTIONS = {"language": "--language", "entry point": "--entry", "style": "--style", "hardware": "--hardware"}
+_WITH_PLACE = frozenset({EvaluationStatus.COMPILE_ERROR, EvaluationStatus.RUNTIME_ERROR})
+_INTERRUPTED = 130
+_POLL_SECONDS = 0.25
+
+
+def add_kernel_commands(commands: Commands) -> None:
+    """Declare the commands about kernel files."""
+    add = add_command(commands, "add", "add a kernel as a solution, or a changed one as its next version", _add)
+    add.add_argument("file", metavar="FILE", type=Path, help="a .py, .cu or .cpp file, or a folder of them")
+    add.add_argument("--name", help="name of the solution (default: that of the file)")
+    add.add_argument("--author", help="who wrote it (default: your user name)")
+    _add_kernel_options(add)
+    add.add_argument("--quick", action="store_true", help="evaluate it at once on up to 3 workloads, unranked")
+    add.add_argument("--device", help="where --quick runs: cpu or cuda:N")
+    add_json(add)
+    add.add_argument("-v", "--verbose", action="store_true", help="print the seconds of each phase of --quick")
+    watch = add_command(commands, "watch", "evaluate a kernel again whenever its file changes", _watch)
+    watch.add_argument("file", metavar="FILE", type=Path, help="a .py, .cu or .cpp file, or a folder of them")
+    _add_kernel_options(watch)
+    add_device(watch)
+    new = commands.add_parser("new", help="write a definition from a Python reference")
+    set_help(new, "Write new records.")
+    kinds = new.add_subparsers(required=True, metavar="KIND")
+    _add_new_definition(add_command(kinds, "definition", "a definition from a Python reference", _new_definition))
+
+
+def _add_kernel_options(parser: argparse.ArgumentParser) -> None:
+    """Declare the definition, the data set and what overrides inference."""
+    parser.add_argument("--definition", metavar="NAME", required=True, help="what the kernel computes")
+    add_data_set(parser)
+    add_inference_options(parser.add_argument_group("inferred from the file unless given"))
+
+
+def add_inference_options(parser: argparse._ActionsContainer) -> None:
+    """Declare the options that override inference; `choices_of` reads them."""
+    parser.add_argument("--language", choices=[str(language) for language in SupportedLanguages])
+    parser.add_argument("--entry", metavar="FUNCTION", help="the function to call, or FILE::FUNCTION")
+    parser.add_argument("--style", choices=STYLES, help="whether outputs are arguments (destination) or returned")
+    parser.add_argument("--hardware", nargs="+", metavar="NAME", help="such as cpu, cuda or H100")
+
+
+def choices_of(arguments: argparse.Namespace) -> Choices:
+    """Decisions that the options of `add_inference_options` state."""
+    hardware = None if arguments.hardware is None else tuple(arguments.hardware)
+    return Choices(language=arguments.language, entry_point=arguments.entry, style=arguments.style, hardware=hardware)
+
+
+def _add(arguments: argparse.Namespace, errors: Console) -> int:
+    """Add a kernel to a data set as a solution.
+
+    Its language, entry point and calling style are inferred from the file, shown with the reasons, and overridden by
+    options. No file is overwritten: changed code is the next version (kernel_v2), and code that the data set has
+    already is not added again.
+
+    language     from the suffix, and for .py from the imports
+    entry point  the function run, else the only one that fits the definition
+    style        destination if the function takes the outputs, return if it takes the inputs only
+
+    Examples:
+      fib-bench add kernel.py --definition rmsnorm_h1024
+      fib-bench add kernel.cu --definition rmsnorm_h1024 --dataset DIR --name warp_per_row
+      fib-bench add kernel.cpp --definition rmsnorm_h1024 --quick
+                                                       add it and evaluate it at once
+      fib-bench add folder --definition gemm_n256_k256 --entry src/gemm.cu::run
+    """
+    steps = StepTimer()
+    steps.finish("command")
+    root = data_set_of(arguments)
+    definition = TraceSet.from_path(root).get_definition(arguments.definition)
+    kernel = infer_kernel(arguments.file, definition, choices_of(arguments))
+    name, author = arguments.name or base_name(arguments.file), arguments.author or default_author()
+    added = add_version(root, definition.name, name, author, kernel.spec, kernel.sources)
+    following = _next_command(root, added.solution)
+    plain = _plain(added, kernel, following) if arguments.json else None
+    if plain is None:
+        _print_added(added, kernel)
+    if arguments.quick:
+        steps.finish("add")
+        timed = steps if arguments.verbose else None
+        return _run_quickly(root, added.solution, arguments.device, errors, plain, timed)
+    if plain is not None:
+        print_json(plain)
+    else:
+        say(output_console(), f"next: {following}")
+    return 0
+
+
+def _print_added(added: Added, kernel: InferredKernel) -> None:
+    console, solution = output_console(), added.solution
+    if not added.is_new:
+        text = f"nothing added: {solution.name} of {solution.definition} has the same code and settings"
+        say(console, text, "yellow")
+        return
+    say(console, f"added {solution.name} to {solution.definition}", "green")
+    rows, spec = {"file": str(added.path)}, kernel.spec
+    values = (spec.language, spec.entry_point, _STYLE_WORDS[kernel.style], ", ".join(spec.target_hardware))
+    for (title, option), value in zip(_OPTIONS.items(), values, strict=True):
+        reason = kernel.reasons[title]
+        rows[title] = f"{value}  ({reason if reason == 'as you said' else f'{reason}; {option} overrides'})"
+    say_fields(console, rows)
+
+
+def _plain(added: Added, kernel: InferredKernel, following: str) -> dict[str, object]:
+    spec = kernel.spec
+    return {
+        "solution": added.solution.name,
+        "definition": added.solution.definition,
+        "is_new": added.is_new,
+        "file": None if added.path is None else str(added.path),
+        "language": spec.language,
+        "entry_point": spec.entry_point,
+        "style": kernel.style,
+        "hardware": list(spec.target_hardware),
+        "reasons": kernel.reasons,
+        "next": following,
+    }
+
+
+def _next_command(root: Path, solution: Solution) -> str:
+    device = _device_of(solution.spec)
+    device = "" if device == default_device() else f" --device {device}"
+    return f"fib-bench run {shlex.quote(str(root))} --solutions {solution.name} --quick{device}"
+
+
+def _device_of(spec: BuildSpec) -> str:
+    """The device of a command that names none: the CPU for a solution that runs nowhere else, else the default."""
+    return "cpu" if spec.target_hardware == ("cpu",) else default_device()
+
+
+# -- quick evaluations -------------------------------------------------------------------------
+
+
+def _run_quickly(
+    root: Path,
+    solution: Solution,
+    device: str | None,
+    errors: Console,
+    plain: dict[str, object] | None,
+    steps: StepTimer | None,
+) -> int:
+    """Evaluate a solution on some workloads, record it and print the results; returns the exit code.
+
+    One judge runs all of them: each start of a judge takes seconds of several cores, an evaluation less than one.
+
+    Args:
+        root: The data set.
+        solution: One of its solutions.
+        device: Where to run; None is the default.
+        errors: Gets the progress.
+        plain: The results are added to it and it is printed as JSON, in place of text.
+        steps: The steps of the command before; they are printed with those of the evaluation. None prints none.
+    """
+    from ..benchmark import Benchmark
+
+    trace_set = TraceSet.from_path(root)
+    device = device or _device_of(solution.spec)
+    names = (solution.name,)
+    config = BenchmarkConfig(quick=True, solutions=names, max_workloads=MAX_WORKLOADS, device=device, concurrency=1)
+    with progress_on(errors) as observe:
+        result = Benchmark(trace_set, config).run(observe=observe)
+    if plain is not None:
+        skipped = [attrs.asdict(skip) for skip in result.skipped]
+        print_json({**plain, "traces": [to_plain(trace) for trace in result.traces], "skipped": skipped})
+    else:
+        _print_results(output_console(), result.traces, solution)
+    print_skipped(errors, result.skipped)
+    if steps is not None:
+        _print_timeline(errors, steps, result)
+    return 1 if result.failures or result.is_without_results else 0
+
+
+def _print_timeline(console: Console, steps: StepTimer, result: RunResult) -> None:
+    """Print the phases of the command, which add up to its wall time, and the CPU seconds of all its processes."""
+    before = dict(steps.seconds)
+    steps.finish("evaluate")
+    phases = before | dict(result.seconds)
+    rest = sum(steps.seconds.values()) - sum(phases.values())
+    print_seconds(console, phases | {Phase.OTHER: phases.get(Phase.OTHER, 0.0) + max(rest, 0.0)})
+    print_starts(console, result.starts)
+    used = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
+    say(console, f"{used:.1f} CPU seconds of all processes")
+
+
+def _print_results(console: Console, traces: Iterable[Trace], solution: Solution) -> None:
+    """Print one line for each evaluation, and each compiler error with its source line once."""
+    shown: set[str] = set()
+    for trace in traces:
+        say(console, format_trace(trace))
+        if (error := compiler_error_of(trace, solution)) is not None and error not in shown:
+            shown.add(error)
+            say(console, error, "red")
+
+
+def compiler_error_of(trace: Trace, solution: Solution | None) -> str | None:
+    """The first error of the log that lies in a source of the solution, with its source line."""
+    from ..authoring.compiler_errors import first_compiler_error
+
+    evaluation = trace.evaluation
+    if solution is None or evaluation is None or evaluation.status not in _WITH_PLACE:
+        return None
+    error = first_compiler_error(evaluation.log, solution.sources)
+    return None if error is None else str(error)
+
+
+# -- watch -------------------------------------------------------------------------------------
+
+
+def _watch(arguments: argparse.Namespace, errors: Console) -> int:
+    """Evaluate a kernel on up to 3 workloads, and again whenever its file changes.
+
+    Nothing is recorded: `fib-bench add` keeps a version. Ctrl-C ends it with exit code 130.
+
+    Examples:
+      fib-bench watch kernel.py --definition rmsnorm_h1024
+      fib-bench watch kernel.cu --definition rmsnorm_h1024 --device cuda:0
+    """
+    root = data_set_of(arguments)
+    trace_set = TraceSet.from_path(root)
+    definition = trace_set.get_definition(arguments.definition)
+    workloads = tuple(trace.workload for trace in trace_set.workloads.get(definition.name, [])[:MAX_WORKLOADS])
+    if not workloads:
+        say(errors, f"fib-bench: {definition.name} has no workloads", "red")
+        return 1
+    keep = f"fib-bench add {shlex.quote(str(arguments.file))} --definition {definition.name}"
+    say(errors, f"watching {arguments.file}; Ctrl-C ends. To keep a version: {keep} --dataset {shlex.quote(str(root))}")
+    watcher = Watcher(arguments.file, definition, workloads, choices_of(arguments), output_console())
+    try:
+        from ..execution.judge_process import JudgeProcess
+
+        config = BenchmarkConfig(quick=True, device=arguments.device or default_device()).for_data_set(trace_set)
+        with closing(JudgeProcess(config, root, {})) as judge:
+            watcher.run(judge, lambda: time.sleep(_POLL_SECONDS))
+    except KeyboardInterrupt:
+        errors.print("stopped")
+    return _INTERRUPTED
+
+
+@attrs.define
+class Watcher:
+    """Evaluates a kernel when its files have changed."""
+
+    path: Path
+    """A file or a folder; it may be missing, replaced or broken at any time."""
+    definition: Definition
+    workloads: tuple[Workload, ...]
+    choices: Choices
+    console: Console
+    """Gets the results."""
+    _seen: list[tuple[str, int, int, int]] | None = None
+
+    def run(self, judge: JudgeProcess, wait: Callable[[], None]) -> None:
+        """Evaluate now and after each change; ends by an exception of `wait` only."""
+        while True:
+            stamp = list(_stamps(self.path))
+            if stamp != self._seen:
+                self._seen = stamp
+                self._evaluate(judge) if stamp else self._say(f"{self.path} is missing; waiting for it", "yellow")
+            wait()
+
+    def _evaluate(self, judge: JudgeProcess) -> None:
+        """Evaluate the kernel as it is now, and print the results or why it cannot be evaluated."""
+        self._say(f"-- {time.strftime('%H:%M:%S')} {self.path}", "bold")
+        try:
+            kernel = infer_kernel(self.path, self.definition, self.choices)
+            name = base_name(self.path)
+            solution = Solution(name, self.definition.name, default_author(), kernel.spec, kernel.sources)
+        except FibError as error:
+            self._say(str(error), "red")
+            return
+        pending = {workload.uuid: (solution,) for workload in self.workloads}
+        for event in judge.execute(DefinitionPlan(self.definition, self.workloads, pending)):
+            if isinstance(event, Evaluated):
+                _print_results(self.console, [event.trace], solution)
+            elif isinstance(event, Skipped):
+                self._say(f"could not run: {event.skip}", "red")
+        self.console.file.flush()
+
+    def _say(self, text: str, style: str) -> None:
+        say(self.console, text, style)
+        self.console.file.flush()
+
+
+def _stamps(path: Path) -> Iterator[tuple[str, int, int, int]]:
+    """Name, inode, size and time of each source file; nothing while a file is missing."""
+    for file in source_files(path) if path.is_dir() else [path]:
+        try:
+            status = file.stat()
+        except OSError:
+            continue
+        yield str(file), status.st_ino, status.st_size, status.st_mtime_ns
+
+
+# -- new ---------------------------------------------------------------------------------------
+
+
+def _add_new_definition(new: argparse.ArgumentParser) -> None:
+    new.add_argument("name", metavar="NAME", help="such as rmsnorm_h4096")
+    new.add_argument("--reference", metavar="FILE", type=Path, required=True, help="a .py file with a function run")
+    new.add_argument("--op-type", metavar="TYPE", help="kind of operation (default: NAME up to the first _)")
+    new.add_argument("--description", metavar="TEXT", help="what it computes")
+    for option, metavar, kind, text in (
+        ("--input", "'NAME: TYPE'", _named_type, "type of a parameter, such as 'x: float32[rows, width]'"),
+        ("--output", "'NAME: TYPE'", _named_type, "name and type of an output"),
+        ("--axis", "NAME=N", _sizes, "size of a constant axis"),
+        ("--workload", "NAME=N,...", _sizes, "add a workload with these sizes and random inputs"),
+    ):
+        text = f"{text}; may be given several times"
+        new.add_argument(option, metavar=metavar, action="append", type=kind, default=[], help=text)
+    new.add_argument("--dataset", metavar="DIR", type=Path, default=Path(), help="the data set; made if it is missing")
+
+
+def _new_definition(arguments: argparse.Namespace, errors: Console) -> int:
+    """Write a definition from a Python file whose function run is the reference.
+
+    Annotations give the types:
+
+      def run(x: "float32[rows, width=1024]", weight: "float32[width]") -> "y: float32[rows, width]":
+
+    An axis with a size is constant, others vary by workload. A type without brackets is a scalar. Several outputs are a
+    tuple: -> ("y: float32[rows]", "z: int32[rows]"). --input and --output go before annotations.
+
+    Examples:
+      fib-bench new definition rmsnorm_h1024 --reference rmsnorm.py --workload rows=1 --workload rows=64
+      fib-bench new definition scale --reference scale.py --input 'x: float32[n]' --output 'y: float32[n]'
+    """
+    del errors
+    definition = definition_from_reference(
+        arguments.name,
+        arguments.reference,
+        op_type=arguments.op_type,
+        axes={axis: size for sizes in arguments.axis for axis, size in sizes.items()},
+        inputs=dict(arguments.input),
+        outputs=dict(arguments.output),
+        description=arguments.description,
+    )
+    workloads = [random_workload(definition, sizes) for sizes in arguments.workload]
+    root: Path = arguments.dataset
+    root.mkdir(parents=True, exist_ok=True)
+    trace_set = TraceSet.from_path(root)
+    trace_set.add_definitions([definition])
+    trace_set.add_traces([Trace(definition.name, workload) for workload in workloads])
+    console = output_console()
+    say(console, f"added definition {definition.name}", "green")
+    say_fields(
+        console,
+        {
+            "file": str(root / "definitions" / definition.op_type / f"{definition.name}.json"),
+            "op_type": f"{definition.op_type}  (--op-type overrides)",
+            "axes": ", ".join([*definition.var_axes, *(f"{n}={size}" for n, size in definition.const_axes.items())]),
+            "workloads": str(len(workloads)) if workloads else "none yet; --workload adds one, and so does fib-tracer",
+        },
+    )
+    say(console, f"next: fib-bench add FILE --definition {definition.name} --dataset {shlex.quote(str(root))}")
+    return 0
+
+
+def _named_type(text: str) -> tuple[str, str]:
+    name, colon, kind = text.partition(":")
+    if not colon or not name.strip().isidentifier():
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form 'NAME: TYPE', such as 'x: float32[rows]'")
+    return name.strip(), kind.strip()
+
+
+def _sizes(text: str) -> dict[str, int]:
+    found = {}
+    for part in filter(None, text.split(",")):
+        name, _, size = part.partition("=")
+        if not name.strip().isidentifier() or not size.strip().isdecimal() or len(size) > 18 or not int(size):
+            raise argparse.ArgumentTypeError(f"{part!r} is not of the form NAME=N, such as rows=8")
+        found[name.strip()] = int(size)
+    return found

@@ -1,0 +1,346 @@
+"""Commands ``fib-bench report ...``: tables for people, JSON and CSV for programs, exit codes for CI."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Collection, Iterable
+from pathlib import Path
+from typing import Any
+
+import attrs
+from fib_schema import UNRANKED_FLAGS, Problem, TraceSet
+from fib_schema.command import print_problems
+from fib_schema.data_files import missing_data
+from fib_schema.display import counted
+from fib_schema.files import write_output
+from fib_schema.trace_facts import CPU_TIMING
+from rich.console import Console
+
+from ..report import Options, best, summarise
+from ..report.comparing import DEFAULT_MARGIN, DEFAULT_MIN_CHANGE, Run, Thresholds, compare
+from ..report.leaderboard import FAST_FACTORS, count_cpu_timed, layout_problems
+from ..report.merging import MergeConflicts, merge
+from ..report.weighted import summarise_weighted
+from .options import (
+    Commands,
+    InvalidRequest,
+    add_command,
+    add_definitions,
+    add_json,
+    names_of,
+    number_option,
+    set_help,
+)
+from .output import output_console, print_csv, print_json, say
+from .tables import print_best, print_comparison, print_merge, print_summary, print_weighted
+
+_HELP = """\
+Show the results in a data set. Only traces of the same kind of device are compared, and of several traces
+of a solution on a workload the latest counts. CPU timings are shown in no order unless --include-unranked is
+given; logs are marked as untrusted output of the solution.
+
+Examples:
+  fib-bench report summary DIR
+  fib-bench report compare BEFORE AFTER            as a gate: exits with 1 if something became slower
+  fib-bench report html DIR --output report.html"""
+
+
+def add_reports(commands: Commands) -> None:
+    """Declare ``report`` and its sub-commands."""
+    report = commands.add_parser("report", help="tables and pages made from traces")
+    set_help(report, _HELP)
+    reports = report.add_subparsers(required=True, metavar="REPORT")
+    _add_summary(add_command(reports, "summary", "totals, the leaderboard, and the ranking of authors", _summary))
+    _add_best(add_command(reports, "best", "the fastest passing solution of each workload", _best))
+    _add_compare(add_command(reports, "compare", "changes of latency between two runs, or two solutions", _compare))
+    _add_merge(add_command(reports, "merge", "merge several data sets", _merge))
+    _add_html(add_command(reports, "html", "one HTML page that needs no network", _html))
+
+
+def _add_data_set(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("dir", metavar="DIR", help="the data set")
+
+
+def _add_output(parser: argparse.ArgumentParser) -> None:
+    group = parser.add_mutually_exclusive_group()
+    group.add_argument("--json", action="store_true", help="print JSON")
+    group.add_argument("--csv", action="store_true", help="print the rows as CSV")
+
+
+def _add_flags(parser: argparse.ArgumentParser) -> None:
+    flags = sorted(UNRANKED_FLAGS)
+    text = f"rank solutions with these flags too, which are left out otherwise ({', '.join(flags)})"
+    parser.add_argument("--allow-flags", nargs="+", metavar="FLAG", default=(), choices=flags, help=text)
+    text = f"rank traces with the flag {CPU_TIMING!r} too: for solutions that you trust"
+    parser.add_argument("--include-unranked", action="store_true", help=text)
+
+
+def _add_options(parser: argparse.ArgumentParser) -> None:
+    _add_flags(parser)
+    text = "quote speedups against this solution too (default: the one that traces were timed beside)"
+    parser.add_argument("--baseline", metavar="NAME", help=text)
+    text = "rank authors against this one's solutions (default: %(default)s)"
+    parser.add_argument("--baseline-author", default="baseline", metavar="NAME", help=text)
+    text = f"factors p of fast_p (default: {' '.join(f'{factor:g}' for factor in FAST_FACTORS)})"
+    kind = number_option(float, least=0.0)
+    parser.add_argument("--fast", nargs="+", type=kind, default=FAST_FACTORS, metavar="P", help=text)
+
+
+def _flags_of(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """The flags with which traces are ranked all the same."""
+    return (*arguments.allow_flags, *([CPU_TIMING] if arguments.include_unranked else ()))
+
+
+def _options_of(arguments: argparse.Namespace) -> Options:
+    return Options(
+        allow_flags=_flags_of(arguments),
+        baseline=arguments.baseline,
+        baseline_author=arguments.baseline_author,
+        fast_factors=tuple(dict.fromkeys(arguments.fast)),
+    )
+
+
+def _print_problems(trace_set: TraceSet, root: str, definitions: Collection[str] | None = None) -> int:
+    """Print the problems of a data set; returns the exit code of a report: 1 for a folder without records.
+
+    Args:
+        trace_set: The data set.
+        root: Its folder.
+        definitions: The definitions of the report; without them, files that it has not read are read too.
+    """
+    problems = _problems(trace_set, definitions)
+    is_empty = not trace_set.definition_names() and not trace_set.traces
+    print_problems([*problems, missing_data(root)] if is_empty else problems)
+    return int(is_empty)
+
+
+def _problems(trace_set: TraceSet, definitions: Collection[str] | None) -> list[Problem]:
+    problems = trace_set.problems if definitions else trace_set.all_problems()
+    return [*problems, *layout_problems(trace_set, definitions or None)]
+
+
+def _print_plain(arguments: argparse.Namespace, value: object, rows: Iterable[Any]) -> bool:
+    """Print JSON or CSV if one of them is wanted; returns whether it was."""
+    if arguments.json:
+        print_json(value)
+    elif arguments.csv:
+        print_csv(map(attrs.asdict, rows))
+    return bool(arguments.json or arguments.csv)
+
+
+# -- the commands ------------------------------------------------------------------------------
+
+
+def _add_summary(parser: argparse.ArgumentParser) -> None:
+    _add_data_set(parser)
+    text = "weight workloads by the calls that fib-tracer counted: times and speedups of the traced traffic"
+    parser.add_argument("--weighted", action="store_true", help=text)
+    _add_output(parser)
+    _add_options(parser)
+
+
+def _summary(arguments: argparse.Namespace, errors: Console) -> int:
+    """Totals, then the solutions of each definition with the fastest first, then authors by score.
+
+    speedup    geometric mean of reference latency / latency; none for a solution that fails anywhere. `noise` if
+               its interval includes 1, `imprecise` if the interval is wider than 10 % to each side
+    timed by   the timing method, unless all are `linked`; `host` includes time of the host
+    fast_p     share of workloads on which it passes with a speedup greater than p (KernelBench); fast_1 is correct
+               and faster than the reference
+    light      median share of what the device can attain, where the op_type is known
+
+    With --weighted, the traced traffic instead: the time that the calls which fib-tracer counted take with the
+    reference and with each solution, the sum over workloads of calls * latency, and the quotient of both.
+
+    Examples:
+      fib-bench report summary DIR
+      fib-bench report summary DIR --weighted
+      fib-bench report summary DIR --baseline flashinfer_rmsnorm_h4096
+      fib-bench report summary DIR --csv > standings.csv
+    """
+    trace_set = TraceSet.from_path(arguments.dir)
+    if arguments.weighted:
+        return _weighted_summary(trace_set, arguments, errors)
+    summary = summarise(trace_set, _options_of(arguments))
+    code = _print_problems(trace_set, arguments.dir)
+    if not _print_plain(arguments, attrs.asdict(summary), summary.leaderboard):
+        print_summary(output_console(), summary)
+        if summary.authors_note:
+            say(errors, summary.authors_note, "yellow")
+    return code
+
+
+def _weighted_summary(trace_set: TraceSet, arguments: argparse.Namespace, errors: Console) -> int:
+    summary = summarise_weighted(trace_set, _options_of(arguments))
+    print_problems([*_problems(trace_set, None), *summary.problems])
+    plain = {"entries": list(map(attrs.asdict, summary.entries)), "uncounted": summary.uncounted}
+    if not _print_plain(arguments, plain, summary.entries):
+        print_weighted(output_console(), summary)
+    if summary.uncounted and not arguments.json:
+        say(errors, f"without counted calls of benchmarked workloads: {', '.join(summary.uncounted)}", "yellow")
+    return 0
+
+
+def _add_best(parser: argparse.ArgumentParser) -> None:
+    _add_data_set(parser)
+    add_definitions(parser)
+    _add_output(parser)
+    _add_flags(parser)
+
+
+def _best(arguments: argparse.Namespace, errors: Console) -> int:
+    """The fastest passing solution of each workload: what `fib-apply` chooses from.
+
+    Examples:
+      fib-bench report best DIR
+      fib-bench report best DIR --definitions rmsnorm_h4096 --json
+    """
+    trace_set, definitions = TraceSet.from_path(arguments.dir), names_of(arguments.definitions)
+    rows = best(trace_set, definitions, allow_flags=_flags_of(arguments))
+    left_out = 0 if arguments.include_unranked else count_cpu_timed(trace_set, definitions)
+    code = _print_problems(trace_set, arguments.dir, definitions)
+    if _print_plain(arguments, list(map(attrs.asdict, rows)), rows):
+        pass
+    elif rows:
+        print_best(output_console(), rows)
+    elif not left_out and not code:
+        say(errors, "no passing trace yet; make some with 'fib-bench run'", "yellow")
+    if left_out:
+        note = f"left out: {counted(left_out, 'trace')}, {CPU_TIMING} (--include-unranked includes them)"
+        say(errors, note, "yellow")
+    return code
+
+
+def _add_compare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("before", metavar="BEFORE", help="a data set")
+    parser.add_argument("after", metavar="AFTER", nargs="?", help="another run of it (default: the same)")
+    text = "compare solution X with solution Y, whatever their names, instead of each solution with itself"
+    parser.add_argument("--solutions", nargs=2, metavar=("X", "Y"), help=text)
+    add_definitions(parser)
+    for option, default, text in (
+        ("--margin", DEFAULT_MARGIN, "share by which latencies without an interval must differ"),
+        ("--min-change", DEFAULT_MIN_CHANGE, "share by which latencies whose intervals are apart must differ too"),
+    ):
+        text = f"{text} (default: {default:g})"
+        parser.add_argument(option, type=number_option(float, least=0.0), default=default, metavar="SHARE", help=text)
+    parser.add_argument("--any-hardware", action="store_true", help="compare traces of different devices too")
+    parser.add_argument("--complete", action="store_true", help="exit with 1 also if a workload was tried before only")
+    _add_output(parser)
+    _add_flags(parser)
+
+
+def _compare(arguments: argparse.Namespace, errors: Console) -> int:
+    """List the changes of latency between two runs, or between two solutions.
+
+    Latencies differ if their 95 % confidence intervals are apart and the medians by --min-change; where a trace
+    has no interval, by --margin. CPU timings are compared with --include-unranked only. Exits with 0 if nothing
+    became slower or stopped passing, with 1 if a workload did, with 2 if there is nothing to compare.
+
+    Examples:
+      fib-bench report compare BEFORE AFTER
+      fib-bench report compare BEFORE AFTER --complete --json     in CI: missing workloads fail, too
+      fib-bench report compare DIR --solutions old_kernel new_kernel
+    """
+    before, after = _runs(arguments)
+    thresholds = Thresholds(
+        margin=arguments.margin,
+        min_change=arguments.min_change,
+        allow_flags=_flags_of(arguments),
+        any_hardware=arguments.any_hardware,
+    )
+    definitions = names_of(arguments.definitions)
+    try:
+        found = compare(before, after, thresholds, definitions)
+    finally:  # a bad file may be why there is nothing to compare
+        for run in (before, after):
+            print_problems(_problems(run.trace_set, definitions))
+    if not _print_plain(arguments, attrs.asdict(found) | {"is_worse": found.is_worse}, found.pairs):
+        print_comparison(output_console(), found)
+    if found.missing and not arguments.json:
+        say(errors, f"tried before only: {counted(found.missing, 'workload')} (--complete makes that fail)", "yellow")
+    return 1 if found.is_worse or (arguments.complete and found.missing) else 0
+
+
+def _runs(arguments: argparse.Namespace) -> tuple[Run, Run]:
+    """The two runs to compare.
+
+    Raises:
+        InvalidRequest: The arguments name one run only.
+    """
+    if arguments.after is None and arguments.solutions is None:
+        raise InvalidRequest("compare takes two data sets, or --solutions X Y and one")
+    sets = [TraceSet.from_path(arguments.before)]
+    sets.append(sets[0] if arguments.after is None else TraceSet.from_path(arguments.after))
+    places = [arguments.before, arguments.after or arguments.before]
+    if arguments.solutions is None:
+        return Run(sets[0], places[0]), Run(sets[1], places[1])
+    names = [f"{name} ({place})" for name, place in zip(arguments.solutions, places, strict=True)]
+    old, new = arguments.solutions
+    return Run(sets[0], names[0], old), Run(sets[1], names[1], new)
+
+
+def _add_merge(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("sources", metavar="DIR", nargs="+", help="the data sets; they are not changed")
+    parser.add_argument("--into", required=True, metavar="DST", help="a folder that is new or empty")
+    add_json(parser)
+
+
+def _merge(arguments: argparse.Namespace, errors: Console) -> int:
+    """Merge data sets; every record is written once.
+
+    If two sets have different records with one name, all conflicts are listed, nothing is written, and the exit
+    code is 1. Bad records are copied unchanged. Files that cannot be read are left out. The result is validated;
+    if it has errors, or something was left out, the exit code is 1.
+
+    Examples:
+      fib-bench report merge MINE YOURS --into BOTH
+    """
+    try:
+        report = merge(arguments.sources, arguments.into)
+    except MergeConflicts as error:
+        if arguments.json:
+            print_json({"conflicts": [attrs.asdict(conflict) for conflict in error.conflicts]})
+        else:
+            say(errors, f"fib-bench: {error}", "red")
+        return 1
+    if arguments.json:
+        print_json(report.to_plain())
+    else:
+        print_merge(output_console(), report)
+    return 0 if report.is_ok else 1
+
+
+def _add_html(parser: argparse.ArgumentParser) -> None:
+    _add_data_set(parser)
+    parser.add_argument("--output", default="report.html", metavar="FILE", help="the page (default: %(default)s)")
+    text = "text below the title, such as where inputs come from"
+    parser.add_argument("--note", metavar="TEXT", default="", help=text)
+    add_definitions(parser)
+    add_json(parser)
+    _add_options(parser)
+
+
+def _html(arguments: argparse.Namespace, errors: Console) -> int:
+    """Write one page with the leaderboard, and per definition latency against sizes, failures and all traces.
+
+    It loads nothing from a network, and shows output of solutions as untrusted text. Needs the extra 'report':
+    pip install 'fib-bench[report]'.
+
+    Examples:
+      fib-bench report html DIR --output report.html
+      fib-bench report html DIR --definitions rmsnorm_h4096
+    """
+    del errors
+    from ..report.page import page_of
+
+    trace_set, definitions = TraceSet.from_path(arguments.dir), names_of(arguments.definitions)
+    page = page_of(trace_set, _options_of(arguments), definitions, note=arguments.note)
+    if code := _print_problems(trace_set, arguments.dir, definitions):
+        return code
+    data = page.html.encode()
+    write_output(Path(arguments.output), data)
+    if arguments.json:
+        print_json({"written": [{"path": arguments.output, "bytes": len(data)}]})
+    else:
+        say(output_console(), f"{arguments.output}: {counted(page.traces, 'trace')}, {len(data) / 2**20:.1f} MiB")
+    return 0
