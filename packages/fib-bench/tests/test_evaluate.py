@@ -11,7 +11,6 @@ import pytest
 import torch
 from fib_bench import BenchmarkConfig, InputError, ReferenceFailed, UnsupportedDevice
 from fib_bench.config.model import DISTRIBUTIONS
-from fib_bench.flags import CPU_TIMING, INTERPRETED
 from fib_bench.judge.evaluate import Judge
 from fib_bench.judge.record import timing_flags
 from fib_bench.plan import BuildFailure
@@ -25,6 +24,7 @@ from fib_schema import (
     Workload,
     format_json,
 )
+from fib_schema.trace_facts import CPU_TIMING, INTERPRETED
 
 Make = Callable[..., Definition]
 MakeJudge = Callable[..., Judge]

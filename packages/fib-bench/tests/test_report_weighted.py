@@ -10,12 +10,12 @@ from typing import Any
 import attrs
 import pytest
 from fib_bench.cli.main import main
-from fib_bench.flags import CPU_TIMING
 from fib_bench.report import Options
 from fib_bench.report.merging import merge
 from fib_bench.report.ratios import UNKNOWN, Outcome, Ratio, mean_of
 from fib_bench.report.weighted import NoTraffic, summarise_weighted
 from fib_schema import Trace, TraceSet
+from fib_schema.trace_facts import CPU_TIMING
 from fib_schema.traffic import FOLDER, plain_size
 from hypothesis import given
 from hypothesis import strategies as st

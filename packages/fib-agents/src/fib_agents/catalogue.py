@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING
 
 import attrs
 from fib_bench.authoring.solutions import add_version
-from fib_bench.flags import CPU_TIMING
 from fib_bench.report import best
 from fib_schema import Definition, TensorSpec, Workload
 from fib_schema.display import counted
+from fib_schema.trace_facts import CPU_TIMING
 
 from .results import Result
 from .source_check import Finding, triage

@@ -17,10 +17,9 @@ from fib_schema import (
     Workload,
 )
 from fib_schema.hardware import Fit, architectures_of, fit_of, unknown_targets
-from fib_schema.trace_facts import counting_traces
+from fib_schema.trace_facts import counting_traces, is_quick
 
 from .config.benchmark import BenchmarkConfig
-from .flags import is_quick
 from .sandbox.model import Isolation
 
 _SHOWN_NAMES = 3
@@ -266,7 +265,7 @@ def _plan_definition(
         return None
     workloads = workloads[: config.max_workloads]
     traces = counting_traces(trace_set, definition.name) if resume else []
-    done = _done((trace for trace in traces if config.quick or not is_quick(trace)), found.hardware)
+    done = _done((trace for trace in traces if config.quick or not is_quick(trace.evaluation)), found.hardware)
     hashes = [solution.hash() for solution in solutions]
     pending: dict[str, tuple[Solution, ...]] = {}
     for workload in workloads:

@@ -12,9 +12,9 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
-from fib_bench.flags import CPU_TIMING
 from fib_bench.report import LeaderboardRow, Options, leaderboard
 from fib_schema import Definition, EvaluationStatus, Solution, Trace, TraceSet
+from fib_schema.trace_facts import CPU_TIMING
 
 _MOST_SERIOUS = (
     EvaluationStatus.REWARD_HACK,

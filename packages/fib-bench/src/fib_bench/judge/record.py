@@ -9,11 +9,11 @@ from types import MappingProxyType
 import attrs
 from fib_compile.builder import INTERPRETED_LANGUAGES
 from fib_schema import Correctness, Environment, Evaluation, EvaluationStatus, Performance, Solution
+from fib_schema.trace_facts import CPU_TIMING, INTERPRETED, QUICK
 
 from ..checking.comparison import Comparison
 from ..checking.precision import PrecisionWatch
 from ..config.model import ResolvedEvalConfig
-from ..flags import CPU_TIMING, INTERPRETED, QUICK
 from ..sandbox.model import Isolation
 from ..worker.client import Worker, WorkerLost
 from .baselines import BASELINE, REFERENCE, InterleavedBaselines

@@ -10,8 +10,8 @@ from typing import Any
 
 import attrs
 from fib_schema import BuildSpec, CompileOptions, Solution, SourceFile, UnknownName
+from fib_schema.trace_facts import CPU_TIMING, INTERPRETED
 
-from ..flags import CPU_TIMING, INTERPRETED
 from .definitions import data_folder
 from .gain import Gain
 

@@ -19,13 +19,13 @@ from fib_bench.cli.output import error_console, output_console
 from fib_bench.cli.progress import progress_on
 from fib_bench.cli.tables import print_best, print_leaderboard, print_merge, print_skipped, print_summary
 from fib_bench.config.benchmark import read_fields
-from fib_bench.flags import CPU_TIMING
 from fib_bench.report import best as best_of
 from fib_bench.report import summarise
 from fib_bench.report.merging import merge as merge_folders
 from fib_schema import TraceSet, UnknownName
 from fib_schema.command import print_problems, run_command
 from fib_schema.data_files import missing_data
+from fib_schema.trace_facts import CPU_TIMING
 
 from .data_sets import export_traceset, merge_tracesets
 from .parser import make_parser
