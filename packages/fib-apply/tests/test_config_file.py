@@ -22,7 +22,7 @@ from fib_apply import (
     enable_apply,
 )
 from fib_apply.cli import main
-from fib_apply.config_file import read_config
+from fib_apply.configuration import read_config
 from fib_apply.errors import ConfigProblem
 from fib_schema import Definition, TraceSet
 from hypothesis import given
@@ -99,8 +99,8 @@ class TestContent:
             ConfigProblem(2, "default.on_eror", "no setting is named 'on_eror'; did you mean 'on_error', 'aot_ratio'?"),
             ConfigProblem(3, "default.margin", "got -1, expected a number >= 0"),
             ConfigProblem(4, "default.margin", "given twice; remove one"),
-            ConfigProblem(6, "definitions.a.baseline", "got 3, expected the name of a solution, or None"),
-            ConfigProblem(7, "definitions.b", "expected a mapping of settings to values, such as 'on_error: fallback'"),
+            ConfigProblem(6, "definitions.a.baseline", "got 3, expected a text"),
+            ConfigProblem(7, "definitions.b", "got [1], expected a mapping of settings to values"),
             ConfigProblem(8, "on_error", "a setting of definitions; put it below 'default', or below 'definitions'"),
             ConfigProblem(9, "stat", "no setting is named 'stat'; did you mean 'stats'?"),
             ConfigProblem(10, "stats", "got 1, expected true or false"),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fib_apply import apply, enable_apply, environment, hook
+from fib_apply import activation, apply, enable_apply, hook
 from fib_apply.routing.codegen import compile_function, notifying_source
 from fib_apply.routing.parameter_map import parameters_of
 from fib_schema import TraceSet
@@ -199,18 +199,8 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[st
 def test_a_listener_is_started_if_its_variable_is_set(package: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """For any value: each listener reads its own variable."""
     monkeypatch.setenv("FIB_ENABLE_OTHER", "0")
-    environment.start_listeners()
+    activation.start_listeners()
     assert package == ["other"]
-
-
-def test_entry_points_are_not_read_without_a_variable(package: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(**group: str) -> None:
-        raise AssertionError(group)
-
-    monkeypatch.setattr("importlib.metadata.entry_points", refuse)
-    monkeypatch.setenv("FIB_ENABLE_APPLY", "1")
-    environment.start_listeners()
-    assert package == []
 
 
 @pytest.mark.parametrize("name", ["BROKEN", "MISSING", "ABSENT"])
@@ -221,6 +211,6 @@ def test_a_listener_that_fails_is_logged_and_others_are_started(
     for variable in (name, "ONE", "OTHER"):
         monkeypatch.setenv(f"FIB_ENABLE_{variable}", "1")
     with caplog.at_level(logging.ERROR, "fib_apply"):
-        environment.start_listeners()
+        activation.start_listeners()
     assert package == ["one", "other"]
     assert [f"FIB_ENABLE_{name}" in record.message for record in caplog.records] == [True]

@@ -661,7 +661,7 @@ def test_names_of_files_cannot_control_the_terminal(kit: Kit) -> None:
     kit.write("solutions/eve/\x1b[2Jgreen\u202e.json", b"{}")
     problems = ApplyTable.load_or_build(kit.root, ApplyConfig(require_signed_by=kit.owner.public.text)).problems
     assert any(r"\x1b[2Jgreen\u202e.json" in str(problem) for problem in problems)
-    assert all(problem.isprintable() for problem in problems)
+    assert all(str(problem).isprintable() for problem in problems)
 
 
 def test_the_reason_is_in_the_log_and_in_the_explanation(kit: Kit, caplog: pytest.LogCaptureFixture) -> None:

@@ -10,16 +10,27 @@ epoch has started meanwhile; else it is made again.
 
 from __future__ import annotations
 
+import os
 import time
 from collections.abc import Callable
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from fib_compile.forking import ForkSafeLock
+from fib_schema import FibError
+from fib_schema.entry_points import find_entry_points, load_entry_point
 
-from . import environment, hook
+from . import hook
 from .build_service.executor import BackgroundExecutor
+from .environment import ENABLE_VARIABLE, enabled_by_environment
+from .log import logger
 from .routing import call_sites
 from .routing.native.module import request_native
+
+T = TypeVar("T")
+
+LISTENERS = "fib_apply.listeners"
+"""Entry points of functions that start a listener; ``tracing`` is called if ``FIB_ENABLE_TRACING`` is set."""
+ENABLE_PREFIX = "FIB_ENABLE_"
 
 
 class ActiveRuntime(call_sites.Runtime, Protocol):
@@ -60,7 +71,31 @@ def initialize() -> None:
     with _lock:
         is_first, _default.is_initialized = not _default.is_initialized, True
     if is_first:
-        environment.start_requested(_start_default)
+        if _log_errors(enabled_by_environment):
+            _start_default()
+        start_listeners()
+
+
+def _log_errors(call: Callable[[], T]) -> T | None:
+    """Call a function that enables routing; returns None after an error, which is logged: the engine must go on."""
+    try:
+        return call()
+    except FibError as error:
+        logger.error("%s is set, but routing cannot start: %s", ENABLE_VARIABLE, error)
+        return None
+
+
+def start_listeners() -> None:
+    """Start the listeners of other packages whose variables are set; each reads its own variable."""
+    others = {name for name in os.environ if name.startswith(ENABLE_PREFIX)} - {ENABLE_VARIABLE}
+    for point in find_entry_points(LISTENERS) if others else ():  # reading entry points takes milliseconds
+        variable = ENABLE_PREFIX + point.name.upper()
+        if variable not in others:
+            continue
+        try:
+            load_entry_point(point)()
+        except Exception as error:  # noqa: BLE001 of another package
+            logger.error("%s is set, but %s cannot start: %s: %s", variable, point.value, type(error).__name__, error)
 
 
 def _start_default() -> None:
@@ -71,7 +106,7 @@ def _start_default() -> None:
 def _push_default() -> None:
     """Make the default runtime and put it below all others, unless it was cancelled meanwhile."""
     make = _default.start
-    made = environment.log_errors(make) if make is not None else None
+    made = _log_errors(make) if make is not None else None
     with _lock:
         is_wanted, _default.is_starting = _default.is_starting and made is not None, False
         if made is not None and is_wanted:

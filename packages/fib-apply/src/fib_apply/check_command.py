@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from .config_file import ConfigFile, read_config
+from .configuration import ConfigFile, read_config
 from .errors import InvalidConfigFile
 from .selection.table import ApplyTable, setting_problems
 

@@ -16,8 +16,8 @@ from fib_schema.command_parser import CommandParser
 from . import check_command, warm_command
 from . import commands as implementations
 from .config import ApplyConfig, ApplyConfigRegistry, OnMiss
-from .config_file import read_config
-from .configuration import CONFIG_VARIABLE
+from .configuration import read_config
+from .environment import CONFIG_VARIABLE
 from .errors import InvalidSetting
 
 _DESCRIPTION = """\

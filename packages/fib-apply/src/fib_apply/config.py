@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, TypeAlias, TypeVar
+from typing import Any, TypeAlias
 
 import attrs
+from fib_schema import FibError
+from fib_schema.settings import InvalidSetting
 
-from .errors import InvalidSetting
-from .signers import signers_from_environment, to_signers
+SIGNERS_VARIABLE = "FIB_REQUIRE_SIGNED_BY"
+"""A file with public keys, or their text: required of every data set whose settings name no keys."""
+_KEYS_WANTED = "a file with public keys, the text of a key, or a sequence of these; or None"
 
 
 class OnMiss(StrEnum):
@@ -34,75 +38,97 @@ class OnError(StrEnum):
     """The fallback serves the call, and the solution is quarantined."""
 
 
-def _number(*, least: float, most: float = math.inf, is_optional: bool = False) -> Any:
+def _checked(is_valid: Callable[[Any], bool], wanted: str) -> Any:
     def validate(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
         del instance
-        if value is None and is_optional:
-            return
-        if isinstance(value, bool) or not isinstance(value, (int, float)) or not least <= value <= most:
-            wanted = f"a number >= {least:g}" if math.isinf(most) else f"a number from {least:g} to {most:g}"
-            raise InvalidSetting(attribute.name, value, wanted + (", or None" if is_optional else ""))
+        if not is_valid(value):
+            raise InvalidSetting(attribute.name, value, wanted)
 
     return validate
 
 
-def _is_bool(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    del instance
-    if not isinstance(value, bool):
-        raise InvalidSetting(attribute.name, value, "True or False")
+def _number(*, least: float, most: float = math.inf, is_optional: bool = False) -> Any:
+    def is_valid(value: Any) -> bool:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return (value is None and is_optional) or (is_number and least <= value <= most)
+
+    wanted = f"a number >= {least:g}" if math.isinf(most) else f"a number from {least:g} to {most:g}"
+    return _checked(is_valid, wanted + (", or None" if is_optional else ""))
 
 
-def _solution(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
-    del instance
-    if not isinstance(value, str | None):
-        raise InvalidSetting(attribute.name, value, "the name of a solution, or None")
+_is_bool = _checked(lambda value: isinstance(value, bool), "True or False")
+_is_solution = _checked(lambda value: isinstance(value, str | None), "the name of a solution, or None")
 
 
-K = TypeVar("K", bound=StrEnum)
+def _to_texts(value: Any) -> Any:
+    """A tuple of one or several texts; anything else is left to the validator."""
+    if isinstance(value, str):
+        return (value,)
+    return tuple(value) if isinstance(value, tuple | list | set | frozenset) else value
 
 
-def _member(kind: type[K], name: str, value: Any) -> K:
+def _texts(wanted: str) -> Any:
+    def is_valid(value: Any) -> bool:
+        return isinstance(value, tuple) and all(isinstance(name, str) for name in value)
+
+    return attrs.field(default=(), converter=_to_texts, validator=_checked(is_valid, wanted))
+
+
+def _member(kind: type[StrEnum], value: Any) -> Any:
+    """A member of an enumeration; anything else is left to the validator."""
     try:
         return kind(value)
     except ValueError:
-        raise InvalidSetting(name, value, "one of " + ", ".join(repr(str(item)) for item in kind)) from None
+        return value
 
 
-def _on_miss(value: object) -> OnMiss:
-    return _member(OnMiss, "on_miss_policy", value)
+def _to_on_miss(value: object) -> Any:
+    return _member(OnMiss, value)
 
 
-def _on_error(value: object) -> OnError:
-    return _member(OnError, "on_error", value)
+def _to_on_error(value: object) -> Any:
+    return _member(OnError, value)
 
 
-def _hardware(value: object) -> tuple[str, ...]:
-    return _names("other_hardware", value, "hardware names as in traces")
+def _is_policy(kind: type[StrEnum]) -> Any:
+    return _checked(lambda value: isinstance(value, kind), "one of " + ", ".join(repr(str(item)) for item in kind))
 
 
-def _excluded(value: object) -> tuple[str, ...]:
-    return _names("exclude", value, "names of solutions")
+def _to_bounds(value: Any) -> Any:
+    return MappingProxyType(dict(value)) if _are_bounds(value) else value
 
 
-def _only(value: object) -> tuple[str, ...]:
-    return _names("only", value, "names of solutions")
-
-
-def _names(setting: str, value: object, wanted: str) -> tuple[str, ...]:
-    if isinstance(value, str):
-        return (value,)
-    if not isinstance(value, (tuple, list, set, frozenset)) or not all(isinstance(name, str) for name in value):
-        raise InvalidSetting(setting, value, wanted)
-    return tuple(value)
-
-
-def _bounds(value: object) -> Mapping[str, float]:
-    is_mapping = isinstance(value, Mapping) and all(
-        isinstance(axis, str) and isinstance(bound, (int, float)) and bound >= 1 for axis, bound in value.items()
+def _are_bounds(value: Any) -> bool:
+    return isinstance(value, Mapping) and all(
+        isinstance(axis, str) and isinstance(bound, int | float) and bound >= 1 for axis, bound in value.items()
     )
-    if not is_mapping:
-        raise InvalidSetting("nearest", value, "a mapping of axes to factors >= 1")
-    return MappingProxyType(dict(value))  # type: ignore[call-overload] # checked above
+
+
+def to_signers(value: object, name: str = "require_signed_by") -> tuple[str, ...] | None:
+    """The keys of a setting, each as the text of its public key; None if no signature is required.
+
+    Raises:
+        InvalidSetting: There is no key, or one is not valid. An empty value is an error, because
+            nothing would be verified.
+    """
+    if value is None:
+        return None
+    given = [value] if isinstance(value, str | os.PathLike) else value
+    if not isinstance(given, Iterable) or isinstance(given, bytes | bytearray):
+        raise InvalidSetting(name, value, _KEYS_WANTED)
+    from fib_schema.signing import read_public_keys
+
+    found: dict[str, None] = {}
+    for item in given:
+        if not isinstance(item, str | os.PathLike):
+            raise InvalidSetting(name, value, _KEYS_WANTED)
+        try:
+            found.update(dict.fromkeys(key.text for key in read_public_keys(item)))
+        except FibError as error:
+            raise InvalidSetting(name, str(item)[:200], f"{_KEYS_WANTED} ({error})") from error
+    if not found:
+        raise InvalidSetting(name, value, _KEYS_WANTED)
+    return tuple(found)
 
 
 @attrs.frozen(kw_only=True)
@@ -115,9 +141,9 @@ class ApplyConfig:
 
     enabled: bool = attrs.field(default=True, validator=_is_bool)
     """Whether solutions are selected; if not, the fallback serves all calls."""
-    exclude: tuple[str, ...] = attrs.field(default=(), converter=_excluded)
+    exclude: tuple[str, ...] = _texts("names of solutions")
     """Solutions that are not selected."""
-    only: tuple[str, ...] = attrs.field(default=(), converter=_only)
+    only: tuple[str, ...] = _texts("names of solutions")
     """If any are named, no other solutions are selected."""
     max_atol: float | None = attrs.field(default=None, validator=_number(least=0.0, is_optional=True))
     """Traces with a larger absolute error do not count; None trusts the benchmark's verdict."""
@@ -128,11 +154,18 @@ class ApplyConfig:
 
     The others are built in the background when they are first needed.
     """
-    on_miss_policy: OnMiss = attrs.field(default=OnMiss.FALLBACK_ONLY, converter=_on_miss)
-    nearest: Mapping[str, float] = attrs.field(factory=dict, converter=_bounds, hash=False)
+    on_miss_policy: OnMiss = attrs.field(
+        default=OnMiss.FALLBACK_ONLY, converter=_to_on_miss, validator=_is_policy(OnMiss)
+    )
+    nearest: Mapping[str, float] = attrs.field(
+        factory=dict,
+        converter=_to_bounds,
+        validator=_checked(_are_bounds, "a mapping of axes to factors >= 1"),
+        hash=False,
+    )
     """For `OnMiss.NEAREST`: the axes that may differ from the recorded key, each with the largest factor."""
-    on_error: OnError = attrs.field(default=OnError.RAISE, converter=_on_error)
-    baseline: str | None = attrs.field(default=None, validator=_solution)
+    on_error: OnError = attrs.field(default=OnError.RAISE, converter=_to_on_error, validator=_is_policy(OnError))
+    baseline: str | None = attrs.field(default=None, validator=_is_solution)
     """The solution that represents the engine's own kernel: its time is that of the fallback."""
     require_speedup: bool = attrs.field(default=True, validator=_is_bool)
     """Whether only solutions are selected that are faster than the fallback: than the `baseline`, else the reference.
@@ -145,7 +178,7 @@ class ApplyConfig:
 
     A definition marks its batch axes by tags (``batch_axis:M``); without a mark, all variable axes count.
     """
-    other_hardware: tuple[str, ...] = attrs.field(default=(), converter=_hardware)
+    other_hardware: tuple[str, ...] = _texts("hardware names as in traces")
     """Hardware whose traces count where there are none of this machine's hardware, in this order."""
     margin: float = attrs.field(default=0.03, validator=_number(least=0.0))
     """Latencies that differ by at most this share count as equal where traces record no interval."""
@@ -218,7 +251,7 @@ class ApplyConfigRegistry:
         """
         self._check_signers(self.per_definition)
         signers = self.default.require_signed_by
-        return signers_from_environment() if signers is None else signers
+        return to_signers(os.environ.get(SIGNERS_VARIABLE), SIGNERS_VARIABLE) if signers is None else signers
 
     def _check_signers(self, configs: Mapping[str, ApplyConfig]) -> None:
         for name, config in configs.items():

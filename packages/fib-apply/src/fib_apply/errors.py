@@ -4,18 +4,9 @@ from __future__ import annotations
 
 import attrs
 from fib_schema import FibError
+from fib_schema.settings import ConfigProblem, InvalidConfigFile, InvalidSetting
 
-
-@attrs.frozen
-class InvalidSetting(FibError, ValueError):
-    """A setting has an invalid value."""
-
-    name: str
-    value: object
-    wanted: str
-
-    def __str__(self) -> str:
-        return f"{self.name}: got {self.value!r}, expected {self.wanted}"
+__all__ = ["CannotRoute", "ConfigProblem", "InvalidConfigFile", "InvalidSetting", "NoKernel", "UnusableOption"]
 
 
 @attrs.frozen
@@ -50,36 +41,3 @@ class CannotRoute(FibError, TypeError):
 
     def __str__(self) -> str:
         return f"calls of {self.definition!r} cannot be routed: {self.problem}"
-
-
-@attrs.frozen
-class ConfigProblem:
-    """One thing that is wrong in a configuration file."""
-
-    line: int | None
-    """Counted from 1; None if no line is to blame."""
-    path: str
-    """The keys that lead to it, joined by points; empty for the file as a whole."""
-    message: str
-    """The finding and the remedy."""
-
-
-@attrs.frozen
-class InvalidConfigFile(FibError, ValueError):
-    """A configuration file that is not valid; holds all of its problems."""
-
-    path: str
-    problems: tuple[ConfigProblem, ...]
-
-    def lines(self) -> list[str]:
-        """One line for each problem: file, line, setting, and what is wrong."""
-        found = []
-        for problem in self.problems:
-            place = self.path if problem.line is None else f"{self.path}:{problem.line}"
-            found.append(
-                f"{place}: {problem.path}: {problem.message}" if problem.path else f"{place}: {problem.message}"
-            )
-        return found
-
-    def __str__(self) -> str:
-        return "the configuration is not valid:\n  " + "\n  ".join(self.lines())
