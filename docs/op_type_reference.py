@@ -17,8 +17,7 @@ import yaml
 from fib_bench import BenchmarkConfig
 from fib_bench.config.model import ResolvedEvalConfig
 from fib_bench.evaluators import evaluator_for
-from fib_bench.inputs.roles import Role
-from fib_bench.inputs.rules import find_rule
+from fib_bench.inputs.synthesis import Role, find_rule
 from fib_bench.timing import work
 from fib_schema import AxisConst, Definition, TensorSpec
 from fib_schema.codec import load_json_file

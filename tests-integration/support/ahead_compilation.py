@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import attrs
 import torch
-from fib_bench.inputs.draft import tensor_dtype
+from fib_bench.inputs.makers import tensor_dtype
 from public_data_set import SIZES, public_set
 from solution_cases import answer, ask
 from solution_table import FOLDER, TableEntry, entry_of

@@ -7,8 +7,7 @@ from collections.abc import Callable, Mapping
 import pytest
 import torch
 from fib_bench import ResolvedEvalConfig, Tolerance
-from fib_bench.evaluators.formats import format_of
-from fib_bench.evaluators.low_precision import InSteps, LowPrecision
+from fib_bench.evaluators.low_precision import InSteps, LowPrecision, format_of
 from fib_bench.evaluators.protocol import Case, Verdict
 from fib_schema import Definition, Evaluation, RandomInput, Solution, Workload
 

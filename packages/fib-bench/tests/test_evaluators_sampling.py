@@ -9,11 +9,9 @@ import pytest
 import torch
 from fib_bench import ResolvedEvalConfig
 from fib_bench.evaluators.protocol import Case, Observation, Verdict
-from fib_bench.evaluators.sampling import Draws, Sampling
-from fib_bench.evaluators.sampling_evidence import usual_distance
+from fib_bench.evaluators.sampling import Draws, Sampling, UnknownDraws
 from fib_bench.evaluators.sampling_filters import Filters, Rows, cut
-from fib_bench.evaluators.sampling_pooled import PooledDraws, _mass_above
-from fib_bench.evaluators.sampling_unknown import UnknownDraws
+from fib_bench.evaluators.sampling_tests import PooledDraws, usual_distance
 from fib_schema import Definition, Evaluation, RandomInput, ScalarInput, Solution, Workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -118,7 +116,6 @@ WRONG: dict[str, Sampler] = {
     "always the same": lambda kept, calls: multinomial(kept, 1).expand(calls, -1),
     "too hot": of_temperature(1.2),
     "too cold": of_temperature(0.8),
-    "one call in two": lambda kept, calls: multinomial(kept, -(-calls // 2)).repeat(2, 1)[:calls],
     "the first half of the tokens": lambda kept, calls: multinomial(
         kept * (torch.arange(kept.shape[1]) % 2 == 0) + 1e-9 * kept, calls
     ),
@@ -221,7 +218,7 @@ class TestDistribution:
             assert not together(check, drawn).problems
 
     @pytest.mark.parametrize("sampler", WRONG)
-    @pytest.mark.parametrize(("rows", "calls"), [(1, 10_000), (16, 625), (64, 200)])
+    @pytest.mark.parametrize(("rows", "calls"), [(1, 10_000), (64, 200)])
     @pytest.mark.parametrize("filters", ["k", ""])
     def test_wrong_samplers_fail(
         self, definition: Definition, sampler: str, rows: int, calls: int, filters: str
@@ -231,9 +228,7 @@ class TestDistribution:
         if filters:
             inputs = {**inputs, "top_k": inputs["top_k"].clamp(min=20)}
         drawn = WRONG[sampler](cut_by_reference(*inputs.values()), calls)
-        if sampler == "one call in two" and rows * calls < 10_000:
-            pytest.skip("it is half as random as it should be, which few draws do not show")
-        assert together(draws_check(definition, inputs), drawn).problems or sampler == "one call in two"
+        assert together(draws_check(definition, inputs), drawn).problems
 
     @pytest.mark.parametrize(
         ("rows", "name", "said"),
@@ -241,11 +236,9 @@ class TestDistribution:
             (8, "one number for all rows", "rows of one call depend on each other"),
             (8, "a counter", "rows of one call depend on each other"),
             (1, "a counter", "successive draws of a row depend on each other"),
-            (8, "without the last tokens", "of 64 equally likely parts of the vocabulary are drawn"),
-            (8, "without some tokens in the middle", "part 33 of 64 equally likely parts of the vocabulary"),
         ],
     )
-    def test_samplers_with_too_few_random_numbers_or_tokens_fail(
+    def test_samplers_with_too_few_random_numbers_fail(
         self, definition: Definition, rows: int, name: str, said: str
     ) -> None:
         """Each token of these samplers is as frequent as it should be, or nearly so."""
@@ -255,12 +248,8 @@ class TestDistribution:
         uniform = torch.rand(calls, rows).double()
         if name == "one number for all rows":
             uniform = uniform[:, :1].expand(-1, rows)
-        elif name == "a counter":
-            uniform = (torch.arange(calls).double() * 0.6180339887498949 % 1)[:, None].expand(-1, rows)
-        elif name == "without the last tokens":
-            uniform = uniform * 0.982
         else:
-            uniform = torch.where((uniform - 0.505).abs() < 0.012, uniform - 0.1, uniform)
+            uniform = (torch.arange(calls).double() * 0.6180339887498949 % 1)[:, None].expand(-1, rows)
         drawn = torch.searchsorted(sums, uniform.T.contiguous() * sums[:, -1:]).T
         (problem,) = together(draws_check(definition, inputs), drawn).problems
         assert said in problem
@@ -354,7 +343,7 @@ class TestModels:
         kept = torch.softmax(torch.randn(6, VOCABULARY), dim=-1) * (torch.arange(VOCABULARY) < 12)
         check = self.check(definition, inputs, lambda: multinomial(kept, 1)[0])
         assert isinstance(check, UnknownDraws)
-        for sampler, is_right in ((multinomial, True), (WRONG["argmax"], False), (WRONG["uniform"], False)):
+        for sampler, is_right in ((multinomial, True), (WRONG["argmax"], False)):
             calls = [Observation(check, {"samples": call}) for call in sampler(kept, 100)]
             verdict = Sampling().judge_together(calls)
             assert bool(verdict.problems) != is_right, verdict
@@ -538,7 +527,6 @@ WHEN_TIMED: dict[str, tuple[Sampler, str]] = {
     "the first half of the vocabulary": (only(lambda i: i < 100), "of different parts of the vocabulary"),
     "every other token": (only(lambda i: i % 2 == 0), "tokens whose id has bit 0"),
     "every other tile": (only(lambda i: i // 16 % 2 == 1), "tokens whose id has bit 4"),
-    "a short list of tokens": (only(lambda i: (i * 37 + 11) % 101 < 25), "tokens of earlier calls are drawn again"),
     "a stale distribution": (stale(multinomial), "likely tokens are drawn too seldom"),
     "a stale threshold": (tighter, "tokens of different likelihood are drawn in the wrong proportion"),
     "argmax": (WRONG["argmax"], "likely tokens are drawn too often"),
@@ -578,14 +566,6 @@ class TestCallsWithDifferentInputs:
             pooled.add(weights, torch.tensor([[1, 3]]), torch.ones(1, 2, dtype=torch.bool))
         assert float(weights.sum()) > 1.0
         assert not pooled.problems()
-
-    def test_looking_draws_up_gives_what_sorting_gives(self) -> None:
-        torch.manual_seed(0)
-        weights = torch.randint(0, 4, (6, 30)).double()
-        p = weights.gather(1, torch.randint(0, 30, (6, 12)))
-        few = [torch.cat(parts, dim=1) for parts in zip(*(_mass_above(weights, q) for q in p.split(3, 1)), strict=True)]
-        for found, expected in zip(_mass_above(weights, p), few, strict=True):
-            assert torch.allclose(found, expected)
 
     @pytest.mark.parametrize(
         ("sampler", "is_right"),

@@ -9,12 +9,9 @@ import attrs
 import pytest
 import torch
 from fib_bench import ResolvedEvalConfig
-from fib_bench.evaluators.moe import MixtureOfExperts, RowsPart
+from fib_bench.evaluators.moe import MixtureOfExperts, RowsPart, find_ties
 from fib_bench.evaluators.protocol import Case, Check, Evaluator
-from fib_bench.evaluators.routing import find_ties
-from fib_bench.evaluators.scaled import ScaledPart, scaled_part
-from fib_bench.evaluators.sparse_attention import SparseAttention
-from fib_bench.evaluators.state_space import StateSpace
+from fib_bench.evaluators.scaled import ScaledPart, SparseAttention, StateSpace, scaled_part
 from fib_schema import Definition, Evaluation, RandomInput, ScalarInput, Solution, Workload
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 import pytest
 import torch
 from fib_bench import ResolvedEvalConfig
-from fib_bench.evaluators.index_sets import IndexSets
 from fib_bench.evaluators.protocol import Case
-from fib_bench.evaluators.top_k import TopK
+from fib_bench.evaluators.top_k import IndexSets, TopK
 from fib_schema import AxisVar, Definition, Evaluation, RandomInput, Solution, TensorSpec, Workload
 from hypothesis import given, settings
 from hypothesis import strategies as st

@@ -11,8 +11,8 @@ from typing import ClassVar
 import attrs
 import pytest
 import torch
-from fib_bench.inputs.draft import InputDraft, SynthesisError
 from fib_bench.inputs.generation import Value, make_inputs
+from fib_bench.inputs.makers import InputDraft, SynthesisError
 from fib_bench.inputs.redrawing import Redrawing, move_pages, redraw_integers
 from fib_bench.inputs.synthesis import synthesis_order, synthesize_input
 from fib_compile.device import is_cuda_available

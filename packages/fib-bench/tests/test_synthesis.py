@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 from fib_bench import InputError, make_inputs
-from fib_bench.inputs.index_values import split
+from fib_bench.inputs.makers import split
 from fib_schema import AxisVar, Definition, DType, RandomInput, TensorSpec, Workload
 from hypothesis import given
 from hypothesis import strategies as st
@@ -162,7 +162,7 @@ def test_what_cannot_be_fp4_is_refused(synthesized: Callable[..., dict[str, torc
 def test_large_narrow_tensors_are_filled_in_parts(
     synthesized: Callable[..., dict[str, torch.Tensor]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fib_bench.inputs.float_values.CHUNK_ELEMENTS", 100)
+    monkeypatch.setattr("fib_bench.inputs.makers.CHUNK_ELEMENTS", 100)
     values = synthesized({"x": "float8_e4m3fn[n,m]"}, n=50, m=7)["x"].float()
     assert 0.9 < values.std() < 1.1
     assert len(values[:, 0].unique()) > 10

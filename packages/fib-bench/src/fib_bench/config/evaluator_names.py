@@ -19,8 +19,8 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "top_k": "top_k:TopK",
         "low_precision": "low_precision:LowPrecision",
         "moe": "moe:MixtureOfExperts",
-        "state_space": "state_space:StateSpace",
-        "sparse_attention": "sparse_attention:SparseAttention",
+        "state_space": "scaled:StateSpace",
+        "sparse_attention": "scaled:SparseAttention",
         "default": "default:Default",
     }
 )

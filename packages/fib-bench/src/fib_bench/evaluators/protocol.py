@@ -8,12 +8,15 @@ timed calls.
 from __future__ import annotations
 
 import abc
+import ast
+import functools
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol
 
 import attrs
 import torch
 from fib_schema import Definition
+from fib_schema.syntax import parse_source
 
 from ..checking.comparison import Comparison
 from ..config.model import ResolvedEvalConfig
@@ -169,3 +172,18 @@ class Evaluator(abc.ABC):
     def judge_together(self, observations: Sequence[Observation]) -> Verdict:
         """Judge the outputs of many calls; called only if a check of this evaluator has trials."""
         raise NotImplementedError(f"{type(self).__name__} makes checks with trials, but has no judge_together")
+
+
+def calls_of(definition: Definition) -> frozenset[str]:
+    """The names of the functions and methods that the reference calls."""
+    return _calls_in(definition.reference)
+
+
+@functools.lru_cache(maxsize=64)
+def _calls_in(code: str) -> frozenset[str]:
+    try:
+        functions = [node.func for node in ast.walk(parse_source(code)) if isinstance(node, ast.Call)]
+    except SyntaxError:
+        return frozenset()  # building the reference reports it
+    names = [node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in functions]
+    return frozenset(name for name in names if name)

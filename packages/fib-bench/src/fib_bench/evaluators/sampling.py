@@ -2,11 +2,11 @@
 
 The allowed set and the probabilities are computed from the inputs: probabilities or logits, cut by
 top-k, top-p and min-p. Whether the reference does the same is tested on its own draws; a reference that
-does something else is taken by its draws alone (`sampling_unknown`).
+does something else is taken by its draws alone.
 
 A solution has random numbers of its own, so it is called many times on the same inputs. In timed calls
 each token is checked, and the draws of all checked timed calls, which have different inputs, are tested
-together (`sampling_pooled`).
+together (`sampling_tests`).
 """
 
 from __future__ import annotations
@@ -23,14 +23,9 @@ from fib_schema import Definition
 from ..checking.comparison import Comparison
 from ..config.model import ResolvedEvalConfig
 from ..secure_random import SECRET
-from .protocol import Case, Check, Evaluator, Observation, Tensors, Verdict
-from .references import calls_of
-from .sampling_evidence import Evidence, RowDraws
-from .sampling_filters import Cuts, Filters, Rows, cut
-from .sampling_inputs import is_known, rows_and_filters
-from .sampling_pooled import PooledDraws
-from .sampling_statistics import LOG_ALARM
-from .sampling_unknown import UnknownDraws, judge_unknown, watch_unknown
+from .protocol import Case, Check, Evaluator, Observation, Tensors, Verdict, calls_of
+from .sampling_filters import Cuts, Filters, Rows, cut, is_known, rows_and_filters
+from .sampling_tests import LOG_ALARM, PooledDraws, RowDistances, problem_of_samples, problems_of_pairs
 
 TRIALS = 100
 SAMPLES = 10_000
@@ -69,7 +64,7 @@ class Sampling(Evaluator):
             again = _known(case, is_joint=case.first.filters.is_joint)
             return attrs.evolve(again, trials=case.first.trials)
         if case.first is not None:
-            return UnknownDraws.without_draws(case)
+            return _unknown(case, [case.expected], trials=0, varies=case.first.is_observed)
         seen = _try_reference(case)
         for is_joint in (False, True):
             if not is_known(case):
@@ -80,7 +75,9 @@ class Sampling(Evaluator):
                 return check
             if _is_seeded(calls) and self._explains(check, calls[:1]):
                 return attrs.evolve(check, trials=0)  # a deterministic reference: only single calls can be judged
-        return watch_unknown(case, seen, _setting(case.config, "sampling_validation_trials", TRIALS))
+        trials = int(_setting(case.config, "sampling_validation_trials", TRIALS))
+        calls = [case.expected, *seen]
+        return _unknown(case, calls, trials, varies=len(calls) > 1 and not _is_seeded(calls))
 
     def _explains(self, check: Draws, calls: Sequence[Tensors]) -> bool:
         is_allowed = not any(check.compare(outputs, outputs).problems for outputs in calls)
@@ -90,24 +87,24 @@ class Sampling(Evaluator):
         """Judge the draws of many calls."""
         known = [o for o in observations if isinstance(o.check, Draws)]
         if not known:
-            return judge_unknown(observations)
+            return _judge_unknown(observations)
         threshold = max(o.check.tvd_threshold for o in known if isinstance(o.check, Draws))
         generator = torch.Generator().manual_seed(SECRET.getrandbits(62))
-        pooled, evidence = PooledDraws(generator), Evidence(generator, threshold)
+        pooled, distances = PooledDraws(generator), RowDistances(threshold)
         checks = list(dict.fromkeys(o.check for o in known))
         between = []
         for check in checks:
             assert isinstance(check, Draws)
             tokens = torch.cat([check.tokens(o.outputs) for o in known if o.check is check], dim=1)
             budget = _MAX_TOKENS[tokens.device.type] // len(checks)
-            between += check.gather(tokens, budget, pooled, evidence)
+            between += check.gather(tokens, budget, pooled, distances)
         found = [f"{problem} ({pooled.draws} draws)" for problem in pooled.problems()]
-        problems = [*found, *evidence.conclude(), *between]
+        problems = [*found, *distances.conclude(), *between]
         text = "; ".join(problems[:_MAX_PROBLEMS])
         more = f"; and {len(problems) - _MAX_PROBLEMS} more" if len(problems) > _MAX_PROBLEMS else ""
         return Verdict(
             problems=(text + more,) if problems else (),
-            extra={"sampling": {"draws": pooled.draws} | evidence.to_extra()},
+            extra={"sampling": {"draws": pooled.draws} | distances.to_extra()},
         )
 
 
@@ -162,14 +159,14 @@ class Draws(Check):
         level = float(self.source.levels(slice(row, row + 1))[0, token])
         return f"{text} token {token} of {what} {level:.6g}, where {float(self.cuts.least[row]):.6g} is the least"
 
-    def gather(self, tokens: torch.Tensor, budget: int, pooled: PooledDraws, evidence: Evidence) -> list[str]:
+    def gather(self, tokens: torch.Tensor, budget: int, pooled: PooledDraws, distances: RowDistances) -> list[str]:
         """Test the draws of some randomly chosen rows; returns the problems with tokens at the boundary.
 
         Args:
             tokens: ``[rows, draws]``, of all calls on these inputs.
             budget: The elements of rows that may be looked at.
             pooled: Tests over all inputs.
-            evidence: Tests of rows with many draws.
+            distances: Tests of rows with many draws.
         """
         rows, vocabulary = self.source.values.shape
         most = min(rows, _MAX_ROWS, max(1, budget // vocabulary))
@@ -185,16 +182,85 @@ class Draws(Check):
             boundary.add(int((~is_sure).sum()), draws.numel(), *shares.tolist())
             pooled.add(weights, draws, is_sure)
             if draws.shape[1] >= _MIN_TRIES:
-                self._add_rows(evidence, part, weights, draws)
+                self._add_rows(distances, part, weights, draws)
         return [f"output {self.name!r}: {problem}" for problem in boundary.problems()]
 
-    def _add_rows(self, evidence: Evidence, rows: torch.Tensor, weights: torch.Tensor, draws: torch.Tensor) -> None:
+    def _add_rows(
+        self, distances: RowDistances, rows: torch.Tensor, weights: torch.Tensor, draws: torch.Tensor
+    ) -> None:
         for row, p, drawn in zip(rows.tolist(), weights.cpu(), draws.cpu(), strict=True):
             allowed = p.nonzero()[:, 0]
             places = torch.full((len(p),), -1)
             places[allowed] = torch.arange(len(allowed))
             found = places[drawn]
-            evidence.add(RowDraws(f"output {self.name!r}: row {row}", p[allowed], found[found >= 0]))
+            distances.add(f"output {self.name!r}: row {row}", p[allowed], found[found >= 0])
+
+
+@attrs.frozen(eq=False, kw_only=True)
+class UnknownDraws(Check):
+    """Random integers whose distribution is known by the draws of the reference alone."""
+
+    bounds: tuple[int, int] | None
+    """The smallest and the largest allowed value; None if unknown."""
+    seen: Tensors
+    """``[calls, elements]`` by output: the draws of the reference; empty if it always draws the same."""
+    trials: int = attrs.field()
+
+    @property
+    def is_observed(self) -> bool:
+        """Whether the outputs of calls are kept, to be judged together."""
+        return bool(self.seen)
+
+    def to_extra(self) -> dict[str, Any]:
+        """The fields of a trace."""
+        return {name: {"compared_with_calls": len(calls)} for name, calls in self.seen.items()}
+
+    def compare(self, found: Tensors, expected: Tensors) -> Verdict:
+        """Whether everything is within the bounds."""
+        comparisons, problems = [], []
+        for name in expected:
+            wrong = 0
+            if self.bounds is not None and found[name].numel():
+                low, high = self.bounds
+                wrong = int(((found[name] < low) | (found[name] > high)).sum())
+            comparisons.append(Comparison(name, found[name].numel(), wrong, 0.0, 0.0, 0.0, ""))
+            if wrong:
+                problems.append(f"output {name!r}: {wrong} of {found[name].numel()} are not within {self.bounds}")
+        return Verdict(tuple(comparisons), tuple(problems))
+
+
+def _unknown(case: Case, calls: Sequence[Tensors], trials: int, *, varies: bool) -> UnknownDraws:
+    """The check of an input set by the calls of the reference on it."""
+    tables = {name: torch.stack([call[name].flatten().long().cpu() for call in calls]) for name in case.expected}
+    return UnknownDraws(bounds=_bounds(case, calls), seen=tables if varies else {}, trials=trials)
+
+
+def _bounds(case: Case, calls: Sequence[Tensors]) -> tuple[int, int] | None:
+    """From 0 to the vocabulary's end, or as far as the reference goes beyond; None without a vocabulary."""
+    tensors = [value for value in case.inputs.values() if isinstance(value, torch.Tensor) and value.dim() > 1]
+    sizes = [tensor.shape[-1] for tensor in tensors if tensor.dtype.is_floating_point]
+    values = [t for call in calls for t in call.values() if t.numel()]
+    if not sizes or not values:
+        return None
+    return min(0, *(int(t.min()) for t in values)), max(max(sizes) - 1, *(int(t.max()) for t in values))
+
+
+def _judge_unknown(observations: Sequence[Observation]) -> Verdict:
+    """Compare draws with the reference's: many on one input set as samples, single ones of many sets as pairs."""
+    problems: list[str] = []
+    pairs: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
+    for check in dict.fromkeys(o.check for o in observations):
+        calls = [o.outputs for o in observations if o.check is check]
+        for name, seen in check.seen.items() if isinstance(check, UnknownDraws) else ():
+            found = torch.stack([call[name].flatten().long().cpu() for call in calls])
+            if len(seen) > 1:
+                problems += filter(None, [problem_of_samples(name, found, seen)])
+            else:
+                pairs.setdefault(name, []).append((found[0], seen[0]))
+    for name, some in pairs.items():
+        draws, expected = (torch.cat(parts) for parts in zip(*some, strict=True))
+        problems += problems_of_pairs(name, draws, expected)
+    return Verdict(problems=tuple(problems), extra={"sampling": {"calls": len(observations)}})
 
 
 @attrs.define

@@ -10,15 +10,219 @@ where the reference pads them.
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
+from typing import Any
 
+import attrs
 import torch
 from fib_schema import Definition, TensorSpec
 
+from ..checking.comparison import Comparison
 from .default import default_parts
-from .index_sets import IndexSets, Rows, Scores, scores_for
-from .protocol import Case, Evaluator
-from .references import calls_of
+from .protocol import Case, Check, Evaluator, Part, Tensors, Verdict, calls_of
 from .scaled import scaled_part
+
+_TIE = 2.0**-20
+"""Scores nearer to each other than this, relative, count as equal."""
+_WORST_ROW, _MOST_OF_ROW = 5.0, 0.5
+"""A single row may lack five times the share that all rows together may, but never more than half of its indices. One
+index may be lacking in any case; rows of a single index then have only the limit over all rows."""
+
+
+@attrs.frozen(eq=False)
+class Scores:
+    """The scores by which the indices of an output were chosen."""
+
+    values: torch.Tensor
+    """``[rows, candidates]``"""
+
+    def differ(self, found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+        """Mask of the chosen scores, ``[rows, k]`` from the best to the worst, that are not those expected."""
+        ours, theirs = (self._ordered(indices) for indices in (found, expected))
+        return (ours != theirs) & ~((ours - theirs).abs() <= _TIE * theirs.abs())
+
+    def _ordered(self, indices: torch.Tensor) -> torch.Tensor:
+        is_real = (indices >= 0) & (indices < self.values.shape[1])
+        scores = self.values.gather(1, torch.where(is_real, indices, 0)).double()
+        return scores.masked_fill(~is_real, -torch.inf).sort(dim=1, descending=True).values
+
+
+def scores_for(
+    chosen: torch.Tensor, candidates: Sequence[torch.Tensor], lengths: Sequence[torch.Tensor]
+) -> Scores | None:
+    """The first of some tensors by which the reference's indices are the best of each row.
+
+    Args:
+        chosen: ``[rows, k]``; what is negative pads.
+        candidates: Floating tensors of any shape.
+        lengths: Integer tensors that may say how many scores of a row count.
+    """
+    for tensor in candidates:
+        values = tensor.reshape(-1, tensor.shape[-1])
+        values = values.float() if values.itemsize == 1 else values  # not every device can pick these
+        if len(values) != len(chosen) or chosen.numel() == 0 or values.shape[1] <= chosen.shape[1]:
+            continue
+        for length in (None, *(n for n in lengths if n.numel() == len(values))):
+            if (found := _verified(chosen.long(), values, length)) is not None:
+                return found
+    return None
+
+
+def _verified(chosen: torch.Tensor, values: torch.Tensor, length: torch.Tensor | None) -> Scores | None:
+    """The scores if no candidate of a row is better than the selected ones; synchronizes the device."""
+    is_real = (chosen >= 0) & (chosen < values.shape[1])
+    if bool((chosen >= values.shape[1]).any()):
+        return None
+    scores = values.double()
+    places = torch.where(is_real, chosen, 0)
+    least = scores.gather(1, places).masked_fill(~is_real, torch.inf).amin(dim=1)
+    if length is not None:
+        beyond = torch.arange(values.shape[1], device=values.device) >= length.reshape(-1, 1)
+        scores = scores.masked_fill(beyond, -torch.inf)
+    is_taken = torch.zeros_like(scores).scatter_add_(1, places, is_real.double()) > 0
+    rest = scores.masked_fill(is_taken, -torch.inf).amax(dim=1)
+    return Scores(values) if bool((rest <= least).all()) else None
+
+
+@attrs.frozen(eq=False)
+class Rows:
+    """The layout of an output of indices."""
+
+    width: int
+    """The indices in a row."""
+    scores: Scores | None
+    """None if they are not known."""
+
+
+@attrs.frozen(eq=False)
+class _Counts:
+    """The numbers of wrong indices, by kind, and the worst row."""
+
+    padded: int
+    outside: int
+    twice: int
+    strange: int
+    """Indices that are none of the reference's, or scores that are not."""
+    worst_row: int
+    """The most of them in one row."""
+    row: int
+    """Index of that row."""
+    count: int
+    """Indices expected."""
+
+
+@attrs.frozen(eq=False)
+class IndexSets(Check):
+    """Outputs of indices, each row a set, and the values beside them."""
+
+    parts: Mapping[str, Part] = attrs.field()
+    """Checks of all other outputs."""
+    rows: Mapping[str, Rows]
+    """Checked rows of each output of indices."""
+    beside: Mapping[str, str]
+    """Outputs with a value per index, and the output that this is in."""
+    overlap: float
+    """The share of indices that must be the reference's, where scores are not known."""
+
+    def to_extra(self) -> dict[str, Any]:
+        """The fields of a trace."""
+        sets = {
+            name: {"compared_by": "overlap", "required_overlap": self.overlap}
+            if rows.scores is None
+            else {"compared_by": "score"}
+            for name, rows in self.rows.items()
+        }
+        return super().to_extra() | sets
+
+    def compare(self, found: Tensors, expected: Tensors) -> Verdict:
+        """Compare sets, then the values beside them, then the rest."""
+        comparisons, problems = [], []
+        for name, rows in self.rows.items():
+            a, b = (tensors[name].long().reshape(-1, rows.width) for tensors in (found, expected))
+            counts = _count(a, b, rows.scores)
+            comparisons.append(_comparison(name, counts))
+            problems += [f"output {name!r}: {problem}" for problem in self._problems(counts, rows)]
+        for name, part in self.parts.items():
+            wanted = expected[name]
+            if name in self.beside:
+                indices = self.beside[name]
+                wanted = _aligned(found[indices], expected[indices], wanted, self.rows[indices].width)
+            comparison = part.compare(found[name], wanted)
+            comparisons.append(comparison)
+            if not part.is_right(comparison):
+                problems.append(comparison.explain())
+        return Verdict(tuple(comparisons), tuple(problems))
+
+    def _problems(self, counts: _Counts, rows: Rows) -> list[str]:
+        problems = []
+        if counts.padded:
+            problems.append(f"{counts.padded} entries are padding where the reference has none, or the reverse")
+        if counts.outside:
+            problems.append(f"{counts.outside} indices lie beyond all candidates")
+        if counts.twice:
+            problems.append(f"{counts.twice} indices occur twice in their row")
+        where = f"worst in row {counts.row}, where {counts.worst_row} are"
+        if rows.scores is not None:
+            if counts.strange:
+                problems.append(f"{counts.strange} of {counts.count} indices have other scores than the best; {where}")
+        elif self._lacks(counts, rows.width):
+            share = 1 - counts.strange / max(counts.count, 1)
+            text = f"{counts.strange} of {counts.count} indices are not among the reference's; {where}"
+            problems.append(f"{text}; the overlap is {share:.4f}, required: {self.overlap}")
+        return problems
+
+    def _lacks(self, counts: _Counts, width: int) -> bool:
+        allowed = 1 - self.overlap
+        most_in_row = max(1.0, min(_WORST_ROW * allowed, _MOST_OF_ROW) * width)
+        return counts.strange > allowed * counts.count or counts.worst_row > most_in_row
+
+
+def _count(found: torch.Tensor, expected: torch.Tensor, scores: Scores | None) -> _Counts:
+    """Compare ``[rows, k]``; waits for the device once."""
+    if not expected.numel():
+        return _Counts(0, 0, 0, 0, 0, 0, 0)
+    is_real = expected >= 0
+    padded = torch.where(is_real, found < 0, found != expected)
+    outside = torch.zeros_like(is_real) if scores is None else found >= scores.values.shape[1]
+    is_member = _is_member(found, expected)
+    strange = is_real & ~padded & ~is_member if scores is None else scores.differ(found, expected)
+    twice = (_repeats(found) - _repeats(expected)).clamp(min=0)
+    by_row = strange.sum(dim=1)
+    most, row = by_row.max(dim=0)
+    numbers = [padded.sum(), outside.sum(), twice.sum(), by_row.sum(), most, row, is_real.sum()]
+    return _Counts(*torch.stack(numbers).tolist())
+
+
+def _is_member(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """Mask of the indices that occur in the same row of the expected indices."""
+    ordered = expected.sort(dim=1).values
+    places = torch.searchsorted(ordered, found.contiguous()).clamp_(max=ordered.shape[1] - 1)
+    return ordered.gather(1, places) == found
+
+
+def _repeats(indices: torch.Tensor) -> torch.Tensor:
+    """The number of indices of each row that were there before."""
+    ordered = indices.sort(dim=1).values
+    return ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).sum(dim=1)
+
+
+def _aligned(found: torch.Tensor, expected: torch.Tensor, values: torch.Tensor, width: int) -> torch.Tensor:
+    """The expected values in the order of the indices found; for one that is not expected, the least of its row."""
+    if not values.numel():
+        return values
+    a, b, rows = found.long().reshape(-1, width), expected.long().reshape(-1, width), values.reshape(-1, width)
+    ordered, order = b.sort(dim=1)
+    places = torch.searchsorted(ordered, a).clamp_(max=width - 1)
+    own = rows.gather(1, order.gather(1, places))
+    least = rows.masked_fill(b < 0, torch.inf).amin(dim=1, keepdim=True)
+    aligned = torch.where(ordered.gather(1, places) == a, own, least)
+    return torch.where(b < 0, rows, aligned).view_as(values)
+
+
+def _comparison(name: str, counts: _Counts) -> Comparison:
+    wrong = max(counts.strange, counts.padded, counts.outside, counts.twice)
+    return Comparison(name, counts.count, wrong, 0.0, 0.0, 0.0, "")
+
 
 OVERLAP = 0.98
 """Share of all chosen indices that must be the reference's where scores are unknown.

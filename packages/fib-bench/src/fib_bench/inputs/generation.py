@@ -36,12 +36,8 @@ from fib_schema.blobs import BlobError, load_tensor
 from fib_schema.strides import workload_strides
 
 from ..errors import InputError
-from .arrangement import strided_copy
-from .distributions import check_distribution
-from .draft import InputDraft, SynthesisError, tensor_dtype
-from .roles import Role
-from .rules import Rule, find_rule
-from .synthesis import synthesis_order, synthesize_input
+from .makers import InputDraft, SynthesisError, check_distribution, tensor_dtype
+from .synthesis import Role, Rule, find_rule, synthesis_order, synthesize_input
 
 Value = torch.Tensor | int | float | bool | None
 _SELECTS = re.compile(r"\b(topk|argmax|argmin|argsort|sort|multinomial)\(")
@@ -322,3 +318,14 @@ def _blob(spec: TensorSpec, source: SafetensorsInput, draft: InputDraft, name: s
 def _derived_seed(definition: Definition, workload: Workload, seed: int) -> int:
     text = f"{definition.name}\0{workload.uuid}\0{seed}"
     return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+
+
+def strided_copy(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
+    """Copy a tensor into memory of its own with these strides.
+
+    Args:
+        tensor: What to copy.
+        strides: In elements; each element has a place of its own.
+    """
+    made = torch.empty_strided(tensor.shape, tuple(strides), dtype=tensor.dtype, device=tensor.device)
+    return made.copy_(tensor)

@@ -15,10 +15,9 @@ import torch
 from fib_schema import Definition
 from fib_schema.padded_indices import PaddedIndices, padded_indices_of
 
-from . import index_values
+from . import makers
 from .generation import Value
-from .roles import Role
-from .rules import role_of
+from .synthesis import Role, role_of
 
 _SPARE = 64
 """Elements of the buffer that no call uses, except one that fills it."""
@@ -56,7 +55,7 @@ def draw_padded_calls(
     Returns:
         The calls; none if the definition has no padded indices, or other integers depend on the offsets.
     """
-    padded, pool = padded_indices_of(definition), index_values.pool_size({**definition.const_axes, **axes})
+    padded, pool = padded_indices_of(definition), makers.pool_size({**definition.const_axes, **axes})
     if padded is None or not pool or _has_dependent_integers(definition, padded):
         return ()
     offsets = values[padded.offsets]

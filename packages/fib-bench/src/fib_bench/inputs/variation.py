@@ -27,10 +27,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import torch
 from fib_schema import Definition, parse_constraint
 
-from .distributions import CHUNK_ELEMENTS
 from .generation import Value
-from .roles import Role
-from .rules import role_of
+from .makers import CHUNK_ELEMENTS
+from .synthesis import Role, role_of
 
 _FEW_DRAWS = 64
 """Number of fair draws up to which all may well be equal; both outcomes are then forced to occur."""

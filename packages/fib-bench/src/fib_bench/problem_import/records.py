@@ -13,8 +13,7 @@ from fib_schema.files import atomic_write
 from fib_schema.workload import InputSpec
 
 from ..config.layers import DATA_SET_FILE
-from ..inputs.roles import Role
-from ..inputs.rules import role_of
+from ..inputs.synthesis import Role, role_of
 from .problem import Argument, Problem
 
 _MIN_NORMAL = 1024
