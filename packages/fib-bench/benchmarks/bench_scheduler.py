@@ -99,8 +99,7 @@ def local(workers: int, seconds: float) -> list[tuple[str, Any]]:
 
 
 def on_ray(workers: int, seconds: float) -> list[tuple[str, Any]]:
-    from fib_bench.execution.ray_cluster import device_slots, ray
-    from fib_bench.execution.ray_scheduler import RayDeviceWorker
+    from fib_bench.execution.ray_scheduler import RayDeviceWorker, device_slots, ray
 
     if not ray.is_initialized():
         with warnings.catch_warnings():

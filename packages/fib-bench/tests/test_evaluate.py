@@ -13,7 +13,6 @@ from fib_bench import BenchmarkConfig, InputError, ReferenceFailed, UnsupportedD
 from fib_bench.config.model import DISTRIBUTIONS
 from fib_bench.judge.evaluate import Judge
 from fib_bench.judge.record import timing_flags
-from fib_bench.plan import BuildFailure
 from fib_schema import (
     Definition,
     Evaluation,
@@ -345,16 +344,6 @@ class TestAhead:
         assert isinstance(evaluation, Evaluation)
         assert evaluation.status == "COMPILE_ERROR"
         assert "does not compile\n" in evaluation.log
-
-    def test_what_did_not_build_elsewhere_gets_no_worker(
-        self, judge: Judge, definition: Definition, make_workload: MakeWorkload, make_solution: MakeSolution
-    ) -> None:
-        prepared = judge.prepare(definition, make_workload(definition, {"n": 3}))
-        solution = make_solution("import os\nos._exit(3)\n")
-        failure = BuildFailure(EvaluationStatus.COMPILE_ERROR, "it was refused")
-        evaluations = list(judge.evaluate(definition, solution, [prepared] * 2, unbuildable=failure))
-        assert [e.status for _, e in evaluations if isinstance(e, Evaluation)] == [failure.status] * 2
-        assert [e.log for _, e in evaluations if isinstance(e, Evaluation)] == [failure.log] * 2
 
     def test_nothing_of_a_solution_runs_ahead(
         self, judge: Judge, definition: Definition, make_solution: MakeSolution

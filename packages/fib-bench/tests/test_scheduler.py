@@ -268,22 +268,6 @@ class TestPieces:
         found = Counter(size for _, size in self.sizes([part(name, 10) for name in "abcd"], 4))
         assert found == {12: 4, 4: 4, 2: 8}
 
-    def test_that_take_longest_come_first_once_that_is_known(self) -> None:
-        """Both definitions have pieces of 18, 8, 2 and 2 evaluations; the last are taken when paces are known."""
-        order: list[tuple[str, int]] = []
-        lock = threading.Lock()
-
-        class Paced(Fake):
-            def execute(self, part: DefinitionPlan) -> Iterator[Event]:
-                with lock:
-                    order.append((part.definition.name, part.count))
-                self.pause = 0.02 if part.definition.name == "slow" else 0.0
-                yield from Fake.execute(self, part)
-
-        run([Paced] * 2, [part("quick", 30, 1), part("slow", 30, 1)])
-        assert sorted(order) == [(name, count) for name in ("quick", "slow") for count in (2, 2, 8, 18)]
-        assert order[-4:] == [("slow", 2)] * 2 + [("quick", 2)] * 2
-
 
 def test_devices_open_at_once_and_those_that_cannot_are_opened_again_for_work() -> None:
     both, tries = threading.Barrier(2, timeout=60), Counter[str]()

@@ -36,7 +36,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def make_judges(root: Path) -> Iterator[Callable[[], RayJudges]]:
     """Starts judges on the one node of a cluster, whose head has no processors."""
-    from fib_bench.execution.ray_cluster import device_slots
+    from fib_bench.execution.ray_scheduler import device_slots
     from fib_serve.worker.ray_judges import RayJudges
     from ray.cluster_utils import Cluster
 

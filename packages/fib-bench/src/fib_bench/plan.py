@@ -8,7 +8,6 @@ import attrs
 from fib_schema import (
     Definition,
     Evaluation,
-    EvaluationStatus,
     InvalidRecord,
     Solution,
     Trace,
@@ -20,7 +19,6 @@ from fib_schema.hardware import Fit, architectures_of, fit_of, unknown_targets
 from fib_schema.trace_facts import counting_traces, is_quick
 
 from .config.benchmark import BenchmarkConfig
-from .sandbox.model import Isolation
 
 _SHOWN_NAMES = 3
 
@@ -50,16 +48,6 @@ class Skip:
 
 
 @attrs.frozen
-class BuildFailure:
-    """A failed build, which decides all evaluations of its solution."""
-
-    status: EvaluationStatus
-    log: str
-    isolation: Isolation | None = None
-    """The isolation of the worker, if it was reported."""
-
-
-@attrs.frozen
 class DefinitionPlan:
     """The work on one definition: the solutions to run on each workload."""
 
@@ -67,8 +55,6 @@ class DefinitionPlan:
     workloads: tuple[Workload, ...]
     pending: Mapping[str, tuple[Solution, ...]]
     """Solutions to run, by workload uuid."""
-    unbuildable: Mapping[str, BuildFailure] = attrs.field(factory=dict)
-    """Failures of ahead-of-time builds by name of the solution, which is not built again."""
     cache_key: str = ""
     """Plans with different keys share no build caches of solutions."""
 

@@ -7,7 +7,10 @@ blobs from it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+import re
+import socket
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -17,19 +20,130 @@ import attrs
 from fib_schema import Environment, Solution
 
 from ..config.benchmark import BenchmarkConfig
-from ..errors import JudgeFailed, UnsupportedDevice
+from ..errors import ClusterUnreachable, JudgeFailed, UnsupportedDevice
 from ..events import Event
 from ..plan import DefinitionPlan
 from .judge_process import JudgeProcess
-from .ray_builds import Builds
-from .ray_cluster import GetTimeoutError, RayError, actor_options, connect, device_slots, ray, to_local_error
 from .scheduler import DeviceWorker, Scheduler
+
+try:
+    import ray as _ray
+    from ray.exceptions import GetTimeoutError, RayError, RayTaskError, TaskUnschedulableError
+    from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+except ImportError as error:
+    raise UnsupportedDevice("ray", "the Ray executor needs Ray: pip install 'fib-bench[ray]'") from error
+
+__all__ = [
+    "DeviceSlot",
+    "GetTimeoutError",
+    "RayError",
+    "TaskUnschedulableError",
+    "actor_options",
+    "connect",
+    "device_slots",
+    "on_node",
+    "ray",
+    "to_local_error",
+]
+ray: Any = _ray  # its type hints do not match its use
+
+
+_ADDRESS = re.compile(r"(?:ray://)?(?P<host>[\w.-]+|\[[0-9a-fA-F:.%]+\]):(?P<port>[0-9]{1,5})")
+_CONNECT_SECONDS = 5.0
+_CREATION = "raised in its creation task"
+"""In the first line of the message of an actor that did not start."""
+
+
+def connect(address: str | None) -> None:
+    """Connect to a cluster, or start a local one.
+
+    Raises:
+        ClusterUnreachable: Nothing listens at the address.
+    """
+    if ray.is_initialized():
+        return
+    _require_answer(address or "")
+    quiet: dict[str, Any] = {"log_to_driver": False, "configure_logging": False}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # about changes in later versions
+        if address is None:
+            # Not the default address: it joins the last cluster of this machine, even one that has ended.
+            ray.init(address="local", _node_ip_address="127.0.0.1", include_dashboard=False, **quiet)
+        else:
+            ray.init(address=address, **quiet)
+
+
+def _require_answer(address: str) -> None:
+    """Check that something listens at an address with a port; Ray itself waits for minutes."""
+    if (match := _ADDRESS.fullmatch(address)) is None:
+        return
+    try:
+        socket.create_connection((match["host"].strip("[]"), int(match["port"])), _CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterUnreachable(address, getattr(error, "strerror", None) or str(error)) from error
+
+
+@attrs.frozen
+class DeviceSlot:
+    """A device of a node: a GPU, or the node as one CPU device."""
+
+    name: str
+    node: str
+    """The node's id."""
+    cpus: int
+    """Number of CPUs of the node."""
+
+
+def device_slots(nodes: Sequence[Mapping[str, Any]], resource: str) -> list[DeviceSlot]:
+    """The device slots of all nodes that are alive."""
+    slots = []
+    for node in nodes:
+        count = int(node["Resources"].get(resource, 0)) if node["Alive"] else 0
+        cpus = int(node["Resources"].get("CPU", 0))
+        for index in range(count if resource == "GPU" else min(count, 1)):
+            name = f"{node['NodeManagerHostname']}/{node['NodeID'][:8]}/{resource.lower()}:{index}"
+            slots.append(DeviceSlot(name, node["NodeID"], cpus))
+    return slots
+
+
+def actor_options(node: str, *, is_cuda: bool) -> dict[str, Any]:
+    """Options of an actor that has one device of a node for itself; a lost one is not restarted."""
+    return {
+        "num_cpus": 0 if is_cuda else 1,
+        "num_gpus": 1 if is_cuda else 0,
+        "scheduling_strategy": on_node(node),
+        "max_restarts": 0,
+    }
+
+
+def on_node(node: str) -> NodeAffinitySchedulingStrategy:
+    """A strategy that schedules on this node only."""
+    return NodeAffinitySchedulingStrategy(node, soft=False)
+
+
+def to_local_error(error: RayError) -> Exception:
+    """The exception that fib-bench raised on a node; `JudgeFailed` if the cluster lost the node or a process."""
+    if not isinstance(error, RayTaskError):
+        return JudgeFailed(_reason(error))
+    cause = error.cause
+    if isinstance(cause, RayError) and not isinstance(cause, RayTaskError):
+        return JudgeFailed(_reason(cause))
+    return cause if isinstance(cause, Exception) else error
+
+
+def _reason(error: RayError) -> str:
+    """The first line of a message of Ray, or the last line of the traceback of an actor that did not start."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    if not lines:
+        return type(error).__name__
+    return f"it did not start on a node: {lines[-1]}" if _CREATION in lines[0] else lines[0]
+
 
 _OPEN_TIMEOUT_SECONDS = 120.0
 _CLOSE_TIMEOUT_SECONDS = 10.0
 
 
-def ray_scheduler(config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> RayScheduler:
+def ray_scheduler(config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> Scheduler:
     """Make the scheduler for all devices of a cluster of the kind that the configuration names.
 
     Raises:
@@ -45,44 +159,8 @@ def ray_scheduler(config: BenchmarkConfig, root: Path | None, baselines: Mapping
     if not slots:
         raise UnsupportedDevice(config.device, "no node of the Ray cluster has one")
     factory = partial(JudgeProcess, settings, root, baselines)
-    builds = Builds(slots, settings, root, baselines)
     start = partial(RayDeviceWorker, factory=factory, is_cuda=is_cuda)
-    workers = [
-        (slot.name, partial(start, slot.node, prioritize=partial(builds.prioritize, slot.node))) for slot in slots
-    ]
-    return RayScheduler(workers, builds)
-
-
-class RayScheduler(Scheduler):
-    """Scheduler of actors, for which tasks without a device build solutions.
-
-    Args:
-        factories: Names of the workers, and functions that start them.
-        builds: Builds the solutions of all plans before the workers run them.
-
-    Raises:
-        FibError: The first worker cannot be started.
-    """
-
-    def __init__(self, factories: Iterable[tuple[str, Callable[[], DeviceWorker]]], builds: Builds) -> None:
-        self._builds = builds
-        super().__init__(factories)
-
-    def execute(self, parts: Sequence[DefinitionPlan]) -> Iterator[Event]:
-        """Run plans, and build their solutions ahead."""
-        self._builds.begin(parts)
-        yield from super().execute(parts)
-        self._builds.check()
-
-    def stop(self) -> None:
-        """Finish the running evaluations, start no others, and cancel all builds."""
-        self._builds.stop()
-        super().stop()
-
-    def close(self) -> None:
-        """Terminate all workers and builds."""
-        super().close()
-        self._builds.close()
+    return Scheduler([(slot.name, partial(start, slot.node)) for slot in slots])
 
 
 class RayDeviceWorker:
@@ -92,22 +170,13 @@ class RayDeviceWorker:
         node: The node's id.
         factory: Starts the device worker on that node.
         is_cuda: Whether it needs a GPU.
-        prioritize: Called with each plan before it runs; returns the plan with its failed builds, or None to stop.
 
     Raises:
         JudgeFailed: The actor does not start.
         FibError: The device worker does not start.
     """
 
-    def __init__(
-        self,
-        node: str,
-        factory: Callable[[], DeviceWorker],
-        *,
-        is_cuda: bool,
-        prioritize: Callable[[DefinitionPlan], DefinitionPlan | None] = lambda part: part,
-    ) -> None:
-        self._turn_to = prioritize
+    def __init__(self, node: str, factory: Callable[[], DeviceWorker], *, is_cuda: bool) -> None:
         options = actor_options(node, is_cuda=is_cuda)
         self._actor: Any = ray.remote(_DeviceActor).options(**options).remote(factory)
         try:
@@ -131,10 +200,8 @@ class RayDeviceWorker:
             JudgeFailed: The node, the actor or its judge has died.
             Exception: fib-bench raised it on the node.
         """
-        if (part_now := self._turn_to(part)) is None:
-            return
         try:
-            for reference in self._actor.execute.options(num_returns="streaming").remote(part_now):
+            for reference in self._actor.execute.options(num_returns="streaming").remote(part):
                 yield ray.get(reference)
         except RayError as error:
             raise to_local_error(error) from error

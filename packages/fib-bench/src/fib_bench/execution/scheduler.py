@@ -1,4 +1,4 @@
-"""Scheduler of a run. It distributes plans over device workers: a free worker takes the longest item that is left.
+"""Scheduler of a run. It distributes plans over device workers: a free worker takes the largest item that is left.
 
 A device worker is a device with its judge, on this machine or another. A worker that fails is restarted a few
 times; then it is excluded, and the others take its work. A failing solution is a result, not a failure of a worker.
@@ -8,11 +8,9 @@ The scheduler does not depend on the kind of the workers.
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from itertools import islice
 from queue import SimpleQueue
 from types import TracebackType
 from typing import Protocol, Self
@@ -28,7 +26,6 @@ from .judge_process import finished_pairs
 _MAX_FAILURES = 3  # of a worker in succession
 _MAX_FAILED_WORKERS = 2  # that may fail on one item
 _SMALL = 0.15  # of a worker's share of the work: a definition with less of it is not split
-_LOOK_AHEAD = 256  # items from which the next one is chosen; there may be thousands
 # Shares of a definition, and the size of their pieces in shares of a worker's work: pieces become smaller, so that no
 # worker idles for long at the end.
 _ROUNDS = ((0.6, 0.6), (0.25, 0.25), (0.15, 0.07))
@@ -97,27 +94,6 @@ class _Item:
         self.done = set()
 
 
-@attrs.define
-class _Pace:
-    """The seconds that an evaluation takes, by definition."""
-
-    taken: dict[str, tuple[float, int]] = attrs.field(factory=dict)
-    """Seconds of a worker, and the number of evaluations."""
-    all_taken: tuple[float, int] = (0.0, 0)
-    """Of all definitions together."""
-
-    def add(self, definition: str, seconds: float, count: int) -> None:
-        """Note finished evaluations."""
-        before = self.taken.get(definition, (0.0, 0))
-        self.taken[definition] = before[0] + seconds, before[1] + count
-        self.all_taken = self.all_taken[0] + seconds, self.all_taken[1] + count
-
-    def expected_seconds(self, part: DefinitionPlan) -> float:
-        """The time that a plan will take; at the pace of all definitions where its own is unknown."""
-        seconds, count = self.taken.get(part.definition.name, self.all_taken)
-        return part.count * (seconds / count if count else 1.0)
-
-
 @attrs.frozen
 class _Crash:
     """An error of the harness, which ends the run."""
@@ -140,7 +116,6 @@ class Scheduler:
         self._factories = list(factories)
         self._workers: dict[str, DeviceWorker] = {}
         self._items: list[_Item] = []
-        self._pace = _Pace()
         self._under_way = 0
         self._change = threading.Condition()
         self._events: SimpleQueue[Event | _Crash | None] = SimpleQueue()
@@ -279,20 +254,16 @@ class Scheduler:
             worker.close()
 
     def _work_on(self, item: _Item, worker: DeviceWorker) -> None:
-        began, count = time.monotonic(), item.part.count
         for event in worker.execute(item.part):
             item.done.update(finished_pairs(event))
             self._events.put(event)
             if self._is_stopping and isinstance(event, Evaluated | Skipped):
                 return
-        with self._change:
-            self._pace.add(item.part.definition.name, time.monotonic() - began, count)
 
     def _next_item(self, name: str) -> _Item | None:
         """The next item, preferably one on which this worker has not failed.
 
-        With several workers it is the one that takes longest, as far as is known. Waits while another worker may still
-        requeue one.
+        The largest come first. Waits while another worker may still requeue one.
         """
         with self._change:
             while not self._items and self._under_way:
@@ -300,10 +271,7 @@ class Scheduler:
             if not self._items:
                 return None
             self._under_way += 1
-            fresh = (item for item in self._items if name not in item.failed_on)
-            items = list(islice(fresh, _LOOK_AHEAD)) or self._items[:1]
-            is_shared = len(self._factories) > 1
-            item = max(items, key=lambda item: self._pace.expected_seconds(item.part)) if is_shared else items[0]
+            item = next((item for item in self._items if name not in item.failed_on), self._items[0])
             self._items.remove(item)
             return item
 

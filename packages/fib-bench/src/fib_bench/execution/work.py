@@ -94,8 +94,7 @@ class Execution:
         names = {workload.uuid: {s.name for s in part.pending[workload.uuid]} for workload in block}
         try:
             for index, solution in enumerate(solutions):
-                ahead = [later for later in solutions[index + 1 :] if later.name not in part.unbuildable]
-                self._judge.start_ahead(part.definition, ahead)
+                self._judge.start_ahead(part.definition, solutions[index + 1 :])
                 todo = [p for p in prepared if solution.name in names[p.workload.uuid]]
                 yield from self._evaluate(part, solution, todo)
         finally:
@@ -118,8 +117,7 @@ class Execution:
         name = part.definition.name
         waiting = {item.workload.uuid: item.workload for item in todo}
         yield from (Working(name, solution.name, workload) for workload in islice(waiting.values(), 1))
-        unbuildable = part.unbuildable.get(solution.name)
-        evaluations = self._judge.evaluate(part.definition, solution, todo, unbuildable=unbuildable)
+        evaluations = self._judge.evaluate(part.definition, solution, todo)
         for workload, evaluation in evaluations:
             if isinstance(evaluation, EvaluatorFailed):
                 yield Skipped(Skip(name, solution.name, workload.uuid, evaluation.reason, is_failure=True), 1)

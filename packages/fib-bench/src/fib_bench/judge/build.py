@@ -4,29 +4,36 @@ from __future__ import annotations
 
 from contextlib import nullcontext
 
-from ..plan import BuildFailure
+import attrs
+from fib_schema import EvaluationStatus
+
+from ..sandbox.model import Isolation
 from ..worker.client import WorkerLost
 from .function_worker import DeviceWork, FunctionWorker
 from .record import log_of, status_of
 from .rpc import Rejected
 
 
-def attempt(
-    candidate: FunctionWorker, seconds: float, *, is_ahead: bool = False, device_work: DeviceWork = nullcontext
-) -> BuildFailure | None:
+@attrs.frozen
+class BuildFailure:
+    """A failed build, which decides all evaluations of its solution."""
+
+    status: EvaluationStatus
+    log: str
+    isolation: Isolation | None = None
+    """The isolation of the worker, if it was reported."""
+
+
+def attempt(candidate: FunctionWorker, seconds: float, *, device_work: DeviceWork = nullcontext) -> BuildFailure | None:
     """Build a solution in its worker; returns the failure, or None.
 
     Args:
         candidate: A fresh worker with its build request.
         seconds: How long it may take.
-        is_ahead: Whether to run compilers only: the result stays in the solution's cache.
         device_work: Entered while the worker makes its device context.
     """
     try:
-        if is_ahead:
-            candidate.compile(seconds)
-        else:
-            candidate.build(seconds, device_work)
+        candidate.build(seconds, device_work)
     except Rejected as error:
         return BuildFailure(error.status, log_of(error.message, candidate.worker), candidate.worker.isolation)
     except WorkerLost as lost:

@@ -24,14 +24,13 @@ from ..errors import EvaluatorFailed, EvaluatorUnusable, InputError, ReferenceFa
 from ..evaluators import evaluator_for
 from ..evaluators.protocol import Evaluator
 from ..events import Phase
-from ..plan import BuildFailure
 from ..timing.clock_monitor import watch_clock
 from ..timing.device_state import settings_of
 from ..timing.roofline import speed_of_light_of
 from ..worker.client import WorkerLost, end_all
 from ..worker.server_client import ForkServerClient
 from .baselines import REFERENCE, Baselines
-from .build import attempt
+from .build import BuildFailure, attempt
 from .definition_settings import DefinitionSettings
 from .device_context import DeviceContext
 from .device_lock import identity_of, lock_of
@@ -252,8 +251,6 @@ class Judge:
         definition: Definition,
         solution: Solution,
         workloads: Sequence[PreparedWorkload],
-        *,
-        unbuildable: BuildFailure | None = None,
     ) -> Iterator[tuple[Workload, Evaluation | EvaluatorFailed]]:
         """Evaluate one solution on workloads, in a fresh worker; a lost worker costs one workload.
 
@@ -263,15 +260,11 @@ class Judge:
             definition: What it computes.
             solution: In any language that has a builder here.
             workloads: On what.
-            unbuildable: The failure of the build, if it was attempted before.
 
         Yields:
             Workloads with their evaluations, in the order in which they end: those that fail before timing come
             first. Where the evaluator fails there is no evaluation.
         """
-        if unbuildable is not None:
-            yield from self._unbuilt(solution, unbuildable, workloads)
-            return
         candidate = self._ahead.pop(solution.name, None)
         if candidate is None:
             candidate = self._spawn(definition, solution)

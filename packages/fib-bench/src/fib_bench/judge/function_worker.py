@@ -60,15 +60,6 @@ class FunctionWorker:
         except (WorkerLost, Rejected):
             pass  # the build reports it
 
-    def compile(self, seconds: float) -> None:
-        """Run compilers, but no code of the solution: the result stays in its cache.
-
-        Raises:
-            Rejected: It does not compile.
-            WorkerLost: The worker ended.
-        """
-        ask(self.worker, self._ahead, Built, seconds)
-
     def build(self, seconds: float, device_work: DeviceWork = nullcontext) -> None:
         """Build and load the function.
 

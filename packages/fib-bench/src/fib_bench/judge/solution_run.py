@@ -23,12 +23,11 @@ from ..config.model import ResolvedEvalConfig
 from ..errors import EvaluatorFailed
 from ..events import Phase
 from ..flags import UNSEALED, UNVERIFIED
-from ..plan import BuildFailure
 from ..worker.client import WorkerLost
 from ..worker.server_client import ForkServerClient
 from .background_activity import BackgroundActivity
 from .baselines import Baselines, InterleavedBaselines
-from .build import attempt
+from .build import BuildFailure, attempt
 from .device_context import DeviceContext
 from .device_memory import lacks_memory, trim, wait_for_memory
 from .function_worker import FunctionWorker

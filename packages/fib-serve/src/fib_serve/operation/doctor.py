@@ -109,7 +109,7 @@ def _disk(settings: Settings) -> Finding:
 def _cluster(settings: Settings) -> Finding:
     if settings.address is None:
         return Finding("cluster", is_good=True, text="the service starts one on this machine")
-    from fib_bench.execution.ray_cluster import device_slots, ray  # imports Ray, which takes seconds
+    from fib_bench.execution.ray_scheduler import device_slots, ray  # imports Ray, which takes seconds
 
     from ..worker.cluster_workers import connect_to
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import attrs
 from fib_bench import BenchmarkConfig
-from fib_bench.execution.ray_cluster import DeviceSlot, RayError, connect, device_slots, ray
+from fib_bench.execution.ray_scheduler import DeviceSlot, RayError, connect, device_slots, ray
 from fib_schema import FibError
 from sqlalchemy.exc import SQLAlchemyError
 

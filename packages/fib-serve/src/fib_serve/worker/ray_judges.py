@@ -17,7 +17,7 @@ import fib_bench
 from fib_bench import BenchmarkConfig, IsolationReport
 from fib_bench.errors import JudgeFailed
 from fib_bench.events import Event
-from fib_bench.execution.ray_cluster import (
+from fib_bench.execution.ray_scheduler import (
     DeviceSlot,
     GetTimeoutError,
     RayError,

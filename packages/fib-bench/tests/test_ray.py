@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import random
+import socket
 import threading
 import time
 from collections import Counter
@@ -15,8 +16,8 @@ from typing import Any
 
 import pytest
 from fib_bench import Benchmark, BenchmarkConfig
-from fib_bench.errors import JudgeFailed
-from fib_bench.events import DeviceExcluded, Evaluated, Event, Planned
+from fib_bench.errors import ClusterUnreachable, JudgeFailed
+from fib_bench.events import DeviceExcluded, Evaluated, Event
 from fib_bench.execution.scheduler import Scheduler
 from fib_bench.plan import DefinitionPlan
 from fib_schema import Definition, Environment, Solution, TraceSet, Workload
@@ -29,16 +30,6 @@ MakeDataSet = Callable[..., Path]
 MakeSolution = Callable[..., Solution]
 RayCluster = Callable[..., AbstractContextManager[tuple[Any, dict[Any, Path]]]]
 SLEEPS = "import time\n\ndef run(x):\n    time.sleep(0.01)\n    return x * 2\n"
-SLOW_TO_COMPILE = """
-#include <tvm/ffi/container/tensor.h>
-#include <tvm/ffi/function.h>
-
-void run(tvm::ffi::TensorView x, tvm::ffi::TensorView y) {
-  for (int64_t i = 0; i < x.size(0); ++i)
-    static_cast<float*>(y.data_ptr())[i] = 2 * static_cast<float*>(x.data_ptr())[i];
-}
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
-"""
 QUICK: dict[str, Any] = {"confidence": 1.0, "iterations": 3, "warmup_runs": 1, "num_trials": 1}
 
 
@@ -100,45 +91,6 @@ def test_a_node_that_is_killed_at_any_time_costs_no_evaluation(
     assert recorded(root) == pairs(solutions, range(2, 7))
 
 
-def test_a_node_that_is_killed_while_it_builds_costs_no_evaluation(
-    ray_cluster: RayCluster, make_data_set: MakeDataSet, make_solution: MakeSolution, seeded_random: random.Random
-) -> None:
-    codes = [f"// {index}\n{SLOW_TO_COMPILE}" for index in range(3)]
-    solutions = [make_solution(code, name=f"s{i}", language="cpp", dps=True) for i, code in enumerate(codes)]
-    root = make_data_set(*solutions, sizes=(2, 3))
-
-    before = seeded_random.randrange(len(solutions))  # the other node may build the last one: then none is killed
-    is_over = threading.Event()
-
-    def count(cache: Path, suffix: str) -> int:
-        """Number of such files; folders may come and go meanwhile."""
-        return sum(file.endswith(suffix) for _, _, files in os.walk(cache) for file in files)
-
-    def built(cache: Path) -> set[str]:
-        """The digests of solutions that have a library; one that ran with two uids has two."""
-        published = (folder for folder, _, files in os.walk(cache) if "manifest.json" in files)
-        return {folder.partition("/solution-")[2][:32] for folder in published}
-
-    def kill_while_it_compiles() -> None:
-        while count(nodes[node], "manifest.json") < before or count(nodes[node], ".log") <= before:
-            if is_over.wait(0.01):
-                return
-        cluster.remove_node(node, allow_graceful=False)
-
-    with ray_cluster(2, 2) as (cluster, nodes):
-        node = next(iter(nodes))  # which has work for certain: a run begins when its worker is open
-        killer = threading.Thread(target=kill_while_it_compiles)
-        try:
-            events = run(cluster, root, lambda event: killer.start() if isinstance(event, Planned) else None)
-        finally:
-            is_over.set()
-        killer.join()
-    assert_no_other_is_out(events, node.node_id)
-    assert recorded(root) == pairs(solutions, (2, 3))
-    libraries = {n: built(cache) for n, cache in nodes.items()}  # the other node builds what is left for it to run
-    assert len(set().union(*libraries.values())) == len(solutions)
-
-
 class TestErrorsOfOurs:
     """They end a run with that error; only what the cluster loses is tried again."""
 
@@ -193,3 +145,31 @@ class TestErrorsOfOurs:
         assert [event.reason for event in events if isinstance(event, DeviceExcluded)] == [
             str(JudgeFailed("it is gone"))
         ]
+
+
+@pytest.mark.parametrize("form", ["127.0.0.1:{port}", "ray://127.0.0.1:{port}", "localhost:{port}"])
+def test_an_address_at_which_nothing_listens_is_refused_at_once(form: str) -> None:
+    from fib_bench.execution.ray_scheduler import connect
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        address = form.format(port=listener.getsockname()[1])
+    with pytest.raises(ClusterUnreachable, match=f"Ray cluster {address} does not answer: .*check the address"):
+        connect(address)
+
+
+def test_a_port_that_does_not_exist_is_refused() -> None:
+    from fib_bench.execution.ray_scheduler import connect
+
+    with pytest.raises(ClusterUnreachable, match=r"127\.0\.0\.1:99999 does not answer"):
+        connect("127.0.0.1:99999")
+
+
+def test_the_reason_of_an_actor_that_does_not_start_is_named() -> None:
+    from fib_bench.execution.ray_scheduler import to_local_error
+    from ray.exceptions import RayError
+
+    said = (
+        "The actor died because of an error raised in its creation task, A.__init__()\n  File\nImportError: no torch\n"
+    )
+    assert str(to_local_error(RayError(said))).endswith("it did not start on a node: ImportError: no torch")
+    assert str(to_local_error(RayError("the node is full\nmore"))).endswith("the node is full")
