@@ -6,6 +6,7 @@ import ast
 import gc
 import os
 import threading
+import traceback
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from inspect import Parameter
@@ -23,6 +24,7 @@ from fib_apply import (
     CannotRoute,
     InvalidSetting,
     NoKernel,
+    activation,
     apply,
     disable_apply,
     enable_apply,
@@ -30,10 +32,12 @@ from fib_apply import (
     get_runtime,
     set_apply_hook,
     set_runtime,
+    wait_until_built,
 )
 from fib_apply.build_service.executor import BackgroundExecutor
+from fib_apply.routing import call_sites
+from fib_apply.routing.codegen import ParameterMap
 from fib_apply.routing.dispatcher import ServedByFallback
-from fib_apply.routing.parameter_map import ParameterMap
 from fib_apply.routing.validation import CallValidator
 from fib_schema import (
     AxisConst,
@@ -1051,13 +1055,64 @@ class TestQuarantine:
 
 
 class TestFork:
-    def test_a_child_routes_like_its_parent(self, gemm: Any) -> None:
-        with enable_apply(data_set()):
+    def in_child(self, call: Callable[[], object]) -> None:
+        pid = os.fork()
+        if pid == 0:
+            try:
+                call()
+            except BaseException:  # noqa: BLE001 - no test continues in the child
+                traceback.print_exc()
+                os._exit(1)
+            os._exit(0)
+        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+
+    def test_a_child_keeps_its_functions_until_it_enables_routing_itself(self, gemm: Any) -> None:
+        def child() -> None:
+            assert get_runtime() is None
+            for serve in (gemm, lambda *args: runtime.dispatch("gemm", args, fallback=gemm)):
+                assert served_by(serve(A, B)) == "fallback"
+            assert "before this process was forked" in runtime.explain_call("gemm", A, B)
+            with enable_apply(data_set()) as own:
+                assert own.wait_until_built(60)
+                assert served_by(gemm(A, B)) == "solution"
+            assert served_by(gemm(A, B)) == "fallback"
+
+        with enable_apply(data_set()) as runtime:
             gemm(A, B)
-            pid = os.fork()
-            if pid == 0:
-                os._exit(0 if served_by(gemm(A, B)) == "solution" else 1)
-            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+            self.in_child(child)
+            assert served_by(gemm(A, B)) == "solution"
+
+    def test_a_lock_that_another_thread_holds_does_not_stop_the_child(self, gemm: Any) -> None:
+        def hold() -> None:
+            with activation._lock, call_sites._lock:
+                is_held.set()
+                is_over.wait(60)
+
+        is_held, is_over = threading.Event(), threading.Event()
+        with enable_apply(data_set()):
+            thread = threading.Thread(target=hold)
+            thread.start()
+            assert is_held.wait(60)
+            self.in_child(lambda: gemm(A, B) is not None and disable_apply())
+            is_over.set()
+            thread.join()
+
+    def test_the_variable_enables_routing_in_the_child_at_its_first_use(
+        self, gemm: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+    ) -> None:
+        def child() -> None:
+            assert get_runtime() is None  # it is made in the background
+            assert wait_until_built(60)
+            assert served_by(gemm(A, B)) == "solution"
+
+        found = TraceSet.from_path(tmp_path)
+        found.add_definitions([definition()])
+        found.add_solutions([solution("ones")])
+        found.add_traces([trace("ones")])
+        with enable_apply(data_set()):
+            monkeypatch.setenv("FIB_ENABLE_APPLY", "1")
+            monkeypatch.setenv("FIB_DATASET_PATH", str(tmp_path))
+            self.in_child(child)
 
 
 class TestExplain:
@@ -1240,18 +1295,6 @@ class TestLifecycle:
         )
         with enable_apply(found):
             assert served_by(gemm(A, B)) == "solution"
-
-    def test_a_forked_child_repeats_build_requests(self, gemm: Any) -> None:
-        with enable_apply(data_set(), ApplyConfig(aot_ratio=0.0)) as runtime:
-            dispatcher = runtime.dispatcher("gemm")
-            assert dispatcher is not None
-            dispatcher.pool._requested.add("ones")  # as if it were under way
-            pid = os.fork()
-            if pid == 0:
-                gemm(A, B)
-                is_built = runtime.wait_until_built(60)
-                os._exit(0 if is_built and served_by(gemm(A, B)) == "solution" else 1)
-            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
     def test_a_call_of_the_runtime_calls_the_hook(self) -> None:
         told: list[Any] = []

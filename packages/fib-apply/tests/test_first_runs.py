@@ -15,7 +15,8 @@ import torch
 from fib_apply import ApplyConfig, ApplyRuntime, ReplicaGroup, apply, capture_phase, enable_apply
 from fib_apply.build_service import first_runs
 from fib_apply.build_service.recorded_call import RecordedCall, copied_bytes, make_inputs
-from fib_apply.routing import dispatcher, resolver
+from fib_apply.routing import dispatcher
+from fib_apply.routing import runs as routing_runs
 from fib_schema import (
     AxisConst,
     AxisVar,
@@ -315,7 +316,7 @@ class TestCapturePhase:
     @pytest.fixture
     def capturing(self, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         flag = [False]
-        for module in (dispatcher, resolver):
+        for module in (dispatcher, routing_runs):
             monkeypatch.setattr(module, "is_capturing", lambda device: flag[0])
         return flag
 

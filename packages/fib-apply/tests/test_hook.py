@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 from fib_apply import activation, apply, enable_apply, hook
-from fib_apply.routing.codegen import compile_function, notifying_source
-from fib_apply.routing.parameter_map import parameters_of
+from fib_apply.routing.codegen import compile_function, notifying_source, parameters_of
 from fib_schema import TraceSet
 
 

@@ -22,10 +22,10 @@ import torch
 from fib_apply import ApplyConfig, apply, enable_apply
 from fib_apply.routing import guards
 from fib_apply.routing.call_variant import CallVariant
+from fib_apply.routing.codegen import map_parameters
 from fib_apply.routing.guards import CallKinds, GuardOptions, compile_python_guard, make_native_guard
 from fib_apply.routing.native import module
 from fib_apply.routing.native.self_test import find_problem
-from fib_apply.routing.parameter_map import map_parameters
 from fib_apply.routing.validation import call_strides, has_nested
 from fib_apply.runtime import ApplyRuntime
 from fib_schema import (
@@ -697,14 +697,6 @@ class TestRoute:
                         scores(*self.ARGS)
                 else:
                     assert scores(*self.ARGS) == expected
-
-    def test_a_forked_child_goes_on(self, scores: Any) -> None:
-        with enable_apply(new_data_set()):
-            assert not isinstance(scores(*self.ARGS), str)
-            child = os.fork()
-            if child == 0:
-                os._exit(any(isinstance(scores(*self.ARGS), str) for _ in range(100)))
-            assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
     def test_threads_call_while_entries_come_and_go(self, scores: Any) -> None:
         def call_of(b: int) -> tuple[Any, ...]:

@@ -196,9 +196,3 @@ def test_unsupported_pythons_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     assert prepare_native() == "FIB_APPLY_NATIVE is 0"
     request_native(lambda: None)
     assert not module._state.is_requested
-
-
-def test_a_forked_child_requests_the_module_again(built: Path) -> None:
-    module._state.is_requested = True
-    module._state.renew_after_fork()
-    assert not module._state.is_requested

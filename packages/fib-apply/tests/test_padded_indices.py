@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 import torch
 from fib_apply import ApplyConfig, ApplyKey, OnMiss, enable_apply
+from fib_apply.routing.codegen import ParameterMap
 from fib_apply.routing.dispatcher import Dispatcher
-from fib_apply.routing.parameter_map import ParameterMap
 from fib_apply.runtime import ApplyRuntime
 from fib_apply.selection.table import ApplyTable
 from fib_schema import (
@@ -217,7 +217,7 @@ class TestCapture:
             serve = route(runtime)
             assert serve(*arguments(20)).tolist() == [[2.0, 2.0], [2.0, 2.0]]
             dispatcher_of(runtime).invalidate()
-            monkeypatch.setattr("fib_apply.routing.resolver.is_capturing", lambda device: True)
+            monkeypatch.setattr("fib_apply.routing.runs.is_capturing", lambda device: True)
             assert serve(*arguments(20)).tolist() == served
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 from fib_apply import ApplyConfig, apply, enable_apply
-from fib_apply.routing.parameter_types import ACCEPTED_TYPES, behaviour_problem, is_plain_type
+from fib_apply.routing.validation import ACCEPTED_TYPES, behaviour_problem, is_plain_type
 from fib_schema import Definition, TraceSet
 
 VLLM = "vllm.model_executor.parameter"

@@ -11,7 +11,7 @@ import pytest
 import torch
 from fib_apply import ApplyConfig, ApplyKey, apply, enable_apply, warm_up
 from fib_apply.readiness import observed_warm_up
-from fib_apply.routing import dispatcher, resolver
+from fib_apply.routing import dispatcher, runs
 from fib_schema import Definition, TraceSet
 
 GOOD = "def run(x, y):\n    y.copy_(3 * x)\n"
@@ -106,7 +106,7 @@ class TestCaptures:
     @pytest.fixture
     def capturing(self, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         flag = [False]
-        for module in (dispatcher, resolver):  # the first import of the former takes the function of the latter
+        for module in (dispatcher, runs):  # the former imports the function of the latter
             monkeypatch.setattr(module, "is_capturing", lambda device: flag[0])
         return flag
 

@@ -1,7 +1,8 @@
 """Active runtimes of the process: a stack whose top serves all call sites.
 
 On first use, the environment variables are read. The runtime that they ask for is made in a background thread and
-becomes the bottom of the stack, so that no call, decoration or import waits for it.
+becomes the bottom of the stack, so that no call, decoration or import waits for it. In a forked child the stack is
+empty, and the first use there reads the variables again.
 
 No lock is held while other code runs, such as listeners and key builders. Each change of the stack or of the
 listeners starts a new *epoch*. The binding of a call site is made without a lock, and takes effect only if no other
@@ -24,7 +25,7 @@ from .build_service.executor import BackgroundExecutor
 from .environment import ENABLE_VARIABLE, enabled_by_environment
 from .log import logger
 from .routing import call_sites
-from .routing.native.module import request_native
+from .routing.native.module import forget_request, request_native
 
 T = TypeVar("T")
 
@@ -230,4 +231,20 @@ def _serving() -> ActiveRuntime | None:
     return _stack[-1] if _stack and not _stack[-1].is_off else None
 
 
+def _switch_off_in_child() -> None:
+    """Let all functions serve their own calls in a forked child, until it enables routing itself.
+
+    The threads that build and load solutions are gone there, and locks of runtimes may be held by such threads.
+    """
+    for runtime in _stack:
+        runtime.is_off = True
+    _default.executor = BackgroundExecutor()
+    _default.is_initialized = _default.is_starting = False
+    forget_request()
+    _set(())
+    for site in call_sites.all_sites():
+        site.make_binding(None)()
+
+
 hook.on_change(rebind_call_sites)
+os.register_at_fork(after_in_child=_switch_off_in_child)

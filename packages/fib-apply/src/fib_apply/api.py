@@ -16,9 +16,7 @@ from .configuration import SettingsOrFile
 from .log import logger
 from .readiness import Readiness, observed_warm_up
 from .replicas.exchange import ReplicaGroup
-from .routing.call_sites import CallSite, Name, notify_listeners
-from .routing.direct_calls import call_fallback
-from .routing.resolving import definition_of
+from .routing.call_sites import CallSite, Name, call_fallback, definition_of, notify_listeners
 from .runtime import ApplyRuntime, connect, get_runtime, set_runtime
 
 F = TypeVar("F", bound=Callable[..., Any])

@@ -21,7 +21,7 @@ from .errors import InvalidSetting, UnusableOption
 from .explain import Answer, format_fallback, format_latency, hardware_lines, plain_ranking, sorted_keys
 from .hardware import local_hardware
 from .key import ApplyKey
-from .routing.parameter_map import map_parameters
+from .routing.codegen import map_parameters
 from .runtime import ApplyRuntime
 from .selection.rankings import HardwareRankings, Ranking
 from .selection.table import ApplyTable, setting_problems

@@ -11,14 +11,14 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Container, Mapping, Sequence
 from functools import cached_property
-from typing import Any, ClassVar, TypeAlias
+from typing import Any, ClassVar
 
 import attrs
 from fib_schema import Definition, Workload
 from fib_schema.strides import Strides
 
-from .axis_reader import compile_axis_reader
 from .log import logger
+from .sizes import Axes, compile_axis_reader
 
 
 class _SortedItems(tuple[tuple[str, Any], ...]):
@@ -36,9 +36,6 @@ def _sorted_items(value: Mapping[str, Any] | Sequence[tuple[str, Any]]) -> tuple
     pairs = value.items() if isinstance(value, Mapping) else value
     return tuple(sorted((str(name), item) for name, item in pairs))
 
-
-Axes: TypeAlias = tuple[tuple[str, int], ...]
-"""Sizes of axes by name, sorted."""
 
 _LAYOUT = "layout"
 """The feature that names the strides of inputs that are not contiguous: a solution was verified with these."""

@@ -25,8 +25,8 @@ from .replicas.agreement import AgreedKernels
 from .selection.table import ApplyTable, setting_problems
 
 if TYPE_CHECKING:
-    from .routing.candidates import CandidatePool
     from .routing.dispatcher import Dispatcher
+    from .routing.resolver import CandidatePool
 
 _NONE: Mapping[str, str] = {}
 
@@ -86,7 +86,7 @@ class Router:
         return Dispatcher(pool, _key_builder(pool.definition), is_counted=self._is_counted, metrics=metrics)
 
     def _make_pool(self, name: str) -> CandidatePool | None:
-        from .routing.candidates import CandidatePool
+        from .routing.resolver import CandidatePool
 
         definition = _load_definition(self.table, name)
         if definition is None:

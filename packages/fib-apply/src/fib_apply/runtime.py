@@ -21,22 +21,22 @@ from .config import ApplyConfigRegistry
 from .configuration import Configuration, SettingsOrFile
 from .errors import InvalidSetting, NoKernel
 from .events import emit, reload_failed, reloaded
-from .importing import is_importing
 from .log import logger
 from .metrics import CallMetrics, DefinitionStats
 from .readiness import Readiness, WarmUpOutcome, observed_warm_up
 from .replicas.agreement import AgreedKernels, Synchronization
 from .replicas.exchange import NoAgreement, ReplicaGroup
 from .router import Router, load_table
-from .routing.call_sites import Name
-from .routing.direct_calls import call_fallback, serve_directly
+from .routing.call_sites import Name, call_fallback, definition_of, serve_directly
 from .routing.native.module import wait_with_native
-from .routing.resolving import definition_of
 from .selection.table import ApplyTable
 from .synchronizer import Synchronizer, check_settings
 
 if TYPE_CHECKING:
     from .routing.dispatcher import Dispatcher
+
+
+_FORKED = "the runtime was made before this process was forked; make another one"
 
 
 class ApplyRuntime:
@@ -86,15 +86,12 @@ class ApplyRuntime:
         self._is_prepared = False
 
     def start(self) -> Self:
-        """Build ahead of time, and make this runtime the active one.
-
-        During an import it does not wait for builds: a solution that imports the same module would wait for it.
-        """
+        """Build ahead of time, and make this runtime the active one."""
         activation.initialize()
         if self.is_off:
-            logger.info("routing is off: %s", self.configuration.why_off())
+            logger.info("routing is off: %s", self.configuration.why_off() or _FORKED)
         else:
-            self.prepare(waits=not is_importing())
+            self.prepare()
         self._below = activation.push(self)
         return self
 
@@ -355,7 +352,7 @@ class ApplyRuntime:
         dispatcher = None if self.is_off else self._router.dispatcher(name)
         if dispatcher is None:
             self.table.definition(name)
-            return f"the fallback: routing is off ({self.configuration.why_off()})"
+            return f"the fallback: routing is off ({self.configuration.why_off() or _FORKED})"
         return explain_call(dispatcher, args, kwargs)
 
 

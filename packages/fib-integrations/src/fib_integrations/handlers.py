@@ -17,8 +17,8 @@ import attrs
 import torch
 from fib_apply.hook import callbacks_for
 from fib_apply.routing.call_sites import Runtime
+from fib_apply.routing.codegen import ParameterMap
 from fib_apply.routing.dispatcher import ServedByFallback
-from fib_apply.routing.parameter_map import ParameterMap
 from fib_schema import FibError
 from fib_schema.display import counted
 from fib_schema.padded_indices import padded_indices_of

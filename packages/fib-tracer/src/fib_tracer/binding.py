@@ -12,7 +12,7 @@ from typing import Any, TypeAlias
 
 import attrs
 import torch
-from fib_apply.routing.parameter_types import is_plain_type
+from fib_apply.routing.validation import is_plain_type
 from fib_schema import Definition, TensorSpec
 from fib_schema.strides import Strides, normalized_strides, strides_problem
 

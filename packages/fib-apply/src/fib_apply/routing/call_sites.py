@@ -1,4 +1,4 @@
-"""Call sites: decorated functions, and the target that their calls currently go to.
+"""Call sites: decorated functions and direct calls, and the target that these currently go to.
 
 The wrapper of a call site calls a global of its own, ``_fib_route``: the user's function or a route of the active
 runtime, with the callbacks of listeners before either. All call sites are rebound when a runtime starts or stops, or
@@ -17,12 +17,10 @@ from fib_compile.forking import ForkSafeLock
 from fib_compile.signatures import POSITIONAL, VARIADIC, default_values
 from fib_schema import FibError
 
-from ..errors import CannotRoute
+from ..errors import CannotRoute, NoKernel
 from ..hook import callbacks_for, has_listeners
 from ..log import logger, warn_once
-from .codegen import compile_function, notifying_source, wrapper_source
-from .parameter_map import RESERVED, map_parameters, parameters_of
-from .resolving import definition_of, place_of
+from .codegen import RESERVED, compile_function, map_parameters, notifying_source, parameters_of, wrapper_source
 
 if TYPE_CHECKING:
     from .dispatcher import Dispatcher
@@ -191,6 +189,35 @@ def notify_listeners(name: str, args: Sequence[Any], kwargs: Mapping[str, Any], 
         callback(*args, *kwargs.values())
 
 
+def definition_of(
+    name_or_resolver: str | Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]
+) -> str | None:
+    """The name of a call's definition; None, with one warning for each resolver and kind of error, if there is none."""
+    if isinstance(name_or_resolver, str):
+        return name_or_resolver
+    try:
+        name = name_or_resolver(*args, **kwargs)
+    except Exception as error:  # noqa: BLE001 - the engine must go on
+        reason, problem = type(error), f"raised {type(error).__name__}: {error}"
+    else:
+        if isinstance(name, str):
+            return name
+        reason, problem = type(name), f"returned {name!r:.80} instead of the name of a definition"
+    place = place_of(name_or_resolver)
+    warn_once((place, reason), f"the resolver {place} {problem}; the fallback serves such calls")
+    return None
+
+
+def place_of(function: Callable[..., Any]) -> str:
+    """A function's module and name, and the file and line of its code if it has any; for messages."""
+    kind = type(function)
+    owner = function if hasattr(function, "__qualname__") else kind
+    call = getattr(kind, "__call__", None)  # noqa: B004 - of an object with this method, its code is named
+    code = getattr(function, "__code__", None) or getattr(call, "__code__", None)
+    name = f"{getattr(owner, '__module__', '?')}.{getattr(owner, '__qualname__', '?')}"
+    return name if code is None else f"{name} ({code.co_filename}:{code.co_firstlineno})"
+
+
 def _check_kind(name: Name, function: Function) -> None:
     kinds = (inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction)
     if any(is_kind(function) for is_kind in kinds):
@@ -206,6 +233,63 @@ def _is_copied(attribute: str) -> bool:
 def _identifier(name: str) -> str:
     return name if name.isidentifier() and not name.startswith(RESERVED) else "call"
 
+
+# -- direct calls ------------------------------------------------------------------------------------
+
+
+def serve_directly(
+    dispatcher: Dispatcher | None,
+    name: str,
+    args: Sequence[Any],
+    kwargs: Mapping[str, Any],
+    fallback: Callable[..., Any] | None,
+) -> Any:
+    """Serve one call by a dispatcher, or by the fallback.
+
+    Args:
+        dispatcher: Of the definition; None if nothing routes its calls.
+        name: The definition's name.
+        args: Inputs by position, followed by outputs or nothing.
+        kwargs: Inputs and outputs by name.
+        fallback: Serves the call if no solution does; takes the same arguments.
+
+    Raises:
+        NoKernel: No solution serves the call, and there is no fallback.
+        TypeError: The arguments are not those of the definition, and there is no fallback.
+    """
+    known = () if dispatcher is None else (*dispatcher.definition.inputs, *dispatcher.definition.outputs)
+    if has_listeners():
+        notify_listeners(name, args, kwargs, known)
+
+    if dispatcher is None:
+        return call_fallback(name, "there is no such definition", args, kwargs, fallback)
+    given = {key: value for key, value in kwargs.items() if value is not None or key in known}
+    try:
+        merged = dispatcher.definition.merge_kwargs_to_args(args, given)
+    except TypeError:
+        dispatcher.count_invalid_arguments()
+        if fallback is None:
+            raise
+        return fallback(*args, **kwargs)
+    return dispatcher.serve(
+        merged, lambda: call_fallback(name, "no solution is chosen or ready", args, kwargs, fallback)
+    )
+
+
+def call_fallback(
+    name: str, reason: str, args: Sequence[Any], kwargs: Mapping[str, Any], fallback: Callable[..., Any] | None
+) -> Any:
+    """Serve one call by the fallback.
+
+    Raises:
+        NoKernel: There is none; the error has the reason.
+    """
+    if fallback is None:
+        raise NoKernel(name, reason)
+    return fallback(*args, **kwargs)
+
+
+# -- all call sites ----------------------------------------------------------------------------------
 
 _lock = ForkSafeLock()
 _sites: weakref.WeakSet[Rebindable] = weakref.WeakSet()

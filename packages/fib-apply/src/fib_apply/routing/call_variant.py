@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, TypeAlias
 
 import torch
-from fib_compile.forking import ForkSafeLock
 from fib_schema import Definition
 
-from ..key import Axes
-from ..signal_errors import raise_if_from_signal_handler
+from ..sizes import Axes, compile_size_reader
 from .codegen import shapes_expression
-from .guards import CallKinds, Guard, GuardOptions, compile_guard, make_native_guard
+from .guards import CallKinds, Guard, GuardOptions, compile_python_guard, make_native_guard
 from .native.module import NativeGuards
-from .size_reader import compile_size_reader
 from .validation import CallValidator
 
 Kernel: TypeAlias = Callable[..., Any]
@@ -90,11 +88,11 @@ class CallVariant:
         """The native table, which then holds all entries; None if there is none."""
         self.generation = 0
         """The number of invalidations."""
-        self._kernel_alternatives: dict[Any, tuple[CacheEntry, ...]] = {}
-        self._fallback_alternatives: dict[Any, tuple[CacheEntry, ...]] = {}
+        self._alternatives: dict[tuple[Any, bool], tuple[CacheEntry, ...]] = {}
+        """Further entries by shapes, and whether the fallback serves them: neither kind displaces the other."""
         self._is_cached, self._is_counted = is_cached, is_counted
         self._shapes_of = compile_shapes(definition, is_destination_passing=is_destination_passing)
-        self._lock = ForkSafeLock()
+        self._lock = threading.RLock()
 
     def use_native_table(self, native: NativeGuards) -> bool:
         """Use a native table from now on; False if nothing is cached.
@@ -132,7 +130,7 @@ class CallVariant:
     def guard(self, args: Sequence[Any], options: GuardOptions, kinds: CallKinds | None = None) -> Guard | None:
         """A guard for calls that equal one; None if they cannot be cached."""
         if self._native is None:
-            return compile_guard(args, options, kinds)
+            return compile_python_guard(args, options, kinds)
         return make_native_guard(self._native, args, options, kinds)
 
     def shapes(self, args: Sequence[Any]) -> Any:
@@ -145,8 +143,7 @@ class CallVariant:
             shapes = self._shapes_of(*args)
             hash(shapes)  # symbolic sizes have no hash: a compiler traces the engine
             return shapes
-        except Exception as error:  # noqa: BLE001 - an argument may be any object
-            raise_if_from_signal_handler(error)
+        except Exception:  # noqa: BLE001 - an argument may be any object
             return None
 
     def find(self, shapes: Any, args: Sequence[Any]) -> CacheEntry | None:
@@ -157,8 +154,8 @@ class CallVariant:
         first = self.entries.get(shapes)
         if first is None:
             return None
-        alternatives = *self._kernel_alternatives.get(shapes, ()), *self._fallback_alternatives.get(shapes, ())
-        for entry in (first, *alternatives):
+        of_kernels, of_fallback = (self._alternatives.get((shapes, is_fallback), ()) for is_fallback in (False, True))
+        for entry in (first, *of_kernels, *of_fallback):
             if entry[0](*args):
                 return entry
         return None
@@ -180,8 +177,8 @@ class CallVariant:
             if self.inline_cache[0] is _NO_ENTRY:
                 self.inline_cache[0] = entry
             if self.entries.setdefault(shapes, entry) is not entry:
-                others = self._fallback_alternatives if entry[1] is None else self._kernel_alternatives
-                others[shapes] = (*others.get(shapes, ()), entry)[-_MAX_ALTERNATIVES:]
+                place = shapes, entry[1] is None
+                self._alternatives[place] = (*self._alternatives.get(place, ()), entry)[-_MAX_ALTERNATIVES:]
             if generation != self.generation:
                 self._drop([shapes])
 
@@ -211,8 +208,9 @@ class CallVariant:
 
     def _drop(self, shapes: Iterable[Any]) -> None:
         for some in shapes:
-            for entries in (self.entries, self._kernel_alternatives, self._fallback_alternatives):
-                entries.pop(some, None)
+            self.entries.pop(some, None)
+            for is_fallback in (False, True):
+                self._alternatives.pop((some, is_fallback), None)
         self.inline_cache[0] = _NO_ENTRY  # last: a signal handler may have promoted a dropped entry
 
 

@@ -6,9 +6,10 @@ take the slow path of the `resolver`, which caches an entry for the next equal c
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple
 
 import attrs
 import torch
@@ -20,23 +21,124 @@ from ..errors import NoKernel
 from ..key import ApplyKey, ApplyKeyBuilder
 from ..memory import is_out_of_memory
 from ..metrics import CallMetrics
-from ..miss_reasons import FALLBACK_IS_BEST
+from ..miss_reasons import FALLBACK_IS_BEST, not_chosen
 from ..selection.rankings import Candidate
-from ..signal_errors import is_from_signal_handler, raise_if_from_signal_handler
 from . import shadow
-from .call_variant import Kernel
-from .candidates import CandidatePool, LoadedCandidate
-from .codegen import DESTINATION_PASSING, VALUE_RETURNING, RouteOptions, compile_function, route_source
-from .guards import GuardOptions, compile_guard
+from .call_variant import CallVariant, Kernel, compile_shapes
+from .codegen import DESTINATION_PASSING, VALUE_RETURNING, ParameterMap, RouteOptions, compile_function, route_source
+from .guards import Guard, GuardOptions, compile_guard
 from .native.module import guards_in_use, loaded_guards
-from .parameter_map import ParameterMap
-from .plan_selector import PlanSelector
-from .resolver import Resolver, device_of, is_capturing, needs_alignment
+from .resolver import CandidatePool, LoadedCandidate, Resolver, device_of
+from .runs import is_capturing
 from .validation import Rejection, has_nested
 
 _FAILED = object()
 _NOT_AS_PLANNED = "not as planned"
 """The reason for a miss of a call that differs from its plan, or whose plan precedes a quarantine."""
+
+
+_MAX_SELECTIONS = 1024
+_OPTIONS_OF_PLANS = {has_grad: GuardOptions(has_grad=has_grad) for has_grad in (False, True)}
+
+
+class PlanSelection(NamedTuple):
+    """The best solution for inputs and their key; None where there is none."""
+
+    loaded: LoadedCandidate | None = None
+    key: ApplyKey | None = None
+    reason: str | None = None
+    """The reason for a miss, if nothing is chosen for inputs like these, whether their calls have plans or not."""
+
+
+class _Remembered(NamedTuple):
+    """A selection, and what it is valid for."""
+
+    guard: Guard
+    generation: int
+    quarantined: Mapping[str, str]
+    selection: PlanSelection
+
+
+class PlanSelector:
+    """Selects solutions for plans of one definition.
+
+    A selection that waits for a build is not remembered. The others are forgotten when a solution is quarantined or
+    entries of the variant are dropped; a reload makes another selector.
+
+    Args:
+        pool: The candidates.
+        resolver: Makes the keys.
+        variant: The value-returning variant, whose generation counts invalidations.
+        is_cached: Whether shapes determine the key; else nothing is remembered.
+    """
+
+    def __init__(self, pool: CandidatePool, resolver: Resolver, variant: CallVariant, *, is_cached: bool) -> None:
+        self._pool, self._resolver, self._variant, self._is_cached = pool, resolver, variant, is_cached
+        self._shapes_of = compile_shapes(pool.definition, is_destination_passing=False)
+        self._remembered: dict[Any, _Remembered] = {}
+        self._may_have_setup: bool | None = None
+
+    @property
+    def may_have_setup(self) -> bool:
+        """Whether any solution of the definition may have a ``setup``; its sources are read once."""
+        if self._may_have_setup is None:
+            self._may_have_setup = self._pool.may_have_setup()
+        return self._may_have_setup
+
+    def select(self, inputs: Sequence[Any], fallback_equivalents: frozenset[str] = frozenset()) -> PlanSelection:
+        """The best solution for inputs, with or without ``setup``.
+
+        Args:
+            inputs: The definition's inputs, in order.
+            fallback_equivalents: Solutions that are the fallback in another form.
+        """
+        if has_nested(inputs):  # guards abort for such tensors
+            return PlanSelection()
+        place = self._place_of(inputs, fallback_equivalents)
+        generation, quarantined = self._variant.generation, self._pool.quarantined
+        known = None if place is None else self._remembered.get(place)
+        if (
+            known is not None
+            and known.generation == generation
+            and known.quarantined is quarantined
+            and known.guard(*inputs)
+        ):
+            return known.selection
+        selection, is_final = self._select(inputs, fallback_equivalents)
+        if is_final and place is not None:
+            guard = compile_guard(inputs, _OPTIONS_OF_PLANS[torch.is_grad_enabled()])
+            if guard is None:
+                return selection
+            if len(self._remembered) >= _MAX_SELECTIONS:
+                for old in list(itertools.islice(self._remembered, _MAX_SELECTIONS // 2)):
+                    self._remembered.pop(old, None)
+            self._remembered[place] = _Remembered(guard, generation, quarantined, selection)
+        return selection
+
+    def _place_of(self, inputs: Sequence[Any], fallback_equivalents: frozenset[str]) -> Any:
+        """The shapes of inputs, under which a selection is remembered; None if it cannot be."""
+        if not self._is_cached:
+            return None
+        try:
+            place = self._shapes_of(*inputs), fallback_equivalents
+            hash(place)  # symbolic sizes have no hash
+        except (AttributeError, TypeError):
+            return None
+        return place
+
+    def _select(self, inputs: Sequence[Any], fallback_equivalents: frozenset[str]) -> tuple[PlanSelection, bool]:
+        """A selection, and whether it holds for equal inputs until solutions are quarantined."""
+        rejection = self._variant.validator.rejection(inputs)
+        if rejection is not None:
+            return PlanSelection(), rejection.is_cacheable
+        key = self._resolver.key(inputs)
+        if isinstance(key, Rejection):
+            return PlanSelection(), False
+        ranking = self._pool.ranking(key, device_of(inputs))
+        if ranking is None or not ranking.candidates:
+            return PlanSelection(None, key, not_chosen(ranking)), True
+        loaded = self._pool.first_loaded(ranking, is_planned=True, fallback_equivalents=fallback_equivalents)
+        return PlanSelection(loaded, key), loaded is not None
 
 
 @attrs.frozen
@@ -130,7 +232,6 @@ class Dispatcher:
             "_fib_result_type": self._result_type,
             "_fib_type": type,
             "_fib_errors": Exception,
-            "_fib_raise_interrupt": raise_if_from_signal_handler,
             "_fib_count_extra": self._metrics.miss("arguments").increment,
             "_fib_normalize": self._normalize,
             "_fib_handle_error": self._handle_error,
@@ -216,15 +317,13 @@ class Dispatcher:
 
     def compiled_runs(self) -> set[str]:
         """The names of first runs whose kernels are compiled; see `AgreedKernels`."""
-        return self.resolver.compiled_runs()
+        return self.resolver.runs.compiled_names()
 
     def _handle_error(self, error: BaseException, kernel: Kernel) -> None:
         self._handle_error_of(self.resolver.solution_of(kernel), error)
 
     def _handle_error_of(self, solution: str, error: BaseException) -> None:
         """Count an error of a solution; then raise it, or quarantine the solution. Errors of others are only raised."""
-        if is_from_signal_handler(error):
-            raise error
         self._metrics.error(solution).increment()
         if self.config.on_error is OnError.RAISE:
             raise error
@@ -270,9 +369,7 @@ class Dispatcher:
         """The result of a solution, or `_FAILED`; it is quarantined unless it found no memory."""
         try:
             return self._call(kernel, args)
-        except Exception as error:
-            if is_from_signal_handler(error):
-                raise
+        except Exception as error:  # noqa: BLE001 - the fallback serves the call
             if not is_out_of_memory(error):
                 self._metrics.error(solution).increment()
                 self.quarantine(solution, f"it raised {type(error).__name__}: {error}")
@@ -353,7 +450,9 @@ class Dispatcher:
                 raise
             self._handle_error_of(loaded.solution, error)
             return fallback
-        guard = compile_guard(inputs, GuardOptions(is_aligned=needs_alignment(loaded.runnable)))
+        guard = compile_guard(inputs, GuardOptions(is_aligned=loaded.needs_alignment))
+        if guard is None:
+            return fallback
         arity, quarantined, is_counted = self._arity, self.pool.quarantined, self._options.is_counted
         validator = self._destination_passing.validator
 

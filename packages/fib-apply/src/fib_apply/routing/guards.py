@@ -1,7 +1,7 @@
 """Guards: compiled conditions that let a call through if it equals an earlier one in everything that matters.
 
-A guard checks types, dtypes, devices, shapes, strides and the modes of torch in a fraction of a microsecond. It uses
-torch's own tensor guards, those of compiled graphs, if they work as expected here; else generated Python.
+A guard checks types, dtypes, devices, shapes, strides and the modes of torch in a fraction of a microsecond. There are
+two forms: those of the native module, and generated Python around torch's own tensor guards for where that is missing.
 
 This module imports torch: guards are compiled when a call is there.
 """
@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import attrs
 import torch
 
-from ..signal_errors import is_from_signal_handler
+from ..log import logger
 from .native.module import NativeGuards, loaded_guards
 from .native.self_test import find_tensor_problem
-from .validation import extent_bytes, has_function_mode, is_strided, mode_problem
+from .validation import extent_bytes, has_function_mode
 
 Guard: TypeAlias = Callable[..., Any]
 """True for a call that equals the one it was compiled from; takes the definition's arguments."""
@@ -108,8 +108,12 @@ def make_native_guard(
     )
 
 
-def compile_guard(args: Sequence[Any], options: GuardOptions = _DEFAULT, kinds: CallKinds | None = None) -> Guard:
+def compile_guard(
+    args: Sequence[Any], options: GuardOptions = _DEFAULT, kinds: CallKinds | None = None
+) -> Guard | None:
     """Compile a guard from a call that a `CallValidator` accepted or rejected: a native one if that can be.
+
+    None if there is no usable form of guards: such calls take the slow path.
 
     Args:
         args: The call's arguments.
@@ -123,14 +127,16 @@ def compile_guard(args: Sequence[Any], options: GuardOptions = _DEFAULT, kinds: 
 
 def compile_python_guard(
     args: Sequence[Any], options: GuardOptions = _DEFAULT, kinds: CallKinds | None = None
-) -> Guard:
-    """Compile a guard of Python conditions and torch's tensor guards.
+) -> Guard | None:
+    """Compile a guard of Python conditions and torch's tensor guards; None if the latter cannot be used.
 
     Args:
         args: The call's arguments.
         options: What is checked.
         kinds: Of the arguments, if they are known.
     """
+    if _tensor_guard_problem() is not None:
+        return None
     if kinds is None:
         kinds = CallKinds.of_call(args)
     places, integers = kinds.places, kinds.integers if options.is_specialized else ()
@@ -148,7 +154,7 @@ def compile_python_guard(
     extents = [extent_bytes(tensor) for tensor in tensors] if options.outputs else ()
     index = tensors[0].device.index if conditions.checks_device else None
     specializations = [specialization(args[place]) for place in integers]
-    guard = _tensor_guard_compiler()(tensors, ignores_sizes=options.ignores_sizes)
+    guard = _tensor_guard(tensors, ignores_sizes=options.ignores_sizes)
     default = torch.get_default_dtype()
     return _compile_factory(conditions)(guard, kinds.types, specializations, extents, index, default)
 
@@ -254,23 +260,11 @@ def _has_cuda(args: Iterable[Any]) -> bool:
     return False
 
 
-class _TensorGuardCompiler(Protocol):
-    def __call__(self, tensors: Sequence[torch.Tensor], /, *, ignores_sizes: bool = False) -> Guard: ...
+def _tensor_guard(tensors: Sequence[torch.Tensor], *, ignores_sizes: bool = False) -> Guard:
+    """Torch's guard of tensors, that of compiled graphs.
 
-
-@functools.cache
-def _tensor_guard_compiler() -> _TensorGuardCompiler:
-    """The compiler of tensor guards: that of torch if its guards work as expected, else that of Python guards."""
-    try:
-        return _python_guard if find_tensor_problem(_torch_guard) else _torch_guard
-    except Exception as error:
-        if is_from_signal_handler(error):
-            raise
-        return _python_guard
-
-
-def _torch_guard(tensors: Sequence[torch.Tensor], *, ignores_sizes: bool = False) -> Guard:
-    """Measured on two cores: 0.25 us for two tensors and 0.5 us for six; generated Python takes 0.3 us for each."""
+    Measured on two cores: 0.25 us for two tensors and 0.5 us for six; generated Python takes 0.3 us for each.
+    """
     sizes: list[list[int | None]]
     strides: list[list[int | None]]
     if ignores_sizes:
@@ -278,37 +272,24 @@ def _torch_guard(tensors: Sequence[torch.Tensor], *, ignores_sizes: bool = False
     else:
         sizes = [[*tensor.shape] for tensor in tensors]
         strides = [[*tensor.stride()] for tensor in tensors]
-    made: Guard = _torch_guard_type()(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
+    made: Guard = _tensor_guard_type()(*tensors, dynamic_dims_sizes=sizes, dynamic_dims_strides=strides).check
     return made
 
 
 @functools.cache
-def _torch_guard_type() -> Any:  # its type stub does not declare the arguments
+def _tensor_guard_type() -> Any:  # its type stub does not declare the arguments
     from torch._C._dynamo import guards
 
     return guards.TensorGuards
 
 
-def _python_guard(tensors: Sequence[torch.Tensor], *, ignores_sizes: bool = False) -> Guard:
-    names = [f"a{index}" for index in range(len(tensors))]
-    scope: dict[str, Any] = {"is_strided": is_strided, "has_mode": _has_mode}
-    conditions = []
-    for name, tensor in zip(names, tensors, strict=True):
-        scope |= {f"{name}_{field}": getattr(tensor, field) for field in ("dtype", "device", "shape")}
-        scope[f"{name}_type"], scope[f"{name}_stride"] = type(tensor), tensor.stride()
-        sizes = [f"{name}.shape == {name}_shape", f"{name}.stride() == {name}_stride"]
-        conditions += [
-            f"type({name}) is {name}_type",
-            f"{name}.dtype is {name}_dtype",
-            *([f"{name}.dim() == {tensor.dim()}"] if ignores_sizes else sizes),
-            f"{name}.device == {name}_device",
-            f"{name}.requires_grad is {tensor.requires_grad}",
-            f"is_strided({name})",
-        ]
-    code = f"lambda {', '.join(names)}: {' and '.join([*conditions, f'not has_mode({names[0]})'])}"
-    made: Guard = eval(code, scope)  # noqa: S307 made of a0, a1 and names of fields
-    return made
-
-
-def _has_mode(tensor: torch.Tensor) -> bool:
-    return mode_problem([tensor]) is not None
+@functools.cache
+def _tensor_guard_problem() -> str | None:
+    """Reason why torch's guards, which are private to it, cannot be used; None if they work as expected."""
+    try:
+        problem = find_tensor_problem(_tensor_guard)
+    except Exception as error:  # noqa: BLE001 - another version of torch may have other guards, or none
+        problem = f"{type(error).__name__}: {error}"
+    if problem is not None:
+        logger.warning("no call takes the fast path until native guards are loaded: torch's guards: %s", problem)
+    return problem

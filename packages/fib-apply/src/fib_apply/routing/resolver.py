@@ -1,44 +1,248 @@
-"""Resolver: the slow path of one definition. Validates a call, selects its kernel and caches the result."""
+"""Resolver: the slow path of one definition. Validates a call, selects its kernel and caches the result.
+
+A `CandidatePool` holds the selected solutions that are loaded and not quarantined.
+"""
 
 from __future__ import annotations
 
 import functools
-import itertools
-import time
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
 
 import attrs
 import torch
 from fib_compile import Runnable
-from fib_compile.forking import ForkSafeLock, renew_on_fork
-from fib_schema import SupportedLanguages
+from fib_compile.device import hardware_from_device
+from fib_schema import Definition, FibError, Solution, SupportedLanguages
 
-from ..build_service.probe_process import Verdict
+from ..build_service.service import BuildService
+from ..config import ApplyConfig, OnMiss
+from ..events import emit, quarantined
 from ..key import ApplyKey, ApplyKeyBuilder, makes_keys_of_axes
 from ..log import logger
 from ..metrics import CallMetrics, Counter
-from ..miss_reasons import BEING_BUILT, FALLBACK_IS_BEST, NOT_AGREED, not_chosen
-from ..signal_errors import is_from_signal_handler
+from ..miss_reasons import BEING_BUILT, FALLBACK_IS_BEST, NOT_AGREED, NOTHING_BUILT, QUARANTINED, not_chosen
+from ..replicas.agreement import AgreedKernels
+from ..selection.rankings import Candidate, HardwareRankings, NearestKeys, Ranking, ranking_for
 from .call_variant import CacheEntry, CallVariant, Kernel
-from .candidates import CandidatePool, LoadedCandidate
 from .guards import CallKinds, Guard, GuardOptions, are_aligned, specialization
+from .runs import Run, RunState, RunTracker
 from .validation import Rejection, call_strides, has_nested
 
-_Run: TypeAlias = tuple[str, ApplyKey, str, tuple[Any, ...]]
-"""A solution, a key, a device, and what kernels specialize on in scalars."""
-
-_JIT_BUILD_TYPES = frozenset(language for language in SupportedLanguages if language.is_embedded)
 _SOLUTION_ATTRIBUTE = "fib_solution"
-_MAX_RUNS = 8_192
-_BEING_COMPILED, _NOT_COMPILED, _NOT_CALLED = "being compiled", "not compiled", "not called yet"
 _UNCOUNTED = Counter()
 _OF_FALLBACK = {has_grad: GuardOptions(has_grad=has_grad) for has_grad in (False, True)}
 """Guards of calls that the fallback serves."""
+_JIT_BUILD_TYPES = frozenset(language for language in SupportedLanguages if language.is_embedded)
+
+
+@attrs.frozen
+class LoadedCandidate:
+    """A candidate whose solution is loaded."""
+
+    solution: str
+    runnable: Runnable
+    candidate: Candidate
+
+    @property
+    def needs_alignment(self) -> bool:
+        """Whether the solution may only be called with aligned tensors.
+
+        Kernels may have unchecked vectorised loads, or be compiled once more for other addresses.
+        """
+        return self.runnable.metadata.build_type != SupportedLanguages.PYTHON
+
+    @property
+    def compiles_when_called(self) -> bool:
+        """Whether the solution compiles kernels for the arguments of its calls."""
+        return self.runnable.metadata.build_type in _JIT_BUILD_TYPES
+
+
+class CandidatePool:
+    """The solutions of one definition.
+
+    Args:
+        definition: The definition.
+        rankings: By hardware.
+        config: The settings of the definition.
+        build_service: Builds and holds solutions.
+        load_solution: Reads a solution by its name.
+        quarantined: Solutions that must not be called, each with the reason.
+        wait_seconds: How long a call may wait for solutions that are being built; 0 serves it by the fallback.
+        agreed: What all replicas may call; None if there are no replicas.
+    """
+
+    def __init__(
+        self,
+        definition: Definition,
+        rankings: Mapping[str, HardwareRankings],
+        config: ApplyConfig,
+        *,
+        build_service: BuildService,
+        load_solution: Callable[[str], Solution],
+        quarantined: Mapping[str, str],
+        wait_seconds: float = 0.0,
+        agreed: AgreedKernels | None = None,
+    ) -> None:
+        self.agreed = agreed
+        self.definition = definition
+        self.rankings = rankings
+        self.config = config
+        self.build_service = build_service
+        self.quarantined = quarantined
+        """Solutions that are no longer called, each with the reason; replaced on change, never edited."""
+        self.reported = quarantined
+        """The same; of replicas also those that are called until the next synchronization."""
+        self.load_solution = load_solution
+        self._wait_seconds = wait_seconds
+        self._requested: set[str] = set()
+        self._nearest: dict[str, NearestKeys] = {}
+        self._rankings_of: dict[str, HardwareRankings | None] = {}
+        """By device, behind which a process finds the same hardware for as long as it runs."""
+        self._lock = threading.RLock()  # reentrant: a signal handler may make calls
+
+    def recorded_key(self, key: ApplyKey, device: str) -> ApplyKey:
+        """The key under which a call's key is recorded, without the axes of which one ranking serves all sizes."""
+        rankings = self._rankings_on(device)
+        return key if rankings is None else rankings.key_of(key)
+
+    def ranking(self, key: ApplyKey, device: str) -> Ranking | None:
+        """The ranking that serves a key on a device; None if only the fallback may."""
+        rankings = self._rankings_on(device)
+        if rankings is None:
+            return None
+        nearest = None
+        if self.config.on_miss_policy is OnMiss.NEAREST:
+            nearest = self._nearest.get(rankings.hardware)
+            if nearest is None:
+                nearest = self._nearest[rankings.hardware] = NearestKeys(rankings.by_key, self.config.nearest)
+        return ranking_for(rankings, key, self.config, nearest)
+
+    def _rankings_on(self, device: str) -> HardwareRankings | None:
+        """The rankings of a device's hardware, else of its first substitute with traces."""
+        if device not in self._rankings_of:
+            hardware = hardware_from_device("cuda:0" if device == "cuda" else device)
+            names = (hardware, *self.config.other_hardware)
+            self._rankings_of[device] = next((self.rankings[name] for name in names if name in self.rankings), None)
+        return self._rankings_of[device]
+
+    def first_loaded(
+        self, ranking: Ranking, *, is_planned: bool = False, fallback_equivalents: frozenset[str] = frozenset()
+    ) -> LoadedCandidate | None:
+        """The first usable candidate if it is loaded; requests its build and returns None if it is not built in time.
+
+        Args:
+            ranking: The candidates.
+            is_planned: Whether solutions with ``setup`` can be used.
+            fallback_equivalents: Solutions that are the fallback in another form: callers call the fallback instead, so
+                that these serve calls without a plan as well. Others that are not faster are skipped, unless
+                `ApplyConfig.require_speedup` is off.
+        """
+        is_equivalent = fallback_equivalents.__contains__
+        equivalents = [c for c in ranking.candidates if is_equivalent(c.solution)] if fallback_equivalents else []
+        serving = ranking.candidates if is_planned else ranking.plain_candidates
+        for candidate in self._usable(ranking):
+            if candidate not in serving and candidate not in equivalents:
+                continue
+            if equivalents and self._is_no_speedup(candidate, equivalents):
+                continue
+            runnable = self.find(candidate.solution)
+            if runnable is None:
+                self._request(candidate.solution)
+                if self._wait_seconds and self.build_service.wait(self._wait_seconds):
+                    runnable = self.find(candidate.solution)
+                    if runnable is None and self.build_service.problem(candidate.solution) is not None:
+                        continue  # its build failed
+            if runnable is None:
+                return None
+            if runnable.setup is None or is_planned or candidate in equivalents:
+                return LoadedCandidate(candidate.solution, runnable, candidate)
+        return None
+
+    def may_have_setup(self) -> bool:
+        """Whether any candidate of any key may have a ``setup``, which its sources must name."""
+        rankings = [ranking for one in self.rankings.values() for ranking in (*one.by_key.values(), one.best)]
+        candidates = [c for ranking in rankings if ranking is not None for c in ranking.candidates]
+        return any(c.has_setup for c in candidates) or any(map(self._names_setup, {c.solution for c in candidates}))
+
+    def _names_setup(self, name: str) -> bool:
+        try:
+            return any("setup" in source.content for source in self.load_solution(name).sources)
+        except FibError:
+            return False  # it cannot be built either
+
+    def first_usable(self, ranking: Ranking) -> Candidate | None:
+        """The candidate that serves calls without a plan as soon as it is loaded; None if all are left out."""
+        return next((found for found in self._usable(ranking) if found in ranking.plain_candidates), None)
+
+    def find(self, solution: str) -> Runnable | None:
+        """A loaded solution."""
+        if self.agreed is not None:
+            return self.agreed.runnables.get(solution)
+        return self.build_service.find(solution)
+
+    def _is_no_speedup(self, candidate: Candidate, equivalents: Sequence[Candidate]) -> bool:
+        if candidate in equivalents or not self.config.require_speedup:
+            return False
+        return not all(candidate.is_faster_than_equivalent(other, self.config.margin) for other in equivalents)
+
+    def miss_reason(self, ranking: Ranking) -> str:
+        """Reason why no candidate serves plain calls now."""
+        plain = ranking.plain_candidates
+        if not plain:
+            return ranking.plain_problem
+        if self.agreed is not None:
+            return NOT_AGREED
+        loaded = [self.build_service.find(c.solution) for c in self._usable(ranking) if c in plain]
+        if None in loaded:
+            return BEING_BUILT
+        if loaded:
+            return "by plan only"
+        return QUARANTINED if any(c.solution in self.quarantined for c in plain) else NOTHING_BUILT
+
+    def _usable(self, ranking: Ranking) -> Iterator[Candidate]:
+        """The candidates that are neither quarantined nor left out; of replicas, those that all have."""
+        for candidate in ranking.candidates:
+            if self.agreed is not None:
+                if candidate.solution in self.agreed.runnables and candidate.solution not in self.quarantined:
+                    yield candidate
+            elif candidate.solution not in self.quarantined and self.build_service.problem(candidate.solution) is None:
+                yield candidate
+
+    def _request(self, name: str) -> None:
+        """Request the build of a solution once."""
+        with self._lock:
+            if name in self._requested:
+                return
+            self._requested.add(name)
+        try:
+            self.build_service.request(self.definition, self.load_solution(name))
+        except FibError as error:
+            self.quarantine(name, str(error))
+
+    def quarantine(self, solution: str, reason: str) -> bool:
+        """Exclude a solution; returns False if it was excluded before, or stays in use until the next synchronization.
+
+        One replica alone must not exclude it: the others would call it.
+        """
+        with self._lock:
+            if solution in self.reported:
+                return False
+            self.reported = {**self.reported, solution: reason}
+            if self.agreed is None:
+                self.quarantined = self.reported
+        emit(quarantined(self.definition.name, solution, reason))
+        return self.agreed is None
+
+    def candidate(self, solution: str, key: ApplyKey, device: str) -> Candidate | None:
+        """Recorded facts about a solution at a key, e.g. its tolerance; None without a record."""
+        ranking = self.ranking(key, device)
+        return next((c for c in ranking.candidates if c.solution == solution), None) if ranking is not None else None
 
 
 @attrs.define
-class _Call:
+class _SlowCall:
     """A call on the slow path."""
 
     variant: CallVariant
@@ -51,20 +255,12 @@ class _Call:
     """None if it is not a known call."""
 
     def guard(self, options: GuardOptions) -> Guard | None:
-        return self.variant.guard(self.args, options, self.kinds)
+        """A guard for calls like this; None if this cannot be cached."""
+        return None if self.shapes is None else self.variant.guard(self.args, options, self.kinds)
 
     def cache(self, entry: CacheEntry) -> None:
+        """Let the fast path serve calls like this."""
         self.variant.install(self.shapes, entry, self.generation)
-
-
-class _RecentRuns(dict[_Run, float]):
-    """A bounded set of runs, each with the time when it became ready; the oldest are forgotten, and made again."""
-
-    def add(self, run: _Run, ready_at: float) -> None:
-        if len(self) >= _MAX_RUNS:
-            for old in list(itertools.islice(self, _MAX_RUNS // 2)):
-                self.pop(old, None)
-        self[run] = ready_at
 
 
 class Resolver:
@@ -86,19 +282,12 @@ class Resolver:
         self._metrics = metrics
         self._is_counted = is_counted
         self._arity = len(pool.definition.inputs)
-        self._lock = ForkSafeLock()
+        self._lock = threading.RLock()  # reentrant: a signal handler may make calls
         self._logged: set[str] = set()
-        self._warm = _RecentRuns()
-        self._compiled = _RecentRuns()
-        self._not_compiled = _RecentRuns()
-        self._requested: set[_Run] = set()
+        self.runs = RunTracker(pool.definition, pool.build_service, pool.agreed, self.quarantine)
+        """What may be called now."""
         self._kernels: dict[tuple[str, bool], Kernel] = {}
         self._variants: dict[tuple[frozenset[str], str | None], tuple[CallVariant, CallVariant]] = {}
-        renew_on_fork(self)
-
-    def renew_after_fork(self) -> None:
-        """Forget requested runs: no thread makes them in the child."""
-        self._requested.clear()
 
     def variants(
         self, fallback_equivalents: frozenset[str] = frozenset(), padded_axis: str | None = None
@@ -130,7 +319,7 @@ class Resolver:
         """The kernel for a call, from the cache if it has an entry; None is the fallback."""
         if variant.table is None and has_nested(args):  # a native table lets no nested tensor through
             return self._miss("tensor")
-        call = _Call(variant, args, variant.generation, variant.shapes(args))
+        call = _SlowCall(variant, args, variant.generation, variant.shapes(args))
         if call.shapes is not None and (entry := variant.find(call.shapes, args)) is not None:
             _, kernel, count = entry
             if self._is_counted:
@@ -155,9 +344,7 @@ class Resolver:
             key = key.with_layout(call_strides(self._pool.definition, args))
             key = _padded(key, padded_axis)
             hash(key)
-        except Exception as error:
-            if is_from_signal_handler(error):
-                raise
+        except Exception as error:  # noqa: BLE001 - a key builder may be any code
             problem = f"the key builder raised {type(error).__name__}: {error}"
             if problem not in self._logged:
                 self._logged.add(problem)
@@ -165,135 +352,51 @@ class Resolver:
             return Rejection("key", problem)
         return key
 
-    def _select(self, call: _Call, key: ApplyKey) -> Kernel | None:
+    def _select(self, call: _SlowCall, key: ApplyKey) -> Kernel | None:
         device = device_of(call.args)
         ranking = self._pool.ranking(key, device)
         if ranking is None or not ranking.candidates:
             return self._miss(not_chosen(ranking), call)
         loaded = self._pool.first_loaded(ranking, fallback_equivalents=call.variant.fallback_equivalents)
-        if loaded is None and self._pool.miss_reason(ranking) == BEING_BUILT and self._has_waited(device):
+        if loaded is None and self._pool.miss_reason(ranking) == BEING_BUILT and self.runs.has_waited(device):
             loaded = self._pool.first_loaded(ranking, fallback_equivalents=call.variant.fallback_equivalents)
         if loaded is None:
             reason = self._pool.miss_reason(ranking)
             return self._miss(reason, None if reason == BEING_BUILT else call)
         if loaded.solution in call.variant.fallback_equivalents:
             return self._miss(FALLBACK_IS_BEST, call)
-        if needs_alignment(loaded.runnable) and not are_aligned(call.args):
+        if loaded.needs_alignment and not are_aligned(call.args):
             return self._miss("unaligned")
-        specializations = tuple(map(specialization, call.args)) if compiles_when_called(loaded.runnable) else ()
-        return self._warm_kernel(call, loaded, (loaded.solution, key, device, specializations))
+        specializations = tuple(map(specialization, call.args)) if loaded.compiles_when_called else None
+        run = Run(loaded.solution, key, device, specializations)
+        refusal = self.runs.refusal(run, call.args, may_capture=loaded.candidate.may_capture)
+        if refusal is not None:
+            return self._miss(refusal)
+        return self._hit(call, loaded, run)
 
-    def _warm_kernel(self, call: _Call, loaded: LoadedCandidate, run: _Run) -> Kernel | None:
-        """The kernel, if it may run now. Its first run is never captured. A child process first runs what compiles."""
-        service = self._pool.build_service
-        warm_at = self._warm.get(run)
-        compiled_at = self._compiled.get(run) if self._compiled else None
-        ready_at = warm_at or compiled_at or service.loaded_at(loaded.solution)
-        is_warm = warm_at is not None
-        may_capture = loaded.candidate.may_capture and ready_at <= service.capture_gate
-        if is_capturing(run[2]) and not (may_capture and is_warm):
-            return self._miss("capturing")
-        is_jit = compiles_when_called(loaded.runnable)
-        is_compiled = not is_jit or self._is_compiled(run, is_warm=is_warm)
-        if not is_compiled:
-            reason = None if self._was_run(run, call.args) else self._request_first_run(run, loaded.solution, call.args)
-            if reason is not None and not (self._has_waited(run[2]) and run in self._compiled):
-                return self._miss(reason)
-            ready_at = self._compiled[run]
+    def _hit(self, call: _SlowCall, loaded: LoadedCandidate, run: Run) -> Kernel:
+        """The kernel of a run that may be made. The entry of its calls is cached once it was made."""
         kernel = self._kernel(loaded, is_destination_passing=call.variant.is_destination_passing)
-        count = self._metrics.hit(run[1]).increment if self._is_counted else _UNCOUNTED.increment
+        count = self._metrics.hit(run.key).increment if self._is_counted else _UNCOUNTED.increment
         if self._is_counted:
             count()
-        entry = None
-        if call.shapes is not None:
-            outputs = len(call.args) - self._arity
-            options = _guard_options(outputs, needs_alignment(loaded.runnable), may_capture, is_jit)
-            guard = call.guard(options)
-            entry = None if guard is None else (guard, kernel, count)
-        if is_warm:
-            if entry is not None:
-                call.cache(entry)
+        outputs = len(call.args) - self._arity
+        may_capture = loaded.candidate.may_capture and self.runs.is_before_captures(run)
+        guard = call.guard(_guard_options(outputs, loaded.needs_alignment, may_capture, run.compiles_when_called))
+        if self.runs.state(run) is RunState.CALLED:
+            if guard is not None:
+                call.cache((guard, kernel, count))
             return kernel
 
         def first_run(*values: Any) -> Any:
             result = kernel(*values)
-            self._mark_warm(run, ready_at)
-            if entry is not None:
-                call.cache(entry)
+            self.runs.mark_called(run)
+            if guard is not None:
+                call.cache((guard, kernel, count))
             return result
 
         setattr(first_run, _SOLUTION_ATTRIBUTE, loaded.solution)
         return first_run
-
-    def _was_run(self, run: _Run, args: Sequence[Any]) -> bool:
-        """Whether an earlier process has made a run; asked where captures are prepared, as kernels may be deleted."""
-        service, inputs = self._pool.build_service, args[: self._arity]
-        is_known = self._pool.agreed is None and service.prepares_captures and service.was_run(run[0], inputs)
-        if is_known:
-            self._compiled.add(run, time.monotonic())
-        return is_known
-
-    def _has_waited(self, device: str) -> bool:
-        """Wait for builds and first runs, if captures are prepared; whether all are finished."""
-        return self._pool.agreed is None and not is_capturing(device) and self._pool.build_service.wait_for_captures()
-
-    def _is_compiled(self, run: _Run, *, is_warm: bool) -> bool:
-        """Whether the kernels of a run are compiled; of replicas, on all."""
-        agreed = self._pool.agreed
-        if agreed is None:
-            return is_warm or run in self._compiled
-        return self._run_name(run) in agreed.runs
-
-    def _run_name(self, run: _Run) -> str:
-        """The name of a run that is the same on all replicas: the device without its number."""
-        solution, key, device, specializations = run
-        kind = device.partition(":")[0]
-        return "\0".join([solution, self._pool.definition.name, key.encode, kind, repr(specializations)])
-
-    def compiled_runs(self) -> set[str]:
-        """The names of the runs whose kernels are compiled."""
-        return {self._run_name(run) for run in [*self._compiled, *self._warm]}
-
-    def _mark_warm(self, run: _Run, ready_at: float) -> None:
-        self._warm.add(run, ready_at)
-        if self._compiled:
-            self._compiled.pop(run, None)
-
-    def _request_first_run(self, run: _Run, solution: str, args: Sequence[Any]) -> str:
-        """Request the first run in a child process, once; returns the reason of the miss."""
-        agreed = self._pool.agreed
-        if agreed is not None and (run in self._compiled or self._run_name(run) in agreed.own_runs):
-            return NOT_AGREED
-        with self._lock:
-            if run in self._not_compiled:
-                return _NOT_COMPILED
-            if run in self._requested:
-                return _BEING_COMPILED
-            self._requested.add(run)
-
-        def on_done(verdict: Verdict | None) -> None:
-            if verdict is not None and verdict.reason is None:
-                self._compiled.add(run, time.monotonic())
-            self._requested.discard(run)
-            if verdict is None or verdict.reason is None:
-                return
-            if verdict.is_reproducible:
-                self.quarantine(solution, f"its first run failed: {verdict.reason}")
-            else:
-                self._leave_uncompiled(run, verdict.reason)
-
-        inputs = args[: self._arity]
-        if self._pool.build_service.run_first(self._pool.definition, solution, inputs, on_done):
-            return _BEING_COMPILED
-        self._leave_uncompiled(run, "its integer inputs are too large to be copied")
-        return _NOT_COMPILED
-
-    def _leave_uncompiled(self, run: _Run, reason: str) -> None:
-        """Leave calls like this to the fallback; the solution is not to blame."""
-        self._not_compiled.add(run, time.monotonic())
-        self._requested.discard(run)
-        name, (solution, key, *_) = self._pool.definition.name, run
-        logger.warning("%s: %s is not used for %s, because it could not be run first: %s", name, solution, key, reason)
 
     def _kernel(self, loaded: LoadedCandidate, *, is_destination_passing: bool) -> Kernel:
         """The function to call: the solution's own if it has the calling convention."""
@@ -305,20 +408,22 @@ class Resolver:
             self._kernels[place] = runnable.function if is_native else adapted
         return self._kernels[place]
 
+    def first_run_problem(self, solution: str, key: ApplyKey) -> str | None:
+        """State of the kernels of a solution that are not compiled for a key; None if they are compiled."""
+        return self.runs.problem(solution, lambda run: key in (run.key, self._pool.recorded_key(run.key, run.device)))
+
     def solution_of(self, kernel: Kernel) -> str:
         """The solution that a kernel is of."""
         named = getattr(kernel, _SOLUTION_ATTRIBUTE, "unknown")
         return next((solution for (solution, _), known in self._kernels.items() if known is kernel), named)
 
-    def _miss(self, reason: str, call: _Call | None = None) -> Kernel | None:
+    def _miss(self, reason: str, call: _SlowCall | None = None) -> Kernel | None:
         """Count a miss; with a call, cache the fallback for equal calls."""
         count = self._metrics.miss(reason).increment
         if self._is_counted:
             count()
-        if call is not None and call.shapes is not None:
-            guard = call.guard(_OF_FALLBACK[torch.is_grad_enabled()])
-            if guard is not None:
-                call.cache((guard, None, count))
+        if call is not None and (guard := call.guard(_OF_FALLBACK[torch.is_grad_enabled()])) is not None:
+            call.cache((guard, None, count))
         return None
 
     def quarantine(self, solution: str, reason: str) -> None:
@@ -332,24 +437,13 @@ class Resolver:
             for variant in variants:
                 variant.invalidate()
 
-    def first_run_problem(self, solution: str, key: ApplyKey) -> str | None:
-        """State of the kernels of a solution that are not compiled for a key; None if they are compiled."""
-        states = (
-            (None, (*self._warm.copy(), *self._compiled.copy())),
-            (_BEING_COMPILED, self._requested.copy()),
-            (_NOT_COMPILED, self._not_compiled.copy()),
-        )
-        for state, runs in states:
-            if any(run[0] == solution and key in (run[1], self._pool.recorded_key(run[1], run[2])) for run in runs):
-                return state
-        return _NOT_CALLED
-
 
 @functools.lru_cache(maxsize=256)
 def _padded(key: ApplyKey, axis: str | None) -> ApplyKey:
     return key if axis is None else key.with_padding(axis)
 
 
+@functools.lru_cache(maxsize=256)
 def _guard_options(outputs: int, is_aligned: bool, may_capture: bool, is_specialized: bool) -> GuardOptions:
     """The options of a kernel's guard; looking them up takes a tenth of the time of making them."""
     return GuardOptions(outputs=outputs, is_aligned=is_aligned, may_capture=may_capture, is_specialized=is_specialized)
@@ -366,21 +460,3 @@ def device_of(args: Sequence[Any]) -> str:
 @functools.lru_cache(maxsize=256)
 def _device_name(device: torch.device) -> str:
     return str(device)
-
-
-def needs_alignment(runnable: Runnable) -> bool:
-    """Whether a solution may only be called with aligned tensors.
-
-    Kernels may have unchecked vectorised loads, or be compiled once more for other addresses.
-    """
-    return runnable.metadata.build_type != SupportedLanguages.PYTHON
-
-
-def compiles_when_called(runnable: Runnable) -> bool:
-    """Whether a solution compiles kernels for the arguments of its calls."""
-    return runnable.metadata.build_type in _JIT_BUILD_TYPES
-
-
-def is_capturing(device: str) -> bool:
-    """Whether a CUDA graph is being captured in the current stream."""
-    return device.startswith("cuda") and torch.cuda.is_current_stream_capturing()

@@ -13,6 +13,7 @@ from __future__ import annotations
 import os
 import sys
 import sysconfig
+import threading
 import time
 from collections.abc import Callable
 from importlib import resources
@@ -21,14 +22,12 @@ from typing import Any, Protocol
 
 import attrs
 from fib_compile import Limits
-from fib_compile.forking import ForkSafeLock, renew_on_fork
 from fib_compile.native_module import NativeModule, build_module, load_extension
 from fib_schema import FibError, get_fib_cache_path
 from fib_schema.private_files import private_folder
 
 from ...build_service.executor import BackgroundExecutor, summarize_error
 from ...log import logger
-from ...signal_errors import is_from_signal_handler
 
 NATIVE_VARIABLE = "FIB_APPLY_NATIVE"
 _NAME = "fib_apply_native"
@@ -76,18 +75,17 @@ class _State:
     problem: str | None = None
     is_requested: bool = False
     on_ready: list[Callable[[], None]] = attrs.field(factory=list)
-    lock: ForkSafeLock = attrs.field(factory=ForkSafeLock)
+    lock: threading.RLock = attrs.field(factory=threading.RLock)
     executor: BackgroundExecutor = attrs.field(factory=BackgroundExecutor)
-
-    def renew_after_fork(self) -> None:
-        """Forget a request: no thread serves it in the child."""
-        if self.guards is None:
-            self.is_requested = False
-            self.on_ready.clear()
 
 
 _state = _State()
-renew_on_fork(_state)
+
+
+def forget_request() -> None:
+    """Forget a request in a forked child, which has no thread that serves it."""
+    global _state  # noqa: PLW0603 one state per process
+    _state = _State(_state.guards, _state.problem)
 
 
 def loaded_guards() -> NativeGuards | None:
@@ -188,9 +186,7 @@ def _load(state: _State, limits: Limits) -> str | None:
         return str(error)
     try:
         problem = find_problem(guards, is_alone=False)
-    except Exception as error:
-        if is_from_signal_handler(error):
-            raise
+    except Exception as error:  # noqa: BLE001 - routes use Python guards then
         problem = summarize_error(error)
     if problem is not None:
         return f"the self-test of native guards failed: {problem}"
