@@ -226,7 +226,7 @@ def test_the_key_that_editors_read_is_kept() -> None:
     plain = {"$schema": "../solution.schema.json", **RECORDS["solution"]}
     assert VALIDATORS["solution"].is_valid(plain)
     solution = parse_json(json.dumps(plain), Solution)
-    assert json.loads(format_json(solution)) == plain
+    assert json.loads(format_json(solution))["$schema"] == plain["$schema"]
     assert solution.hash() == parse_json(json.dumps(RECORDS["solution"]), Solution).hash()
 
 

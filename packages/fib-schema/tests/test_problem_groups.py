@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fib_schema import Problem, Report, Severity
-from fib_schema.problem_groups import group_problems, problem_lines
+from fib_schema.problems import group_problems, problem_lines
 
 MISSING = "the blob blob/workloads/gemm/{}.safetensors does not exist; get it, or remove the workloads that name it"
 

@@ -152,7 +152,8 @@ def test_contiguous_inputs_are_absent() -> None:
 
 
 def test_the_public_format_is_unchanged_for_contiguous_inputs() -> None:
-    line = '{"definition":"d","workload":{"axes":{"M":1},"inputs":{"A":{"type":"random"}},"uuid":"w"}}'
+    workload = '{"axes":{"M":1},"inputs":{"A":{"type":"random"}},"uuid":"w"}'
+    line = f'{{"definition":"d","workload":{workload},"solution":null,"evaluation":null}}'
     trace = parse_json(line, Trace)
     assert trace.workload.extra is None
     assert format_json(trace) == line

@@ -13,7 +13,6 @@ from fib_schema import (
     DuplicateName,
     InvalidRecord,
     NoRoot,
-    Problem,
     Trace,
     TraceSet,
     UnknownName,
@@ -21,8 +20,10 @@ from fib_schema import (
     format_json,
     save_json_file,
 )
-from fib_schema.data_files import DataFile, read_lines
+from fib_schema.data_files import DataFile
 from fib_schema.folder_walk import remove_tree
+from fib_schema.problems import Findings
+from fib_schema.reader import read_lines
 
 # -- opening -----------------------------------------------------------------------------------
 
@@ -564,13 +565,13 @@ class TestLinesThatAreBeingAppended:
     def test_a_line_that_had_begun_is_read_whole(self, tmp_path: Path, found_bytes: int, count: int) -> None:
         path = tmp_path / "a.jsonl"
         path.write_bytes(b"[1]\n[22]\n[333]\n")
-        problems: list[Problem] = []
+        findings = Findings()
         file = DataFile(str(path), "a.jsonl", found_bytes)
         lines = [b"[1]\n", b"[22]\n", b"[333]\n"]
-        assert [line for _, line in read_lines(file, problems)] == lines[:count]
-        assert problems == []
+        assert [line for _, line in read_lines(file, findings)] == lines[:count]
+        assert findings.problems == []
 
     def test_a_line_that_is_not_whole_is_read_as_far_as_it_was_found(self, tmp_path: Path) -> None:
         path = tmp_path / "a.jsonl"
         path.write_bytes(b"[1]\n[22, 3")
-        assert [line for _, line in read_lines(DataFile(str(path), "a.jsonl", 7), [])] == [b"[1]\n", b"[22"]
+        assert [line for _, line in read_lines(DataFile(str(path), "a.jsonl", 7), Findings())] == [b"[1]\n", b"[22"]

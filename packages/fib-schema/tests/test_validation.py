@@ -23,9 +23,9 @@ from fib_schema import (
     Severity,
     Trace,
     TraceSet,
-    _reader,
-    _report,
     load_jsonl_file,
+    problems,
+    reader,
     validate,
 )
 from hypothesis import HealthCheck, given, settings
@@ -186,14 +186,14 @@ class TestReport:
         assert lines[-1].endswith("0 errors, 1 warning")
 
     def test_what_is_too_much_is_counted(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(_report, "MAX_PROBLEMS", 2)
+        monkeypatch.setattr(problems, "MAX_PROBLEMS", 2)
         folder.write(WORKLOADS, "{}\n" * 5)
         report = validate(folder.root)
         assert (len(report.problems), report.omitted) == (2, 9)
         assert "2 errors, 0 warnings and 9 that are not listed" in report.summary
 
     def test_errors_behind_many_warnings_still_fail(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(_report, "MAX_PROBLEMS", 1)
+        monkeypatch.setattr(problems, "MAX_PROBLEMS", 1)
         folder.write("definitions/README.txt", "words")
         folder.write(WORKLOADS, "{}\n")
         assert not validate(folder.root).is_ok
@@ -271,7 +271,7 @@ class TestWorkloads:
         folder.write_lines(WORKLOADS, edited(workload_plain(), "workload.inputs.indptr.path", "../x"))
         folder.write_lines(TRACES)
         problem = folder.only_problem()
-        assert problem.path.startswith("$.workload.inputs['indptr']")
+        assert problem.path.startswith("$.workload.inputs.indptr")
         assert "'..' would leave its folder; blobs stay below the data set's root" in problem.message
 
     def test_a_path_that_no_file_can_have_is_a_schema_error(self, folder: Folder) -> None:
@@ -392,7 +392,7 @@ class TestBlobs:
 
 DEFINITION_CASES: dict[str, tuple[str, object, str, str, str]] = {
     "a missing field": ("reference", ..., "schema", "$.reference", "misses the required field 'reference'"),
-    "a wrong type": ("axes.d.value", 4.7, "schema", "$.axes['d'].value", "expected an integer, got number 4.7"),
+    "a wrong type": ("axes.d.value", 4.7, "schema", "$.axes.d.value", "expected an integer, got number 4.7"),
     "the name": ("name", "other", "path-contradicts", "$", "its path says 'attend', and its name is 'other'"),
     "the op_type": ("op_type", "gemm", "path-contradicts", "$", "its path says 'attention', and its op_type is 'gemm'"),
     "a constraint on nothing": (
@@ -574,7 +574,7 @@ TEXT_CASES: dict[str, tuple[bytes, str, str]] = {
     "a huge number": (
         b'{"a": ' + b"9" * 9000 + b"}",
         "json",
-        "an integer of more than 4300 digits",
+        "cannot be read: Exceeds the limit",
     ),
 }
 
@@ -598,14 +598,14 @@ class TestTexts:
 
     def test_a_file_beyond_the_limit(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
         folder.write("definitions/attention/large.json", " " * (2 << 20))
-        monkeypatch.setattr(_reader, "MAX_RECORD_BYTES", 1 << 20)
+        monkeypatch.setattr(reader, "MAX_RECORD_BYTES", 1 << 20)
         assert folder.only_problem().message == "the file has 2 MiB, and a record at most 1 MiB; store tensors as blobs"
 
     @pytest.mark.parametrize("end", ["\n", "x\n", ""])
     def test_a_line_beyond_the_limit_hides_no_other(
         self, folder: Folder, monkeypatch: pytest.MonkeyPatch, end: str
     ) -> None:
-        monkeypatch.setattr(_reader, "MAX_RECORD_BYTES", 4000)
+        monkeypatch.setattr(reader, "MAX_RECORD_BYTES", 4000)
         line = json.dumps(workload_plain())
         folder.write(WORKLOADS, f"{line}\n" + "x" * 4000 + end + (json.dumps({}) if end else ""))
         problems = folder.problems()
@@ -635,24 +635,24 @@ class TestTexts:
     def test_keys_that_occur_twice(self, folder: Folder) -> None:
         text = json.dumps(definition_plain()).replace('"n": {"type": "var"}', '"n": {"type": "var", "type": "var"}')
         folder.write(DEFINITION, text[:-1] + ', "name": "attend", "a b": [{"x": 1, "x": 2, "x": 3}], "a b": 0}')
-        found = [(problem.path, problem.code) for problem in folder.problems()]
-        assert found == [
-            ("$.axes.n.type", "duplicate-key"),
-            ("$.name", "duplicate-key"),
-            ("$['a b'][0].x", "duplicate-key"),
-            ("$['a b']", "duplicate-key"),
+        messages = [
+            problem.message.partition(";")[0] for problem in folder.problems() if problem.code == "duplicate-key"
         ]
-        assert folder.problems()[0].message.startswith("occurs more than once in its object, and readers take the last")
+        assert messages == [
+            f"has {key!r} more than once in an object, and readers take the last"
+            for key in ("a b", "name", "type", "x")
+        ]
 
     def test_keys_that_occur_twice_on_a_canonical_line(self, folder: Folder) -> None:
         folder.write(TRACES, json.dumps(trace_plain())[:-1] + ', "solution": "quick"}\n')
-        assert (folder.only_problem().source, folder.only_problem().path) == (f"{TRACES}:1", "$.solution")
+        problem = folder.only_problem()
+        assert (problem.source, problem.message.split(" more")[0]) == (f"{TRACES}:1", "has 'solution'")
 
     def test_names_that_no_terminal_shows(self, folder: Folder) -> None:
         folder.write(SOLUTION, json.dumps({**solution_plain(), "definition": "\ud800"}))
         assert "contains half of a surrogate pair" in validate(folder.root).to_text()
         folder.write(SOLUTION, json.dumps({**solution_plain(), "\ud800": 1})[:-1] + ', "\\ud800": 2}')
-        assert folder.only_problem().path == "$['\\ud800']"
+        assert "\\ud800" in folder.only_problem().message
 
 
 class TestFiles:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fib_compile.forking import ForkSafeLock
 from fib_schema import Definition, FibError, TraceSet, UnknownName, get_fib_dataset_path
-from fib_schema.problem_groups import problem_lines
+from fib_schema.problems import problem_lines
 
 from .build_service.ahead_of_time import build_ahead
 from .build_service.batch import OnProgress

@@ -77,17 +77,7 @@ __all__ = [
 
 if TYPE_CHECKING:
     from .blobs import BlobError
-    from .codec import (
-        append_jsonl_file,
-        format_json,
-        load_json_file,
-        load_jsonl_file,
-        parse_json,
-        rewrite_jsonl_file,
-        save_json_file,
-        save_jsonl_file,
-        to_plain,
-    )
+    from .codec import format_json, parse_json, to_plain
     from .constraints import constraint_names, evaluate_constraint, parse_constraint
     from .definition import AxisConst, AxisSpec, AxisVar, Definition, DType, TensorSpec
     from .environment import get_fib_cache_path, get_fib_dataset_path
@@ -106,6 +96,14 @@ if TYPE_CHECKING:
         UnknownName,
     )
     from .migration import MigrationReport, TargetNotEmpty, migrate
+    from .reader import (
+        append_jsonl_file,
+        load_json_file,
+        load_jsonl_file,
+        rewrite_jsonl_file,
+        save_json_file,
+        save_jsonl_file,
+    )
     from .scores import ScoringError, SpeedupMetrics, TraceSetSummary
     from .solution import BuildSpec, CompileOptions, Solution, SourceFile, SupportedBindings, SupportedLanguages
     from .trace import UNRANKED_FLAGS, Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace
@@ -121,10 +119,7 @@ else:
         "fib-schema",
         {
             "blobs": "BlobError",
-            "codec": (
-                "append_jsonl_file format_json load_json_file load_jsonl_file parse_json "
-                "rewrite_jsonl_file save_json_file save_jsonl_file to_plain"
-            ),
+            "codec": "format_json parse_json to_plain",
             "constraints": "constraint_names evaluate_constraint parse_constraint",
             "definition": "AxisConst AxisSpec AxisVar DType Definition TensorSpec",
             "environment": "get_fib_cache_path get_fib_dataset_path",
@@ -133,6 +128,9 @@ else:
                 "InvalidField InvalidRecord NoRoot Problem Severity UnknownName"
             ),
             "migration": "MigrationReport TargetNotEmpty migrate",
+            "reader": (
+                "append_jsonl_file load_json_file load_jsonl_file rewrite_jsonl_file save_json_file save_jsonl_file"
+            ),
             "scores": "ScoringError SpeedupMetrics TraceSetSummary",
             "solution": "BuildSpec CompileOptions Solution SourceFile SupportedBindings SupportedLanguages",
             "trace": "Correctness Environment Evaluation EvaluationStatus Performance Trace UNRANKED_FLAGS",

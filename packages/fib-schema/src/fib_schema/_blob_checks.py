@@ -5,11 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
-from ._layout import is_below
-from ._reader import LFS_POINTER
-from ._report import Findings
 from ._safetensors import STORED_DTYPES, BadHeader, StoredTensor, read_header
+from .data_files import is_below
 from .definition import TensorSpec
+from .problems import Findings
+from .reader import LFS_POINTER
 from .regular_files import open_regular
 from .workload import SafetensorsInput
 

@@ -8,7 +8,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from . import _layout
+from . import data_files
 from .errors import NoRoot
 from .files import copy_file, staged
 from .folder_walk import walk
@@ -32,22 +32,22 @@ class DataSetFolder:
     @property
     def definitions_path(self) -> Path:
         """The folder of the definitions."""
-        return self._require_root("definitions_path") / _layout.DEFINITIONS
+        return self._require_root("definitions_path") / data_files.DEFINITIONS
 
     @property
     def solutions_path(self) -> Path:
         """The folder of the solutions."""
-        return self._require_root("solutions_path") / _layout.SOLUTIONS
+        return self._require_root("solutions_path") / data_files.SOLUTIONS
 
     @property
     def workloads_path(self) -> Path:
         """The folder of the workloads."""
-        return self._require_root("workloads_path") / _layout.WORKLOADS
+        return self._require_root("workloads_path") / data_files.WORKLOADS
 
     @property
     def traces_path(self) -> Path:
         """The folder of the traces."""
-        return self._require_root("traces_path") / _layout.TRACES
+        return self._require_root("traces_path") / data_files.TRACES
 
     @property
     def blob_path(self) -> Path:
@@ -57,7 +57,7 @@ class DataSetFolder:
     @property
     def blob_workloads_path(self) -> Path:
         """The folder of the workloads' tensors."""
-        return self._require_root("blob_workloads_path") / _layout.BLOB_WORKLOADS
+        return self._require_root("blob_workloads_path") / data_files.BLOB_WORKLOADS
 
     def backup_traces(self) -> None:
         """Copy the traces to ``traces_backup_<time>`` beside their folder.
@@ -110,7 +110,7 @@ class DataSetFolder:
         if path is None:
             root = os.fspath(self._require_root("writing"))
             path = os.path.join(root, relative)
-            if not _layout.is_below(os.path.realpath(path), os.path.realpath(root)):
+            if not data_files.is_below(os.path.realpath(path), os.path.realpath(root)):
                 raise PermissionError(f"{path} leads out of the data set {root} through a link")
             self._writable_paths[relative] = path
         return path

@@ -8,18 +8,13 @@ needs a marker that the current schema does not have.
 
 from __future__ import annotations
 
-import contextlib
-import json
 from collections.abc import Callable, Mapping
 from pathlib import PurePosixPath
 from types import MappingProxyType
 from typing import Any
 
-from ._layout import LEGACY_WORKLOADS, DataFile
-from ._limits import MAX_RECORD_BYTES
 from .definition import Definition
 from .errors import Problem, Severity
-from .regular_files import open_regular
 from .solution import Solution, SupportedLanguages
 from .trace import Trace
 
@@ -75,25 +70,6 @@ def legacy_warnings(source: str, changes: Mapping[str, int]) -> list[Problem]:
         )
         for change, count in changes.items()
     ]
-
-
-def holds_legacy_workloads(file: DataFile, prefix: str) -> bool:
-    """Whether a file below ``traces/workloads/`` holds workloads, not traces of an author of that name.
-
-    Args:
-        file: The file.
-        prefix: What precedes the path below the root in the file's name.
-    """
-    if not file.name.startswith(prefix + LEGACY_WORKLOADS):
-        return False
-    with contextlib.suppress(OSError), open_regular(file.path) as lines:
-        while line := lines.readline(MAX_RECORD_BYTES):
-            try:
-                plain = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
-            return isinstance(plain, dict) and plain.get("evaluation") is None
-    return False
 
 
 def _definition(plain: Plain) -> tuple[Plain, list[str]]:

@@ -8,16 +8,16 @@ from collections.abc import Callable
 
 import attrs
 
-from . import _layout
+from . import data_files
 from ._blob_checks import BlobChecks
-from ._layout import DataFile
 from ._legacy import LEGACY_CODE
-from ._reader import TraceReader
-from ._report import Findings
 from ._workload_checks import WorkloadChecks
+from .data_files import DataFile
 from .definition import Definition
 from .display import counted
 from .errors import InvalidField, UnknownName
+from .problems import Findings
+from .reader import TraceReader
 from .strides import stated_strides
 from .trace import Performance, Trace
 from .trace_facts import has_workload_layout
@@ -126,10 +126,10 @@ class _FileChecks:
 
     def _check_workload_record(self, trace: Trace, place: str) -> None:
         self.findings.counts["workloads"] += 1
-        if not self.file.name.startswith((f"{_layout.WORKLOADS}/", _layout.LEGACY_WORKLOADS)):
+        if not self.file.name.startswith((f"{data_files.WORKLOADS}/", data_files.LEGACY_WORKLOADS)):
             message = "is a workload (it has no evaluation); move it below workloads/"
             self._add_recurring(place, message.__str__, "path-contradicts", name="workload")
-        elif not self.file.name.startswith(f"{_layout.WORKLOADS}/"):
+        elif not self.file.name.startswith(f"{data_files.WORKLOADS}/"):
             message = "workloads below traces/ have a legacy layout; rewrite the set with 'fib-bench migrate'"
             self._add_recurring(place, message.__str__, LEGACY_CODE, is_error=False)
         key = trace.definition, trace.workload.uuid
@@ -143,7 +143,7 @@ class _FileChecks:
 
     def _check_trace(self, trace: Trace, place: str) -> None:
         self.findings.counts["traces"] += 1
-        if self.file.name.startswith(f"{_layout.WORKLOADS}/"):
+        if self.file.name.startswith(f"{data_files.WORKLOADS}/"):
             message = "is a trace (it has an evaluation); move it below traces/"
             self._add_recurring(place, message.__str__, "path-contradicts", name="trace")
         name = str(trace.solution)
@@ -203,7 +203,7 @@ class _FileChecks:
     def _check_folders(self, trace: Trace, place: str) -> None:
         """Compare ``traces/<author>/<op_type>/`` with the record."""
         parts = self.file.parts
-        if len(parts) != 4 or parts[0] != _layout.TRACES:
+        if len(parts) != 4 or parts[0] != data_files.TRACES:
             return
         solution = self.known.solutions.get(str(trace.solution))
         definition = self.known.definitions.get(trace.definition)

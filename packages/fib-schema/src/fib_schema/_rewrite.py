@@ -10,14 +10,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
 
-from . import _layout
-from ._layout import DataFile, is_below
-from ._reader import parse_line, read_json, read_lines
+from . import data_files
 from ._record import Record
-from ._report import Findings, plain_problem
+from .data_files import DataFile, is_below
 from .definition import Definition
 from .errors import Problem, UnknownName
 from .files import naming
+from .problems import Findings, plain_problem
+from .reader import parse_line, read_json, read_lines
 from .regular_files import open_regular
 from .solution import Solution
 from .trace import Trace
@@ -54,7 +54,7 @@ class Rewriter:
             record = None
         if record is not None:
             self._definitions[record.name] = record
-            self._write(_layout.definition_file(record), text, "definitions")
+            self._write(data_files.definition_file(record), text, "definitions")
         self._reject_file(file, found, is_lost=record is None)
 
     def solution(self, file: DataFile) -> None:
@@ -67,7 +67,7 @@ class Rewriter:
         definition = self._definition_of(record, file.name, found)
         if record is not None and definition is not None:
             self._authors[record.name] = record.author
-            self._write(_layout.solution_file(record, definition), text, "solutions")
+            self._write(data_files.solution_file(record, definition), text, "solutions")
         self._reject_file(file, found, is_lost=definition is None)
 
     def lines(self, file: DataFile) -> None:
@@ -105,8 +105,8 @@ class Rewriter:
             message = str(UnknownName("solution", str(trace.solution), tuple(self._authors)))
             found.error(place, message, "unknown-solution", "$.solution")
             return None
-        if path.startswith(f"{_layout.WORKLOADS}/") and not file.name.startswith(f"{_layout.WORKLOADS}/"):
-            self.changes[_layout.LEGACY_PLACE] += 1
+        if path.startswith(f"{data_files.WORKLOADS}/") and not file.name.startswith(f"{data_files.WORKLOADS}/"):
+            self.changes[data_files.LEGACY_PLACE] += 1
         self.changes.update(parsed.changes)
         self._buffer(path, _dumped(parsed.plain) if parsed.changes else line.strip())
         self._findings.counts["workloads" if trace.evaluation is None else "traces"] += 1
@@ -114,11 +114,11 @@ class Rewriter:
 
     def _path(self, trace: Trace, definition: Definition, file: DataFile) -> str | None:
         if trace.solution is None:
-            return _layout.workloads_file(definition)
+            return data_files.workloads_file(definition)
         author = self._authors.get(trace.solution)
-        if author is None and len(file.parts) == 4 and file.parts[0] == _layout.TRACES:
+        if author is None and len(file.parts) == 4 and file.parts[0] == data_files.TRACES:
             author = Path(file.path).parts[-3]
-        return author and _layout.traces_file(author, definition)
+        return author and data_files.traces_file(author, definition)
 
     def _definition_of(self, record: Solution | Trace | None, place: str, found: Findings) -> Definition | None:
         if record is None:

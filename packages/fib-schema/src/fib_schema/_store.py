@@ -9,22 +9,20 @@ from typing import TYPE_CHECKING, Any, Self
 
 import attrs
 
-from . import _layout
-from ._checks import component_problem
+from . import data_files
 from ._durable import append_in_groups
-from ._encoding import format_json, to_plain
 from ._folder import DataSetFolder
-from ._headers import definition_names, solution_names
 from ._lazy import LazyRecords, SolutionsByDefinition, TraceFiles, TracesByDefinition
-from ._legacy import holds_legacy_workloads, legacy_warnings
-from ._record import Record
-from ._report import Findings
-from ._trace_lines import TraceFormatter
+from ._legacy import legacy_warnings
+from ._record import Record, component_problem
+from .codec import LineFormatter, format_json, to_plain
 from .definition import Definition
 from .display import counted
 from .environment import get_fib_dataset_path
 from .errors import DataSetNotFound, DuplicateName, FibError, Problem, UnknownName
 from .files import atomic_create_all
+from .problems import Findings
+from .reader import definition_names, holds_legacy_workloads, solution_names
 from .solution import Solution
 from .trace import Trace
 from .workload_log import WorkloadLog
@@ -73,7 +71,7 @@ class Store(DataSetFolder):
             self._index_solutions(group)
         self._workloads = TracesByDefinition(TraceFiles([], ()), _lists(workloads), kind="workloads")
         self._traces = TracesByDefinition(TraceFiles([], ()), _lists(traces))
-        self._format_line = TraceFormatter()
+        self._format_line = LineFormatter()
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str] | None = None) -> Self:
@@ -193,7 +191,7 @@ class Store(DataSetFolder):
         definition = self.get_definition(def_name)
         if problem := component_problem(workload_uuid):
             raise BlobError(workload_uuid, f"no file can be named after this workload: it {problem}")
-        path = _layout.blob_file(definition, workload_uuid)
+        path = data_files.blob_file(definition, workload_uuid)
         save_tensors(Path(self._writable(path)), path, tensors)
         return path
 
@@ -205,7 +203,7 @@ class Store(DataSetFolder):
             OSError: They could not be written; nothing was added.
         """
         new = _by_name("definition", definitions, self._definitions)
-        self._write_new("definition", {_layout.definition_file(item): item for item in new.values()})
+        self._write_new("definition", {data_files.definition_file(item): item for item in new.values()})
         self._definitions = self._definitions.with_records(new)
 
     def add_solutions(self, solutions: Iterable[Solution]) -> None:
@@ -218,7 +216,7 @@ class Store(DataSetFolder):
         """
         new = _by_name("solution", solutions, self._solutions)
         owners = {name: self.get_definition(item.definition) for name, item in new.items()}
-        self._write_new("solution", {_layout.solution_file(item, owners[name]): item for name, item in new.items()})
+        self._write_new("solution", {data_files.solution_file(item, owners[name]): item for name, item in new.items()})
         self._index_solutions(new.values())
 
     def add_traces(self, traces: Iterable[Trace]) -> None:
@@ -293,23 +291,23 @@ class Store(DataSetFolder):
     def _open_files(self, root: str, prefix: str) -> None:
         """List the files of all folders and read the names of definitions and solutions."""
         findings = Findings()
-        folders = {_layout.DEFINITIONS: ".json", _layout.SOLUTIONS: ".json", _layout.WORKLOADS: ".jsonl"}
+        folders = {data_files.DEFINITIONS: ".json", data_files.SOLUTIONS: ".json", data_files.WORKLOADS: ".jsonl"}
         files = {
-            folder: _layout.list_files(root, folder, suffix, findings, prefix=prefix)
-            for folder, suffix in {**folders, _layout.TRACES: ".jsonl"}.items()
+            folder: data_files.list_files(root, folder, suffix, findings, prefix=prefix)
+            for folder, suffix in {**folders, data_files.TRACES: ".jsonl"}.items()
         }
-        legacy = dict.fromkeys(file for file in files[_layout.TRACES] if holds_legacy_workloads(file, prefix))
+        legacy = dict.fromkeys(file for file in files[data_files.TRACES] if holds_legacy_workloads(file, prefix))
         for file in legacy:
-            findings.add(*legacy_warnings(file.name, {_layout.LEGACY_PLACE: 1}))
-        definitions = definition_names(files[_layout.DEFINITIONS], findings)
-        found = solution_names(files[_layout.SOLUTIONS], findings)
-        problems = [problem for problem in findings.problems if problem.code != _layout.OTHER_SUFFIX]
+            findings.add(*legacy_warnings(file.name, {data_files.LEGACY_PLACE: 1}))
+        definitions = definition_names(files[data_files.DEFINITIONS], findings)
+        found = solution_names(files[data_files.SOLUTIONS], findings)
+        problems = [problem for problem in findings.problems if problem.code != data_files.OTHER_SUFFIX]
         self._found_problems = problems
         self._definitions = LazyRecords(Definition, definitions, {}, problems)
         self._solution_names, self._owners = found.of_definition, found.owners
         self._solutions = LazyRecords(Solution, found.files, {}, problems)
-        workloads = [*files[_layout.WORKLOADS], *legacy]
-        traces = [file for file in files[_layout.TRACES] if file not in legacy]
+        workloads = [*files[data_files.WORKLOADS], *legacy]
+        traces = [file for file in files[data_files.TRACES] if file not in legacy]
         self._workloads = TracesByDefinition(TraceFiles(workloads, self._definitions.names), {}, kind="workloads")
         self._traces = TracesByDefinition(TraceFiles(traces, self._definitions.names), {})
 
@@ -317,10 +315,10 @@ class Store(DataSetFolder):
 def _file_of(trace: Trace, definition: Definition, owners: Mapping[str, tuple[str, str]]) -> str:
     """The path of a trace's file below the root."""
     if trace.solution is None:
-        return _layout.workloads_file(definition)
+        return data_files.workloads_file(definition)
     if trace.solution not in owners:
         raise UnknownName("solution", trace.solution, tuple(owners))
-    return _layout.traces_file(owners[trace.solution][1], definition)
+    return data_files.traces_file(owners[trace.solution][1], definition)
 
 
 def _by_name(kind: str, records: Iterable[Any], existing: LazyRecords[Any]) -> dict[str, Any]:

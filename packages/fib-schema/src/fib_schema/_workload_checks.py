@@ -10,12 +10,12 @@ from typing import Any, NoReturn
 import attrs
 
 from ._blob_checks import BlobChecks
-from ._reader import child_path
-from ._report import Findings
+from .codec import child_path
 from .constraints import constraint_names, evaluate_constraint
 from .definition import Definition, DType, TensorSpec
 from .display import counted
 from .errors import ConstraintError, InvalidField, UnknownName
+from .problems import Findings
 from .strides import storage_elements, workload_strides
 from .workload import SafetensorsInput, ScalarInput, Workload
 

@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 
 import attrs
 
-from ._checks import relative_path_problem
-from ._layout import is_below
-from ._reader import LFS_POINTER
+from ._record import relative_path_problem
 from ._safetensors import BadHeader, read_header
+from .data_files import is_below
 from .errors import FibError
 from .files import atomic_write
+from .reader import LFS_POINTER
 from .regular_files import open_regular
 
 if TYPE_CHECKING:

@@ -18,11 +18,10 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
-from ._report import plain_problem
 from .display import escape_controls
 from .errors import DataWarning, FibError, Problem
 from .files import explain_os_error
-from .problem_groups import problem_lines
+from .problems import plain_problem, problem_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

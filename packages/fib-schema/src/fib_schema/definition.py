@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from . import _checks, html_parts
+from . import _record, html_parts
 from ._record import NO_FIELDS, FrozenDict, Record
 from .constraints import parse_constraint
 from .display import counted, shortened
@@ -43,7 +43,7 @@ class DType(StrEnum):
 
 
 def _dtype(value: object) -> DType:
-    return _checks.member_of(DType, "dtype", value)
+    return _record.member_of(DType, "dtype", value)
 
 
 _ARE_INTEGER = frozenset({DType.INT64, DType.INT32, DType.INT16, DType.INT8})
@@ -53,9 +53,9 @@ _ARE_INTEGER = frozenset({DType.INT64, DType.INT32, DType.INT16, DType.INT8})
 class AxisConst(Record):
     """An axis whose size the definition fixes."""
 
-    value: int = attrs.field(validator=_checks.axis_size)
+    value: int = attrs.field(validator=_record.axis_size)
     """Number of elements."""
-    description: str | None = attrs.field(default=None, validator=_checks.optional_text)
+    description: str | None = attrs.field(default=None, validator=_record.optional_text)
     """Text for readers."""
 
     @property
@@ -68,7 +68,7 @@ class AxisConst(Record):
 class AxisVar(Record):
     """An axis whose size each workload chooses."""
 
-    description: str | None = attrs.field(default=None, validator=_checks.optional_text)
+    description: str | None = attrs.field(default=None, validator=_record.optional_text)
     """Text for readers."""
 
     @property
@@ -85,15 +85,15 @@ class TensorSpec(Record):
     """Shape (names of axes; None for a scalar) and element type of an input or output."""
 
     shape: tuple[str, ...] | None = attrs.field(
-        converter=attrs.converters.optional(_checks.to_tuple),
-        validator=attrs.validators.optional(_checks.tuple_of_text),
+        converter=attrs.converters.optional(_record.to_tuple),
+        validator=attrs.validators.optional(_record.tuple_of_text),
     )
     """Names of axes in order; None for a scalar."""
     dtype: DType = attrs.field(converter=_dtype)
     """Type of the elements."""
-    description: str | None = attrs.field(default=None, validator=_checks.optional_text)
+    description: str | None = attrs.field(default=None, validator=_record.optional_text)
     """Text for readers."""
-    optional: bool = attrs.field(default=False, validator=_checks.boolean)
+    optional: bool = attrs.field(default=False, validator=_record.boolean)
     """Whether a call may pass None."""
 
     @property
@@ -117,31 +117,31 @@ class Definition(Record):
             constraint is not an allowed expression.
     """
 
-    name: str = attrs.field(validator=_checks.name)
+    name: str = attrs.field(validator=_record.name)
     """Unique in a data set."""
-    op_type: str = attrs.field(validator=_checks.name)
+    op_type: str = attrs.field(validator=_record.name)
     """Kind of operation; rules for inputs, tolerances and evaluators depend on it."""
     axes: FrozenDict[str, AxisSpec] = attrs.field(
-        converter=_checks.to_mapping, validator=_checks.mapping_of(AxisConst, AxisVar)
+        converter=_record.to_mapping, validator=_record.mapping_of(AxisConst, AxisVar)
     )
     """Axes of the shapes, by name."""
     inputs: FrozenDict[str, TensorSpec] = attrs.field(
-        converter=_checks.to_mapping, validator=_checks.mapping_of(TensorSpec)
+        converter=_record.to_mapping, validator=_record.mapping_of(TensorSpec)
     )
     """Inputs by name, in the order of the parameters of ``run``."""
     outputs: FrozenDict[str, TensorSpec] = attrs.field(
-        converter=_checks.to_mapping, validator=_checks.mapping_of(TensorSpec)
+        converter=_record.to_mapping, validator=_record.mapping_of(TensorSpec)
     )
     """Outputs by name, in the order of the results of ``run``."""
-    reference: str = attrs.field(validator=_checks.text, repr=False)
+    reference: str = attrs.field(validator=_record.text, repr=False)
     """Python source with a function ``run``: it takes the inputs and returns the expected outputs."""
-    tags: tuple[str, ...] = attrs.field(default=(), converter=_checks.to_tuple, validator=_checks.tuple_of_text)
+    tags: tuple[str, ...] = attrs.field(default=(), converter=_record.to_tuple, validator=_record.tuple_of_text)
     """Labels. ``batch_axis:NAME`` and ``sparse:...`` have a meaning, others are for readers."""
-    description: str | None = attrs.field(default=None, validator=_checks.optional_text, repr=False)
+    description: str | None = attrs.field(default=None, validator=_record.optional_text, repr=False)
     """Text for readers."""
-    constraints: tuple[str, ...] = attrs.field(default=(), converter=_checks.to_tuple, validator=_checks.tuple_of_text)
+    constraints: tuple[str, ...] = attrs.field(default=(), converter=_record.to_tuple, validator=_record.tuple_of_text)
     """Boolean expressions of axes and inputs that hold for each call."""
-    extra: FrozenDict[str, Any] = attrs.field(default=NO_FIELDS, converter=_checks.to_mapping)
+    extra: FrozenDict[str, Any] = attrs.field(default=NO_FIELDS, converter=_record.to_mapping)
     """Fields beyond the public format."""
 
     def __repr__(self) -> str:
@@ -167,15 +167,15 @@ class Definition(Record):
             try:
                 parse_constraint(constraint)
             except ConstraintError as error:
-                raise _checks.fail(self, f"constraints[{index}]", str(error)) from error
+                raise _record.fail(self, f"constraints[{index}]", str(error)) from error
 
     def _check_names(self) -> None:
         for field in ("axes", "inputs", "outputs"):
             for name in getattr(self, field):
                 if not name.isidentifier():
-                    raise _checks.fail(self, f"{field}[{name!r}]", "is not a Python identifier")
+                    raise _record.fail(self, f"{field}[{name!r}]", "is not a Python identifier")
         if shared := self.inputs.keys() & self.outputs.keys():
-            raise _checks.fail(self, "outputs", f"{min(shared)!r} is an input too; rename one")
+            raise _record.fail(self, "outputs", f"{min(shared)!r} is an input too; rename one")
 
     def _check_shapes(self) -> None:
         for field in ("inputs", "outputs"):
@@ -184,15 +184,15 @@ class Definition(Record):
                     if axis not in self.axes:
                         known = ", ".join(self.axes)
                         problem = f"axis {axis!r} is not among the axes ({known})"
-                        raise _checks.fail(self, f"{field}[{name!r}].shape", problem)
+                        raise _record.fail(self, f"{field}[{name!r}].shape", problem)
 
     def _check_reference(self) -> None:
         try:
             module = parse_source(self.reference)
         except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-            raise _checks.fail(self, "reference", f"does not parse: {error}") from error
+            raise _record.fail(self, "reference", f"does not parse: {error}") from error
         if not any(isinstance(node, ast.FunctionDef) and node.name == "run" for node in module.body):
-            raise _checks.fail(self, "reference", "defines no top-level function 'run'")
+            raise _record.fail(self, "reference", "defines no top-level function 'run'")
 
     @property
     def const_axes(self) -> dict[str, int]:

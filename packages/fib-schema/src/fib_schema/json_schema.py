@@ -19,8 +19,8 @@ from typing import Any
 
 import attrs
 
-from ._decoding import BOOKKEEPING, TAGS
 from ._record import NO_FIELDS, FrozenDict, Record
+from .codec import TAGS
 from .definition import AxisConst, Definition
 from .files import atomic_write
 from .solution import BuildSpec, Solution, SourceFile
@@ -112,7 +112,7 @@ def write_schemas(folder: Path) -> list[Path]:
 def _object(cls: type[Record], schemas: dict[str, Schema]) -> Schema:
     """The schema of a class; those of its nested classes are added to `schemas`."""
     kinds, texts = typing.get_type_hints(cls), _field_texts(cls)
-    fields = [field for field in attrs.fields(cls) if field.name not in BOOKKEEPING]
+    fields = [field for field in attrs.fields(cls) if field.name not in {"unknown_fields"}]
     properties: Schema = {}
     required = [field.name for field in fields if field.default is attrs.NOTHING]
     if tag := _tag(cls):

@@ -15,20 +15,19 @@ from typing import Any
 
 import attrs
 
-from . import _layout
-from ._layout import is_below, list_files
+from . import data_files
 from ._legacy import upgrade
-from ._report import Findings, Report, plain_problem
 from ._rewrite import REJECTED, Rewriter
+from .data_files import is_below, list_files
 from .display import counted
 from .errors import DataSetNotFound, FibError, Problem
 from .files import copy_file, staged, sync_folders, sync_tree
-from .problem_groups import group_problems
+from .problems import Findings, Report, group_problems, plain_problem
 from .validation import validate
 
 __all__ = ["MigrationReport", "TargetNotEmpty", "migrate", "upgrade"]
 
-_FOLDERS = (_layout.DEFINITIONS, _layout.SOLUTIONS, _layout.WORKLOADS, _layout.TRACES)
+_FOLDERS = (data_files.DEFINITIONS, data_files.SOLUTIONS, data_files.WORKLOADS, data_files.TRACES)
 
 
 @attrs.frozen
@@ -118,11 +117,11 @@ def _rewrite(root: str, new_root: str, findings: Findings) -> Counter[str]:
     """Write the new set; returns the changes of records."""
     rewriter = Rewriter(root, new_root, findings)
     _carry_over(root, new_root, findings)
-    for file in list_files(root, _layout.DEFINITIONS, ".json", findings):
+    for file in list_files(root, data_files.DEFINITIONS, ".json", findings):
         rewriter.definition(file)
-    for file in list_files(root, _layout.SOLUTIONS, ".json", findings):
+    for file in list_files(root, data_files.SOLUTIONS, ".json", findings):
         rewriter.solution(file)
-    for folder in (_layout.WORKLOADS, _layout.TRACES):
+    for folder in (data_files.WORKLOADS, data_files.TRACES):
         for file in list_files(root, folder, ".jsonl", findings):
             rewriter.lines(file)
     rewriter.close()
@@ -156,7 +155,7 @@ def _carry_over(root: str, new_root: str, findings: Findings) -> None:
                 copy_file(file.path, Path(new_root, os.path.relpath(file.path, root)), may_link=entry == "blob")
                 findings.counts["files"] += 1
     for folder in _FOLDERS:
-        wanted = ".json" if folder in {_layout.DEFINITIONS, _layout.SOLUTIONS} else ".jsonl"
+        wanted = ".json" if folder in {data_files.DEFINITIONS, data_files.SOLUTIONS} else ".jsonl"
         for file in list_files(root, folder, "", Findings()):
             if not file.path.endswith(wanted):
                 copy_file(file.path, Path(new_root, REJECTED, os.path.relpath(file.path, root)), may_link=False)

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from . import _checks, html_parts
+from . import _record, html_parts
 from ._record import NO_FIELDS, FrozenDict, Record
 from .display import shortened
 from .framing import framed
@@ -53,25 +53,25 @@ class SupportedBindings(StrEnum):
 
 
 def _language(value: object) -> SupportedLanguages:
-    return _checks.member_of(SupportedLanguages, "language", value)
+    return _record.member_of(SupportedLanguages, "language", value)
 
 
 def _binding(value: object) -> SupportedBindings | None:
-    return None if value is None else _checks.member_of(SupportedBindings, "binding", value)
+    return None if value is None else _record.member_of(SupportedBindings, "binding", value)
 
 
 def _relative_path(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    _checks.text(record, attribute, value)
-    if problem := _checks.relative_path_problem(value):
-        raise _checks.fail(record, attribute.name, f"{problem}; sources stay below their folder")
+    _record.text(record, attribute, value)
+    if problem := _record.relative_path_problem(value):
+        raise _record.fail(record, attribute.name, f"{problem}; sources stay below their folder")
 
 
 def _entry_point(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    _checks.text(record, attribute, value)
+    _record.text(record, attribute, value)
     path, separator, symbol = value.partition("::")
     if not (path and separator and symbol) or "::" in symbol:
         problem = f"{value!r} is not of the form 'file::symbol', such as 'kernel.py::run'"
-        raise _checks.fail(record, attribute.name, problem)
+        raise _record.fail(record, attribute.name, problem)
 
 
 @attrs.frozen
@@ -80,12 +80,12 @@ class SourceFile(Record):
 
     path: str = attrs.field(validator=_relative_path)
     """Relative path, with ``/``."""
-    content: str = attrs.field(validator=_checks.text, repr=False)
+    content: str = attrs.field(validator=_record.text, repr=False)
     """Text of the file."""
 
 
 def _flags() -> tuple[str, ...]:
-    flags: tuple[str, ...] = attrs.field(default=(), converter=_checks.to_tuple, validator=_checks.tuple_of_text)
+    flags: tuple[str, ...] = attrs.field(default=(), converter=_record.to_tuple, validator=_record.tuple_of_text)
     return flags
 
 
@@ -107,13 +107,13 @@ class BuildSpec(Record):
 
     language: SupportedLanguages = attrs.field(converter=_language)
     """Language of the entry file."""
-    target_hardware: tuple[str, ...] = attrs.field(converter=_checks.to_tuple, validator=_checks.tuple_of_text)
+    target_hardware: tuple[str, ...] = attrs.field(converter=_record.to_tuple, validator=_record.tuple_of_text)
     """Devices it is made for, as `torch.cuda.get_device_name` says it, or ``cpu``."""
     entry_point: str = attrs.field(validator=_entry_point)
     """``FILE::FUNCTION``, such as ``kernel.py::run``."""
-    dependencies: tuple[str, ...] = attrs.field(default=(), converter=_checks.to_tuple, validator=_checks.tuple_of_text)
+    dependencies: tuple[str, ...] = attrs.field(default=(), converter=_record.to_tuple, validator=_record.tuple_of_text)
     """Libraries that a build needs, such as ``cublas``."""
-    destination_passing_style: bool = attrs.field(default=True, validator=_checks.boolean)
+    destination_passing_style: bool = attrs.field(default=True, validator=_record.boolean)
     """Whether outputs are arguments (DPS) or return values."""
     binding: SupportedBindings | None = attrs.field(
         default=None,
@@ -121,13 +121,13 @@ class BuildSpec(Record):
     )
     """Binding of a compiled solution to Python; None means the builder's default, TVM-FFI."""
     compile_options: CompileOptions | None = attrs.field(
-        default=None, validator=attrs.validators.optional(_checks.instance_of(CompileOptions))
+        default=None, validator=attrs.validators.optional(_record.instance_of(CompileOptions))
     )
     """Flags of compilers."""
 
     def __attrs_post_init__(self) -> None:
         if not self.target_hardware:
-            raise _checks.fail(self, "target_hardware", "is empty; name at least one device")
+            raise _record.fail(self, "target_hardware", "is empty; name at least one device")
 
 
 @attrs.frozen
@@ -139,21 +139,21 @@ class Solution(Record):
             or one is the folder of another, or the entry file is not among them.
     """
 
-    name: str = attrs.field(validator=_checks.name)
+    name: str = attrs.field(validator=_record.name)
     """Unique in a data set."""
-    definition: str = attrs.field(validator=_checks.name)
+    definition: str = attrs.field(validator=_record.name)
     """Name of the definition that it implements."""
-    author: str = attrs.field(validator=_checks.name)
+    author: str = attrs.field(validator=_record.name)
     """Person, team or model that wrote it."""
-    spec: BuildSpec = attrs.field(validator=_checks.instance_of(BuildSpec))
+    spec: BuildSpec = attrs.field(validator=_record.instance_of(BuildSpec))
     """Language, entry point and calling style."""
     sources: tuple[SourceFile, ...] = attrs.field(
-        converter=_checks.to_tuple, validator=_checks.tuple_of(SourceFile), repr=False
+        converter=_record.to_tuple, validator=_record.tuple_of(SourceFile), repr=False
     )
     """Files, the entry file among them."""
-    description: str | None = attrs.field(default=None, validator=_checks.optional_text, repr=False)
+    description: str | None = attrs.field(default=None, validator=_record.optional_text, repr=False)
     """Text for readers."""
-    extra: FrozenDict[str, Any] = attrs.field(default=NO_FIELDS, converter=_checks.to_mapping)
+    extra: FrozenDict[str, Any] = attrs.field(default=NO_FIELDS, converter=_record.to_mapping)
     """Fields beyond the public format."""
 
     def __repr__(self) -> str:
@@ -172,24 +172,24 @@ class Solution(Record):
 
     def __attrs_post_init__(self) -> None:
         if not self.sources:
-            raise _checks.fail(self, "sources", "is empty; a solution has at least one source file")
+            raise _record.fail(self, "sources", "is empty; a solution has at least one source file")
         seen: set[str] = set()
         for index, source in enumerate(self.sources):
             if source.path.casefold() in seen:
-                raise _checks.fail(self, f"sources[{index}].path", f"{source.path!r} occurs twice")
+                raise _record.fail(self, f"sources[{index}].path", f"{source.path!r} occurs twice")
             seen.add(source.path.casefold())
         self._check_folders(seen)
         if self.get_entry_path() not in {source.path for source in self.sources}:
             have = ", ".join(source.path for source in self.sources)
             problem = f"{self.get_entry_path()!r} is not among the sources ({have})"
-            raise _checks.fail(self, "spec.entry_point", problem)
+            raise _record.fail(self, "spec.entry_point", problem)
 
     def _check_folders(self, paths: set[str]) -> None:
         for path in paths:
             parts = path.split("/")
             for depth in range(1, len(parts)):
                 if (folder := "/".join(parts[:depth])) in paths:
-                    raise _checks.fail(self, "sources", f"{folder!r} is a file and the folder of {path!r}")
+                    raise _record.fail(self, "sources", f"{folder!r} is a file and the folder of {path!r}")
 
     def get_entry_path(self) -> str:
         """The path of the entry file, from ``spec.entry_point``."""

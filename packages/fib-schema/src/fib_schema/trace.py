@@ -6,13 +6,14 @@ Source: the schema of the public flashinfer-trace data set. What FIB adds to it 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import Any
 
 import attrs
 
-from . import _checks, html_parts
+from . import _record, html_parts
 from ._record import NO_FIELDS, FrozenDict, Record
 from .display import format_latency, shortened
 from .workload import Workload
@@ -33,7 +34,9 @@ class EvaluationStatus(StrEnum):
 
 
 def _status(value: object) -> EvaluationStatus:
-    return _checks.member_of(EvaluationStatus, "status", value)
+    if type(value) is EvaluationStatus:
+        return value
+    return _record.member_of(EvaluationStatus, "status", value)
 
 
 UNRANKED_FLAGS = frozenset({"low_precision", "quick"})
@@ -48,46 +51,47 @@ NEEDS_CORRECTNESS = frozenset({EvaluationStatus.PASSED, EvaluationStatus.INCORRE
 class Correctness(Record):
     """Errors of the outputs against the reference's; NaN and infinity are possible."""
 
-    max_relative_error: float = attrs.field(
-        default=0.0, converter=_checks.to_float, validator=_checks.non_negative_float
-    )
+    max_relative_error: float = 0.0
     """Largest relative error of an element."""
-    max_absolute_error: float = attrs.field(
-        default=0.0, converter=_checks.to_float, validator=_checks.non_negative_float
-    )
+    max_absolute_error: float = 0.0
     """Largest absolute error of an element."""
-    extra: FrozenDict[str, Any] | None = attrs.field(
-        default=None, converter=attrs.converters.optional(_checks.to_mapping)
-    )
+    extra: FrozenDict[str, Any] | None = attrs.field(default=None, converter=_record.to_optional_mapping)
     """Fields beyond the public format, such as the tolerances in force."""
+
+    def __attrs_post_init__(self) -> None:
+        relative, absolute = self.max_relative_error, self.max_absolute_error
+        if not (type(relative) is type(absolute) is float and relative >= 0.0 and absolute >= 0.0):
+            _record.check_numbers(self, "max_relative_error", "max_absolute_error")
 
 
 @attrs.frozen
 class Performance(Record):
     """Median latencies in milliseconds and their ratio."""
 
-    latency_ms: float = attrs.field(default=0.0, converter=_checks.to_float, validator=_checks.non_negative_float)
+    latency_ms: float = 0.0
     """Median latency of the solution."""
-    reference_latency_ms: float = attrs.field(
-        default=0.0, converter=_checks.to_float, validator=_checks.non_negative_float
-    )
+    reference_latency_ms: float = 0.0
     """Median latency of the reference."""
-    speedup_factor: float = attrs.field(default=0.0, converter=_checks.to_float, validator=_checks.non_negative_float)
+    speedup_factor: float = 0.0
     """``reference_latency_ms / latency_ms``."""
-    extra: FrozenDict[str, Any] | None = attrs.field(
-        default=None, converter=attrs.converters.optional(_checks.to_mapping)
-    )
+    extra: FrozenDict[str, Any] | None = attrs.field(default=None, converter=_record.to_optional_mapping)
     """Fields beyond the public format, such as how the latency was measured."""
+
+    def __attrs_post_init__(self) -> None:
+        latency, reference, speedup = self.latency_ms, self.reference_latency_ms, self.speedup_factor
+        are_floats = type(latency) is type(reference) is type(speedup) is float
+        if not (are_floats and latency >= 0.0 and reference >= 0.0 and speedup >= 0.0):
+            _record.check_numbers(self, "latency_ms", "reference_latency_ms", "speedup_factor")
 
 
 @attrs.frozen
 class Environment(Record):
     """Hardware and libraries of an evaluation."""
 
-    hardware: str = attrs.field(validator=_checks.text)
+    hardware: str = attrs.field(validator=_record.text)
     """As `torch.cuda.get_device_name` says it, or ``cpu``."""
     libs: FrozenDict[str, str] = attrs.field(
-        default=NO_FIELDS, converter=_checks.to_mapping, validator=_checks.mapping_of(str)
+        default=NO_FIELDS, converter=_record.to_mapping, validator=_record.mapping_of(str)
     )
     """Versions of libraries, by name."""
 
@@ -103,22 +107,29 @@ class Evaluation(Record):
 
     status: EvaluationStatus = attrs.field(converter=_status)
     """Outcome."""
-    environment: Environment = attrs.field(validator=_checks.instance_of(Environment))
+    environment: Environment
     """Hardware and libraries."""
-    timestamp: str = attrs.field(validator=_checks.text)
+    timestamp: str
     """End of the evaluation, in ISO 8601."""
-    log: str = attrs.field(default="", validator=_checks.text, repr=False)
+    log: str = attrs.field(default="", repr=False)
     """Reason of a failure, then output of the solution, which is untrusted text."""
-    correctness: Correctness | None = attrs.field(default=None, validator=_checks.instance_of(Correctness, type(None)))
+    correctness: Correctness | None = None
     """Errors; only if the status is PASSED or INCORRECT_NUMERICAL."""
-    performance: Performance | None = attrs.field(default=None, validator=_checks.instance_of(Performance, type(None)))
+    performance: Performance | None = None
     """Latencies; only if the status is PASSED."""
-    extra: FrozenDict[str, Any] | None = attrs.field(
-        default=None, converter=attrs.converters.optional(_checks.to_mapping)
-    )
+    extra: FrozenDict[str, Any] | None = attrs.field(default=None, converter=_record.to_optional_mapping)
     """Fields beyond the public format, such as flags."""
 
     def __attrs_post_init__(self) -> None:
+        parts = type(self.correctness), type(self.performance)
+        are_texts = type(self.timestamp) is type(self.log) is str
+        if not (parts == _PARTS[self.status] and are_texts and type(self.environment) is Environment):
+            self._explain()
+
+    def _explain(self) -> None:
+        """Raise what is wrong with a field, if anything is."""
+        for field, kinds in _KINDS.items():
+            _record.check_kind(self, field, getattr(self, field), *kinds)
         self._check_presence("correctness", self.status in NEEDS_CORRECTNESS)
         self._check_presence("performance", self.status is EvaluationStatus.PASSED)
 
@@ -153,26 +164,63 @@ class Evaluation(Record):
     def _check_presence(self, field: str, is_wanted: bool) -> None:
         if (getattr(self, field) is not None) != is_wanted:
             problem = "must be given" if is_wanted else "must be absent"
-            raise _checks.fail(self, field, f"{problem} when status is {self.status}")
+            raise _record.fail(self, field, f"{problem} when status is {self.status}")
+
+
+_KINDS: Mapping[str, tuple[type, ...]] = MappingProxyType({
+    "environment": (Environment,), "timestamp": (str,), "log": (str,),
+    "correctness": (Correctness, type(None)), "performance": (Performance, type(None)),
+})  # fmt: skip
+_PARTS = MappingProxyType({
+    status: (
+        Correctness if status in NEEDS_CORRECTNESS else type(None),
+        Performance if status is EvaluationStatus.PASSED else type(None),
+    )
+    for status in EvaluationStatus
+})  # fmt: skip
+"""The types of correctness and performance, by status."""
 
 
 @attrs.frozen
 class Trace(Record):
     """One evaluation of one solution on one workload; without both, a workload trace."""
 
-    definition: str = attrs.field(validator=_checks.name)
+    definition: str
     """Name of the definition."""
-    workload: Workload = attrs.field(validator=_checks.instance_of(Workload))
+    workload: Workload
     """Sizes and inputs of the call."""
-    solution: str | None = attrs.field(default=None, validator=attrs.validators.optional(_checks.name))
+    solution: str | None = None
     """Name of the solution; None if this is a workload alone."""
-    evaluation: Evaluation | None = attrs.field(default=None, validator=_checks.instance_of(Evaluation, type(None)))
+    evaluation: Evaluation | None = None
     """Result; None if this is a workload alone."""
 
     def __attrs_post_init__(self) -> None:
+        solution, evaluation = self.solution, self.evaluation
+        is_usual = (
+            type(self.definition) is str
+            and _record.component_problem(self.definition) is None
+            and type(self.workload) is Workload
+            and (
+                solution is evaluation
+                if solution is None
+                else type(solution) is str
+                and _record.component_problem(solution) is None
+                and type(evaluation) is Evaluation
+            )
+        )
+        if not is_usual:
+            self._explain()
+
+    def _explain(self) -> None:
+        """Raise what is wrong with a field, if anything is."""
+        _record.check_name(self, "definition", self.definition)
+        if self.solution is not None:
+            _record.check_name(self, "solution", self.solution)
+        _record.check_kind(self, "workload", self.workload, Workload)
+        _record.check_kind(self, "evaluation", self.evaluation, Evaluation, type(None))
         if (self.solution is None) != (self.evaluation is None):
             problem = "solution and evaluation are given together (a trace) or not at all (a workload)"
-            raise _checks.fail(self, "evaluation", problem)
+            raise _record.fail(self, "evaluation", problem)
 
     def __repr__(self) -> str:
         shown = f"{self.workload.uuid!r} of {self.definition!r}"

@@ -9,17 +9,16 @@ from typing import Any
 
 import attrs
 
-from . import _layout
+from . import data_files
 from ._blob_checks import BlobChecks
-from ._layout import DataFile, list_files
 from ._line_checks import Known, KnownSolution, LineChecks
-from ._reader import read_json
-from ._recognition import NO_DATA_SET, describe_missing_data
-from ._report import MAX_PROBLEMS, Findings, Report
 from ._workload_checks import constraint_problems, size_problem
+from .data_files import NO_DATA_SET, DataFile, describe_missing_data, list_files
 from .definition import Definition
 from .environment import get_fib_dataset_path
 from .errors import DataSetNotFound, UnknownName
+from .problems import MAX_PROBLEMS, Findings, Report
+from .reader import read_json
 from .solution import Solution
 from .syntax import parse_source
 from .traffic import load_traffic
@@ -44,14 +43,14 @@ def validate(path: str | os.PathLike[str] | None = None) -> Report:
         raise DataSetNotFound(root)
     findings = Findings()
     known = Known()
-    for file in list_files(root, _layout.DEFINITIONS, ".json", findings):
+    for file in list_files(root, data_files.DEFINITIONS, ".json", findings):
         _check_definition_file(file, known, findings)
-    for file in list_files(root, _layout.SOLUTIONS, ".json", findings):
+    for file in list_files(root, data_files.SOLUTIONS, ".json", findings):
         _check_solution_file(file, known, findings)
     lines = LineChecks(known, findings, BlobChecks(root, findings))
-    for file in list_files(root, _layout.WORKLOADS, ".jsonl", findings):
+    for file in list_files(root, data_files.WORKLOADS, ".jsonl", findings):
         lines.check(file)
-    for file in _legacy_workloads_first(list_files(root, _layout.TRACES, ".jsonl", findings)):
+    for file in _legacy_workloads_first(list_files(root, data_files.TRACES, ".jsonl", findings)):
         lines.check(file)
     findings.add(*(attrs.evolve(problem, code="traffic") for problem in load_traffic(root).problems))
     if not findings.errors and not findings.counts:
@@ -61,7 +60,7 @@ def validate(path: str | os.PathLike[str] | None = None) -> Report:
 
 def _legacy_workloads_first(files: list[DataFile]) -> list[DataFile]:
     """Files of legacy workloads, which lie among the traces, come first because traces refer to them."""
-    return sorted(files, key=lambda file: not file.name.startswith(_layout.LEGACY_WORKLOADS))
+    return sorted(files, key=lambda file: not file.name.startswith(data_files.LEGACY_WORKLOADS))
 
 
 def _check_definition_file(file: DataFile, known: Known, findings: Findings) -> None:
@@ -74,7 +73,7 @@ def _check_definition_file(file: DataFile, known: Known, findings: Findings) -> 
     known.definitions[name] = definition
     if definition is not None:
         findings.counts["definitions"] += 1
-        wanted = _layout.DEFINITIONS, definition.op_type, definition.name
+        wanted = data_files.DEFINITIONS, definition.op_type, definition.name
         _check_path(file, ("", "op_type", "name"), wanted, findings)
         _check_definition(definition, file.name, findings)
 
@@ -96,7 +95,7 @@ def _check_solution_file(file: DataFile, known: Known, findings: Findings) -> No
         findings.error(file.name, message, "unknown-definition", "$.definition")
     definition = known.definitions.get(solution.definition)
     op_type = definition.op_type if definition else None
-    wanted = _layout.SOLUTIONS, solution.author, op_type, solution.definition, solution.name
+    wanted = data_files.SOLUTIONS, solution.author, op_type, solution.definition, solution.name
     _check_path(file, ("", "author", "definition's op_type", "definition", "name"), wanted, findings)
 
 

@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from . import _checks, html_parts
+from . import _record, html_parts
 from ._record import FrozenDict, Record
 from .display import shortened
 
@@ -26,10 +26,10 @@ class RandomInput(Record):
 
 def _scalar(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     if type(value) not in (int, float, bool):
-        raise _checks.fail(record, attribute.name, f"expected a scalar, got {_checks.describe(value)}")
+        raise _record.fail(record, attribute.name, f"expected a scalar, got {_record.describe(value)}")
     if type(value) is int and not -(2**63) <= value < 2**64:
-        problem = f"no integer type of 64 bits holds {_checks.short_repr(value)}; write a smaller one"
-        raise _checks.fail(record, attribute.name, problem)
+        problem = f"no integer type of 64 bits holds {_record.short_repr(value)}; write a smaller one"
+        raise _record.fail(record, attribute.name, problem)
 
 
 @attrs.frozen
@@ -46,9 +46,9 @@ class ScalarInput(Record):
 
 
 def _blob_path(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    _checks.text(record, attribute, value)
-    if problem := _checks.relative_path_problem(value.removeprefix("./")):
-        raise _checks.fail(record, attribute.name, f"{problem}; blobs stay below the data set's root")
+    _record.text(record, attribute, value)
+    if problem := _record.relative_path_problem(value.removeprefix("./")):
+        raise _record.fail(record, attribute.name, f"{problem}; blobs stay below the data set's root")
 
 
 @attrs.frozen
@@ -57,7 +57,7 @@ class SafetensorsInput(Record):
 
     path: str = attrs.field(validator=_blob_path)
     """Relative to the data set's root; a leading ``./`` is allowed."""
-    tensor_key: str = attrs.field(validator=_checks.text)
+    tensor_key: str = attrs.field(validator=_record.text)
     """Name of the tensor in the file."""
 
     @property
@@ -71,26 +71,24 @@ InputSpec: TypeAlias = RandomInput | ScalarInput | SafetensorsInput
 
 def _axis_sizes(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     for axis, size in value.items():
-        if problem := _checks.size_problem(size):
-            raise _checks.fail(record, f"{attribute.name}[{axis!r}]", problem)
+        if problem := _record.size_problem(size):
+            raise _record.fail(record, f"{attribute.name}[{axis!r}]", problem)
 
 
 @attrs.frozen
 class Workload(Record):
     """Concrete axis values and inputs of a definition."""
 
-    axes: FrozenDict[str, int] = attrs.field(converter=_checks.to_mapping, validator=_axis_sizes)
+    axes: FrozenDict[str, int] = attrs.field(converter=_record.to_mapping, validator=_axis_sizes)
     """Sizes of the variable axes, by name."""
     inputs: FrozenDict[str, InputSpec] = attrs.field(
-        converter=_checks.to_mapping,
-        validator=_checks.mapping_of(RandomInput, ScalarInput, SafetensorsInput),
+        converter=_record.to_mapping,
+        validator=_record.mapping_of(RandomInput, ScalarInput, SafetensorsInput),
     )
     """Source of the value of each input, by name."""
-    uuid: str = attrs.field(validator=_checks.name)
+    uuid: str = attrs.field(validator=_record.name)
     """Identifier of the workload."""
-    extra: FrozenDict[str, Any] | None = attrs.field(
-        default=None, converter=attrs.converters.optional(_checks.to_mapping)
-    )
+    extra: FrozenDict[str, Any] | None = attrs.field(default=None, converter=_record.to_optional_mapping)
     """Fields beyond the public format, such as the layout of inputs that are not contiguous."""
 
     def __repr__(self) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import attrs
 import msgspec
 
-from . import _layout
+from . import data_files
 from ._durable import append_new_lines, remove_files
 from .codec import format_json
 from .definition import Definition
@@ -99,7 +99,7 @@ class WorkloadLog:
 
     def blob_path(self, definition: Definition, uuid: str) -> str:
         """The path of a workload's tensors relative to the root, for its `SafetensorsInput`."""
-        return _layout.blob_file(definition, uuid)
+        return data_files.blob_file(definition, uuid)
 
     def append(
         self,
@@ -122,7 +122,7 @@ class WorkloadLog:
         """
         if not workloads:
             return []
-        path = _layout.workloads_file(definition)
+        path = data_files.workloads_file(definition)
         seen = self._seen.setdefault(path, _Seen())
         if not seen.is_of(self._path_of(path)):
             seen.clear()
@@ -162,7 +162,7 @@ class WorkloadLog:
             names = set(_blob_names(descriptor)) if descriptor >= 0 else set()
             return [absolute for absolute, path in wanted.items() if path.removeprefix("./") not in names]
 
-        return [wanted[path] for path in remove_files(self._path_of(_layout.workloads_file(definition)), choose)]
+        return [wanted[path] for path in remove_files(self._path_of(data_files.workloads_file(definition)), choose)]
 
     def _lacks(self, definition: Definition, uuid: str) -> bool:
         """Whether the tensors are missing: `remove_tensors` may have removed them before the line was appended."""
@@ -177,7 +177,7 @@ class WorkloadLog:
 
     def _blob_file(self, definition: Definition, uuid: str) -> str:
         """The path to write to; only the folder is resolved and cached, because there may be millions of files."""
-        folder, name = os.path.split(_layout.blob_file(definition, uuid))
+        folder, name = os.path.split(data_files.blob_file(definition, uuid))
         return os.path.join(self._path_of(folder), name)
 
 

@@ -32,8 +32,10 @@ from fib_schema import (
 )
 from fib_schema.blobs import load_tensor
 from fib_schema.command import plain_problems
-from fib_schema.data_files import list_data_files, read_lines
+from fib_schema.data_files import list_data_files
 from fib_schema.locks import lock_folders_of
+from fib_schema.problems import Findings
+from fib_schema.reader import read_lines
 from fib_schema.strides import LAYOUT, workload_strides
 from fib_schema.traffic import layout_key
 
@@ -142,7 +144,8 @@ def _lines(trace_set: TraceSet, problems: list[Problem]) -> Iterator[_Line]:
     files, found = list_data_files(os.fspath(trace_set.root or ""), {"workloads": ".jsonl"})
     problems += found
     for file in files["workloads"]:
-        for number, text in read_lines(file, problems):
+        findings = Findings()
+        for number, text in read_lines(file, findings):
             source = f"{file.name}:{number}"
             try:
                 trace = parse_json(text, Trace, source=source)

@@ -29,7 +29,7 @@ import torch
 from fib_apply.environment import enabled_by_environment
 from fib_apply.hook import add_listener, remove_listener
 from fib_schema import FibError, Problem, Severity, TraceSet
-from fib_schema.problem_groups import problem_lines
+from fib_schema.problems import problem_lines
 
 from .binding import Callback
 from .copies import ByteBudget, Copier

@@ -30,7 +30,7 @@ from fib_schema import (
 from fib_schema.command import plain_problems, print_problems
 from fib_schema.display import counted
 from fib_schema.files import write_output
-from fib_schema.problem_groups import group_problems
+from fib_schema.problems import group_problems
 from fib_schema.trace_facts import CPU_TIMING, INTERPRETED, reference_timing_of, timing_of
 from rich.console import Console
 

@@ -52,7 +52,7 @@ RECORDS: tuple[type, ...] = (
     Trace,
 )
 """The classes of `flashinfer_bench.data` that get the methods."""
-_INTERNAL_FIELDS = frozenset({"unknown_fields", "source_keys"})
+_INTERNAL_FIELDS = frozenset({"unknown_fields"})
 _ADDED_FIELDS = frozenset(
     {
         (Definition, "extra"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import attrs
@@ -17,6 +18,8 @@ from fib_schema.codec import structure
 __all__ = ["accept_other_arguments"]
 
 _MARK = "__fib_compat__"
+_is_structuring: ContextVar[bool] = ContextVar("_is_structuring", default=False)
+"""Whether `structure` calls the constructor below, whose refusal is final."""
 
 
 def accept_other_arguments(cls: type) -> None:
@@ -32,18 +35,21 @@ def accept_other_arguments(cls: type) -> None:
         try:
             original(self, *args, **kwargs)
         except (TypeError, ValueError) as error:
-            if len(args) > len(positional) or "source_keys" in kwargs:  # the latter comes from `structure` below
+            if len(args) > len(positional) or _is_structuring.get():
                 raise
             given = {**dict(zip(positional, args, strict=False)), **kwargs}
             known = {name: value for name, value in given.items() if name in names}
             if len(known) == len(given) and not any(map(_is_plain, known.values())):
                 raise
+            token = _is_structuring.set(True)
             try:
                 made: Any = structure(to_plain(known), cls)
             except (TypeError, ValueError):
                 if len(known) == len(given):
                     raise error from None  # that of the class, as without fib-compat
                 raise
+            finally:
+                _is_structuring.reset(token)
             _copy_fields(made, self)
 
     setattr(init, _MARK, True)

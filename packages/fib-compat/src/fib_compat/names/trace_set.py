@@ -201,8 +201,7 @@ class TraceSet(fib_schema.TraceSet):
             setattr(self, name, getattr(contents, name))
         for view in self._views.values():
             view.mark_known()
-        self._passing_traces.clear()
-        self._results.clear()
+        self._fastest.clear()
         self._differs_from_files = True
 
     def for_routing(self) -> fib_schema.TraceSet:
@@ -255,9 +254,9 @@ class TraceSet(fib_schema.TraceSet):
         self._update()
         return super()._owner(solution_name)
 
-    def _passing(self, definition: str) -> Any:
+    def _by_speedup(self, definition: str) -> Any:
         self._update()
-        return super()._passing(definition)
+        return super()._by_speedup(definition)
 
     def add_definitions(self, definitions: Iterable[Definition]) -> None:
         """Add definitions, and write each to its file if the set has a root."""

@@ -12,10 +12,10 @@ from pathlib import Path
 import attrs
 import msgspec
 
-from .._checks import component_problem
-from .._layout import DEFINITIONS, SOLUTIONS, TRACES, is_below
-from .._reader import LFS_POINTER
+from .._record import component_problem
+from ..data_files import DEFINITIONS, SOLUTIONS, TRACES, is_below
 from ..display import escape_line
+from ..reader import LFS_POINTER
 from .envelope import read_envelope, write_envelope
 from .errors import CannotSign
 from .keys import PrivateKey

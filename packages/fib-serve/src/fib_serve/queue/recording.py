@@ -12,7 +12,7 @@ from typing import Any
 
 import attrs
 from fib_schema import Definition, InvalidRecord, Solution, Trace, append_jsonl_file, format_json, parse_json
-from fib_schema.codec import save_json_file
+from fib_schema.reader import save_json_file
 from sqlalchemy import Connection, insert, select, update
 
 from ..database.engine import Database
