@@ -16,8 +16,8 @@ import yaml
 from fib_bench import BenchmarkConfig
 from fib_bench.evaluators import evaluator_for
 from fib_schema import Definition, TraceSet
-from fib_schema.reader import load_json_file
 from fib_schema.json_schema import RECORD_KINDS, json_schema
+from fib_schema.reader import load_json_file
 from fib_schema.validation import validate
 
 DOCS = Path(__file__).resolve().parent.parent
