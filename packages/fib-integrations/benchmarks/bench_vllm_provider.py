@@ -30,7 +30,7 @@ import fib_integrations  # noqa: E402 found there
 import flashinfer_stand_ins  # noqa: E402 found there
 from bench_adapters import installed, serving  # noqa: E402 a neighbour
 from bench_steps import CACHE_BYTES, medians, runtime_for  # noqa: E402 a neighbour
-from fib_integrations.vllm_provider import PROVIDER, register  # noqa: E402 found there
+from fib_integrations.vllm import PROVIDER, register  # noqa: E402 found there
 from flashinfer_stand_ins.examples import EXAMPLES  # noqa: E402 found there
 
 _NEXT, _PASSES = "empty", 5

@@ -12,8 +12,8 @@ import pytest
 import torch
 from fib_apply import set_apply_hook
 from fib_integrations import ConvertedCall, UnsupportedCall, explain, install_flashinfer_integrations
+from fib_integrations.adapter import CannotAdapt, DuplicateAdapter
 from fib_integrations.adapters import all_adapters
-from fib_integrations.errors import CannotAdapt, DuplicateAdapter
 
 SOURCES = Path(__file__).parent / "support" / "acme"
 

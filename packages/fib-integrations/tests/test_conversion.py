@@ -22,13 +22,12 @@ from fib_integrations import (
     status,
     uninstall_flashinfer_integrations,
 )
-from fib_integrations.adapter import Adapter, Call, Target
+from fib_integrations.adapter import Adapter, Call, CannotAdapt, NotPatched, Target
 from fib_integrations.adapters import BUILT_IN, select_adapters
 from fib_integrations.attention import make_plan, on_device, output_buffers
-from fib_integrations.errors import CannotAdapt, NotPatched
-from fib_integrations.parameters import read_signature
+from fib_integrations.handlers import PlanStore
 from fib_integrations.patched_function import PatchedFunction
-from fib_integrations.recorded_plans import PlanStore
+from fib_integrations.wrapper_codegen import read_signature
 from flashinfer_stand_ins import HERE, signatures
 from flashinfer_stand_ins.examples import (
     KV_INDICES,

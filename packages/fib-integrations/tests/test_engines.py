@@ -16,12 +16,10 @@ from engine_stand_ins import signatures
 from fib_apply import enable_apply, set_apply_hook
 from fib_apply.build_service.service import BuildService
 from fib_integrations import install_flashinfer_integrations, installation, status, uninstall_flashinfer_integrations
-from fib_integrations.adapters.engine_norms import SGLANG_JIT, SGLANG_KERNELS, VLLM_CUSTOM_OPS
-from fib_integrations.engines import SGL_KERNEL, SGLANG, VLLM, Engine, parameters_of
-from fib_integrations.errors import CannotAdapt
+from fib_integrations.adapter import SGL_KERNEL, SGLANG, VLLM, CannotAdapt, Engine, parameters_of
+from fib_integrations.adapters.elementwise import SGLANG_JIT, SGLANG_KERNELS, VLLM_CUSTOM_OPS
 from fib_integrations.patching import PatchState
-from fib_integrations.vllm_captures import wait_when_imported
-from fib_integrations.vllm_provider import PROVIDER, register
+from fib_integrations.vllm import PROVIDER, register, wait_when_imported
 from fib_schema import Solution, SourceFile
 from flashinfer_stand_ins.examples import FUSED_ADD_RMSNORM, RMSNORM, data_set, passed, random, reference_solution
 from torch._subclasses.fake_tensor import FakeTensorMode
@@ -242,7 +240,7 @@ class TestProvider:
 
         for op in (ops.rms_norm, ops.fused_add_rms_norm):
             impl = op.impls[PROVIDER]
-            assert inspect.getfile(impl.impl_fn).endswith("vllm_provider.py")  # vLLM hashes it
+            assert inspect.getfile(impl.impl_fn).endswith("fib_integrations/vllm.py")  # vLLM hashes it
             assert inspect.signature(impl.impl_fn) == inspect.signature(op.impls["native"].impl_fn)
         assert ops.fused_add_rms_norm.impls[PROVIDER].inplace
         assert not ops.rms_norm.impls[PROVIDER].inplace

@@ -18,7 +18,7 @@ import torch
 from fib_apply import ApplyConfig, enable_apply, set_apply_hook
 from fib_apply.routing.dispatcher import Dispatcher
 from fib_integrations import install_flashinfer_integrations, status
-from fib_integrations.vllm_fast_plans import renew_when_imported
+from fib_integrations.vllm import renew_when_imported
 from fib_schema import Definition, Solution, Trace, TraceSet
 from flashinfer_stand_ins.examples import (
     EXAMPLES,

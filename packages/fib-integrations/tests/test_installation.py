@@ -23,8 +23,8 @@ from fib_integrations import (
     status,
     uninstall_flashinfer_integrations,
 )
-from fib_integrations.environment import HOOKS, with_startup_hook
 from fib_integrations.patching import PatchState
+from fib_integrations.startup import HOOKS, with_startup_hook
 from flashinfer_stand_ins.examples import EXAMPLES, Example, random
 from flashinfer_stand_ins.marks import one_version
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from fib_apply import set_apply_hook
 from fib_integrations import ConvertedCall, explain, install_flashinfer_integrations
+from fib_integrations.adapter import epsilon_constant
 from fib_integrations.adapters import BUILT_IN
+from fib_integrations.adapters.elementwise import EPSILON
 from fib_integrations.adapters.gqa_paged import PADDED
-from fib_integrations.adapters.rmsnorm import EPSILON
-from fib_integrations.definitions import epsilon_constant
 from fib_schema import AxisConst, Definition, load_json_file
 from flashinfer_stand_ins.examples import workspace
 

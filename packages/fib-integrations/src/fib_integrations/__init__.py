@@ -36,8 +36,18 @@ __all__ = [
 require_linux("fib-integrations")
 
 if TYPE_CHECKING:
-    from .adapter import Adapter, Call, Conversion, DefinitionRef, InvalidatePlan, Plan
-    from .errors import CannotAdapt, DuplicateAdapter, NotPatched, UnknownAdapter
+    from .adapter import (
+        Adapter,
+        Call,
+        CannotAdapt,
+        Conversion,
+        DefinitionRef,
+        DuplicateAdapter,
+        InvalidatePlan,
+        NotPatched,
+        Plan,
+        UnknownAdapter,
+    )
     from .installation import (
         TargetStatus,
         explain,
@@ -54,8 +64,8 @@ else:
         __name__,
         "fib-integrations",
         {
-            "adapter": "Adapter Call Conversion DefinitionRef InvalidatePlan Plan",
-            "errors": "CannotAdapt DuplicateAdapter NotPatched UnknownAdapter",
+            "adapter": "Adapter Call CannotAdapt Conversion DefinitionRef DuplicateAdapter InvalidatePlan NotPatched "
+            "Plan UnknownAdapter",
             "installation": (
                 "TargetStatus explain install_flashinfer_integrations status uninstall_flashinfer_integrations"
             ),

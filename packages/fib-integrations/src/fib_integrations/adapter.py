@@ -4,17 +4,162 @@ An `Adapter` is a list of targets. A `Call` names a function by its import path 
 `convert`, whose parameters are those of the library that matter. It returns the inputs of a definition, or a string:
 the reason why no definition describes the call, which then falls through to the original function. Parameters that
 `convert` does not name must be at their defaults, so that a parameter of a newer library version is never ignored.
+
+An engine changes its functions with each release: an adapter of them names an `Engine`, which states the versions and
+the parameters. Another version is used, with a warning, if the parameters are equal; else the function is not touched.
 """
 
 from __future__ import annotations
 
+import ast
+import functools
+import importlib.metadata
+import inspect
+import logging
 from collections.abc import Callable, Hashable, Mapping, Sequence
+from inspect import Parameter
 from typing import Any, TypeAlias
 
 import attrs
-from fib_schema import Definition
+from fib_schema import Definition, FibError
+from fib_schema.syntax import parse_source
 
-from .engines import Engine
+
+@attrs.frozen
+class CannotAdapt(FibError, TypeError):
+    """A target differs from what its adapter was written for."""
+
+    target: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.target} cannot be adapted: {self.problem}"
+
+
+@attrs.frozen
+class UnknownAdapter(FibError, LookupError):
+    """No adapter has the requested name."""
+
+    name: str
+    known: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"no adapter {self.name!r} (available: {', '.join(self.known)})"
+
+
+@attrs.frozen
+class DuplicateAdapter(FibError, ValueError):
+    """Two adapters have the same name."""
+
+    name: str
+    places: tuple[str, ...]
+
+    def __str__(self) -> str:
+        return f"adapter name {self.name!r} is used twice: in {' and in '.join(self.places)}; rename one"
+
+
+@attrs.frozen
+class NotPatched(FibError, LookupError):
+    """A function has no adapter, or its patch is not installed."""
+
+    function: str
+    patched: tuple[str, ...]
+
+    def __str__(self) -> str:
+        patched = ", ".join(self.patched) or "nothing; call install_flashinfer_integrations() first"
+        return f"{self.function} is not patched (patched: {patched})"
+
+
+_logger = logging.getLogger(__name__)
+
+
+@attrs.frozen(kw_only=True)
+class Engine:
+    """The distribution of an engine, with what is known of its functions."""
+
+    distribution: str
+    """Its name on the package index."""
+    versions: tuple[str, ...]
+    """The versions that were read."""
+    parameters: Mapping[str, str]
+    """By the path of a function, its parameters without annotations: ``"x, weight, epsilon, variance_size=None"``."""
+
+    @property
+    def is_installed(self) -> bool:
+        """Whether a version of it is installed."""
+        return installed_version(self.distribution) != _UNKNOWN
+
+    def check(self, path: str, function: Callable[..., Any]) -> None:
+        """Check that a function is one that the adapter was written for; log a warning for an unknown version.
+
+        Raises:
+            CannotAdapt: It has other parameters than in the known versions.
+        """
+        version, found = installed_version(self.distribution), parameters_of(function)
+        if found != self.parameters[path]:
+            wanted = f"({self.parameters[path]}) as in {self.distribution} {', '.join(self.versions)}"
+            raise CannotAdapt(path, f"its parameters are ({found}) in version {version}, not {wanted}")
+        if version not in self.versions:
+            known = ", ".join(self.versions)
+            _logger.warning(
+                "%s is of %s %s, which was not read (known: %s); it is used, because its parameters are equal",
+                path, self.distribution, version, known,
+            )  # fmt: skip
+
+
+_UNKNOWN = "unknown"
+
+
+def installed_version(distribution: str) -> str:
+    """The version of a distribution, without a local part such as ``+cu130``; ``unknown`` if it is not installed."""
+    try:
+        return importlib.metadata.version(distribution).partition("+")[0]
+    except importlib.metadata.PackageNotFoundError:
+        return _UNKNOWN
+
+
+def parameters_of(function: Callable[..., Any]) -> str:
+    """The parameters of a function as they stand in a ``def``, without annotations."""
+    try:
+        signature = inspect.signature(function)
+    except (TypeError, ValueError):
+        return "unreadable"
+    bare = [parameter.replace(annotation=Parameter.empty) for parameter in signature.parameters.values()]
+    return str(inspect.Signature(bare)).removeprefix("(").removesuffix(")")
+
+
+VLLM = Engine(
+    distribution="vllm",
+    versions=("0.26.0",),
+    parameters={
+        "vllm.ir.ops.rms_norm": "x, weight, epsilon, variance_size=None",
+        "vllm.ir.ops.fused_add_rms_norm": "x, x_residual, weight, epsilon, variance_size=None",
+        "vllm._custom_ops.rms_norm": "out, input, weight, epsilon",
+        "vllm._custom_ops.fused_add_rms_norm": "input, residual, weight, epsilon",
+        "vllm._custom_ops.rotary_embedding": (
+            "positions, query, key, head_size, cos_sin_cache, is_neox, rope_dim_offset=0, inverse=False"
+        ),
+    },
+)
+SGLANG = Engine(
+    distribution="sglang",
+    versions=("0.5.17",),
+    parameters={
+        "sglang.kernels.ops.layernorm.norm.rmsnorm": "input, weight, out=None, eps=1e-06",
+        "sglang.kernels.ops.layernorm.norm.fused_add_rmsnorm": (
+            "input, residual, weight, eps=1e-06, *, cast_x_before_out_mul=False"
+        ),
+    },
+)
+SGL_KERNEL = Engine(
+    distribution="sglang-kernel",
+    versions=("0.4.5",),
+    parameters={
+        "sgl_kernel.elementwise.rmsnorm": "input, weight, eps=1e-06, out=None, enable_pdl=None",
+        "sgl_kernel.elementwise.fused_add_rmsnorm": "input, residual, weight, eps=1e-06, enable_pdl=None",
+    },
+)
+
 
 Conversion: TypeAlias = "tuple[Hashable, tuple[Any, ...], bool] | str"
 """The result of `Call.convert`: ``(key, values, is_dps)``, or the reason why the call is unsupported.
@@ -129,3 +274,43 @@ class Adapter:
     """Returns the source of a solution that calls the library itself; None for an unsupported definition."""
     other_baselines: Mapping[str, Callable[[Definition], str | None]] = attrs.field(factory=dict)
     """The same for other settings that engines choose, by a suffix of the solution's name."""
+
+
+# -- definitions at hand -----------------------------------------------------------------------------
+
+_EPSILON_LIMIT = 1e-2
+"""Epsilons are below this, all other constants of a reference above."""
+
+
+def definition_mismatch(adapter: Adapter, reference: DefinitionRef, definition: Definition | None) -> str | None:
+    """Reason that calls cannot be described by a definition; None if they can.
+
+    Args:
+        adapter: The adapter that made `reference`.
+        reference: What the adapter expects of the definition.
+        definition: The definition at hand. Without one calls are not routed, and a listener may create it.
+    """
+    if definition is not None:
+        inputs, outputs = tuple(definition.inputs), tuple(definition.outputs)
+        if (inputs, outputs) != (reference.inputs, reference.outputs):
+            return f"{reference.name!r} in the data set has inputs {inputs} and outputs {outputs}"
+    for parameter, value in reference.constants.items():
+        constant = None if definition is None else epsilon_constant(definition.reference)
+        if constant is None:
+            constant = adapter.reference_constants.get(reference.name, {}).get(parameter)
+        if constant is None and definition is not None:
+            return f"the {parameter} of {reference.name!r} is neither readable from its reference nor declared"
+        if constant is not None and constant != value:
+            return f"{parameter} is {value!r}, and the reference of {reference.name!r} has {constant!r}"
+    return None
+
+
+@functools.lru_cache(maxsize=1024)
+def epsilon_constant(reference: str) -> float | None:
+    """The only small positive number in a reference's source; None if there is none, or more than one."""
+    numbers = {
+        node.value
+        for node in ast.walk(parse_source(reference))
+        if isinstance(node, ast.Constant) and isinstance(node.value, float) and 0 < node.value < _EPSILON_LIMIT
+    }
+    return numbers.pop() if len(numbers) == 1 else None

@@ -18,7 +18,7 @@ from fib_schema.command_parser import CommandParser
 from fib_schema.data_files import missing_data
 from fib_schema.display import counted
 
-from . import vllm_provider
+from . import vllm
 from .adapter import Adapter
 from .adapters import all_adapters, select_adapters
 from .baselines import AUTHOR, make_baselines
@@ -97,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
 
 def _list(options: argparse.Namespace) -> int:
     """Print the adapters."""
-    adapters = (*all_adapters().values(), vllm_provider.ADAPTER)
+    adapters = (*all_adapters().values(), vllm.ADAPTER)
     if options.json:
         fields = ("name", "op_types", "is_default", "supported", "unsupported")
         records = [{name: getattr(adapter, name) for name in fields} for adapter in adapters]
@@ -107,7 +107,7 @@ def _list(options: argparse.Namespace) -> int:
         return 0
     for adapter in adapters:
         mark = "" if adapter.is_default else " (not by default)"
-        mark = " (vLLM's ir_op_priority selects it)" if adapter is vllm_provider.ADAPTER else mark
+        mark = " (vLLM's ir_op_priority selects it)" if adapter is vllm.ADAPTER else mark
         print(f"{adapter.name}{mark}: {', '.join(adapter.op_types)}")
         print(f"  supported    {adapter.supported}\n  unsupported  {adapter.unsupported}")
         for target in adapter.targets:
@@ -122,8 +122,8 @@ def _status(options: argparse.Namespace) -> int:
     logger.setLevel(logging.ERROR)  # the table contains what warnings would say
     try:
         install_flashinfer_integrations(also=options.also)
-        vllm_provider.register_when_imported()
-        import_errors = _import_targets([*select_adapters(None, options.also), vllm_provider.ADAPTER])
+        vllm.register_when_imported()
+        import_errors = _import_targets([*select_adapters(None, options.also), vllm.ADAPTER])
     finally:
         logger.setLevel(level)
     targets = status()
@@ -154,8 +154,6 @@ def _print_status(targets: Sequence[TargetStatus], import_errors: dict[str, str]
         print(f"{target.path:<{width}}  {target.state}  {target.detail}".rstrip())
         for name in target.aliases:
             print(f"  also {name}")
-        for holder in target.holders:
-            print(f"  not seen: calls through {holder}")
     for module, error in import_errors.items():
         print(f"{module} cannot be imported: {error}")
 

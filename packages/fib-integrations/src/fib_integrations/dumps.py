@@ -14,9 +14,8 @@ from typing import Any
 import torch
 from fib_tracer.dump_calls import NotCovered, ReadCall, RecordedCall
 
-from .adapter import Adapter, Call, Plan
+from .adapter import Adapter, Call, Plan, definition_mismatch
 from .adapters import all_adapters
-from .definitions import definition_mismatch
 
 _LIBRARY = "flashinfer"
 _DEFAULTS = (None, False, ())

@@ -7,21 +7,20 @@ before they fork.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 from typing import Any
 
 import attrs
 from fib_apply import runtime as apply_runtime
-from fib_compile.forking import ForkSafeLock
 
-from . import environment
-from .adapter import Adapter, Target
+from .adapter import Adapter, NotPatched, Target
 from .adapters import select_adapters
 from .baselines import matching_baselines
-from .errors import NotPatched
+from .handlers import PlanStore
 from .patched_function import ConvertedCall, PatchedFunction, UnsupportedCall
 from .patching import PatchSpec, PatchState, PatchStatus, get_manager
-from .recorded_plans import PlanStore
+from .startup import is_enabled
 
 
 @attrs.frozen
@@ -33,7 +32,7 @@ class TargetStatus(PatchStatus):
     """The number of unsupported calls by reason, most frequent first, if calls are counted."""
 
 
-_lock = ForkSafeLock()
+_lock = threading.RLock()
 _adapters: dict[str, Adapter] = {}
 _plans: dict[str, PlanStore] = {}
 _counted: set[str] = set()
@@ -179,7 +178,7 @@ def _connect(function: PatchedFunction) -> None:
     name = function.adapter.name
     if name in _counted or (_counted and name not in _adapters):  # a provider's adapter is not installed
         function.enable_counting()
-    if _is_started or not environment.is_enabled():
+    if _is_started or not is_enabled():
         apply_runtime.connect(function)
     else:
         function.start_at_first_call(_start)

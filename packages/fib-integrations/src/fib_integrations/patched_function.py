@@ -12,21 +12,17 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 import attrs
 from fib_apply.hook import has_listeners
 from fib_apply.routing.call_sites import Runtime
 from fib_schema import Definition
+from torch._C._dynamo import eval_frame
 
-from .adapter import Adapter, Call, DefinitionRef, Plan, Target
-from .definitions import definition_mismatch
-from .dynamo import skip_frames
-from .errors import CannotAdapt
-from .handlers import Handler, HandlerFactory, OriginalResult, PassedOn, find_dispatcher
-from .parameters import read_signature
-from .recorded_plans import PlanStore, RecordedPlan
-from .wrapper_codegen import compiled, dispatch_source, identifier, inlined_source, wrapper_source
+from .adapter import Adapter, Call, CannotAdapt, DefinitionRef, Plan, Target, definition_mismatch
+from .handlers import Handler, HandlerFactory, OriginalResult, PassedOn, PlanStore, RecordedPlan, find_dispatcher
+from .wrapper_codegen import compiled, dispatch_source, identifier, inlined_source, read_signature, wrapper_source
 
 if TYPE_CHECKING:
     from fib_apply.routing.dispatcher import Dispatcher
@@ -364,3 +360,21 @@ def _state_attribute(adapter: Adapter, target: Target) -> str:
     plans = [plan for plan in adapter.targets if isinstance(plan, Plan)]
     plans.sort(key=lambda plan: plan.path.rpartition(".")[0] != owner)
     return plans[0].state_attribute if plans else "_plan_info"
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def skip_frames(function: F) -> F:
+    """Make Dynamo run a function and all that it calls as they are. Returns the function.
+
+    Dynamo compiles each function that is called while a compiled function runs as it is, such as after a graph break
+    within ``try``. Of torch 2.6, only the function's own frame is skipped.
+    """
+    module: Any = eval_frame
+    if hasattr(module, "skip_code"):
+        module.skip_code(function.__code__)
+    else:
+        skip = module._FrameAction.SKIP  # noqa: SLF001 torch has no public name for it
+        module.set_code_exec_strategy(function.__code__, module._FrameExecStrategy(skip, skip))  # noqa: SLF001
+    return function

@@ -1,5 +1,8 @@
 """Patch manager: replaces functions of modules that are imported now or later, and restores them.
 
+Aliases are further names of a function, as ``from flashinfer.norm import rmsnorm`` makes one. Those in modules and in a
+method's class are rebound. Calls through any other reference, such as a dictionary or a closure, are not seen.
+
 A module that is not imported yet is patched right after its code has run (`import_hooks`), before its importer can
 take names from it. wrapt's wrappers are not used: they add 0.6 us to a call, a generated function 0.15 us
 (``benchmarks/bench_adapters.py``).
@@ -7,18 +10,17 @@ take names from it. wrapt's wrappers are not used: they add 0.6 us to a call, a 
 
 from __future__ import annotations
 
+import functools
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import threading
+from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
-from types import FunctionType
 from typing import Any, Literal, TypeAlias
 
 import attrs
-from fib_compile.forking import ForkSafeLock
 
-from . import aliases, import_hooks
-from .aliases import Alias
+from . import import_hooks
 
 _logger = logging.getLogger(__name__)
 Kind = Literal["function", "method"]
@@ -74,8 +76,69 @@ class PatchStatus:
     detail: str = ""
     aliases: tuple[str, ...] = ()
     """Other names of the function that were rebound."""
-    holders: tuple[str, ...] = ()
-    """Objects that still refer to the original: calls through them are not seen."""
+
+
+@attrs.frozen
+class Alias:
+    """A name that was rebound."""
+
+    owner: Any
+    name: str
+    value: Any = attrs.field(repr=False)
+    """The previous value."""
+
+    def __str__(self) -> str:
+        return f"{getattr(self.owner, '__name__', self.owner)}.{self.name}"
+
+
+def rebind_in_modules(pairs: Iterable[tuple[Any, Any]]) -> dict[int, tuple[Alias, ...]]:
+    """Rebind names in all imported modules, in one pass.
+
+    torch's own modules are left alone: torch distinguishes functions by identity.
+
+    Args:
+        pairs: Current and new values.
+
+    Returns:
+        The rebound names by the id of the current value.
+    """
+    by_id = {id(old): (old, new) for old, new in pairs}
+    if not by_id:
+        return {}
+    found: dict[int, list[Alias]] = {}
+    modules = {id(module): module for name, module in list(sys.modules.items()) if name.partition(".")[0] != "torch"}
+    for module in modules.values():
+        names = getattr(module, "__dict__", None)
+        if not isinstance(names, dict):
+            continue
+        for name, value in list(names.items()):
+            if id(value) in by_id:
+                old, names[name] = by_id[id(value)]
+                found.setdefault(id(old), []).append(Alias(module, name, old))
+    return {key: tuple(aliases) for key, aliases in found.items()}
+
+
+def rebind_in_class(owner: type, old: Any, new: Any) -> tuple[Alias, ...]:
+    """Rebind other names of a method in its class: ``begin_forward = plan``, and partial methods of it."""
+    found = []
+    for name, value in list(vars(owner).items()):
+        if value is old:
+            replacement = new
+        elif isinstance(value, functools.partialmethod) and value.func is old:
+            replacement = functools.partialmethod(new, *value.args, **value.keywords)
+        else:
+            continue
+        found.append(Alias(owner, name, value))
+        setattr(owner, name, replacement)
+    return tuple(found)
+
+
+def restore(aliases: Iterable[Alias], wrapper: Any) -> None:
+    """Restore the previous values of names that have not been rebound since."""
+    for alias in aliases:
+        current = vars(alias.owner).get(alias.name)
+        if current is wrapper or getattr(current, "func", None) is wrapper:
+            setattr(alias.owner, alias.name, alias.value)
 
 
 @attrs.define(eq=False)
@@ -90,27 +153,11 @@ class _Patch:
     """The entry in the owner's own dictionary; missing if the function is inherited."""
     wrapper: Any = None
     aliases: tuple[Alias, ...] = ()
-    holders: tuple[str, ...] = ()
     was_imported: bool = False
 
     def status(self) -> PatchStatus:
         """The status as a value."""
-        detail = "its module was reloaded: install again" if self.is_lost() else self.detail
-        return PatchStatus(self.spec.path, self.state, detail, tuple(map(str, self.aliases)), self.holders)
-
-    def is_lost(self) -> bool:
-        """Whether the original is back, or the module was reloaded; a patch on top of ours is neither."""
-        if self.state not in (PatchState.INSTALLED, PatchState.INACTIVE):
-            return False
-        module = sys.modules.get(self.spec.module)
-        if module is None:
-            return True
-        _, current = _resolve(module, self.spec.attributes)
-        if current is self.wrapper or current is self.original:
-            return current is self.original
-        code = getattr(current, "__code__", None)
-        is_same_code = code is not None and code == getattr(self.original, "__code__", None)
-        return is_same_code and not _is_wrapped_by(self.wrapper, current)
+        return PatchStatus(self.spec.path, self.state, self.detail, tuple(map(str, self.aliases)))
 
     def install(self, module: Any) -> None:
         """Replace the function."""
@@ -132,20 +179,20 @@ class _Patch:
             return
         self.state, self.detail = PatchState.INSTALLED, ""
         if isinstance(self.owner, type):
-            self.aliases = aliases.rebind_in_class(self.owner, self.original, self.wrapper)
+            self.aliases = rebind_in_class(self.owner, self.original, self.wrapper)
 
     def remove(self) -> None:
         """Restore the original, unless another patch is on top of ours."""
         self._notify("deactivate")
         name = self.spec.attributes[-1]
-        is_lost, is_in_place = self.is_lost(), getattr(self.owner, "__dict__", {}).get(name) is self.wrapper
-        self.state = PatchState.PENDING if is_lost or is_in_place else PatchState.INACTIVE
+        is_in_place = getattr(self.owner, "__dict__", {}).get(name) is self.wrapper
+        self.state = PatchState.PENDING if is_in_place else PatchState.INACTIVE
         self.detail = "another patch on top of it stays" if self.state is PatchState.INACTIVE else ""
         if is_in_place and self.raw is _MISSING:
             delattr(self.owner, name)
         elif is_in_place:
             setattr(self.owner, name, self.raw)
-        aliases.restore(self.aliases, self.wrapper)
+        restore(self.aliases, self.wrapper)
 
     def reactivate(self) -> None:
         """Use our wrapper again, which is still below another patch or was put back in its place."""
@@ -163,7 +210,7 @@ class PatchManager:
     """Patches functions and restores them."""
 
     def __init__(self) -> None:
-        self._lock = ForkSafeLock()
+        self._lock = threading.RLock()
         self._patches: dict[str, _Patch] = {}
         self._hooked: set[str] = set()
 
@@ -175,10 +222,6 @@ class PatchManager:
         """
         with self._lock:
             known = self._patches.get(spec.path)
-            if known is not None and known.is_lost():
-                known.remove()
-                aliases.rebind_in_modules([(known.wrapper, known.original)])
-                known = None
             if known is not None and known.state in (PatchState.MISSING, PatchState.INCOMPATIBLE):
                 known = None
             if known is not None and known.spec.ctx_key != spec.ctx_key:
@@ -215,23 +258,13 @@ class PatchManager:
             self.rebind_aliases()
 
     def rebind_aliases(self) -> None:
-        """Rebind names of functions that were imported before they were patched; report references that cannot be."""
+        """Rebind names of functions that were imported before they were patched."""
         with self._lock:
             late = [p for p in self._patches.values() if p.state is PatchState.INSTALLED and p.was_imported]
-            found = aliases.rebind_in_modules([(p.original, p.wrapper) for p in late])
+            found = rebind_in_modules([(p.original, p.wrapper) for p in late])
             for patch in late:
                 patch.aliases = (*patch.aliases, *found.get(id(patch.original), ()))
                 patch.was_imported = False
-            self._find_holders([p for p in late if isinstance(p.original, FunctionType)])
-
-    def _find_holders(self, late: Sequence[_Patch]) -> None:
-        """Builtins are left out: torch's own tables are full of them."""
-        if late:
-            found = aliases.other_holders({id(p.original): p.original for p in late})
-            for patch in late:
-                patch.holders = found.get(id(patch.original), ())
-                if patch.holders:
-                    _logger.warning("%s: calls through %s are not seen", patch.spec.name, ", ".join(patch.holders))
 
     def unpatch_all(self) -> None:
         """Restore all originals."""
@@ -241,7 +274,7 @@ class PatchManager:
             for patch in installed:
                 patch.remove()
             self._patches = {path: p for path, p in self._patches.items() if p.state is PatchState.INACTIVE}
-            aliases.rebind_in_modules([(patch.wrapper, patch.original) for patch in installed])
+            rebind_in_modules([(patch.wrapper, patch.original) for patch in installed])
 
     def status(self) -> tuple[PatchStatus, ...]:
         """The status of each patch."""
@@ -265,15 +298,6 @@ def _resolve(module: Any, attributes: tuple[str, ...]) -> tuple[Any, Any]:
             _logger.warning("%s.%s cannot be read: %s", module.__name__, name, error)
             return owner, _MISSING
     return owner, found
-
-
-def _is_wrapped_by(wrapped: Any, function: Any) -> bool:
-    """Whether a function wraps another, directly or not, by its ``__wrapped__``."""
-    seen: set[int] = set()
-    while function is not None and function is not wrapped and id(function) not in seen:
-        seen.add(id(function))
-        function = getattr(function, "__wrapped__", None)
-    return function is wrapped
 
 
 _manager = PatchManager()

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from fib_schema.command import FAILED, run_command
 
-from .environment import with_startup_hook
+from .startup import with_startup_hook
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -1,16 +1,43 @@
 """Entry points for engine plugins and start-up hooks.
 
-They do nothing unless the environment enables routing or tracing. Importing this module does not import torch.
+They do nothing unless the environment enables routing or tracing. Importing this module does not import torch. Child
+processes inherit the hook by PYTHONPATH (`with_startup_hook`).
 """
 
 from __future__ import annotations
 
 import logging
+import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 
-from . import environment
 from .import_hooks import is_initializing, when_imported
+
+ADAPTERS_VARIABLE = "FIB_INTEGRATIONS"
+"""Adapters to install in addition to the default ones: ``torch_linear,torch_mm``."""
+HOOKS = Path(__file__).with_name("hooks")
+"""The folder of our ``sitecustomize`` module."""
+_ENABLE_VARIABLES = ("FIB_ENABLE_APPLY", "FIB_ENABLE_TRACING")
+"""Read by fib-apply and fib-tracer."""
+_FALSE = ("", "0", "false", "off", "no")
+
+
+def is_enabled() -> bool:
+    """Whether the environment enables routing or tracing."""
+    return any(os.environ.get(name, "").strip().lower() not in _FALSE for name in _ENABLE_VARIABLES)
+
+
+def extra_adapters() -> list[str]:
+    """The adapters that the environment adds to the default ones."""
+    return [name.strip() for name in os.environ.get(ADAPTERS_VARIABLE, "").split(",") if name.strip()]
+
+
+def with_startup_hook(environment: Mapping[str, str]) -> dict[str, str]:
+    """A copy of an environment in which every Python process runs our ``sitecustomize`` first."""
+    paths = [str(HOOKS), *(path for path in environment.get("PYTHONPATH", "").split(os.pathsep) if path)]
+    return {**environment, "PYTHONPATH": os.pathsep.join(dict.fromkeys(paths))}
+
 
 _logger = logging.getLogger(__name__)
 
@@ -20,19 +47,19 @@ def load_plugin() -> None:
 
     Errors are logged, not raised: the engine must start.
     """
-    if not environment.is_enabled():
+    if not is_enabled():
         return
     if (name := _being_imported()) is not None:  # it has imported torch, and is not complete
         when_imported(name, load_plugin)
         return
     from fib_schema import FibError
 
-    from .errors import UnknownAdapter
+    from .adapter import UnknownAdapter
 
     try:
-        install_all(environment.extra_adapters())
+        install_all(extra_adapters())
     except UnknownAdapter as error:
-        _logger.error("%s: %s; only the default adapters are installed", environment.ADAPTERS_VARIABLE, error)
+        _logger.error("%s: %s; only the default adapters are installed", ADAPTERS_VARIABLE, error)
         install_all()
     except FibError as error:
         _logger.error("the environment enables adapters, but they cannot be installed: %s", error)
@@ -41,9 +68,7 @@ def load_plugin() -> None:
 def install_all(also: Iterable[str] = (), *, count_calls: bool = False) -> None:
     """Install the adapters and all hooks into engines; for the parameters see `install_flashinfer_integrations`."""
     from .installation import install_flashinfer_integrations
-    from .vllm_captures import wait_when_imported
-    from .vllm_fast_plans import renew_when_imported
-    from .vllm_provider import register_when_imported
+    from .vllm import register_when_imported, renew_when_imported, wait_when_imported
 
     install_flashinfer_integrations(also=also, count_calls=count_calls)
     register_when_imported()
@@ -59,5 +84,5 @@ def _being_imported() -> str | None:
 
 def install_with_torch() -> None:
     """Call `load_plugin` when torch is imported: for hooks that run in every Python process."""
-    if environment.is_enabled():
+    if is_enabled():
         when_imported("torch", load_plugin)

@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from importlib.metadata import EntryPoint, entry_points
 
-from ..adapter import Adapter
-from ..errors import CannotAdapt, DuplicateAdapter, UnknownAdapter
-from .engine_norms import SGLANG_JIT, SGLANG_KERNELS, VLLM_CUSTOM_OPS
+from ..adapter import Adapter, CannotAdapt, DuplicateAdapter, UnknownAdapter
+from .elementwise import FUSED_ADD_RMSNORM, RMSNORM, ROPE, SGLANG_JIT, SGLANG_KERNELS, VLLM_CUSTOM_OPS
 from .gemm import GEMM, TORCH_LINEAR, TORCH_MM
 from .gqa_paged import GQA_PAGED_DECODE, GQA_PAGED_PREFILL
 from .mla_paged import MLA_PAGED
 from .moe_fp8 import MOE_FP8
 from .ragged_prefill import RAGGED_PREFILL
-from .rmsnorm import FUSED_ADD_RMSNORM, RMSNORM
-from .rope import ROPE
 from .sampling import SAMPLING
 
 GROUP = "fib_integrations.adapters"

@@ -1,33 +1,40 @@
-"""The provider ``fib`` of vLLM's IR ops ``rms_norm`` and ``fused_add_rms_norm``.
+"""vLLM: the provider ``fib`` of its IR ops, captures that wait for solutions, and plans that bypass ``plan``.
 
-vLLM dispatches these ops to the first provider of a priority list that supports the arguments. The plug-in registers
-``fib`` when ``vllm.ir.ops`` is imported; the engine's own option selects it::
+**Provider.** vLLM dispatches ``rms_norm`` and ``fused_add_rms_norm`` to the first provider of a priority list that
+supports the arguments. The plug-in registers ``fib`` when ``vllm.ir.ops`` is imported; the engine's option selects it::
 
     LLM(..., ir_op_priority={"rms_norm": ["fib"], "fused_add_rms_norm": ["fib"]})
 
-vLLM appends its defaults to the list. A call that is not routed goes to the next provider of the list, as it would
-without this one. The implementations call it themselves: for a provider that does not support a call, vLLM prepares a
-message for its log, which takes longer (``benchmarks/bench_vllm_provider.py``).
+A call that is not routed goes to the next provider of the list. The implementations call it themselves: for a provider
+that does not support a call, vLLM prepares a message for its log, which takes longer
+(``benchmarks/bench_vllm_provider.py``). Under Inductor, vLLM traces an implementation with fake tensors, which no
+solution serves, so that the next provider is compiled into the graph.
 
-Eager calls are traced and routed. Under Inductor, vLLM traces an implementation with fake tensors, which no solution
-serves, so that the next provider is compiled into the graph.
+**Captures.** vLLM calls each size once and captures it right afterwards, when it starts. Calls wait there for their
+solutions, so that the graphs record them for as long as the engine lives.
+
+**Fast plans.** vLLM calls ``plan`` of a decode wrapper once. Later plans write to the wrapper's buffers and make a new
+plan of FlashInfer's kernels, so the runs would be refused as those of an unknown plan. Here a run renews the recorded
+plan if the last plan differs in nothing but the contents of these buffers.
 """
 
 from __future__ import annotations
 
 import functools
+import inspect
 import logging
 import sys
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from types import ModuleType
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import torch
 
-from .adapter import Adapter, Call, Conversion, Original, Target
-from .adapters.rmsnorm import CONSTANTS, convert_fused_add_rmsnorm, convert_rmsnorm, describe
-from .engines import VLLM
-from .errors import CannotAdapt
+from .adapter import VLLM, Adapter, Call, CannotAdapt, Conversion, Original, Target
+from .adapters.elementwise import CONSTANTS, convert_fused_add_rmsnorm, convert_rmsnorm, describe
+from .attention import AttentionPlan, DecodeSettings, WrapperPlan, is_replayed
+from .handlers import RecordedPlan
 from .import_hooks import when_imported
 from .installation import provide
 from .patched_function import PatchedFunction
@@ -242,3 +249,176 @@ def _is_compiling(x: Any) -> bool:
 
 _IMPLEMENTATIONS = {"rms_norm": (_make_rms_norm, False), "fused_add_rms_norm": (_make_fused_add, True)}
 """By op: the maker of its functions, and whether the implementation writes to activations."""
+
+
+# -- captures ----------------------------------------------------------------------------------------
+
+_RUNNERS = ("vllm.v1.worker.gpu.model_runner", "vllm.v1.worker.gpu_model_runner")
+"""The modules with a class `_RUNNER`; the engine uses one of them."""
+_RUNNER, _CAPTURE = "GPUModelRunner", "capture_model"
+_SECONDS: Final = 300.0
+"""The longest time that calls wait in all. Sizes that were run before, by any process, do not wait."""
+_WAITS = "__fib_waits__"
+
+
+def wait_when_imported() -> None:
+    """Wrap the method that captures when vLLM's model runners are imported, or now if they are."""
+    for module in _RUNNERS:
+        when_imported(module, functools.partial(_wrap_captures, module))
+
+
+def _wrap_captures(module: str) -> None:
+    runner = getattr(sys.modules.get(module), _RUNNER, None)
+    original = getattr(runner, _CAPTURE, None)
+    if original is None:
+        _logger.warning("%s has no %s.%s: its graphs may record the engine's own kernels", module, _RUNNER, _CAPTURE)
+    elif not hasattr(original, _WAITS):
+        setattr(runner, _CAPTURE, _waiting(original))
+
+
+def _waiting(original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def capture_model(*args: Any, **kwargs: Any) -> Any:
+        from fib_apply import capture_phase
+
+        with capture_phase(_SECONDS):
+            return original(*args, **kwargs)
+
+    setattr(capture_model, _WAITS, True)
+    return capture_model
+
+
+# -- fast plans --------------------------------------------------------------------------------------
+
+_BACKEND, _FAST_PLAN = "vllm.v1.attention.backends.flashinfer", "fast_plan_decode"
+_OFFSETS, _LAST = "indptr_cpu", "last_page_len_cpu"
+_VALUES = frozenset({_OFFSETS, _LAST, "indices", "seq_lens_cpu"})
+"""Parameters whose contents may differ from plan to plan."""
+_PLAIN = frozenset({int, float, bool, str, type(None), torch.dtype})
+_RENEWS = "__fib_renews__"
+
+
+class _FastPlan:
+    """The last plan of a wrapper that bypassed ``plan``; a run that needs it brings the recorded plan up to date.
+
+    Most plans are followed by a replay instead of a run, so little is done here for each of them.
+
+    Args:
+        record: Of the wrapper's last call of ``plan``.
+        given: The arguments of that plan, by name.
+        parameters: Names of all arguments.
+    """
+
+    __slots__ = ("_args", "_current", "_kwargs", "_parameters", "_settings", "_shared", "state", "value")
+
+    def __init__(self, record: RecordedPlan, given: Mapping[str, Any], parameters: Sequence[str]) -> None:
+        self.value, self.state = record.value, record.state
+        self._current, self._shared, self._parameters = record.value.current, _shared(given), parameters
+        self._settings = _settings_of(record.owner())
+
+    def note(self, state: Any, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> None:
+        """Keep the arguments of a plan that led to a state."""
+        self.state, self._args, self._kwargs = state, args, kwargs
+
+    def renew(self, record: RecordedPlan, wrapper: Any, state: Any) -> bool:
+        """Renew a recorded plan if the arguments of a later one allow it; whether they do."""
+        value = record.value
+        if state is not self.state or value is not self.value or value.current is not self._current:
+            return False
+        given = _named(self._parameters, self._args, self._kwargs)
+        if self._shared is None or _shared(given) != self._shared or _settings_of(wrapper) != self._settings:
+            return False
+        offsets = given[_OFFSETS]
+        if not isinstance(offsets, torch.Tensor) or offsets.device.type != "cpu":
+            return False  # reading it would wait for the device
+        total = int(offsets[-1])
+        if not _has_buffers_of(wrapper, value, total):
+            return False
+        renewed = value.with_indices(total)
+        if renewed is value:
+            record.state = state
+        else:
+            record.replace(renewed, state)
+            record.renewal, self.value, self._current = self.renew, renewed, renewed.current
+        return True
+
+
+def renew_when_imported() -> None:
+    """Wrap vLLM's function that plans when its module is imported, or now if it is."""
+    when_imported(_BACKEND, _wrap_fast_plan)
+
+
+def _wrap_fast_plan() -> None:
+    module = sys.modules.get(_BACKEND)
+    original = getattr(module, _FAST_PLAN, None)
+    if original is None:
+        _logger.warning("%s has no %s: decodes in CUDA graphs may not be routed", _BACKEND, _FAST_PLAN)
+        return
+    if hasattr(original, _RENEWS):
+        return
+    parameters = list(inspect.signature(original).parameters)
+    if not {_OFFSETS, _LAST} <= set(parameters[1:]):
+        _logger.warning("%s has other parameters: decodes in CUDA graphs may not be routed", _FAST_PLAN)
+        return
+    setattr(module, _FAST_PLAN, _renewing(original, parameters))
+
+
+def _renewing(original: Callable[..., Any], parameters: Sequence[str]) -> Callable[..., Any]:
+    planned: weakref.WeakKeyDictionary[Any, _FastPlan] = weakref.WeakKeyDictionary()
+
+    @functools.wraps(original)
+    def fast_plan_decode(*args: Any, **kwargs: Any) -> Any:
+        wrapper = args[0] if args else kwargs.get(parameters[0])
+        patched = getattr(getattr(type(wrapper), "plan", None), "__fib_patched__", None)
+        if patched is None or not is_replayed(wrapper):  # for other wrappers, `plan` is called each time
+            return original(*args, **kwargs)
+        plans, attribute = patched.plans, patched.state_attribute
+        record, last = plans.by_id.get(id(wrapper)), planned.get(wrapper)
+        value, before = getattr(record, "value", None), getattr(wrapper, attribute, None)
+        result = original(*args, **kwargs)
+        record, state = plans.by_id.get(id(wrapper)), getattr(wrapper, attribute, None)
+        if record is None:
+            return result
+        if record.value is not value:  # `plan` was called
+            if isinstance(record.value, WrapperPlan) and not record.value.is_routable:
+                last = planned[wrapper] = _FastPlan(record, _named(parameters, args, kwargs), parameters)
+                record.renewal = last.renew
+        elif state is before:
+            plans.invalidate(wrapper)  # runs could not tell this plan from the last one
+        elif last is not None and value is last.value and (before is record.state or before is last.state):
+            last.note(state, args, kwargs)
+        return result
+
+    setattr(fast_plan_decode, _RENEWS, True)
+    return fast_plan_decode
+
+
+def _named(parameters: Sequence[str], args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a plan after the wrapper, by name."""
+    given = {**dict(zip(parameters, args, strict=False)), **kwargs}
+    given.pop(parameters[0], None)
+    return given
+
+
+def _shared(given: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The arguments that later plans must share; None if they cannot be compared."""
+    if not {_OFFSETS, _LAST} <= given.keys():
+        return None
+    found = {name: value for name, value in given.items() if name not in _VALUES}
+    found |= {f"len({name})": len(given[name]) for name in (_OFFSETS, _LAST)}
+    return found if _PLAIN.issuperset(map(type, found.values())) else None
+
+
+def _settings_of(wrapper: Any) -> list[Any]:
+    """The settings that a wrapper's next run reads."""
+    return [getattr(wrapper, f"_{name}", None) for name in DecodeSettings._fields]
+
+
+def _has_buffers_of(wrapper: Any, value: WrapperPlan, total: int) -> bool:
+    """Whether all tensors of a plan are buffers of its wrapper, with room for so many page numbers."""
+    buffer = value.buffers.get("kv_indices")
+    if buffer is None or not 0 <= total <= len(buffer) or not isinstance(value.current, AttentionPlan):
+        return False
+    places = {kept.data_ptr() for kept in vars(wrapper).values() if isinstance(kept, torch.Tensor)}
+    tensors = (one for one in (*value.current.inputs, buffer) if isinstance(one, torch.Tensor))
+    return all(tensor.data_ptr() in places for tensor in tensors)

@@ -1,0 +1,367 @@
+"""Adapters for RMS normalisation and rotary embeddings, of FlashInfer and of engines' own kernels.
+
+Patched: ``flashinfer.norm.rmsnorm`` and ``fused_add_rmsnorm``, ``flashinfer.rope.apply_rope_with_cos_sin_cache`` and
+``apply_rope_with_cos_sin_cache_inplace``; of vLLM ``vllm._custom_ops.rms_norm``,
+``fused_add_rms_norm`` and ``rotary_embedding``; of SGLang ``sgl_kernel.elementwise.rmsnorm`` and ``fused_add_rmsnorm``,
+and those of the same names in ``sglang.kernels.ops.layernorm.norm``, which SGLang's kernel registry calls. The
+``vllm.ir`` ops have a provider instead (`fib_integrations.vllm`).
+
+Converted: matrices with weights, with or without ``out``. Fall through: three dimensions, missing weights, an epsilon
+other than the constant in the definition's reference, interleaved rotary embeddings, and those of a part of a head.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from fib_schema import Definition
+
+from ..adapter import SGL_KERNEL, SGLANG, VLLM, Adapter, Call, Conversion, DefinitionRef, Original, epsilon_constant
+
+_ROPE_INPUTS = ("q", "k", "cos_sin_cache", "positions")
+
+
+def convert_rope(
+    positions: torch.Tensor,
+    query: torch.Tensor,
+    key: torch.Tensor,
+    head_size: int,
+    cos_sin_cache: torch.Tensor,
+    is_neox: bool = True,
+) -> Conversion:
+    """The definition has a dimension for heads; FlashInfer concatenates them."""
+    if not is_neox:
+        return "rotated pairs are interleaved (is_neox=False)"
+    if query.dim() != 2 or key.dim() != 2:
+        return "queries or keys are not matrices"
+    q, k = query.view(query.shape[0], -1, head_size), key.view(key.shape[0], -1, head_size)
+    return rope_key(head_size, cos_sin_cache), (q, k, cos_sin_cache, positions), False
+
+
+def rope_key(head_size: int, cos_sin_cache: torch.Tensor) -> tuple[int, int]:
+    """The key of `convert_rope`."""
+    return head_size, cos_sin_cache.shape[1]
+
+
+def describe_rope(key: tuple[int, int]) -> DefinitionRef:
+    """The definition of a key of `convert_rope`."""
+    head_size, rotary_dim = key
+    name = f"rope_with_cos_sin_cache_neox_style_d{head_size}_rd{rotary_dim}"
+    return DefinitionRef(name, _ROPE_INPUTS, ("q_out", "k_out"))
+
+
+def _finalize_rope(
+    result: tuple[torch.Tensor, torch.Tensor], query: torch.Tensor, key: torch.Tensor
+) -> tuple[torch.Tensor, torch.Tensor]:
+    q, k = result
+    return q.reshape(query.shape), k.reshape(key.shape)
+
+
+def finalize_in_place(result: tuple[torch.Tensor, torch.Tensor], query: torch.Tensor, key: torch.Tensor) -> None:
+    """Write the results over the inputs."""
+    q, k = result
+    if q.data_ptr() != query.data_ptr():
+        query.copy_(q.reshape(query.shape))
+        key.copy_(k.reshape(key.shape))
+
+
+def _shadow_rope(original: Original, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any]) -> Any:
+    query, key = original(*args, **kwargs)
+    return query.view(values[0].shape), key.view(values[1].shape)
+
+
+def shadow_in_place(original: Original, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any]) -> Any:
+    """Call the original and return the definition's outputs, which it wrote over the inputs."""
+    original(*args, **kwargs)
+    return values[0], values[1]
+
+
+def _baseline_rope(definition: Definition) -> str | None:
+    if (
+        not definition.name.startswith("rope_with_cos_sin_cache_neox_style_")
+        or tuple(definition.inputs) != _ROPE_INPUTS
+    ):
+        return None
+    return """import flashinfer.rope
+
+
+def run(q, k, cos_sin_cache, positions):
+    query, key = flashinfer.rope.apply_rope_with_cos_sin_cache(
+        positions, q.flatten(1), k.flatten(1), q.shape[-1], cos_sin_cache, is_neox=True
+    )
+    return query.view(q.shape), key.view(k.shape)
+"""
+
+
+_ROPE_PATH = "flashinfer.rope.apply_rope_with_cos_sin_cache"
+ROPE = Adapter(
+    name="rope",
+    op_types=("rope",),
+    targets=(
+        Call(
+            path=_ROPE_PATH,
+            convert=convert_rope,
+            describe=describe_rope,
+            key=rope_key,
+            finalize=_finalize_rope,
+            shadow=_shadow_rope,
+        ),
+        Call(
+            path=f"{_ROPE_PATH}_inplace",
+            convert=convert_rope,
+            describe=describe_rope,
+            key=rope_key,
+            finalize=finalize_in_place,
+            added_kernels=("query.copy_(result)", "key.copy_(result)"),
+            shadow=shadow_in_place,
+        ),
+    ),
+    supported="NeoX style, out of place or in place",
+    unsupported="interleaved pairs (`is_neox=False`); other than two dimensions",
+    baseline=_baseline_rope,
+)
+
+
+EPSILON = {
+    "rmsnorm_h128": 1e-6,
+    "rmsnorm_h512": 1e-6,
+    "rmsnorm_h1536": 1e-6,
+    "rmsnorm_h4096": 1e-5,
+    "rmsnorm_h7168": 1e-6,
+    "fused_add_rmsnorm_h2048": 1e-6,
+    "fused_add_rmsnorm_h3072": 1e-6,
+    "fused_add_rmsnorm_h4096": 1e-5,
+    "fused_add_rmsnorm_h5120": 1e-6,
+    "fused_add_rmsnorm_h5376": 1e-6,
+    "fused_add_rmsnorm_h7168": 1e-6,
+}
+"""The constants in the references of the public data set."""
+CONSTANTS = {name: {"eps": value} for name, value in EPSILON.items()}
+"""The same, as `Adapter.reference_constants`."""
+_NORM_INPUTS = {
+    "rmsnorm": ("hidden_states", "weight"),
+    "fused_add_rmsnorm": ("hidden_states", "residual", "weight"),
+}
+_NOT_A_MATRIX = "the input is not a matrix"
+
+
+def convert_rmsnorm(input: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6, out: Any = None) -> Conversion:
+    """Rows of one size."""
+    if input.dim() != 2:
+        return _NOT_A_MATRIX
+    key = "rmsnorm", weight.shape[0], eps
+    return (key, (input, weight), False) if out is None else (key, (input, weight, out), True)
+
+
+def convert_fused_add_rmsnorm(
+    input: torch.Tensor, residual: torch.Tensor, weight: torch.Tensor, eps: float = 1e-6
+) -> Conversion:
+    """Rows of one size."""
+    if input.dim() != 2:
+        return _NOT_A_MATRIX
+    return ("fused_add_rmsnorm", weight.shape[0], eps), (input, residual, weight), False
+
+
+def describe(key: tuple[str, int, float]) -> DefinitionRef:
+    """The definition of a key of the functions above."""
+    name, hidden_size, epsilon = key
+    return DefinitionRef(f"{name}_h{hidden_size}", _NORM_INPUTS[name], ("output",), {"eps": epsilon})
+
+
+def finalize_fused_add(result: torch.Tensor, input: torch.Tensor, residual: torch.Tensor) -> None:
+    """Write the sum and the result in place, as FlashInfer does; the definition returns only the result."""
+    if result is not input:
+        residual.add_(input)
+        input.copy_(result)
+
+
+def shadow_fused_add(original: Original, args: tuple[Any, ...], kwargs: dict[str, Any], values: Sequence[Any]) -> Any:
+    """Call the original and return the definition's output, which it wrote over the input."""
+    original(*args, **kwargs)
+    return values[0]
+
+
+def _baseline_rmsnorm(definition: Definition) -> str | None:
+    epsilon = epsilon_constant(definition.reference)
+    if epsilon is None or not definition.name.startswith("rmsnorm_h"):
+        return None
+    return f"""import flashinfer.norm
+
+
+def run(hidden_states, weight, output):
+    flashinfer.norm.rmsnorm(hidden_states, weight, eps={epsilon!r}, out=output)
+"""
+
+
+def _baseline_fused_add(definition: Definition) -> str | None:
+    epsilon = epsilon_constant(definition.reference)
+    if epsilon is None or not definition.name.startswith("fused_add_"):
+        return None
+    return f"""import flashinfer.norm
+
+
+def run(hidden_states, residual, weight, output):
+    output.copy_(hidden_states)
+    flashinfer.norm.fused_add_rmsnorm(output, residual.clone(), weight, eps={epsilon!r})
+"""
+
+
+RMSNORM = Adapter(
+    name="rmsnorm",
+    op_types=("rmsnorm",),
+    targets=(
+        Call(
+            path="flashinfer.norm.rmsnorm",
+            convert=convert_rmsnorm,
+            describe=describe,
+            ignored=frozenset({"enable_pdl"}),
+        ),
+    ),
+    supported="matrices, with or without `out`",
+    unsupported="three dimensions; an epsilon other than the reference's",
+    reference_constants=CONSTANTS,
+    baseline=_baseline_rmsnorm,
+)
+FUSED_ADD_RMSNORM = Adapter(
+    name="fused_add_rmsnorm",
+    op_types=("rmsnorm",),
+    targets=(
+        Call(
+            path="flashinfer.norm.fused_add_rmsnorm",
+            convert=convert_fused_add_rmsnorm,
+            describe=describe,
+            finalize=finalize_fused_add,
+            added_kernels=("residual.add_(input)", "input.copy_(result)"),
+            shadow=shadow_fused_add,
+            ignored=frozenset({"enable_pdl"}),
+        ),
+    ),
+    supported="matrices; the sum and the result are written in place",
+    unsupported="three dimensions; an epsilon other than the reference's",
+    reference_constants=CONSTANTS,
+    baseline=_baseline_fused_add,
+)
+
+
+_ADDED = ("residual.add_(input)", "input.copy_(result)")
+_MATRICES = "matrices; results are written as the engine expects them"
+_OTHERS = "three dimensions; no weight; an epsilon other than the reference's"
+
+
+def convert_custom_rms_norm(out: torch.Tensor, input: torch.Tensor, weight: Any, epsilon: float) -> Conversion:
+    """VLLM passes the output first."""
+    return "it has no weight" if weight is None else convert_rmsnorm(input, weight, epsilon, out)
+
+
+def convert_custom_fused_add(input: torch.Tensor, residual: torch.Tensor, weight: Any, epsilon: float) -> Conversion:
+    """The sum and the result are written in place."""
+    return "it has no weight" if weight is None else convert_fused_add_rmsnorm(input, residual, weight, epsilon)
+
+
+def convert_custom_rope(
+    positions: torch.Tensor,
+    query: torch.Tensor,
+    key: Any,
+    head_size: int,
+    cos_sin_cache: torch.Tensor,
+    is_neox: bool,
+) -> Conversion:
+    """Keys may be missing, where layers share them."""
+    if key is None:
+        return "it has no keys"
+    return convert_rope(positions, query, key, head_size, cos_sin_cache, is_neox)
+
+
+def convert_jit_rmsnorm(input: torch.Tensor, weight: torch.Tensor, out: Any = None, eps: float = 1e-6) -> Conversion:
+    """Without a buffer, the input is overwritten."""
+    return "it overwrites its input" if out is None else convert_rmsnorm(input, weight, eps, out)
+
+
+def _return_nothing(result: object) -> None:
+    del result
+
+
+VLLM_CUSTOM_OPS = Adapter(
+    name="vllm_custom_ops",
+    op_types=("rmsnorm", "rope"),
+    targets=(
+        Call(
+            path="vllm._custom_ops.rms_norm",
+            convert=convert_custom_rms_norm,
+            describe=describe,
+            finalize=_return_nothing,
+        ),
+        Call(
+            path="vllm._custom_ops.fused_add_rms_norm",
+            convert=convert_custom_fused_add,
+            describe=describe,
+            finalize=finalize_fused_add,
+            added_kernels=_ADDED,
+            shadow=shadow_fused_add,
+        ),
+        Call(
+            path="vllm._custom_ops.rotary_embedding",
+            convert=convert_custom_rope,
+            describe=describe_rope,
+            key=rope_key,
+            finalize=finalize_in_place,
+            added_kernels=("query.copy_(result)", "key.copy_(result)"),
+            shadow=shadow_in_place,
+        ),
+    ),
+    supported=_MATRICES,
+    unsupported=f"{_OTHERS}; no keys, interleaved pairs, `rope_dim_offset`, `inverse`",
+    reference_constants=CONSTANTS,
+    engine=VLLM,
+)
+SGLANG_KERNELS = Adapter(
+    name="sgl_kernel",
+    op_types=("rmsnorm",),
+    targets=(
+        Call(
+            path="sgl_kernel.elementwise.rmsnorm",
+            convert=convert_rmsnorm,
+            describe=describe,
+            ignored=frozenset({"enable_pdl"}),
+        ),
+        Call(
+            path="sgl_kernel.elementwise.fused_add_rmsnorm",
+            convert=convert_fused_add_rmsnorm,
+            describe=describe,
+            finalize=finalize_fused_add,
+            added_kernels=_ADDED,
+            shadow=shadow_fused_add,
+            ignored=frozenset({"enable_pdl"}),
+        ),
+    ),
+    supported=_MATRICES,
+    unsupported=_OTHERS,
+    reference_constants=CONSTANTS,
+    engine=SGL_KERNEL,
+)
+SGLANG_JIT = Adapter(
+    name="sglang_jit_norms",
+    op_types=("rmsnorm",),
+    targets=(
+        Call(
+            path="sglang.kernels.ops.layernorm.norm.rmsnorm",
+            convert=convert_jit_rmsnorm,
+            describe=describe,
+            finalize=_return_nothing,
+        ),
+        Call(
+            path="sglang.kernels.ops.layernorm.norm.fused_add_rmsnorm",
+            convert=convert_fused_add_rmsnorm,
+            describe=describe,
+            finalize=finalize_fused_add,
+            added_kernels=_ADDED,
+            shadow=shadow_fused_add,
+        ),
+    ),
+    supported=_MATRICES,
+    unsupported=f"{_OTHERS}; an input that is overwritten; `cast_x_before_out_mul`",
+    reference_constants=CONSTANTS,
+    engine=SGLANG,
+)
