@@ -17,10 +17,10 @@ from fib_apply import runtime as apply_runtime
 from .adapter import Adapter, NotPatched, Target
 from .adapters import select_adapters
 from .baselines import matching_baselines
+from .environment import is_enabled
 from .handlers import PlanStore
 from .patched_function import ConvertedCall, PatchedFunction, UnsupportedCall
 from .patching import PatchSpec, PatchState, PatchStatus, get_manager
-from .startup import is_enabled
 
 
 @attrs.frozen

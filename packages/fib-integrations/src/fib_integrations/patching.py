@@ -3,7 +3,7 @@
 Aliases are further names of a function, as ``from flashinfer.norm import rmsnorm`` makes one. Those in modules and in a
 method's class are rebound. Calls through any other reference, such as a dictionary or a closure, are not seen.
 
-A module that is not imported yet is patched right after its code has run (`import_hooks`), before its importer can
+A module that is not imported yet is patched right after its code has run (`environment`), before its importer can
 take names from it. wrapt's wrappers are not used: they add 0.6 us to a call, a generated function 0.15 us
 (``benchmarks/bench_adapters.py``).
 """
@@ -20,7 +20,7 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 
-from . import import_hooks
+from . import environment
 
 _logger = logging.getLogger(__name__)
 Kind = Literal["function", "method"]
@@ -238,11 +238,11 @@ class PatchManager:
     def _install_or_wait(self, patch: _Patch) -> None:
         name = patch.spec.module
         module = sys.modules.get(name)
-        if module is not None and not import_hooks.is_initializing(module):
+        if module is not None and not environment.is_initializing(module):
             patch.install(module)
         elif name not in self._hooked:
             self._hooked.add(name)
-            import_hooks.when_imported(name, lambda: self._on_import(name))
+            environment.when_imported(name, lambda: self._on_import(name))
 
     def _on_import(self, name: str) -> None:
         """Patch a module whose code has run, or whose import failed; other modules may have taken names from it."""

@@ -12,25 +12,10 @@ import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from .import_hooks import is_initializing, when_imported
+from .environment import ADAPTERS_VARIABLE, extra_adapters, is_enabled, is_initializing, when_imported
 
-ADAPTERS_VARIABLE = "FIB_INTEGRATIONS"
-"""Adapters to install in addition to the default ones: ``torch_linear,torch_mm``."""
 HOOKS = Path(__file__).with_name("hooks")
 """The folder of our ``sitecustomize`` module."""
-_ENABLE_VARIABLES = ("FIB_ENABLE_APPLY", "FIB_ENABLE_TRACING")
-"""Read by fib-apply and fib-tracer."""
-_FALSE = ("", "0", "false", "off", "no")
-
-
-def is_enabled() -> bool:
-    """Whether the environment enables routing or tracing."""
-    return any(os.environ.get(name, "").strip().lower() not in _FALSE for name in _ENABLE_VARIABLES)
-
-
-def extra_adapters() -> list[str]:
-    """The adapters that the environment adds to the default ones."""
-    return [name.strip() for name in os.environ.get(ADAPTERS_VARIABLE, "").split(",") if name.strip()]
 
 
 def with_startup_hook(environment: Mapping[str, str]) -> dict[str, str]:

@@ -34,8 +34,8 @@ import torch
 from .adapter import VLLM, Adapter, Call, CannotAdapt, Conversion, Original, Target
 from .adapters.elementwise import CONSTANTS, convert_fused_add_rmsnorm, convert_rmsnorm, describe
 from .attention import AttentionPlan, DecodeSettings, WrapperPlan, is_replayed
+from .environment import when_imported
 from .handlers import RecordedPlan
-from .import_hooks import when_imported
 from .installation import provide
 from .patched_function import PatchedFunction
 

@@ -1,4 +1,6 @@
-"""Import hooks: callbacks that run right after a module's code, also for a module that is being imported now.
+"""Environment of a process: variables that enable this package, and callbacks after the imports of modules.
+
+A callback runs right after a module's code, also for a module that is being imported now.
 
 wrapt's import hooks ask `importlib` for the module's specification, which imports the parent package; two threads that
 import the same library then deadlock (``test_two_threads_may_import_a_patched_package``). The finder here asks
@@ -8,12 +10,32 @@ the other finders with the parent path that it was given.
 from __future__ import annotations
 
 import logging
+import os
 import sys
 from collections.abc import Callable, Sequence
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 from typing import Any
+
+ADAPTERS_VARIABLE = "FIB_INTEGRATIONS"
+"""Adapters to install in addition to the default ones: ``torch_linear,torch_mm``."""
+_ENABLE_VARIABLES = ("FIB_ENABLE_APPLY", "FIB_ENABLE_TRACING")
+"""Read by fib-apply and fib-tracer."""
+_FALSE = ("", "0", "false", "off", "no")
+
+
+def is_enabled() -> bool:
+    """Whether the environment enables routing or tracing."""
+    return any(os.environ.get(name, "").strip().lower() not in _FALSE for name in _ENABLE_VARIABLES)
+
+
+def extra_adapters() -> list[str]:
+    """The adapters that the environment adds to the default ones."""
+    return [name.strip() for name in os.environ.get(ADAPTERS_VARIABLE, "").split(",") if name.strip()]
+
+
+# -- import hooks ------------------------------------------------------------------------------------
 
 _logger = logging.getLogger(__name__)
 _INITIALIZING = "_initializing"
