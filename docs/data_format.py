@@ -21,7 +21,7 @@ FILES = {
     "trace": "traces/*/*/*.jsonl",
 }
 """The files of the example by kind; a line below ``workloads/`` is a trace without solution and evaluation."""
-_HIDDEN = {"data_set_layers"}
+_HIDDEN = {"data_set_layers", "overrides"}
 
 
 def record_reference(kind: str) -> str:

@@ -13,7 +13,7 @@ from pathlib import Path
 import attrs
 import pytest
 import yaml
-from fib_bench import BenchmarkConfig
+from fib_bench import BenchmarkConfig, ResolvedEvalConfig
 from fib_bench.evaluators import evaluator_for
 from fib_schema import Definition, TraceSet
 from fib_schema.json_schema import RECORD_KINDS, json_schema
@@ -59,7 +59,8 @@ def test_every_field_of_a_schema_has_a_row(kind: str) -> None:
 
 def test_every_setting_has_a_row() -> None:
     text = settings_reference()
-    names = {field.name for field in attrs.fields(BenchmarkConfig)} - {"data_set_layers"}
+    names = {*attrs.fields_dict(BenchmarkConfig), *attrs.fields_dict(ResolvedEvalConfig)}
+    names -= {"data_set_layers", "overrides"}
     assert set(re.findall(r"^\| `(\w+)` \|", text, re.MULTILINE)) == names
 
 

@@ -373,7 +373,7 @@ def shared_server(
 
     def execution(config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> Execution:
         unset = {name: value for name, value in QUICK.items() if getattr(config, name) is None}
-        config = attrs.evolve(config, **unset)
+        config = config.with_fields(**unset)
         execution = Execution(config, root, baselines, SharedServer(server))
         judge = execution._judge
         judge._context = attrs.evolve(device_context, timeout_seconds=config.timeout_seconds, phases=judge.phases)

@@ -148,9 +148,9 @@ class TestRun:
         file.write_text("{rtoll: 1, op_type_config: {elementwize: {atol: -1}}}")
         code, out, err = run("run", root, "--config", file)
         assert (code, out) == (2, "")
-        assert f"{file} at $.rtoll: no setting is named 'rtoll'; did you mean 'rtol', 'atol'?" in err
-        assert f"{file} at $.op_type_config.elementwize.atol: must be at least 0, got -1" in err
-        assert f"{file} at $.op_type_config.elementwize: no op_type is named 'elementwize'" in err
+        assert f"{file}:1: rtoll: no setting is named 'rtoll'; did you mean 'rtol', 'atol'?" in err
+        assert f"{file}:1: op_type_config.elementwize.atol: must be at least 0, got -1" in err
+        assert f"{file}:1: op_type_config.elementwize: no op_type is named 'elementwize'" in err
 
     def test_an_unknown_baseline_lists_near_misses(self, run: Run, root: Path) -> None:
         code, _, err = run("run", root, "--baseline", "goood")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import attrs
 import pytest
 from fib_bench import BenchmarkConfig
 from fib_bench.cli.main import main
@@ -46,7 +45,7 @@ def test_it_runs_and_explains_the_solution_that_is_wrong(
     usual = Judge.__init__
 
     def hurried(self: Judge, config: BenchmarkConfig, **others: object) -> None:
-        usual(self, attrs.evolve(config, num_trials=1, confidence=1.0, timeout_seconds=300.0), **others)
+        usual(self, config.with_fields(num_trials=1, confidence=1.0, timeout_seconds=300.0), **others)
 
     monkeypatch.setattr(Judge, "__init__", hurried)
     folder = str(tmp_path / "demo")

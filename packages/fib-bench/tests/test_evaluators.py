@@ -18,13 +18,13 @@ from fib_bench import (
     EvalConfig,
     EvaluatorFailed,
     EvaluatorUnusable,
-    InvalidConfig,
     ResolvedEvalConfig,
 )
 from fib_bench.evaluators import evaluator_for, evaluator_names
 from fib_bench.judge.evaluate import Judge
 from fib_bench.worker.server_client import ForkServerClient
 from fib_schema import Definition, Evaluation, InvalidField, Solution, TraceSet, Workload
+from fib_schema.settings import InvalidConfigFile
 
 Evaluate = Callable[..., list[Evaluation]]
 Make = Callable[..., Definition]
@@ -105,7 +105,7 @@ class TestSettings:
     def test_yaml_says_where(self, tmp_path: Path) -> None:
         path = tmp_path / "c.yaml"
         path.write_text("definition_config: {gemm: {evaluator: nix}}\n")
-        with pytest.raises(InvalidConfig, match=r"\$\.definition_config\.gemm\.evaluator: no evaluator is named 'nix'"):
+        with pytest.raises(InvalidConfigFile, match=r"definition_config\.gemm\.evaluator: no evaluator is named 'nix'"):
             BenchmarkConfig.from_yaml(path)
 
     def test_settings_need_no_torch(self) -> None:
@@ -243,7 +243,7 @@ class TestFromOutside:
             ({"moe": "acme_evaluators:Twice"}, "acme_evaluators:Twice has the name of a built-in one"),
             (
                 {"twice": "acme_evaluators:Twice", "other": "acme_evaluators:Other"},
-                "'other' applies to 'double' too; set `evaluator` to one of them",
+                "applies to 'double' too; set `evaluator` to one of them",
             ),
         ],
     )

@@ -83,7 +83,7 @@ def evaluate(
     """
     config = config or BenchmarkConfig(measure_seconds=_QUICK_SECONDS)
     if baseline is not None:
-        config = attrs.evolve(config, baseline=baseline.name)
+        config = config.with_fields(baseline=baseline.name)
     job = _Job(config, root, baseline)
     part = DefinitionPlan(definition, tuple(workloads), {w.uuid: (solution,) for w in workloads})
     future = _judge_thread.submit(_run, job, part, observe, cancelled or threading.Event())

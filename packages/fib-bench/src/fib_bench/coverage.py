@@ -167,7 +167,7 @@ def run_references(
     targets = _hardware(config)
     solutions = {n: [_as_solution(definition, targets)] for n, definition in definitions.items() if workloads[n]}
     single = TraceSet(trace_set.root, definitions, solutions, workloads)
-    selected = attrs.evolve(config, definitions=None, solutions=None, profile_baseline=False)
+    selected = config.with_fields(definitions=None, solutions=None, profile_baseline=False)
     problems: dict[str, list[str]] = {name: [] for name in definitions}
     passed = dict.fromkeys(definitions, 0)
     if any(solutions.values()):

@@ -24,8 +24,7 @@ from fib_schema.display import counted
 from rich.console import Console
 
 from .. import __version__
-from ..config.benchmark import BenchmarkConfig
-from ..config.layers import DATA_SET_FILE
+from ..config.benchmark import DATA_SET_FILE, BenchmarkConfig
 from ..demo import CPU_NOTE, NEXT_STEPS, write_demo
 from ..report import summarise
 from .data_sets import add_data_set_commands

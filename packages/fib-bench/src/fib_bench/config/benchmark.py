@@ -1,100 +1,123 @@
 """Settings of a benchmark run: which pairs to run, where, and the layers of their evaluation settings.
 
+Files of settings are YAML. A data set may bring `DATA_SET_FILE` with the layers that its owner recommends.
 This module imports no torch, so that `fib-bench --help` is fast.
 """
 
 from __future__ import annotations
 
+import functools
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import attrs
-from fib_schema import Definition, Problem, TraceSet, UnknownName
+from fib_schema import Definition, InvalidField, InvalidRecord, Problem, TraceSet, UnknownName
+from fib_schema.settings import SettingsFile
 
 from ..errors import InvalidConfig
-from .layers import bundled_layers, read_data_set_layers, read_settings, unknown_names
-from .model import EVAL_CONFIGS, EvalConfig, Layers, ResolvedEvalConfig
-from .validators import (
-    checked_field,
+from .model import (
+    FLOATING,
+    EvalConfig,
+    Layers,
+    ResolvedEvalConfig,
+    Tolerance,
+    as_tuple,
+    checked,
     flag,
-    mapping_field,
     names,
     number,
     one_of,
-    optional,
     text,
+    valid_value,
     whole,
-    with_device_numbers,
 )
 
+DATA_SET_FILE = "fib-bench.yaml"
+"""The file at the root of a data set with the layers that its owner recommends."""
 EXECUTORS = ("local", "ray")
 MAX_CONCURRENCY = 16
 """On each device: the contexts of sixteen judges and their workers take about 32 GiB, and only one of them times."""
+_IN_FLIGHT = "each evaluation in flight holds about 2 GiB of the device, and one of them times at a time"
+_FIRST_GPU = "cuda:0"
 
 
-@attrs.frozen(kw_only=True)
-class BenchmarkConfig(EvalConfig):
-    """Choice of pairs and settings of a run; the fields of EvalConfig override every other layer.
+def with_device_numbers(value: Any) -> Any:
+    """The name of a device, or a list or tuple of names as a tuple, with ``cuda`` as ``cuda:0``."""
+    value = as_tuple(value)
+    if isinstance(value, tuple):
+        return tuple(map(with_device_numbers, value))
+    return _FIRST_GPU if value == "cuda" else value
 
-    The layers, lowest first: the bundled ones, those of the data set, `defaults`,
-    `op_type_config`, `definition_config`, and the fields of EvalConfig in this very object.
+
+@attrs.frozen(kw_only=True, init=False)
+class BenchmarkConfig(Layers):
+    """Choice of pairs and settings of a run; its constructor takes the settings of `ResolvedEvalConfig` too.
+
+    The layers, lowest first: the bundled ones, those of the data set, `defaults`, `op_type_config`,
+    `definition_config`, and the settings that the constructor was given (`overrides`).
     """
 
-    device: str = checked_field("cpu", text, with_device_numbers)
+    device: str = checked("cpu", text, with_device_numbers)
     """``cpu``, ``cuda:N``, or ``cuda`` for the first GPU. The CPU unless another one is named; the command line
     defaults to the first GPU."""
-    devices: tuple[str, ...] | None = checked_field(None, optional(names), with_device_numbers)
+    devices: tuple[str, ...] | None = checked(None, names, with_device_numbers)
     """Devices that share the work, instead of `device`; ``all`` means every CUDA device that is visible."""
-    concurrency: int | None = checked_field(
-        None,
-        optional(
-            whole(
-                least=1,
-                most=MAX_CONCURRENCY,
-                because="each evaluation in flight holds about 2 GiB of the device, and one of them times at a time",
-            )
-        ),
-    )
+    concurrency: int | None = checked(None, whole(least=1, most=MAX_CONCURRENCY, because=_IN_FLIGHT))
     """Evaluations in flight on each CUDA device of this machine, at most 16, of which only one times a pass at a
     moment; None depends on the number of cores. The CPU has one."""
-    executor: str = checked_field("local", one_of("executor", lambda: EXECUTORS))
+    executor: str = checked("local", one_of("executor", lambda: EXECUTORS))
     """The place of the work: this machine, or on the nodes of a Ray cluster."""
-    address: str | None = checked_field(None, optional(text))
+    address: str | None = checked(None, text)
     """The address of the Ray cluster; None starts a local one."""
-    definitions: tuple[str, ...] | None = checked_field(None, optional(names))
+    definitions: tuple[str, ...] | None = checked(None, names)
     """Names to run; None means all."""
-    solutions: tuple[str, ...] | None = checked_field(None, optional(names))
+    solutions: tuple[str, ...] | None = checked(None, names)
     """Names to run; None means all."""
-    op_types: tuple[str, ...] | None = checked_field(None, optional(names))
+    op_types: tuple[str, ...] | None = checked(None, names)
     """Op_types whose definitions to run; None means all."""
-    max_workloads: int | None = checked_field(None, optional(whole(least=1)))
+    max_workloads: int | None = checked(None, whole(least=1))
     """The maximum number of workloads of each definition, in order."""
-    baseline: str | None = checked_field(None, optional(text))
+    baseline: str | None = checked(None, text)
     """The solution that speedups are quoted against; None means the reference."""
-    profile_baseline: bool = checked_field(True, flag)
+    profile_baseline: bool = checked(True, flag)
     """Time the reference."""
-    use_isolated_runner: bool = checked_field(False, flag)
+    use_isolated_runner: bool = checked(False, flag)
     """No effect: every solution runs in a worker of its own. Accepted for configurations of other tools."""
-    timeout_seconds: float = checked_field(300.0, number(above=0))
+    timeout_seconds: float = checked(300.0, number(above=0))
     """The bound on one build, and on each step of an evaluation."""
-    memory_bytes: int | None = checked_field(None, optional(whole(least=1)))
+    memory_bytes: int | None = checked(None, whole(least=1))
     """The approximate bound on memory of prepared inputs and outputs; None means half of the free memory."""
-    seed: int = checked_field(0, whole())
+    seed: int = checked(0, whole())
     """Seed of all random inputs."""
-    quick: bool = checked_field(False, flag)
+    quick: bool = checked(False, flag)
     """Check two distributions and time shortly; passing traces carry the flag ``quick`` and rank nobody."""
-    synthesize_missing: bool = checked_field(False, flag)
+    synthesize_missing: bool = checked(False, flag)
     """Make valid inputs if the blob of a workload is missing, instead of skipping the workload."""
-    defaults: EvalConfig = attrs.field(factory=EvalConfig)
-    """Settings for all definitions, below those of op_types and definitions."""
-    op_type_config: Mapping[str, EvalConfig] = mapping_field(EVAL_CONFIGS)
-    """Settings by op_type."""
-    definition_config: Mapping[str, EvalConfig] = mapping_field(EVAL_CONFIGS)
-    """Settings by name of a definition."""
+    overrides: EvalConfig = attrs.field(factory=EvalConfig)
+    """The settings of evaluations that override every layer."""
     data_set_layers: Layers | None = None
     """The layers of the data set; `for_data_set` reads them."""
+
+    def __init__(self, **fields: Any) -> None:
+        own = attrs.fields_dict(type(self))
+        settings = {name: value for name, value in fields.items() if name not in own}
+        given = {name: value for name, value in fields.items() if name in own}
+        if settings:
+            above = given["overrides"].given if "overrides" in given else {}
+            given["overrides"] = EvalConfig(**{**above, **settings})
+        self.__attrs_init__(**given)
+
+    def __getattr__(self, name: str) -> Any:
+        """The value of a setting among `overrides`; None if it is inherited."""
+        if name in attrs.fields_dict(ResolvedEvalConfig):
+            return getattr(self.overrides, name)
+        raise AttributeError(name)
+
+    def with_fields(self, **changes: Any) -> Self:
+        """This configuration with other fields or settings."""
+        return type(self)(**{**{name: getattr(self, name) for name in attrs.fields_dict(type(self))}, **changes})
 
     @classmethod
     def default(cls, **overrides: Any) -> BenchmarkConfig:
@@ -105,7 +128,7 @@ class BenchmarkConfig(EvalConfig):
     def from_yaml(
         cls, path: str | os.PathLike[str], *, trace_set: TraceSet | None = None, **overrides: Any
     ) -> BenchmarkConfig:
-        """Read a configuration; its keys are the fields of this class.
+        """Read a configuration; its keys are those of the constructor.
 
         Args:
             path: The file.
@@ -113,35 +136,82 @@ class BenchmarkConfig(EvalConfig):
             overrides: Fields that override those of the file.
 
         Raises:
-            InvalidConfig: The file is not valid; the error lists all problems.
+            InvalidConfigFile: The file is not valid; the error lists all problems.
         """
         return cls(**{**read_fields(Path(path), trace_set), **overrides})
 
-    def for_data_set(self, trace_set: TraceSet) -> BenchmarkConfig:
+    def for_data_set(self, trace_set: TraceSet) -> Self:
         """This configuration above the layers in the ``fib-bench.yaml`` of a data set.
 
         Raises:
-            InvalidConfig: That file is not valid, or a name in this configuration matches nothing.
+            InvalidConfig: A name in this configuration matches nothing.
+            InvalidConfigFile: That file is not valid.
         """
         check_names(self, trace_set)
-        return attrs.evolve(self, data_set_layers=read_data_set_layers(trace_set))
-
-    @property
-    def layers(self) -> Layers:
-        """The layers of this configuration, without the fields that override them."""
-        own = {field.name: getattr(self, field.name) for field in attrs.fields(Layers)}
-        return Layers(**own)
+        return self.with_fields(data_set_layers=_data_set_layers(trace_set))
 
     def resolve_eval_config(self, definition: Definition) -> ResolvedEvalConfig:
         """The settings for one definition; the highest layer that sets a field wins."""
         resolved = ResolvedEvalConfig()
-        for layers in (bundled_layers(), self.data_set_layers or Layers(), self.layers):
+        for layers in (bundled_layers(), self.data_set_layers or Layers(), self):
             for layer in layers.of(definition):
                 resolved = resolved.overridden_by(layer)
-        if self.quick:
-            resolved = resolved.shortened()
-        top = EvalConfig(**{field.name: getattr(self, field.name) for field in attrs.fields(EvalConfig)})
-        return resolved.overridden_by(top)
+        return (resolved.shortened() if self.quick else resolved).overridden_by(self.overrides)
+
+
+def check_names(config: BenchmarkConfig, trace_set: TraceSet) -> None:
+    """Reject layers and a baseline that match nothing in a data set.
+
+    Raises:
+        InvalidConfig: A name matches nothing.
+    """
+    problems = [
+        Problem("the configuration", f"$.{'.'.join(keys)}", text) for *keys, text in _unknown(config, trace_set)
+    ]
+    if config.baseline is not None and config.baseline not in trace_set.solution_names():
+        error = UnknownName("solution", config.baseline, trace_set.solution_names())
+        problems.append(Problem("the configuration", "$.baseline", str(error)))
+    if problems:
+        raise InvalidConfig(tuple(problems))
+
+
+def _unknown(layers: Layers, trace_set: TraceSet) -> Iterator[tuple[str, str, str]]:
+    """Names in layers that match nothing in a data set, with the message; op_types with bundled layers are known."""
+    for name in layers.definition_config:
+        if name not in trace_set.definitions:
+            yield "definition_config", name, str(UnknownName("definition", name, tuple(trace_set.definitions)))
+    if layers.op_type_config:
+        known = tuple(sorted({*_op_types(trace_set), *bundled_layers().op_type_config}))
+        for name in layers.op_type_config:
+            if name not in known:
+                yield "op_type_config", name, str(UnknownName("op_type", name, known))
+
+
+def _op_types(trace_set: TraceSet) -> Iterable[str]:
+    for name in trace_set.definitions:
+        try:
+            yield trace_set.definitions[name].op_type
+        except InvalidRecord:  # the plan reports it
+            continue
+
+
+# -- files -------------------------------------------------------------------------------------
+
+
+@functools.cache
+def bundled_layers() -> Layers:
+    """The lowest layers, from the file ``defaults.yaml`` of this package."""
+    return Layers(**_read(Path(__file__).with_name("defaults.yaml"), Layers, None))
+
+
+def _data_set_layers(trace_set: TraceSet) -> Layers | None:
+    """The layers of a data set, if it has any."""
+    if trace_set.root is None:
+        return None
+    try:
+        return Layers(**_read(trace_set.root / DATA_SET_FILE, Layers, trace_set))
+    except FileNotFoundError:
+        return None
 
 
 def read_fields(path: Path, trace_set: TraceSet | None = None) -> dict[str, Any]:
@@ -152,20 +222,60 @@ def read_fields(path: Path, trace_set: TraceSet | None = None) -> dict[str, Any]
         trace_set: The data set, to reject names that match nothing.
 
     Raises:
-        InvalidConfig: The file is not valid.
+        InvalidConfigFile: The file is not valid.
+        OSError: It cannot be read.
     """
-    return read_settings(BenchmarkConfig, path, trace_set, hidden=("data_set_layers",))
+    return _read(path, BenchmarkConfig, trace_set)
 
 
-def check_names(config: BenchmarkConfig, trace_set: TraceSet) -> None:
-    """Reject layers and a baseline that match nothing in a data set.
+def _read(path: Path, kind: type[Layers], trace_set: TraceSet | None) -> dict[str, Any]:
+    """The fields of a class that a file gives; evaluation settings among those of a `BenchmarkConfig`."""
+    file = SettingsFile.load(path)
+    known = {
+        name: field for name, field in attrs.fields_dict(kind).items() if name not in ("overrides", "data_set_layers")
+    }
+    settings = attrs.fields_dict(ResolvedEvalConfig)
+    found = _fields(file, known | settings if kind is BenchmarkConfig else known)
+    if trace_set is not None:
+        layers = {name: found[name] for name in attrs.fields_dict(Layers) if name in found}
+        for place, name, message in _unknown(Layers(**layers), trace_set):
+            file.note(message, place, name)
+    file.check()
+    return found
 
-    Raises:
-        InvalidConfig: A name matches nothing.
-    """
-    problems = list(unknown_names(config.layers, "the configuration", trace_set))
-    if config.baseline is not None and config.baseline not in trace_set.solution_names():
-        error = UnknownName("solution", config.baseline, trace_set.solution_names())
-        problems.append(Problem("the configuration", "$.baseline", str(error)))
-    if problems:
-        raise InvalidConfig(tuple(problems))
+
+def _fields(file: SettingsFile, known: Mapping[str, attrs.Attribute[Any]], *keys: str) -> dict[str, Any]:
+    """The valid fields of the mapping below some keys; problems are noted."""
+    found: dict[str, Any] = {}
+    for name in file.names(*keys):
+        place = (*keys, name)
+        if name not in known:
+            file.note(str(UnknownName("setting", name, tuple(known))), *place)
+        elif name == "defaults":
+            found[name] = _layer(file, *place)
+        elif name in ("op_type_config", "definition_config"):
+            found[name] = {key: _layer(file, *place, key) for key in file.names(*place)}
+        elif name == "dtypes":
+            found[name] = dict(_tolerances(file, *place))
+        elif (value := file.value(*place)) is not None:  # a key without a value is ignored
+            try:
+                found[name] = valid_value(None, known[name], value)
+            except InvalidField as error:
+                file.note(error.problem, *place)
+    return found
+
+
+def _layer(file: SettingsFile, *keys: str) -> EvalConfig:
+    return EvalConfig(**_fields(file, attrs.fields_dict(ResolvedEvalConfig), *keys))
+
+
+def _tolerances(file: SettingsFile, *keys: str) -> Iterator[tuple[str, Tolerance]]:
+    for dtype in file.names(*keys):
+        bounds = _fields(file, attrs.fields_dict(Tolerance), *keys, dtype)
+        missing = attrs.fields_dict(Tolerance).keys() - set(file.names(*keys, dtype))
+        if dtype not in FLOATING:
+            file.note(str(UnknownName("floating dtype", dtype, FLOATING)), *keys, dtype)
+        elif missing:
+            file.note(f"must give atol and rtol; {' and '.join(sorted(missing))} is missing", *keys, dtype)
+        elif len(bounds) == len(attrs.fields(Tolerance)):
+            yield dtype, Tolerance(**bounds)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from ..config.evaluator_names import GROUP, evaluator_names
+from ..config.model import GROUP, evaluator_names
 from .protocol import Case, Check, EachOutput, Evaluator, Observation, Part, Verdict
 from .registry import evaluator_for
 

@@ -11,9 +11,9 @@ from importlib import import_module
 from importlib.metadata import EntryPoint
 
 from fib_schema import Definition, UnknownName
+from fib_schema.entry_points import find_entry_points
 
-from ..config.evaluator_names import BUILT_IN, evaluator_names, installed_evaluators
-from ..config.model import ResolvedEvalConfig
+from ..config.model import BUILT_IN, GROUP, ResolvedEvalConfig, evaluator_names
 from ..errors import EvaluatorUnusable
 from .protocol import Evaluator
 
@@ -58,7 +58,7 @@ def _outside() -> dict[str, EntryPoint]:
         EvaluatorUnusable: Two evaluators have one name.
     """
     found: dict[str, EntryPoint] = {}
-    for entry in installed_evaluators():
+    for entry in find_entry_points(GROUP):
         if entry.name in BUILT_IN:
             raise EvaluatorUnusable(entry.name, f"{entry.value} has the name of a built-in one; give it another")
         other = found.setdefault(entry.name, entry)

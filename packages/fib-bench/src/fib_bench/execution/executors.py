@@ -7,7 +7,6 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-import attrs
 from fib_schema import Problem, Solution
 
 from ..config.benchmark import BenchmarkConfig
@@ -31,7 +30,7 @@ def local_scheduler(config: BenchmarkConfig, root: Path | None, baselines: Mappi
     factories = []
     for device in devices:
         count = concurrency_of(config, device, len(devices))
-        one = attrs.evolve(config, device=device, devices=None, concurrency=count)
+        one = config.with_fields(device=device, devices=None, concurrency=count)
         names = [device] if count == 1 else [f"{device} (judge {index + 1} of {count})" for index in range(count)]
         factories += [(name, partial(JudgeProcess, one, root, baselines)) for name in names]
     return Scheduler(factories)

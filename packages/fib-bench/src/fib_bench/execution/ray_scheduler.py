@@ -16,7 +16,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import attrs
 from fib_schema import Environment, Solution
 
 from ..config.benchmark import BenchmarkConfig
@@ -153,7 +152,7 @@ def ray_scheduler(config: BenchmarkConfig, root: Path | None, baselines: Mapping
     connect(config.address)
     is_cuda = config.device.startswith("cuda")
     device = "cuda:0" if is_cuda else config.device  # an actor sees its own device only
-    settings = attrs.evolve(config, device=device, devices=None)
+    settings = config.with_fields(device=device, devices=None)
     root = None if root is None else root.absolute()
     slots = device_slots(ray.nodes(), "GPU" if is_cuda else "CPU")
     if not slots:

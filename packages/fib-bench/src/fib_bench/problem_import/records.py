@@ -12,7 +12,7 @@ from fib_schema import Definition, RandomInput, SafetensorsInput, ScalarInput, T
 from fib_schema.files import atomic_write
 from fib_schema.workload import InputSpec
 
-from ..config.layers import DATA_SET_FILE
+from ..config.benchmark import DATA_SET_FILE
 from ..inputs.synthesis import Role, role_of
 from .problem import Argument, Problem
 

@@ -155,7 +155,7 @@ def run_selftest(cases: Sequence[Case], device: str, observe: Observer = lambda 
         trace_set = _write(folder.path, chosen, kind)
         for limit in limits:
             some = [case for case in chosen if (case.limit_seconds or math.inf) == limit]
-            limited = attrs.evolve(config, timeout_seconds=min(limit, config.timeout_seconds))
+            limited = config.with_fields(timeout_seconds=min(limit, config.timeout_seconds))
             found |= _run(trace_set, some, limited, observe)
     return SelfTest(config.device, tuple(_compared(found[case.name], found) for case in chosen))
 
@@ -178,7 +178,7 @@ def _write(root: Path, cases: Iterable[Case], kind: str) -> TraceSet:
 
 def _run(trace_set: TraceSet, cases: Sequence[Case], config: BenchmarkConfig, observe: Observer) -> dict[str, Outcome]:
     collector = _Collector({case.name: case for case in cases}, observe)
-    with Benchmark(trace_set, attrs.evolve(config, solutions=tuple(case.name for case in cases))) as benchmark:
+    with Benchmark(trace_set, config.with_fields(solutions=tuple(case.name for case in cases))) as benchmark:
         result = benchmark.run(dump_traces=False, observe=collector)
     outcomes = collector.outcomes
     for case in cases:

@@ -79,15 +79,16 @@ def _config(args: argparse.Namespace, trace_set: TraceSet) -> BenchmarkConfig:
     Raises:
         UnknownName: The data set has none of the definitions, or none of the solutions.
     """
-    from ..names.bench_settings import BenchmarkConfig
+    from ..names.bench_settings import BenchmarkConfig, ResolvedEvalConfig
 
-    given = {field.name: getattr(args, field.name, None) for field in attrs.fields(BenchmarkConfig)}
+    known = [*attrs.fields_dict(BenchmarkConfig), *attrs.fields_dict(ResolvedEvalConfig)]
+    given = {name: getattr(args, name, None) for name in known}
     fields = {name: value for name, value in given.items() if value is not None}
-    for kind, known in (("definition", trace_set.definition_names()), ("solution", trace_set.solution_names())):
+    for kind, have in (("definition", trace_set.definition_names()), ("solution", trace_set.solution_names())):
         if (names := names_of(getattr(args, f"{kind}s"))) is not None:
             fields[f"{kind}s"] = names
-            if not set(names) & set(known):
-                raise UnknownName(kind, names[0], known)
+            if not set(names) & set(have):
+                raise UnknownName(kind, names[0], have)
     if args.config is None:
         return BenchmarkConfig.default(**fields)
     return BenchmarkConfig(**{**read_fields(Path(args.config)), **fields})

@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import fib_bench
 from fib_bench import EvalConfig
-from fib_bench.config.layers import bundled_layers
+from fib_bench.config.benchmark import bundled_layers
 from fib_schema import Definition, TraceSet
 
 __all__ = ["BenchmarkConfig", "ResolvedEvalConfig"]
@@ -58,10 +58,9 @@ class BenchmarkConfig(fib_bench.BenchmarkConfig):
     def resolve_eval_config(self, definition: Definition) -> fib_bench.ResolvedEvalConfig:
         """The settings for one definition; the highest layer that sets a field wins."""
         resolved: fib_bench.ResolvedEvalConfig = ResolvedEvalConfig(profile_baseline=self.profile_baseline)
-        for layer in self.layers.of(definition):
+        for layer in self.of(definition):
             resolved = resolved.overridden_by(layer)
-        top = EvalConfig(**{field.name: getattr(self, field.name) for field in attrs.fields(EvalConfig)})
-        return resolved.overridden_by(top)
+        return resolved.overridden_by(self.overrides)
 
 
 def _configs(value: object) -> object:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable
 
-import attrs
 import fib_bench
 import fib_schema
 from fib_bench.benchmark import RunResult
@@ -108,7 +107,7 @@ def on_devices(config: fib_bench.BenchmarkConfig) -> fib_bench.BenchmarkConfig:
     """A configuration that names all visible GPUs, unless it names a device or there is no GPU."""
     if config.devices is not None or config.device != "cpu":
         return config
-    return attrs.evolve(config, devices=tuple(list_cuda_devices()) or None)
+    return config.with_fields(devices=tuple(list_cuda_devices()) or None)
 
 
 def without_absent_names(config: fib_bench.BenchmarkConfig, trace_set: TraceSet) -> fib_bench.BenchmarkConfig:
@@ -121,8 +120,7 @@ def without_absent_names(config: fib_bench.BenchmarkConfig, trace_set: TraceSet)
             kept_configs[name] = config.definition_config[name]
         else:
             logger.warning("the data set has no definition %r, which definition_config names", name)
-    return attrs.evolve(
-        config,
+    return config.with_fields(
         definitions=_known("definition", config.definitions, definitions),
         solutions=_known("solution", config.solutions, solutions),
         definition_config=kept_configs,

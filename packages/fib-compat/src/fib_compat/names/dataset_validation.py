@@ -216,7 +216,7 @@ class _Validation:
         names = tuple(self._baseline_solutions(name))
         if not names:
             return []
-        selected = attrs.evolve(config, definitions=(name,), solutions=names)
+        selected = config.with_fields(definitions=(name,), solutions=names)
         result = Benchmark(self.trace_set, selected).run(dump_traces=False)
         failed = [trace for trace in result.traces if not trace.is_successful()]
         return [

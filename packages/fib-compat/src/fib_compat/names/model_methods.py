@@ -135,17 +135,21 @@ class Model:
         """Copy with changed fields, which are validated; `deep` has no effect, because objects are immutable."""
         del deep
         record: Any = self
-        return attrs.evolve(record, **(update or {}))
+        fields = getattr(record, "given", None)
+        return attrs.evolve(record, **(update or {})) if fields is None else type(record)(**{**fields, **(update or {})})
 
 
 def _fields(value: Any, *, exclude_defaults: bool) -> dict[str, Any]:
-    """The fields of an attrs object to dump, with its tag if it has one."""
+    """The fields of an attrs object to dump, with its tag if it has one; of settings those that are given."""
+    if hasattr(value, "given"):
+        return dict(value.given)
     fields: dict[str, Any] = {"type": value.type} if isinstance(value, _TAGGED) else {}
     for field in attrs.fields(type(value)):
         item = getattr(value, field.name)
         omits_default = exclude_defaults or (type(value), field.name) in _ADDED_FIELDS
         if field.name not in _INTERNAL_FIELDS and not (omits_default and item == _default(field)):
             fields[field.name] = item
+    fields |= fields.pop("overrides").given if "overrides" in fields else {}
     return {**fields, **getattr(value, "unknown_fields", {})}
 
 
@@ -168,6 +172,10 @@ def _validate(cls: type, obj: Any) -> Any:
     if not isinstance(obj, Mapping):
         raise InvalidField(cls.__name__, f"expected a mapping of fields, got {obj!r}")
     known = attrs.fields_dict(cls)
+    if not known.keys().isdisjoint({"given", "overrides"}):
+        from fib_bench import ResolvedEvalConfig
+
+        known = {**known, **attrs.fields_dict(ResolvedEvalConfig)}
     for name in obj:
         if name not in known:
             raise InvalidField(cls.__name__, f"has no field {name!r} (it has {', '.join(known)})")
@@ -210,6 +218,7 @@ def _definition(value: Any) -> Any:
 _NESTED: Mapping[str, Callable[[Any], Any]] = MappingProxyType(
     {
         "defaults": _eval_config,
+        "overrides": _eval_config,
         "op_type_config": _eval_configs,
         "definition_config": _eval_configs,
         "dtypes": _tolerances,

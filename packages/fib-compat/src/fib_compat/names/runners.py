@@ -5,7 +5,6 @@ from __future__ import annotations
 import abc
 from pathlib import Path
 
-import attrs
 import fib_bench
 from fib_schema import Definition, Evaluation, FibError, Solution, Trace, TraceSet, Workload
 
@@ -94,7 +93,7 @@ class MultiProcessRunner(Runner):
         made, workload, root = self._kept[baseline]
         name = made.defn.name
         trace_set = TraceSet(root, {name: made.defn}, {name: [sol]}, {name: [Trace(name, workload)]})
-        only = attrs.evolve(cfg, device=self.device, devices=None, definitions=None, solutions=None)
+        only = cfg.with_fields(device=self.device, devices=None, definitions=None, solutions=None)
         try:
             with fib_bench.Benchmark(trace_set, only) as benchmark:
                 result = benchmark.run(dump_traces=False)

@@ -8,7 +8,7 @@ from typing import Any
 
 import attrs
 from fib_bench.cli.options import default_device, names_of
-from fib_bench.config.validators import with_device_numbers
+from fib_bench.config.benchmark import with_device_numbers
 
 from ..database import migrate, open_database
 from ..errors import InvalidSetting

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import attrs
 from fib_bench.cli.options import default_device, names_of
-from fib_bench.config.validators import with_device_numbers
+from fib_bench.config.benchmark import with_device_numbers
 from fib_schema import DataSetNotFound
 
 from ..database import open_database
