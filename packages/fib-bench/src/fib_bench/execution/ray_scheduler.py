@@ -16,6 +16,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import attrs
 from fib_schema import Environment, Solution
 
 from ..config.benchmark import BenchmarkConfig

@@ -136,7 +136,9 @@ class Model:
         del deep
         record: Any = self
         fields = getattr(record, "given", None)
-        return attrs.evolve(record, **(update or {})) if fields is None else type(record)(**{**fields, **(update or {})})
+        return (
+            attrs.evolve(record, **(update or {})) if fields is None else type(record)(**{**fields, **(update or {})})
+        )
 
 
 def _fields(value: Any, *, exclude_defaults: bool) -> dict[str, Any]:
