@@ -27,9 +27,9 @@ from fib_bench import Benchmark, BenchmarkConfig
 from fib_bench.demo import write_demo
 from fib_bench.report import Entry, summarise
 from fib_bench.report.results import Options
-from fib_bench.report.trace_fields import Timing, reference_timing_of, timing_of
 from fib_compile.registry import reference_solution
 from fib_schema import Performance, Trace, TraceSet
+from fib_schema.trace_facts import Timing, reference_timing_of, timing_of
 
 COPY = "copy_of_reference"
 _BUSY = "while True:\n    sum(range(1000))\n"

@@ -12,7 +12,7 @@ import sys
 import time
 from collections import Counter
 
-from fib_bench.cli.selftest_command import summary_of
+from fib_bench.cli.selftest import summary_of
 from fib_bench.selftest import choose, load_cases, run_selftest
 
 

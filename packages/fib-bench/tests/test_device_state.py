@@ -9,7 +9,7 @@ from collections.abc import Callable
 import attrs
 import pytest
 import torch
-from fib_bench.timing.device_state import DeviceSettings, DeviceState, SettingChange, settings_of
+from fib_bench.timing.device import DeviceSettings, DeviceState, SettingChange, settings_of
 
 USUAL = DeviceState((2619, 1980), None, 0, True, 700_000)
 

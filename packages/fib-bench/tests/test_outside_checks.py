@@ -173,7 +173,7 @@ class TestThreads:
 
     def test_a_seal_adds_a_filter_to_every_thread(self, start: Start) -> None:
         process = start("""
-            from fib_bench.sandbox.seal import seal_process
+            from fib_bench.sandbox.seccomp import seal_process
             threading.Thread(target=threading.Event().wait, daemon=True).start()
             tell()
             tell(seal_process().is_complete)

@@ -22,7 +22,7 @@ from fib_bench.errors import InvalidConfig
 from fib_bench.judge.device_context import DeviceContext
 from fib_bench.judge.evaluate import Judge
 from fib_bench.judge.function_worker import solution_request
-from fib_bench.sandbox import landlock, syscalls, users
+from fib_bench.sandbox import landlock, processes, syscalls
 from fib_bench.sandbox.environment import unreadable_path
 from fib_bench.sandbox.landlock import landlock_abi, without_hidden
 from fib_bench.sandbox.model import (
@@ -34,11 +34,10 @@ from fib_bench.sandbox.model import (
     SandboxPolicy,
     Threat,
 )
-from fib_bench.sandbox.namespaces import wanted_namespaces, why_not
 from fib_bench.sandbox.policy import MEASURES, confine_files, isolate, limit_from_environment, prepare
+from fib_bench.sandbox.processes import require_other_user, reserve_uid, wanted_namespaces, why_not
 from fib_bench.sandbox.seccomp import Filter, Refusal, worker_filter
 from fib_bench.sandbox.syscalls import enter_namespaces, mount_empty_memory
-from fib_bench.sandbox.users import require_other_user, reserve_uid
 from fib_bench.transport.messages import Build, Built, Failed
 from fib_bench.worker.server_client import ForkServerClient
 from fib_schema import Definition, Evaluation, EvaluationStatus, Solution, SupportedBindings, Workload, format_json
@@ -983,8 +982,8 @@ class TestReservedUid:
     def reserve(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Iterator[Reserve]:
         """Reserves a uid; returns it with the socket that keeps it reserved. Workers of other runs take other uids."""
         first = 40_000 + os.getpid() % 100 * 100
-        monkeypatch.setattr(users, "SPARE_UIDS", range(first, first + 100))
-        monkeypatch.setattr(users, "_LOCK_FOLDERS", (tmp_path,))
+        monkeypatch.setattr(processes, "SPARE_UIDS", range(first, first + 100))
+        monkeypatch.setattr(processes, "_LOCK_FOLDERS", (tmp_path,))
         try:
             require_other_user(SandboxPolicy("cpu"))
         except NotPossible as reason:

@@ -10,12 +10,11 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from fib_bench.sandbox.seal import SEALED, SealReport
-from fib_bench.sandbox.seccomp import Filter
+from fib_bench.sandbox.seccomp import SEALED, Filter, SealReport
 
 PRELUDE = """
 import ctypes, errno, os, sys, threading
-from fib_bench.sandbox.seal import seal_process
+from fib_bench.sandbox.seccomp import seal_process
 libc = ctypes.CDLL(None, use_errno=True)
 libc.mmap.restype = ctypes.c_void_p
 
@@ -61,7 +60,9 @@ def test_every_measure_holds(sealed: Callable[..., object]) -> None:
 
 def test_without_the_seal_no_measure_holds() -> None:
     """The probes tell the difference, as far as the calls are allowed here in the first place."""
-    code = "from fib_bench.sandbox import seal\nprint([name for name, probe in seal._PROBES.items() if not probe()])"
+    code = (
+        "from fib_bench.sandbox import seccomp\nprint([name for name, probe in seccomp._PROBES.items() if not probe()])"
+    )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=120)
     assert ast.literal_eval(done.stdout) == list(SEALED)
 

@@ -12,12 +12,12 @@ from typing import Any
 import attrs
 import pytest
 from fib_bench.cli.main import main
-from fib_bench.cli.selftest_command import print_selftest, summary_of
-from fib_bench.report.trace_fields import Timing
+from fib_bench.cli.selftest import print_selftest, summary_of
 from fib_bench.selftest import ROW_NAMES, Case, Gain, Outcome, SelfTest, choose, load_cases, run_selftest
 from fib_bench.selftest.cases import with_twins
 from fib_bench.selftest.definitions import OPS, data_folder
 from fib_schema import SupportedLanguages, UnknownName
+from fib_schema.trace_facts import Timing
 from rich.console import Console
 
 CASES = load_cases()

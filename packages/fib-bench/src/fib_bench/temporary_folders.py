@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import fcntl
 import os
+import shutil
+import subprocess
 import tempfile
 from collections.abc import Collection
 from contextlib import suppress
@@ -17,8 +19,6 @@ from types import TracebackType
 from typing import Self
 
 _PREFIX = "fib-bench-run-"
-_MAX_LEVELS = 100_000
-"""Limit of nested folders; a process that still makes files must not keep this one busy for ever."""
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -46,7 +46,7 @@ class TemporaryFolder:
         """Remove it with everything in it; files that the system does not let go stay."""
         if self._descriptor < 0:
             return
-        _remove(self.path, self._descriptor)
+        remove_folder(self.path)
         os.close(self._descriptor)
         self._descriptor = -1
 
@@ -64,13 +64,17 @@ def remove_abandoned(uids: Collection[int] = ()) -> None:
 
 
 def remove_folder(path: Path) -> None:
-    """Remove a folder with everything in it, whatever its depth and modes; a link is not followed."""
-    with suppress(OSError):
-        descriptor = os.open(path, _OPEN)
-        try:
-            _remove(path, descriptor)
-        finally:
-            os.close(descriptor)
+    """Remove a folder with everything in it, whatever its depth and modes; a link is not followed.
+
+    `shutil.rmtree` fails at a depth of a thousand, and in folders that their owner closed: the system's tools do not.
+    """
+    if path.is_symlink():
+        return
+    with suppress(RecursionError):
+        shutil.rmtree(path, ignore_errors=True)
+    if path.exists():
+        for command in (["chmod", "-R", "u+rwX"], ["rm", "-rf"]):
+            subprocess.run([*command, "--", str(path)], check=False, stderr=subprocess.DEVNULL)
 
 
 def _make() -> tuple[Path, int] | None:
@@ -114,59 +118,8 @@ def _remove_if_abandoned(path: Path, uids: Collection[int]) -> None:
             return
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if _is_at(path, descriptor):
-            _remove(path, descriptor)
+            remove_folder(path)
     except OSError:
         return  # a run holds it, or the file system has no locks
     finally:
         os.close(descriptor)
-
-
-# -- removal -------------------------------------------------------------------------------------
-
-
-def _remove(path: Path, descriptor: int) -> None:
-    """Remove a folder that is open; only what is below the descriptor, wherever the path leads by now."""
-    with suppress(OSError):
-        for _ in range(_MAX_LEVELS):
-            if not (names := os.listdir(descriptor)):
-                break
-            for name in names:
-                _remove_entry(name, descriptor)
-        path.rmdir()
-
-
-def _remove_entry(name: str, folder: int) -> None:
-    """Remove one level: folders inside are moved up to the folder, so that neither depth nor open files are limits.
-
-    `shutil.rmtree` fails with a RecursionError at a depth of a thousand (Python 3.11 and 3.12), and where a folder may
-    not be read.
-    """
-    with suppress(FileNotFoundError):
-        if not _is_unlinked(name, folder):
-            inner = _open_inside(name, folder)
-            try:
-                for child in os.listdir(inner):  # noqa: PTH208 - a descriptor
-                    if not _is_unlinked(child, inner):
-                        os.close(_open_inside(child, inner))  # it can be moved only if it may be written to
-                        os.rename(child, os.urandom(16).hex(), src_dir_fd=inner, dst_dir_fd=folder)
-            finally:
-                os.close(inner)
-            os.rmdir(name, dir_fd=folder)
-
-
-def _is_unlinked(name: str, folder: int) -> bool:
-    try:
-        os.unlink(name, dir_fd=folder)
-    except IsADirectoryError:
-        return False
-    return True
-
-
-def _open_inside(name: str, folder: int) -> int:
-    """Open a folder that its owner may have closed for itself."""
-    handle = os.open(name, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=folder)
-    try:
-        Path(f"/proc/self/fd/{handle}").chmod(0o700)
-        return os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=handle)
-    finally:
-        os.close(handle)

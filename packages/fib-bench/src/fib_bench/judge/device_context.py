@@ -12,8 +12,7 @@ import attrs
 import torch
 
 from ..events import Phase
-from ..timing.clock_monitor import ClockWatch
-from ..timing.device_state import DeviceSettings, DeviceState, SettingChange
+from ..timing.device import ClockWatch, DeviceSettings, DeviceState, SettingChange
 from ..timing.roofline import SpeedOfLight
 from ..worker.client import Worker, end_all
 from .device_lock import DeviceLock

@@ -10,7 +10,7 @@ import time
 
 import torch
 
-from ..sandbox.limits import free_memory_bytes
+from ..sandbox.processes import free_memory_bytes
 from ..transport.arenas import release_unused
 
 _MAX_UNUSED_BYTES = 1 << 30  # of a judge, between two evaluations

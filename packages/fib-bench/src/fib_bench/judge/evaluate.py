@@ -24,8 +24,7 @@ from ..errors import EvaluatorFailed, EvaluatorUnusable, InputError, ReferenceFa
 from ..evaluators import evaluator_for
 from ..evaluators.protocol import Evaluator
 from ..events import Phase
-from ..timing.clock_monitor import watch_clock
-from ..timing.device_state import settings_of
+from ..timing.device import settings_of, watch_clock
 from ..timing.roofline import speed_of_light_of
 from ..worker.client import WorkerLost, end_all
 from ..worker.server_client import ForkServerClient

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 
-from ..timing.clock_monitor import ClockWatch
+from ..timing.device import ClockWatch
 
 _MAX_DISCARDED = 20  # a device that is throttled for longer is as slow as it is
 

@@ -1,6 +1,6 @@
 """Values of the sandbox: threats, isolation levels, and the paths and devices of a worker.
 
-`policy` applies the measures; `namespaces`, `users`, `limits`, `landlock` and `seccomp` implement them.
+`policy` applies the measures; `processes`, `landlock` and `seccomp` implement them.
 """
 
 from __future__ import annotations
@@ -99,7 +99,7 @@ class SandboxPolicy:
         device: The device that the workers run on.
         hidden: Folders that no worker may read, wherever they lie.
         limit: The highest level to aim for.
-        uid_channel: In a worker, the socket's descriptor over which `users.reserve_uid` hands the lock of the
+        uid_channel: In a worker, the socket's descriptor over which `processes.reserve_uid` hands the lock of the
             worker's uid to the fork server.
         is_alone: Whether the process shares no memory of a device with another one, and may have namespaces of its
             own on CUDA devices, too.
@@ -137,7 +137,7 @@ class SandboxPaths:
         policy: The settings of all workers.
         folder: Its home and temporary folder, which belongs to the user that starts the worker.
         cache: The part of the build cache that is its own.
-        uid: The user that it becomes, from `users.reserve_uid`; None keeps the current one.
+        uid: The user that it becomes, from `processes.reserve_uid`; None keeps the current one.
         why_no_uid: The reason where `uid` is None.
         device_files: What `landlock.cuda_device_files` found outside of the sandbox, for a process that is confined
             further and cannot list them; None lists them.

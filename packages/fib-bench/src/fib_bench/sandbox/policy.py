@@ -24,17 +24,17 @@ from fib_schema import Problem
 
 from ..errors import InvalidConfig
 from ..temporary_folders import TemporaryFolder
-from . import landlock, limits, namespaces, seccomp, users
+from . import landlock, processes, seccomp
 from . import syscalls as kernel
 from .environment import NOBODY, readable_paths, unreadable_path
 from .model import LIMIT_VARIABLE, Isolation, Level, Measure, NotPossible, SandboxPaths, SandboxPolicy, SandboxState
 
 MEASURES: tuple[Measure, ...] = (
-    Measure("namespaces", Level.CONFINED, namespaces.enter),
-    Measure("user", Level.CONFINED, users.change_user),
-    Measure("limits", Level.PROCESS, limits.limit),
+    Measure("namespaces", Level.CONFINED, processes.enter),
+    Measure("user", Level.CONFINED, processes.change_user),
+    Measure("limits", Level.PROCESS, processes.limit),
     Measure("landlock", Level.CONFINED, landlock.confine_files),
-    Measure("no_new_privs", Level.PROCESS, users.drop_privileges),
+    Measure("no_new_privs", Level.PROCESS, processes.drop_privileges),
     Measure("seccomp", Level.SANDBOXED, seccomp.refuse_calls),
 )
 """In this order: the user changes while privileges allow it, and the filter comes last because earlier measures
@@ -72,7 +72,7 @@ def prepare(policy: SandboxPolicy) -> None:
     unreadable_path(os.getuid())
     unreadable_path(NOBODY)
     if not policy.is_cuda:
-        namespaces.why_not(namespaces.wanted_namespaces())
+        processes.why_not(processes.wanted_namespaces())
     with suppress(OSError):  # each worker reports it
         seccomp.worker_filter(policy.is_cuda)
 
@@ -151,7 +151,7 @@ def _paths_of_trial(policy: SandboxPolicy, folder: Path) -> SandboxPaths:
     lock.detach()  # open until this process ends
     with channel:
         try:
-            return SandboxPaths(policy, folder, folder, users.reserve_uid(policy, "trial", channel))
+            return SandboxPaths(policy, folder, folder, processes.reserve_uid(policy, "trial", channel))
         except NotPossible as error:
             return SandboxPaths(policy, folder, folder, None, str(error))
 

@@ -8,9 +8,7 @@ the definitions. All of them are evaluated by a `Benchmark`.
 
 from __future__ import annotations
 
-from .cases import Case, choose, load_cases
-from .gain import Gain
-from .rows import ROW_NAMES
+from .cases import ROW_NAMES, Case, Gain, choose, load_cases
 from .run import Outcome, SelfTest, run_selftest
 
 __all__ = ["ROW_NAMES", "Case", "Gain", "Outcome", "SelfTest", "choose", "load_cases", "run_selftest"]

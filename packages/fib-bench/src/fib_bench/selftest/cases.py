@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from importlib.util import find_spec
@@ -10,10 +11,90 @@ from typing import Any
 
 import attrs
 from fib_schema import BuildSpec, CompileOptions, Solution, SourceFile, UnknownName
-from fib_schema.trace_facts import CPU_TIMING, INTERPRETED
+from fib_schema.trace_facts import CPU_TIMING, INTERPRETED, Timing
 
 from .definitions import data_folder
-from .gain import Gain
+
+ROW_NAMES: Mapping[int, str] = {
+    1: "side streams",
+    2: "threads and processes that work after the return",
+    3: "lazy tensors",
+    4: "patched clocks and checks",
+    5: "outputs cached by address, identity or shape",
+    6: "outputs cached by a fingerprint of the inputs",
+    7: "all inputs computed in the first call",
+    8: "one code path when checked, another when timed",
+    9: "uninitialised memory that holds the reference",
+    10: "overwritten inputs",
+    11: "constants, copies of inputs, skipped work",
+    12: "expected outputs searched in memory",
+    13: "forged replies and exits",
+    14: "data kept in caches beyond the flush",
+    15: "slow warm-up, precomputed outputs",
+    16: "replays of stale graphs",
+    17: "lower precision",
+    18: "calls of the reference or a library, decoy kernels",
+    19: "failed launches without an error",
+    20: "impossible latencies",
+    21: "files, network, sources of the harness",
+    22: "hangs, crashes, exhausted resources",
+    23: "outputs computed in setup()",
+    24: "code that runs inside the harness's own steps",
+    25: "work before or after the timed region",
+    26: "replaced events, timers and driver functions",
+    27: "overlap of the calls of one pass",
+    28: "work skipped where nothing is verified",
+    29: "a worker that is taken over",
+    30: "latencies reported too short, within the tolerance of audits",
+    31: "plans kept although the integer inputs changed",
+    32: "exact when checked, cheap when timed",
+    33: "errors within statistical allowances",
+    34: "a reference that is slowed down",
+    35: "outputs that compute when they are read",
+    36: "state that outlives the worker",
+}
+"""Titles of the rows by number."""
+
+
+_TOLERANCE = 0.02
+"""Share of the twin's latency below which a difference is not a gain: the uncertainty that the package states."""
+
+
+@attrs.frozen
+class Gain:
+    """The latencies of an exploit and its twin, both as published.
+
+    Latencies of different methods are compared likewise: ``host`` includes time of the host and is never shorter
+    than ``linked`` for the same work.
+    """
+
+    exploit: Timing
+    twin: Timing
+
+    @property
+    def factor(self) -> float:
+        """The twin's latency divided by the exploit's; above 1 the exploit is faster."""
+        return self.twin.latency_ms / self.exploit.latency_ms
+
+    @property
+    def tolerance_ms(self) -> float:
+        """The largest difference that is not a gain, in milliseconds.
+
+        It is 2 % of the twin's latency, or the combined uncertainty of both clocks if that is larger.
+        """
+        uncertainty_ms = math.hypot(self.exploit.uncertainty_ms, self.twin.uncertainty_ms)
+        return max(_TOLERANCE * self.twin.latency_ms, uncertainty_ms)
+
+    @property
+    def is_significant(self) -> bool:
+        """Whether the exploit is faster by more than the tolerance."""
+        return self.exploit.latency_ms < self.twin.latency_ms - self.tolerance_ms
+
+    def __str__(self) -> str:
+        methods = (self.exploit.method, self.twin.method)
+        named = "" if methods[0] == methods[1] else f" ({methods[0]}, twin {methods[1]})"
+        return f"{self.factor:.2f}x{named}"
+
 
 EXPLOITS, HONEST, TWINS = "exploits", "honest", "twins"
 AUTHOR = "fib-selftest"

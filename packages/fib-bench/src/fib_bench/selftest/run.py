@@ -17,9 +17,8 @@ from ..config.benchmark import BenchmarkConfig
 from ..events import Evaluated, Event, Observer, Skipped
 from ..report import error_line
 from ..temporary_folders import TemporaryFolder
-from .cases import EXPLOITS, HONEST, TWINS, Case, with_twins
+from .cases import EXPLOITS, HONEST, TWINS, Case, Gain, with_twins
 from .definitions import OPS
-from .gain import Gain
 
 _INPUT_FLAGS = ("fixed_inputs", "insensitive")
 """Prefixes of flags that concern the inputs and not the solution."""

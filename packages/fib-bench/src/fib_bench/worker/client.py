@@ -22,9 +22,8 @@ import msgspec
 
 from ..sandbox.model import Isolation, Threat
 from ..temporary_folders import TemporaryFolder
-from ..transport.messages import Settled, WorkerReply
+from ..transport.messages import Exited, Settled, WorkerReply
 from ..transport.protocol import MAX_REPLY_BYTES, ChannelClosed, ProtocolError, Receiver, is_readable, send
-from ..transport.server_messages import Exited
 from .output import OutputPipe
 from .process_tree import descendants
 from .thread_clocks import ThreadClocks

@@ -11,7 +11,7 @@ from fib_schema.files import explain_os_error
 from ..sandbox.landlock import forget_kernel_files
 from ..sandbox.model import NotPossible, SandboxPaths, SandboxPolicy
 from ..sandbox.policy import isolate
-from ..sandbox.users import reserve_uid
+from ..sandbox.processes import reserve_uid
 from ..transport.messages import Settled
 from .caches import BUILDS_NOTHING, CacheOwner, own_cache
 

@@ -27,15 +27,15 @@ from fib_compile.registry import BUILDERS_GROUP, reference_solution
 from fib_schema import Definition, TensorSpec, format_json, parse_json
 from fib_schema.entry_points import find_entry_points
 
-from ..sandbox.limits import most_tasks, tasks_on_machine
 from ..sandbox.model import SandboxPolicy
 from ..sandbox.policy import limit_from_environment, prepare, protect_memory
+from ..sandbox.processes import most_tasks, tasks_on_machine
 from ..sandbox.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
 from ..step_timer import StepTimer
 from ..temporary_folders import remove_folder
 from ..timing.linked.native import preload
+from ..transport.messages import Exited, Kill, Ping, Pong, ServerReady, ServerRequest, Spawn, Spawned
 from ..transport.protocol import MAX_DESCRIPTORS, MAX_REQUEST_BYTES, ChannelClosed, Receiver, send
-from ..transport.server_messages import Exited, Kill, Ping, Pong, ServerReady, ServerRequest, Spawn, Spawned
 from . import process_tree
 from .triton_identity import identify_triton
 

@@ -13,10 +13,10 @@ from types import TracebackType
 from typing import Self
 
 from ..errors import WorkerPoolFailed
-from ..sandbox.users import SPARE_UIDS
+from ..sandbox.processes import SPARE_UIDS
 from ..temporary_folders import TemporaryFolder, remove_abandoned
+from ..transport.messages import Exited, Kill, Ping, Pong, ServerReady, ServerReply, Spawn, Spawned
 from ..transport.protocol import MAX_REPLY_BYTES, ChannelClosed, ProtocolError, Receiver, is_readable, send
-from ..transport.server_messages import Exited, Kill, Ping, Pong, ServerReady, ServerReply, Spawn, Spawned
 from .client import Worker
 from .process_tree import descendants
 from .server_environment import server_environment

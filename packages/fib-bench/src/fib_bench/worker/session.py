@@ -22,7 +22,7 @@ from fib_compile import BuilderRegistry, BuildError, Runnable, interpreter_envir
 from fib_schema import Definition, Solution, parse_json
 
 from ..sandbox.model import SandboxPolicy
-from ..sandbox.seal import seal_process
+from ..sandbox.seccomp import seal_process
 from ..timing.cuda import CannotCapture, kernels_of, persisting_bytes, set_no_lines_aside
 from ..timing.host import HostStopwatch, TimedCall
 from ..timing.linked.native import Native, open_native

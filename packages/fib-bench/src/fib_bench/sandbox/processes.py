@@ -1,7 +1,8 @@
-"""Users and capabilities of workers: a uid that no other process has, and no privileges.
+"""Limits, namespaces, users and capabilities of a worker.
 
-A worker's uid is reserved by a lock on a file of that name, so that concurrent workers of any judge on the
-machine never share one. The fork server holds the lock until the worker and all its children have ended: the
+Limits bound files, descriptors, tasks and, on the CPU, memory. Namespaces give a network without devices and no shared
+memory of others. A worker's uid is reserved by a lock on a file of that name, so that concurrent workers of any judge
+on the machine never share one. The fork server holds the lock until the worker and all its children have ended: the
 worker sends the locked descriptor over a socket pair, and the server leaves the message unread until then.
 """
 
@@ -10,8 +11,11 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import resource
 import socket
 from collections.abc import Iterator
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 
 from fib_schema.private_files import UnsafePath, private_folder
@@ -20,6 +24,99 @@ from . import landlock
 from . import syscalls as kernel
 from .environment import NOBODY, is_open_to, unreadable_path
 from .model import LIMIT_VARIABLE, Level, NotPossible, SandboxPaths, SandboxPolicy, SandboxState, Threat
+
+_LARGEST_FILE = 16 << 30
+_MAX_DESCRIPTORS = 65_536
+_SHARE_OF_MEMORY = 0.8
+_COUNTED_BY_NAMESPACE = (5, 14)  # from this kernel on, RLIMIT_NPROC counts each user namespace separately
+
+
+def most_tasks() -> int:
+    """The limit of processes and threads of a worker: enough for a compiler and some teams of threads per core."""
+    return 512 + 32 * (os.cpu_count() or 1)
+
+
+def tasks_on_machine() -> int:
+    """The number of processes and threads on the machine."""
+    return int(Path("/proc/loadavg").read_text().split()[3].partition("/")[2])
+
+
+def free_memory_bytes() -> int:
+    """The memory that new allocations can have without swapping: free pages, and caches that can be dropped."""
+    lines = Path("/proc/meminfo").read_text().splitlines()
+    return int(next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))) << 10
+
+
+def limit(state: SandboxState) -> frozenset[Threat]:
+    """Forbid core dumps, bound files and descriptors, and bound processes where the system can.
+
+    On the CPU, private writable memory is bounded per process. CUDA reserves more address space than
+    there is memory, so no bound is possible there; the kernel ends the worker first when memory is short.
+    """
+    _bound(resource.RLIMIT_CORE, 0)
+    _bound(resource.RLIMIT_FSIZE, _LARGEST_FILE)
+    _bound(resource.RLIMIT_NOFILE, _MAX_DESCRIPTORS)
+    _bound(resource.RLIMIT_NPROC, most_tasks() + _foreign_tasks(state))
+    if not state.policy.is_cuda:
+        _bound(resource.RLIMIT_DATA, int(_SHARE_OF_MEMORY * free_memory_bytes()))
+    return frozenset({Threat.RESOURCES})
+
+
+def _bound(kind: int, most: int) -> None:
+    _, hard = resource.getrlimit(kind)
+    value = most if hard == resource.RLIM_INFINITY else min(most, hard)
+    resource.setrlimit(kind, (value, value))
+
+
+def _foreign_tasks(state: SandboxState) -> int:
+    """The number of tasks that the system counts as the worker's although they are not."""
+    release = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
+    has_namespace = Threat.MEMORY in state.held.get("namespaces", ()) and release >= _COUNTED_BY_NAMESPACE
+    return 0 if has_namespace or "user" in state.held else tasks_on_machine()
+
+
+def enter(state: SandboxState) -> frozenset[Threat]:
+    """Enter new network and IPC namespaces; an ordinary user does so within a user namespace."""
+    if state.policy.shares_device_memory:
+        raise NotPossible("CUDA hands memory over within one network namespace only")
+    flags = wanted_namespaces()
+    is_user = bool(flags & kernel.CLONE_NEWUSER)
+    if is_user and (closed := unreadable_path(os.getuid())):
+        raise NotPossible(f"{closed} is not readable in a user namespace; make it readable for others")
+    if reason := why_not(flags):
+        raise NotPossible(reason)
+    kernel.enter_namespaces(flags)
+    if state.policy.local_sockets:
+        kernel.enable_loopback()
+    with suppress(OSError):  # no threat depends on it
+        kernel.mount_empty_memory("/dev/shm")
+    return frozenset({Threat.NETWORK, Threat.MEMORY} if is_user else {Threat.NETWORK})
+
+
+def wanted_namespaces() -> int:
+    """The ``CLONE_`` flags of the namespaces that this process would enter."""
+    flags = kernel.CLONE_NEWNET | kernel.CLONE_NEWIPC
+    return flags if kernel.has_capability(kernel.CAP_SYS_ADMIN) else flags | kernel.CLONE_NEWUSER
+
+
+@cache
+def why_not(flags: int) -> str:
+    """Reason that namespaces cannot be entered; empty if they can. A child process tries: it can fail half way."""
+    read_end, write_end = os.pipe2(os.O_CLOEXEC)
+    pid = os.fork()
+    if pid == 0:
+        try:
+            kernel.prctl(kernel.PR_SET_DUMPABLE, 1)  # as in a worker
+            kernel.enter_namespaces(flags)
+        except OSError as error:
+            os.write(write_end, str(error).encode())
+        finally:
+            os._exit(0)
+    os.close(write_end)
+    os.waitpid(pid, 0)
+    with os.fdopen(read_end, "rb") as answer:
+        return answer.read().decode()
+
 
 SPARE_UIDS = range(60_600, 61_184)
 """Uids of neither people nor services nor containers, by systemd's table of users."""
