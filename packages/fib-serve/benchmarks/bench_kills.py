@@ -1,8 +1,8 @@
-"""Kills at random moments: the API, the worker, the judge, the database server or everything, while submissions arrive.
+"""Kills of the service or a judge at random moments, while submissions arrive.
 
 Afterwards every acknowledged submission must have ended, and the trace files must hold each of its evaluations once.
 
-usage: bench_kills.py [KILLS [postgresql]], the second one with a temporary server; without it SQLite has no process.
+usage: bench_kills.py [KILLS]
 """
 
 from __future__ import annotations
@@ -16,17 +16,12 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from contextlib import ExitStack
 from pathlib import Path
 
 import httpx
-from fib_serve.settings import DATABASE_VARIABLE
 from service import GOOD, Service, machine, plain_solution, print_table, write_data_set
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "tests"))
-from postgresql_server import PostgreSql
-
-VICTIMS = ("web.process", "worker.process", "judge_process", "everything")
+VICTIMS = ("judge_process", "service")
 OPTIONS = ("--max-running", "1000")
 _LONGEST_PAUSE_SECONDS = 4.0
 
@@ -84,21 +79,18 @@ def wait(service: Service, identifiers: list[str]) -> Counter[str]:
     return states
 
 
-def kill(victim: str, service: Service, server: PostgreSql | None) -> bool:
+def kill(victim: str, service: Service) -> bool:
     """Kill a victim; false if it does not run."""
-    if victim == "everything":
-        service.kill()
-    elif victim != "database":
-        try:
-            os.kill(service.pids()[victim], signal.SIGKILL)
-        except (KeyError, ProcessLookupError):
-            return False
-    if victim in ("database", "everything") and server is not None:
-        server.kill()
+    try:
+        os.kill(service.pids()[victim], signal.SIGKILL)
+    except (KeyError, ProcessLookupError):
+        return False
+    if victim == "service":
+        service.process.wait()
     return True
 
 
-def run(data_set: Path, kills: int, chance: random.Random, server: PostgreSql | None) -> list[tuple[str, ...]]:
+def run(data_set: Path, kills: int, chance: random.Random) -> list[tuple[str, ...]]:
     """Run a service and kill; returns the rows of the table."""
     counts: Counter[str] = Counter()
     submitter = Submitter()
@@ -107,12 +99,9 @@ def run(data_set: Path, kills: int, chance: random.Random, server: PostgreSql | 
         for _ in range(kills):
             submitter.address = service.address
             time.sleep(chance.uniform(0, _LONGEST_PAUSE_SECONDS))
-            victims = VICTIMS if server is None else (*VICTIMS, "database")
-            while not kill(victim := chance.choice(victims), service, server):
+            while not kill(victim := chance.choice(VICTIMS), service):
                 pass
             counts[victim] += 1
-            if server is not None and server.process.poll() is not None:
-                server.start()
             if service.process.poll() is not None:
                 service = Service(data_set, *OPTIONS)
     finally:
@@ -137,15 +126,9 @@ def run(data_set: Path, kills: int, chance: random.Random, server: PostgreSql | 
 def main() -> None:
     kills = int(sys.argv[1]) if len(sys.argv) > 1 else 300
     seed = int.from_bytes(os.urandom(4))
-    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
-        server, kind = None, "SQLite"
-        if sys.argv[2:] == ["postgresql"]:
-            server = stack.enter_context(PostgreSql())
-            os.environ[DATABASE_VARIABLE] = server.url
-            kind = f"PostgreSQL {server.version}"
-        rows = run(write_data_set(Path(folder) / "data"), kills, random.Random(seed), server)
-    command = " ".join(["benchmarks/bench_kills.py", str(kills), *sys.argv[2:]])
-    print(f"# Kills\n\n{machine()}; {kind}; `{command}`; seed {seed}")
+    with tempfile.TemporaryDirectory() as folder:
+        rows = run(write_data_set(Path(folder) / "data"), kills, random.Random(seed))
+    print(f"# Kills\n\n{machine()}; `benchmarks/bench_kills.py {kills}`; seed {seed}")
     print_table("Numbers", rows)
     if rows[3][1] != "0" or rows[5][1] != "0":
         sys.exit(1)

@@ -30,7 +30,7 @@ from fib_schema import (
 )
 
 GOOD = "def run(x):\n    return x * 2\n"
-ROLES = ("web.process", "worker.process", "judge_process", "fork_server")
+ROLES = ("judge_process", "fork_server")
 FAST = ("--measure-seconds", "0.05", "--warmup-runs", "1", "--iterations", "2", "--num-trials", "2")
 
 
@@ -120,7 +120,7 @@ class Service:
         self.process.wait()
 
     def pids(self) -> dict[str, int]:
-        """The processes of the service by role, those below the worker included."""
+        """The processes of the service by role."""
         parents: dict[int, tuple[int, str]] = {}
         for path in Path("/proc").glob("[0-9]*"):
             try:
@@ -129,16 +129,13 @@ class Service:
             except OSError:
                 continue
             parents[int(path.name)] = (int(fields[1]), words)
-        found = {"supervisor": self.process.pid}
+        found = {"service": self.process.pid}
         below = {self.process.pid}
         while more := {pid for pid, (parent, _) in parents.items() if parent in below} - below:
             below |= more
         for pid in sorted(below - {self.process.pid}):
             words = parents[pid][1]
-            role = next(
-                (name for name in ("web.process", "worker.process", "judge_process", "fork_server") if name in words),
-                "",
-            )
+            role = next((name for name in ROLES if name in words), "")
             found[role or f"other {pid}"] = pid
         return found
 
@@ -179,16 +176,3 @@ def print_table(title: str, rows: list[tuple[str, ...]]) -> None:
     print("|" + " --- |" * len(rows[0]))
     for row in rows[1:]:
         print("| " + " | ".join(row) + " |", flush=True)
-
-
-def processes_with(text: str) -> list[int]:
-    """The processes whose environment or command line has a text."""
-    found = []
-    for path in Path("/proc").glob("[0-9]*"):
-        try:
-            content = (path / "environ").read_bytes() + (path / "cmdline").read_bytes()
-        except OSError:
-            continue
-        if text.encode() in content and int(path.name) != os.getpid():
-            found.append(int(path.name))
-    return found

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 import socket
 import threading
 import warnings
@@ -13,16 +12,17 @@ from typing import Any
 import attrs
 import pytest
 import uvicorn
-from fib_serve.database import Database, migrate, open_database
-from fib_serve.database.tables import users
+from fib_serve.catalog import Catalog
+from fib_serve.changes import Changes
+from fib_serve.database import Database, migrate, users
+from fib_serve.device_worker import Contest, DeviceTable
+from fib_serve.leases import Place
 from fib_serve.settings import Settings, default_state, make_state
-from fib_serve.users.accounts import create_token, create_user, find_user
-from fib_serve.users.roles import Role
+from fib_serve.users import Role, create_token, create_user, find_user
+from fib_serve.web.access import Service
 from fib_serve.web.app import make_app
-from fib_serve.web.state import Service
 from sqlalchemy import update
 
-from .postgresql_server import PostgreSql, missing
 from .samples import write_data_set
 
 with warnings.catch_warnings():
@@ -44,25 +44,10 @@ def settings(data_set: Path) -> Settings:
 
 @pytest.fixture
 def database(settings: Settings) -> Iterator[Database]:
-    database = open_database(settings)
+    database = Database(settings.database_path)
     migrate(database)
     yield database
     database.close()
-
-
-@pytest.fixture(scope="session")
-def server() -> Iterator[PostgreSql]:
-    """A PostgreSQL server."""
-    if missing():
-        pytest.skip(missing())
-    with PostgreSql() as server:
-        yield server
-
-
-@pytest.fixture
-def url(server: PostgreSql) -> str:
-    """The URL of an empty PostgreSQL database."""
-    return server.make_database(f"test_{secrets.token_hex(8)}")
 
 
 @pytest.fixture
@@ -91,13 +76,19 @@ def token(database: Database, settings: Settings) -> Callable[..., str]:
     return make
 
 
+def make_contest(settings: Settings, database: Database) -> Contest:
+    catalog = Catalog.read(Path(settings.dataset))
+    catalogs = ((catalog, Place(catalog.root, is_hidden=False)),)
+    return Contest(settings, database, catalogs, Changes(), DeviceTable())
+
+
 @pytest.fixture
 def make_client(database: Database, settings: Settings) -> Iterator[Callable[..., TestClient]]:
     """Starts the API in this process, with changed settings."""
     clients: list[TestClient] = []
 
     def make(**changes: Any) -> TestClient:
-        service = Service.open(attrs.evolve(settings, **changes), database, None, lambda: None)
+        service = Service(make_contest(attrs.evolve(settings, **changes), database), None, lambda: None)
         client = TestClient(make_app(service), raise_server_exceptions=False)
         client.__enter__()
         clients.append(client)

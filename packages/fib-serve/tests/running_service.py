@@ -1,4 +1,4 @@
-"""A running service: the real processes, on a port of their own."""
+"""A running service: the real process with its judges, on a port of its own."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class RunningService:
         return code
 
     def kill(self) -> None:
-        """Kill the supervisor, with which all other processes end."""
+        """Kill it, with which its judges end."""
         self.process.kill()
         self.stop()
 
@@ -89,24 +89,17 @@ class RunningService:
         headers = {"Authorization": f"Bearer {token}"} if token else {}
         return httpx.Client(base_url=self.address, headers=headers, timeout=START_SECONDS)
 
-    def children(self) -> dict[str, int]:
-        """The processes of the service: ``api``, ``worker`` and its ``judge``, with their pids."""
-        found, judges = {}, {}
+    def judges(self) -> list[int]:
+        """The process ids of the judges."""
+        found = []
         for path in Path("/proc").glob("[0-9]*/cmdline"):
             try:
                 words = path.read_bytes().decode().split("\0")
                 parent = int((path.parent / "stat").read_text().rpartition(")")[2].split()[1])
             except OSError:
                 continue
-            if parent == self.process.pid:
-                if "fib_serve.web.process" in words:
-                    found["api"] = int(path.parent.name)
-                if "fib_serve.worker.process" in words:
-                    found["worker"] = int(path.parent.name)
-            elif "fib_bench.execution.judge_process" in words:
-                judges[parent] = int(path.parent.name)
-        if found.get("worker") in judges:
-            found["judge"] = judges[found["worker"]]
+            if parent == self.process.pid and "fib_bench.execution.judge_process" in words:
+                found.append(int(path.parent.name))
         return found
 
     def _answers(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import threading
 import time
@@ -13,16 +14,14 @@ from typing import Any
 import attrs
 import httpx
 import pytest
-from fib_serve.database import Database
-from fib_serve.database.tables import audit, submissions
-from fib_serve.queue.leasing import claim
-from fib_serve.queue.recording import Place, complete, record
-from fib_serve.queue.submission import State
+from fib_serve.database import Database, submissions
+from fib_serve.errors import Unprocessable
+from fib_serve.leases import Place, claim, complete, record
 from fib_serve.settings import Settings
-from fib_serve.users.accounts import local_principal
-from fib_serve.users.roles import Role
-from fib_serve.web import v1
-from sqlalchemy import select, update
+from fib_serve.submissions import reject, restore
+from fib_serve.users import AccountChange, Role, change_user, list_tokens, local_principal, revoke_token
+from fib_serve.web import api
+from sqlalchemy import select
 
 from .samples import GOOD, bearer, make_definition, make_trace, make_workloads, plain_solution
 
@@ -39,7 +38,6 @@ def finish(database: Database, settings: Settings, log: str = "", **values: Any)
     """Play the worker: record passing traces for the next submission."""
     lease = claim(database, "cpu", 60)
     assert lease is not None
-    from pathlib import Path
 
     place = Place(Path(settings.dataset), is_hidden=False)
     for workload in make_workloads():
@@ -105,52 +103,35 @@ def test_a_revoked_or_expired_token_or_that_of_an_inactive_user_is_refused(
 ) -> None:
     expired = token("alice", expires_in_seconds=-1.0)
     assert client.get("/v1/quota", headers=bearer(expired)).status_code == 401
-    admin = token("root", Role.MAINTAINER)
-    made = client.post("/v1/tokens", json={"user": "alice", "scope": "reader"}, headers=bearer(admin)).json()
-    assert client.delete(f"/v1/tokens/{made['id']}", headers=bearer(admin)).status_code == 204
-    assert client.get("/v1/quota", headers=bearer(made["token"])).status_code == 401
+    revoked = token("alice")
+    with database.write() as connection:
+        revoke_token(connection, list_tokens(connection)[-1].id)
+    assert client.get("/v1/quota", headers=bearer(revoked)).status_code == 401
     fine = token("alice")
-    client.patch("/v1/users/alice", json={"is_active": False}, headers=bearer(admin))
+    with database.write() as connection:
+        change_user(connection, "alice", AccountChange(is_active=False))
     assert client.get("/v1/quota", headers=bearer(fine)).status_code == 401
 
 
-def test_a_token_has_at_most_the_role_of_its_scope_and_of_its_user(client: Client, token: MakeToken) -> None:
-    admin = token("root", Role.MAINTAINER)
-    reading = client.post("/v1/tokens", json={"user": "root", "scope": "reader"}, headers=bearer(admin)).json()["token"]
-    assert_problem(submit(client, reading), 403, "needs the role submitter")
-    client.patch("/v1/users/root", json={"role": "reader"}, headers=bearer(admin))
-    token("bob")
-    too_much = {"user": "bob", "scope": "maintainer"}
-    assert client.post("/v1/tokens", json=too_much, headers=bearer(token("ann", Role.MAINTAINER))).status_code == 422
-
-
-def test_only_maintainers_administer_and_stop_the_service(client: Client, token: MakeToken) -> None:
-    mine = bearer(token("alice"))
-    for method, path in (
-        ("GET", "/v1/users"),
-        ("GET", "/v1/tokens"),
-        ("GET", "/v1/audit"),
-        ("DELETE", "/v1/tokens/1"),
-        ("POST", "/shutdown"),
-    ):
-        assert client.request(method, path, headers=mine).status_code == 403, path
+def test_a_token_has_at_most_the_role_of_its_scope_and_of_its_user(
+    client: Client, token: MakeToken, database: Database
+) -> None:
+    admin, mine = token("root", Role.MAINTAINER), token("alice")
+    assert client.post("/shutdown", headers=bearer(mine)).status_code == 403
+    assert_problem(submit(client, token("root", Role.READER)), 403, "needs the role submitter")
+    with database.write() as connection:
+        change_user(connection, "root", AccountChange(role=Role.READER))
+    client.app.state.gate.cache.clear()
+    assert_problem(submit(client, admin), 403, "needs the role submitter")
+    with pytest.raises(Unprocessable, match="has only the role submitter"):
+        token("alice", Role.MAINTAINER)
 
 
 def test_the_database_holds_no_token(client: Client, token: MakeToken, database: Database) -> None:
     text = token("alice")
     client.get("/v1/quota", headers=bearer(text))
-    for path in Path(database.name).parent.glob("serve.sqlite3*"):
+    for path in database.path.parent.glob("serve.sqlite3*"):
         assert text.encode() not in path.read_bytes()
-
-
-def test_changes_are_in_the_audit_log(client: Client, token: MakeToken, database: Database) -> None:
-    admin = bearer(token("root", Role.MAINTAINER))
-    client.post("/v1/users", json={"name": "new", "role": "reader"}, headers=admin)
-    client.patch("/v1/users/new", json={"weight": 2.0}, headers=admin)
-    actions = [entry["action"] for entry in client.get("/v1/audit", headers=admin).json()]
-    assert actions == ["change user", "create user"]
-    with database.read() as connection:
-        assert set(connection.execute(select(audit.c.user)).scalars()) == {"root"}
 
 
 def test_a_user_who_asks_too_often_is_slowed_down(make_client: Callable[..., Client], token: MakeToken) -> None:
@@ -260,7 +241,7 @@ def test_progress_is_streamed_and_resumed(
 
 def test_streams_of_a_user_are_bounded(address: str, token: MakeToken, monkeypatch: pytest.MonkeyPatch) -> None:
     """The submission waits for a worker, and its streams stay open."""
-    monkeypatch.setattr(v1, "_MAX_STREAMS", 3)
+    monkeypatch.setattr(api, "_MAX_STREAMS", 3)
     mine = bearer(token("alice"))
     with httpx.Client(base_url=address, headers=mine, timeout=60) as client:
         made = client.post("/v1/submissions", json={"solution": plain_solution()}).json()["id"]
@@ -339,15 +320,15 @@ def test_published_sources_are_for_all_readers(make_client: Callable[..., Client
 def test_a_rejected_result_leaves_the_leaderboard_and_stays_visible(
     client: Client, token: MakeToken, database: Database, settings: Settings
 ) -> None:
-    mine, admin = bearer(token("alice")), bearer(token("root", Role.MAINTAINER))
+    mine = bearer(token("alice"))
     submit(client, token("alice"))
     identifier = finish(database, settings)
-    path = f"/v1/submissions/{identifier}/rejection"
-    assert client.put(path, json={"reason": "copied"}, headers=mine).status_code == 403
-    assert client.put(path, json={"reason": "copied"}, headers=admin).status_code == 204
+    with database.write() as connection:
+        reject(connection, identifier, "copied")
     assert client.get("/v1/leaderboards/double", headers=mine).json()["items"] == []
     assert client.get(f"/v1/submissions/{identifier}", headers=mine).json()["rejection"] == "copied"
-    assert client.delete(path, headers=admin).status_code == 204
+    with database.write() as connection:
+        restore(connection, identifier)
     assert len(client.get("/v1/leaderboards/double", headers=mine).json()["items"]) == 1
 
 
@@ -444,7 +425,7 @@ def test_a_malformed_body_is_answered_with_a_problem(client: Client, token: Make
         ("spec", {"language": "cobol"}),
         ("spec", None),
     ],
-    ids=str,
+    ids=lambda value: str(value)[:20],
 )
 def test_a_hostile_solution_is_refused(client: Client, token: MakeToken, field: str, value: Any) -> None:
     body = json.dumps({"solution": plain_solution() | {field: value}}).encode()
@@ -491,21 +472,13 @@ def test_without_tokens_other_sites_are_refused(
     assert client.get("/health", headers=other).status_code == 200
 
 
-def test_static_files_are_whole(client: Client) -> None:
-    ranges = "bytes=" + ",".join(f"{index}-{index}" for index in range(3000))
-    for header in (ranges, "bytes=5-1", "x"):
-        answer = client.get("/static/style.css", headers={"range": header})
-        assert (answer.status_code, answer.text) == (200, client.get("/static/style.css").text)
-
-
 def test_large_and_compressed_bodies_are_refused(make_client: Callable[..., Client], token: MakeToken) -> None:
     client = make_client(max_body_bytes=10_000)
     assert_problem(post(client, token("alice"), b"x" * 10_001), 413, "larger than 10000 bytes")
     chunks = client.post("/v1/submissions", content=iter([b"x" * 6_000] * 2), headers=bearer(token("alice")))
     assert_problem(chunks, 413, "larger than 10000 bytes")
-    for encoding in ("gzip", "br", "deflate, gzip"):
-        answer = post(client, token("alice"), b"x", **{"content-encoding": encoding})
-        assert_problem(answer, 415, "without Content-Encoding")
+    answer = post(client, token("alice"), gzip.compress(b"{}"), **{"content-encoding": "gzip"})
+    assert answer.status_code == 400
 
 
 def test_a_failure_of_the_service_reveals_nothing(
@@ -514,7 +487,7 @@ def test_a_failure_of_the_service_reveals_nothing(
     def fail(*_: object) -> None:
         raise RuntimeError("SECRET")
 
-    monkeypatch.setattr("fib_serve.web.v1.get_submission", fail)
+    monkeypatch.setattr("fib_serve.web.api.get_submission", fail)
     answer = client.get(f"/v1/submissions/{'0' * 32}", headers=bearer(token("alice")))
     assert_problem(answer, 500, "the service has failed")
     assert "SECRET" not in answer.text
@@ -525,13 +498,3 @@ def test_every_answer_has_the_headers_that_protect_a_browser(client: Client) -> 
         headers = client.get(path).headers
         assert headers["x-content-type-options"] == "nosniff"
         assert "frame-ancestors 'none'" in headers["content-security-policy"]
-
-
-def test_a_priority_decides_only_among_ones_own(client: Client, token: MakeToken, database: Database) -> None:
-    submit(client, token("alice"), priority=-10)
-    submit(client, token("bob"), name="his", priority=10)
-    lease = claim(database, "cpu", 60)
-    assert lease is not None
-    assert lease.submission.user == "alice"
-    with database.write() as connection:
-        connection.execute(update(submissions).values(state=State.COMPLETED))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -10,12 +9,9 @@ from typing import Any
 
 import httpx
 import pytest
-from fib_serve import AsyncClient, Client, ServiceError, ServiceUnreachable
-from fib_serve.client_protocol import EventParser, ProgressEvent
-from fib_serve.database import Database
-from fib_serve.database.tables import submissions
-from fib_serve.queue.leasing import claim
-from fib_serve.queue.recording import Place, complete, record
+from fib_serve import Client, ServiceError, ServiceUnreachable
+from fib_serve.database import Database, submissions
+from fib_serve.leases import Place, claim, complete, record
 from fib_serve.settings import Settings
 from sqlalchemy import func, select
 
@@ -124,26 +120,3 @@ def test_a_submission_is_cancelled(connect: Callable[..., Client]) -> None:
         made = client.submit(make_solution())
         assert client.cancel(made.id).state == "cancelled"
         assert client.wait(made.id).error == "cancelled before it was evaluated"
-
-
-def test_the_client_for_asyncio_does_the_same(
-    client: Any, token: MakeToken, database: Database, settings: Settings
-) -> None:
-    async def use() -> None:
-        transport = httpx.ASGITransport(client.app)
-        async with AsyncClient(ADDRESS, token("alice"), transport=transport) as service:
-            made = await service.submit(make_solution())
-            finish(database, settings)
-            assert (await service.wait(made.id)).verdict == "PASSED"
-            assert [trace.workload async for trace in service.traces(made.id)] == make_workloads()
-            with pytest.raises(ServiceError, match="cannot be cancelled"):
-                await service.cancel(made.id)
-
-    asyncio.run(use())
-
-
-def test_events_are_parsed_and_comments_are_ignored() -> None:
-    parser = EventParser()
-    lines = [": waiting", "", "id: 7", "event: state", 'data: {"state": "queued: really"}', "", ""]
-    found = [event for line in lines if (event := parser.feed(line)) is not None]
-    assert found == [ProgressEvent(7, "state", {"state": "queued: really"})]

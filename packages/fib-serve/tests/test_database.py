@@ -1,32 +1,19 @@
-"""Tests of the database: migrations, durability settings, versions."""
+"""Tests of the database: versions and durability settings."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.migration import MigrationContext
 from fib_serve.database import Database, migrate
-from fib_serve.database.tables import metadata
 from fib_serve.errors import DatabaseUnusable
 
 
-def test_the_migrations_make_the_tables_of_the_program(database: Database) -> None:
-    with database.read() as connection:
-        assert compare_metadata(MigrationContext.configure(connection), metadata) == []
-        assert connection.exec_driver_sql("SELECT version_num FROM alembic_version").scalar() == "0002"
-
-
-def test_migrating_twice_changes_nothing(database: Database) -> None:
+def test_a_second_start_changes_nothing_and_a_later_version_is_refused(database: Database) -> None:
     migrate(database)
-    migrate(database)
-
-
-def test_a_database_of_a_later_version_is_refused(database: Database) -> None:
     with database.write() as connection:
-        connection.exec_driver_sql("UPDATE alembic_version SET version_num = '9999'")
-    with pytest.raises(DatabaseUnusable, match="written by another version"):
+        connection.exec_driver_sql("PRAGMA user_version = 9999")
+    with pytest.raises(DatabaseUnusable, match="a later version wrote it"):
         migrate(database)
 
 

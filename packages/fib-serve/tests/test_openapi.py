@@ -6,11 +6,9 @@ import importlib.util
 from collections.abc import Callable
 from typing import Any
 
-import attrs
 import hypothesis
 import pytest
-from fib_serve.settings import Settings
-from fib_serve.users.roles import Role
+from fib_serve.users import Role
 from hypothesis import HealthCheck, Phase, given
 from hypothesis import strategies as st
 
@@ -26,13 +24,7 @@ EXAMPLES = 25
 KNOWN = {400, 401, 403, 404, 405, 409, 413, 415, 422, 429, 503}
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def settings(settings: Settings, request: pytest.FixtureRequest) -> Settings:
-    """Settings with one kind of database and the other: they refuse different values."""
-    return settings if request.param == "sqlite" else attrs.evolve(settings, database=request.getfixturevalue("url"))
-
-
-@pytest.mark.parametrize("method", ["GET", "POST", "PUT", "PATCH", "DELETE"])
+@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
 def test_no_request_makes_the_service_fail(client: Any, address: str, token: Callable[..., str], method: str) -> None:
     admin = bearer(token("root", Role.MAINTAINER))
     made = client.post("/v1/submissions", json={"solution": plain_solution()}, headers=admin).json()["id"]

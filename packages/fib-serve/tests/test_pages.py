@@ -9,14 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fib_bench import IsolationReport
 from fib_serve.database import Database
-from fib_serve.queue.leasing import claim
-from fib_serve.queue.recording import Place, complete, give_up, record
-from fib_serve.queue.submission import State
+from fib_serve.device_worker import DeviceState
+from fib_serve.leases import Place, claim, complete, give_up, record
 from fib_serve.settings import Settings
-from fib_serve.users.roles import Role
-from fib_serve.worker.device_table import register_device
+from fib_serve.submissions import State, reject
 from starlette.requests import Request
 
 from .samples import GOOD, bearer, make_definition, make_trace, make_workloads, plain_solution
@@ -96,13 +93,12 @@ def test_public_pages_need_no_token_and_show_no_sources(
     assert client.get(f"/v1/submissions/{identifier}").status_code == 401
 
 
-def test_text_of_strangers_is_escaped(client: Any, token: MakeToken, enter: Callable[..., str]) -> None:
+def test_text_of_strangers_is_escaped(
+    client: Any, token: MakeToken, enter: Callable[..., str], database: Database
+) -> None:
     identifier = enter("alice", f"{GOOD}# {HOSTILE}", log=HOSTILE, name="<b>bold&amp;")
-    client.put(
-        f"/v1/submissions/{identifier}/rejection",
-        json={"reason": HOSTILE},
-        headers=bearer(token("root", Role.MAINTAINER)),
-    )
+    with database.write() as connection:
+        reject(connection, identifier, HOSTILE)
     for path in ("/leaderboard", "/leaderboard/double", f"/submissions/{identifier}", "/submissions", "/users/alice"):
         page = client.get(path, headers=HTML | bearer(token("alice")))
         assert page.status_code == 200, path
@@ -133,20 +129,6 @@ def test_a_shortened_log_or_source_says_so(client: Any, token: MakeToken, enter:
     page = client.get(f"/submissions/{identifier}", headers=HTML | bearer(token("alice"))).text
     assert "[7 more characters]" in page
     assert f"[{len(GOOD) + 70_010 - 60_000} more characters]" in page
-
-
-def test_the_list_of_routes_has_no_marks_of_markdown(client: Any, token: MakeToken) -> None:
-    page = client.get("/docs", headers=HTML | bearer(token("alice"))).text
-    assert "<code>force</code>" in page
-    assert "`" not in page
-
-
-def test_the_feed_has_the_records(client: Any, token: MakeToken, enter: Callable[..., str]) -> None:
-    for user, score in (("alice", 2.0), ("bob", 1.0), ("bob", 3.0)):
-        enter(user, f"{GOOD}# {score}", score)
-    feed = client.get("/feed.json", headers=bearer(token("alice"))).json()
-    assert feed["version"] == "https://jsonfeed.org/version/1.1"
-    assert [item["title"] for item in feed["items"]] == ["bob is first on double", "alice is first on double"]
 
 
 def test_the_contest_says_that_cpu_latencies_are_not_trusted(
@@ -275,16 +257,17 @@ def addresses(
     client: Any, enter: Callable[..., str], token: MakeToken, database: Database, settings: Settings
 ) -> dict[str, str]:
     """Addresses of all pages behind the login, with something in each of their tables, by name."""
-    report = IsolationReport(3, "tried", ())
-    register_device(database, "cpu", "AMD EPYC 9B14 96-Core Processor", "fib-bench 0.1", report)
-    root = bearer(token("root", Role.MAINTAINER))
+    hardware = "AMD EPYC 9B14 96-Core Processor"
+    state = DeviceState(name="cpu", hardware=hardware, harness="fib-bench 0.1", isolation=3)
+    client.app.state.service.devices.register(state)
     source = '"""Twice the input."""\n\n\ndef run(x):\n    return x * 2.0  # a comment\n'
     log = "warning: a line of a log " + "x" * 300
     ranked, rejected = (
         enter(user, f"{source}# {user}\n", score, log) for user, score in (("alice", 2.0), ("bob", 3.0))
     )
     enter("alice", f"{source}# again\n", 4.0, name="a-rather-long-name-of-a-solution-that-nobody-shortened")
-    client.put(f"/v1/submissions/{rejected}/rejection", json={"reason": "copied"}, headers=root)
+    with database.write() as connection:
+        reject(connection, rejected, "copied")
     others = []
     for index in range(3):
         body = {"solution": plain_solution(f"{GOOD}# {index}")}

@@ -9,15 +9,11 @@ from typing import Any
 
 import attrs
 import pytest
-from fib_serve.database import Database
-from fib_serve.database.tables import devices, submissions
+from fib_serve.database import Database, now, submissions
 from fib_serve.errors import Conflict, TooMany, Unprocessable
-from fib_serve.identifiers import now
-from fib_serve.queue.leasing import MAX_ATTEMPTS, cancel, claim, heartbeat, release
-from fib_serve.queue.reading import get_submission, list_events
-from fib_serve.queue.submission import State, Submission
-from fib_serve.queue.submitting import NewSubmission, submit
-from sqlalchemy import insert, update
+from fib_serve.leases import MAX_ATTEMPTS, claim, heartbeat, release
+from fib_serve.submissions import NewSubmission, State, Submission, cancel, get_submission, list_events, submit
+from sqlalchemy import update
 
 from .samples import WRONG, make_solution
 
@@ -74,24 +70,15 @@ def test_a_result_of_another_device_or_harness_is_no_answer(database: Database, 
     alice = user_id("alice")
     first, _ = submit(database, new(alice))
     set_columns(database, first.id, state=State.COMPLETED, hardware="cpu", harness="1")
-    columns = {"name": "cpu", "hardware": "cpu", "isolation": 3, "isolation_text": "", "seen_at": 0.0}
-    with database.write() as connection:
-        connection.execute(insert(devices).values(harness="1", **columns))
-    assert submit(database, new(alice))[0].id == first.id
-    with database.write() as connection:
-        connection.execute(update(devices).values(harness="2"))
-    assert submit(database, new(alice))[1]
+    assert submit(database, new(alice), {("cpu", "1")})[0].id == first.id
+    assert submit(database, new(alice), {("cpu", "2")})[1]
 
 
 def test_a_rejected_result_is_no_answer(database: Database, user_id: MakeUser) -> None:
     alice = user_id("alice")
     first, _ = submit(database, new(alice))
     set_columns(database, first.id, state=State.COMPLETED, hardware="cpu", harness="1", rejection="copied")
-    with database.write() as connection:
-        connection.execute(
-            insert(devices).values(name="cpu", hardware="cpu", harness="1", isolation=3, isolation_text="", seen_at=0.0)
-        )
-    assert submit(database, new(alice))[1]
+    assert submit(database, new(alice), {("cpu", "1")})[1]
 
 
 def test_another_solution_cannot_take_a_name_over(database: Database, user_id: MakeUser) -> None:

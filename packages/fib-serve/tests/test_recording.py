@@ -7,15 +7,23 @@ from pathlib import Path
 
 import pytest
 from fib_schema import Trace, TraceSet
-from fib_serve.database import Database
-from fib_serve.database.tables import results
+from fib_serve.database import Database, results
 from fib_serve.errors import LeaseLost
-from fib_serve.queue.leasing import MAX_ATTEMPTS, Lease, claim
-from fib_serve.queue.reading import get_submission, list_events, list_traces
-from fib_serve.queue.reconciliation import Reconciliation, reconcile
-from fib_serve.queue.recording import Place, complete, give_up, keep_solution, record, recover, traces_of
-from fib_serve.queue.submission import State
-from fib_serve.queue.submitting import NewSubmission, submit
+from fib_serve.leases import (
+    MAX_ATTEMPTS,
+    Lease,
+    Place,
+    Reconciliation,
+    claim,
+    complete,
+    give_up,
+    keep_solution,
+    reconcile,
+    record,
+    recover,
+    traces_of,
+)
+from fib_serve.submissions import NewSubmission, State, get_submission, list_events, list_traces, submit
 from sqlalchemy import delete
 
 from .samples import make_definition, make_solution, make_trace, make_workloads
@@ -105,7 +113,7 @@ def test_hidden_traces_stay_in_their_file(database: Database, tmp_path: Path, le
         events = list_events(connection, lease.submission.id, 0)
     assert [event.kind for event in events if event.kind == "progress"] == []
     assert b"1 2 3" in place.traces_file(DEFINITION, "alice").read_bytes()
-    for path in Path(database.name).parent.glob("serve.sqlite3*"):
+    for path in database.path.parent.glob("serve.sqlite3*"):
         assert b"1 2 3" not in path.read_bytes()
 
 

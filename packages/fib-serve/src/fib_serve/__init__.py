@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from fib_schema.package_init import lazy_exports, require_linux
 
 __all__ = [
-    "AsyncClient",
     "Client",
     "ProgressEvent",
     "ServiceError",
@@ -19,12 +18,12 @@ __all__ = [
 require_linux("fib-serve")
 
 if TYPE_CHECKING:
-    from .client import AsyncClient, Client, ProgressEvent, ServiceError, ServiceUnreachable, SubmissionInfo
+    from .client import Client, ProgressEvent, ServiceError, ServiceUnreachable, SubmissionInfo
 
     __version__: str
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         "fib-serve",
-        {"client": "AsyncClient Client ProgressEvent ServiceError ServiceUnreachable SubmissionInfo"},
+        {"client": "Client ProgressEvent ServiceError ServiceUnreachable SubmissionInfo"},
     )

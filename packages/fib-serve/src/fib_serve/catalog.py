@@ -44,19 +44,17 @@ class Catalog:
         found = (workload for group in self.workloads.values() for workload in group if workload.uuid == uuid)
         return next(found, None)
 
+    def check_beside(self, public: Catalog) -> None:
+        """Reject hidden workloads that cannot be used.
 
-def check_hidden(public: Catalog, hidden: Catalog) -> None:
-    """Reject hidden workloads that cannot be used.
-
-    Raises:
-        InvalidSetting: A definition differs from the public one, or a hidden workload is public.
-    """
-    for name, definition in hidden.definitions.items():
-        if definition != public.definitions.get(name):
-            raise InvalidSetting("--hidden", f"definition {name!r} differs from the public one; copy its file")
-        known = {workload.uuid for workload in public.workloads[name]}
-        shared = [workload.uuid for workload in hidden.workloads[name] if workload.uuid in known]
-        if shared:
-            raise InvalidSetting(
-                "--hidden", f"the public data set has {counted(len(shared), 'workload')} of {name!r} too"
-            )
+        Raises:
+            InvalidSetting: A definition differs from the public one, or a hidden workload is public.
+        """
+        for name, definition in self.definitions.items():
+            if definition != public.definitions.get(name):
+                raise InvalidSetting("--hidden", f"definition {name!r} differs from the public one; copy its file")
+            known = {workload.uuid for workload in public.workloads[name]}
+            shared = sum(workload.uuid in known for workload in self.workloads[name])
+            if shared:
+                problem = f"the public data set has {counted(shared, 'workload')} of {name!r} too"
+                raise InvalidSetting("--hidden", problem)

@@ -1,4 +1,4 @@
-"""Client of the service, for programs that wait (`Client`) and for asyncio (`AsyncClient`).
+"""Client of the service.
 
 A submission is sent with an idempotency key, so that it can be repeated after a failure of the network without being
 made twice. Requests are repeated after such failures and after answers that ask for it (429, 503).
@@ -6,31 +6,92 @@ made twice. Requests are repeated after such failures and after answers that ask
 
 from __future__ import annotations
 
-import asyncio
+import json
+import secrets
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self
 
+import attrs
 import httpx
-from fib_schema import Definition, Solution, Trace
+from fib_schema import Definition, FibError, Solution, Trace, to_plain
 from fib_schema.codec import structure
 
-from .client_protocol import (
-    PAGE,
-    TIMEOUT_SECONDS,
-    Attempt,
-    EventParser,
-    ProgressEvent,
-    ServiceError,
-    ServiceUnreachable,
-    SubmissionInfo,
-    checked,
-    headers_of,
-    submit_request,
-)
+_ATTEMPTS = 5
+_FIRST_PAUSE_SECONDS = 0.2
+_LONGEST_PAUSE_SECONDS = 30.0
+_TIMEOUT_SECONDS = 60.0
+_PAGE = 200
+_REPEATED = frozenset({429, 503})
+_FINAL = frozenset({"completed", "failed", "cancelled"})
 
-__all__ = ["AsyncClient", "Client", "ProgressEvent", "ServiceError", "ServiceUnreachable", "SubmissionInfo"]
+
+@attrs.frozen
+class ServiceError(FibError, RuntimeError):
+    """An answer of the service that reports an error."""
+
+    status: int
+    title: str
+    detail: str
+
+    def __str__(self) -> str:
+        return f"{self.status} {self.title}: {self.detail}"
+
+
+@attrs.frozen
+class ServiceUnreachable(FibError, ConnectionError):
+    """The service does not answer."""
+
+    address: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.address} does not answer: {self.problem}; check the address and that the service runs"
+
+
+@attrs.frozen
+class SubmissionInfo:
+    """A submission as the service reports it."""
+
+    id: str
+    user: str
+    definition: str
+    solution: str
+    state: str
+    """``queued``, ``running``, ``completed``, ``failed`` or ``cancelled``."""
+    verdict: str | None
+    """The most serious status of all workloads, once it is completed."""
+    is_ranked: bool
+    score: float | None
+    passed: int
+    planned: int
+    summary: Mapping[str, Any] | None
+    rejection: str | None
+    error: str | None
+    fields: Mapping[str, Any] = attrs.field(repr=False)
+    """Everything that the service reports."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it does not change any more."""
+        return self.state in _FINAL
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> SubmissionInfo:
+        """The value of an answer."""
+        names = [field.name for field in attrs.fields(cls) if field.name != "fields"]
+        return cls(**{name: plain[name] for name in names}, fields=plain)
+
+
+@attrs.frozen
+class ProgressEvent:
+    """One step of a submission."""
+
+    id: int
+    kind: str
+    """``state``, ``progress`` or ``rejection``."""
+    data: Mapping[str, Any]
 
 
 class Client:
@@ -53,9 +114,8 @@ class Client:
     ) -> None:
         self._address = address
         self._sleep = sleep
-        self._http = httpx.Client(
-            base_url=address, headers=headers_of(token), timeout=TIMEOUT_SECONDS, transport=transport
-        )
+        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._http = httpx.Client(base_url=address, headers=headers, timeout=_TIMEOUT_SECONDS, transport=transport)
 
     def __enter__(self) -> Self:
         return self
@@ -91,46 +151,46 @@ class Client:
             ServiceError: The service refuses it.
             ServiceUnreachable: The service does not answer.
         """
-        request = submit_request(
+        request = _submit_request(
             solution, workload_uuids, priority=priority, force=force, idempotency_key=idempotency_key
         )
         return SubmissionInfo.from_json(self._send(request))
 
     def get(self, submission: str) -> SubmissionInfo:
         """A submission."""
-        return SubmissionInfo.from_json(self._send(Attempt("GET", f"/v1/submissions/{submission}")))
+        return SubmissionInfo.from_json(self._send(_Attempt("GET", f"/v1/submissions/{submission}")))
 
     def cancel(self, submission: str) -> SubmissionInfo:
         """Cancel a submission."""
-        return SubmissionInfo.from_json(self._send(Attempt("DELETE", f"/v1/submissions/{submission}")))
+        return SubmissionInfo.from_json(self._send(_Attempt("DELETE", f"/v1/submissions/{submission}")))
 
     def definition(self, name: str) -> Definition:
         """A definition."""
-        return structure(self._send(Attempt("GET", f"/definitions/{name}")), Definition, source=self._address)
+        return structure(self._send(_Attempt("GET", f"/definitions/{name}")), Definition, source=self._address)
 
     def traces(self, submission: str) -> Iterator[Trace]:
         """The traces of a submission on public workloads. Their logs are output of the solution: do not trust them."""
         cursor: int | None = 0
         while cursor is not None:
-            path = f"/v1/submissions/{submission}/traces?limit={PAGE}&cursor={cursor}"
-            page = self._send(Attempt("GET", path))
+            path = f"/v1/submissions/{submission}/traces?limit={_PAGE}&cursor={cursor}"
+            page = self._send(_Attempt("GET", path))
             yield from (structure(item, Trace, source=self._address) for item in page["items"])
             cursor = page["next_cursor"]
 
     def leaderboard(self, definition: str) -> list[SubmissionInfo]:
         """The best submission of each user, the best first, up to 500."""
-        found = self._send(Attempt("GET", f"/v1/leaderboards/{definition}?limit=500"))
+        found = self._send(_Attempt("GET", f"/v1/leaderboards/{definition}?limit=500"))
         return [SubmissionInfo.from_json(item["submission"]) for item in found["items"]]
 
     def quota(self) -> Mapping[str, Any]:
         """The user of the token, and how much of its quotas is used."""
-        found: Mapping[str, Any] = self._send(Attempt("GET", "/v1/quota"))
+        found: Mapping[str, Any] = self._send(_Attempt("GET", "/v1/quota"))
         return found
 
     def events(self, submission: str) -> Iterator[ProgressEvent]:
         """The progress of a submission until its end, across interruptions of the connection."""
         last, attempt = 0, 0
-        request = Attempt("GET", f"/v1/submissions/{submission}/events")
+        request = _Attempt("GET", f"/v1/submissions/{submission}/events")
         while True:
             error = httpx.TransportError("the stream ended before the submission did")
             try:
@@ -146,11 +206,11 @@ class Client:
 
     def _stream(self, path: str, last: int) -> Iterator[ProgressEvent]:
         """The events after one that was received."""
-        parser = EventParser()
+        parser = _EventParser()
         with self._http.stream("GET", path, headers={"Last-Event-ID": str(last)}) as answer:
             if not answer.is_success:
                 answer.read()
-                checked(answer)
+                _checked(answer)
             for line in answer.iter_lines():
                 if (event := parser.feed(line)) is not None:
                     yield event
@@ -161,7 +221,7 @@ class Client:
             pass
         return self.get(submission)
 
-    def _send(self, request: Attempt) -> Any:
+    def _send(self, request: _Attempt) -> Any:
         attempt = 0
         while True:
             error: httpx.TransportError | None = None
@@ -172,11 +232,11 @@ class Client:
                 error = failure
             if not self._pause(request, attempt, answer, error):
                 assert answer is not None
-                return checked(answer)
+                return _checked(answer)
             attempt += 1
 
     def _pause(
-        self, request: Attempt, attempt: int, answer: httpx.Response | None, error: httpx.TransportError | None
+        self, request: _Attempt, attempt: int, answer: httpx.Response | None, error: httpx.TransportError | None
     ) -> bool:
         """Wait before the next attempt; false if the answer is final.
 
@@ -192,91 +252,76 @@ class Client:
         return False
 
 
-class AsyncClient:
-    """Client for asyncio; see `Client`.
+@attrs.frozen
+class _Attempt:
+    """A request, and its repetition after failures."""
 
-    Args:
-        address: Such as ``http://127.0.0.1:8000``.
-        token: As a maintainer gave it to you; None for a service without tokens.
-        transport: Sends requests; by default over the network.
+    method: str
+    path: str
+    options: Mapping[str, Any] = attrs.field(factory=dict)
+
+    def pause_seconds(self, attempt: int, answer: httpx.Response | None) -> float | None:
+        """The pause before the next attempt; None if the answer is final."""
+        if answer is not None and answer.status_code not in _REPEATED:
+            return None
+        if attempt >= _ATTEMPTS or (answer is None and not self._is_repeatable):
+            return None
+        given = "" if answer is None else answer.headers.get("retry-after", "")
+        pause = float(given) if given.isdecimal() else _FIRST_PAUSE_SECONDS * 2**attempt
+        return min(pause, _LONGEST_PAUSE_SECONDS)
+
+    @property
+    def _is_repeatable(self) -> bool:
+        return self.method != "POST" or "Idempotency-Key" in self.options.get("headers", {})
+
+
+def _submit_request(
+    solution: Solution,
+    workload_uuids: Sequence[str] | None,
+    *,
+    priority: int,
+    force: bool,
+    idempotency_key: str | None,
+) -> _Attempt:
+    """The request that submits a solution."""
+    body = {
+        "solution": to_plain(solution),
+        "workload_uuids": None if workload_uuids is None else list(workload_uuids),
+        "priority": priority,
+        "force": force,
+    }
+    headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16), "Content-Type": "application/json"}
+    return _Attempt("POST", "/v1/submissions", {"content": json.dumps(body), "headers": headers})
+
+
+def _checked(answer: httpx.Response) -> Any:
+    """The content of an answer.
+
+    Raises:
+        ServiceError: It reports an error.
     """
+    if answer.is_success:
+        return answer.json() if answer.content else None
+    try:
+        problem = answer.json()
+        raise ServiceError(answer.status_code, str(problem["title"]), str(problem["detail"]))
+    except (ValueError, KeyError, TypeError):
+        raise ServiceError(answer.status_code, answer.reason_phrase, answer.text[:500]) from None
 
-    def __init__(
-        self, address: str, token: str | None = None, *, transport: httpx.AsyncBaseTransport | None = None
-    ) -> None:
-        self._address = address
-        self._http = httpx.AsyncClient(
-            base_url=address, headers=headers_of(token), timeout=TIMEOUT_SECONDS, transport=transport
-        )
 
-    async def __aenter__(self) -> Self:
-        return self
+class _EventParser:
+    """Parses lines of server-sent events."""
 
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
+    def __init__(self) -> None:
+        self._fields: dict[str, str] = {}
 
-    async def close(self) -> None:
-        """Close all connections."""
-        await self._http.aclose()
-
-    async def submit(
-        self,
-        solution: Solution,
-        workload_uuids: Sequence[str] | None = None,
-        *,
-        priority: int = 0,
-        force: bool = False,
-        idempotency_key: str | None = None,
-    ) -> SubmissionInfo:
-        """Submit a solution; see `Client.submit`."""
-        request = submit_request(
-            solution, workload_uuids, priority=priority, force=force, idempotency_key=idempotency_key
-        )
-        return SubmissionInfo.from_json(await self._send(request))
-
-    async def get(self, submission: str) -> SubmissionInfo:
-        """A submission."""
-        return SubmissionInfo.from_json(await self._send(Attempt("GET", f"/v1/submissions/{submission}")))
-
-    async def cancel(self, submission: str) -> SubmissionInfo:
-        """Cancel a submission."""
-        return SubmissionInfo.from_json(await self._send(Attempt("DELETE", f"/v1/submissions/{submission}")))
-
-    async def traces(self, submission: str) -> AsyncIterator[Trace]:
-        """The traces of a submission; see `Client.traces`."""
-        cursor: int | None = 0
-        while cursor is not None:
-            path = f"/v1/submissions/{submission}/traces?limit={PAGE}&cursor={cursor}"
-            page = await self._send(Attempt("GET", path))
-            for item in page["items"]:
-                yield structure(item, Trace, source=self._address)
-            cursor = page["next_cursor"]
-
-    async def wait(self, submission: str, *, poll_seconds: float = 30.0) -> SubmissionInfo:
-        """Wait for the end of a submission.
-
-        Args:
-            submission: Its id.
-            poll_seconds: How long one request waits for the end.
-        """
-        while not (found := await self.get(submission)).is_final:
-            await self._send(Attempt("GET", f"/tasks/{submission}?timeout={poll_seconds}"))
-        return found
-
-    async def _send(self, request: Attempt) -> Any:
-        attempt = 0
-        while True:
-            answer: httpx.Response | None = None
-            try:
-                answer = await self._http.request(request.method, request.path, **request.options)
-            except httpx.TransportError as error:
-                if request.pause_seconds(attempt, None) is None:
-                    raise ServiceUnreachable(self._address, str(error) or type(error).__name__) from error
-            pause = request.pause_seconds(attempt, answer)
-            if pause is None:
-                assert answer is not None
-                return checked(answer)
-            await asyncio.sleep(pause)
-            attempt += 1
+    def feed(self, line: str) -> ProgressEvent | None:
+        """The event that a line completes."""
+        name, _, value = line.partition(": ")
+        if line and name in ("id", "event", "data"):
+            self._fields[name] = value
+            return None
+        if line or "data" not in self._fields:
+            return None
+        fields, self._fields = self._fields, {}
+        return ProgressEvent(int(fields["id"]), fields["event"], json.loads(fields["data"]))

@@ -1,4 +1,4 @@
-"""Exceptions of fib-serve. Those with a status become answers of the API; `web.problems` writes them."""
+"""Exceptions of fib-serve. Those with a status become answers of the API; `web.app` writes them."""
 
 from __future__ import annotations
 
@@ -34,42 +34,14 @@ class IsolationTooWeak(FibError, RuntimeError):
 
 
 @attrs.frozen
-class DeviceLost(FibError, RuntimeError):
-    """A device of a cluster that the service can no longer use, at least for now."""
-
-    device: str
-    problem: str
-
-    def __str__(self) -> str:
-        return f"device {self.device} is lost: {self.problem}"
-
-
-@attrs.frozen
-class ClusterUnreachable(FibError, ConnectionError):
-    """A Ray cluster that does not answer; it may answer later."""
-
-    address: str
-    problem: str
-
-    def __str__(self) -> str:
-        hint = "check --address, and that `ray status` there shows the cluster"
-        return f"the Ray cluster {self.address} does not answer: {self.problem}; {hint}"
-
-
-@attrs.frozen
 class DatabaseUnusable(FibError, RuntimeError):
     """A database that cannot be opened or that another version has written."""
 
-    url: str
+    path: str
     problem: str
 
     def __str__(self) -> str:
-        return f"database {self.url}: {self.problem}"
-
-
-@attrs.frozen
-class DatabaseUnreachable(DatabaseUnusable):
-    """A database server that does not answer; it may answer later."""
+        return f"database {self.path}: {self.problem}"
 
 
 @attrs.frozen

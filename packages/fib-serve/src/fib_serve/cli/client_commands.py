@@ -16,8 +16,7 @@ from fib_schema import Solution, SupportedLanguages, Trace, load_json_file, to_p
 
 from ..client import Client, SubmissionInfo
 from ..errors import InvalidSetting
-from .commands import Commands
-from .printing import print_json, print_table, say
+from .commands import Commands, print_json, print_table, say
 
 _URL, _TOKEN = "FIB_SERVE_URL", "FIB_SERVE_TOKEN"
 _DEFAULT_URL = "http://127.0.0.1:8000"

@@ -1,16 +1,17 @@
-"""Parts of parsers that several commands share: their type, the data set, the options of the state."""
+"""Parts that the commands share: their parsers, the data set and its state folder, and output."""
 
 from __future__ import annotations
 
 import argparse
-import os
-from collections.abc import Callable
+import json
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from fib_schema.command_parser import CommandParser
 
-from ..settings import DATABASE_VARIABLE, default_state
+from ..settings import Settings, default_state
 
 Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"  # noqa: SLF001 - it has no public name
 
@@ -20,24 +21,40 @@ def add_command(
 ) -> argparse.ArgumentParser:
     """Add a command on the data set of a service."""
     parser = commands.add_parser(name, help=text)
-    parser.add_argument("dataset", metavar="DATASET", help="the data set of the service")
-    add_state_option(parser)
+    parser.add_argument("dataset", metavar="DATASET", help="the data set of the service; its workloads are public")
+    parser.add_argument("--state", metavar="DIR", help="the folder of the service (default: DATASET.fib-serve)")
     parser.set_defaults(command=run)
     return parser
 
 
-def add_state_option(parser: argparse.ArgumentParser) -> None:
-    """Add the options for the state folder and the database."""
-    parser.add_argument("--state", metavar="DIR", help="the folder of the service (default: DATASET.fib-serve)")
-    parser.add_argument(
-        "--database",
-        metavar="URL",
-        default=os.environ.get(DATABASE_VARIABLE) or None,
-        help=f"postgresql://...; may stand in {DATABASE_VARIABLE}, which hides a password (default: SQLite in --state)",
-    )
-
-
-def state_of(arguments: argparse.Namespace) -> Path:
-    """The state folder that the options name."""
+def settings_of(arguments: argparse.Namespace, **more: Any) -> Settings:
+    """The settings of a service, with paths that do not depend on the current folder."""
     dataset = Path(arguments.dataset).resolve()
-    return Path(arguments.state).resolve() if arguments.state else default_state(dataset)
+    state = Path(arguments.state).resolve() if arguments.state else default_state(dataset)
+    hidden = getattr(arguments, "hidden", None)
+    hidden = None if hidden is None else str(Path(hidden).resolve())
+    return Settings(dataset=str(dataset), state=str(state), hidden=hidden, **more)
+
+
+def say(message: str) -> None:
+    """Print a message for people on stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def print_json(value: object) -> None:
+    """Print JSON in ASCII."""
+    print(json.dumps(value, indent=2))
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print rows under headings, as wide as their widest text."""
+    texts = [tuple(columns), *(tuple(_text(row.get(column)) for column in columns) for row in rows)]
+    widths = [max(len(row[place]) for row in texts) for place in range(len(columns))]
+    for row in texts:
+        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    return "yes" if value is True else "no" if value is False else str(value)

@@ -1,23 +1,22 @@
-"""The command ``run``: options, and their conversion to settings."""
+"""Commands that run and operate a service: ``run``, ``doctor``, ``backup``."""
 
 from __future__ import annotations
 
 import argparse
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import attrs
 from fib_bench.cli.options import default_device, names_of
 from fib_bench.config.benchmark import with_device_numbers
 from fib_schema import DataSetNotFound
+from sqlalchemy import select
 
-from ..database import open_database
+from ..database import Database, migrate, users
 from ..errors import InvalidSetting
-from ..logs import LEVELS
-from ..operation.supervisor import Supervisor
-from ..settings import EXECUTORS, OIDC_SECRET_VARIABLE, STRONGEST, Settings
-from ..users.roles import Role
-from .commands import Commands, add_state_option, state_of
-from .printing import say
+from ..settings import EXECUTORS, LOG_LEVELS, STRONGEST, Settings
+from .commands import Commands, add_command, print_json, say, settings_of
 
 _EVALUATION = (
     ("--timeout", "timeout_seconds", float, "bound on one build and on each step of an evaluation, in seconds"),
@@ -29,27 +28,23 @@ _EVALUATION = (
     ("--atol", "atol", float, "absolute error: it is wrong beyond both"),
 )
 _DEFAULTS = {field.name: field.default for field in attrs.fields(Settings)}
+_OF_PATHS = frozenset({"dataset", "state", "hidden"})
 
 
-def add_cluster_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options of a service on a Ray cluster."""
-    parser.add_argument("--executor", choices=EXECUTORS, help=f"where the workers run (default: {EXECUTORS[0]})")
-    parser.add_argument("--address", help="address of the Ray cluster (default: a new one on this machine)")
+def add_operation(commands: Commands) -> None:
+    """Add the commands."""
+    add_run(commands)
+    doctor = add_command(commands, "doctor", _doctor, "check the machine, the files and the settings")
+    _add_devices(doctor)
+    doctor.add_argument("--json", action="store_true")
+    backup = add_command(commands, "backup", _back_up, "copy the database, also of a running service")
+    backup.add_argument("target", type=Path, metavar="BACKUP", help="a new file")
 
 
 def add_run(commands: Commands) -> None:
-    """Add the command."""
-    parser = commands.add_parser("run", help="start the service: API, queue, workers and pages")
-    parser.add_argument("dataset", metavar="DATASET", help="the data set; its workloads are public")
-    add_state_option(parser)
-    parser.add_argument("--hidden", metavar="DIR", help="a data set of hidden workloads, on which submissions rank")
-    parser.add_argument(
-        "--devices",
-        nargs="+",
-        metavar="NAME",
-        help="such as cpu or cuda:0,cuda:1 (default: the first); with Ray the kind of all devices: cpu or cuda:0",
-    )
-    add_cluster_options(parser)
+    """Add the command ``run``."""
+    parser = add_command(commands, "run", _run, "start the service: API, queue, devices and pages")
+    _add_devices(parser)
     parser.add_argument(
         "--concurrency",
         type=int,
@@ -58,12 +53,11 @@ def add_run(commands: Commands) -> None:
     )
     parser.add_argument("--host", help=f"the address to listen on (default: {_DEFAULTS['host']})")
     parser.add_argument("--port", type=int, help=f"0 for any free one (default: {_DEFAULTS['port']})")
+    parser.add_argument("--proxy", metavar="ADDRESS", help="trust X-Forwarded-For and -Proto of this reverse proxy")
     parser.add_argument("--no-auth", action="store_true", help="no tokens: everybody on this machine may do everything")
     parser.add_argument("--public-pages", action="store_true", help="let everybody read leaderboards")
     parser.add_argument("--publish-sources", action="store_true", help="let all readers see all sources")
     parser.add_argument("--allow-unranked", action="store_true", help="rank latencies without trusted timing (CPU) too")
-    parser.add_argument("--allow-isolation", type=int, choices=range(STRONGEST + 1), metavar="LEVEL",
-                        help=f"accept a weaker sandbox than level {STRONGEST}")  # fmt: skip
     parser.add_argument("--submission-seconds", type=float, help="bound on one submission")
     parser.add_argument("--drain-seconds", type=float, help="wait for running evaluations at the end")
     parser.add_argument("--max-body-bytes", type=int, help="the largest request")
@@ -71,75 +65,93 @@ def add_run(commands: Commands) -> None:
     parser.add_argument("--max-queued", type=int, help="submissions of one user that wait")
     parser.add_argument("--max-per-day", type=int, help="submissions of one user in 24 hours")
     parser.add_argument("--requests-per-second", type=float, help="requests of one user")
-    parser.add_argument("--log-level", choices=LEVELS)
-    login = parser.add_argument_group("login to the pages through an OpenID Connect provider (off by default)")
-    login.add_argument(
-        "--oidc-issuer", metavar="URL", help=f"the provider; the client's secret is {OIDC_SECRET_VARIABLE}"
-    )
-    login.add_argument("--oidc-client-id", metavar="ID", help="the service's name at the provider")
-    login.add_argument("--oidc-role", choices=[role.value for role in Role], help="of new accounts (default: reader)")
-    login.add_argument("--public-url", metavar="URL", help="address of the pages, called at login/oidc/callback")
+    parser.add_argument("--log-level", choices=LOG_LEVELS)
     group = parser.add_argument_group("settings of all evaluations, above those of the data set")
     for option, name, kind, text in _EVALUATION:
         group.add_argument(option, dest=name, type=kind, metavar="N", help=text)
-    parser.set_defaults(command=_run)
 
 
-def settings_of(arguments: argparse.Namespace) -> Settings:
+def _add_devices(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--hidden", metavar="DIR", help="a data set of hidden workloads, on which submissions rank")
+    parser.add_argument(
+        "--devices",
+        nargs="+",
+        metavar="NAME",
+        help="such as cpu or cuda:0,cuda:1 (default: the first); with Ray the kind of all devices: cpu or cuda:0",
+    )
+    parser.add_argument("--executor", choices=EXECUTORS, help=f"where the devices are (default: {EXECUTORS[0]})")
+    parser.add_argument("--address", help="address of the Ray cluster (default: a new one on this machine)")
+    parser.add_argument(
+        "--allow-isolation",
+        type=int,
+        dest="required_isolation",
+        choices=range(STRONGEST + 1),
+        metavar="LEVEL",
+        help=f"accept a weaker sandbox than level {STRONGEST}",
+    )
+
+
+def service_settings(arguments: argparse.Namespace) -> Settings:
     """The settings that the options give.
 
     Raises:
         InvalidSetting: Options are wrong or contradict each other.
     """
-    given = {name: getattr(arguments, name, None) for name in _DEFAULTS}
-    fields = {name: value for name, value in given.items() if value is not None}
-    fields["dataset"] = str(Path(arguments.dataset).resolve())
-    fields["state"] = str(state_of(arguments))
-    if arguments.hidden is not None:
-        fields["hidden"] = str(Path(arguments.hidden).resolve())
+    given = {name: getattr(arguments, name, None) for name in _DEFAULTS if name not in _OF_PATHS}
+    fields: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
     fields["devices"] = with_device_numbers(names_of(arguments.devices)) or (default_device(),)
-    fields["has_auth"] = not arguments.no_auth
-    fields["has_public_pages"] = arguments.public_pages
-    if arguments.allow_isolation is not None:
-        fields["required_isolation"] = arguments.allow_isolation
-    evaluation = {name: getattr(arguments, name) for _, name, *_ in _EVALUATION}
+    fields["has_auth"] = not getattr(arguments, "no_auth", False)
+    fields["has_public_pages"] = getattr(arguments, "public_pages", False)
+    evaluation = {name: getattr(arguments, name, None) for _, name, *_ in _EVALUATION}
     fields["evaluation"] = {name: value for name, value in evaluation.items() if value is not None}
-    _check_numbers(fields)
-    return Settings(**fields)
-
-
-def _check_numbers(fields: dict[str, object]) -> None:
     for name, value in fields.items():
         is_number = isinstance(value, int | float) and not isinstance(value, bool)
-        if is_number and name not in {"port", "required_isolation"} and not 0 < value < 1e12:  # type: ignore[operator]
+        if is_number and name not in {"port", "required_isolation"} and not 0 < value < 1e12:
             raise InvalidSetting(f"--{name.replace('_', '-')}", f"must be greater than 0 and finite, got {value}")
-    if not 0 <= int(str(fields.get("port", 0))) < 1 << 16:
+    if not 0 <= fields.get("port", 0) < 1 << 16:
         raise InvalidSetting("--port", f"must be from 0 to 65535, got {fields['port']}")
+    return settings_of(arguments, **fields)
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    settings = settings_of(arguments)
+    from ..service import run  # imports the web server
+
+    settings = service_settings(arguments)
     if not Path(settings.dataset).is_dir():
         raise DataSetNotFound(settings.dataset)
     if not settings.has_auth:
         say("no tokens: every program on this machine may submit, read and stop the service (--no-auth)")
-    elif not has_users(settings):
+    elif not _has_users(settings):
         say("nobody has a token yet; make the first one with")
         say(f"  fib-serve token create {arguments.dataset} --user NAME --scope maintainer")
-    return Supervisor(settings).run()
+    return run(settings)
 
 
-def has_users(settings: Settings) -> bool:
+def _has_users(settings: Settings) -> bool:
     """Whether the database has an account."""
-    if not settings.has_database:
+    if not settings.database_path.exists():
         return False
-    from sqlalchemy import inspect, select
-
-    from ..database.tables import users
-
-    database = open_database(settings)
-    try:
+    with closing(Database(settings.database_path)) as database:
+        migrate(database)
         with database.read() as connection:
-            return inspect(connection).has_table("users") and connection.execute(select(users.c.id)).first() is not None
-    finally:
-        database.close()
+            return connection.execute(select(users.c.id)).first() is not None
+
+
+def _doctor(arguments: argparse.Namespace) -> int:
+    from ..operation import examine
+
+    found = list(examine(service_settings(arguments)))
+    if arguments.json:
+        print_json([attrs.asdict(diagnosis) for diagnosis in found])
+    else:
+        for diagnosis in found:
+            print(f"{'ok ' if diagnosis.is_good else 'BAD'} {diagnosis.check}: {diagnosis.text}")
+    return 0 if all(diagnosis.is_good for diagnosis in found) else 1
+
+
+def _back_up(arguments: argparse.Namespace) -> int:
+    from ..operation import back_up
+
+    size = back_up(settings_of(arguments), arguments.target)
+    say(f"wrote {arguments.target}, {size} bytes; copy the data set too: its traces are the results")
+    return 0

@@ -1,9 +1,10 @@
-"""Access of requests: the token in the header or in the cookie of the pages, roles, and rate limits."""
+"""Access of requests to the service: the token in the header or in the cookie of the pages, roles, and rate limits."""
 
 from __future__ import annotations
 
 import ipaddress
 import time
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Annotated, TypeAlias
 from urllib.parse import urlsplit
@@ -13,11 +14,15 @@ from fastapi import Depends, Request
 from limits import RateLimitItemPerSecond
 from limits.storage import MemoryStorage
 from limits.strategies import FixedWindowRateLimiter
+from starlette.requests import HTTPConnection
 
+from ..catalog import Catalog
+from ..changes import Changes
+from ..database import Database
+from ..device_worker import Contest, DeviceTable
 from ..errors import Forbidden, TooMany, Unauthorized
-from ..users.accounts import authenticate
-from ..users.roles import Principal, Role
-from .state import Service, service_of
+from ..settings import Settings
+from ..users import Principal, Role, authenticate
 
 COOKIE = "fib_serve_token"
 _CACHE_SECONDS = 1.0
@@ -28,8 +33,54 @@ _FAILURES_PER_WINDOW = 100
 
 
 @attrs.define(eq=False)
+class Service:
+    """Objects that all routes share."""
+
+    contest: Contest
+    local: Principal | None
+    """The only user, of a service without tokens."""
+    stop: Callable[[], None]
+    """Ends the whole service."""
+    is_draining: bool = False
+    streams: Counter[int] = attrs.field(factory=Counter)
+    """The open streams of events, by user."""
+
+    @property
+    def settings(self) -> Settings:
+        """The settings."""
+        return self.contest.settings
+
+    @property
+    def database(self) -> Database:
+        """The database."""
+        return self.contest.database
+
+    @property
+    def catalog(self) -> Catalog:
+        """The public data set."""
+        return self.contest.catalogs[0][0]
+
+    @property
+    def changes(self) -> Changes:
+        """Wakes requests that wait for a submission."""
+        return self.contest.changes
+
+    @property
+    def devices(self) -> DeviceTable:
+        """The devices."""
+        return self.contest.devices
+
+
+def service_of(connection: HTTPConnection) -> Service:
+    """The service of a request."""
+    service = connection.app.state.service
+    assert isinstance(service, Service)
+    return service
+
+
+@attrs.define(eq=False)
 class Gate:
-    """Resolves tokens and counts requests, for one process."""
+    """Resolves tokens and counts requests."""
 
     rate: float
     cache: dict[str, tuple[float, Principal]] = attrs.field(factory=dict)

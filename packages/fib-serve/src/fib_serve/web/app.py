@@ -1,20 +1,57 @@
-"""The application: all routes, their errors, and the protection around them."""
+"""The application: all routes, answers to errors (RFC 9457), headers, bounds on bodies, and metrics."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
 from contextlib import asynccontextmanager
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, TypeAlias
 
-from fastapi import FastAPI
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fib_schema import InvalidField, InvalidRecord
+from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+from sqlalchemy import func, select
+from sqlalchemy.exc import OperationalError
+from starlette.concurrency import run_in_threadpool
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.responses import JSONResponse, Response
+from starlette.staticfiles import StaticFiles
 
 from .. import __version__
-from . import administration, documented, oidc, operations, pages, v1
-from .access import Gate
-from .problems import add_handlers
-from .protection import Protection
-from .state import Service
+from ..database import now, submissions
+from ..errors import Refused, TooMany, Unauthorized
+from ..submissions import State, count_by_state
+from . import api, pages
+from .access import Gate, Reader, Service
+
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
 _DESCRIPTION = "Evaluates solutions of GPU kernels and ranks them. Errors have the form of RFC 9457."
+_BODY_SECONDS = 20.0
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "same-origin",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Content-Security-Policy": (
+        "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
+        "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
+    ),
+}
+_MAX_SHOWN = 20
+_MAX_CHARACTERS = 500
+_LOG = logging.getLogger(__name__)
 
 
 def make_app(service: Service) -> FastAPI:
@@ -24,7 +61,6 @@ def make_app(service: Service) -> FastAPI:
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         service.changes.start()
         yield
-        service.close()
 
     app = FastAPI(
         title="fib-serve",
@@ -36,10 +72,188 @@ def make_app(service: Service) -> FastAPI:
     )
     app.state.service = service
     app.state.gate = Gate(service.settings.requests_per_second)
-    add_handlers(app)
-    for module in (documented, v1, administration, operations):
-        app.include_router(module.router)
-    pages.add_pages(app)
-    oidc.add_oidc(app, service.settings)
-    app.add_middleware(Protection, max_body_bytes=service.settings.max_body_bytes, metrics=service.metrics)
+    _add_handlers(app)
+    metrics = _Metrics(service)
+    app.add_api_route("/metrics", metrics.route, response_class=Response, tags=["operation"])
+    app.include_router(api.router)
+    app.include_router(pages.router)
+    app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"))
+    app.add_middleware(_Protection, max_body_bytes=service.settings.max_body_bytes, metrics=metrics)
     return app
+
+
+# -- metrics -----------------------------------------------------------------------------------------
+
+
+class _Metrics(Collector):
+    """Metrics in the format of Prometheus. Those of the queue are read from the database when they are asked for."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+        self._registry = CollectorRegistry()
+        labels = ["method", "route", "status"]
+        self.requests = Counter("fib_serve_requests", "Answers by route and status", labels, registry=self._registry)
+        self.seconds = Histogram(
+            "fib_serve_request_seconds", "Time to the first byte of an answer", ["route"], registry=self._registry
+        )
+        self._registry.register(self)
+
+    async def route(self, _: Reader) -> Response:
+        """Metrics in the format of Prometheus."""
+        return Response(await run_in_threadpool(generate_latest, self._registry), media_type=CONTENT_TYPE_LATEST)
+
+    def describe(self) -> Iterator[Metric]:
+        """Nothing: the database is not read at registration."""
+        return iter(())
+
+    def collect(self) -> Iterator[Metric]:
+        """The values of the queue and the devices."""
+        waiting = GaugeMetricFamily("fib_serve_submissions", "Submissions that are not final", labels=["state"])
+        used = GaugeMetricFamily("fib_serve_device_in_use", "Whether a device evaluates submissions", labels=["device"])
+        with self._service.database.read() as connection:
+            for state, count in count_by_state(connection).items():
+                waiting.add_metric([state], count)
+            queued = select(func.min(submissions.c.created_at)).where(submissions.c.state == State.QUEUED)
+            oldest = connection.execute(queued).scalar()
+        for device in self._service.devices.all():
+            used.add_metric([device.name], float(device.problem is None))
+        yield from (waiting, used)
+        age = 0.0 if oldest is None else now() - oldest
+        yield GaugeMetricFamily("fib_serve_oldest_queued_seconds", "Age of the oldest queued submission", value=age)
+
+
+# -- headers and bodies ------------------------------------------------------------------------------
+
+
+class _Protection:
+    """ASGI middleware that bounds bodies, adds headers to all answers, and counts them."""
+
+    def __init__(self, app: App, max_body_bytes: int, metrics: _Metrics) -> None:
+        self._app, self._max_body_bytes, self._metrics = app, max_body_bytes, metrics
+
+    async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
+        """Handle one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        begin, size, is_whole = time.monotonic(), 0, False
+
+        async def bounded() -> Message:
+            nonlocal size, is_whole
+            if is_whole:  # what follows announces the departure of the client
+                return await receive()
+            try:
+                async with asyncio.timeout(begin + _BODY_SECONDS - time.monotonic()):
+                    message = await receive()
+            except TimeoutError:
+                detail = f"the body did not arrive within {_BODY_SECONDS:g} s"
+                raise HTTPException(408, detail, {"Connection": "close"}) from None
+            size += len(message.get("body", b""))
+            if size > self._max_body_bytes:
+                detail = f"the body is larger than {self._max_body_bytes} bytes, the limit"
+                raise HTTPException(413, detail, {"Connection": "close"})
+            is_whole = not message.get("more_body", False)
+            return message
+
+        async def observed(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                self._finish(scope, message, time.monotonic() - begin)
+            await send(message)
+
+        await self._app(scope, bounded, observed)
+
+    def _finish(self, scope: Message, message: Message, seconds: float) -> None:
+        headers = MutableHeaders(scope=message)
+        for name, value in _HEADERS.items():
+            headers.setdefault(name, value)
+        headers.setdefault("Cache-Control", "no-store")
+        route = getattr(scope.get("route"), "path", "none")
+        method = scope["method"] if route != "none" else "other"
+        self._metrics.requests.labels(method, route, message["status"]).inc()
+        self._metrics.seconds.labels(route).observe(seconds)
+
+
+# -- errors ------------------------------------------------------------------------------------------
+
+
+def problem(status: int, title: str, detail: str, headers: dict[str, str] | None = None, **more: Any) -> Response:
+    """An error answer."""
+    content = {"type": "about:blank", "title": title, "status": status, "detail": detail, **more}
+    return JSONResponse(content, status, headers, media_type="application/problem+json")
+
+
+def _add_handlers(app: FastAPI) -> None:
+    """Turn the exceptions of routes into answers."""
+    app.add_exception_handler(Refused, _refused)
+    app.add_exception_handler(RequestValidationError, _invalid_request)
+    app.add_exception_handler(InvalidRecord, _invalid_record)
+    app.add_exception_handler(InvalidField, _invalid_field)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(OperationalError, _database)
+    app.add_exception_handler(Exception, _unexpected)
+
+
+def _refused(request: Request, error: Exception) -> Response:
+    assert isinstance(error, Refused)
+    if _is_for_browser(request):
+        return pages.error_page(request, error.status, error.title, error.detail)
+    headers = {}
+    if isinstance(error, TooMany):
+        headers["Retry-After"] = str(error.retry_after_seconds)
+    if isinstance(error, Unauthorized):
+        headers["WWW-Authenticate"] = 'Bearer realm="fib-serve"'
+    return problem(error.status, error.title, error.detail, headers)
+
+
+def _is_for_browser(request: Request) -> bool:
+    """Whether a browser shows the answer: routes of the API answer it with JSON too."""
+    route = request.scope.get("route")
+    return not getattr(route, "include_in_schema", True) and "text/html" in request.headers.get("accept", "")
+
+
+def _invalid_request(request: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError)
+    problems = [
+        {"at": ".".join(_shortened(str(part)) for part in found["loc"]), "problem": _shortened(found["msg"])}
+        for found in error.errors()[:_MAX_SHOWN]
+    ]
+    detail = "; ".join(f"{each['at']}: {each['problem']}" for each in problems)
+    if isinstance(error.body, bytes):  # FastAPI parses a body only with the content type of JSON
+        sent = _shortened(request.headers.get("content-type") or "none")
+        detail = f"the body is read only with the header 'Content-Type: application/json', sent was {sent}; {detail}"
+    return problem(422, "Unprocessable content", f"the request is not valid: {detail}", problems=problems)
+
+
+def _invalid_record(_: Request, error: Exception) -> Response:
+    assert isinstance(error, InvalidRecord)
+    problems = [
+        {"at": _shortened(each.path), "problem": _shortened(each.message)} for each in error.problems[:_MAX_SHOWN]
+    ]
+    detail = f"not a valid {error.kind}: {'; '.join(_shortened(each.message) for each in error.problems[:3])}"
+    return problem(422, "Unprocessable content", detail, problems=problems)
+
+
+def _invalid_field(_: Request, error: Exception) -> Response:
+    return problem(422, "Unprocessable content", _shortened(str(error)))
+
+
+def _http(_: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    headers = dict(error.headers) if error.headers else None
+    return problem(error.status_code, HTTPStatus(error.status_code).phrase, str(error.detail), headers)
+
+
+def _database(_: Request, error: Exception) -> Response:
+    _LOG.error("the database failed: %s", error)
+    return problem(
+        503, "Service unavailable", "the database is busy, or the disk is full; try again", {"Retry-After": "1"}
+    )
+
+
+def _unexpected(request: Request, error: Exception) -> Response:
+    _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    return problem(500, "Internal server error", "the service has failed; its log has the reason")
+
+
+def _shortened(text: str) -> str:
+    return text if len(text) <= _MAX_CHARACTERS else f"{text[:_MAX_CHARACTERS]}..."

@@ -1,59 +1,62 @@
-"""Pages for browsers. They show what the API shows to the same user; only logging in and out changes anything."""
+"""Pages for browsers. They show what the API shows to the same user; only logging in and out changes anything.
+
+Templates escape whatever they insert, and control characters of strangers' text are made visible.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
 import attrs
-from fastapi import APIRouter, FastAPI, Query, Request
+import jinja2
+from fastapi import APIRouter, Query, Request
+from fib_bench.report.ratios import bounds_of, latency_range, latency_with_bounds, speedup_of
 from fib_schema import Trace, parse_json
+from fib_schema.display import escape_controls
+from fib_schema.trace_facts import shown_latency_of
+from markupsafe import Markup
+from pygments import highlight
+from pygments.formatters import HtmlFormatter
+from pygments.lexers import TextLexer, get_lexer_for_filename
+from pygments.util import ClassNotFound
 from sqlalchemy import Connection
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from ..database.tables import LARGEST_ID
+from ..database import LARGEST_ID
 from ..errors import NotFound
-from ..identifiers import iso_time, now
-from ..queue.reading import (
+from ..submissions import (
     Filter,
+    State,
+    Submission,
     best_by_definition,
     count_by_state,
     get_solution,
     get_submission,
-    list_devices,
     list_submissions,
     list_traces,
     ranked,
     ranked_hardware,
     records_over_time,
 )
-from ..queue.submission import State
-from ..users.accounts import find_user
-from ..users.roles import Principal
-from .access import COOKIE, OfService, Viewer, check_origin
-from .bodies import view_of
-from .rendering import chart_of, highlighted, make_environment, workload_row
-from .state import Service, service_of
-from .static_files import WholeFiles
+from ..users import Principal, find_user
+from .access import COOKIE, OfService, Service, Viewer, check_origin, service_of
+from .api import view_of
 
 router = APIRouter(include_in_schema=False)
-_TEMPLATES = make_environment()
-_LOGIN_TEMPLATES = ("login.html", "logged_in.html")
 _LIMIT = 100
 _NEWEST = 10
 _MAX_TRACES = 1000
+_MAX_SOURCE = 60_000
+_MAX_LOG = 20_000
 _COOKIE_SECONDS = 30 * 86_400
+_WIDTH, _HEIGHT, _LEFT, _MARGIN = 720, 240, 96, 16
 _Cursor = Annotated[int | None, Query(ge=1, le=LARGEST_ID)]
-
-
-def add_pages(app: FastAPI) -> None:
-    """Add the pages, their files, and the page for errors."""
-    app.include_router(router)
-    app.mount("/static", WholeFiles(directory=Path(__file__).parent / "static"))
-    app.state.error_page = error_page
-    app.state.logged_in_page = lambda request: _page(request, None, "logged_in.html", "Logged in")
 
 
 def error_page(request: Request, status: int, title: str, detail: str) -> Response:
@@ -108,9 +111,9 @@ async def leaderboard(
             offset=offset,
             limit=_LIMIT,
             records=records,
-            chart=chart_of(records),
+            chart=_chart_of(records),
             newest=list_submissions(connection, Filter(definition=definition), _NEWEST),
-            reference=highlighted("reference.py", found.reference),
+            reference=_highlighted("reference.py", found.reference),
         )
 
     return await _read(service, read)
@@ -143,11 +146,11 @@ async def submission(identifier: str, request: Request, service: OfService, view
         rows = files = None
         if may_see:
             lines = list_traces(connection, identifier, 0, _MAX_TRACES)
-            rows = [workload_row(parse_json(line, Trace)) for _, line in lines]
+            rows = [_workload_row(parse_json(line, Trace)) for _, line in lines]
         if may_see or service.settings.publish_sources:
             solution = get_solution(connection, identifier)
             assert solution is not None
-            files = [(source.path, highlighted(source.path, source.content)) for source in solution.sources]
+            files = [(source.path, _highlighted(source.path, source.content)) for source in solution.sources]
         public = (found.summary or {}).get("public") or {}
         events = None if found.state.is_final or viewer is None else f"/v1/submissions/{identifier}/events"
         return _page(
@@ -171,10 +174,7 @@ async def queue(request: Request, service: OfService, viewer: Viewer) -> Respons
     """The queue and the devices."""
 
     def read(connection: Connection) -> Response:
-        oldest = now() - 3 * service.settings.lease_seconds
-        devices = [
-            {**attrs.asdict(device), "is_healthy": device.is_healthy(oldest)} for device in list_devices(connection)
-        ]
+        devices = service.devices.all()
         waiting = [
             *list_submissions(connection, Filter(state=State.RUNNING), _LIMIT),
             *list_submissions(connection, Filter(state=State.QUEUED), _LIMIT),
@@ -183,55 +183,6 @@ async def queue(request: Request, service: OfService, viewer: Viewer) -> Respons
         return _page(request, viewer, "queue.html", "Queue", devices=devices, counts=counts, items=waiting)
 
     return await _read(service, read)
-
-
-@router.get("/feed.json")
-async def feed(request: Request, service: OfService, viewer: Viewer) -> dict[str, Any]:
-    """The newest records of all definitions as a JSON Feed 1.1."""
-    del viewer
-    base = str(request.base_url).rstrip("/")
-
-    def read() -> list[dict[str, Any]]:
-        with service.database.read() as connection:
-            found = [
-                each
-                for name in service.catalog.definitions
-                for hardware in ranked_hardware(connection, name)
-                for each in records_over_time(connection, name, hardware)[-_NEWEST:]
-            ]
-        newest = sorted(found, key=lambda each: -each.created_at)[:_LIMIT]
-        return [
-            {
-                "id": each.id,
-                "url": f"{base}/submissions/{each.id}",
-                "title": f"{each.user} is first on {each.definition}",
-                "content_text": f"{each.solution_name}: score {each.score:.3f} on {each.hardware}",
-                "date_published": iso_time(each.finished_at),
-                "authors": [{"name": each.user}],
-            }
-            for each in newest
-        ]
-
-    items = await run_in_threadpool(read)
-    return {
-        "version": "https://jsonfeed.org/version/1.1",
-        "title": "New best results",
-        "home_page_url": f"{base}/leaderboard",
-        "feed_url": f"{base}/feed.json",
-        "items": items,
-    }
-
-
-@router.get("/docs")
-async def docs(request: Request, viewer: Viewer) -> Response:
-    """All routes of the API."""
-    paths = request.app.openapi()["paths"]
-    routes = [
-        (method.upper(), path, route.get("description", ""))
-        for path, methods in paths.items()
-        for method, route in methods.items()
-    ]
-    return _page(request, viewer, "docs.html", "API", routes=routes)
 
 
 @router.get("/login")
@@ -271,13 +222,12 @@ def _local(path: str) -> str:
     return path if is_local else "/leaderboard"
 
 
-async def _read(service: Service, make: Any) -> Response:
+async def _read(service: Service, make: Callable[[Connection], Response]) -> Response:
     """Make a page from a consistent view of the database, outside of the event loop."""
 
     def read() -> Response:
         with service.database.read() as connection:
-            page: Response = make(connection)
-            return page
+            return make(connection)
 
     return await run_in_threadpool(read)
 
@@ -304,8 +254,129 @@ def _page(
         "has_auth": settings.has_auth,
         "has_hidden": settings.hidden is not None,
         "allow_unranked": settings.allow_unranked,
-        "has_oidc": settings.oidc_issuer is not None,
         "events": None,
-        "offers_login": template not in _LOGIN_TEMPLATES,
+        "offers_login": template != "login.html",
     }
     return HTMLResponse(_TEMPLATES.get_template(template).render({**shared, **fields}), status)
+
+
+# -- rendering ---------------------------------------------------------------------------------------
+
+
+def _make_environment() -> jinja2.Environment:
+    """The templates; whatever they insert is escaped."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        finalize=_visible,
+    )
+    environment.filters["time"] = _format_time
+    environment.filters["latency"] = _format_latency
+    environment.filters["breakable"] = _with_breaks
+    return environment
+
+
+def _highlighted(path: str, text: str) -> Markup:
+    """A source file with highlighting; a long one is cut."""
+    kept = escape_controls(text[:_MAX_SOURCE])
+    try:
+        lexer = get_lexer_for_filename(path, stripnl=False)
+    except ClassNotFound:
+        lexer = TextLexer(stripnl=False)
+    html = highlight(kept, lexer, HtmlFormatter(nowrap=True))  # escapes the text
+    return Markup('<pre tabindex="0">{}{}</pre>').format(Markup(html), _rest_of(text, _MAX_SOURCE))
+
+
+def _rest_of(text: str, shown: int) -> str:
+    """A line that says how much of a text is not shown; empty if all of it is."""
+    return f"\n[{len(text) - shown} more characters]" if len(text) > shown else ""
+
+
+@attrs.frozen
+class _WorkloadRow:
+    """A line of the table of workloads."""
+
+    axes: str
+    status: str
+    latency: str
+    speedup: str
+    log: str
+
+
+def _workload_row(trace: Trace) -> _WorkloadRow:
+    """The line for a trace."""
+    evaluation = trace.evaluation
+    assert evaluation is not None
+    performance, latency = evaluation.performance, shown_latency_of(evaluation)
+    sizes = ", ".join(f"{axis}={size}" for axis, size in trace.workload.axes.items())
+    is_timed = performance is not None and latency is not None
+    return _WorkloadRow(
+        axes=sizes or trace.workload.uuid,
+        status=str(evaluation.status),
+        latency=latency_with_bounds(latency, bounds_of(performance)) if is_timed else "-",  # type: ignore[arg-type]
+        speedup=speedup_of(performance).text if performance is not None else "-",
+        log=evaluation.log[:_MAX_LOG] + _rest_of(evaluation.log, _MAX_LOG),
+    )
+
+
+@attrs.frozen
+class _Chart:
+    """Coordinates of the chart of records."""
+
+    points: str
+    dots: tuple[tuple[float, float], ...]
+    lines: tuple[tuple[float, str], ...]
+    """Heights with their labels."""
+    width: int = _WIDTH
+    height: int = _HEIGHT
+
+
+def _chart_of(records: Sequence[Submission]) -> _Chart | None:
+    """A step line of the best score over time; None without two records."""
+    scores = [each.score for each in records if each.score is not None]
+    if len(scores) < 2:
+        return None
+    low, high = min(scores), max(scores)
+    begin, end = records[0].created_at, records[-1].created_at
+
+    def x_of(time: float) -> float:
+        share = (time - begin) / (end - begin) if end > begin else 0.5
+        return round(_LEFT + share * (_WIDTH - _LEFT - _MARGIN), 1)
+
+    def y_of(score: float) -> float:
+        share = (score - low) / (high - low) if high > low else 0.5
+        return round(_HEIGHT - _MARGIN - share * (_HEIGHT - 2 * _MARGIN), 1)
+
+    dots = tuple((x_of(each.created_at), y_of(score)) for each, score in zip(records, scores, strict=True))
+    steps = [dots[0]]
+    for before, dot in pairwise(dots):
+        steps += [(dot[0], before[1]), dot]
+    lines = tuple((y_of(score), f"{score:.2f}x") for score in (low, (low + high) / 2, high))
+    return _Chart(" ".join(f"{x},{y}" for x, y in steps), dots, lines)
+
+
+def _visible(value: object) -> object:
+    """A value for a template, its control characters escaped."""
+    return escape_controls(value) if type(value) is str else value
+
+
+def _format_time(seconds: float | None) -> str:
+    if seconds is None:
+        return "-"
+    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+
+
+def _with_breaks(name: str) -> Markup:
+    """A name that may continue on the next line behind each underscore."""
+    return Markup("_<wbr>").join(escape_controls(name).split("_"))
+
+
+def _format_latency(submission: Submission) -> str:
+    part: dict[str, Any] = (submission.summary or {}).get("public") or {}
+    bounds = part.get("latency_ms")
+    return latency_range(tuple(bounds)) if bounds else "-"
+
+
+_TEMPLATES = _make_environment()

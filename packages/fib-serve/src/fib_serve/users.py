@@ -1,27 +1,70 @@
-"""Accounts and tokens. The database has only hashes of tokens, and a token is shown once, when it is made."""
+"""Users: accounts, roles, tokens, and the audit log of changes.
+
+Each role allows what the earlier ones allow; a token has the role of its scope, at most that of its user. The database
+has only hashes of tokens, and a token is shown once, when it is made. Entries of the audit log are added in the
+transaction of the change.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import re
 import secrets
+from enum import StrEnum
 
 import attrs
 from sqlalchemy import Connection, func, insert, select, update
 
-from ..database.engine import Database
-from ..database.tables import tokens, users
-from ..errors import Conflict, NotFound, Unprocessable
-from ..identifiers import USER_NAME, iso_time, now
-from ..settings import Settings
-from .roles import Principal, Role
+from .database import Database, audit, iso_time, now, tokens, users
+from .errors import Conflict, Forbidden, NotFound, Unprocessable
+from .settings import Settings
 
 LOCAL_USER = "local"
 """The user of all requests to a service without tokens."""
-_PREFIX = "fib_"
+_USER_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,38}", re.ASCII)
+"""Names of users: they become folder names of the data set."""
 _TOKEN = re.compile(r"fib_[A-Za-z0-9_-]{43}", re.ASCII)
 _RESERVED = ("workloads",)
 """No user has these names: they are folders of older data sets."""
+
+
+class Role(StrEnum):
+    """Role of a user, or scope of a token."""
+
+    READER = "reader"
+    """Read leaderboards and the public parts of submissions."""
+    SUBMITTER = "submitter"
+    """Submit, and see its own sources, logs and traces."""
+    MAINTAINER = "maintainer"
+    """Manage users, see everything but hidden workloads, reject results, stop the service."""
+
+    @property
+    def rank(self) -> int:
+        """Its place, the weakest first."""
+        return list(Role).index(self)
+
+
+@attrs.frozen
+class Principal:
+    """The user of a request, with the role that its token gives."""
+
+    user_id: int
+    name: str
+    role: Role
+    address: str = ""
+
+    def require(self, role: Role) -> None:
+        """Reject a weaker role.
+
+        Raises:
+            Forbidden: The role is weaker.
+        """
+        if self.role.rank < role.rank:
+            raise Forbidden(f"this needs the role {role}, and your token has {self.role}; ask a maintainer")
+
+    def may_see(self, owner_id: int) -> bool:
+        """Whether sources, logs and traces of a user's submissions may be seen."""
+        return self.role is Role.MAINTAINER or (self.role is Role.SUBMITTER and self.user_id == owner_id)
 
 
 @attrs.frozen
@@ -52,7 +95,7 @@ class TokenRecord:
 
 
 @attrs.frozen(kw_only=True)
-class Limits:
+class AccountChange:
     """Changes of an account; None leaves the present value."""
 
     role: Role | None = None
@@ -75,7 +118,7 @@ class Limits:
 
 
 def create_user(
-    connection: Connection, name: str, role: Role, settings: Settings, limits: Limits | None = None
+    connection: Connection, name: str, role: Role, settings: Settings, change: AccountChange | None = None
 ) -> User:
     """Add an account.
 
@@ -83,7 +126,7 @@ def create_user(
         Unprocessable: The name is not a name of a user.
         Conflict: It exists.
     """
-    if not USER_NAME.fullmatch(name) or name in _RESERVED:
+    if not _USER_NAME.fullmatch(name) or name in _RESERVED:
         raise Unprocessable(f"user name {name!r}: use 1 to 39 lower-case letters, digits and '-', such as 'team-7'")
     if find_user(connection, name) is not None:
         raise Conflict(f"user {name!r} exists already")
@@ -99,16 +142,16 @@ def create_user(
             created_at=now(),
         )
     )
-    return change_user(connection, name, limits or Limits())
+    return change_user(connection, name, change or AccountChange())
 
 
-def change_user(connection: Connection, name: str, limits: Limits) -> User:
+def change_user(connection: Connection, name: str, change: AccountChange) -> User:
     """Change an account.
 
     Raises:
         NotFound: There is no such user.
     """
-    values = {key: value for key, value in attrs.asdict(limits).items() if value is not None}
+    values = {key: value for key, value in attrs.asdict(change).items() if value is not None}
     if values:
         connection.execute(update(users).where(users.c.name == name).values(**values))
     user = find_user(connection, name)
@@ -119,15 +162,13 @@ def change_user(connection: Connection, name: str, limits: Limits) -> User:
 
 def find_user(connection: Connection, name: str) -> User | None:
     """The account of that name."""
-    columns = [users.c[field.name] for field in attrs.fields(User)]
-    row = connection.execute(select(*columns).where(users.c.name == name)).mappings().first()
-    return None if row is None else User(**{**row, "role": Role(row["role"])})
+    return next((user for user in list_users(connection, name)), None)
 
 
-def list_users(connection: Connection) -> list[User]:
-    """All accounts by name."""
-    columns = [users.c[field.name] for field in attrs.fields(User)]
-    rows = connection.execute(select(*columns).order_by(users.c.name)).mappings()
+def list_users(connection: Connection, name: str | None = None) -> list[User]:
+    """All accounts by name, or the one of a name."""
+    query = select(*(users.c[field.name] for field in attrs.fields(User))).order_by(users.c.name)
+    rows = connection.execute(query if name is None else query.where(users.c.name == name)).mappings()
     return [User(**{**row, "role": Role(row["role"])}) for row in rows]
 
 
@@ -136,8 +177,8 @@ def local_principal(database: Database, settings: Settings) -> Principal:
     with database.write() as connection:
         user = find_user(connection, LOCAL_USER)
         if user is None:
-            limits = Limits(max_running=1000, max_queued=1_000_000, max_per_day=1_000_000)
-            user = create_user(connection, LOCAL_USER, Role.MAINTAINER, settings, limits)
+            change = AccountChange(max_running=1000, max_queued=1_000_000, max_per_day=1_000_000)
+            user = create_user(connection, LOCAL_USER, Role.MAINTAINER, settings, change)
     return Principal(user.id, user.name, Role.MAINTAINER)
 
 
@@ -154,7 +195,7 @@ def create_token(
     """
     if scope.rank > user.role.rank:
         raise Unprocessable(f"scope {scope}: user {user.name!r} has only the role {user.role}")
-    text = _PREFIX + secrets.token_urlsafe(32)
+    text = "fib_" + secrets.token_urlsafe(32)
     time = now()
     key = connection.execute(
         insert(tokens).values(
@@ -170,23 +211,11 @@ def create_token(
     return int(key[0]), text
 
 
-def list_tokens(connection: Connection, user: str | None = None) -> list[TokenRecord]:
-    """All tokens, or those of a user."""
-    query = (
-        select(
-            tokens.c.id,
-            users.c.name,
-            tokens.c.label,
-            tokens.c.scope,
-            tokens.c.created_at,
-            tokens.c.expires_at,
-            tokens.c.revoked_at,
-        )
-        .join(users, users.c.id == tokens.c.user_id)
-        .order_by(tokens.c.id)
-    )
-    if user is not None:
-        query = query.where(users.c.name == user)
+def list_tokens(connection: Connection) -> list[TokenRecord]:
+    """All tokens."""
+    columns = (tokens.c.id, users.c.name, tokens.c.label, tokens.c.scope)
+    times = (tokens.c.created_at, tokens.c.expires_at, tokens.c.revoked_at)
+    query = select(*columns, *times).join(users, users.c.id == tokens.c.user_id).order_by(tokens.c.id)
     return [
         TokenRecord(row[0], row[1], row[2], Role(row[3]), *map(iso_time, row[4:])) for row in connection.execute(query)
     ]
@@ -223,3 +252,36 @@ def authenticate(connection: Connection, text: str) -> Principal | None:
 def _hash(token: str) -> str:
     """The hash of a token, which has 256 random bits: no slow hash is needed."""
     return hashlib.sha256(token.encode()).hexdigest()
+
+
+@attrs.frozen
+class AuditEntry:
+    """One change."""
+
+    id: int
+    at: str | None
+    user: str
+    address: str
+    action: str
+    subject: str
+    detail: str
+
+
+def add_entry(connection: Connection, principal: Principal, action: str, subject: str, detail: str = "") -> None:
+    """Add an entry."""
+    connection.execute(
+        insert(audit).values(
+            at=now(),
+            user=principal.name,
+            address=principal.address[:100],
+            action=action,
+            subject=subject[:200],
+            detail=detail[:2000],
+        )
+    )
+
+
+def list_entries(connection: Connection, limit: int) -> list[AuditEntry]:
+    """The newest entries first."""
+    query = select(audit).order_by(audit.c.id.desc()).limit(limit)
+    return [AuditEntry(row.id, iso_time(row.at), *row[2:]) for row in connection.execute(query)]

@@ -1,11 +1,27 @@
-"""Tables of the database. Times are seconds since 1970 (UTC). The migrations create them; a test compares both."""
+"""Database of the service: a SQLite file with submissions, their queue, users and events.
+
+Trace files are the truth for results. What the database holds of them is an index that `leases.reconcile` rebuilds.
+Times are seconds since 1970 (UTC). One writer at a time: a write takes the write lock at once, so that no transaction
+fails half-way. The threads of the service wait for a lock of the process, which is fair; commands of other processes
+wait for the lock of SQLite.
+"""
 
 from __future__ import annotations
+
+import secrets
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
 from sqlalchemy import (
     JSON,
     Boolean,
     Column,
+    Connection,
     Float,
     ForeignKey,
     Index,
@@ -15,10 +31,26 @@ from sqlalchemy import (
     Table,
     Text,
     UniqueConstraint,
+    create_engine,
+    event,
 )
+from sqlalchemy.engine import URL
 
+from .errors import DatabaseUnusable
+
+_BUSY_SECONDS = 30.0
+_POOL: dict[str, Any] = {"pool_size": 16, "max_overflow": 48}
+_PRAGMAS = (
+    "journal_mode = WAL",  # readers do not wait for writers
+    "synchronous = FULL",  # an acknowledged submission survives a loss of power
+    "foreign_keys = ON",
+    "mmap_size = 1073741824",  # pages are read where the system caches them
+    "cache_size = -512",  # KiB, negative by convention: of each connection, for the pages of one write
+)
+VERSION = 1
+"""Version of the tables, kept as ``user_version``. A change of a table adds a step to `migrate`."""
 LARGEST_ID = 2**31 - 1
-"""Largest id of a row: PostgreSQL's integers have four bytes, and it refuses to compare them with a larger number."""
+"""Bound on ids in requests."""
 
 metadata = MetaData()
 
@@ -118,19 +150,6 @@ events = Table(
     sqlite_autoincrement=True,  # clients resume after a number, which must not be used again
 )
 
-devices = Table(
-    "devices",
-    metadata,
-    Column("name", String(100), primary_key=True),
-    Column("hardware", String(200), nullable=False),
-    Column("harness", String(200), nullable=False),
-    Column("isolation", Integer, nullable=False),
-    Column("isolation_text", Text, nullable=False),
-    Column("submission_id", String(32)),
-    Column("seen_at", Float, nullable=False),
-    Column("problem", Text),
-)
-
 queue_clock = Table(
     "queue_clock",
     metadata,
@@ -149,3 +168,89 @@ audit = Table(
     Column("subject", String(200), nullable=False),
     Column("detail", Text, nullable=False),
 )
+
+
+def new_id() -> str:
+    """A random id of 32 hexadecimal digits, which nobody can guess."""
+    return secrets.token_hex(16)
+
+
+def now() -> float:
+    """The time in seconds since 1970 (UTC)."""
+    return time.time()
+
+
+def iso_time(seconds: float | None) -> str | None:
+    """A time in ISO 8601 (UTC), in milliseconds."""
+    if seconds is None:
+        return None
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+class Database:
+    """The database of one service.
+
+    Args:
+        path: The SQLite file, which is made if its folder exists.
+
+    Raises:
+        DatabaseUnusable: It cannot be opened.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._write_lock = threading.Lock()
+        options = {"timeout": _BUSY_SECONDS, "check_same_thread": False}
+        self._engine = create_engine(URL.create("sqlite", database=str(path)), connect_args=options, **_POOL)
+        event.listen(self._engine, "connect", _prepare)
+        event.listen(self._engine, "begin", _begin)
+        try:
+            with self.read():
+                pass
+        except Exception as error:
+            raise DatabaseUnusable(str(path), f"it cannot be opened: {error}") from error
+
+    @contextmanager
+    def read(self) -> Iterator[Connection]:
+        """A consistent view, which neither waits for writers nor delays them."""
+        with self._engine.connect() as connection:
+            yield connection
+            connection.rollback()
+
+    @contextmanager
+    def write(self) -> Iterator[Connection]:
+        """A transaction that is alone among all writers; it is durable when the block ends, or undone by an error."""
+        with self._write_lock, self._engine.connect() as connection:
+            connection = connection.execution_options(is_writing=True)
+            with connection.begin():
+                yield connection
+
+    def close(self) -> None:
+        """Close all connections."""
+        self._engine.dispose()
+
+
+def migrate(database: Database) -> None:
+    """Create the tables or bring those of an earlier version up to date.
+
+    Raises:
+        DatabaseUnusable: A later version of this program has written the database.
+    """
+    with database.write() as connection:
+        found = int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
+        if found > VERSION:
+            problem = f"a later version wrote it (tables {found}, this one knows up to {VERSION}): update fib-serve"
+            raise DatabaseUnusable(str(database.path), problem)
+        metadata.create_all(connection)
+        connection.exec_driver_sql(f"PRAGMA user_version = {VERSION}")
+
+
+def _prepare(connection: Any, _: object) -> None:
+    connection.isolation_level = None  # `_begin` opens transactions, not the driver
+    for pragma in _PRAGMAS:
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin(connection: Connection) -> None:
+    is_writing = connection.get_execution_options().get("is_writing", False)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if is_writing else "BEGIN")

@@ -1,1 +1,0 @@
-"""Operation of a service: the supervisor of its processes, backup, retention, and the doctor."""

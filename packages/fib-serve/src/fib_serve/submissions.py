@@ -1,0 +1,483 @@
+"""Submissions: their states, acceptance, cancellation, rejection, and queries about them.
+
+A submission is durable when `submit` returns.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Collection, Mapping, Sequence
+from enum import StrEnum
+from typing import Any
+
+import attrs
+from fib_schema import Solution, format_json, parse_json
+from fib_schema.display import counted
+from fib_schema.framing import framed
+from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, func, insert, or_, select, tuple_, update
+
+from .database import Database, events, new_id, now, results, submissions, users
+from .errors import Conflict, NotFound, TooMany, Unprocessable
+
+DAY_SECONDS = 86_400.0
+_MAX_RECORDS = 1000
+_MAX_ERROR_CHARACTERS = 2000
+
+
+class State(StrEnum):
+    """The state of a submission."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    """Every workload was evaluated, whatever the verdict."""
+    FAILED = "failed"
+    """It could not be evaluated; `Submission.error` gives the reason."""
+    CANCELLED = "cancelled"
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it does not change any more."""
+        return self not in _PENDING
+
+
+_PENDING = (State.QUEUED, State.RUNNING)
+
+
+@attrs.frozen
+class Submission:
+    """One submission; times are seconds since 1970 (UTC)."""
+
+    number: int
+    id: str
+    user_id: int
+    user: str
+    definition: str
+    solution_name: str
+    content_hash: str
+    workloads: tuple[str, ...] | None
+    """Uuids of the public workloads to run on; None means all."""
+    priority: int
+    deadline: float | None
+    state: State
+    is_cancelling: bool
+    error: str | None
+    attempts: int
+    device: str | None
+    hardware: str | None
+    harness: str | None
+    created_at: float
+    started_at: float | None
+    finished_at: float | None
+    planned: int
+    passed: int
+    verdict: str | None
+    summary: Mapping[str, Any] | None
+    is_ranked: bool
+    score: float | None
+    rejection: str | None
+
+    @classmethod
+    def from_row(cls, row: RowMapping) -> Submission:
+        """The value of a row of `select_submissions`."""
+        fields = dict(row)
+        fields["state"] = State(fields["state"])
+        fields["workloads"] = None if fields["workloads"] is None else tuple(fields["workloads"])
+        return cls(**fields)
+
+
+_COLUMNS = [
+    users.c.name.label("user") if name == "user" else submissions.c[name]
+    for name in (field.name for field in attrs.fields(Submission))
+]
+
+
+def select_submissions() -> Select[Any]:
+    """The query for rows of `Submission.from_row`, without the sources, which may be large."""
+    return select(*_COLUMNS).join(users, users.c.id == submissions.c.user_id)
+
+
+@attrs.frozen(kw_only=True)
+class NewSubmission:
+    """A submission that is to be accepted."""
+
+    user_id: int
+    solution: Solution
+    """With its final author and a name that is unique to its content."""
+    workloads: tuple[str, ...] | None
+    planned: int
+    """The number of public workloads that it runs on."""
+    priority: int = 0
+    deadline: float | None = None
+    idempotency_key: str | None = None
+    is_forced: bool = False
+    """Whether to evaluate it although an identical one has been evaluated."""
+
+    @property
+    def content_hash(self) -> str:
+        """A hash of everything that decides the result, except the device and the harness."""
+        return digest(self.solution.hash(), *("all",) if self.workloads is None else sorted(self.workloads))
+
+    @property
+    def request_hash(self) -> str:
+        """A hash of the whole request, to recognise a repeated one."""
+        options = (str(self.priority), str(self.deadline), str(self.is_forced))
+        return digest(format_json(self.solution), *options, *("all",) if self.workloads is None else self.workloads)
+
+
+def submit(
+    database: Database, new: NewSubmission, present: Collection[tuple[str, str]] = ()
+) -> tuple[Submission, bool]:
+    """Accept a submission, or find the one that answers it already.
+
+    Args:
+        database: The database.
+        new: The submission.
+        present: The hardware and the harness of the devices in use.
+
+    Returns:
+        The submission, and whether it is new. It is not new if the idempotency key was used before, or if the user has
+        an identical submission that is pending, or that was evaluated on the present devices by the present harness.
+
+    Raises:
+        Unprocessable: The idempotency key was used for another request.
+        Conflict: Another solution has the same name.
+        TooMany: The user has too many submissions.
+    """
+    with database.write() as connection:
+        number = _by_key(connection, new)
+        if number is None and not new.is_forced:
+            number = _identical(connection, new, present)
+        is_new = number is None
+        if number is None:
+            _check_quotas(connection, new.user_id)
+            _check_name(connection, new)
+            number = _insert(connection, new)
+        row = connection.execute(select_submissions().where(submissions.c.number == number)).mappings().one()
+        return Submission.from_row(row), is_new
+
+
+def _by_key(connection: Connection, new: NewSubmission) -> int | None:
+    if new.idempotency_key is None:
+        return None
+    query = select(submissions.c.number, submissions.c.request_hash).where(
+        submissions.c.user_id == new.user_id, submissions.c.idempotency_key == new.idempotency_key
+    )
+    found = connection.execute(query).first()
+    if found is None:
+        return None
+    if found.request_hash != new.request_hash:
+        raise Unprocessable("Idempotency-Key: it was used for another request; use a new key for each request")
+    return int(found.number)
+
+
+def _identical(connection: Connection, new: NewSubmission, present: Collection[tuple[str, str]]) -> int | None:
+    """The number of a submission of the user that answers this one: pending, or evaluated by a present device."""
+    is_current = tuple_(submissions.c.hardware, submissions.c.harness).in_(present)
+    is_answer = or_(
+        and_(submissions.c.state.in_(_PENDING), submissions.c.is_cancelling.is_(False)),
+        and_(submissions.c.state == State.COMPLETED, submissions.c.rejection.is_(None), is_current),
+    )
+    query = select(submissions.c.number).where(
+        submissions.c.user_id == new.user_id, submissions.c.content_hash == new.content_hash, is_answer
+    )
+    return connection.execute(query.order_by(submissions.c.number.desc()).limit(1)).scalar()
+
+
+def _check_quotas(connection: Connection, user_id: int) -> None:
+    user = connection.execute(select(users).where(users.c.id == user_id)).mappings().one()
+    used = usage(connection, user_id)
+    if used["queued"] >= user["max_queued"]:
+        raise TooMany(f"{used['queued']} of your submissions are queued, the limit; wait until some are evaluated", 10)
+    if used["day"] >= user["max_per_day"]:
+        raise TooMany(
+            f"you made {counted(used['day'], 'submission')} in the last 24 hours, the limit; try again later", 3600
+        )
+
+
+def usage(connection: Connection, user_id: int) -> dict[str, int]:
+    """The numbers that quotas bound: submissions that are queued, running, and made in the last 24 hours."""
+    by_state = count_by_state(connection, user_id)
+    recent = select(func.count()).where(
+        submissions.c.user_id == user_id, submissions.c.created_at > now() - DAY_SECONDS
+    )
+    return {
+        "queued": by_state[State.QUEUED],
+        "running": by_state[State.RUNNING],
+        "day": connection.execute(recent).scalar_one(),
+    }
+
+
+def _check_name(connection: Connection, new: NewSubmission) -> None:
+    """Reject a name that stands for other sources: the hash in it is short enough to be forged."""
+    name = new.solution.name
+    query = select(submissions.c.user_id, submissions.c.solution).where(submissions.c.solution_name == name).limit(1)
+    found = connection.execute(query).first()
+    if found is None:
+        return
+    is_same = found.user_id == new.user_id
+    if not is_same or parse_json(found.solution, Solution).hash() != new.solution.hash():
+        raise Conflict(f"name: another submission is named {name!r}; choose another name")
+
+
+def _insert(connection: Connection, new: NewSubmission) -> int:
+    identifier, created_at = new_id(), now()
+    number = connection.execute(
+        insert(submissions).values(
+            id=identifier,
+            user_id=new.user_id,
+            definition=new.solution.definition,
+            solution_name=new.solution.name,
+            solution=format_json(new.solution),
+            content_hash=new.content_hash,
+            request_hash=new.request_hash,
+            workloads=None if new.workloads is None else list(new.workloads),
+            planned=new.planned,
+            priority=new.priority,
+            deadline=new.deadline,
+            idempotency_key=new.idempotency_key,
+            state=State.QUEUED,
+            created_at=created_at,
+        )
+    ).inserted_primary_key
+    assert number is not None
+    add_event(connection, identifier, "state", {"state": State.QUEUED})
+    return int(number[0])
+
+
+def add_event(connection: Connection, submission: str, kind: str, data: dict[str, Any]) -> None:
+    """Add an event, which clients that stream progress receive."""
+    connection.execute(insert(events).values(submission_id=submission, kind=kind, data=data, created_at=now()))
+
+
+@attrs.frozen
+class Filter:
+    """Choice of submissions; None means all."""
+
+    user: str | None = None
+    definition: str | None = None
+    state: str | None = None
+    before: int | None = None
+    """Only submissions with a smaller number: the last number of the previous page."""
+
+
+@attrs.frozen
+class Event:
+    """One step of a submission."""
+
+    id: int
+    kind: str
+    data: Mapping[str, Any]
+    created_at: float
+
+
+def get_submission(connection: Connection, identifier: str) -> Submission | None:
+    """The submission with an id."""
+    row = connection.execute(select_submissions().where(submissions.c.id == identifier)).mappings().first()
+    return None if row is None else Submission.from_row(row)
+
+
+def get_solution(connection: Connection, identifier: str) -> Solution | None:
+    """The solution of a submission."""
+    text = connection.execute(select(submissions.c.solution).where(submissions.c.id == identifier)).scalar()
+    return None if text is None else parse_json(text, Solution, source=f"submission {identifier}")
+
+
+def list_submissions(connection: Connection, chosen: Filter, limit: int) -> list[Submission]:
+    """The newest submissions first."""
+    query = select_submissions().order_by(submissions.c.number.desc()).limit(limit)
+    if chosen.user is not None:
+        user_id = select(users.c.id).where(users.c.name == chosen.user).scalar_subquery()
+        query = query.where(submissions.c.user_id == user_id)
+    if chosen.definition is not None:
+        query = query.where(submissions.c.definition == chosen.definition)
+    if chosen.state is not None:
+        query = query.where(submissions.c.state == chosen.state)
+    if chosen.before is not None:
+        query = query.where(submissions.c.number < chosen.before)
+    return [Submission.from_row(row) for row in connection.execute(query).mappings()]
+
+
+def list_traces(connection: Connection, identifier: str, after: int, limit: int) -> list[tuple[int, str]]:
+    """Traces of a submission on public workloads as JSON, with their numbers for paging, in order of evaluation."""
+    query = (
+        select(results.c.id, results.c.trace)
+        .where(results.c.submission_id == identifier, results.c.is_hidden.is_(False), results.c.id > after)
+        .order_by(results.c.id)
+        .limit(limit)
+    )
+    return [(row.id, row.trace) for row in connection.execute(query)]
+
+
+def list_events(connection: Connection, identifier: str, after: int, limit: int = 1000) -> list[Event]:
+    """The events of a submission after the one with a number."""
+    query = (
+        select(events.c.id, events.c.kind, events.c.data, events.c.created_at)
+        .where(events.c.submission_id == identifier, events.c.id > after)
+        .order_by(events.c.id)
+        .limit(limit)
+    )
+    return [Event(*row) for row in connection.execute(query)]
+
+
+def count_by_state(connection: Connection, user_id: int | None = None) -> dict[str, int]:
+    """The number of submissions in each state that is not final, of all users or one."""
+    query = select(submissions.c.state, func.count()).where(submissions.c.state.in_(_PENDING))
+    if user_id is not None:
+        query = query.where(submissions.c.user_id == user_id)
+    found = {row[0]: row[1] for row in connection.execute(query.group_by(submissions.c.state))}
+    return {str(state): found.get(state, 0) for state in _PENDING}
+
+
+def ranked(connection: Connection, definition: str, hardware: str, offset: int, limit: int) -> Sequence[Submission]:
+    """The best ranked submission of each user, the best first; of equal ones the earlier."""
+    is_ranked = _is_ranked(definition, hardware)
+    best = (
+        select(submissions.c.user_id, func.max(submissions.c.score).label("score"))
+        .where(is_ranked)
+        .group_by(submissions.c.user_id)
+        .subquery()
+    )
+    number = func.min(submissions.c.number).label("number")
+    first = (
+        select(number, best.c.score)
+        .join(best, and_(best.c.user_id == submissions.c.user_id, best.c.score == submissions.c.score))
+        .where(is_ranked)
+        .group_by(submissions.c.user_id, best.c.score)
+        .order_by(best.c.score.desc(), number)
+        .offset(offset)
+        .limit(limit)
+        .subquery()
+    )
+    query = select_submissions().join(first, first.c.number == submissions.c.number)
+    rows = connection.execute(query.order_by(first.c.score.desc(), first.c.number)).mappings()
+    return [Submission.from_row(row) for row in rows]
+
+
+def _is_ranked(definition: str, hardware: str) -> ColumnElement[bool]:
+    return and_(submissions.c.definition == definition, submissions.c.is_ranked, submissions.c.hardware == hardware)
+
+
+def best_by_definition(connection: Connection) -> dict[str, tuple[int, Submission]]:
+    """The number of ranked users of each definition, and its best submission; of equal ones the earliest."""
+    totals = (
+        select(submissions.c.definition, func.count(submissions.c.user_id.distinct()), func.max(submissions.c.score))
+        .where(submissions.c.is_ranked)
+        .group_by(submissions.c.definition)
+    )
+    found = {}
+    for definition, count, score in connection.execute(totals).all():
+        query = (
+            select_submissions()
+            .where(submissions.c.definition == definition, submissions.c.is_ranked, submissions.c.score == score)
+            .order_by(submissions.c.number)
+            .limit(1)
+        )
+        found[definition] = (count, Submission.from_row(connection.execute(query).mappings().one()))
+    return found
+
+
+def ranked_hardware(connection: Connection, definition: str) -> list[str]:
+    """The devices on which a definition has ranked submissions."""
+    query = (
+        select(submissions.c.hardware)
+        .where(submissions.c.definition == definition, submissions.c.is_ranked)
+        .distinct()
+        .order_by(submissions.c.hardware)
+    )
+    return [row[0] for row in connection.execute(query)]
+
+
+def records_over_time(connection: Connection, definition: str, hardware: str) -> list[Submission]:
+    """The ranked submissions that were the best of all when they were made, oldest first.
+
+    Each query continues after the record before; together they read the index once.
+    """
+    records: list[Submission] = []
+    number, score = 0, -1.0
+    while len(records) < _MAX_RECORDS:
+        is_better = and_(submissions.c.number > number, submissions.c.score > score)
+        query = select_submissions().where(_is_ranked(definition, hardware), is_better)
+        row = connection.execute(query.order_by(submissions.c.number).limit(1)).mappings().first()
+        if row is None:
+            break
+        number, score = row["number"], row["score"]
+        records.append(Submission.from_row(row))
+    return records
+
+
+def reject(connection: Connection, identifier: str, reason: str) -> None:
+    """Reject a result.
+
+    Raises:
+        NotFound: There is no such submission.
+        Conflict: It has no result.
+    """
+    _check_completed(connection, identifier)
+    connection.execute(
+        update(submissions).where(submissions.c.id == identifier).values(rejection=reason, is_ranked=False)
+    )
+    add_event(connection, identifier, "rejection", {"reason": reason})
+
+
+def restore(connection: Connection, identifier: str) -> None:
+    """Undo a rejection.
+
+    Raises:
+        NotFound: There is no such submission.
+        Conflict: It has no result.
+    """
+    _check_completed(connection, identifier)
+    is_ranked = submissions.c.score.is_not(None) & submissions.c.workloads.is_(None)
+    connection.execute(
+        update(submissions).where(submissions.c.id == identifier).values(rejection=None, is_ranked=is_ranked)
+    )
+    add_event(connection, identifier, "rejection", {"reason": None})
+
+
+def _check_completed(connection: Connection, identifier: str) -> None:
+    state = connection.execute(select(submissions.c.state).where(submissions.c.id == identifier)).scalar()
+    if state is None:
+        raise NotFound(f"no submission has the id {identifier[:200]!r}")
+    if state != State.COMPLETED:
+        raise Conflict(f"the submission is {state} and has no result that could be rejected")
+
+
+def cancel(database: Database, identifier: str) -> State:
+    """Cancel a submission: at once if it is queued, else when its worker next renews the lease.
+
+    Returns:
+        The state before.
+    """
+    with database.write() as connection:
+        query = select(submissions.c.state).where(submissions.c.id == identifier)
+        state = State(connection.execute(query).scalar_one())
+        if state is State.QUEUED:
+            end(connection, identifier, State.CANCELLED, "cancelled before it was evaluated")
+        elif state is State.RUNNING:
+            connection.execute(update(submissions).where(submissions.c.id == identifier).values(is_cancelling=True))
+        return state
+
+
+def end(connection: Connection, identifier: str, state: State, error: str | None) -> None:
+    """End a submission that has no result of its own."""
+    if error is not None:
+        error = _shortened(error)
+    connection.execute(
+        update(submissions)
+        .where(submissions.c.id == identifier)
+        .values(state=state, error=error, finished_at=now(), lease=None, lease_expires_at=None)
+    )
+    add_event(connection, identifier, "state", {"state": state, "error": error})
+
+
+def _shortened(text: str) -> str:
+    """A text that lists of submissions can show: it may quote names that a submitter chose."""
+    if len(text) <= _MAX_ERROR_CHARACTERS:
+        return text
+    return f"{text[:_MAX_ERROR_CHARACTERS]}... ({len(text)} characters)"
+
+
+def digest(*parts: str) -> str:
+    """A hash (64 hexadecimal digits) of texts; different sequences have different hashes."""
+    return hashlib.sha256(framed(parts)).hexdigest()

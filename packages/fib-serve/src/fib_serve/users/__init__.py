@@ -1,1 +1,0 @@
-"""Users of the service: accounts and roles, tokens, and the audit log."""

@@ -1,1 +1,0 @@
-"""Device workers: processes that evaluate leased submissions through fib-bench. Only these load torch."""
