@@ -30,7 +30,7 @@ from ..users import (
     list_users,
     revoke_token,
 )
-from .commands import Commands, add_command, print_json, print_table, say, settings_of
+from .commands import Commands, add_command, base_settings, print_json, print_table, say
 
 _DAY_SECONDS = 86_400.0
 _NEWEST = 100
@@ -86,7 +86,7 @@ def _writing(settings: Settings, *, may_make: bool = False) -> Iterator[Connecti
 
 @contextmanager
 def _opened(arguments: argparse.Namespace) -> Iterator[Connection]:
-    with _writing(settings_of(arguments)) as connection:
+    with _writing(base_settings(arguments)) as connection:
         yield connection
 
 
@@ -125,7 +125,7 @@ def _change_user(arguments: argparse.Namespace) -> int:
 
 
 def _create_token(arguments: argparse.Namespace) -> int:
-    settings, scope = settings_of(arguments), Role(arguments.scope)
+    settings, scope = base_settings(arguments), Role(arguments.scope)
     with _writing(settings, may_make=True) as connection:
         user = find_user(connection, arguments.user)
         if user is None:

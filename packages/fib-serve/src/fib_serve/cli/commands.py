@@ -27,7 +27,7 @@ def add_command(
     return parser
 
 
-def settings_of(arguments: argparse.Namespace, **more: Any) -> Settings:
+def base_settings(arguments: argparse.Namespace, **more: Any) -> Settings:
     """The settings of a service, with paths that do not depend on the current folder."""
     dataset = Path(arguments.dataset).resolve()
     state = Path(arguments.state).resolve() if arguments.state else default_state(dataset)

@@ -16,7 +16,7 @@ from sqlalchemy import select
 from ..database import Database, migrate, users
 from ..errors import InvalidSetting
 from ..settings import EXECUTORS, LOG_LEVELS, STRONGEST, Settings
-from .commands import Commands, add_command, print_json, say, settings_of
+from .commands import Commands, add_command, base_settings, print_json, say
 
 _EVALUATION = (
     ("--timeout", "timeout_seconds", float, "bound on one build and on each step of an evaluation, in seconds"),
@@ -91,7 +91,7 @@ def _add_devices(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def service_settings(arguments: argparse.Namespace) -> Settings:
+def settings_of(arguments: argparse.Namespace) -> Settings:
     """The settings that the options give.
 
     Raises:
@@ -110,13 +110,13 @@ def service_settings(arguments: argparse.Namespace) -> Settings:
             raise InvalidSetting(f"--{name.replace('_', '-')}", f"must be greater than 0 and finite, got {value}")
     if not 0 <= fields.get("port", 0) < 1 << 16:
         raise InvalidSetting("--port", f"must be from 0 to 65535, got {fields['port']}")
-    return settings_of(arguments, **fields)
+    return base_settings(arguments, **fields)
 
 
 def _run(arguments: argparse.Namespace) -> int:
     from ..service import run  # imports the web server
 
-    settings = service_settings(arguments)
+    settings = settings_of(arguments)
     if not Path(settings.dataset).is_dir():
         raise DataSetNotFound(settings.dataset)
     if not settings.has_auth:
@@ -140,7 +140,7 @@ def _has_users(settings: Settings) -> bool:
 def _doctor(arguments: argparse.Namespace) -> int:
     from ..operation import examine
 
-    found = list(examine(service_settings(arguments)))
+    found = list(examine(settings_of(arguments)))
     if arguments.json:
         print_json([attrs.asdict(diagnosis) for diagnosis in found])
     else:
@@ -152,6 +152,6 @@ def _doctor(arguments: argparse.Namespace) -> int:
 def _back_up(arguments: argparse.Namespace) -> int:
     from ..operation import back_up
 
-    size = back_up(settings_of(arguments), arguments.target)
+    size = back_up(base_settings(arguments), arguments.target)
     say(f"wrote {arguments.target}, {size} bytes; copy the data set too: its traces are the results")
     return 0
