@@ -25,8 +25,7 @@ from fib_schema import Definition, Environment, Solution, Workload
 from .errors import InvalidSetting
 
 if TYPE_CHECKING:
-    from fib_bench.execution.ray_cluster import DeviceSlot
-    from fib_bench.execution.ray_scheduler import RayDeviceWorker
+    from fib_bench.execution.ray_scheduler import DeviceSlot, RayDeviceWorker
 
 
 class Judges:

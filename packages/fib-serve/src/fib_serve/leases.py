@@ -17,7 +17,7 @@ from typing import Any
 
 import attrs
 from fib_schema import Definition, InvalidRecord, Solution, Trace, TraceSet, append_jsonl_file, format_json, parse_json
-from fib_schema.codec import save_json_file
+from fib_schema.reader import save_json_file
 from sqlalchemy import ColumnElement, Connection, and_, case, delete, func, insert, select, update
 
 from .database import Database, new_id, now, queue_clock, results, submissions, users

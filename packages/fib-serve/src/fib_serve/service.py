@@ -231,7 +231,7 @@ class DevicePool:
             self._members[name] = _Member(partial(Judges, device, configs))
 
     def _update_nodes(self) -> None:
-        from fib_bench.execution.ray_cluster import device_slots, ray
+        from fib_bench.execution.ray_scheduler import device_slots, ray
 
         kind = "GPU" if self._contest.settings.devices[0].startswith("cuda") else "CPU"
         slots = {slot.name: slot for slot in device_slots(ray.nodes(), kind)}
@@ -281,7 +281,7 @@ class DevicePool:
 
 
 def _connect(address: str | None) -> None:
-    from fib_bench.execution.ray_cluster import RayError, connect  # imports Ray, which takes seconds
+    from fib_bench.execution.ray_scheduler import RayError, connect  # imports Ray, which takes seconds
 
     try:
         connect(address)
