@@ -1,7 +1,7 @@
 """Count of modules that routing enters: modules of FIB in which a function is called, per step of an engine.
 
-A profile hook sees each call of a Python function; the code of a module that is imported does not count, but what it
-calls does. A first run of all steps with another data set is done before with ``--warm``. The script uses public names
+A profile hook sees each call of a Python function; modules and bodies of classes are none, but functions that they
+call count. A first run of all steps with another data set is done before with ``--warm``. The script uses public names
 only, so that it can count an older commit.
 
 usage: python modules_entered.py [--warm] [--list]
@@ -10,6 +10,7 @@ usage: python modules_entered.py [--warm] [--list]
 from __future__ import annotations
 
 import argparse
+import inspect
 import os
 import sys
 import tempfile
@@ -54,7 +55,8 @@ class Entered:
     def _observe(self, frame: FrameType, event: str, argument: Any) -> None:
         del argument
         name = frame.f_globals.get("__name__", "")
-        if event == "call" and name.partition(".")[0] in PACKAGES and frame.f_code.co_name != "<module>":
+        is_function = bool(frame.f_code.co_flags & inspect.CO_OPTIMIZED)  # not a module or the body of a class
+        if event == "call" and is_function and name.partition(".")[0] in PACKAGES:
             thread = "main" if threading.current_thread() is threading.main_thread() else "others"
             self.modules[thread].add(name)
 

@@ -129,12 +129,19 @@ def build_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 
 @pytest.fixture(scope="session")
-def native_module(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The native module of guards, built once by all test processes, or kept in ``FIB_APPLY_TEST_CACHE``."""
+def native_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of the native module, built once by all test processes, or kept in ``FIB_APPLY_TEST_CACHE``."""
     base = tmp_path_factory.getbasetemp()
     root = base.parent if os.environ.get("PYTEST_XDIST_WORKER") else base
-    folder = Path(os.environ.get("FIB_APPLY_TEST_CACHE") or root / "native")
-    return module.import_guards(module.build_guards(private_folder(folder), Limits()))
+    folder = private_folder(Path(os.environ.get("FIB_APPLY_TEST_CACHE") or root / "native"))
+    module.build_guards(folder, Limits())
+    return folder
+
+
+@pytest.fixture(scope="session")
+def native_module(native_folder: Path) -> Any:
+    """The native module of guards."""
+    return module.import_guards(module.build_guards(native_folder, Limits()))
 
 
 @pytest.fixture

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import shutil
 import sysconfig
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,7 +19,6 @@ from fib_apply.routing.native.module import (
     prepare_native,
     request_native,
 )
-from fib_compile import Limits
 from fib_schema import TraceSet
 
 
@@ -36,10 +34,9 @@ def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.fixture
-def built(native_module: Any) -> Path:
-    """A cache that has the module."""
-    source = Path(native_module.__loader__.path)
-    return Path(shutil.copy(source, module.module_folder() / source.name))
+def built(native_folder: Path) -> None:
+    """The cache has the module."""
+    shutil.copytree(native_folder, module.module_folder(), dirs_exist_ok=True)
 
 
 def compiler(folder: Path, action: str, monkeypatch: pytest.MonkeyPatch) -> Path:
@@ -54,14 +51,14 @@ def compiler(folder: Path, action: str, monkeypatch: pytest.MonkeyPatch) -> Path
     return calls
 
 
-def test_a_built_module_is_loaded_without_a_compiler(built: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_built_module_is_loaded_without_a_compiler(built: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "/nonexistent/c++")
     assert prepare_native() is None
     assert loaded_guards() is not None
     assert native_problem() is None
 
 
-def test_routes_are_made_again_when_the_module_is_loaded_in_the_background(built: Path) -> None:
+def test_routes_are_made_again_when_the_module_is_loaded_in_the_background(built: None) -> None:
     rebound: list[int] = []
 
     def on_ready() -> None:
@@ -76,7 +73,7 @@ def test_routes_are_made_again_when_the_module_is_loaded_in_the_background(built
     assert rebound == [1]
 
 
-def test_an_active_runtime_requests_the_module(built: Path, definition: Any) -> None:
+def test_an_active_runtime_requests_the_module(built: None, definition: Any) -> None:
     runtime = ApplyRuntime(TraceSet(None, {"scale": definition}, {}, {}, {}))
     assert runtime.dispatcher("scale") is not None
     assert not module._state.is_requested
@@ -99,7 +96,7 @@ def resolved() -> Any:
 
 
 def test_a_warm_up_waits_for_native_guards_although_no_call_has_asked_for_them(
-    built: Path, new_definition: Any, new_solution: Any, new_trace: Any
+    built: None, new_definition: Any, new_solution: Any, new_trace: Any
 ) -> None:
     name = "resolved"
     solution = new_solution("s", content="def run(x, y):\n    y.copy_(3 * x)\n", definition=name)
@@ -140,32 +137,19 @@ def test_guards_that_nobody_asked_for_are_not_loaded() -> None:
 
 
 @pytest.mark.parametrize(
-    ("action", "problem", "is_repeated"),
+    ("action", "problem"),
     [
-        ("echo error: no such header; exit 1", "error: no such header", False),
-        ("echo error: no such header; kill -9 $$", "failed", True),
-        ("echo 'cannot write: No space left on device'; exit 1", "No space left on device", True),
-        ('while [ "$1" != -o ]; do shift; done; echo junk > "$2"', "self-test ended with code 1", False),
+        ("echo error: no such header; exit 1", "error: no such header"),
+        pytest.param('while [ "$1" != -o ]; do shift; done; echo junk > "$2"', "self-test", marks=pytest.mark.slow),
     ],
 )
 def test_a_failing_compiler_leaves_python_guards_in_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str, problem: str, is_repeated: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str, problem: str
 ) -> None:
-    calls = compiler(tmp_path, action, monkeypatch)
-    for _ in range(2):
-        assert problem in str(prepare_native())
-        assert loaded_guards() is None
+    compiler(tmp_path, action, monkeypatch)
+    assert problem in str(prepare_native())
+    assert loaded_guards() is None
     assert problem in str(native_problem())
-    assert len(calls.read_text().splitlines()) == (2 if is_repeated else 1)
-    assert not list((tmp_path / "cache").rglob("*.so"))
-
-
-def test_a_hanging_compiler_is_killed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    compiler(tmp_path, "sleep 600", monkeypatch)
-    begin = time.monotonic()
-    assert "killed after 1 s" in str(prepare_native(Limits(1.0)))
-    assert "cancelled" in str(prepare_native(Limits(600.0, is_stopped=lambda: time.monotonic() > begin + 1)))
-    assert time.monotonic() - begin < 60
 
 
 def test_no_compiler_and_no_cache_leave_python_guards_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,18 +159,6 @@ def test_no_compiler_and_no_cache_leave_python_guards_in_use(tmp_path: Path, mon
     monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "file" / "below"))
     assert "file" in str(prepare_native())
     assert loaded_guards() is None
-
-
-def test_compiling_can_be_forbidden(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FIB_CACHE_ONLY", "1")
-    assert "FIB_CACHE_ONLY forbids compiling" in str(prepare_native())
-
-
-def test_a_module_that_crashes_is_not_published(tmp_path: Path, native_module: Any) -> None:
-    library = tmp_path / "crash.so"
-    data = Path(native_module.__loader__.path).read_bytes()
-    library.write_bytes(data.replace(b"make_guard", b"made_guard"))
-    assert "self-test ended with code 1" in str(module._problem_in_child(library))
 
 
 def test_unsupported_pythons_are_named(monkeypatch: pytest.MonkeyPatch) -> None:

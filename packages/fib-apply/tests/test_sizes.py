@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 import torch
+from fib_apply.key import compile_axis_reader, compile_size_reader
 from fib_apply.routing.validation import CallValidator
-from fib_apply.sizes import compile_axis_reader, compile_size_reader
 from fib_schema import AxisConst, AxisError, AxisVar, Definition, TensorSpec
 from hypothesis import given
 from hypothesis import strategies as st

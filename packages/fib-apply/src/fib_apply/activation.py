@@ -12,11 +12,11 @@ epoch has started meanwhile; else it is made again.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from fib_compile.forking import ForkSafeLock
 from fib_schema import FibError
 from fib_schema.entry_points import find_entry_points, load_entry_point
 
@@ -54,7 +54,7 @@ class _Default:
         self.is_initialized = self.is_starting = False
 
 
-_lock = ForkSafeLock()
+_lock = threading.RLock()
 _stack: tuple[ActiveRuntime, ...] = ()
 _epoch = 0
 _default = _Default()
@@ -236,6 +236,10 @@ def _switch_off_in_child() -> None:
 
     The threads that build and load solutions are gone there, and locks of runtimes may be held by such threads.
     """
+    global _lock  # noqa: PLW0603 one lock per process
+    _lock = threading.RLock()
+    call_sites.renew_lock()
+    hook.renew_lock()
     for runtime in _stack:
         runtime.is_off = True
     _default.executor = BackgroundExecutor()

@@ -6,10 +6,9 @@ listeners, calls cost nothing more.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, TypeAlias
-
-from fib_compile.forking import ForkSafeLock
 
 ApplyHook: TypeAlias = Callable[[str, Mapping[str, Any]], None]
 """Called with a definition's name and the call's arguments by name, before the call is routed."""
@@ -45,7 +44,7 @@ class _HookListener:
         return callback
 
 
-_lock = ForkSafeLock()  # reentrant: a signal handler may change listeners during a change
+_lock = threading.RLock()  # reentrant: a signal handler may change listeners during a change
 _hook: _HookListener | None = None
 _listeners: tuple[Listener, ...] = ()
 _observers: list[Callable[[], None]] = []
@@ -106,3 +105,9 @@ def on_change(observer: Callable[[], None]) -> None:
 def _notify_observers() -> None:
     for observer in _observers:
         observer()
+
+
+def renew_lock() -> None:
+    """Make a free lock in a forked child: a thread of the parent may have held it."""
+    global _lock  # noqa: PLW0603 one lock per process
+    _lock = threading.RLock()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from .selection.rankings import Ranking
-
 BEING_BUILT = "being built"
 """The only reason for a miss that ends by itself."""
 NOT_AGREED = "not agreed"
@@ -14,8 +12,3 @@ NOTHING_BUILT = "nothing built"
 """The reason for a miss whose solutions could not be built, or not be loaded."""
 QUARANTINED = "quarantined"
 """The reason for a miss whose solutions are left out, at least one of them because it failed in a call."""
-
-
-def not_chosen(ranking: Ranking | None) -> str:
-    """The reason for a miss without a candidate: there is no ranking, or it is empty."""
-    return "not recorded" if ranking is None else "nothing chosen"

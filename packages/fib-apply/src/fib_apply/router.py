@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import logging
 import os
+import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from fib_compile.forking import ForkSafeLock
 from fib_schema import Definition, FibError, TraceSet, UnknownName, get_fib_dataset_path
 from fib_schema.problems import problem_lines
 
@@ -63,7 +63,7 @@ class Router:
         self._is_counted = configuration.is_counted
         self._quarantined = quarantined
         self._wait_seconds = wait_seconds
-        self._lock = ForkSafeLock()
+        self._lock = threading.RLock()
         self._dispatchers: dict[str, Dispatcher | None] = {}
 
     def dispatcher(self, name: str) -> Dispatcher | None:

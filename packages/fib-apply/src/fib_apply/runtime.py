@@ -6,12 +6,12 @@ Nothing here imports torch before a call is routed or a solution is built.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from fib_compile.forking import ForkSafeLock
 from fib_schema import TraceSet
 
 from . import activation
@@ -73,7 +73,7 @@ class ApplyRuntime:
         self._replicas = replicas
         self._staged: tuple[Router, Configuration] | None = None
         check_settings(replicas, self.configuration.registry)
-        self._lock = ForkSafeLock()
+        self._lock = threading.RLock()
         self._reloads = self._loaded = self._entered = 0
         self._below: tuple[activation.ActiveRuntime, ...] = ()
         self._source = trace_set

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from ..miss_reasons import not_chosen
-from .resolver import device_of
+from .resolver import device_of, not_chosen
 from .validation import Rejection
 
 if TYPE_CHECKING:

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import functools
 import inspect
+import threading
 import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
-from fib_compile.forking import ForkSafeLock
 from fib_compile.signatures import POSITIONAL, VARIADIC, default_values
 from fib_schema import FibError
 
@@ -291,7 +291,7 @@ def call_fallback(
 
 # -- all call sites ----------------------------------------------------------------------------------
 
-_lock = ForkSafeLock()
+_lock = threading.RLock()
 _sites: weakref.WeakSet[Rebindable] = weakref.WeakSet()
 
 
@@ -305,3 +305,9 @@ def all_sites() -> list[Rebindable]:
     """The call sites that live."""
     with _lock:
         return list(_sites)
+
+
+def renew_lock() -> None:
+    """Make a free lock in a forked child: a thread of the parent may have held it."""
+    global _lock  # noqa: PLW0603 one lock per process
+    _lock = threading.RLock()

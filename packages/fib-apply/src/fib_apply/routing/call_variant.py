@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import torch
 from fib_schema import Definition
 
-from ..sizes import Axes, compile_size_reader
+from ..key import Axes, compile_size_reader
 from .codegen import shapes_expression
 from .guards import CallKinds, Guard, GuardOptions, compile_python_guard, make_native_guard
 from .native.module import NativeGuards

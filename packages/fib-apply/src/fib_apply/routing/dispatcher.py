@@ -21,14 +21,14 @@ from ..errors import NoKernel
 from ..key import ApplyKey, ApplyKeyBuilder
 from ..memory import is_out_of_memory
 from ..metrics import CallMetrics
-from ..miss_reasons import FALLBACK_IS_BEST, not_chosen
+from ..miss_reasons import FALLBACK_IS_BEST
 from ..selection.rankings import Candidate
 from . import shadow
 from .call_variant import CallVariant, Kernel, compile_shapes
 from .codegen import DESTINATION_PASSING, VALUE_RETURNING, ParameterMap, RouteOptions, compile_function, route_source
 from .guards import Guard, GuardOptions, compile_guard
 from .native.module import guards_in_use, loaded_guards
-from .resolver import CandidatePool, LoadedCandidate, Resolver, device_of
+from .resolver import CandidatePool, LoadedCandidate, Resolver, device_of, not_chosen
 from .runs import is_capturing
 from .validation import Rejection, has_nested
 

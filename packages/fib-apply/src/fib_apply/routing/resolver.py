@@ -22,7 +22,7 @@ from ..events import emit, quarantined
 from ..key import ApplyKey, ApplyKeyBuilder, makes_keys_of_axes
 from ..log import logger
 from ..metrics import CallMetrics, Counter
-from ..miss_reasons import BEING_BUILT, FALLBACK_IS_BEST, NOT_AGREED, NOTHING_BUILT, QUARANTINED, not_chosen
+from ..miss_reasons import BEING_BUILT, FALLBACK_IS_BEST, NOT_AGREED, NOTHING_BUILT, QUARANTINED
 from ..replicas.agreement import AgreedKernels
 from ..selection.rankings import Candidate, HardwareRankings, NearestKeys, Ranking, ranking_for
 from .call_variant import CacheEntry, CallVariant, Kernel
@@ -460,3 +460,8 @@ def device_of(args: Sequence[Any]) -> str:
 @functools.lru_cache(maxsize=256)
 def _device_name(device: torch.device) -> str:
     return str(device)
+
+
+def not_chosen(ranking: Ranking | None) -> str:
+    """The reason for a miss without a candidate: there is no ranking, or it is empty."""
+    return "not recorded" if ranking is None else "nothing chosen"

@@ -19,7 +19,7 @@ from fib_schema import AxisError, ConstraintError, Definition, TensorSpec, const
 from fib_schema.strides import Strides, normalized_strides, storage_elements, strides_problem
 from torch.utils._device import DeviceContext
 
-from ..sizes import compile_axis_reader
+from ..key import compile_axis_reader
 
 
 @attrs.frozen
