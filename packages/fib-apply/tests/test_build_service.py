@@ -21,7 +21,7 @@ from typing import Any
 
 import attrs
 import pytest
-from fib_apply.build_service import batch, executor
+from fib_apply.build_service import executor, service
 from fib_apply.build_service.service import BuildService, Progress
 from fib_compile import BuilderRegistry, Limits, PythonBuilder, Runnable
 from fib_schema import AxisVar, BuildSpec, Definition, Solution, SourceFile, TensorSpec
@@ -93,7 +93,7 @@ def no_probing(monkeypatch: pytest.MonkeyPatch) -> None:
     def safe(pairs: Any, **_: Any) -> dict[str, None]:
         return {solution.name: None for _, solution in pairs}
 
-    monkeypatch.setattr(batch, "probe", safe)
+    monkeypatch.setattr(service, "probe", safe)
 
 
 def in_thread(call: Any) -> threading.Thread:
@@ -129,10 +129,10 @@ def test_bad_solutions_are_left_out_with_one_warning_each(
     assert build_service.problem("raises") == build_service.left_out()["raises"]
     assert "ValueError: one" in build_service.left_out()["raises"]
     assert warned(caplog) == [
-        "solution leaves is left out: it ended the process that loaded it with exit status 3",
-        "solution raises is left out: importing 'kernel.py' failed with ValueError: one",
-        "solution exits is left out: importing 'kernel.py' called exit with code 1; remove the call",
-        "solution interrupts is left out: KeyboardInterrupt",
+        "copy: solution leaves is left out: it ended the process that loaded it with exit status 3",
+        "copy: solution raises is left out: importing 'kernel.py' failed with ValueError: one",
+        "copy: solution exits is left out: importing 'kernel.py' called exit with code 1; remove the call",
+        "copy: solution interrupts is left out: KeyboardInterrupt",
     ]
     assert {record.name for record in caplog.records} == {"fib_apply"}
     end = time.monotonic() + 10  # the result of the last one is counted after it can be found
@@ -148,7 +148,7 @@ def test_bad_solutions_are_left_out_with_one_warning_each(
 def test_a_solution_that_does_not_compile_is_left_out_and_not_probed(
     builder: Gated, build_service: BuildService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batch, "probe", lambda pairs, **_: dict.fromkeys(pairs))
+    monkeypatch.setattr(service, "probe", lambda pairs, **_: dict.fromkeys(pairs))
     spec = BuildSpec("cpp", ("cpu",), "kernel.cpp::run")
     build_service.build_ahead([(DEFINITION, Solution("c++", "copy", "tests", spec, (SourceFile("kernel.cpp", ""),)))])
 
@@ -321,45 +321,6 @@ def test_an_error_of_the_progress_callback_cancels_the_rest_and_is_raised(
 
 
 @pytest.mark.usefixtures("no_probing")
-def test_a_forked_process_keeps_what_is_built_and_builds_on(builder: Gated, build_service: BuildService) -> None:
-    build_service.build_ahead([pair("one")])
-    build_service.request(*pair("gated"))
-    build_service.request(*pair("waiting"))
-    assert builder.started.wait(SOON)
-
-    def check() -> None:
-        assert build_service.wait(0)
-        assert build_service.find("one") is not None
-        assert build_service.progress == Progress(built=1, left_out=0, pending=0, failures=0)
-        builder.gate.set()
-        build_service.request(*pair("gated"))
-        assert build_service.wait(SOON)
-        assert build_service.find("gated") is not None
-        assert build_service.find("waiting") is None
-
-    assert exit_code_of_fork(check) == 0
-    assert build_service.find("gated") is None
-    builder.gate.set()
-    assert build_service.wait(SOON)
-    assert build_service.find("waiting") is not None
-
-
-def exit_code_of_fork(check: Any) -> int:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # that the process has threads is the point
-        process = os.fork()
-    if process:
-        return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
-    try:
-        signal.alarm(int(2 * SOON))
-        check()
-    except BaseException:  # noqa: BLE001 - the border of a process
-        sys.excepthook(*sys.exc_info())
-        os._exit(1)
-    os._exit(0)
-
-
-@pytest.mark.usefixtures("no_probing")
 def test_a_process_forked_by_a_job_does_not_run_the_queue(build_service: BuildService, tmp_path: Path) -> None:
     count = tmp_path / "count"
     codes: list[int] = []
@@ -497,7 +458,7 @@ def test_an_unprobed_solution_is_not_loaded(
     def fail(pairs: Any, **_: Any) -> Any:
         raise MemoryError
 
-    monkeypatch.setattr(batch, "probe", fail)
+    monkeypatch.setattr(service, "probe", fail)
     build_service.build_ahead([pair("one")])
 
     assert build_service.left_out() == {"one": "the probe failed: MemoryError"}

@@ -9,10 +9,7 @@ from typing import Any
 import pytest
 import torch
 from fib_apply import ApplyConfig, EventKind, add_event_listener, apply, enable_apply, remove_event_listener
-from fib_apply.build_service.batch import BuildBatch, BuildOptions
-from fib_apply.build_service.probe_process import Cancelled
 from fib_apply.events import Event, emit, quarantined, routed
-from fib_compile import BuilderRegistry, BuildError, BuildOutcome
 from fib_schema import DataSetNotFound, Definition, TraceSet
 
 GOOD = "def run(x, y):\n    y.copy_(3 * x)\n"
@@ -118,21 +115,3 @@ def test_many_solutions_are_summarized() -> None:
     line = str(routed("scale", {f"s{index}": 1 for index in range(9)}, {}))
     assert line == "scale: routed 9 of 9 keys to s0 (1), s1 (1), s2 (1), s3 (1), 5 more"
     assert str(routed("scale", {}, {})) == "scale: routed 0 of 0 keys"
-
-
-def test_a_cancelled_build_leaves_no_solution_out(
-    definition: Definition, new_solution: Any, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The compiler is killed when the program ends, which says nothing about the solution."""
-    solution, results = new_solution("slow"), []
-
-    class Registry(BuilderRegistry):
-        def build_many(self, pairs: Any, **options: Any) -> Any:
-            error = BuildError("slow", "cpp", "takes too long to compile")
-            return [BuildOutcome(solution, "failed", 1.0, error)]  # type: ignore[arg-type]
-
-    registry = object.__new__(Registry)
-    batch = BuildBatch(1, lambda: registry, results.append, BuildOptions(is_cancelled=lambda: True), None)
-    with pytest.raises(Cancelled):
-        batch.build([(definition, solution)])
-    assert (results, caplog.text) == ([], "")

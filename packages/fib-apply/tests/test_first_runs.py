@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from fib_apply import ApplyConfig, ApplyRuntime, ReplicaGroup, apply, capture_phase, enable_apply
-from fib_apply.build_service import first_runs
+from fib_apply.build_service import service
 from fib_apply.build_service.recorded_call import RecordedCall, copied_bytes, make_inputs
 from fib_apply.routing import dispatcher
 from fib_apply.routing import runs as routing_runs
@@ -189,7 +189,7 @@ def test_queued_first_runs_hold_no_floats_and_few_bytes_of_integers(
     scale: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The oldest runs are dropped beyond the byte budget, and requested again by the next call."""
-    monkeypatch.setattr(first_runs, "_MAX_QUEUED_BYTES", 2 * INDICES.nbytes)
+    monkeypatch.setattr(service, "_MAX_QUEUED_BYTES", 2 * INDICES.nbytes)
     busy = threading.Event()
     with enable_apply(data_set("def run(x, indices):\n    return x\n"), stats=True) as runtime:
         runtime._router.build_service.submit(lambda: wait_for(busy), "a job")
@@ -209,7 +209,7 @@ def test_queued_first_runs_hold_no_floats_and_few_bytes_of_integers(
 
 
 def test_a_call_with_integers_beyond_the_budget_is_not_copied(scale: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_runs, "_MAX_QUEUED_BYTES", INDICES.nbytes - 1)
+    monkeypatch.setattr(service, "_MAX_QUEUED_BYTES", INDICES.nbytes - 1)
     with enable_apply(data_set("def run(x, indices):\n    return x\n"), stats=True) as runtime:
         assert not is_served(scale, 1)
         assert runtime._router.build_service.progress.pending == 0

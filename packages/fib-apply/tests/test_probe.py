@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from fib_apply.build_service import probe as probe_module
-from fib_apply.build_service import probe_process
 from fib_apply.build_service.probe import probe
 from fib_schema import AxisVar, BuildSpec, Definition, Solution, SourceFile, TensorSpec, format_json
 
@@ -57,7 +56,7 @@ def test_only_solutions_that_end_the_process_are_blamed(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr(probe_process, "_EXIT_SECONDS", 2.0)  # one of them lives on without descriptors
+    monkeypatch.setattr(probe_module, "_EXIT_SECONDS", 2.0)  # one of them lives on without descriptors
     pairs = [
         pair("works"),
         pair("raises", "raise ValueError('no')"),
@@ -71,9 +70,9 @@ def test_only_solutions_that_end_the_process_are_blamed(
         pair("reads", "import sys; assert not sys.stdin.read()\nraise SystemExit"),
         pair("last"),
     ]
-    done: list[tuple[str, str | None]] = []
+    done: list[str] = []
 
-    results = probe(pairs, timeout_seconds=NO_TIMEOUT, on_done=lambda *item: done.append(item))
+    results = probe(pairs, timeout_seconds=NO_TIMEOUT, on_done=done.append)
 
     assert results == {
         **dict.fromkeys(("works", "raises", "exits", "interrupts", "prints", "forks", "reads", "last")),
@@ -81,7 +80,7 @@ def test_only_solutions_that_end_the_process_are_blamed(
         "crashes": "it ended the process that loaded it by SIGSEGV",
         "closes": "it closed the descriptors of the process that loaded it",
     }
-    assert done == [(solution.name, results[solution.name]) for _, solution in pairs]
+    assert done == [solution.name for _, solution in pairs]
     assert capfd.readouterr() == ("", "")
 
 
@@ -90,7 +89,7 @@ def test_a_solution_that_hangs_times_out_and_the_next_are_probed(
 ) -> None:
     hangs = tmp_path / "hangs"
     clock = types.SimpleNamespace(monotonic=lambda: 120.5 if hangs.exists() else 0.0, sleep=time.sleep)
-    monkeypatch.setattr(probe_process, "time", clock)
+    monkeypatch.setattr(probe_module, "time", clock)
     code = f"import time\nprint('waiting for', 'Godot', flush=True)\n{touch(hangs)}\nwhile True: time.sleep(1)"
 
     results = probe([pair("hangs", code), pair("works")])
@@ -138,10 +137,10 @@ def test_verdicts_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     good, bad = tmp_path / "good", tmp_path / "bad"
     pairs = [pair("works", touch(good)), pair("leaves", touch(bad) + "import os; os._exit(3)")]
     first = probe(pairs, timeout_seconds=NO_TIMEOUT)
-    monkeypatch.setattr(probe_process, "ProbeProcess", None)  # to start a process would be a TypeError
+    monkeypatch.setattr(probe_module, "ProbeProcess", None)  # to start a process would be a TypeError
     done: list[str] = []
 
-    assert probe(pairs, on_done=lambda name, _: done.append(name)) == first
+    assert probe(pairs, on_done=done.append) == first
     assert done == ["works", "leaves"]
     assert (good.read_text(), bad.read_text()) == ("x", "x")
 
@@ -237,15 +236,15 @@ def test_the_child_does_not_outlive_this_process(tmp_path: Path) -> None:
 
 def test_an_interrupt_ends_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
-    close = probe_process.ProbeProcess.close
+    close = probe_module.ProbeProcess.close
 
-    def closing(child: probe_process.ProbeProcess) -> None:
+    def closing(child: probe_module.ProbeProcess) -> None:
         close(child)
         ended.append(child._process.returncode)
 
-    monkeypatch.setattr(probe_process.ProbeProcess, "close", closing)
+    monkeypatch.setattr(probe_module.ProbeProcess, "close", closing)
 
-    def interrupt(name: str, reason: str | None) -> None:
+    def interrupt(name: str) -> None:
         signal.raise_signal(signal.SIGINT)
 
     hanging = pair("hangs", "import time\nwhile True: time.sleep(1)")
@@ -256,6 +255,6 @@ def test_an_interrupt_ends_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_solutions_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe_process, "ProbeProcess", None)
+    monkeypatch.setattr(probe_module, "ProbeProcess", None)
 
     assert probe([]) == {}

@@ -16,8 +16,7 @@ from typing import Any
 import attrs
 import pytest
 from fib_apply import ApplyConfig, ApplyRuntime, ApplyTable, InvalidSetting, ReplicaGroup
-from fib_apply.replicas.agreement import Agreement, ReplicaState
-from fib_apply.replicas.exchange import NoAgreement
+from fib_apply.replicas import Agreement, NoAgreement, ReplicaState
 from fib_schema import Definition, Solution, Trace, TraceSet
 
 pytest.importorskip("torch")

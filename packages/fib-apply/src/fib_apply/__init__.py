@@ -80,7 +80,7 @@ if TYPE_CHECKING:
     )
     from .metrics import DefinitionStats
     from .readiness import Readiness
-    from .replicas.exchange import ReplicaGroup
+    from .replicas import ReplicaGroup
     from .runtime import ApplyRuntime, get_runtime, set_runtime
     from .selection.table import ApplyTable
 
@@ -102,7 +102,7 @@ else:
             "readiness": "Readiness",
             "runtime": "ApplyRuntime get_runtime set_runtime",
             "metrics": "DefinitionStats",
-            "replicas.exchange": "ReplicaGroup",
+            "replicas": "ReplicaGroup",
             "selection.table": "ApplyTable",
         },
     )

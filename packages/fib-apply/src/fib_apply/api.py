@@ -11,11 +11,11 @@ from typing import Any, TypeVar, overload
 from fib_schema import TraceSet
 
 from . import activation, hook
-from .build_service.batch import OnProgress
+from .build_service.service import OnProgress
 from .configuration import SettingsOrFile
 from .log import logger
 from .readiness import Readiness, observed_warm_up
-from .replicas.exchange import ReplicaGroup
+from .replicas import ReplicaGroup
 from .routing.call_sites import CallSite, Name, call_fallback, definition_of, notify_listeners
 from .runtime import ApplyRuntime, connect, get_runtime, set_runtime
 

@@ -14,8 +14,7 @@ from typing import Any, TypeAlias
 import attrs
 from fib_schema.display import counted
 
-from .log import logger
-
+logger = logging.getLogger("fib_apply")
 _SHOWN = 4
 
 
@@ -88,8 +87,8 @@ _OUTCOMES = {
 def finished(kind: EventKind, definition: str, solution: str, seconds: float, problem: str | None = None) -> Event:
     """The event of a build, a probe or a first run that has ended."""
     done, failed, level, level_of_failure = _OUTCOMES[kind]
-    took = f", {seconds:.2f} s"
-    text = f"{definition}: solution {solution} " + (done + took if problem is None else f"{failed}{took}: {problem}")
+    result = f"{done}, {seconds:.2f} s" if problem is None else f"{failed}: {problem}"
+    text = f"{definition}: solution {solution} {result}"
     return Event(kind, text, level if problem is None else level_of_failure, definition, solution, seconds, problem)
 
 

@@ -11,17 +11,15 @@ from typing import TYPE_CHECKING
 from fib_schema import Definition, FibError, TraceSet, UnknownName, get_fib_dataset_path
 from fib_schema.problems import problem_lines
 
-from .build_service.ahead_of_time import build_ahead
-from .build_service.batch import OnProgress
-from .build_service.service import BuildService
+from .build_service.service import BuildService, OnProgress
 from .config import ApplyConfigRegistry, OnError
 from .configuration import Configuration
 from .events import emit, is_observed
 from .key import ApplyKeyBuilder, ApplyKeyFactory, AxesOnlyKeyBuilder
 from .log import logger
 from .metrics import CallMetrics, DefinitionStats
-from .readiness import KeyState, key_states, routed_event
-from .replicas.agreement import AgreedKernels
+from .readiness import KeyState, build_ahead, key_states, routed_event
+from .replicas import AgreedKernels
 from .selection.table import ApplyTable, setting_problems
 
 if TYPE_CHECKING:

@@ -15,8 +15,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fib_schema import TraceSet
 
 from . import activation
-from .build_service.batch import OnProgress
-from .build_service.service import BuildService
+from .build_service.service import BuildService, OnProgress
 from .config import ApplyConfigRegistry
 from .configuration import Configuration, SettingsOrFile
 from .errors import InvalidSetting, NoKernel
@@ -24,8 +23,7 @@ from .events import emit, reload_failed, reloaded
 from .log import logger
 from .metrics import CallMetrics, DefinitionStats
 from .readiness import Readiness, WarmUpOutcome, observed_warm_up
-from .replicas.agreement import AgreedKernels, Synchronization
-from .replicas.exchange import NoAgreement, ReplicaGroup
+from .replicas import AgreedKernels, NoAgreement, ReplicaGroup, Synchronization
 from .router import Router, load_table
 from .routing.call_sites import Name, call_fallback, definition_of, serve_directly
 from .routing.native.module import wait_with_native

@@ -2,21 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Protocol
+
 import attrs
 from fib_schema import FibError
+from fib_schema.settings import InvalidSetting
 
-from .build_service.ahead_of_time import build_pairs, first_candidates
-from .build_service.batch import OnProgress
+from .build_service.service import BuildService, OnProgress
 from .config import ApplyConfigRegistry
-from .errors import InvalidSetting
 from .hardware import local_hardware
-from .replicas.agreement import AgreedKernels, Agreement, ReplicaState
-from .replicas.exchange import ReplicaGroup
-from .router import Router
+from .readiness import build_pairs, first_candidates
+from .replicas import AgreedKernels, Agreement, ReplicaGroup, ReplicaState
 from .selection.table import ApplyTable
 
 _MAX_ROUNDS = 16
 """Solutions that fail one after the other on some replica, before the rest is left to the fallback."""
+
+
+class Router(Protocol):
+    """The routes of one table."""
+
+    table: ApplyTable
+    build_service: BuildService
+
+    def compiled_runs(self) -> set[str]:
+        """The names of first runs whose kernels are compiled."""
+        ...
+
+    def still_quarantined(self, table: ApplyTable) -> Mapping[str, Mapping[str, str]]:
+        """The quarantined solutions that are unchanged in another table, by definition, each with the reason."""
+        ...
 
 
 @attrs.frozen
@@ -25,9 +41,9 @@ class Synchronizer:
 
     group: ReplicaGroup
     current: Router
-    """The active router."""
+    """The active routes."""
     wanted: Router
-    """The router to activate; the same, or that of a reload."""
+    """The routes to activate; the same, or those of a reload."""
     on_progress: OnProgress
     is_off: bool = False
     """Whether this replica routes nothing."""

@@ -16,7 +16,6 @@ from collections.abc import Callable
 from typing import Any
 
 import attrs
-from fib_compile.forking import renew_on_fork
 
 from ..log import logger
 
@@ -43,7 +42,7 @@ class InterpreterExit(BaseException):
 
 
 @attrs.frozen
-class _Job:
+class _Work:
     run: Callable[[], None]
     name: str
     on_drop: Callable[[], object]
@@ -51,22 +50,17 @@ class _Job:
 
 
 class BackgroundExecutor:
-    """Runs jobs one after another in a thread that exists while there is work."""
+    """Runs jobs one after another in a thread that exists while there is work. A forked child needs another one."""
 
     def __init__(self) -> None:
         self.failures = 0
         """Number of jobs that raised."""
-        self._is_closed = False
-        self.renew_after_fork()
-        renew_on_fork(self)
-        _executors.add(self)
-
-    def renew_after_fork(self) -> None:
-        """Start without jobs and thread."""
+        self._is_closed = self._is_running = False
         self._changed = threading.Condition()
-        self._jobs: deque[_Job] = deque()
+        self._jobs: deque[_Work] = deque()
         self._thread: threading.Thread | None = None
-        self._is_running = False
+        self.process_id = os.getpid()
+        _executors.add(self)
 
     @property
     def pending(self) -> int:
@@ -91,7 +85,7 @@ class BackgroundExecutor:
             name: Names the job in messages.
             on_drop: Called if the job will never run, because the executor is closed or no thread can be started.
         """
-        job = _Job(run, name, on_drop, _current_device())
+        job = _Work(run, name, on_drop, _current_device())
         problem = None
         with self._changed:
             is_accepted = not self._is_closed and (problem := self._start_thread()) is None
@@ -158,7 +152,7 @@ class BackgroundExecutor:
         is_relaxed = False
         _register_at_exit()
 
-        def run(job: _Job) -> None:
+        def run(job: _Work) -> None:
             nonlocal is_relaxed
             is_relaxed = is_relaxed or use_relaxed_capture_mode()
             _set_device(job.device)
@@ -168,11 +162,11 @@ class BackgroundExecutor:
             self.run_guarded(functools.partial(run, job), job.name)
             del job  # do not keep its references alive until the next job comes
 
-    def _next(self) -> _Job | None:
+    def _next(self) -> _Work | None:
         """The next job; None when the thread is to end."""
+        if os.getpid() != self.process_id:  # a job has forked, and this is the child's only thread:
+            os._exit(0)  # Python 3.11 aborts where a forked thread returns
         with self._changed:
-            if not self.is_current_thread:  # a job has forked, and this is the child's only thread:
-                os._exit(0)  # Python 3.11 aborts where a forked thread returns
             self._is_running = False
             self._changed.notify_all()
             self._changed.wait_for(lambda: self._jobs or self._is_closed, _IDLE_SECONDS)
@@ -198,7 +192,7 @@ def _register_at_exit() -> None:
 
 def _close_all() -> None:
     deadline = time.monotonic() + _EXIT_SECONDS
-    executors = list(_executors)
+    executors = [one for one in _executors if one.process_id == os.getpid()]
     for executor in executors:
         executor.close()
     for executor in executors:

@@ -1,32 +1,50 @@
-"""Build service: builds the solutions of one runtime in the background and holds the loaded ones."""
+"""Build service: builds the solutions of one runtime in the background and holds the loaded ones.
+
+A batch of solutions is compiled in parallel, probed by one child process, and loaded one by one. Solutions that compile
+when they are called are also run first in a child process, which leaves compiled kernels in the disk cache of their
+language. In this process only the engine calls a solution: a kernel may keep a workspace in its module, and a second
+call in another thread or stream would overwrite what the engine's call reads.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
+import os
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
-from fib_compile.forking import renew_on_fork
-from fib_schema import Definition, Solution
+from fib_schema import Definition, Solution, get_fib_cache_path
+from fib_schema.files import explain_os_error
 
+from ..cache_files import publish, read_published
+from ..events import EventKind, emit, finished
 from ..log import logger
-from .batch import BuildBatch, BuildOptions, BuildResult, OnProgress
-from .executor import BackgroundExecutor
-from .first_runs import FirstRun, FirstRunQueue
-from .probe import Pair
-from .probe_process import Cancelled, Verdict
+from .executor import BackgroundExecutor, InterpreterExit, summarize_error
+from .probe import Cancelled, Pair, ProbeResult, ProbeTask, note_name, probe, run_tasks
 
 if TYPE_CHECKING:
-    from fib_compile import BuilderRegistry, Runnable
+    from fib_compile import BuilderRegistry, BuildError, BuildOutcome, Runnable
 
-_POLL_SECONDS = 1.0
+    from .recorded_call import RecordedCall
+
+OnProgress: TypeAlias = Callable[[int, int, str], None]
+"""Called with the number of finished solutions, their total, and the name of the last one that made progress."""
 _Key: TypeAlias = tuple[str, str]
+_POLL_SECONDS = 1.0
+_COMPILE_CHUNK = 4 * (os.cpu_count() or 1)
+"""Solutions per call of the compilers: if a builder breaks its contract and raises, at most this many are affected."""
+_MAX_QUEUED_BYTES = 64 << 20
+_MAX_QUEUED = 1024
+_FIRST_RUN_SECONDS = 300.0
+"""For one run, with compilation and tuning."""
 
 
 @attrs.frozen
@@ -39,6 +57,31 @@ class Progress:
     """Unfinished jobs, the running one included."""
     failures: int
     """Jobs and callbacks that raised."""
+
+
+@attrs.frozen
+class BuildResult:
+    """A solution with its runnable, or with the reason why it is left out."""
+
+    solution: Solution
+    runnable: Runnable | None
+    problem: str | None
+    finished_at: float = attrs.field(factory=time.monotonic, eq=False)
+    """By `time.monotonic`."""
+
+    def matches(self, solution: Solution) -> bool:
+        """Whether the result is for this content."""
+        return self.solution is solution or self.solution.hash() == solution.hash()
+
+
+@attrs.frozen
+class _BuildOptions:
+    """Options of one batch."""
+
+    report: OnProgress = lambda *_: None
+    is_cancelled: Callable[[], bool] = lambda: False
+    jobs: int | None = None
+    """Number of parallel compilers; all cores by default."""
 
 
 @attrs.define
@@ -67,7 +110,7 @@ class BuildService:
 
     Args:
         registry: Builds solutions; the registry of the process by default.
-        cache_root: Where probe verdicts are cached, in place of ``FIB_CACHE_PATH``.
+        cache_root: Where results of probes are cached, in place of ``FIB_CACHE_PATH``.
     """
 
     def __init__(self, registry: BuilderRegistry | None = None, *, cache_root: Path | None = None) -> None:
@@ -76,12 +119,7 @@ class BuildService:
         self._results: dict[str, BuildResult] = {}  # written in the background thread only
         self._shared = _Shared()
         self._executor = self._shared.executor
-        self._first_runs = FirstRunQueue(self._executor, cache_root)
-        self.renew_after_fork()
-        renew_on_fork(self)
-
-    def renew_after_fork(self) -> None:
-        """Forget requests: the thread that would serve them is gone."""
+        self._first_runs = _FirstRunQueue(self._executor, cache_root)
         self._lock = threading.RLock()  # reentrant: a finalizer or signal handler may request a solution
         self._requests: dict[_Key, _Request] = {}
         self._requested: dict[str, Solution] = {}
@@ -176,7 +214,9 @@ class BuildService:
         wanted = list(pairs)
         report = on_progress or (lambda *_: None)
         if self._executor.is_current_thread:  # a job that builds cannot wait for itself
-            build = functools.partial(self._build, wanted, BuildOptions(report, lambda: self._executor.is_closed, jobs))
+            build = functools.partial(
+                self._build, wanted, _BuildOptions(report, lambda: self._executor.is_closed, jobs)
+            )
             if self._shared.is_building:  # a solution asks for it when it is loaded, perhaps for itself
                 self._executor.submit(build, "building ahead")
             else:
@@ -219,7 +259,7 @@ class BuildService:
         definition: Definition,
         solution_name: str,
         inputs: Sequence[Any],
-        on_done: Callable[[Verdict | None], None],
+        on_done: Callable[[ProbeResult | None], None],
     ) -> bool:
         """Run a loaded solution once in a child process, in the background.
 
@@ -227,7 +267,7 @@ class BuildService:
             definition: What the solution implements.
             solution_name: The solution.
             inputs: Of the call; integers are copied now, in the caller's stream.
-            on_done: Called in any thread with the verdict; with None if the run was dropped.
+            on_done: Called in any thread with the result; with None if the run was dropped.
 
         Returns:
             Whether the run is queued; False if copies of the inputs take too much memory.
@@ -237,7 +277,7 @@ class BuildService:
         if not self._first_runs.accepts(copied_bytes(inputs)):
             return False
         solution = self._results[solution_name].solution
-        self._first_runs.add(FirstRun(definition, solution, RecordedCall.of(inputs), on_done))
+        self._first_runs.add(_FirstRun(definition, solution, RecordedCall.of(inputs), on_done))
         return True
 
     def was_run(self, solution_name: str, inputs: Sequence[Any]) -> bool:
@@ -274,7 +314,7 @@ class BuildService:
 
         def build() -> None:
             try:
-                options = BuildOptions(
+                options = _BuildOptions(
                     lambda *step: steps.put(step), lambda: is_cancelled() or self._executor.is_closed, jobs
                 )
                 self._build(pairs, options)
@@ -297,14 +337,14 @@ class BuildService:
             requests = dict(self._requests)
         try:
             # One compiler at a time: the engine needs the other cores.
-            options = BuildOptions(is_cancelled=lambda: self._executor.is_closed, jobs=1)
+            options = _BuildOptions(is_cancelled=lambda: self._executor.is_closed, jobs=1)
             self._build([request.pair for request in requests.values()], options)
         finally:
             for key in requests:
                 self._call_back(key)
 
-    def _build(self, pairs: list[Pair], options: BuildOptions) -> None:
-        batch = BuildBatch(len(pairs), self._get_registry, self._set_result, options, self._cache_root)
+    def _build(self, pairs: list[Pair], options: _BuildOptions) -> None:
+        batch = _Batch(len(pairs), self._get_registry, self._set_result, options, self._cache_root)
         unknown = []
         self._shared.is_building = True
         try:
@@ -338,3 +378,209 @@ class BuildService:
 
 def _key(solution: Solution) -> _Key:
     return solution.name, solution.hash()
+
+
+# -- batches -----------------------------------------------------------------------------------------
+
+
+@attrs.define
+class _Batch:
+    """Builds a batch of solutions in the background thread."""
+
+    total: int
+    get_registry: Callable[[], BuilderRegistry]
+    set_result: Callable[[BuildResult], None]
+    options: _BuildOptions
+    cache_root: Path | None
+    done: int = 0
+    seconds: dict[str, float] = attrs.field(factory=dict)
+    """Time of compiling, by solution."""
+
+    def build(self, pairs: list[Pair]) -> None:
+        """Set a result for each pair. Exceptions of solutions become results.
+
+        Raises:
+            Cancelled: `_BuildOptions.is_cancelled` returned true.
+        """
+        for pair in self._probed(self._compiled(pairs)):
+            self._load(pair)
+
+    def report(self, name: str, finished: int = 0) -> None:
+        """Report the progress of a solution.
+
+        Raises:
+            Cancelled: `_BuildOptions.is_cancelled` returned true.
+        """
+        self.done += finished
+        self.options.report(self.done, self.total, name)
+        self._check_cancelled()
+
+    def _check_cancelled(self) -> None:
+        if self.options.is_cancelled():
+            raise Cancelled
+
+    def _compiled(self, pairs: list[Pair]) -> list[Pair]:
+        """The pairs that compile; the others are left out."""
+        good = []
+        for start in range(0, len(pairs), _COMPILE_CHUNK):
+            chunk = pairs[start : start + _COMPILE_CHUNK]
+            for pair, error in zip(chunk, self._compile(chunk), strict=True):
+                if error is None:
+                    good.append(pair)
+                else:
+                    self._check_cancelled()  # the compiler was killed, which says nothing about the solution
+                    self._leave_out(pair, str(error), error.problem)
+        return good
+
+    def _compile(self, pairs: list[Pair]) -> list[BuildError | None]:
+        from fib_compile import Limits
+
+        def on_done(outcome: BuildOutcome) -> None:
+            self.seconds[outcome.solution.name] = outcome.seconds
+            self.report(outcome.solution.name)
+
+        limits = Limits(is_stopped=self.options.is_cancelled)
+        try:
+            outcomes = self.get_registry().build_many(pairs, jobs=self.options.jobs, limits=limits, on_done=on_done)
+        except Exception as error:  # noqa: BLE001 - raised by a builder; loading finds out which solutions it affects
+            logger.warning("parallel compilation failed: %s", summarize_error(error))
+            return [None] * len(pairs)
+        return [outcome.error for outcome in outcomes]
+
+    def _probed(self, pairs: list[Pair]) -> list[Pair]:
+        """The pairs that are safe to load; the others are left out."""
+        try:
+            reasons = probe(
+                pairs,
+                cache_root=self.cache_root,
+                on_done=self.report,
+                is_cancelled=self.options.is_cancelled,
+            )
+        except Exception as error:  # noqa: BLE001 - unprobed solutions are not loaded: they could end the engine
+            reasons = {solution.name: f"the probe failed: {summarize_error(error)}" for _, solution in pairs}
+        good = []
+        for pair in pairs:
+            if (reason := reasons[pair[1].name]) is None:
+                good.append(pair)
+            else:
+                self._leave_out(pair, reason, reason)
+        return good
+
+    def _load(self, pair: Pair) -> None:
+        from fib_compile import BuildError
+
+        definition, solution = pair
+        began = time.monotonic()
+        try:
+            runnable = self.get_registry().build(definition, solution)
+        except BuildError as error:
+            self._leave_out(pair, str(error), error.problem)
+        except InterpreterExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - of the solution's module; a user's interrupt comes elsewhere
+            self._leave_out(pair, summarize_error(error), summarize_error(error))
+        else:
+            self.set_result(BuildResult(solution, runnable, None))
+            seconds = self.seconds.get(solution.name, 0.0) + time.monotonic() - began
+            emit(finished(EventKind.BUILT, definition.name, solution.name, seconds))
+            self.report(solution.name, finished=1)
+
+    def _leave_out(self, pair: Pair, problem: str, summary: str) -> None:
+        definition, solution = pair
+        self.set_result(BuildResult(solution, None, problem))
+        seconds = self.seconds.get(solution.name, 0.0)
+        first_line = summary.partition("\n")[0]
+        emit(finished(EventKind.BUILT, definition.name, solution.name, seconds, first_line))
+        self.report(solution.name, finished=1)
+
+
+# -- first runs --------------------------------------------------------------------------------------
+
+
+@attrs.frozen(eq=False)
+class _FirstRun:
+    """One run to make."""
+
+    definition: Definition
+    solution: Solution
+    call: RecordedCall
+    on_done: Callable[[ProbeResult | None], None]
+    """Called with the result; with None if the run was dropped and may be requested again."""
+
+
+class _FirstRunQueue:
+    """Runs to make, within a byte budget; the oldest are dropped.
+
+    Args:
+        executor: Its thread starts the child process and waits for it.
+        cache_root: Where runs are noted, in place of ``FIB_CACHE_PATH``.
+    """
+
+    def __init__(self, executor: BackgroundExecutor, cache_root: Path | None = None) -> None:
+        self._executor = executor
+        self._cache_root = cache_root
+        self._lock = threading.RLock()
+        self._queued: deque[_FirstRun] = deque()
+        self._queued_bytes = 0
+
+    @staticmethod
+    def accepts(size_bytes: int) -> bool:
+        """Whether a run with copies of this size can be queued at all."""
+        return size_bytes <= _MAX_QUEUED_BYTES
+
+    def add(self, run: _FirstRun) -> None:
+        """Queue a run; drops the oldest ones if there are too many."""
+        dropped = []
+        with self._lock:
+            self._queued.append(run)
+            self._queued_bytes += run.call.size_bytes
+            while self._queued_bytes > _MAX_QUEUED_BYTES or len(self._queued) > _MAX_QUEUED:
+                dropped.append(self._queued.popleft())
+                self._queued_bytes -= dropped[-1].call.size_bytes
+        for other in dropped:
+            other.on_done(None)
+        self._executor.submit(self._run_all, f"first run of {run.solution.name}", on_drop=lambda: run.on_done(None))
+
+    def _run_all(self) -> None:
+        """Make all queued runs in one child process, or several if solutions end it."""
+        with self._lock:
+            runs, self._queued, self._queued_bytes = list(self._queued), deque(), 0
+        if not runs:  # an earlier job has made them
+            return
+        tasks = [ProbeTask(run.definition, run.solution, run.call.to_json()) for run in runs]
+        results = run_tasks(tasks, _FIRST_RUN_SECONDS, is_cancelled=lambda: self._executor.is_closed)
+        done, began = 0, time.monotonic()
+        try:
+            with contextlib.closing(results):
+                for run, result in zip(runs, results, strict=False):
+                    done += 1
+                    seconds, began = time.monotonic() - began, time.monotonic()
+                    if result.reason is None:
+                        self._note(run)
+                    run.on_done(result)
+                    names = run.definition.name, run.solution.name
+                    emit(finished(EventKind.FIRST_RUN, *names, seconds, result.reason))
+        finally:
+            for run in runs[done:]:
+                run.on_done(None)
+
+    @property
+    def _root(self) -> Path:
+        return self._cache_root or get_fib_cache_path()
+
+    def was_run(self, solution: Solution, inputs: Sequence[Any]) -> bool:
+        """Whether a call of a solution with such inputs was run before, perhaps by another process."""
+        from .recorded_call import sizes_of
+
+        try:
+            read_published(self._root, note_name("first-runs", solution, sizes_of(inputs)))
+        except OSError:
+            return False
+        return True
+
+    def _note(self, run: _FirstRun) -> None:
+        """Note on the disk that a call like this was run."""
+        try:
+            publish(self._root, note_name("first-runs", run.solution, run.call.sizes), b"{}")
+        except OSError as error:
+            logger.warning("the first run of %s cannot be noted: %s", run.solution.name, explain_os_error(error))

@@ -23,7 +23,7 @@ from ..key import ApplyKey, ApplyKeyBuilder, makes_keys_of_axes
 from ..log import logger
 from ..metrics import CallMetrics, Counter
 from ..miss_reasons import BEING_BUILT, FALLBACK_IS_BEST, NOT_AGREED, NOTHING_BUILT, QUARANTINED
-from ..replicas.agreement import AgreedKernels
+from ..replicas import AgreedKernels
 from ..selection.rankings import Candidate, HardwareRankings, NearestKeys, Ranking, ranking_for
 from .call_variant import CacheEntry, CallVariant, Kernel
 from .guards import CallKinds, Guard, GuardOptions, are_aligned, specialization

@@ -18,12 +18,12 @@ from typing import Any, NamedTuple
 import torch
 from fib_schema import Definition
 
-from ..build_service.probe_process import Verdict
+from ..build_service.probe import ProbeResult
 from ..build_service.service import BuildService
 from ..key import ApplyKey
 from ..log import logger
 from ..miss_reasons import NOT_AGREED
-from ..replicas.agreement import AgreedKernels
+from ..replicas import AgreedKernels
 
 _MAX_RUNS = 8_192
 
@@ -226,7 +226,7 @@ class RunTracker:
         if not is_first:
             return state
 
-        def on_done(verdict: Verdict | None) -> None:
+        def on_done(verdict: ProbeResult | None) -> None:
             if verdict is None:
                 self._advance(run, RunEvent.DROPPED)
             elif verdict.reason is None:
