@@ -18,7 +18,6 @@ from pathlib import Path
 import pytest
 import torch
 from fib_compile import BuildError, PythonBuilder, TVMFFIBuilder
-from fib_compile import cache as sources_module
 from fib_compile.cache import CACHE_FOLDER
 from fib_schema import Definition, Solution
 
@@ -121,50 +120,6 @@ def test_a_planted_extension_module_is_not_loaded(definition: Definition, make_s
     source.unlink()
 
     assert result(definition, solution) == 1
-
-
-@pytest.mark.parametrize("kind", ["changed", "removed", "link", "pipe", "folder", "link to a folder"])
-def test_a_source_that_was_replaced_is_written_again(
-    definition: Definition, make_solution: MakeSolution, tmp_path: Path, kind: str
-) -> None:
-    solution = make_solution(ONE)
-    path = folder_of(definition, solution) / "helper.py"
-    text = path.read_text()
-    path.unlink()
-    match kind:
-        case "changed":
-            path.write_text("N = 9\n")
-        case "link":
-            (tmp_path / "elsewhere.py").write_text(text)
-            path.symlink_to(tmp_path / "elsewhere.py")
-        case "pipe":
-            os.mkfifo(path)
-        case "folder":
-            path.mkdir()
-        case "link to a folder":
-            shutil.move(path.parent, tmp_path / "moved")
-            (tmp_path / "moved" / "helper.py").write_text(text)
-            path.parent.symlink_to(tmp_path / "moved")
-
-    assert result(definition, solution) == 1
-    assert path.read_text() == text
-    assert not path.is_symlink()
-    assert not path.parent.is_symlink()
-
-
-def test_a_source_that_is_changed_behind_its_check_is_not_executed(
-    definition: Definition, make_solution: MakeSolution, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    check = sources_module.holds_sources
-
-    def changed(folder: Path, sources: object) -> bool:
-        is_whole = check(folder, sources)  # type: ignore[arg-type]
-        if is_whole:
-            (folder / "helper.py").write_text("N = 100\n")
-        return is_whole
-
-    monkeypatch.setattr(sources_module, "holds_sources", changed)
-    assert result(definition, make_solution(ONE)) == 1
 
 
 def test_a_kernel_is_read_from_the_solution_and_not_from_the_disk(

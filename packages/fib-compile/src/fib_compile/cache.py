@@ -8,7 +8,7 @@ inputs are unchanged. Its name contains its digest, because the dynamic loader t
 one that it has loaded.
 
 Folders belong to this user alone. They are written beside their final place and renamed, so that a killed build leaves
-nothing that is used. Folders of sources are complete, hold nothing else, and are replaced as a whole.
+nothing that is used.
 """
 
 from __future__ import annotations
@@ -18,13 +18,12 @@ import json
 import os
 import platform
 import shutil
-import stat
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import attrs
@@ -44,7 +43,6 @@ LOGS = "logs"
 MANIFEST = "manifest.json"
 CANCELLED = "killed because the build was cancelled"
 _MANIFEST_VERSION = 3
-_ATTEMPTS = 5
 _POLL_SECONDS = 0.2
 """Between two checks whether the build was cancelled while it waits for a lock."""
 
@@ -300,11 +298,11 @@ def _tensors(specs: Mapping[str, TensorSpec]) -> Iterator[bytes]:
 
 
 def ensure_sources(root: Path, name: str, sources: Sequence[SourceFile]) -> Path:
-    """The folder ``root/name`` with exactly these sources in it; a folder with anything else is replaced.
+    """The folder ``root/name`` with these sources in it, made if it is not there.
 
     Args:
         root: A private folder.
-        name: The folder's name.
+        name: The folder's name, unique to the content.
         sources: Its content.
 
     Raises:
@@ -312,15 +310,13 @@ def ensure_sources(root: Path, name: str, sources: Sequence[SourceFile]) -> Path
     """
     folder = root / name
     try:
-        for _ in range(_ATTEMPTS):
-            if holds_sources(folder, sources):
-                return folder
-            _replace(folder, sources)
+        if find_private_folder(folder) is None:
+            with staged(folder, keeps_existing=True) as temporary:
+                temporary.mkdir(mode=0o700)
+                write_sources(temporary, sources)
     except OSError as error:
         raise unwritable(root, error) from error
-    raise BuildProblem(
-        f"{folder}: another process changed it {_ATTEMPTS} times; do not share a cache between versions of FIB"
-    )
+    return folder
 
 
 def unwritable(folder: Path, error: OSError) -> BuildProblem:
@@ -331,21 +327,6 @@ def unwritable(folder: Path, error: OSError) -> BuildProblem:
     return BuildProblem(
         f"cannot write below {folder}: {reason}; set FIB_CACHE_PATH to a writable folder with free space"
     )
-
-
-def holds_sources(folder: Path, sources: Sequence[SourceFile]) -> bool:
-    """Whether a folder holds every source, byte for byte, and nothing else.
-
-    Raises:
-        OSError: A file cannot be read.
-    """
-    wanted = {source.path: encoded(source) for source in sources}
-    try:
-        if not stat.S_ISDIR(os.lstat(folder).st_mode) or _listing(folder) != _expected(wanted):
-            return False
-        return all(read_private(folder / path) == data for path, data in wanted.items())
-    except (FileNotFoundError, NotADirectoryError, UnsafePath):
-        return False
 
 
 def write_sources(folder: Path, sources: Iterable[SourceFile]) -> None:
@@ -380,33 +361,3 @@ def discard(folder: Path) -> None:
 def encoded(source: SourceFile) -> bytes:
     """The bytes of a source's file."""
     return source.content.encode("utf-8", "surrogatepass")
-
-
-def _replace(folder: Path, sources: Sequence[SourceFile]) -> None:
-    with staged(folder, keeps_existing=True) as temporary:
-        temporary.mkdir(mode=0o700)
-        write_sources(temporary, sources)
-        if os.path.lexists(folder) and not holds_sources(folder, sources):  # another process may have been faster
-            discard(folder)
-
-
-def _listing(folder: Path) -> set[str]:
-    """All files and folders below a folder; the names of folders end in a slash."""
-    return set(_entries(str(folder), ""))
-
-
-def _entries(folder: str, prefix: str) -> Iterator[str]:
-    with os.scandir(folder) as entries:
-        for entry in entries:
-            name = f"{prefix}{entry.name}"
-            if entry.is_dir(follow_symlinks=False):
-                yield f"{name}/"
-                yield from _entries(entry.path, f"{name}/")
-            else:
-                yield name
-
-
-def _expected(paths: Iterable[str]) -> set[str]:
-    normal = [PurePosixPath(path) for path in paths]
-    folders = {f"{parent}/" for path in normal for parent in path.parents if parent.parts}
-    return {*map(str, normal), *folders}

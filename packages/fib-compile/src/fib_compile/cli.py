@@ -14,7 +14,7 @@ from typing import TypeAlias
 
 import attrs
 from fib_schema import Definition, FibError, Severity, Solution, TraceSet, UnknownName
-from fib_schema.command import FAILED, run_command, unescaped
+from fib_schema.command import FAILED, run_command
 from fib_schema.command_parser import CommandParser
 from fib_schema.data_files import missing_data
 from fib_schema.display import counted
@@ -130,7 +130,6 @@ def _build(options: argparse.Namespace) -> int:
     outcomes = BuilderRegistry.get_instance().build_many(
         pairs, jobs=options.jobs, limits=Limits(options.timeout, memory), on_done=progress.show
     )
-    progress.finish()
     return _summarise(outcomes, list(dict.fromkeys(bad)))
 
 
@@ -168,31 +167,16 @@ def _selected(
 
 
 class _Progress:
-    """Progress on stderr: one line that is overwritten on a terminal, one line for each solution elsewhere."""
+    """Progress on stderr: one line for each solution."""
 
     def __init__(self, total: int) -> None:
         self._total = total
         self._done = 0
-        self._failed = 0
-        self._start = time.monotonic()
-        self._is_terminal = sys.stderr.isatty()
 
     def show(self, outcome: BuildOutcome) -> None:
         self._done += 1
-        self._failed += outcome.state is BuildState.FAILED
-        if not self._is_terminal:
-            text = f"[{self._done}/{self._total}] {outcome.state} {outcome.solution.name} {outcome.seconds:.1f} s"
-            print(text, file=sys.stderr, flush=True)
-            return
-        left = (time.monotonic() - self._start) / self._done * (self._total - self._done)
-        filled = 30 * self._done // self._total
-        bar = "#" * filled + "." * (30 - filled)
-        text = f"\r[{bar}] {self._done}/{self._total}, {self._failed} failed, {left:.0f} s left\x1b[K"
-        print(text, end="", file=unescaped(sys.stderr), flush=True)
-
-    def finish(self) -> None:
-        if self._is_terminal:
-            print(file=sys.stderr)
+        text = f"[{self._done}/{self._total}] {outcome.state} {outcome.solution.name} {outcome.seconds:.1f} s"
+        print(text, file=sys.stderr, flush=True)
 
 
 def _summarise(outcomes: Sequence[BuildOutcome], bad: Sequence[str]) -> int:
