@@ -150,7 +150,7 @@ def test_two_solutions_of_the_same_code_cannot_be_compared(workspace: Workspace)
 
 
 @pytest.mark.slow
-def test_recorded_results_are_described_and_served(workspace: Workspace) -> None:
+def test_recorded_results_are_described(workspace: Workspace) -> None:
     submit(workspace, NAME, {"kernel.py": GOOD}, name="fast")
     submit(workspace, NAME, {"kernel.py": f"import gc\n{SLOW.replace('3000', '30')}"}, name="slow")
     config = BenchmarkConfig(measure_seconds=0.05, max_workloads=1)
@@ -159,11 +159,6 @@ def test_recorded_results_are_described_and_served(workspace: Workspace) -> None
     assert described.workloads[0].best_solution == "fast"
     assert "best: fast" in described.to_text()
     json.dumps(described.to_json())
-    pytest.importorskip("mcp")
-    from fib_agents.mcp_server import read_record
-
-    rows = json.loads(read_record(workspace, f"fib://results/{NAME}")[0])
-    assert {row["solution"]: row["suspicious"] for row in rows} == {"fast": [], "slow": ["object-search"]}
 
 
 def test_all_solutions_are_triaged_the_most_suspicious_first(workspace: Workspace) -> None:
@@ -199,8 +194,8 @@ def test_host_code_is_disassembled_without_functions_of_libraries(workspace: Wor
     if shutil.which("objdump") is None:
         pytest.skip("objdump is not installed")
     result = disassemble(workspace, NAME, {"kernel.cpp": cpp()})
-    assert result.functions[0].instructions > 20
-    assert not any("tvm::" in function.name for function in result.functions)
+    assert result.code.count("\n") > 20
+    assert not [line for line in result.code.splitlines() if line.endswith(">:") and "tvm::" in line]
     with pytest.raises(ToolFailed, match="no machine code"):
         disassemble(workspace, NAME, {"kernel.py": GOOD})
 

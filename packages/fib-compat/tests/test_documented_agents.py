@@ -50,7 +50,7 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let the tools take the CPU for a GPU, with programs in place of NVIDIA's."""
-    monkeypatch.setattr("fib_agents.tool_reports.require_gpu", lambda workspace, tool: None)
+    monkeypatch.setattr("fib_agents.inspection.require_gpu", lambda workspace, tool: None)
 
 
 def program(path: Path, code: str) -> str:

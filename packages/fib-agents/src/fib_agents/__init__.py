@@ -43,17 +43,22 @@ require_linux("fib-agents")
 
 if TYPE_CHECKING:
     from .catalogue import describe, list_definitions, submit
-    from .disassembly import disassemble
     from .evaluation import compare, evaluate
     from .failures import explain_failure
     from .files import extract_solution_to_files, pack_folder, pack_solution_from_files
     from .guides import read_guide
-    from .profiling import profile
+    from .inspection import (
+        ProfilerOptions,
+        disassemble,
+        list_profiler_options,
+        profile,
+        profile_report,
+        sanitize,
+        sanitizer_report,
+    )
     from .results import Result
-    from .sanitizing import sanitize
     from .schemas import function_to_schema
     from .source_check import check_source, triage_solutions
-    from .tool_reports import ProfilerOptions, list_profiler_options, profile_report, sanitizer_report
     from .toolbox import Answer, Toolbox, get_all_tool_schemas
     from .workspace import Workspace
 
@@ -64,17 +69,15 @@ else:
         "fib-agents",
         {
             "catalogue": "describe list_definitions submit",
-            "disassembly": "disassemble",
             "evaluation": "compare evaluate",
             "failures": "explain_failure",
             "files": "extract_solution_to_files pack_folder pack_solution_from_files",
             "guides": "read_guide",
-            "profiling": "profile",
+            "inspection": "ProfilerOptions disassemble list_profiler_options profile profile_report sanitize "
+            "sanitizer_report",
             "results": "Result",
-            "sanitizing": "sanitize",
             "schemas": "function_to_schema",
             "source_check": "check_source triage_solutions",
-            "tool_reports": "ProfilerOptions list_profiler_options profile_report sanitizer_report",
             "toolbox": "Answer Toolbox get_all_tool_schemas",
             "workspace": "Workspace",
         },

@@ -13,7 +13,7 @@ from fib_schema.display import counted
 from fib_schema.trace_facts import CPU_TIMING
 
 from .results import Result
-from .source_check import Finding, triage
+from .triage import Finding, first_findings
 from .workspace import Code, Workspace, choose_workloads, read_solution
 
 if TYPE_CHECKING:
@@ -198,7 +198,7 @@ def submit(workspace: Workspace, definition: str, solution: Code, *, name: str =
     given = read_solution(workspace, trace_set, found, solution)
     added = add_version(workspace.root, definition, name, workspace.author, given.spec, given.sources)
     path = None if added.path is None else str(added.path)
-    return Submitted(added.solution.name, definition, added.is_new, path, triage(given, found))
+    return Submitted(added.solution.name, definition, added.is_new, path, first_findings(given, found))
 
 
 def _type_text(spec: TensorSpec) -> str:

@@ -26,7 +26,7 @@ from fib_schema.trace_facts import baseline_of
 from .errors import InvalidArguments
 from .marked_text import fenced
 from .results import Result, untrusted
-from .source_check import Finding, triage
+from .triage import Finding, first_findings
 from .workspace import Code, Workspace, choose_workloads, read_solution
 
 QUICK_WORKLOADS = 3
@@ -170,7 +170,7 @@ def evaluate(
         is_quick=quick,
         results=tuple(result_of(trace) for trace in run.traces),
         skipped=tuple(f"{skip.workload}: {skip.reason}" for skip in run.skipped),
-        findings=triage(given, found),
+        findings=first_findings(given, found),
         seconds=time.monotonic() - begin,
     )
 

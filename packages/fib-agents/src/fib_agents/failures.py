@@ -14,6 +14,7 @@ from .errors import ToolFailed
 from .evaluation import QUICK_WORKLOADS, WorkloadResult, result_of, run_traces
 from .marked_text import fenced
 from .results import Result, untrusted
+from .sandboxed.call import FILL
 from .workspace import Code, Workspace, choose_workloads, read_solution
 
 if TYPE_CHECKING:
@@ -27,8 +28,6 @@ _SHOWN_VALUES = 6
 _LOG_CHARS = 1500
 _ELEMENT_BY_ELEMENT = "default"
 """The evaluator whose verdicts are about single elements."""
-_FILL = 0xC3
-"""The bytes of outputs before a call, as `sandboxed.call` writes them."""
 
 
 @attrs.frozen
@@ -247,7 +246,7 @@ def _untouched(output: torch.Tensor, elements: torch.Tensor) -> torch.Tensor:
     data = flat(output).view(torch.uint8)
     if len(data) < elements.numel():
         return torch.zeros_like(elements, dtype=torch.bool)
-    return (data.view(elements.numel(), -1) == _FILL).all(-1).view(elements.shape)
+    return (data.view(elements.numel(), -1) == FILL).all(-1).view(elements.shape)
 
 
 def _positions(places: torch.Tensor) -> str:
@@ -280,7 +279,7 @@ def _output_lines(output: WrongOutput) -> Iterator[str]:
     axes = "; ".join(f"axis {axis}: {text}" for axis, text in output.wrong_per_axis.items())
     yield f"output {output.name}: {output.wrong} of {output.count} elements are wrong; {axes}"
     if output.unwritten:
-        yield f"  {output.unwritten} elements look unwritten: they hold the bytes 0x{_FILL:X} of the harness"
+        yield f"  {output.unwritten} elements look unwritten: they hold the bytes 0x{FILL:X} of the harness"
     for one in output.elements:
         inputs = "; ".join(f"{name} = {text}" for name, text in one.inputs.items())
         found = "unwritten" if one.is_unwritten else f"{one.found:.6g}"

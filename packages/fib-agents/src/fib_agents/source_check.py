@@ -6,34 +6,15 @@ from collections.abc import Iterator
 
 import attrs
 from fib_bench.authoring.errors import KernelFileError
-from fib_schema import Definition, Solution
-from fib_schema.display import counted, escape_line
+from fib_schema.display import counted
 from fib_schema.hardware import unknown_targets
 
-from . import triage as rules
 from .errors import InvalidArguments
-from .results import Result, untrusted
+from .results import Result
+from .triage import SUSPICIOUS, Finding, first_findings, is_suspicious
 from .workspace import Code, Workspace, read_solution
 
 _MAX_SHOWN = 30
-
-
-@attrs.frozen
-class Finding:
-    """A construct that rules of the static triage name."""
-
-    rule: str
-    level: str
-    """``suspicious`` or ``note``."""
-    path: str
-    line: int
-    why: str
-    text: str = untrusted()
-    """The line of the source."""
-
-    def describe(self) -> str:
-        """The finding in one line; the source is left out."""
-        return escape_line(f"{self.level}: {self.path}:{self.line}: {self.why} ({self.rule})")
 
 
 @attrs.frozen
@@ -51,7 +32,7 @@ class SourceCheck(Result):
     @property
     def is_suspicious(self) -> bool:
         """Whether a finding is more than a note. It is advice, and no verdict."""
-        return any(finding.level == rules.SUSPICIOUS for finding in self.findings)
+        return is_suspicious(self.findings)
 
     def lines(self) -> Iterator[str]:
         """Problems first, then findings."""
@@ -89,7 +70,7 @@ def check_source(workspace: Workspace, definition: str, solution: Code) -> Sourc
     problems = [str(error) for error in unknown_targets(spec.target_hardware, workspace.device)]
     if not workspace.is_cuda and set(spec.target_hardware) == {"cuda"}:
         problems.append(f"{spec.language} needs a GPU, and the device is {workspace.device!r}")
-    return SourceCheck(True, tuple(problems), str(spec.language), spec.entry_point, style, triage(given, found))
+    return SourceCheck(True, tuple(problems), str(spec.language), spec.entry_point, style, first_findings(given, found))
 
 
 @attrs.frozen
@@ -133,22 +114,8 @@ def triage_solutions(workspace: Workspace) -> TriageTable:
     for name, solutions in trace_set.solutions.items():
         definition = trace_set.definitions.get(name)
         for one in solutions:
-            findings = triage(one, definition)
-            count = sum(finding.level == rules.SUSPICIOUS for finding in findings)
+            findings = first_findings(one, definition)
+            count = sum(finding.level == SUSPICIOUS for finding in findings)
             found.append(TriageLine(one.name, name, one.author, count, findings))
     ordered = sorted(found, key=lambda line: (-line.suspicious, line.solution))
     return TriageTable(tuple(ordered), tuple(map(str, trace_set.problems)))
-
-
-def triage(solution: Solution, definition: Definition | None) -> tuple[Finding, ...]:
-    """The findings of the static triage, one for each rule and file, at its first line."""
-    first: dict[tuple[str, str], Finding] = {}
-    for one in rules.triage(solution, definition):
-        first.setdefault((one.rule, one.path), Finding(one.rule, one.level, one.path, one.line, one.why, one.text))
-    return tuple(first.values())
-
-
-def suspicious_rules(solution: Solution, definition: Definition) -> list[str]:
-    """The rules of the static triage that mark a solution as suspicious: advice, and no verdict."""
-    found = triage(solution, definition)
-    return list(dict.fromkeys(finding.rule for finding in found if finding.level == rules.SUSPICIOUS))

@@ -13,14 +13,12 @@ from fib_schema.display import escape_controls
 from fib_schema.files import explain_os_error
 
 from .catalogue import describe, list_definitions, submit
-from .disassembly import disassemble
 from .errors import InvalidArguments
 from .evaluation import compare, evaluate
 from .failures import explain_failure
+from .inspection import disassemble, profile, sanitize
 from .marked_text import MIN_CHARS, shorten
-from .profiling import profile
 from .results import DEFAULT_CHARS, Result
-from .sanitizing import sanitize
 from .schemas import function_to_schema, in_form
 from .source_check import check_source
 from .workspace import Workspace
@@ -46,8 +44,7 @@ _LENGTH = {
     "type": "integer",
     "minimum": MIN_CHARS,
     "maximum": 100_000,
-    "description": f"the length of the answer's text; the middle of a longer one is left out (default {DEFAULT_CHARS}, "
-    "of a profile 2000)",
+    "description": f"the length of the answer's text; the middle of a longer one is left out (default {DEFAULT_CHARS})",
 }
 
 

@@ -26,7 +26,7 @@ from fib_bench.worker import process_tree
 from fib_bench.worker.caches import CacheOwner, own_cache
 from fib_schema import Solution, parse_json
 
-from .deferred import DEFERRED, Deferred
+from .call import DEFERRED, Deferred
 
 _LARGEST_FILE = 1 << 30
 

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import json
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import attrs
@@ -21,22 +19,17 @@ from safetensors.torch import save as save_tensors
 
 from ..errors import ToolFailed
 from ..workspace import Workspace
-from .call import INPUTS, OUTPUTS, STAMPS, Job
-from .run import Finished, Sandbox
+from .call import INPUTS, OUTPUTS, Job
+from .run import Sandbox
 
 COMMAND = (sys.executable, "-P", "-m", "fib_agents.sandboxed.call")
-_PREPARE = (sys.executable, "-P", "-m", "fib_agents.sandboxed.prepare")
 _SEED = 0
-_LOG_BYTES = 32 << 20
-_STAMPS_BYTES = 4096
-PHASES = (
-    "sandbox and build", "start of the tool", "imports", "load of the solution", "inputs and warm-up", "inspected call",
-)  # fmt: skip
-"""Phases of a call below a tool, in their order. Each is named by what has ended at its time stamp."""
 Values = Mapping[str, torch.Tensor | int | float | bool | None]
 
 
-def make_values(workspace: Workspace, definition: Definition, workload: Workload, distribution: str) -> Values:
+def make_values(
+    workspace: Workspace, definition: Definition, workload: Workload, distribution: str = "normal"
+) -> Values:
     """The inputs of a workload on the CPU.
 
     Raises:
@@ -79,46 +72,7 @@ def write_job(
     )
     sandbox.write(INPUTS, save_tensors(tensors))
     sandbox.write("job.json", json.dumps(attrs.asdict(job)).encode())
-    return [*COMMAND, str(sandbox.path / "job.json")]
-
-
-@attrs.frozen(kw_only=True)
-class Inspection:
-    """One call of a solution under a profiler or a sanitizer."""
-
-    definition: Definition
-    solution: Solution
-    workload: Workload
-    values: Values
-    """The inputs, of `make_values`."""
-    command: Callable[[str, list[str]], list[str]]
-    """Makes the tool's command line from the path of its log and the command line of the call."""
-    timeout_seconds: float
-    environment: Mapping[str, str] = attrs.Factory(dict)
-    warm_calls: int = 0
-
-
-def inspect_call(workspace: Workspace, inspection: Inspection) -> tuple[str, Finished]:
-    """Run a tool on one call in a sandbox of its own, alone on the device.
-
-    Returns:
-        The tool's log, which is untrusted, and how it ended.
-
-    Raises:
-        ToolFailed: It could not be confined or started, or its log cannot be read.
-        CancelledError: The workspace was cancelled.
-    """
-    of = inspection
-    with Sandbox(workspace, of.solution, local_sockets=True) as sandbox:
-        call = write_job(
-            sandbox, workspace, of.definition, of.solution, of.workload, of.values, warm_calls=of.warm_calls
-        )
-        command = built_before(call, of.command(str(sandbox.log_path), call))
-        with device_alone(workspace):
-            begin = time.monotonic()
-            ended = sandbox.run(command, timeout_seconds=of.timeout_seconds, environment=of.environment)
-        ended = attrs.evolve(ended, phases=read_phases(sandbox, begin, time.monotonic()))
-        return (sandbox.read_log(_LOG_BYTES) or b"").decode("utf-8", "replace"), ended
+    return [*COMMAND, "call", str(sandbox.path / "job.json")]
 
 
 @contextmanager
@@ -133,26 +87,7 @@ def device_alone(workspace: Workspace) -> Iterator[None]:
 
 def built_before(call: list[str], command: list[str]) -> list[str]:
     """The command line that builds the solution of a call, if it has to be built, and then executes a command."""
-    return [*_PREPARE, call[-1], *command]
-
-
-def read_phases(sandbox: Sandbox, begin: float, end: float) -> dict[str, float]:
-    """The seconds of a call by phase, from the times that its process has written; empty if those are not in order.
-
-    Args:
-        sandbox: Where the call ran.
-        begin: When its command was started, by the monotonic clock.
-        end: When that had ended.
-    """
-    try:
-        stamps = json.loads(sandbox.read(STAMPS, _STAMPS_BYTES) or b"{}")
-        times = [begin, *(float(stamps[name]) for name in PHASES if name in stamps), end]
-    except (ToolFailed, ValueError, TypeError, ArithmeticError, RecursionError):
-        return {}
-    names = [name for name in PHASES if name in stamps]
-    if not names or any(not earlier <= later for earlier, later in itertools.pairwise(times)):
-        return {}
-    return dict(zip((*names, "end of the tool"), (b - a for a, b in itertools.pairwise(times)), strict=True))
+    return [*COMMAND, "build", call[-1], *command]
 
 
 def read_outputs(sandbox: Sandbox, definition: Definition, workload: Workload) -> dict[str, torch.Tensor]:

@@ -43,8 +43,6 @@ class Finished:
     isolation_level: int
     isolation: str
     seconds: float
-    phases: Mapping[str, float] = attrs.Factory(dict)
-    """Seconds by phase, as the process of the solution states them; empty if it does not."""
 
 
 class Sandbox:

@@ -14,7 +14,7 @@ from typing import Any, ParamSpec, TypeVar
 
 import fib_agents
 from fib_agents.errors import InvalidArguments
-from fib_agents.sanitizing import CHECKS
+from fib_agents.inspection import CHECKS
 from fib_schema import FibError, Solution, Workload, get_fib_dataset_path, load_json_file, parse_json, to_plain
 from fib_schema.display import escape_controls
 from fib_schema.files import explain_os_error

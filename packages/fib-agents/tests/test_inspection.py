@@ -1,4 +1,4 @@
-"""Reports of Nsight Compute and compute-sanitizer as text. Programs in their place write what they write."""
+"""Tools that look into a call. Programs in the place of NVIDIA's write what they write."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from fib_agents import (
     sanitizer_report,
 )
 from fib_agents.errors import CountersForbidden, InvalidArguments, NeedsGpu, ToolFailed, ToolMissing
+from fib_agents.inspection import Profile, check_result, checked_profile, run_tool, sanitizer_command
 from fib_agents.sandboxed.run import find_program
-from fib_agents.tool_reports import checked_report, run_tool
 from fib_compile.device import list_cuda_devices
 from fib_schema import BuildSpec, RandomInput, Solution, SourceFile, UnknownName, Workload
 
@@ -130,11 +130,29 @@ def test_checks_are_known_and_at_least_one(workspace: Workspace, solution: Solut
 
 
 def test_a_report_is_marked_and_cannot_end_its_block() -> None:
-    text = checked_report("==PROF== Softmax\nERROR: ignore\x1b the harness\n", 0, "", "details")
-    heading, *lines = text.splitlines()
-    assert "page details" in heading
+    report = checked_profile("==PROF== Softmax\nERROR: ignore\x1b the harness\n", 0, "")
+    profile = Profile("d", "s", "w", floor_us=25.0, isolation_level=2, seconds=1.0, report=report)
+    head, roofline, _, *lines = profile.to_text().splitlines()
+    assert (head, roofline) == ("s on workload w", "roofline: at least 25.00 us")
     assert lines == ["| ==PROF== Softmax", "| ERROR: ignore\\x1b the harness"]
-    assert len(checked_report("x\n" * 10_000, 0, "", "raw").splitlines()) == 10_001
+    assert len(attrs.evolve(profile, report="x\n" * 10_000).to_text(500)) <= 500
+
+
+def test_a_check_says_whether_it_finished() -> None:
+    log = "========= ERROR SUMMARY: 0 errors"
+    assert check_result("memcheck", log, 0, "", 1.0).problem == ""
+    assert check_result("memcheck", log, 86, "", 1.0).has_defects
+    assert "choose a smaller workload" in check_result("memcheck", log, None, "", 300.0).problem
+    failed = check_result("memcheck", log, 1, "boom", 1.0)
+    assert (failed.problem, failed.output) == ("the call failed with exit status 1", "boom")
+    with pytest.raises(ToolFailed, match=r"(?s)wrote no summary, exit status 1.*\| no such device"):
+        check_result("memcheck", "", 1, "no such device", 1.0)
+
+
+def test_the_command_line_of_a_check_holds_the_call_as_separate_arguments() -> None:
+    command = sanitizer_command("/opt/compute-sanitizer", "racecheck", "/w/log", ["python", "x; rm"])
+    assert command[1:3] == ["--tool", "racecheck"]
+    assert command[-2:] == ["python", "x; rm"]
 
 
 @pytest.mark.parametrize(
@@ -150,22 +168,27 @@ def test_a_report_of_a_failed_call_is_an_error(
     log: str, code: int | None, output: str, error: type[Exception], said: str
 ) -> None:
     with pytest.raises(error, match=said):
-        checked_report(log, code, output, "details")
+        checked_profile(log, code, output)
 
 
 def test_a_tool_runs_on_a_workload_that_the_data_set_does_not_have(workspace: Workspace, solution: Solution) -> None:
     def command(log: str, call: list[str]) -> list[str]:
         return ["/bin/sh", "-c", 'echo "report of $MARK" > "$0"; exec "$@"', log, *call]
 
-    log, ended = run_tool(workspace, solution, WORKLOAD, command, environment={"MARK": "one"}, warm_calls=1)
+    definition = workspace.open().get_definition("softmax_n64")
+    log, ended = run_tool(
+        workspace,
+        definition,
+        solution,
+        WORKLOAD,
+        command,
+        timeout_seconds=60,
+        environment={"MARK": "one"},
+        warm_calls=1,
+    )
     assert ended.code == 0, ended.output
     assert log == "report of one\n"
     assert ended.output.count("called") == 2
-
-
-def test_a_solution_of_an_unknown_definition_is_an_error(workspace: Workspace, solution: Solution) -> None:
-    with pytest.raises(UnknownName, match="softmax_n64"):
-        run_tool(workspace, attrs.evolve(solution, definition="softmax"), WORKLOAD, lambda log, call: call)
 
 
 def test_records_are_objects_in_a_schema() -> None:

@@ -1,0 +1,699 @@
+"""Static triage: constructs of known exploits in sources, found by rules. Nothing is imported or run.
+
+A rule of `triage_rules.toml` has an `id`, `why` in words, a `level`, and any of these lists:
+
+- the kinds of `Kind` for Python: patterns of names with ``*`` (`fnmatch`), regular expressions for `strings`;
+  a pattern of a name stands for everything below it, too: ``socket`` for ``socket.socket``;
+- `native`: regular expressions for C++ and CUDA without comments, also for such code in strings of Python;
+- `deciding`: regular expressions for variables, each of which counts only if a condition or the like depends on it;
+- `except`: names, also with ``*``, that do not count;
+- `unless`: words that make a source harmless for this rule wherever they stand in it, such as ``join`` for a thread.
+"""
+
+from __future__ import annotations
+
+import ast
+import builtins
+import re
+import tomllib
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from enum import StrEnum
+from fnmatch import fnmatchcase
+from functools import cache
+from importlib import resources
+from itertools import islice
+from typing import Any
+
+import attrs
+from fib_bench.authoring.errors import KernelFileError
+from fib_bench.authoring.native_code import without_comments
+from fib_bench.authoring.python_code import parse
+from fib_schema import Definition, Solution, SourceFile
+from fib_schema.display import escape_line
+
+from .results import untrusted
+
+SUSPICIOUS, NOTE = "suspicious", "note"
+_MAX_FINDINGS = 200
+"""Limit of each rule in one file."""
+_MAX_VARIABLES, _MAX_USES = 20, 50
+"""Limits of the variables of one rule in one file, and of the uses of each that are looked at."""
+_NEAR_CHARS = 120
+"""Characters beside a use that are looked at."""
+_MAX_CHARS = 300_000
+"""Limit of one file; patterns take more than linear time on sources that are made for it."""
+_MAX_SHOWN = 160
+_LOOKS_NATIVE = re.compile(r"#\s*include|__global__|extern\s+\"C\"|TVM_FFI|PYBIND11|\basm\b")
+_SIGN = r"[<>=!]=|[%&|?]|(?<![<>])[<>](?![<>])"
+_DECIDING_BEFORE = re.compile(rf"(?:{_SIGN}|\b(?:if|while|switch)\s*\([^;{{}}]*|\[[^\]\n]*)\s*(?:\+\+|--|!)?\s*\Z")
+_DECIDING_AFTER = re.compile(rf"\s*(?:\+\+|--|\.\w+\([^()]*\))?\s*(?:{_SIGN})")
+_LOOKUPS = frozenset({"get", "setdefault", "pop", "__getitem__", "__contains__", "add", "index", "append"})
+_BUILTINS = frozenset(dir(builtins))
+_OWN_CLASS = frozenset({"__class__", "__dict__"})
+"""Attributes of ``self`` that texts of objects read."""
+_MISSING_IMPORT = frozenset({"ImportError", "ModuleNotFoundError"})
+_HUGE = 2**36
+_MAX_PARTS = 40
+"""Limit of the parts of a dotted name; a longer name would take time quadratic in its length."""
+_HIDDEN = re.compile("[\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
+_IN_PLACE = re.compile(r"(?!requires_grad_$)[a-z]\w*[a-z0-9]_")
+"""Methods of tensors that write into the tensor."""
+_ALLOCATED_LIKE = re.compile(r"(empty|zeros|ones|full|rand\w*)_like|new_\w+")
+_COPIES = frozenset({"clone", "contiguous", "detach", "to", "view", "reshape"})
+_METADATA = frozenset(
+    {"shape", "device", "dtype", "stride", "size", "numel", "is_cuda", "ndim", "dim", "is_contiguous", "element_size"}
+)
+_ABOUT_OBJECTS = frozenset({"len", "type", "isinstance"})
+_SETUP = "setup"
+
+
+# -- rules -----------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Rule:
+    """One rule."""
+
+    id: str
+    why: str
+    level: str = SUSPICIOUS
+    patterns: dict[Kind, tuple[str, ...]] = attrs.Factory(dict)
+    native: tuple[re.Pattern[str], ...] = ()
+    deciding: tuple[re.Pattern[str], ...] = ()
+    strings: tuple[re.Pattern[str], ...] = ()
+    excepted: tuple[str, ...] = ()
+    unless: tuple[str, ...] = ()
+
+    def matches(self, fact: Fact) -> bool:
+        """Whether a fact is one that the rule names."""
+        if fact.kind is Kind.STRING:
+            return any(pattern.search(fact.text) for pattern in self.strings)
+        patterns = self.patterns.get(fact.kind, ())
+        below = fact.kind is Kind.NAME
+        if not any(fnmatchcase(fact.text, one) or (below and fnmatchcase(fact.text, f"{one}.*")) for one in patterns):
+            return False
+        return not any(fnmatchcase(fact.text, pattern) for pattern in self.excepted)
+
+    def is_harmless_in(self, code: str) -> bool:
+        """Whether the code of a source, without comments, has a word of `unless`."""
+        return any(re.search(rf"\b{re.escape(word)}\b", code) for word in self.unless)
+
+
+@attrs.frozen
+class Finding:
+    """A construct in a source that a rule names."""
+
+    rule: str
+    level: str
+    """``suspicious`` or ``note``."""
+    path: str
+    line: int
+    why: str
+    text: str = untrusted()
+    """The line of the source, shortened."""
+
+    def describe(self) -> str:
+        """The finding in one line; the source is left out."""
+        return escape_line(f"{self.level}: {self.path}:{self.line}: {self.why} ({self.rule})")
+
+
+@cache
+def load_rules() -> tuple[Rule, ...]:
+    """The rules of this version."""
+    text = resources.files(__package__).joinpath("triage_rules.toml").read_text("utf-8")
+    return tuple(map(_rule, tomllib.loads(text)["rule"]))
+
+
+def triage(solution: Solution, definition: Definition | None = None) -> list[Finding]:
+    """The findings in all sources of a solution, by file and line.
+
+    Args:
+        solution: Its sources are read, and nothing of it runs.
+        definition: With it, writes into inputs and results that are inputs are found too.
+    """
+    entry = None
+    if definition is not None:
+        is_dps = solution.spec.destination_passing_style
+        name = solution.spec.entry_point.rpartition("::")[2]
+        entry = Signature(name, len(definition.inputs), is_dps)
+    found = [finding for source in solution.sources for finding in _findings(source, entry)]
+    return sorted(dict.fromkeys(found), key=lambda finding: (finding.path, finding.line, finding.rule))
+
+
+def _rule(data: dict[str, object]) -> Rule:
+    lists = {name: tuple(map(str, value)) for name, value in data.items() if isinstance(value, list)}
+    return Rule(
+        id=str(data["id"]),
+        why=str(data["why"]),
+        level=str(data.get("level", SUSPICIOUS)),
+        patterns={kind: lists[kind] for kind in Kind if kind in lists and kind is not Kind.STRING},
+        native=tuple(map(re.compile, lists.get("native", ()))),
+        deciding=tuple(map(re.compile, lists.get("deciding", ()))),
+        strings=tuple(map(re.compile, lists.get("strings", ()))),
+        excepted=lists.get("except", ()),
+        unless=lists.get("unless", ()),
+    )
+
+
+def _findings(source: SourceFile, entry: Signature | None) -> Iterator[Finding]:
+    if len(source.content) > _MAX_CHARS:
+        why = f"is not read: it has {len(source.content)} characters, and at most {_MAX_CHARS} are read"
+        yield Finding("not-read", NOTE, source.path, 1, why, "")
+        return
+    lines = source.content.splitlines()
+    facts = list(hidden_characters(source.content))
+    native: list[tuple[int, str]] = []
+    if source.path.endswith(".py"):
+        try:
+            facts += facts_of(parse(source), entry)
+        except KernelFileError:
+            return  # `check_source` reports it, and it cannot run
+        native = [
+            (fact.line, fact.text) for fact in facts if fact.kind is Kind.STRING and _LOOKS_NATIVE.search(fact.text)
+        ]
+    else:
+        native = [(1, source.content)]
+    code = _code_of(source, facts)
+    for rule in load_rules():
+        if rule.is_harmless_in(code):
+            continue
+        matched = [fact.line for fact in facts if rule.matches(fact)]
+        matched += [line for first, text in native for line in _native_lines(rule, first, text)]
+        for line in islice(dict.fromkeys(matched), _MAX_FINDINGS):
+            text = lines[line - 1].strip()[:_MAX_SHOWN] if 0 < line <= len(lines) else ""
+            yield Finding(rule.id, rule.level, source.path, line, rule.why, text)
+
+
+def _code_of(source: SourceFile, facts: Iterable[Fact]) -> str:
+    """The names and attributes of Python, or the text of C++ and CUDA without comments."""
+    if not source.path.endswith(".py"):
+        return without_comments(source.content)
+    words = {Kind.NAME, Kind.ATTRIBUTE, Kind.STRING}
+    return "\n".join(fact.text for fact in facts if fact.kind in words)
+
+
+def _native_lines(rule: Rule, first: int, text: str) -> Iterable[int]:
+    code = without_comments(text)
+    matches = [match for pattern in rule.native for match in islice(pattern.finditer(code), _MAX_FINDINGS)]
+    variables = [match for pattern in rule.deciding for match in islice(pattern.finditer(code), _MAX_VARIABLES)]
+    matches += [
+        match for match in variables if _decides(match[0].split()[-1], code[: match.start()] + code[match.end() :])
+    ]
+    return [first + code.count("\n", 0, match.start()) for match in matches]
+
+
+def _decides(variable: str, code: str) -> bool:
+    """Whether a condition, a comparison, a remainder, a mask or an index names a variable of C++."""
+    uses = islice(re.finditer(rf"\b{re.escape(variable)}\b", code), _MAX_USES)
+    return any(
+        _DECIDING_BEFORE.search(code[max(use.start() - _NEAR_CHARS, 0) : use.start()])
+        or _DECIDING_AFTER.match(code[use.end() : use.end() + _NEAR_CHARS])
+        for use in uses
+    )
+
+
+def first_findings(solution: Solution, definition: Definition | None) -> tuple[Finding, ...]:
+    """The findings, one for each rule and file, at its first line."""
+    first: dict[tuple[str, str], Finding] = {}
+    for one in triage(solution, definition):
+        first.setdefault((one.rule, one.path), one)
+    return tuple(first.values())
+
+
+def is_suspicious(findings: Sequence[Finding]) -> bool:
+    """Whether any finding is more than a note."""
+    return any(finding.level == SUSPICIOUS for finding in findings)
+
+
+# -- facts of single nodes -------------------------------------------------------------------------
+
+
+class Kind(StrEnum):
+    """The kinds of facts; a rule has a field of each kind, with patterns."""
+
+    NAME = "names"
+    """A dotted name, with aliases of imports resolved: ``torch.cuda.Event``."""
+    ASSIGN = "assigns"
+    """A dotted name of an imported module that is assigned to, also by ``setattr`` or at a key."""
+    SWITCH = "switches"
+    """A name as in `ASSIGN`, but not where False or the earlier value of the same name is assigned."""
+    ATTRIBUTE = "attributes"
+    """An attribute of anything."""
+    STRING = "strings"
+    BASE = "bases"
+    """A base of a class."""
+    DEFINE = "defines"
+    """A function or method."""
+    KEY = "keys"
+    """A function or attribute in the key of a lookup."""
+    STATE = "states"
+    """A property of the whole function, such as ``counter``."""
+
+
+@attrs.frozen
+class Fact:
+    """One construct."""
+
+    kind: Kind
+    text: str
+    line: int
+
+
+def hidden_characters(text: str) -> Iterator[Fact]:
+    """Invisible characters and overrides of direction, in any language."""
+    for number, line in enumerate(text.splitlines(), 1):
+        if _HIDDEN.search(line):
+            yield Fact(Kind.STATE, "hidden-character", number)
+
+
+def aliases_of(module: ast.Module) -> dict[str, str]:
+    """Local names of modules and of what is imported from them, also by assignments of dotted names."""
+    aliases: dict[str, str] = {}
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                aliases[alias.asname or alias.name.partition(".")[0]] = (
+                    alias.name if alias.asname else alias.name.partition(".")[0]
+                )
+        elif isinstance(node, ast.ImportFrom) and not node.level:
+            for alias in node.names:
+                aliases[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    imported = {value.partition(".")[0] for value in aliases.values()}
+    for node in ast.walk(module):
+        if isinstance(node, ast.Assign) and len(node.targets) == 1 and isinstance(node.targets[0], ast.Name):
+            name = _dotted(node.value, aliases)
+            if name and name.partition(".")[0] in imported:
+                aliases.setdefault(node.targets[0].id, name)
+    return aliases
+
+
+def _dotted(node: ast.AST, aliases: Mapping[str, str]) -> str:
+    """The dotted name of an expression, or an empty text; ``getattr(x, "y")`` and ``__import__("x")`` count."""
+    parts: list[str] = []
+    while len(parts) < _MAX_PARTS:
+        if isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        elif isinstance(node, ast.Name):
+            return ".".join((aliases.get(node.id, node.id), *reversed(parts)))
+        elif isinstance(node, ast.Call) and (found := _by_name(node, aliases)) is not None:
+            base, name = found
+            if base is None:
+                return ".".join((name, *reversed(parts)))
+            parts.append(name)
+            node = base
+        else:
+            return ""
+    return ""
+
+
+def _by_name(node: ast.Call, aliases: Mapping[str, str]) -> tuple[ast.AST | None, str] | None:
+    """The object (None for a module) and the constant name of a lookup by a call."""
+    function = aliases.get(node.func.id, node.func.id) if isinstance(node.func, ast.Name) else ""
+    if isinstance(node.func, ast.Attribute) and node.func.attr == "import_module":
+        function = "__import__"
+    if function in {"__import__", "importlib.import_module"} and node.args and (name := _text_of(node.args[0])):
+        return None, name
+    if function == "getattr" and len(node.args) >= 2 and (name := _text_of(node.args[1])):
+        return node.args[0], name
+    return None
+
+
+def _text_of(node: ast.AST) -> str:
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+
+
+def _variable_of_environment(key: ast.AST) -> str:
+    """A variable of the environment as a dotted name, without the last part where it is known at run time only."""
+    name = _text_of(key)
+    return f"os.environ.{name}" if name else "os.environ"
+
+
+def bound_names(module: ast.Module) -> frozenset[str]:
+    """Names of variables, parameters, functions and classes anywhere in a module, without those of builtins."""
+    names = {node.id for node in ast.walk(module) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    names |= {node.arg for node in ast.walk(module) if isinstance(node, ast.arg)}
+    definitions = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
+    names |= {node.name for node in ast.walk(module) if isinstance(node, definitions)}
+    return frozenset(names - _BUILTINS)
+
+
+@attrs.frozen
+class Reader:
+    """Facts of single nodes.
+
+    Args:
+        aliases: See `aliases_of`.
+        bound: See `bound_names`. A variable `gc` that is not imported is not a module.
+    """
+
+    aliases: Mapping[str, str]
+    bound: frozenset[str] = frozenset()
+    imported: frozenset[str] = attrs.field(init=False)
+
+    @imported.default
+    def _values(self) -> frozenset[str]:
+        return frozenset(self.aliases.values())
+
+    def dotted(self, node: ast.AST) -> str:
+        """The dotted name of an expression."""
+        return _dotted(node, self.aliases)
+
+    def read(self, node: ast.AST) -> Iterator[Fact]:
+        """The facts of a node itself, not of those below it."""
+        line = getattr(node, "lineno", 0)
+        if isinstance(node, ast.Import):
+            yield from (Fact(Kind.NAME, alias.name, line) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            yield from (Fact(Kind.NAME, f"{node.module}.{alias.name}", line) for alias in node.names)
+        elif isinstance(node, ast.Name | ast.Attribute):
+            yield from self._reference(node, line)
+        elif isinstance(node, ast.Constant):
+            yield from self._constant(node, line)
+        elif isinstance(node, ast.ClassDef):
+            yield from (Fact(Kind.BASE, name, line) for base in node.bases if (name := self.dotted(base)))
+            yield from self._assigned_methods(node)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield Fact(Kind.DEFINE, node.name, line)
+        elif isinstance(node, ast.Call):
+            yield from self._call(node, line)
+        elif isinstance(node, ast.Subscript):
+            yield from self.read_key(node.slice, line)
+            if isinstance(node.ctx, ast.Store | ast.Del) and self._is_imported(node.value):
+                name = self.dotted(node.value)
+                is_environment = name == "os.environ" and isinstance(node.ctx, ast.Store)
+                yield Fact(Kind.ASSIGN, _variable_of_environment(node.slice) if is_environment else name, line)
+        elif isinstance(node, ast.Compare) and any(isinstance(op, ast.In | ast.NotIn) for op in node.ops):
+            yield from self.read_key(node.left, line)
+        elif isinstance(node, ast.While) and _is_endless(node):
+            yield Fact(Kind.STATE, "endless-loop", line)
+        elif isinstance(node, ast.Assign):
+            yield from self._assign(node, line)
+        elif isinstance(node, ast.ExceptHandler) and _swallows(node):
+            yield Fact(Kind.STATE, "swallowed-error", line)
+        elif isinstance(node, ast.BinOp) and _is_huge(node):
+            yield Fact(Kind.STATE, "huge-number", line)
+
+    def _reference(self, node: ast.Name | ast.Attribute, line: int) -> Iterator[Fact]:
+        name, root = self.dotted(node), root_of(node)
+        if name and (root in self.aliases or root not in self.bound):
+            yield Fact(Kind.NAME, name, line)
+        if isinstance(node, ast.Attribute):
+            if not (node.attr in _OWN_CLASS and root == "self" and isinstance(node.ctx, ast.Load)):
+                yield Fact(Kind.ATTRIBUTE, node.attr, line)
+            if isinstance(node.ctx, ast.Store | ast.Del) and self._is_imported(node.value):
+                yield Fact(Kind.ASSIGN, name, line)
+
+    def _is_imported(self, node: ast.AST) -> bool:
+        parts = self.dotted(node).split(".")
+        return any(".".join(parts[:count]) in self.imported for count in range(1, len(parts) + 1))
+
+    def _assign(self, node: ast.Assign, line: int) -> Iterator[Fact]:
+        if _assigns_method(node):
+            yield Fact(Kind.STATE, "assigned-method", line)
+        for part in (part for target in node.targets for part in ast.walk(target)):
+            if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
+                name = self.dotted(part)
+                if name and not _is_false(node.value) and self.dotted(node.value) != name:
+                    yield Fact(Kind.SWITCH, name, line)
+
+    def _constant(self, node: ast.Constant, line: int) -> Iterator[Fact]:
+        if isinstance(node.value, str):
+            yield Fact(Kind.STRING, node.value, line)
+        elif isinstance(node.value, int) and abs(node.value) >= _HUGE and node.value & (node.value + 1):
+            yield Fact(Kind.STATE, "huge-number", line)
+
+    def _assigned_methods(self, node: ast.ClassDef) -> Iterator[Fact]:
+        for statement in node.body:
+            if isinstance(statement, ast.Assign):
+                for target in statement.targets:
+                    if isinstance(target, ast.Name) and target.id.startswith("__"):
+                        yield Fact(Kind.DEFINE, target.id, statement.lineno)
+
+    def _call(self, node: ast.Call, line: int) -> Iterator[Fact]:
+        function = self.dotted(node.func)
+        if name := self.dotted(node):
+            yield Fact(Kind.NAME, name, line)
+        if function == "os.environ.setdefault" and node.args:
+            yield Fact(Kind.ASSIGN, _variable_of_environment(node.args[0]), line)
+        if function == "torch.library.Library" and not (node.args and _text_of(node.args[0])):
+            yield Fact(Kind.STATE, "dynamic-namespace", line)
+        if function in {"getattr", "setattr", "delattr", "hasattr"} and len(node.args) >= 2:
+            given = node.args[1]
+            if not (isinstance(given, ast.Constant) and isinstance(given.value, str)):
+                yield Fact(Kind.STATE, "dynamic-name", line)
+            else:
+                yield Fact(Kind.ATTRIBUTE, given.value, line)
+                if function != "getattr" and function != "hasattr" and self._is_imported(node.args[0]):
+                    name = f"{self.dotted(node.args[0])}.{given.value}"
+                    yield Fact(Kind.ASSIGN, name, line)
+                    if not _is_false(node.args[-1]):
+                        yield Fact(Kind.SWITCH, name, line)
+        if isinstance(node.func, ast.Attribute) and node.func.attr in _LOOKUPS and node.args:
+            yield from self.read_key(node.args[0], line)
+
+    def read_key(self, key: ast.AST, line: int) -> Iterator[Fact]:
+        """Functions and attributes in the key of a lookup."""
+        for node in ast.walk(key):
+            if isinstance(node, ast.Call):
+                if isinstance(node.func, ast.Attribute):
+                    yield Fact(Kind.KEY, node.func.attr, line)
+                elif isinstance(node.func, ast.Name):
+                    yield Fact(Kind.KEY, node.func.id, line)
+            elif isinstance(node, ast.Attribute):
+                yield Fact(Kind.KEY, node.attr, line)
+
+
+def _is_endless(node: ast.While) -> bool:
+    is_true = isinstance(node.test, ast.Constant) and bool(node.test.value)
+    return is_true and not any(isinstance(child, ast.Break | ast.Return) for child in ast.walk(node))
+
+
+def _assigns_method(node: ast.Assign) -> bool:
+    """Whether a function is assigned to an attribute of an object, but not to one of the object of a class itself."""
+    targets = [target for target in node.targets if isinstance(target, ast.Attribute) and root_of(target) != "self"]
+    return bool(targets) and isinstance(node.value, ast.Lambda)
+
+
+def _swallows(node: ast.ExceptHandler) -> bool:
+    """Whether a handler does nothing. A library that is missing may be ignored."""
+    is_optional = isinstance(node.type, ast.Name) and node.type.id in _MISSING_IMPORT
+    return not is_optional and all(isinstance(one, ast.Pass | ast.Continue) for one in node.body)
+
+
+def _is_false(node: ast.AST) -> bool:
+    return isinstance(node, ast.Constant) and node.value is False
+
+
+def _is_huge(node: ast.BinOp) -> bool:
+    """Whether a shift or power of two constants is larger than any size of a kernel's tensor."""
+    left, right = node.left, node.right
+    if not (isinstance(left, ast.Constant) and isinstance(right, ast.Constant)):
+        return False
+    if not (isinstance(left.value, int) and isinstance(right.value, int) and 0 < right.value < 4096):
+        return False
+    bits = left.value.bit_length()
+    if isinstance(node.op, ast.LShift):
+        return _HUGE.bit_length() <= bits + right.value < 63
+    return isinstance(node.op, ast.Pow) and _HUGE.bit_length() <= (bits - 1) * right.value < 63
+
+
+def root_of(node: ast.AST) -> str:
+    """The variable at the start of an expression such as ``kept["y"].z``."""
+    while isinstance(node, ast.Attribute | ast.Subscript):
+        node = node.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+# -- facts of modules and functions ----------------------------------------------------------------
+
+
+@attrs.frozen
+class Signature:
+    """The entry function of a solution, as far as it is known."""
+
+    name: str
+    inputs: int
+    """The number of leading parameters that are inputs."""
+    has_outputs: bool
+    """Whether outputs are parameters, too."""
+
+
+def facts_of(module: ast.Module, entry: Signature | None = None) -> list[Fact]:
+    """The facts of a module.
+
+    Args:
+        module: The parsed source.
+        entry: The entry function, for facts about its parameters.
+    """
+    module = _without_program(module)
+    reader = Reader(aliases_of(module), bound_names(module))
+    looked_up = dict(_looked_up_names(module))
+    facts = [Fact(Kind.NAME, key.value, key.lineno) for key in looked_up.values()]
+    facts += [fact for node in ast.walk(module) if node not in looked_up for fact in reader.read(node)]
+    variables, deciding = _variables_of(module), _deciding_names(module)
+    for function in (node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)):
+        facts += _counter_facts(function, variables, deciding)
+        if entry is not None and function.name in {entry.name, _SETUP}:
+            facts += _kept_values(function, _inputs(function, entry), variables)
+        if entry is not None and function.name == entry.name:
+            facts += _entry_facts(function, entry)
+    return facts
+
+
+def _without_program(module: ast.Module) -> ast.Module:
+    """The module without ``if __name__ == "__main__"``, which does not run here, and functions that only it names."""
+    if any(isinstance(n, ast.Name) and n.id == "__name__" and isinstance(n.ctx, ast.Store) for n in ast.walk(module)):
+        return module
+    programs = [node for node in module.body if isinstance(node, ast.If) and _is_program(node.test)]
+    others = [node for node in module.body if node not in programs]
+    named = set(_named(programs)) - set(_named(others))
+    kept = [node for node in others if not (isinstance(node, ast.FunctionDef) and node.name in named)]
+    return ast.Module([*kept, *(one for node in programs for one in node.orelse)], module.type_ignores)
+
+
+def _is_program(test: ast.expr) -> bool:
+    return isinstance(test, ast.Compare) and ast.unparse(test) in ("__name__ == '__main__'", "'__main__' == __name__")
+
+
+def _looked_up_names(module: ast.Module) -> Iterator[tuple[ast.AST, Any]]:
+    """The names in ``globals()["name"]``, which count as the name itself, with their constants."""
+    for node in ast.walk(module):
+        call = node.value if isinstance(node, ast.Subscript) and _text_of(node.slice) else None
+        if isinstance(call, ast.Call) and isinstance(call.func, ast.Name) and call.func.id == "globals":
+            yield call.func, node.slice  # type: ignore[attr-defined]
+
+
+def _named(statements: Iterable[ast.stmt]) -> Iterator[str]:
+    """Names of variables and attributes, and texts, which may name something too."""
+    for node in (node for statement in statements for node in ast.walk(statement)):
+        if isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif text := _text_of(node):
+            yield text
+
+
+def _counter_facts(function: ast.FunctionDef, variables: Collection[str], deciding: Collection[str]) -> Iterator[Fact]:
+    """Counters of calls in variables of the module."""
+    kept = _kept_names(function, variables)
+    for node in ast.walk(function):
+        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add | ast.Sub):
+            name = root_of(node.target)
+            if name in kept and name in deciding:
+                yield Fact(Kind.STATE, "counter", node.lineno)
+
+
+def _kept_names(function: ast.FunctionDef, variables: Collection[str]) -> set[str]:
+    """Variables of the module that a function uses."""
+    shared = _shared_names(function)
+    return (set(variables) | shared) - (_assigned_names(function) - shared)
+
+
+def _variables_of(module: ast.Module) -> set[str]:
+    """The variables of the module."""
+    found: set[str] = set()
+    for node in module.body:
+        if isinstance(node, ast.Assign):
+            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
+        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
+            found.add(node.target.id)
+    return found
+
+
+def _deciding_names(module: ast.Module) -> set[str]:
+    """Variables that a condition, a comparison, a remainder or the choice of an element depends on."""
+    tests: list[ast.AST] = []
+    for node in ast.walk(module):
+        if isinstance(node, ast.If | ast.IfExp | ast.While):
+            tests.append(node.test)
+        elif isinstance(node, ast.Subscript):
+            tests.append(node.slice)
+        elif isinstance(node, ast.Compare) or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)):
+            tests.append(node)
+    return {node.id for test in tests for node in ast.walk(test) if isinstance(node, ast.Name)}
+
+
+def _shared_names(function: ast.FunctionDef) -> set[str]:
+    declared = (node for node in ast.walk(function) if isinstance(node, ast.Global | ast.Nonlocal))
+    return {name for node in declared for name in node.names}
+
+
+def _assigned_names(function: ast.FunctionDef) -> set[str]:
+    """Parameters, and names that the function itself assigns."""
+    names = (node for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
+    arguments = (node for node in ast.walk(function.args) if isinstance(node, ast.arg))
+    return {node.id for node in names} | {argument.arg for argument in arguments}
+
+
+def _inputs(function: ast.FunctionDef, entry: Signature) -> list[str]:
+    return [argument.arg for argument in function.args.args][: entry.inputs]
+
+
+def _entry_facts(function: ast.FunctionDef, entry: Signature) -> Iterator[Fact]:
+    names = [argument.arg for argument in function.args.args]
+    inputs, outputs = names[: entry.inputs], names[entry.inputs :]
+    for node in ast.walk(function):
+        if _writes_into(node, inputs):
+            yield Fact(Kind.STATE, "mutated-input", node.lineno)  # type: ignore[attr-defined]
+        elif isinstance(node, ast.Return) and node.value is not None and _copied(node.value) in inputs:
+            yield Fact(Kind.STATE, "returns-parameter", node.lineno)
+    used = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
+    if entry.has_outputs and outputs and not used & set(outputs):
+        yield Fact(Kind.STATE, "writes-nothing", function.lineno)
+    if inputs and not used & {*inputs, "locals"}:
+        yield Fact(Kind.STATE, "reads-nothing", function.lineno)
+
+
+def _kept_values(function: ast.FunctionDef, inputs: Collection[str], variables: Collection[str]) -> Iterator[Fact]:
+    """Assignments of values of inputs to what outlives the call, unless it is called with the inputs again."""
+    shared = _shared_names(function)
+    called = _called_with(function, inputs)
+    for node in ast.walk(function):
+        if isinstance(node, ast.Assign):
+            kept = {root_of(target) for target in node.targets if isinstance(target, ast.Subscript)} & set(variables)
+            kept |= {target.id for target in node.targets if isinstance(target, ast.Name)} & shared
+            if kept - called and _uses_values(node.value, inputs):
+                yield Fact(Kind.STATE, "kept-values", node.lineno)
+
+
+def _called_with(function: ast.FunctionDef, inputs: Collection[str]) -> set[str]:
+    """Variables that are called with values of inputs, or elements of which are."""
+    calls = (node for node in ast.walk(function) if isinstance(node, ast.Call))
+    return {root_of(call.func) for call in calls if any(_uses_values(value, inputs) for value in call.args)}
+
+
+def _writes_into(node: ast.AST, names: Collection[str]) -> bool:
+    """Whether a node is an in-place method of a variable, or assigns to its elements."""
+    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+        return _IN_PLACE.fullmatch(node.func.attr) is not None and root_of(node.func.value) in names
+    return isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and root_of(node) in names
+
+
+def _copied(node: ast.AST) -> str:
+    """The variable that an expression is, or is a copy of."""
+    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _COPIES:
+        node = node.func.value
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def _uses_values(node: ast.AST, names: Collection[str]) -> bool:
+    """Whether an expression depends on values of variables, and not on their shape or device alone."""
+    left = [node]
+    while left:
+        one = left.pop()
+        if isinstance(one, ast.Name) and one.id in names:
+            return True
+        if not _is_about_shape(one):
+            left += ast.iter_child_nodes(one)
+    return False
+
+
+def _is_about_shape(node: ast.AST) -> bool:
+    if isinstance(node, ast.Attribute):
+        return node.attr in _METADATA
+    if not isinstance(node, ast.Call):
+        return False
+    name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
+    return name in _ABOUT_OBJECTS or _ALLOCATED_LIKE.fullmatch(name) is not None
