@@ -1071,7 +1071,7 @@ class TestFork:
             assert get_runtime() is None
             for serve in (gemm, lambda *args: runtime.dispatch("gemm", args, fallback=gemm)):
                 assert served_by(serve(A, B)) == "fallback"
-            assert "before this process was forked" in runtime.explain_call("gemm", A, B)
+            assert "before this process was forked" in runtime.explain("gemm", A, B)
             with enable_apply(data_set()) as own:
                 assert own.wait_until_built(60)
                 assert served_by(gemm(A, B)) == "solution"
@@ -1388,7 +1388,7 @@ def test_a_function_that_does_not_fit_is_named_once(caplog: pytest.LogCaptureFix
 class TestExplainCall:
     def test_it_names_the_solution_or_the_reason(self) -> None:
         with enable_apply(data_set(), stats=True) as runtime:
-            explain = runtime.explain_call
+            explain = runtime.explain
             assert explain("gemm", A, B).startswith("ones: M=")
             assert explain("gemm", A, B=B).startswith("ones: M=")
             assert explain("gemm", A.double(), B).startswith("the fallback (tensor): A: ")
@@ -1403,4 +1403,4 @@ class TestExplainCall:
     def test_when_routing_is_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setenv("FIB_ENABLE_APPLY", "0")
         with enable_apply(data_set()) as runtime:
-            assert runtime.explain_call("gemm", A, B) == "the fallback: routing is off (FIB_ENABLE_APPLY is '0')"
+            assert runtime.explain("gemm", A, B) == "the fallback: routing is off (FIB_ENABLE_APPLY is '0')"

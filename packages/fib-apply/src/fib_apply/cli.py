@@ -13,7 +13,6 @@ import attrs
 from fib_schema.command import FAILED, run_command
 from fib_schema.command_parser import CommandParser
 
-from . import check_command, warm_command
 from . import commands as implementations
 from .config import ApplyConfig, ApplyConfigRegistry, OnMiss
 from .configuration import read_config
@@ -89,7 +88,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
     try:
-        if options.run is not check_command.check:
+        if options.run is not implementations.check:
             _read_settings(options)
         code: int = options.run(options)
     except ModuleNotFoundError as error:
@@ -164,7 +163,7 @@ def _add_warm(commands: argparse._SubParsersAction[CommandParser]) -> None:
     command.add_argument("--definitions", nargs="+", metavar="NAME", help="only solutions of these definitions")
     command.add_argument("-j", "--jobs", type=int, help="number of parallel compilers (default: all cores)")
     _add_settings(command)
-    command.set_defaults(run=warm_command.warm)
+    command.set_defaults(run=implementations.warm)
 
 
 def _add_check(commands: argparse._SubParsersAction[CommandParser]) -> None:
@@ -178,7 +177,7 @@ def _add_check(commands: argparse._SubParsersAction[CommandParser]) -> None:
     command.add_argument("config", type=Path, metavar="CONFIG", help="the configuration file")
     command.add_argument("--dataset", type=Path, metavar="DATASET", help="the folder of the data set that it is for")
     command.add_argument("--json", action="store_true", help="print JSON, and nothing else, to stdout")
-    command.set_defaults(run=check_command.check)
+    command.set_defaults(run=implementations.check)
 
 
 def _add_hardware(command: argparse.ArgumentParser) -> None:

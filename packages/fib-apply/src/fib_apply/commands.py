@@ -1,35 +1,43 @@
-"""Commands of ``fib-apply`` that read a table: explain and table."""
+"""Commands of ``fib-apply``: explain, table, warm and check."""
 
 from __future__ import annotations
 
 import argparse
 import contextlib
 import json
+import os
+import sys
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from inspect import Parameter
 from pathlib import Path
 from typing import Any
 
 import attrs
-from fib_schema import AxisConst, Definition, FibError, Problem, UnknownName
+from fib_schema import AxisConst, Definition, FibError, Problem, Solution, UnknownName
 from fib_schema.command import print_problems
 from fib_schema.data_files import missing_data
 from fib_schema.display import counted, escape_line, stacked_row, terminal_width
 
+from .build_service.service import BuildService
 from .config import ApplyConfig, ApplyConfigRegistry
-from .errors import InvalidSetting, UnusableOption
+from .configuration import ConfigFile, read_config
+from .errors import InvalidConfigFile, InvalidSetting, UnusableOption
 from .explain import Answer, format_fallback, format_latency, hardware_lines, plain_ranking, sorted_keys
 from .hardware import local_hardware
 from .key import ApplyKey
 from .routing.codegen import map_parameters
+from .routing.native.module import prepare_native, request_native, wait_for_native
 from .runtime import ApplyRuntime
 from .selection.rankings import HardwareRankings, Ranking
 from .selection.table import ApplyTable, setting_problems
 
 _NATIVE_SECONDS = 600.0
+_HEADINGS = (
+    *("definition", "key", "solution", "latency", "fallback", "runner-up", "candidates", "measured on", "note"),
+)
 
 
-def open_table(options: argparse.Namespace) -> tuple[ApplyTable, tuple[str, ...]]:
+def _open_table(options: argparse.Namespace) -> tuple[ApplyTable, tuple[str, ...]]:
     """The table, and the hardware in question.
 
     Raises:
@@ -38,7 +46,7 @@ def open_table(options: argparse.Namespace) -> tuple[ApplyTable, tuple[str, ...]
     settings: ApplyConfigRegistry = options.settings
     table = ApplyTable.load_or_build(options.dataset, settings)
     asked = getattr(options, "hardware", None)
-    with problems_of_failure(table):
+    with _problems_of_failure(table):
         for problem in setting_problems(ApplyConfigRegistry(options.given), table):
             raise UnusableOption(problem.path.rpartition(".")[2], problem.message)
         for name in (*options.given.other_hardware, *(() if asked is None else (asked,))):
@@ -48,12 +56,12 @@ def open_table(options: argparse.Namespace) -> tuple[ApplyTable, tuple[str, ...]
 
 
 @contextlib.contextmanager
-def problems_of_failure(table: ApplyTable) -> Iterator[None]:
+def _problems_of_failure(table: ApplyTable) -> Iterator[None]:
     """Print the problems of the data set if a name is unknown: they may be the reason."""
     try:
         yield
     except FibError:
-        print_table_problems(table)
+        _print_table_problems(table)
         raise
 
 
@@ -81,7 +89,7 @@ def _axes_of(definition: Definition) -> str:
     return f"variable axes of {definition.name!r}: {variable}; constant: {constant}"
 
 
-def print_json(value: Mapping[str, Any]) -> None:
+def _print_json(value: Mapping[str, Any]) -> None:
     """Print JSON to stdout."""
     print(json.dumps(value, indent=2))
 
@@ -91,8 +99,8 @@ def print_json(value: Mapping[str, Any]) -> None:
 
 def explain(options: argparse.Namespace) -> int:
     """``fib-apply explain``."""
-    table, hardware = open_table(options)
-    with problems_of_failure(table):
+    table, hardware = _open_table(options)
+    with _problems_of_failure(table):
         definition = table.definition(options.definition)
     config = table.settings(definition.name)
     for axis in options.given.nearest.keys() - set(definition.var_axes):
@@ -100,11 +108,11 @@ def explain(options: argparse.Namespace) -> int:
     sizes = _sizes(definition, options.axes)
     reports = [_HardwareReport.of(table, name, definition, sizes, config) for name in hardware]
     source = _route_source(options.dataset, options.settings, definition) if options.source else None
-    print_table_problems(table)
+    _print_table_problems(table)
     if options.json:
         plain = {"definition": definition.name, "op_type": definition.op_type, "source": source}
         hardware_answers = [report.to_plain() for report in reports]
-        print_json({**plain, "hardware": hardware_answers, "problems": [*map(str, table.problems)]})
+        _print_json({**plain, "hardware": hardware_answers, "problems": [*map(str, table.problems)]})
         return 0
     print(f"{definition.name} ({definition.op_type})")
     for report in reports:
@@ -173,27 +181,16 @@ def _route_source(dataset: Path, settings: ApplyConfigRegistry, definition: Defi
 
 def table(options: argparse.Namespace) -> int:
     """``fib-apply table``."""
-    table, hardware = open_table(options)
+    table, hardware = _open_table(options)
     rows = [row for name in hardware for row in _rows(table, name)]
     counts = _counts(table, rows)
-    print_table_problems(table)
+    _print_table_problems(table)
     if options.json:
-        print_json(
+        _print_json(
             {"keys": [row.to_plain() for row in rows], "counts": counts, "problems": [*map(str, table.problems)]}
         )
         return 0
-    headings = (
-        "definition",
-        "key",
-        "solution",
-        "latency",
-        "fallback",
-        "runner-up",
-        "candidates",
-        "measured on",
-        "note",
-    )
-    print(*_table_lines(headings, [row.cells() for row in rows], terminal_width()), sep="\n")
+    print(*_table_lines([row.cells() for row in rows], terminal_width()), sep="\n")
     print(
         f"\n{counted(counts['definitions'], 'definition')}, {counts['measured']} of them measured on "
         f"{', '.join(hardware)}; "
@@ -215,7 +212,7 @@ def _counts(table: ApplyTable, rows: Sequence[_Row]) -> dict[str, int]:
     }
 
 
-def print_table_problems(table: ApplyTable) -> None:
+def _print_table_problems(table: ApplyTable) -> None:
     """Print the problems of a table's data set to stderr."""
     print_problems(list(table.problems))
 
@@ -272,15 +269,15 @@ def _rows(table: ApplyTable, hardware: str) -> Iterator[_Row]:
             yield _Row(definition, key, rankings.by_key[key], hardware, rankings.hardware, rankings.batch_axes)
 
 
-def _table_lines(headings: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
+def _table_lines(rows: Sequence[Sequence[str]], width: int | None) -> Iterator[str]:
     """A table, or for a narrower terminal several lines for each row: what is chosen for which key, then the rest."""
-    lines = list(_aligned([headings, *rows]))
+    lines = list(_aligned([_HEADINGS, *rows]))
     if width is None or max(map(len, lines)) <= width:
         yield from lines
         return
     for row in rows:
         cells = [escape_line(text) for text in row]
-        yield from stacked_row(cells[:3], dict(zip(headings[3:], cells[3:], strict=True)), width)
+        yield from stacked_row(cells[:3], dict(zip(_HEADINGS[3:], cells[3:], strict=True)), width)
 
 
 def _aligned(texts: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -288,3 +285,160 @@ def _aligned(texts: Sequence[Sequence[str]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
+
+
+# -- warm --------------------------------------------------------------------------------------------
+
+
+def warm(options: argparse.Namespace) -> int:
+    """``fib-apply warm``."""
+    table, hardware = _open_table(options)
+    with _problems_of_failure(table):
+        selected = [_Warmed(*winner) for winner in _winners(table, hardware, options.definitions)]
+    with _stdout_to_stderr():
+        request_native(lambda: None)  # takes a minute: first, so that a warm-up that is interrupted has made them
+        _build(table, selected, options.jobs)
+        wait_for_native(_NATIVE_SECONDS)
+        native_problem = prepare_native()
+    _print_table_problems(table)
+    if options.json:
+        native = {"native_guards": {"ready": native_problem is None, "problem": native_problem}}
+        _print_json({**_summary(selected, hardware), **native, "problems": [*map(str, table.problems)]})
+    else:
+        print(*_summary_lines(selected, hardware), sep="\n")
+        print(f"native guards: {'ready' if native_problem is None else f'not used: {native_problem}'}")
+    return 1 if _left_out(selected) else 0
+
+
+@attrs.define
+class _Warmed:
+    """A selected solution, and the problem if it is not usable."""
+
+    definition: str
+    solution: str
+    keys: int
+    problem: str | None = None
+
+
+def _winners(
+    table: ApplyTable, hardware: Sequence[str], definitions: Sequence[str] | None
+) -> Iterator[tuple[str, str, int]]:
+    """Definition, solution and number of keys that it wins, most keys first."""
+    for name in definitions or ():
+        if name not in table.definitions:
+            raise UnknownName("definition", name, table.definitions)
+    keys: dict[tuple[str, str], int] = {}
+    for name in hardware:
+        for definition, solution, count in table.for_hardware(name).winners():
+            if definitions is None or definition in definitions:
+                keys[definition, solution] = keys.get((definition, solution), 0) + count
+    for (definition, solution), count in sorted(keys.items(), key=lambda item: (-item[1], item[0])):
+        yield definition, solution, count
+
+
+def _build(table: ApplyTable, selected: Sequence[_Warmed], jobs: int | None) -> None:
+    """Build, probe and load solutions; set their problems."""
+    pairs: list[tuple[Definition, Solution]] = []
+    for one in selected:
+        try:
+            pairs.append((table.definition(one.definition), table.solution(one.solution)))
+        except (FibError, OSError) as error:  # a file that was removed or changed affects only its own solution
+            one.problem = str(error)
+    service = BuildService()
+    service.build_ahead(pairs, _Progress(service).show, jobs=jobs)
+    for one in selected:
+        one.problem = one.problem or service.problem(one.solution)
+        if one.problem is None and service.find(one.solution) is None:
+            one.problem = "it was not built"  # no thread could be started, or another solution has its name
+
+
+class _Progress:
+    """Prints a line for each finished solution."""
+
+    def __init__(self, service: BuildService) -> None:
+        self._service = service
+        self._done = 0
+
+    def show(self, done: int, total: int, name: str) -> None:
+        if done == self._done:  # it is compiled or probed, but not loaded yet
+            return
+        self._done = done
+        state = "ready" if self._service.problem(name) is None else "left out"
+        print(f"[{done}/{total}] {state} {name}", file=sys.stderr, flush=True)
+
+
+def _left_out(warmed: Iterable[_Warmed]) -> list[_Warmed]:
+    return [one for one in warmed if one.problem is not None]
+
+
+def _summary(selected: Sequence[_Warmed], hardware: Sequence[str]) -> dict[str, Any]:
+    left_out = len(_left_out(selected))
+    counts = {"ready": len(selected) - left_out, "left_out": left_out}
+    return {"hardware": list(hardware), "solutions": [attrs.asdict(one) for one in selected], "counts": counts}
+
+
+def _summary_lines(selected: Sequence[_Warmed], hardware: Sequence[str]) -> Iterator[str]:
+    left_out = _left_out(selected)
+    yield f"{len(selected) - len(left_out)} ready, {len(left_out)} left out, of those selected on {', '.join(hardware)}"
+    for one in left_out:
+        yield f"\n{one.solution} ({one.definition}, {counted(one.keys, 'key')}): {one.problem}"
+
+
+@contextlib.contextmanager
+def _stdout_to_stderr() -> Iterator[None]:
+    """Redirect what solutions print on load, in Python or native code, from stdout to stderr."""
+    sys.stdout.flush()
+    kept = os.dup(1)
+    os.dup2(2, 1)
+    try:
+        with contextlib.redirect_stdout(sys.stderr):
+            yield
+    finally:
+        os.dup2(kept, 1)
+        os.close(kept)
+
+
+# -- check -------------------------------------------------------------------------------------------
+
+
+def check(options: argparse.Namespace) -> int:
+    """``fib-apply check``."""
+    path: Path = options.config
+    try:
+        file = read_config(path)
+        if options.dataset is not None:
+            _check_names(file, options.dataset)
+    except InvalidConfigFile as error:
+        if options.json:
+            problems = [attrs.asdict(problem) for problem in error.problems]
+            print(json.dumps({"file": str(path), "problems": problems, "settings": None}, indent=2))
+        else:
+            print(*error.lines(), sep="\n", file=sys.stderr)
+        return 1
+    if options.json:
+        print(json.dumps({"file": str(path), "problems": [], "settings": file.to_plain()}, indent=2))
+    else:
+        print(f"{path}: valid", *_lines(file), sep="\n")
+    return 0
+
+
+def _check_names(file: ConfigFile, dataset: Path) -> None:
+    table = ApplyTable.load_or_build(dataset, file.registry)
+    if problems := setting_problems(file.registry, table):
+        raise InvalidConfigFile(str(file.path), problems)
+
+
+def _lines(file: ConfigFile) -> Iterator[str]:
+    """The settings that differ from the defaults."""
+    plain = file.to_plain()
+    defaults = ConfigFile(file.path, type(file.registry)()).to_plain()
+    yield from _changed("default", plain.pop("default"), defaults["default"])
+    for name, settings in plain.pop("definitions").items():
+        yield from _changed(f"definitions.{name}", settings, defaults["default"])
+    if plain["stats"]:
+        yield "  stats: True"
+
+
+def _changed(name: str, settings: dict[str, Any], defaults: dict[str, Any]) -> Iterator[str]:
+    for key in (field for field in settings if settings[field] != defaults[field]):
+        yield f"  {name}.{key}: {settings[key]}"

@@ -1,8 +1,8 @@
-"""Explanations of selections, as text and for JSON: which solutions serve a definition's calls, and why. No torch."""
+"""Explanations: which solutions serve a definition's calls or one call, and why; as text and for JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -76,7 +76,7 @@ class Answer:
         }
 
 
-def explain(dispatcher: Dispatcher, left_out: Mapping[str, str], problems: Iterable[str] = ()) -> str:
+def explain_definition(dispatcher: Dispatcher, left_out: Mapping[str, str], problems: Iterable[str] = ()) -> str:
     """The problems of a definition, notes of its callers, its guards, rankings by hardware, and the generated code."""
     lines = [f"{dispatcher.definition.name} ({dispatcher.definition.op_type})", *problems, *dispatcher.notes.values()]
     lines.append(f"calls pass {dispatcher.guards}")
@@ -88,6 +88,38 @@ def explain(dispatcher: Dispatcher, left_out: Mapping[str, str], problems: Itera
     for source in dispatcher.sources.values():
         lines += ["", source.rstrip()]
     return "\n".join(lines)
+
+
+def explain_call(dispatcher: Dispatcher, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str:
+    """Explain a call without a plan; nothing is called, built or counted, but the key builder runs.
+
+    A solution that still has to compile for the call is named, although the fallback serves the call until then.
+
+    Args:
+        dispatcher: Of the definition.
+        args: Inputs by position, followed by outputs or nothing.
+        kwargs: Inputs and outputs by name.
+    """
+    from .routing.resolver import device_of, not_chosen
+    from .routing.validation import Rejection
+
+    definition, pool = dispatcher.definition, dispatcher.pool
+    try:
+        merged = definition.merge_kwargs_to_args(args, kwargs)
+    except TypeError as error:
+        return f"the fallback (arguments): {error}"
+    variant = dispatcher.resolver.variants()[len(merged) > len(definition.inputs)]
+    key = variant.validator.rejection(merged) or dispatcher.resolver.key(merged)
+    if isinstance(key, Rejection):
+        return f"the fallback ({key.reason}): {key.problem}"
+    ranking = pool.ranking(key, device_of(merged))
+    if ranking is None or not ranking.candidates:
+        details = "" if ranking is None else f": {ranking.reason}"
+        return f"the fallback ({not_chosen(ranking)}): {key}{details}"
+    usable = pool.first_usable(ranking)
+    if usable is None or pool.find(usable.solution) is None:
+        return f"the fallback ({pool.miss_reason(ranking)}): {key}"
+    return f"{usable.solution}: {key}"
 
 
 def sorted_keys(rankings: HardwareRankings) -> list[ApplyKey]:

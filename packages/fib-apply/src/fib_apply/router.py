@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import os
 import threading
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
 
 from fib_schema import Definition, FibError, TraceSet, UnknownName, get_fib_dataset_path
 from fib_schema.problems import problem_lines
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from .routing.resolver import CandidatePool
 
 _NONE: Mapping[str, str] = {}
+_NO_ARGUMENTS: Mapping[str, Any] = {}
 
 
 class Router:
@@ -185,21 +186,18 @@ class Router:
         agreed = () if self.agreed is None else self.agreed.own_runs
         return {run for found in self._made().values() for run in found.compiled_runs()}.union(agreed)
 
-    def explain(self, name: str) -> str:
-        """Explanation of a definition's routing: the solutions, the reasons and the generated code.
-
-        Raises:
-            UnknownName: The data set has no such definition (a KeyError).
-            InvalidRecord: Its file has changed since the table was made.
-        """
-        from .explain import explain
+    def explain(self, name: str, args: Sequence[Any] = (), kwargs: Mapping[str, Any] = _NO_ARGUMENTS) -> str:
+        """Explanation of a definition's routing, or of one call; see `ApplyRuntime.explain`."""
+        from .explain import explain_call, explain_definition
 
         dispatcher = self.dispatcher(name)
         if dispatcher is None:
             self.table.definition(name)
             raise UnknownName("definition", name, self.table.definitions)
+        if args or kwargs:
+            return explain_call(dispatcher, args, kwargs)
         problems = [str(problem) for problem in self.table.problems if problem.source == name]
-        return explain(dispatcher, self.left_out(), problems)
+        return explain_definition(dispatcher, self.left_out(), problems)
 
     def _made(self) -> dict[str, Dispatcher]:
         """The dispatchers that exist."""

@@ -330,28 +330,20 @@ class ApplyRuntime:
         """The solutions that are not called, each with the reason."""
         return self._router.left_out()
 
-    def explain(self, name: str) -> str:
+    def explain(self, name: str, /, *args: Any, **kwargs: Any) -> str:
         """Explanation of a definition's routing: the solutions, the reasons and the generated code.
+
+        With the arguments of a call: the solution that would serve it now, or the reason why the fallback would;
+        nothing is called.
 
         Raises:
             UnknownName: The data set has no such definition (a KeyError).
             InvalidRecord: Its file has changed since the table was made.
         """
-        return self._router.explain(name)
-
-    def explain_call(self, name: str, /, *args: Any, **kwargs: Any) -> str:
-        """The solution that would serve a call now, or the reason why the fallback would; nothing is called.
-
-        Raises:
-            UnknownName: The data set has no such definition (a KeyError).
-        """
-        from .routing.call_explanation import explain_call  # imports torch
-
-        dispatcher = None if self.is_off else self._router.dispatcher(name)
-        if dispatcher is None:
+        if self.is_off and (args or kwargs):
             self.table.definition(name)
-            return f"the fallback: routing is off ({self.configuration.why_off() or _FORKED})"
-        return explain_call(dispatcher, args, kwargs)
+            return f"the fallback: routing is off ({self.configuration.why_off()})"
+        return self._router.explain(name, args, kwargs)
 
 
 def get_runtime() -> ApplyRuntime | None:
