@@ -1,13 +1,12 @@
 """Processes of the harness of engines on the CPU, with stand-ins for vLLM, FlashInfer and the benchmark.
 
-All other parts are real: tracing in both modes, data sets of arms, warm-up, routed engines, the start and two ranks.
+All other parts are real: tracing in both modes, data sets of arms, warm-up, routed engines and two ranks.
 """
 
 from __future__ import annotations
 
 import json
 import os
-import re
 import shutil
 import subprocess
 import sys
@@ -20,7 +19,7 @@ from fib_schema import TraceSet
 from public_data_set import needs_data_set, public_set
 
 FOLDER = Path(__file__).parent
-ENGINES, SUPPORT = FOLDER / "engines", FOLDER / "support"
+ENGINES = FOLDER / "engines"
 STAND_INS = FOLDER.parent / "packages" / "fib-integrations" / "tests" / "support"
 DECODE, PREFILL = "gqa_paged_decode_h32_kv8_d128_ps64", "gqa_paged_prefill_causal_h32_kv8_d128_ps64"
 NORM = "rmsnorm_h4096"
@@ -62,7 +61,7 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Harness:
     site.mkdir()
     code = f"import flashinfer_stand_ins as f, pathlib; f.write(pathlib.Path({str(site)!r}), '0.6.4')"
     subprocess.run([sys.executable, "-c", code], env={**os.environ, "PYTHONPATH": str(STAND_INS)}, check=True)
-    shutil.copytree(SUPPORT / "vllm_stand_in", site / "vllm")
+    shutil.copytree(ENGINES / "vllm_stand_in", site / "vllm")
     (site / "vllm-0.26.0.dist-info").mkdir()
     (site / "vllm-0.26.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: vllm\nVersion: 0.26.0\n")
     paths = [str(site), str(STAND_INS), str(ENGINES), os.environ.get("PYTHONPATH", "")]
@@ -75,49 +74,10 @@ def harness(tmp_path_factory: pytest.TempPathFactory) -> Harness:
     made.trace("graphs")
     (out / "tracing").rename(out / "dataset")
     made.run(ENGINES / "arm_data_sets.py", "solutions", str(out))
-    made.run(SUPPORT / "engine_bench.py", str(out / "dataset"))
+    made.run(ENGINES / "engine_bench.py", str(out / "dataset"))
     printed = made.run(ENGINES / "arm_data_sets.py", "arms", str(out))
     assert f"routed, {DECODE}: 2 of 2 keys have a solution on cpu" in printed
     return made
-
-
-_COMPARED = """
-import json, pathlib, sys
-from collections import Counter
-
-import flashinfer, vllm
-from arm_originals import originals, replaced_functions
-from vllm_arms import _counts, switch_on
-
-runtime = switch_on("routed", pathlib.Path(sys.argv[1]))
-engines = [
-    vllm.LLM("model", load_format="dummy", enforce_eager=is_eager, ir_op_priority={"rms_norm": ["fib"]})
-    for is_eager in (True, False)
-]
-replaced, found = replaced_functions(), {}
-requests, wanted = [{"prompt_token_ids": list(range(128))}] * 4, vllm.SamplingParams(max_tokens=8)
-
-def counted():
-    before = _counts(runtime)
-    for engine in engines:
-        engine.generate(requests, wanted, use_tqdm=False)
-    after = _counts(runtime)
-    return {kind: sum((after[kind] - before[kind]).values()) for kind in after}
-
-counted()
-found["places"] = [f"{one.owner.__name__}.{one.name}" for one in replaced]
-found["with"] = counted()
-with originals(replaced):
-    found["without"] = counted()
-    now = (vars(one.owner)[one.name] for one in replaced)
-    found["patched meanwhile"] = [one.__name__ for one in now if "__fib_patched__" in vars(one)]
-found["with again"] = counted()
-plans = vars(flashinfer.BatchDecodeWithPagedKVCacheWrapper.plan)["__fib_patched__"].plans.by_id
-wrapper = engines[1].graphs[len(requests)]
-found["is followed"] = plans[id(wrapper)].renew(wrapper, wrapper._plan_info)
-print(json.dumps(found))
-"""
-"""Compares a process with itself; the last plan of a graph's wrapper was followed if a run can renew its record."""
 
 
 @needs_data_set
@@ -144,29 +104,6 @@ class TestProcesses:
         assert set(routed["misses"]) == {f"{DECODE}: {BEST}", f"{PREFILL}: {BEST}"}
         assert not routed["unsupported"]
         assert not any(plain[kind] for kind in ("hits", "misses", "unsupported"))
-        timed = {"decode plan", "decode run", "prefill plan", "prefill run", "rms_norm"}
-        assert {name: count for name, (count, _) in routed["host_us"].items()} == dict.fromkeys(timed, 2) | {
-            "prefill plan": 1, "prefill run": 1, "rms_norm": 3,
-        }  # fmt: skip
-        assert set(plain["host_us"]) == timed
-
-    def test_a_process_is_compared_with_itself_without_fib(self, harness: Harness) -> None:
-        """Patched functions call the originals meanwhile, and plans of graphs are followed afterwards."""
-        program = harness.out / "program.py"
-        program.write_text(_COMPARED)
-        found = json.loads(harness.run(program, str(harness.out)).splitlines()[-1])
-        assert {"BatchDecodeWithPagedKVCacheWrapper.run", "vllm.v1.attention.backends.flashinfer.fast_plan_decode"} <= {
-            *found["places"]
-        }
-        assert found["patched meanwhile"] == []
-        assert found["with"] == found["with again"]
-        assert sum(found["with"].values()) > 0
-        assert not any(found["without"].values())
-        assert found["is followed"]
-
-    def test_pairs_are_timed(self, harness: Harness) -> None:
-        for arm, mode, count in (("winners", "eager", 1), ("plain", "eager", 0), ("off", "graphs", 1)):
-            assert [len(values) for values in harness.engine(arm, mode)["pairs"].values()] == [count] * 2
 
     def test_slow_solutions_are_called(self, harness: Harness) -> None:
         slow = harness.engine("slow")
@@ -190,15 +127,6 @@ class TestProcesses:
         printed = harness.run(ENGINES / "arm_data_sets.py", "arms", str(tmp_path), code=1)
         assert f"problem: routed: no solution of {DECODE} is chosen on cpu; see the benchmark" in printed
 
-    def test_the_start_with_a_large_table_is_measured(self, harness: Harness) -> None:
-        for command in ("set", "measure"):
-            harness.run(ENGINES / "arm_start.py", command, str(harness.out))
-        found = json.loads((harness.out / "start.json").read_text())
-        assert found["definitions"] == len(TraceSet.from_path(harness.out / "start" / "arms" / "routed").definitions)
-        assert len(found["all"]) == 5
-        keys = int(re.match(r"warm-up: ready for (\d+) of \1 keys", found["ready"])[1])
-        assert keys > found["definitions"]
-
     def test_two_ranks_are_traced_and_routed(self, harness: Harness, free_port: int) -> None:
         two = attrs.evolve(harness, environment={**harness.environment, "VLLM_PORT": str(free_port)})
         two.run(ENGINES / "two_ranks.py", "trace", str(two.out))
@@ -220,7 +148,7 @@ class TestProcesses:
             program = tmp_path / "bin" / name
             line = f"exec {sys.executable} {arguments}\n"
             if name == "fib-bench":
-                line = f'[ "$1" != run ] || exec {sys.executable} {SUPPORT / "engine_bench.py"} "$2"\n{line}'
+                line = f'[ "$1" != run ] || exec {sys.executable} {ENGINES / "engine_bench.py"} "$2"\n{line}'
             program.write_text(f"#!/usr/bin/env bash\n{line}")
             program.chmod(0o755)
         path = os.pathsep.join([str(tmp_path / "bin"), os.environ["PATH"]])

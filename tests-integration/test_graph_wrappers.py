@@ -17,7 +17,7 @@ pytestmark = needs_data_set
 
 def replay(*options: str) -> str:
     """Run the script; returns what it prints."""
-    command = [sys.executable, HERE / "graph_wrappers.py", data_set_path(), *options]
+    command = [sys.executable, HERE / "engines" / "graph_wrappers.py", data_set_path(), *options]
     done = subprocess.run(command, capture_output=True, text=True, timeout=500, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout

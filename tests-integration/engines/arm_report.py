@@ -1,30 +1,70 @@
-"""Tables of what `arm_turns.py` measured, and the claims that they must prove."""
+"""Tables of what `arm_turns.py` measured, with 95 % intervals, and the problems that make a run prove nothing."""
 
 from __future__ import annotations
 
 import argparse
 import json
+import math
 import statistics
 import sys
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
-from arm_claims import claims, print_claims
-from arm_statistics import (
-    FIRST,
-    LEAST_ROUNDS,
-    SPEED,
-    Record,
-    Records,
-    deviation,
-    interval,
-    of_arm,
-    own_pairs_of,
-    pairs_of,
-    ratio,
-)
 from arm_turns import Key, decided, is_same_model, place, planned
+
+LEAST_ROUNDS = 5
+SPEED, FIRST = "tokens_per_second", "first_token_ms"
+"""Names of what is timed in records."""
+_T_975 = (
+    12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160, 2.145, 2.131, 2.120,
+    2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045,
+)  # fmt: skip
+"""Quantiles of Student's t distribution for 95 % intervals, from one degree of freedom on."""
+
+Record = Mapping[str, Any]
+Records = Mapping[Key, Record]
+Estimate = tuple[float, float, float]
+"""A mean and its 95 % interval."""
+
+
+def interval(values: Sequence[float]) -> Estimate:
+    """The mean, and its 95 % interval; infinite for a single value."""
+    mean = statistics.fmean(values)
+    if len(values) < 2:
+        return mean, -math.inf, math.inf
+    quantile = _T_975[min(len(values) - 1, len(_T_975)) - 1]
+    half = quantile * statistics.stdev(values) / math.sqrt(len(values))
+    return mean, mean - half, mean + half
+
+
+def ratio(rounds: Iterable[tuple[Sequence[float], Sequence[float]]]) -> Estimate:
+    """The ratio of an arm's values to plain's, with a 95 % interval.
+
+    Within a round the values of a turn are compared, and the median ratio counts. It is the only value of the round, as
+    turns of the same two processes say nothing about other processes.
+
+    Args:
+        rounds: The values of an arm and of plain in each round, by turn.
+    """
+    logarithms = [
+        statistics.median(math.log(ours / theirs) for ours, theirs in zip(*pair, strict=True)) for pair in rounds
+    ]
+    mean, low, high = interval(logarithms)
+    return math.exp(mean), math.exp(low), math.exp(high)
+
+
+def of_arm(records: Records, mode: str, arm: str) -> dict[int, Record]:
+    """The records of an arm, by round."""
+    return {n: record for (n, m, a), record in records.items() if (m, a) == (mode, arm)}
+
+
+def pairs_of(records: Records, mode: str, arm: str, name: str) -> dict[int, tuple[Sequence[float], Sequence[float]]]:
+    """The values of an arm and of plain in each round that has both."""
+    plain = of_arm(records, mode, "plain")
+    return {n: (record[name], plain[n][name]) for n, record in of_arm(records, mode, arm).items() if n in plain}
+
 
 _MOST_KERNELS = 12
 """Kernels in a table of device times."""
@@ -105,7 +145,6 @@ def report(out: Path, options: argparse.Namespace) -> int:
         for arm in options.arms:
             if of_arm(records, mode, arm):
                 print(_row(records, mode, arm))
-    _print_pairs(records, options)
     for mode in options.modes:
         for arm in options.arms:
             mine = list(of_arm(records, mode, arm).values())
@@ -116,13 +155,16 @@ def report(out: Path, options: argparse.Namespace) -> int:
                     _print_counts(f"{mode}, {arm}, captured", [record["captured"] for record in mine])
         of_first = {arm: records[0, mode, arm] for arm in options.arms if (0, mode, arm) in records}
         print_device_times({arm: record["device_ms"] for arm, record in of_first.items()}, mode)
-        print_host_times({arm: record.get("host_us", {}) for arm, record in of_first.items()}, mode)
     for path in sorted((out / "settings").glob("*.json")):
         _print_counts(f"eager, routed, {path.stem}", [json.loads(path.read_text())])
     for path in sorted((out / "settings").glob("*.failed")):
         print(f"\neager, routed, {path.stem}: not run, {path.read_text().strip()}")
     problems = [*problems_of(records, options), *_problems_of_settings(out / "settings")]
-    print_claims(claims(out, records))
+    for name in ("two-ranks/trace", "two-ranks/route-routed", "two-ranks/route-winners", "tutorial/followed"):
+        if (path := out / f"{name}.json").exists():
+            found = json.loads(path.read_text())
+            print(f"\n{name}: {found['value']}")
+            problems += [f"{name}: {problem}" for problem in found["problems"]]
     print("\nproblems: " + ("none" if not problems else ""))
     for problem in problems:
         print(f"- {problem}")
@@ -140,21 +182,6 @@ def _row(records: Records, mode: str, arm: str) -> str:
         cells.append("{:.4f} ({:.4f} to {:.4f})".format(*ratio(pairs.values())) if pairs else "")
     cells.append(f"{mine[0]['start_seconds']:.1f}" if 0 in mine else "")  # of the others, several start together
     return f"| {' | '.join(cells)} |"
-
-
-def _print_pairs(records: Records, options: argparse.Namespace) -> None:
-    """Print the comparisons of processes with themselves, and how much a single pair of turns deviates."""
-    arms = [(mode, arm) for mode in options.modes for arm in options.arms if own_pairs_of(records, mode, arm, SPEED)]
-    if not arms:
-        return
-    print(
-        "\n| mode | arm: with FIB against the same process without | tokens/s (95 %) | of a pair | first token (95 %) |"
-    )
-    print("| --- | --- | --- | --- | --- |")
-    for mode, arm in arms:
-        speeds, firsts = (own_pairs_of(records, mode, arm, name) for name in (SPEED, FIRST))
-        of_speed, of_first = ("{:.4f} ({:.4f} to {:.4f})".format(*ratio(found)) for found in (speeds, firsts))
-        print(f"| {mode} | {arm} | {of_speed} | ± {deviation(speeds):.1%} | {of_first} |")
 
 
 def _print_counts(title: str, records: Sequence[Record]) -> None:
@@ -177,14 +204,3 @@ def print_device_times(arms: Mapping[str, Mapping[str, float]], mode: str) -> No
     for name, _ in longest.most_common(_MOST_KERNELS):
         print(f"| `{name[:80]}` | {' | '.join(f'{times.get(name, 0.0):.2f}' for times in arms.values())} |")
     print(f"| all | {' | '.join(f'{sum(times.values()):.2f}' for times in arms.values())} |")
-
-
-def print_host_times(arms: Mapping[str, Mapping[str, tuple[int, float]]], mode: str) -> None:
-    """Print the median host time of calls in the first round, and their number in a generation."""
-    names = sorted({name for times in arms.values() for name in times})
-    if not names:
-        return
-    print(f"\n| host time in us (calls), {mode} | {' | '.join(arms)} |\n| --- |{' --- |' * len(arms)}")
-    for name in names:
-        cells = ("{1:.1f} ({0})".format(*times[name]) if name in times else "" for times in arms.values())
-        print(f"| {name} | {' | '.join(cells)} |")

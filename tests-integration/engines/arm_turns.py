@@ -2,9 +2,8 @@
 
 In a round of a mode, one engine process of each arm lives at the same time. They are timed one after another, a
 fraction of a second each, many times: a machine that gets slower meanwhile slows all arms down. Processes of one
-program differ as well, so that a measurement has several rounds, and most arms are also compared with themselves, with
-and without FIB (`arm_originals.py`). Records are files: a measurement continues with the rounds that are missing.
-Records of another machine, or of another model or version, are set aside and measured again.
+program differ as well, so that a measurement has several rounds. Records are files: a measurement continues with the
+rounds that are missing. Records of another machine, or of another model or version, are set aside and measured again.
 """
 
 from __future__ import annotations
@@ -31,18 +30,12 @@ BEST_IS_ORIGINAL = "the fallback is the best"
 """The reason for a miss whose recorded key says that the engine's own function is the best: it is decided, too."""
 AGAIN = 75
 """Exit code for "call me again" (EX_TEMPFAIL)."""
-START, TURN, PAIR, HOST_TURN, END, END_PROFILED = "start", "turn", "pair", "host turn", "end", "end profiled"
+START, TURN, END, END_PROFILED = "start", "turn", "end", "end profiled"
 """Commands to an engine process; it answers each with a byte when it is done."""
-_HOST_TURNS = 8
 _POLL_SECONDS = 1.0
 _QUOTED_LINES = 20
 _MARGIN = 1.2
 """Factor on the longest round so far that has to fit into the time that is left."""
-
-
-def paired(arm: str, mode: str) -> bool:
-    """Whether processes of an arm are also compared with themselves: captured graphs keep the kernels of `winners`."""
-    return arm in (("off", "tracing", "routed", "winners") if mode == "eager" else ("off", "tracing", "routed"))
 
 
 def layers_of(options: argparse.Namespace, mode: str) -> int:
@@ -123,16 +116,9 @@ def measure(
                 processes[key] = EngineProcess(_command(out, options, engine, key), deadline, out / "logs")
             for process in processes.values():
                 process.wait()  # also for the imports of the next round
-            host_turns = _HOST_TURNS if group[0][0] == 0 else 0
-            with_pairs = [key for key in group if paired(key[2], key[1])]
-            for command, count, keys in (
-                (TURN, options.turns, group),
-                (PAIR, options.turns, with_pairs),
-                (HOST_TURN, host_turns, group),
-            ):
-                for turn in range(count if keys else 0):
-                    for key in _rotated(keys, turn):
-                        processes[key].request(command)
+            for turn in range(options.turns):
+                for key in _rotated(group, turn):
+                    processes[key].request(TURN)
             _finish([processes[key] for key in group], END_PROFILED if group[0][0] == 0 else END)
             for key in group:
                 processes.pop(key).kill()

@@ -86,35 +86,6 @@ begin=$SECONDS status=0
 limited 530 "${arms[@]}" measure "$out" --seconds 500 "${options[@]}" || status=$?
 stop_unless "the measurement" $status 0
 [ $((SECONDS - begin)) -lt 60 ] || again measured
-if [ ! -e "$out/settings/complete" ]; then
-  mkdir -p "$out/settings"
-  routed_with() { # NAME SETTINGS: the hits and misses of the routed arm with other settings of vLLM
-    local record=$out/settings/$1 status=0
-    [ ! -e "$record.json" ] || return 0
-    rm -f "$record.failed"
-    limited 440 "${arms[@]}" engine "$out" --arm routed --record "$record.json" --settings "$2" "${options[@]}" \
-      --turns 2 > "$record.log" 2>&1 || status=$?
-    [ $status = 0 ] || { echo "status $status"; grep -v '^ *$' "$record.log" | tail -1; } > "$record.failed"
-  }
-  running=()
-  routed_with fp8-cache '{"kv_cache_dtype": "fp8"}' & running+=($!)
-  routed_with chunked-prefill '{"max_num_batched_tokens": 512, "max_num_seqs": 64}' & running+=($!)
-  routed_with speculative \
-    '{"speculative_config": {"method": "ngram", "num_speculative_tokens": 3, "prompt_lookup_max": 4}}' & running+=($!)
-  wait "${running[@]}"
-  ls "$out/settings/"*.json > /dev/null || { echo "no other setting could be run; see $out/settings/*.log"; exit 1; }
-  touch "$out/settings/complete" # those that failed are problems of the report; remove this file to try them again
-  again "other settings are run"
-fi
-if [ ! -e "$out/start.json" ]; then
-  start=(python3 "$root/tests-integration/engines/arm_start.py") status=0
-  limited 60 "${start[@]}" set "$out" || status=$?
-  stop_unless "the data set of the start" $status 0
-  limited 200 "${warm[@]}" warm "$out/start/arms/routed" || status=$?
-  stop_unless "the warm-up of the start" $status 0
-  limited 250 "${start[@]}" measure "$out" || status=$?
-  stop_unless "the measurement of the start" $status 0
-fi
 status=0
 "${arms[@]}" report "$out" "${options[@]}" > "$out/report.part" || status=$?
 mv "$out/report.part" "$out/report.md"

@@ -23,14 +23,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
-from arm_host_times import host_times, medians
-from arm_originals import originals, replaced_functions
 from arm_report import LEAST_ROUNDS, report
-from arm_turns import END, END_PROFILED, HOST_TURN, PAIR, ROUTED, START, TURN, layers_of, measure, paired, write_whole
+from arm_turns import END, END_PROFILED, ROUTED, START, TURN, layers_of, measure, write_whole
 
 TRACED = ("tracing", "traced")
 """The arms that are traced; `trace` runs the second one."""
@@ -118,25 +115,12 @@ def engine(out: Path, options: argparse.Namespace) -> None:
     _, tokens = generate(prompts, _GENERATED)
     before = _counts(runtime)
     turns: list[tuple[float, float]] = []
-    pairs: list[tuple[tuple[float, float], tuple[float, float]]] = []
-    after, replaced = before, replaced_functions()
+    after = before
     device_ms: dict[str, float] = {}
-    host: list[dict[str, list[int]]] = []
     for command in commands:
         if command == TURN:
             turns.append(timed_turn())
             after = _counts(runtime)
-            continue
-        if command == PAIR:
-            pair = {}
-            for is_ours in (True, False) if len(pairs) % 2 else (False, True):
-                with nullcontext() if is_ours else originals(replaced):
-                    pair[is_ours] = timed_turn()
-            pairs.append((pair[True], pair[False]))
-            continue
-        if command == HOST_TURN:
-            generate(prompts[:1], 2)
-            host.append(host_times(lambda: generate(prompts, 16), is_eager=options.mode == "eager"))
             continue
         if command == END_PROFILED:
             device_ms = _device_times(torch, lambda: generate(prompts, 16))
@@ -151,12 +135,7 @@ def engine(out: Path, options: argparse.Namespace) -> None:
             "switch_on_seconds": switched_on,
             "tokens_per_second": [speed for speed, _ in turns],
             "first_token_ms": [first for _, first in turns],
-            "pairs": {
-                "tokens_per_second": [(ours[0], theirs[0]) for ours, theirs in pairs],
-                "first_token_ms": [(ours[1], theirs[1]) for ours, theirs in pairs],
-            },
             "device_ms": device_ms,
-            "host_us": medians(host),
             "tokens": hashlib.sha256(json.dumps(tokens).encode()).hexdigest(),
             "at_start": {kind: dict(counts) for kind, counts in at_start.items()},
             "captured": {kind: dict(counts) for kind, counts in captured.items()},
@@ -185,13 +164,7 @@ def _arguments(out: Path, options: argparse.Namespace) -> dict[str, Any]:
 def _commands(options: argparse.Namespace) -> Iterator[str]:
     """The commands of the measuring process. Each answer, a byte, is sent when the next command is asked for."""
     if options.answers is None:
-        yield from (
-            START,
-            *[TURN] * options.turns,
-            *[PAIR] * paired(options.arm, options.mode),
-            HOST_TURN,
-            END_PROFILED,
-        )
+        yield from (START, *[TURN] * options.turns, END_PROFILED)
         return
     command = ""
     while command not in (END, END_PROFILED):

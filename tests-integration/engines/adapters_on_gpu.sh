@@ -16,4 +16,4 @@ for name in schema compile bench apply tracer integrations; do
   PYTHONPATH=$PYTHONPATH:$root/packages/fib-$name/src
 done
 export PYTHONPATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
-python3 "$root/tests-integration/flashinfer_adapters.py" "$data_set" --out "${OUT:-out}" "$@"
+python3 "$root/tests-integration/engines/flashinfer_adapters.py" "$data_set" --out "${OUT:-out}" "$@"

@@ -28,8 +28,8 @@ from fib_schema import Definition, RandomInput, Trace, TraceSet, Workload, load_
 from fib_schema.padded_indices import PADDED_INDICES
 
 HERE = Path(__file__).resolve().parent
-SUPPORT = HERE.parent / "packages" / "fib-integrations" / "tests" / "support"
-sys.path.insert(0, str(HERE / "support"))
+SUPPORT = HERE.parents[1] / "packages" / "fib-integrations" / "tests" / "support"
+sys.path.insert(0, str(HERE.parent / "support"))
 
 from solution_table import capturable_entry, entries_for  # noqa: E402
 
