@@ -12,17 +12,15 @@ from collections.abc import Iterator
 
 from fib_agents.triage import is_suspicious, triage
 from fib_bench.selftest.cases import EXPLOITS, load_cases
-from fib_bench.selftest.definitions import OPS
-from fib_schema import Definition, Solution
+from fib_schema import Solution
 
-Member = tuple[str, Solution, Definition | None]
+Member = tuple[str, Solution]
 
 
 def self_test() -> Iterator[tuple[str, Member]]:
-    """The suite of each solution of the self-test, its file, record and definition."""
-    known = {name: op.definition(name) for name, op in OPS.items()}
+    """The suite of each solution of the self-test, its file and record."""
     for case in load_cases():
-        yield case.suite, (case.file, case.solution(), known.get(case.definition))
+        yield case.suite, (case.file, case.solution())
 
 
 def main() -> None:
@@ -36,7 +34,7 @@ def main() -> None:
     wrong: list[str] = []
     for suite, members in suites.items():
         begin = time.perf_counter()
-        flagged = {file: triage(solution, definition) for file, solution, definition in members}
+        flagged = {file: triage(solution) for file, solution in members}
         each_ms = 1e3 * (time.perf_counter() - begin) / len(members)
         count = sum(map(is_suspicious, flagged.values()))
         print(f"| {suite} | {len(members)} | {count} | {count / len(members):.1%} | {each_ms:.1f} |")

@@ -198,7 +198,7 @@ def submit(workspace: Workspace, definition: str, solution: Code, *, name: str =
     given = read_solution(workspace, trace_set, found, solution)
     added = add_version(workspace.root, definition, name, workspace.author, given.spec, given.sources)
     path = None if added.path is None else str(added.path)
-    return Submitted(added.solution.name, definition, added.is_new, path, first_findings(given, found))
+    return Submitted(added.solution.name, definition, added.is_new, path, first_findings(given))
 
 
 def _type_text(spec: TensorSpec) -> str:

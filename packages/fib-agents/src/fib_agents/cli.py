@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +21,7 @@ from . import files, schemas
 from .guides import GUIDES, read_guide
 from .marked_text import MIN_CHARS
 from .results import DEFAULT_CHARS, Result
-from .workspace import Workspace, read_solution
+from .workspace import Workspace
 
 _DESCRIPTION = """\
 Tools for programs that write GPU kernels. Code is a file, a folder, or the name of a solution of the data set."""
@@ -31,8 +30,7 @@ examples:
   fib-agents evaluate softmax_n64 kernel.py --dataset DIR
   fib-agents explain softmax_n64 kernel.cpp --dataset DIR
   fib-agents profile softmax_n64 kernel.cu --dataset DIR --device cuda:0
-  fib-agents mcp DIR                   serves all tools over stdio, for a client that starts it
-  fib-agents mcp DIR --http --port 8400
+  fib-agents mcp DIR                   serves all tools to a client that starts it
   fib-agents schemas --form function   JSON Schemas of the tools"""
 _Command = Callable[[argparse.Namespace], int]
 """Runs one command; returns the exit code."""
@@ -118,7 +116,6 @@ def _add_tool_options(tool: str, command: argparse.ArgumentParser) -> None:
         )
     if tool == "submit":
         command.add_argument("--name", help="name of the solution without a version (default: kernel)")
-        command.add_argument("--server", metavar="URL", help="send it to an evaluation service instead, and wait")
 
 
 def _add_other_commands(add: Callable[[str, str, _Command], argparse.ArgumentParser]) -> None:
@@ -129,9 +126,6 @@ def _add_other_commands(add: Callable[[str, str, _Command], argparse.ArgumentPar
     server.add_argument(
         "--timeout", type=float, default=60.0, metavar="SECONDS", help="limit of each step (default 60)"
     )
-    server.add_argument("--http", action="store_true", help="serve HTTP instead of stdio")
-    server.add_argument("--host", default="127.0.0.1", help="a loopback address (default 127.0.0.1)")
-    server.add_argument("--port", type=int, default=8400, help="0 chooses a free one (default 8400)")
     server.set_defaults(trust=False)
     table = add("triage", "name constructs of known exploits in all solutions of a data set; nothing runs", _triage)
     _add_workspace(table)
@@ -182,8 +176,6 @@ def _tool(arguments: argparse.Namespace) -> int:
     }
     if getattr(arguments, "full", False):
         values["quick"] = False
-    if getattr(arguments, "server", None):
-        return _send(arguments, workspace, values)
     try:
         return _print(Toolbox(workspace).call(arguments.tool, values), arguments)
     except KernelFileError as error:  # the source is not a kernel, such as one that does not parse
@@ -191,18 +183,6 @@ def _tool(arguments: argparse.Namespace) -> int:
             raise
         print(json.dumps({"error": str(error)}, indent=1))
         return 1
-
-
-def _send(arguments: argparse.Namespace, workspace: Workspace, values: Mapping[str, Any]) -> int:
-    import attrs
-
-    from .service import submit_to_service
-
-    trace_set = workspace.open()
-    solution = read_solution(workspace, trace_set, trace_set.get_definition(values["definition"]), values["solution"])
-    if arguments.name:
-        solution = attrs.evolve(solution, name=arguments.name)
-    return _print(submit_to_service(arguments.server, solution), arguments)
 
 
 def _code(text: str) -> Any:
@@ -267,28 +247,19 @@ def _pack(arguments: argparse.Namespace) -> int:
 
 
 def _mcp(arguments: argparse.Namespace) -> int:
-    def serve() -> int:
-        from . import mcp_server
+    try:
+        from .mcp_server import serve_stdio
 
         arguments.dataset = arguments.dataset.absolute()
         workspace = _workspace(arguments)
         workspace.open()  # a wrong path is reported here, and not to the client
-        if arguments.http:
-            token = os.environ.get(mcp_server.TOKEN_VARIABLE)
-            mcp_server.serve_http(workspace, arguments.host, arguments.port, token)
-        else:
-            mcp_server.serve_stdio(workspace)
-        return 0
-
-    if arguments.http:
-        return run_command("fib-agents", serve)
-    try:
-        return serve()
+        serve_stdio(workspace)
     except (FibError, OSError) as error:
         print(f"fib-agents: {error}", file=sys.stderr)
         return FAILED
     except KeyboardInterrupt:
         return INTERRUPTED
+    return 0
 
 
 if __name__ == "__main__":

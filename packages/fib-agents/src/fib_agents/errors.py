@@ -85,13 +85,3 @@ class InvalidArguments(FibError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.tool}: {'; '.join(self.problems)}"
-
-
-@attrs.frozen
-class NotListening(FibError, ValueError):
-    """A server that cannot listen, or would be reachable from other machines or by anybody on this one."""
-
-    problem: str
-
-    def __str__(self) -> str:
-        return self.problem

@@ -170,7 +170,7 @@ def evaluate(
         is_quick=quick,
         results=tuple(result_of(trace) for trace in run.traces),
         skipped=tuple(f"{skip.workload}: {skip.reason}" for skip in run.skipped),
-        findings=first_findings(given, found),
+        findings=first_findings(given),
         seconds=time.monotonic() - begin,
     )
 

@@ -70,7 +70,7 @@ def check_source(workspace: Workspace, definition: str, solution: Code) -> Sourc
     problems = [str(error) for error in unknown_targets(spec.target_hardware, workspace.device)]
     if not workspace.is_cuda and set(spec.target_hardware) == {"cuda"}:
         problems.append(f"{spec.language} needs a GPU, and the device is {workspace.device!r}")
-    return SourceCheck(True, tuple(problems), str(spec.language), spec.entry_point, style, first_findings(given, found))
+    return SourceCheck(True, tuple(problems), str(spec.language), spec.entry_point, style, first_findings(given))
 
 
 @attrs.frozen
@@ -112,9 +112,8 @@ def triage_solutions(workspace: Workspace) -> TriageTable:
     trace_set = workspace.open()
     found = []
     for name, solutions in trace_set.solutions.items():
-        definition = trace_set.definitions.get(name)
         for one in solutions:
-            findings = first_findings(one, definition)
+            findings = first_findings(one)
             count = sum(finding.level == SUSPICIOUS for finding in findings)
             found.append(TriageLine(one.name, name, one.author, count, findings))
     ordered = sorted(found, key=lambda line: (-line.suspicious, line.solution))

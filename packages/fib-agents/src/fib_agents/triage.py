@@ -16,7 +16,7 @@ import ast
 import builtins
 import re
 import tomllib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import StrEnum
 from fnmatch import fnmatchcase
 from functools import cache
@@ -28,7 +28,7 @@ import attrs
 from fib_bench.authoring.errors import KernelFileError
 from fib_bench.authoring.native_code import without_comments
 from fib_bench.authoring.python_code import parse
-from fib_schema import Definition, Solution, SourceFile
+from fib_schema import Solution, SourceFile
 from fib_schema.display import escape_line
 
 from .results import untrusted
@@ -56,15 +56,6 @@ _HUGE = 2**36
 _MAX_PARTS = 40
 """Limit of the parts of a dotted name; a longer name would take time quadratic in its length."""
 _HIDDEN = re.compile("[\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
-_IN_PLACE = re.compile(r"(?!requires_grad_$)[a-z]\w*[a-z0-9]_")
-"""Methods of tensors that write into the tensor."""
-_ALLOCATED_LIKE = re.compile(r"(empty|zeros|ones|full|rand\w*)_like|new_\w+")
-_COPIES = frozenset({"clone", "contiguous", "detach", "to", "view", "reshape"})
-_METADATA = frozenset(
-    {"shape", "device", "dtype", "stride", "size", "numel", "is_cuda", "ndim", "dim", "is_contiguous", "element_size"}
-)
-_ABOUT_OBJECTS = frozenset({"len", "type", "isinstance"})
-_SETUP = "setup"
 
 
 # -- rules -----------------------------------------------------------------------------------------
@@ -124,19 +115,9 @@ def load_rules() -> tuple[Rule, ...]:
     return tuple(map(_rule, tomllib.loads(text)["rule"]))
 
 
-def triage(solution: Solution, definition: Definition | None = None) -> list[Finding]:
-    """The findings in all sources of a solution, by file and line.
-
-    Args:
-        solution: Its sources are read, and nothing of it runs.
-        definition: With it, writes into inputs and results that are inputs are found too.
-    """
-    entry = None
-    if definition is not None:
-        is_dps = solution.spec.destination_passing_style
-        name = solution.spec.entry_point.rpartition("::")[2]
-        entry = Signature(name, len(definition.inputs), is_dps)
-    found = [finding for source in solution.sources for finding in _findings(source, entry)]
+def triage(solution: Solution) -> list[Finding]:
+    """The findings in all sources of a solution, by file and line; nothing of it runs."""
+    found = [finding for source in solution.sources for finding in _findings(source)]
     return sorted(dict.fromkeys(found), key=lambda finding: (finding.path, finding.line, finding.rule))
 
 
@@ -155,7 +136,7 @@ def _rule(data: dict[str, object]) -> Rule:
     )
 
 
-def _findings(source: SourceFile, entry: Signature | None) -> Iterator[Finding]:
+def _findings(source: SourceFile) -> Iterator[Finding]:
     if len(source.content) > _MAX_CHARS:
         why = f"is not read: it has {len(source.content)} characters, and at most {_MAX_CHARS} are read"
         yield Finding("not-read", NOTE, source.path, 1, why, "")
@@ -165,7 +146,7 @@ def _findings(source: SourceFile, entry: Signature | None) -> Iterator[Finding]:
     native: list[tuple[int, str]] = []
     if source.path.endswith(".py"):
         try:
-            facts += facts_of(parse(source), entry)
+            facts += facts_of(parse(source))
         except KernelFileError:
             return  # `check_source` reports it, and it cannot run
         native = [
@@ -212,10 +193,10 @@ def _decides(variable: str, code: str) -> bool:
     )
 
 
-def first_findings(solution: Solution, definition: Definition | None) -> tuple[Finding, ...]:
+def first_findings(solution: Solution) -> tuple[Finding, ...]:
     """The findings, one for each rule and file, at its first line."""
     first: dict[tuple[str, str], Finding] = {}
-    for one in triage(solution, definition):
+    for one in triage(solution):
         first.setdefault((one.rule, one.path), one)
     return tuple(first.values())
 
@@ -505,40 +486,16 @@ def root_of(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-# -- facts of modules and functions ----------------------------------------------------------------
+# -- facts of modules ------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class Signature:
-    """The entry function of a solution, as far as it is known."""
-
-    name: str
-    inputs: int
-    """The number of leading parameters that are inputs."""
-    has_outputs: bool
-    """Whether outputs are parameters, too."""
-
-
-def facts_of(module: ast.Module, entry: Signature | None = None) -> list[Fact]:
-    """The facts of a module.
-
-    Args:
-        module: The parsed source.
-        entry: The entry function, for facts about its parameters.
-    """
+def facts_of(module: ast.Module) -> list[Fact]:
+    """The facts of a module."""
     module = _without_program(module)
     reader = Reader(aliases_of(module), bound_names(module))
     looked_up = dict(_looked_up_names(module))
     facts = [Fact(Kind.NAME, key.value, key.lineno) for key in looked_up.values()]
-    facts += [fact for node in ast.walk(module) if node not in looked_up for fact in reader.read(node)]
-    variables, deciding = _variables_of(module), _deciding_names(module)
-    for function in (node for node in ast.walk(module) if isinstance(node, ast.FunctionDef)):
-        facts += _counter_facts(function, variables, deciding)
-        if entry is not None and function.name in {entry.name, _SETUP}:
-            facts += _kept_values(function, _inputs(function, entry), variables)
-        if entry is not None and function.name == entry.name:
-            facts += _entry_facts(function, entry)
-    return facts
+    return facts + [fact for node in ast.walk(module) if node not in looked_up for fact in reader.read(node)]
 
 
 def _without_program(module: ast.Module) -> ast.Module:
@@ -573,127 +530,3 @@ def _named(statements: Iterable[ast.stmt]) -> Iterator[str]:
             yield node.attr
         elif text := _text_of(node):
             yield text
-
-
-def _counter_facts(function: ast.FunctionDef, variables: Collection[str], deciding: Collection[str]) -> Iterator[Fact]:
-    """Counters of calls in variables of the module."""
-    kept = _kept_names(function, variables)
-    for node in ast.walk(function):
-        if isinstance(node, ast.AugAssign) and isinstance(node.op, ast.Add | ast.Sub):
-            name = root_of(node.target)
-            if name in kept and name in deciding:
-                yield Fact(Kind.STATE, "counter", node.lineno)
-
-
-def _kept_names(function: ast.FunctionDef, variables: Collection[str]) -> set[str]:
-    """Variables of the module that a function uses."""
-    shared = _shared_names(function)
-    return (set(variables) | shared) - (_assigned_names(function) - shared)
-
-
-def _variables_of(module: ast.Module) -> set[str]:
-    """The variables of the module."""
-    found: set[str] = set()
-    for node in module.body:
-        if isinstance(node, ast.Assign):
-            found |= {target.id for target in node.targets if isinstance(target, ast.Name)}
-        elif isinstance(node, ast.AnnAssign) and isinstance(node.target, ast.Name):
-            found.add(node.target.id)
-    return found
-
-
-def _deciding_names(module: ast.Module) -> set[str]:
-    """Variables that a condition, a comparison, a remainder or the choice of an element depends on."""
-    tests: list[ast.AST] = []
-    for node in ast.walk(module):
-        if isinstance(node, ast.If | ast.IfExp | ast.While):
-            tests.append(node.test)
-        elif isinstance(node, ast.Subscript):
-            tests.append(node.slice)
-        elif isinstance(node, ast.Compare) or (isinstance(node, ast.BinOp) and isinstance(node.op, ast.Mod)):
-            tests.append(node)
-    return {node.id for test in tests for node in ast.walk(test) if isinstance(node, ast.Name)}
-
-
-def _shared_names(function: ast.FunctionDef) -> set[str]:
-    declared = (node for node in ast.walk(function) if isinstance(node, ast.Global | ast.Nonlocal))
-    return {name for node in declared for name in node.names}
-
-
-def _assigned_names(function: ast.FunctionDef) -> set[str]:
-    """Parameters, and names that the function itself assigns."""
-    names = (node for node in ast.walk(function) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store))
-    arguments = (node for node in ast.walk(function.args) if isinstance(node, ast.arg))
-    return {node.id for node in names} | {argument.arg for argument in arguments}
-
-
-def _inputs(function: ast.FunctionDef, entry: Signature) -> list[str]:
-    return [argument.arg for argument in function.args.args][: entry.inputs]
-
-
-def _entry_facts(function: ast.FunctionDef, entry: Signature) -> Iterator[Fact]:
-    names = [argument.arg for argument in function.args.args]
-    inputs, outputs = names[: entry.inputs], names[entry.inputs :]
-    for node in ast.walk(function):
-        if _writes_into(node, inputs):
-            yield Fact(Kind.STATE, "mutated-input", node.lineno)  # type: ignore[attr-defined]
-        elif isinstance(node, ast.Return) and node.value is not None and _copied(node.value) in inputs:
-            yield Fact(Kind.STATE, "returns-parameter", node.lineno)
-    used = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
-    if entry.has_outputs and outputs and not used & set(outputs):
-        yield Fact(Kind.STATE, "writes-nothing", function.lineno)
-    if inputs and not used & {*inputs, "locals"}:
-        yield Fact(Kind.STATE, "reads-nothing", function.lineno)
-
-
-def _kept_values(function: ast.FunctionDef, inputs: Collection[str], variables: Collection[str]) -> Iterator[Fact]:
-    """Assignments of values of inputs to what outlives the call, unless it is called with the inputs again."""
-    shared = _shared_names(function)
-    called = _called_with(function, inputs)
-    for node in ast.walk(function):
-        if isinstance(node, ast.Assign):
-            kept = {root_of(target) for target in node.targets if isinstance(target, ast.Subscript)} & set(variables)
-            kept |= {target.id for target in node.targets if isinstance(target, ast.Name)} & shared
-            if kept - called and _uses_values(node.value, inputs):
-                yield Fact(Kind.STATE, "kept-values", node.lineno)
-
-
-def _called_with(function: ast.FunctionDef, inputs: Collection[str]) -> set[str]:
-    """Variables that are called with values of inputs, or elements of which are."""
-    calls = (node for node in ast.walk(function) if isinstance(node, ast.Call))
-    return {root_of(call.func) for call in calls if any(_uses_values(value, inputs) for value in call.args)}
-
-
-def _writes_into(node: ast.AST, names: Collection[str]) -> bool:
-    """Whether a node is an in-place method of a variable, or assigns to its elements."""
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-        return _IN_PLACE.fullmatch(node.func.attr) is not None and root_of(node.func.value) in names
-    return isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Store) and root_of(node) in names
-
-
-def _copied(node: ast.AST) -> str:
-    """The variable that an expression is, or is a copy of."""
-    while isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr in _COPIES:
-        node = node.func.value
-    return node.id if isinstance(node, ast.Name) else ""
-
-
-def _uses_values(node: ast.AST, names: Collection[str]) -> bool:
-    """Whether an expression depends on values of variables, and not on their shape or device alone."""
-    left = [node]
-    while left:
-        one = left.pop()
-        if isinstance(one, ast.Name) and one.id in names:
-            return True
-        if not _is_about_shape(one):
-            left += ast.iter_child_nodes(one)
-    return False
-
-
-def _is_about_shape(node: ast.AST) -> bool:
-    if isinstance(node, ast.Attribute):
-        return node.attr in _METADATA
-    if not isinstance(node, ast.Call):
-        return False
-    name = node.func.id if isinstance(node.func, ast.Name) else getattr(node.func, "attr", "")
-    return name in _ABOUT_OBJECTS or _ALLOCATED_LIKE.fullmatch(name) is not None
