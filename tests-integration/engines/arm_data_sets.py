@@ -24,8 +24,7 @@ from pathlib import Path
 
 import attrs
 from fib_apply import ApplyConfig
-from fib_apply.hardware import local_hardware
-from fib_apply.selection.table import ApplyTable
+from fib_apply.selection.table import ApplyTable, local_hardware
 from fib_integrations.adapters import select_adapters
 from fib_integrations.baselines import baseline_solutions
 from fib_schema import BuildSpec, Definition, Solution, SourceFile, TraceSet

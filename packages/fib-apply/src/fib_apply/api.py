@@ -13,7 +13,7 @@ from fib_schema import TraceSet
 from . import activation, hook
 from .build_service.service import OnProgress
 from .configuration import SettingsOrFile
-from .log import logger
+from .events import logger
 from .readiness import Readiness, observed_warm_up
 from .replicas import ReplicaGroup
 from .routing.call_sites import CallSite, Name, call_fallback, definition_of, notify_listeners

@@ -23,13 +23,12 @@ from .config import ApplyConfig, ApplyConfigRegistry
 from .configuration import ConfigFile, read_config
 from .errors import InvalidConfigFile, InvalidSetting, UnusableOption
 from .explain import Answer, format_fallback, format_latency, hardware_lines, plain_ranking, sorted_keys
-from .hardware import local_hardware
 from .key import ApplyKey
 from .routing.codegen import map_parameters
 from .routing.native.module import prepare_native, request_native, wait_for_native
 from .runtime import ApplyRuntime
 from .selection.rankings import HardwareRankings, Ranking
-from .selection.table import ApplyTable, setting_problems
+from .selection.table import ApplyTable, local_hardware, setting_problems
 
 _NATIVE_SECONDS = 600.0
 _HEADINGS = (

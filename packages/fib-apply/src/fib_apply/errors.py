@@ -41,3 +41,14 @@ class CannotRoute(FibError, TypeError):
 
     def __str__(self) -> str:
         return f"calls of {self.definition!r} cannot be routed: {self.problem}"
+
+
+_MEMORY_TEXTS = ("out of memory", "can't allocate memory", "not enough memory")
+"""In messages of torch's allocators; that of the CPU raises a RuntimeError."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed, which says nothing about the code that asked for it."""
+    if isinstance(error, MemoryError) or type(error).__name__ == "OutOfMemoryError":
+        return True
+    return isinstance(error, RuntimeError) and any(text in str(error) for text in _MEMORY_TEXTS)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from enum import StrEnum
 from typing import Any, TypeAlias
 
@@ -15,6 +15,7 @@ import attrs
 from fib_schema.display import counted
 
 logger = logging.getLogger("fib_apply")
+_warned: dict[Hashable, object] = {}
 _SHOWN = 4
 
 
@@ -155,3 +156,10 @@ def emit(event: Event) -> None:
             if id(listener) not in _failed:
                 _failed.add(id(listener))
                 logger.warning("a listener of events raised %s: %s", type(error).__name__, error)
+
+
+def warn_once(reason: Hashable, text: str) -> None:
+    """Log a warning at the first call for a reason; of several threads, one logs it."""
+    token = object()
+    if _warned.setdefault(reason, token) is token:
+        logger.warning("%s", text)

@@ -19,7 +19,7 @@ import attrs
 from fib_schema import AxisConst, Definition, Workload
 from fib_schema.strides import Strides
 
-from .log import logger
+from .events import logger
 
 Axes: TypeAlias = tuple[tuple[str, int], ...]
 """Sizes of axes by name, sorted."""

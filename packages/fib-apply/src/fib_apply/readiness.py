@@ -15,14 +15,12 @@ from fib_schema.display import counted
 
 from .build_service.service import BuildService, OnProgress
 from .config import ApplyConfigRegistry, OnMiss
-from .events import Event, routed
-from .hardware import local_hardware
+from .events import Event, logger, routed
 from .key import ApplyKey
-from .log import logger
-from .miss_reasons import BEING_BUILT, NOTHING_BUILT, QUARANTINED
+from .metrics import BEING_BUILT, NOTHING_BUILT, QUARANTINED
 from .routing.native.module import guards_in_use
 from .selection.rankings import Candidate, Ranking
-from .selection.table import ApplyTable
+from .selection.table import ApplyTable, local_hardware
 
 _Wanted: TypeAlias = tuple[str, str]
 """A definition and a solution, by name."""

@@ -14,9 +14,8 @@ from fib_schema.problems import problem_lines
 from .build_service.service import BuildService, OnProgress
 from .config import ApplyConfigRegistry, OnError
 from .configuration import Configuration
-from .events import emit, is_observed
+from .events import emit, is_observed, logger
 from .key import ApplyKeyBuilder, ApplyKeyFactory, AxesOnlyKeyBuilder
-from .log import logger
 from .metrics import CallMetrics, DefinitionStats
 from .readiness import KeyState, build_ahead, key_states, routed_event
 from .replicas import AgreedKernels

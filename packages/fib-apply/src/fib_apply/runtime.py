@@ -19,8 +19,7 @@ from .build_service.service import BuildService, OnProgress
 from .config import ApplyConfigRegistry
 from .configuration import Configuration, SettingsOrFile
 from .errors import InvalidSetting, NoKernel
-from .events import emit, reload_failed, reloaded
-from .log import logger
+from .events import emit, logger, reload_failed, reloaded
 from .metrics import CallMetrics, DefinitionStats
 from .readiness import Readiness, WarmUpOutcome, observed_warm_up
 from .replicas import AgreedKernels, NoAgreement, ReplicaGroup, Synchronization

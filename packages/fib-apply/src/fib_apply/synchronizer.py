@@ -11,10 +11,9 @@ from fib_schema.settings import InvalidSetting
 
 from .build_service.service import BuildService, OnProgress
 from .config import ApplyConfigRegistry
-from .hardware import local_hardware
 from .readiness import build_pairs, first_candidates
 from .replicas import AgreedKernels, Agreement, ReplicaGroup, ReplicaState
-from .selection.table import ApplyTable
+from .selection.table import ApplyTable, local_hardware
 
 _MAX_ROUNDS = 16
 """Solutions that fail one after the other on some replica, before the rest is left to the fallback."""

@@ -17,7 +17,7 @@ from typing import Any
 
 import attrs
 
-from ..log import logger
+from ..events import logger
 
 _IDLE_SECONDS = 30.0
 _COOPERATION_SECONDS = 0.5

@@ -32,9 +32,8 @@ from fib_schema.framing import framed
 
 from ..cache_files import publish, read_published
 from ..environment import ENABLE_VARIABLE
-from ..events import EventKind, emit, finished
-from ..log import logger
-from ..memory import is_out_of_memory
+from ..errors import is_out_of_memory
+from ..events import EventKind, emit, finished, logger
 
 Pair: TypeAlias = tuple[Definition, Solution]
 

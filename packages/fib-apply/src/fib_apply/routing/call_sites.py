@@ -18,8 +18,8 @@ from fib_compile.signatures import POSITIONAL, VARIADIC, default_values
 from fib_schema import FibError
 
 from ..errors import CannotRoute, NoKernel
+from ..events import logger, warn_once
 from ..hook import callbacks_for, has_listeners
-from ..log import logger, warn_once
 from .codegen import RESERVED, compile_function, map_parameters, notifying_source, parameters_of, wrapper_source
 
 if TYPE_CHECKING:

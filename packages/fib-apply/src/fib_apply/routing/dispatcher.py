@@ -17,11 +17,9 @@ from fib_compile.signatures import default_values
 from fib_schema.padded_indices import padded_indices_of
 
 from ..config import OnError
-from ..errors import NoKernel
+from ..errors import NoKernel, is_out_of_memory
 from ..key import ApplyKey, ApplyKeyBuilder
-from ..memory import is_out_of_memory
-from ..metrics import CallMetrics
-from ..miss_reasons import FALLBACK_IS_BEST
+from ..metrics import FALLBACK_IS_BEST, CallMetrics
 from ..selection.rankings import Candidate
 from . import shadow
 from .call_variant import CallVariant, Kernel, compile_shapes

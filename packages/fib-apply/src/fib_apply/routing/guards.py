@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias
 import attrs
 import torch
 
-from ..log import logger
+from ..events import logger
 from .native.module import NativeGuards, loaded_guards
 from .native.self_test import find_tensor_problem
 from .validation import extent_bytes, has_function_mode

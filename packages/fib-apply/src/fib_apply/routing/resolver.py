@@ -18,11 +18,9 @@ from fib_schema import Definition, FibError, Solution, SupportedLanguages
 
 from ..build_service.service import BuildService
 from ..config import ApplyConfig, OnMiss
-from ..events import emit, quarantined
+from ..events import emit, logger, quarantined
 from ..key import ApplyKey, ApplyKeyBuilder, makes_keys_of_axes
-from ..log import logger
-from ..metrics import CallMetrics, Counter
-from ..miss_reasons import BEING_BUILT, FALLBACK_IS_BEST, NOT_AGREED, NOTHING_BUILT, QUARANTINED
+from ..metrics import BEING_BUILT, FALLBACK_IS_BEST, NOT_AGREED, NOTHING_BUILT, QUARANTINED, CallMetrics, Counter
 from ..replicas import AgreedKernels
 from ..selection.rankings import Candidate, HardwareRankings, NearestKeys, Ranking, ranking_for
 from .call_variant import CacheEntry, CallVariant, Kernel

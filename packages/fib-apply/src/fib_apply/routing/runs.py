@@ -20,9 +20,9 @@ from fib_schema import Definition
 
 from ..build_service.probe import ProbeResult
 from ..build_service.service import BuildService
+from ..events import logger
 from ..key import ApplyKey
-from ..log import logger
-from ..miss_reasons import NOT_AGREED
+from ..metrics import NOT_AGREED
 from ..replicas import AgreedKernels
 
 _MAX_RUNS = 8_192

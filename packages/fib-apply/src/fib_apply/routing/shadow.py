@@ -10,7 +10,7 @@ import torch
 from fib_schema import Definition
 from fib_schema.display import counted
 
-from ..memory import is_out_of_memory
+from ..errors import is_out_of_memory
 from ..selection.rankings import Candidate
 
 _MAX_PART = 1 << 18

@@ -37,9 +37,8 @@ from fib_schema.package_init import installed_version
 from ..cache_files import CACHE_FOLDER, publish, read_published
 from ..config import ApplyConfig, ApplyConfigRegistry, OnMiss, Settings, to_registry
 from ..errors import ConfigProblem
-from ..hardware import local_hardware
+from ..events import logger
 from ..key import ApplyKey, ApplyKeyFactory
-from ..log import logger
 from .dataset import DatasetFiles, Stored, TracesByDefinition, digest_of, paused_gc, read_unchanged
 from .rankings import Candidate, HardwareRankings, Ranking
 from .rules import SELECTION_SETTINGS, SolutionFacts, select
@@ -90,6 +89,13 @@ _Rankings = list[tuple[str, list[tuple[_Pairs, _Features, Ranking]], Ranking | N
 _encode = msgspec.msgpack.Encoder().encode
 _decode_content = msgspec.msgpack.Decoder(_Content).decode
 _decode_rankings = msgspec.msgpack.Decoder(_Rankings).decode
+
+
+def local_hardware() -> tuple[str, ...]:
+    """The hardware names of this machine's devices, the CPU last."""
+    from fib_compile.device import hardware_from_device, list_cuda_devices
+
+    return tuple(dict.fromkeys(hardware_from_device(device) for device in (*list_cuda_devices(), "cpu")))
 
 
 class ApplyTable:

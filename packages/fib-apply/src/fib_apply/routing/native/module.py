@@ -27,7 +27,7 @@ from fib_schema import FibError, get_fib_cache_path
 from fib_schema.private_files import private_folder
 
 from ...build_service.executor import BackgroundExecutor, summarize_error
-from ...log import logger
+from ...events import logger
 
 NATIVE_VARIABLE = "FIB_APPLY_NATIVE"
 _NAME = "fib_apply_native"
