@@ -11,7 +11,7 @@ from contextlib import AbstractContextManager
 import msgspec
 import pytest
 from fib_bench.transport.messages import (
-    AbsentSlot,
+    AbsentArgument,
     Bind,
     Build,
     Called,
@@ -19,7 +19,7 @@ from fib_bench.transport.messages import (
     Layout,
     Release,
     Sampled,
-    ScalarSlot,
+    ScalarArgument,
     SharedMemory,
     TensorSlot,
     WorkerReply,
@@ -46,7 +46,13 @@ def framed(body: bytes) -> bytes:
 
 def test_a_message_arrives_as_it_was_sent(pair: Pair) -> None:
     left, right = pair
-    slots = (TensorSlot("float32", (2, 3), 256), ScalarSlot(1.5), ScalarSlot(True), ScalarSlot(7), AbsentSlot())
+    slots = (
+        TensorSlot("float32", (2, 3), 256),
+        ScalarArgument(1.5),
+        ScalarArgument(True),
+        ScalarArgument(7),
+        AbsentArgument(),
+    )
     handles = SharedMemory(1024, b""), SharedMemory(2 << 20, bytes(range(64)))
     message = Bind(Layout(slots, slots[:1]), 3, *handles)
     send(left, message)

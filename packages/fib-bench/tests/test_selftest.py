@@ -73,7 +73,7 @@ class TestCases:
 
     @pytest.mark.parametrize("suite", ["exploits", "honest", "twins"])
     def test_every_file_is_used(self, suite: str) -> None:
-        there = {f.name for f in data_folder().joinpath(suite).iterdir() if f.name != "index.toml"}
+        there = {f.name for f in data_folder().joinpath(suite).iterdir() if f.suffix != ".toml"}
         used = {source.path for case in CASES if case.suite == suite for source in case.solution().sources}
         assert {name for name in there if not name.startswith("__")} == used
 

@@ -11,7 +11,7 @@ import attrs
 import pytest
 import torch
 from fib_bench.transport.arenas import Arena, tensor_in
-from fib_bench.transport.messages import CANDIDATES, AbsentSlot, ScalarSlot, TensorSlot
+from fib_bench.transport.messages import CANDIDATES, AbsentArgument, ScalarArgument, TensorSlot
 from fib_bench.transport.slots import CallLayout, Slots, call_bytes, layout_of
 from fib_schema import AxisError, Definition, Evaluation, Solution, Workload
 
@@ -43,7 +43,7 @@ def layout(definition: Definition) -> CallLayout:
 class TestLayout:
     def test_tensors_have_places_and_other_values_travel_in_the_message(self, layout: CallLayout) -> None:
         x, at = TensorSlot("float32", (3,), 0), TensorSlot("int64", (2,), 256)
-        assert layout.message.inputs == (x, AbsentSlot(), ScalarSlot(0.5), at)
+        assert layout.message.inputs == (x, AbsentArgument(), ScalarArgument(0.5), at)
         assert dict(layout.inputs) == {"x": x, "at": at}
 
     def test_every_output_has_a_place_that_of_a_scalar_has_no_dimension(self, layout: CallLayout) -> None:

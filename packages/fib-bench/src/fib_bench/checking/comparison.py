@@ -62,7 +62,7 @@ class Extent:
 
 
 @attrs.frozen
-class Rule:
+class ErrorLimits:
     """The limits beyond which an element or a row is wrong."""
 
     atol: float
@@ -73,7 +73,7 @@ class Rule:
     """The largest share of a row's elements that may be wrong, however many match in other rows."""
 
     @classmethod
-    def from_config(cls, config: ResolvedEvalConfig, dtype: str, extent: Extent) -> Rule:
+    def from_config(cls, config: ResolvedEvalConfig, dtype: str, extent: Extent) -> ErrorLimits:
         """The rule for an output by the configuration."""
         tolerance = config.tolerance(dtype)
         return cls(tolerance.atol, tolerance.rtol, limit_of(config.error_cap, extent))
@@ -150,7 +150,9 @@ class Statistics:
         return f"at {place}: {found} instead of {wanted}"
 
 
-def _statistics(found: torch.Tensor, expected: torch.Tensor, rule: Rule, *, has_undefined: bool) -> list[torch.Tensor]:
+def _statistics(
+    found: torch.Tensor, expected: torch.Tensor, rule: ErrorLimits, *, has_undefined: bool
+) -> list[torch.Tensor]:
     """The rows of all chunks of an output and of its worst row; nothing if both are seen to be the same.
 
     Args:
@@ -170,7 +172,7 @@ def _statistics(found: torch.Tensor, expected: torch.Tensor, rule: Rule, *, has_
 
 
 def _compare_chunk(
-    found: torch.Tensor, expected: torch.Tensor, rule: Rule, start: int, counter: RowCounter
+    found: torch.Tensor, expected: torch.Tensor, rule: ErrorLimits, start: int, counter: RowCounter
 ) -> torch.Tensor:
     is_float = expected.dtype.is_floating_point
     a, b = to_double(found), to_double(expected)
@@ -214,7 +216,7 @@ Answer = Callable[[torch.Tensor, int], torch.Tensor]
 def count_wrong(
     answer: Answer,
     expected: torch.Tensor,
-    rule: Rule,
+    rule: ErrorLimits,
     *,
     has_undefined: bool,
     must_fail: Callable[[int, int], bool] | None = None,
@@ -340,10 +342,10 @@ def compare(name: str, found: torch.Tensor, expected: torch.Tensor, config: Reso
         found, expected: any, the same.
     """
     extent = measure_extent(expected)
-    return compare_by(Rule.from_config(config, dtype_name(expected), extent), name, found, expected, extent)
+    return compare_by(ErrorLimits.from_config(config, dtype_name(expected), extent), name, found, expected, extent)
 
 
-def compare_by(rule: Rule, name: str, found: torch.Tensor, expected: torch.Tensor, extent: Extent) -> Comparison:
+def compare_by(rule: ErrorLimits, name: str, found: torch.Tensor, expected: torch.Tensor, extent: Extent) -> Comparison:
     """Compare by a rule; `extent` is that of the expected output. Synchronizes the device once."""
     has_undefined = extent.undefined > 0
     rows = _statistics(found, expected, rule, has_undefined=has_undefined)

@@ -23,7 +23,17 @@ import attrs
 import torch
 
 from ..config.model import ResolvedEvalConfig
-from .comparison import Answer, Comparison, Extent, Rule, compare_by, count_wrong, is_enough, limit_of, measure_extent
+from .comparison import (
+    Answer,
+    Comparison,
+    ErrorLimits,
+    Extent,
+    compare_by,
+    count_wrong,
+    is_enough,
+    limit_of,
+    measure_extent,
+)
 from .elements import dtype_name, flat, is_float4, to_double
 
 ZEROS, SHUFFLED, SCALED = "zeros", "shuffled", "scaled"
@@ -55,7 +65,7 @@ class OutputCheck:
     """The check of one output of one input set, and the wrong answers that it accepts."""
 
     name: str
-    rule: Rule
+    rule: ErrorLimits
     extent: Extent
     required_matched_ratio: float | None
     error_cap: float
@@ -131,7 +141,7 @@ def examine(name: str, expected: torch.Tensor, inputs: Mapping[str, object], con
         config: The settings in force.
     """
     extent = measure_extent(expected)
-    rule = loose = _allow_rounding(Rule.from_config(config, dtype_name(expected), extent), expected, extent)
+    rule = loose = _allow_rounding(ErrorLimits.from_config(config, dtype_name(expected), extent), expected, extent)
     ratio = config.required_matched_ratio
     probes = list(_probes(expected, inputs, rule.rtol)) if extent.count else []
     passing, failing = _try_out(probes, expected, loose, extent, ratio)
@@ -226,7 +236,7 @@ def _order(count: int, device: torch.device) -> torch.Tensor:
 
 
 def _try_out(
-    probes: Iterable[_Probe], expected: torch.Tensor, rule: Rule, extent: Extent, ratio: float | None
+    probes: Iterable[_Probe], expected: torch.Tensor, rule: ErrorLimits, extent: Extent, ratio: float | None
 ) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """The names of the wrong answers that a rule accepts, and of those it rejects; synchronizes the device once.
 
@@ -245,7 +255,9 @@ def _try_out(
     return tuple(passing), tuple(failing)
 
 
-def _count(probe: _Probe, expected: torch.Tensor, rule: Rule, extent: Extent, ratio: float | None) -> torch.Tensor:
+def _count(
+    probe: _Probe, expected: torch.Tensor, rule: ErrorLimits, extent: Extent, ratio: float | None
+) -> torch.Tensor:
     """The counts of `count_wrong`. On a CPU the count ends as soon as the answer must fail."""
 
     def must_fail(wrong: int, capped: int) -> bool:
@@ -254,7 +266,7 @@ def _count(probe: _Probe, expected: torch.Tensor, rule: Rule, extent: Extent, ra
     return count_wrong(probe.answer, expected, rule, has_undefined=extent.undefined > 0, must_fail=must_fail)
 
 
-def _allow_rounding(rule: Rule, expected: torch.Tensor, extent: Extent) -> Rule:
+def _allow_rounding(rule: ErrorLimits, expected: torch.Tensor, extent: Extent) -> ErrorLimits:
     """The rule with an atol that is not below the rounding errors of sums as large as the outputs."""
     share = _NEAR_ZERO * rule.rtol
     if not expected.dtype.is_floating_point or share * extent.largest <= rule.atol:

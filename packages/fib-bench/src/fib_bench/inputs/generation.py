@@ -37,7 +37,7 @@ from fib_schema.strides import workload_strides
 
 from ..errors import InputError
 from .makers import InputDraft, SynthesisError, check_distribution, tensor_dtype
-from .synthesis import Role, Rule, find_rule, synthesis_order, synthesize_input
+from .synthesis import Role, SynthesisRule, find_rule, synthesis_order, synthesize_input
 
 Value = torch.Tensor | int | float | bool | None
 _SELECTS = re.compile(r"\b(topk|argmax|argmin|argsort|sort|multinomial)\(")
@@ -161,7 +161,7 @@ def _is_distributable(definition: Definition) -> bool:
     return any(rule is not None and rule.is_distributable for rule in rules)
 
 
-def _rule_or_none(definition: Definition, name: str) -> Rule | None:
+def _rule_or_none(definition: Definition, name: str) -> SynthesisRule | None:
     try:
         return find_rule(definition, name)
     except SynthesisError:

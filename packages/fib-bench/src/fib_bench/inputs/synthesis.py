@@ -73,7 +73,7 @@ _INDEX_ROLES = frozenset(
 
 
 @attrs.frozen
-class Rule:
+class SynthesisRule:
     """One row of the table.
 
     Args:
@@ -97,7 +97,7 @@ class Rule:
         return self.role is Role.PLAIN and self.kind == "float"
 
 
-def find_rule(definition: Definition, name: str) -> Rule:
+def find_rule(definition: Definition, name: str) -> SynthesisRule:
     """Return the rule for one input of a definition.
 
     Raises:
@@ -138,41 +138,41 @@ def _kinds(spec: TensorSpec) -> tuple[str, ...]:
 
 _REQUEST_NUMBERS = r"(batch|request|req|seq|sequence|token|qo?)_indices"
 """Names of request or token numbers, which are not page numbers and are derived from other inputs."""
-RULES: tuple[Rule, ...] = (
-    Rule("integer", r".*indptr.*|cu_seq_?lens.*|.*_offsets|.*start_loc.*", makers.offsets, Role.OFFSETS),
-    Rule("integer", r".*last_page_len.*", makers.last_page_lengths, Role.LENGTHS),
-    Rule("integer", r"sparse_indices|topk_indices", makers.selected_slots, Role.SELECTIONS),
-    Rule("integer", _REQUEST_NUMBERS, makers.unknown_integers, Role.FIXED),
-    Rule("integer", r".*slot_mapping.*", makers.page_numbers, Role.SLOTS),
-    Rule("integer", r".*(indices|block_tables?|page_table|slot_ids).*", makers.page_numbers, Role.PAGES),
-    Rule("integer", r"topk_ids|expert_ids|topk_idx", makers.expert_ids, Role.EXPERTS),
-    Rule("integer", r".*(seq_?lens?|lengths?|_lens?)", makers.sequence_lengths, Role.LENGTHS),
-    Rule("integer", r".*positions?|pos_ids|.*position_ids", makers.positions, Role.POSITIONS),
-    Rule("integer", r"top_?k.*", makers.top_k_values, Role.COUNTS),
-    Rule("integer", r".*(token|input)_ids", makers.token_ids, Role.TOKENS),
-    Rule("integer", r"(.*_)?seeds?", makers.seeds, Role.SEEDS),
-    Rule("int8", r".*", makers.int8_data, Role.BYTES),
-    Rule("integer", r".*", makers.unknown_integers, Role.FIXED),
-    Rule("bool", r".*", makers.mask, Role.FIXED),
-    Rule("scalar", r".*(eps|epsilon)", makers.constant(1e-6), Role.FIXED),
-    Rule("scalar", r"sm_scale|softmax_scale|scale|attn_scale", makers.softmax_scale, Role.FIXED),
-    Rule("scalar", r"routed_scaling_factor", makers.constant(2.5), Role.FIXED),
-    Rule("scalar", r".*", makers.constant(1.0), Role.FIXED),
-    Rule("integer scalar", r"local_expert_offset", makers.constant(0), Role.FIXED),
-    Rule("packed", r"(?!.*(probs?|scales?|cos_sin.*)$).*", makers.fp4_pairs, Role.PLAIN),
-    Rule("float", r".*probs?", makers.probabilities, Role.ROWS),
-    Rule("float", r"top_?p.*|min_?p.*", makers.uniform(0.1, 0.95), Role.FACTORS),
-    Rule("float", r"temperatures?", makers.uniform(0.5, 1.5), Role.FACTORS),
-    Rule("float", r".*cos_sin.*", makers.rotary_cache, Role.FIXED),
-    Rule("float", r"[qk]", makers.normalized, Role.ROWS, ("gdn", "gated_delta")),
-    Rule("float", r"A", makers.decay, Role.FACTORS, ("mamba",)),
-    Rule("float", r"A_log", makers.log_decay, Role.FACTORS),
-    Rule("float", r"output\d_scales.*", makers.expert_scale, Role.FACTORS),
-    Rule("float", r".*scales?", makers.block_scale, Role.FACTORS),
-    Rule("float", r".*weights?", makers.weight, Role.WEIGHTS),
-    Rule("float", r"(rout(er|ing)|gating)_.*|.*correction_bias", makers.normal, Role.SCORES),
-    Rule("float", r".*logits", makers.normal, Role.SCORES, ("moe",)),
-    Rule("float", r".*", makers.normal, Role.PLAIN),
+RULES: tuple[SynthesisRule, ...] = (
+    SynthesisRule("integer", r".*indptr.*|cu_seq_?lens.*|.*_offsets|.*start_loc.*", makers.offsets, Role.OFFSETS),
+    SynthesisRule("integer", r".*last_page_len.*", makers.last_page_lengths, Role.LENGTHS),
+    SynthesisRule("integer", r"sparse_indices|topk_indices", makers.selected_slots, Role.SELECTIONS),
+    SynthesisRule("integer", _REQUEST_NUMBERS, makers.unknown_integers, Role.FIXED),
+    SynthesisRule("integer", r".*slot_mapping.*", makers.page_numbers, Role.SLOTS),
+    SynthesisRule("integer", r".*(indices|block_tables?|page_table|slot_ids).*", makers.page_numbers, Role.PAGES),
+    SynthesisRule("integer", r"topk_ids|expert_ids|topk_idx", makers.expert_ids, Role.EXPERTS),
+    SynthesisRule("integer", r".*(seq_?lens?|lengths?|_lens?)", makers.sequence_lengths, Role.LENGTHS),
+    SynthesisRule("integer", r".*positions?|pos_ids|.*position_ids", makers.positions, Role.POSITIONS),
+    SynthesisRule("integer", r"top_?k.*", makers.top_k_values, Role.COUNTS),
+    SynthesisRule("integer", r".*(token|input)_ids", makers.token_ids, Role.TOKENS),
+    SynthesisRule("integer", r"(.*_)?seeds?", makers.seeds, Role.SEEDS),
+    SynthesisRule("int8", r".*", makers.int8_data, Role.BYTES),
+    SynthesisRule("integer", r".*", makers.unknown_integers, Role.FIXED),
+    SynthesisRule("bool", r".*", makers.mask, Role.FIXED),
+    SynthesisRule("scalar", r".*(eps|epsilon)", makers.constant(1e-6), Role.FIXED),
+    SynthesisRule("scalar", r"sm_scale|softmax_scale|scale|attn_scale", makers.softmax_scale, Role.FIXED),
+    SynthesisRule("scalar", r"routed_scaling_factor", makers.constant(2.5), Role.FIXED),
+    SynthesisRule("scalar", r".*", makers.constant(1.0), Role.FIXED),
+    SynthesisRule("integer scalar", r"local_expert_offset", makers.constant(0), Role.FIXED),
+    SynthesisRule("packed", r"(?!.*(probs?|scales?|cos_sin.*)$).*", makers.fp4_pairs, Role.PLAIN),
+    SynthesisRule("float", r".*probs?", makers.probabilities, Role.ROWS),
+    SynthesisRule("float", r"top_?p.*|min_?p.*", makers.uniform(0.1, 0.95), Role.FACTORS),
+    SynthesisRule("float", r"temperatures?", makers.uniform(0.5, 1.5), Role.FACTORS),
+    SynthesisRule("float", r".*cos_sin.*", makers.rotary_cache, Role.FIXED),
+    SynthesisRule("float", r"[qk]", makers.normalized, Role.ROWS, ("gdn", "gated_delta")),
+    SynthesisRule("float", r"A", makers.decay, Role.FACTORS, ("mamba",)),
+    SynthesisRule("float", r"A_log", makers.log_decay, Role.FACTORS),
+    SynthesisRule("float", r"output\d_scales.*", makers.expert_scale, Role.FACTORS),
+    SynthesisRule("float", r".*scales?", makers.block_scale, Role.FACTORS),
+    SynthesisRule("float", r".*weights?", makers.weight, Role.WEIGHTS),
+    SynthesisRule("float", r"(rout(er|ing)|gating)_.*|.*correction_bias", makers.normal, Role.SCORES),
+    SynthesisRule("float", r".*logits", makers.normal, Role.SCORES, ("moe",)),
+    SynthesisRule("float", r".*", makers.normal, Role.PLAIN),
 )
 """The table, most specific rules first."""
 

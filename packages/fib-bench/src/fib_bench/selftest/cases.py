@@ -15,47 +15,6 @@ from fib_schema.trace_facts import CPU_TIMING, INTERPRETED, Timing
 
 from .definitions import data_folder
 
-ROW_NAMES: Mapping[int, str] = {
-    1: "side streams",
-    2: "threads and processes that work after the return",
-    3: "lazy tensors",
-    4: "patched clocks and checks",
-    5: "outputs cached by address, identity or shape",
-    6: "outputs cached by a fingerprint of the inputs",
-    7: "all inputs computed in the first call",
-    8: "one code path when checked, another when timed",
-    9: "uninitialised memory that holds the reference",
-    10: "overwritten inputs",
-    11: "constants, copies of inputs, skipped work",
-    12: "expected outputs searched in memory",
-    13: "forged replies and exits",
-    14: "data kept in caches beyond the flush",
-    15: "slow warm-up, precomputed outputs",
-    16: "replays of stale graphs",
-    17: "lower precision",
-    18: "calls of the reference or a library, decoy kernels",
-    19: "failed launches without an error",
-    20: "impossible latencies",
-    21: "files, network, sources of the harness",
-    22: "hangs, crashes, exhausted resources",
-    23: "outputs computed in setup()",
-    24: "code that runs inside the harness's own steps",
-    25: "work before or after the timed region",
-    26: "replaced events, timers and driver functions",
-    27: "overlap of the calls of one pass",
-    28: "work skipped where nothing is verified",
-    29: "a worker that is taken over",
-    30: "latencies reported too short, within the tolerance of audits",
-    31: "plans kept although the integer inputs changed",
-    32: "exact when checked, cheap when timed",
-    33: "errors within statistical allowances",
-    34: "a reference that is slowed down",
-    35: "outputs that compute when they are read",
-    36: "state that outlives the worker",
-}
-"""Titles of the rows by number."""
-
-
 _TOLERANCE = 0.02
 """Share of the twin's latency below which a difference is not a gain: the uncertainty that the package states."""
 
@@ -235,6 +194,15 @@ def with_twins(cases: Sequence[Case]) -> tuple[Case, ...]:
     """The cases and the twins that their exploits are compared with."""
     needed = {case.twin_name for case in cases} - {case.name for case in cases}
     return (*cases, *(case for case in load_cases() if case.name in needed))
+
+
+def _row_names() -> Mapping[int, str]:
+    text = data_folder().joinpath(EXPLOITS, "rows.toml").read_text("utf-8")
+    return {int(row): title for row, title in tomllib.loads(text).items()}
+
+
+ROW_NAMES: Mapping[int, str] = _row_names()
+"""Titles of the rows of the list of exploits, each of which is one way to cheat."""
 
 
 def _index(suite: str) -> Mapping[str, dict[str, Any]]:

@@ -24,17 +24,17 @@ class TensorSlot(msgspec.Struct, frozen=True, tag="tensor"):
     """In elements; None for a contiguous tensor."""
 
 
-class ScalarSlot(msgspec.Struct, frozen=True, tag="scalar"):
+class ScalarArgument(msgspec.Struct, frozen=True, tag="scalar"):
     """A number that is passed by value."""
 
     value: bool | int | float
 
 
-class AbsentSlot(msgspec.Struct, frozen=True, tag="absent"):
+class AbsentArgument(msgspec.Struct, frozen=True, tag="absent"):
     """An optional input that is not passed."""
 
 
-InputSlot: TypeAlias = TensorSlot | ScalarSlot | AbsentSlot
+Argument: TypeAlias = TensorSlot | ScalarArgument | AbsentArgument
 
 
 class SharedMemory(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class SharedMemory(msgspec.Struct, frozen=True):
 class Layout(msgspec.Struct, frozen=True):
     """The layout of the inputs and the outputs of one call in their slots."""
 
-    inputs: tuple[InputSlot, ...]
+    inputs: tuple[Argument, ...]
     outputs: tuple[TensorSlot, ...]
 
 

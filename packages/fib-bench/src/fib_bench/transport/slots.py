@@ -18,7 +18,7 @@ from fib_schema.strides import Strides, normalized_strides, workload_strides
 from ..checking.elements import dtype_name
 from ..inputs.generation import Value
 from .arenas import Arena, TensorLayout, bytes_in, place, tensor_in
-from .messages import CANDIDATES, AbsentSlot, Bind, InputSlot, Layout, ScalarSlot, TensorSlot
+from .messages import CANDIDATES, AbsentArgument, Argument, Bind, Layout, ScalarArgument, TensorSlot
 
 
 @attrs.frozen
@@ -97,11 +97,11 @@ def _output_layouts(definition: Definition, axes: Mapping[str, int]) -> list[Ten
     return [TensorLayout(spec.dtype, shape or ()) for spec, shape in zip(specs, shapes, strict=True)]
 
 
-def _describe(slot: TensorSlot | None, value: Value) -> InputSlot:
+def _describe(slot: TensorSlot | None, value: Value) -> Argument:
     if slot is not None:
         return slot
     assert not isinstance(value, torch.Tensor)
-    return AbsentSlot() if value is None else ScalarSlot(value)
+    return AbsentArgument() if value is None else ScalarArgument(value)
 
 
 GAP = 0xFF

@@ -18,7 +18,7 @@ from fib_schema import Definition
 
 from ..timing.cuda import CannotCapture
 from ..transport.arenas import tensor_in
-from ..transport.messages import AbsentSlot, InputSlot, Layout, ScalarSlot, TensorSlot, WrongOutput
+from ..transport.messages import AbsentArgument, Argument, Layout, ScalarArgument, TensorSlot, WrongOutput
 
 _MAX_TEXT = 16_000
 
@@ -167,13 +167,13 @@ def _in_order(names: Sequence[str], result: Any) -> list[Any]:
     return values
 
 
-def _argument(slot: InputSlot, memory: torch.Tensor) -> Any:
+def _argument(slot: Argument, memory: torch.Tensor) -> Any:
     match slot:
         case TensorSlot():
             return tensor_in(memory, slot)
-        case ScalarSlot(value=value):
+        case ScalarArgument(value=value):
             return value
-        case AbsentSlot():
+        case AbsentArgument():
             return None
 
 
