@@ -26,7 +26,7 @@ from fib_agents import (
 from fib_agents.errors import InvalidArguments, NeedsGpu, ToolFailed
 from fib_agents.guides import read_guide
 from fib_bench import Benchmark, BenchmarkConfig
-from fib_bench.authoring.errors import KernelFileError
+from fib_bench.authoring.sources import KernelFileError
 from fib_schema import (
     AxisConst,
     AxisVar,

@@ -25,8 +25,7 @@ from pathlib import Path
 import attrs
 from fib_bench import Benchmark, BenchmarkConfig
 from fib_bench.demo import write_demo
-from fib_bench.report import Entry, summarise
-from fib_bench.report.results import Options
+from fib_bench.report import LeaderboardRow, Options, summarise
 from fib_compile.registry import reference_solution
 from fib_schema import Performance, Trace, TraceSet
 from fib_schema.trace_facts import Timing, reference_timing_of, timing_of
@@ -47,7 +46,7 @@ def busy_processes(count: int) -> Iterator[None]:
             process.wait()
 
 
-def run_demo(root: Path) -> tuple[list[Entry], list[Trace]]:
+def run_demo(root: Path) -> tuple[list[LeaderboardRow], list[Trace]]:
     """The leaderboard and the passing traces of one run of the demo with copies of the references."""
     root.mkdir()
     write_demo(root)
@@ -62,7 +61,7 @@ def run_demo(root: Path) -> tuple[list[Entry], list[Trace]]:
     return list(summarise(trace_set, Options(allow_flags=("unranked: cpu timing",))).leaderboard), traces
 
 
-def contradiction(entry: Entry, traces: Sequence[Trace]) -> str:
+def contradiction(entry: LeaderboardRow, traces: Sequence[Trace]) -> str:
     """The contradiction of a solution's speedup; an empty string if there is none, or no number is shown."""
     if entry.speedup is None:
         return ""

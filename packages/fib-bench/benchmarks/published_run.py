@@ -201,7 +201,7 @@ def _report(root: Path, out: Path, chosen: Sequence[Chosen], said: list[str]) ->
     print("\n".join(said[-2:]), flush=True)
     _write_coverage(out, TraceSet.from_path(root).definitions, traces)
     (out / "run.txt").write_text("\n".join(said) + "\n", "utf-8")
-    (out / "summary.txt").write_text(_run(["summary", str(root)], 60.0) + "\n", "utf-8")
+    (out / "summary.txt").write_text(_run(["report", "summary", str(root)], 60.0) + "\n", "utf-8")
     if importlib.util.find_spec("vl_convert") is None:
         print("no report.html: vl-convert is not installed here", flush=True)
         return

@@ -11,8 +11,8 @@ import attrs
 import pytest
 from fib_bench import Benchmark, BenchmarkConfig
 from fib_bench.events import Evaluated, Event, Phase, Planned, Skipped
-from fib_bench.report import latest
 from fib_schema import Definition, RandomInput, Solution, Trace, TraceSet, UnknownName, Workload
+from fib_schema.trace_facts import is_quick, latest
 
 GOOD = "def run(x):\n    return x * 2\n"
 WRONG = "def run(x):\n    return x\n"
@@ -93,7 +93,8 @@ def test_a_quick_run_checks_less_and_ranks_nobody(make_data_set: MakeDataSet, ma
     (full,) = benchmark(root).run(resume=True).traces
     assert (full.solution, len(full.evaluation.extra["trials"])) == ("good", 6)
     benchmark(root, quick=True).run()
-    assert {t.solution: "quick" in t.evaluation.flags for t in latest(TraceSet.from_path(root).traces["double"])} == {
+    workloads = latest(TraceSet.from_path(root).traces["double"])["cpu"].values()
+    assert {name: is_quick(t.evaluation) for group in workloads for name, t in group.items()} == {
         "good": False,
         "wrong": False,
     }

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from fib_bench import BenchmarkConfig
 from fib_bench.cli.main import main
-from fib_bench.coverage import DefinitionCoverage, coverage_page, measure_coverage, run_references
+from fib_bench.coverage import DefinitionCoverage, measure_coverage, run_references
 from fib_schema import (
     AxisVar,
     BuildSpec,
@@ -86,13 +86,6 @@ class TestMeasure:
             "its baseline passed on 1 of 2 workloads",
         )
 
-    def test_references_run_on_all_workloads(self, root: Path) -> None:
-        runs = run_references(TraceSet.from_path(root), QUICK)
-        assert (runs["whole"].passed, runs["whole"].total, runs["whole"].problems) == (2, 2, ())
-        assert (runs["broken"].passed, runs["broken"].total) == (0, 2)
-        assert "<no luck>" in " ".join(runs["broken"].problems)
-        assert runs["empty"].total == 0
-
     def test_only_the_named_references_run(self, root: Path) -> None:
         assert list(run_references(TraceSet.from_path(root), QUICK, ["empty"])) == ["empty"]
 
@@ -105,12 +98,6 @@ class TestMeasure:
         (row,) = [row for row in measure_coverage(TraceSet.from_path(root)).definitions if row.name == "empty"]
         assert row.gaps[0].startswith("it cannot be read: ")
 
-    def test_the_page_escapes_what_it_shows(self, root: Path) -> None:
-        page = coverage_page(measure_coverage(TraceSet.from_path(root), references=QUICK))
-        assert "&lt;no luck&gt;" in page
-        assert "<no luck>" not in page
-        assert "2 of 2" in page
-
 
 class TestCommand:
     def test_text_ends_with_a_summary(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -119,18 +106,15 @@ class TestCommand:
         assert "pointwise/empty: it has no workloads" in lines
         assert lines[-1] == f"{root}: of 3 definitions 2 have workloads, 1 have a baseline, 1 lack nothing"
 
-    def test_json_and_a_page_with_references(
-        self, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        page = tmp_path / "coverage.html"
-        assert main(["validate", str(root), "--json", "--page", str(page)]) == 0
+    def test_json_with_references(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["validate", str(root), "--json", "--coverage"]) == 0
         coverage = json.loads(capsys.readouterr().out)["coverage"]
         assert not coverage["is_complete"]
         found = {row["name"]: row for row in coverage["definitions"]}
         assert found["whole"]["reference"] == {"passed": 2, "total": 2, "problems": []}
         assert found["whole"]["gaps"] == []
         assert found["broken"]["reference"]["passed"] == 0
-        assert "<title>Coverage of" in page.read_text("utf-8")
+        assert "<no luck>" in " ".join(found["broken"]["reference"]["problems"])
 
     def test_without_the_option_there_is_no_coverage(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["validate", str(root), "--json"]) == 0

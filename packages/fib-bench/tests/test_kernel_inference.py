@@ -10,8 +10,8 @@ from pathlib import Path
 
 import attrs
 import pytest
-from fib_bench.authoring.errors import KernelFileError
 from fib_bench.authoring.inference import Choices, infer_kernel
+from fib_bench.authoring.sources import KernelFileError
 from fib_schema import Definition
 
 EXPORT = "#include <tvm/ffi/function.h>\n"

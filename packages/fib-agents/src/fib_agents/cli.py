@@ -163,7 +163,7 @@ def _show_progress(done: int, total: int, message: str) -> None:
 
 
 def _tool(arguments: argparse.Namespace) -> int:
-    from fib_bench.authoring.errors import KernelFileError
+    from fib_bench.authoring.sources import KernelFileError
 
     from .toolbox import Toolbox
 

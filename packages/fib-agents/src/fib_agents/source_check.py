@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import attrs
-from fib_bench.authoring.errors import KernelFileError
+from fib_bench.authoring.sources import KernelFileError
 from fib_schema.display import counted
 from fib_schema.hardware import unknown_targets
 

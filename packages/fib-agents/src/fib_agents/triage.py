@@ -25,9 +25,9 @@ from itertools import islice
 from typing import Any
 
 import attrs
-from fib_bench.authoring.errors import KernelFileError
-from fib_bench.authoring.native_code import without_comments
-from fib_bench.authoring.python_code import parse
+from fib_bench.authoring.sources import KernelFileError
+from fib_bench.authoring.inference import without_comments
+from fib_bench.authoring.sources import parse
 from fib_schema import Solution, SourceFile
 from fib_schema.display import escape_line
 

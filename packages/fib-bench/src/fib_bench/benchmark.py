@@ -3,26 +3,31 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing
 from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import attrs
 from fib_schema import Trace, TraceSet
-from fib_schema.display import counted
-from fib_schema.notebook import traces_frame
+from fib_schema.display import counted, escape_controls, escape_line
+from fib_schema.html_parts import paragraph
+from fib_schema.notebook import trace_cells, traces_frame, traces_html
 
 from .config.benchmark import BenchmarkConfig
 from .events import DeviceExcluded, Evaluated, Observer, Phase, PhaseTimes, Planned, Skipped, Started
 from .execution.executors import make_executor
 from .plan import Skip, check_names, in_order_of, make_plan
-from .rendering import result_html, result_summary, result_text
+from .report.ratios import bounds_of, latency_with_bounds, speedup_of
 
 if TYPE_CHECKING:
     import pandas
 
     from .execution.scheduler import Executor
+
+_COLUMNS = ("definition", "workload", "sizes", "solution", "status", "latency", "speedup", "flags")
+_MAX_LOG_LINES = 20
 
 
 @attrs.frozen
@@ -46,13 +51,17 @@ class RunResult:
     """Notes of the plan, such as that solutions for other hardware of the same architecture ran."""
 
     def __repr__(self) -> str:
-        return f"<RunResult {result_summary(self.traces, self.skipped)}>"
+        counts = Counter(str(trace.evaluation.status) for trace in self.traces if trace.evaluation is not None)
+        shown = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no traces"
+        return f"<RunResult {shown}; {len(self.skipped)} skipped>"
 
     def __str__(self) -> str:
-        return result_text(self.traces, self.skipped)
+        """The table, then each log of a failure once, then the skipped work."""
+        skipped = (f"skipped {escape_line(str(skip))}" for skip in self.skipped)
+        return "\n".join([*_table(self.traces), *_failures(self.traces), *skipped])
 
     def _repr_html_(self) -> str:
-        return result_html(self.traces, self.skipped)
+        return traces_html(self.traces, _cells) + "".join(paragraph(f"skipped {skip}") for skip in self.skipped)
 
     def to_frame(self) -> pandas.DataFrame:
         """The traces as a frame of pandas; sizes are columns ``axes.NAME``.
@@ -209,3 +218,41 @@ class Benchmark:
         found = {} if name is None else self._trace_set.solutions
         baselines = {d: solution for d, solutions in found.items() for solution in solutions if solution.name == name}
         return make_executor(self._config, self._trace_set.root, baselines)
+
+
+# -- results as text ---------------------------------------------------------------------------
+
+
+def _cells(trace: Trace) -> tuple[str, ...]:
+    """The cells of `trace_cells`, with intervals, and `noise` or `imprecise` in place of unclear speedups."""
+    *head, latency, speedup, flags = trace_cells(trace)
+    performance = trace.evaluation.performance if trace.evaluation is not None else None
+    if performance is not None:
+        latency = latency_with_bounds(performance.latency_ms, bounds_of(performance))
+        speedup = speedup_of(performance).text
+    return (*head, latency, speedup, flags)
+
+
+def _table(traces: Sequence[Trace]) -> Iterator[str]:
+    """Lines with columns of equal width; columns without values are left out."""
+    rows = [[escape_line(cell) for cell in _cells(trace)] for trace in traces]
+    used = [index for index in range(len(_COLUMNS)) if any(row[index] for row in rows)]
+    lines = [[_COLUMNS[index] for index in used], *([row[index] for index in used] for row in rows)]
+    widths = [max(len(line[column]) for line in lines) for column in range(len(used))]
+    for line in lines if rows else []:
+        yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+
+
+def _failures(traces: Sequence[Trace]) -> Iterator[str]:
+    seen = set()
+    for trace in traces:
+        evaluation = trace.evaluation
+        if evaluation is None or evaluation.performance is not None or (trace.solution, evaluation.log) in seen:
+            continue
+        seen.add((trace.solution, evaluation.log))
+        lines = escape_controls(evaluation.log).splitlines()
+        yield ""
+        yield escape_line(f"{trace.solution} on {trace.workload.uuid}: {evaluation.status}; log (untrusted output):")
+        yield from (f"  {line}" for line in lines[:_MAX_LOG_LINES])
+        if len(lines) > _MAX_LOG_LINES:
+            yield f"  ... {len(lines) - _MAX_LOG_LINES} more lines in evaluation.log"

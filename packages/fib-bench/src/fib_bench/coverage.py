@@ -1,12 +1,11 @@
 """Coverage of a data set: the definitions that lack workloads, baselines, or a reference that runs.
 
-`measure_coverage` counts what a data set has, and runs references on request. The result is formatted by
-`Coverage.to_text`, `Coverage.to_plain` and `coverage_page`.
+`measure_coverage` counts what a data set has, and runs references on request. `add_references` makes solutions of
+references.
 """
 
 from __future__ import annotations
 
-import html
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -21,6 +20,7 @@ from .benchmark import Benchmark
 from .config.benchmark import BenchmarkConfig
 
 BASELINE_AUTHOR = "baseline"
+REFERENCE_AUTHOR = "reference"
 
 
 @attrs.frozen
@@ -165,7 +165,11 @@ def run_references(
     definitions = _readable(trace_set, trace_set.definition_names() if names is None else names)
     workloads = {name: trace_set.workloads.get(name, []) for name in definitions}
     targets = _hardware(config)
-    solutions = {n: [_as_solution(definition, targets)] for n, definition in definitions.items() if workloads[n]}
+    solutions = {
+        n: [_as_solution(definition, targets, f"{n} (reference)")]
+        for n, definition in definitions.items()
+        if workloads[n]
+    }
     single = TraceSet(trace_set.root, definitions, solutions, workloads)
     selected = config.with_fields(definitions=None, solutions=None, profile_baseline=False)
     problems: dict[str, list[str]] = {name: [] for name in definitions}
@@ -193,11 +197,11 @@ def _hardware(config: BenchmarkConfig) -> tuple[str, ...]:
     return tuple(dict.fromkeys(map(hardware_from_device, devices)))
 
 
-def _as_solution(definition: Definition, targets: tuple[str, ...]) -> Solution:
-    """The reference as a solution for some hardware, named after its definition."""
+def _as_solution(definition: Definition, targets: tuple[str, ...], name: str) -> Solution:
+    """The reference as a solution for some hardware."""
     solution = reference_solution(definition)
     spec = attrs.evolve(solution.spec, target_hardware=targets)
-    return attrs.evolve(solution, name=f"{definition.name} (reference)", spec=spec)
+    return attrs.evolve(solution, name=name, spec=spec)
 
 
 def _readable(trace_set: TraceSet, names: Iterable[str]) -> dict[str, Definition]:
@@ -216,56 +220,27 @@ def _failure(trace: Trace) -> str:
     return f"{trace.workload.uuid}: {trace.evaluation.status}: {last}"
 
 
-_PAGE = """\
-<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta http-equiv="Content-Security-Policy" content="default-src 'none'; style-src 'unsafe-inline'">
-<title>Coverage of {root}</title>
-<style>
-body {{ font: 15px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 70rem; padding: 0 1rem; }}
-table {{ border-collapse: collapse; width: 100%; }}
-th, td {{ border-bottom: 1px solid #ddd; padding: .3rem .6rem; text-align: left; vertical-align: top; }}
-td.number {{ text-align: right; }}
-tr.gap td:first-child {{ border-left: 4px solid #c0392b; }}
-tr.whole td:first-child {{ border-left: 4px solid #27ae60; }}
-</style>
-</head>
-<body>
-<h1>Coverage</h1>
-<p>{summary}</p>
-<table>
-<thead><tr>{head}</tr></thead>
-<tbody>
-{rows}
-</tbody>
-</table>
-</body>
-</html>
-"""
-_HEAD = ("Definition", "Operation", "Workloads", "Solutions", "Baseline", "Measured", "Reference", "Gaps")
+def add_references(trace_set: TraceSet, config: BenchmarkConfig) -> list[Solution]:
+    """Add the reference of each selected definition that has no solution, as ``NAME_reference``.
 
+    Invalid definitions are left out; the plan of a run reports them.
 
-def coverage_page(coverage: Coverage) -> str:
-    """The coverage as an HTML page of one file, without scripts; names are escaped."""
-    return _PAGE.format(
-        root=_escaped(coverage.root),
-        summary=_escaped(coverage.summary),
-        head="".join(f"<th>{title}</th>" for title in _HEAD),
-        rows="\n".join(map(_page_row, coverage.definitions)),
-    )
+    Args:
+        trace_set: The data set; with a root, the solutions are written there.
+        config: Its `definitions` and `op_types` select.
 
-
-def _page_row(row: DefinitionCoverage) -> str:
-    runs = "not run" if row.reference is None else f"{row.reference.passed} of {row.reference.total}"
-    texts = (row.name, row.op_type, row.workloads, row.solutions, ", ".join(row.baselines), row.measured, runs)
-    cells = "".join(
-        f'<td class="number">{text}</td>' if isinstance(text, int) else f"<td>{_escaped(text)}</td>" for text in texts
-    )
-    gaps = "<br>".join(map(_escaped, row.gaps))
-    return f'<tr class="{"gap" if row.gaps else "whole"}">{cells}<td>{gaps}</td></tr>'
-
-
-def _escaped(text: str) -> str:
-    return html.escape(escape_line(text))
+    Raises:
+        UnknownName: A selected definition does not exist.
+        OSError: A file cannot be written.
+    """
+    names = trace_set.definition_names() if config.definitions is None else config.definitions
+    taken = set(trace_set.solution_names())
+    lacking = _readable(trace_set, [name for name in names if not trace_set.solution_names(name)])
+    added = [
+        attrs.evolve(_as_solution(definition, ("cpu", "cuda"), f"{name}_{REFERENCE_AUTHOR}"), author=REFERENCE_AUTHOR)
+        for name, definition in lacking.items()
+        if f"{name}_{REFERENCE_AUTHOR}" not in taken
+        and (config.op_types is None or definition.op_type in config.op_types)
+    ]
+    trace_set.add_solutions(added)
+    return added

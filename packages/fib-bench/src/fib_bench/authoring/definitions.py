@@ -20,9 +20,7 @@ from fib_schema import (
     Workload,
 )
 
-from .errors import KernelFileError
-from .python_code import parse
-from .sources import read_sources
+from .sources import KernelFileError, parse, read_sources
 
 EXAMPLE = 'def run(x: "float32[rows, width=1024]", weight: "float32[width]") -> "y: float32[rows, width]":'
 _TYPE = re.compile(r"(\w+)\s*(?:\[([^\]]*)\])?")

@@ -1,24 +1,49 @@
-"""Inference of what a kernel file is: language, entry point and calling style. Nothing of the file is run."""
+"""Inference of what a kernel file is: language, entry point and calling style. Nothing of the file is run.
+
+Python is read from its syntax tree, C++ and CUDA by patterns in the text without comments.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+import ast
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import attrs
 from fib_schema import BuildSpec, Definition, SourceFile, SupportedBindings, SupportedLanguages
 from fib_schema.display import counted
 
-from .errors import KernelFileError
-from .native_code import Export, exports_of, uses_cutlass
-from .python_code import Function, functions_of, has_setup, language_of, parse
-from .sources import CPP_SUFFIXES, CUDA_SUFFIXES, PYTHON_SUFFIXES, read_sources, with_suffix
+from .sources import CPP_SUFFIXES, CUDA_SUFFIXES, PYTHON_SUFFIXES, KernelFileError, parse, read_sources, with_suffix
 
 DESTINATION, RETURN = "destination", "return"
 STYLES = (DESTINATION, RETURN)
 """Calling styles: outputs are arguments that the kernel fills, or are returned."""
 _PREFERRED = "run"
 _GPU_ONLY = frozenset({"cuda", "cutlass", "tilelang", "cute_dsl", "cutile"})
+_LANGUAGES = {
+    "tilelang": SupportedLanguages.TILELANG,
+    "helion": SupportedLanguages.HELION,
+    "cutlass.cute": SupportedLanguages.CUTE_DSL,
+    "cutlass": SupportedLanguages.CUTE_DSL,
+    "cuda.tile": SupportedLanguages.CUTILE,
+    "triton": SupportedLanguages.TRITON,
+}
+"""The languages by the module that a source imports; the first one found decides, because others build on Triton."""
+_KERNEL_DECORATORS = frozenset({"jit", "kernel", "prim_func", "autotune", "heuristics"})
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)|(\"(?:\\.|[^\"\\\n])*\"?)", re.S)
+"""A missing end does not justify another try from the next letter: that takes the square of the length."""
+_EXPORT = re.compile(r"^[ \t]*TVM_FFI_DLL_EXPORT_TYPED_FUNC\(\s*(\w+)\s*,\s*([\w:]+)?", re.M)
+_PYBIND = re.compile(r"\bPYBIND11_MODULE\s*\(")
+_PYBIND_FUNCTION = re.compile(r"\.def\(\s*\"(\w+)\"\s*,\s*&?\s*([\w:]+)?")
+_CUTLASS = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"](?:cutlass|cute)/", re.M)
+_RETURN_TYPE = re.compile(r"\w[\w:]{0,200}[ \t\n>&*]{1,40}\Z")
+_MAX_TYPE = 400
+_MAX_SIGNATURE = 4000
+_MAX_MATCHES = 1000
+_MAX_EXPORTS = 32
+"""Limit of each file; 32 candidates are ambiguous anyway, unless one is named `run`."""
 
 
 @attrs.frozen(kw_only=True)
@@ -50,17 +75,19 @@ class InferredKernel:
 
 @attrs.frozen
 class _Entry:
-    """A function that may be the entry point; Python's and C++'s alike."""
+    """A function that may be the entry point: a top-level one of Python, or one that C++ or CUDA exports."""
 
     name: str
     path: str
     line: int
     least: int | None
-    """The number of arguments that it needs; None if unknown."""
+    """The number of arguments that it needs; None if the function is not found in the sources."""
     most: float | None
     names: tuple[str, ...]
+    """Names of parameters, where they are known."""
     returns_value: bool | None
     binding: SupportedBindings | None = None
+    """None is TVM-FFI, the default."""
 
 
 def infer_kernel(path: Path, definition: Definition, choices: Choices | None = None) -> InferredKernel:
@@ -108,7 +135,7 @@ def infer_sources(
     choices = choices or Choices()
     language, why_language = _language(place, sources, choices.language)
     if language.is_compiled:
-        entries: list[_Entry] = [_of_export(export) for export in exports_of(sources)]
+        entries = _exports_of(sources)
     else:
         entries = [
             entry for source in with_suffix(sources, PYTHON_SUFFIXES) for entry in _python_entries(source, definition)
@@ -146,39 +173,15 @@ def _language(place: str, sources: Sequence[SourceFile], chosen: str | None) -> 
         problem = f"the folder has Python ({python[0].path}) and native files ({native}); decide with --language"
         raise KernelFileError(place, problem)
     if cuda:
-        if uses_cutlass(sources):
+        if any(_CUTLASS.search(without_comments(source.content)) for source in sources):
             return SupportedLanguages.CUTLASS, "a .cu file that includes CUTLASS"
         return SupportedLanguages.CUDA, "a .cu file"
     if cpp:
         return SupportedLanguages.CPP, f"a {Path(cpp[0].path).suffix} file"
     if not python:
         raise KernelFileError(place, "has headers only; add a file that ends in .py, .cu or .cpp")
-    found = [language_of(parse(source)) for source in python]
+    found = [_language_of(parse(source)) for source in python]
     return next((one for one in found if one[0] is not SupportedLanguages.PYTHON), found[0])
-
-
-def _python_entries(source: SourceFile, definition: Definition) -> Iterable[_Entry]:
-    module = parse(source)
-    known = {*definition.inputs, *definition.outputs}
-    for function in functions_of(module, source.path):
-        if has_setup(module):
-            function = attrs.evolve(
-                function,
-                required=tuple(name for name in function.required if name in known),
-                optional=tuple(name for name in function.optional if name in known),
-            )
-        yield _of_function(function)
-
-
-def _of_function(function: Function) -> _Entry:
-    most = float("inf") if function.is_variadic else len(function.parameters)
-    place = (function.name, function.path, function.line)
-    return _Entry(*place, len(function.required), most, function.parameters, function.returns_value)
-
-
-def _of_export(export: Export) -> _Entry:
-    place = (export.name, export.path, export.line)
-    return _Entry(*place, export.parameters, export.parameters, (), export.returns_value, export.binding)
 
 
 def _entry(
@@ -269,3 +272,129 @@ def _style(place: str, entry: _Entry, definition: Definition, chosen: str | None
 def _listed(kind: str, names: Collection[str]) -> str:
     """The number and the names of inputs or outputs."""
     return f"{len(names)} {kind}{'' if len(names) == 1 else 's'} ({', '.join(names)})"
+
+
+# -- Python ------------------------------------------------------------------------------------
+
+
+def _language_of(module: ast.Module) -> tuple[SupportedLanguages, str]:
+    """The language of a module, and the reason in words."""
+    imported = set(_imports(module))
+    for name, language in _LANGUAGES.items():
+        if any(other == name or other.startswith(f"{name}.") for other in imported):
+            return language, f"imports {name}"
+    return SupportedLanguages.PYTHON, "a .py file that imports no kernel language"
+
+
+def _python_entries(source: SourceFile, definition: Definition) -> Iterator[_Entry]:
+    """The public top-level functions that are not kernels, which are decorated with `jit`, `kernel` and so on.
+
+    A function `setup` gives the entry function further arguments, which do not count.
+    """
+    module = parse(source)
+    functions = [node for node in module.body if isinstance(node, ast.FunctionDef)]
+    has_setup = any(node.name == "setup" for node in functions)
+    known = {*definition.inputs, *definition.outputs} if has_setup else None
+    for node in functions:
+        is_kernel = any(_decorator_name(decorator) in _KERNEL_DECORATORS for decorator in node.decorator_list)
+        if not node.name.startswith("_") and not is_kernel:
+            yield _python_entry(node, source.path, known)
+
+
+def _python_entry(node: ast.FunctionDef, path: str, known: Collection[str] | None) -> _Entry:
+    given = node.args
+    positional = [argument.arg for argument in (*given.posonlyargs, *given.args)]
+    optional = set(positional[len(positional) - len(given.defaults) :])
+    optional |= {arg.arg for arg, default in zip(given.kwonlyargs, given.kw_defaults, strict=True) if default}
+    names = [*positional, *(argument.arg for argument in given.kwonlyargs)]
+    names = [name for name in names if known is None or name in known]
+    least = sum(name not in optional for name in names)
+    most = float("inf") if given.vararg or given.kwarg else len(names)
+    return _Entry(node.name, path, node.lineno, least, most, tuple(names), any(_returned_values(node)))
+
+
+def _imports(module: ast.Module) -> Iterator[str]:
+    for node in ast.walk(module):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _decorator_name(node: ast.expr) -> str:
+    target = node.func if isinstance(node, ast.Call) else node
+    return target.attr if isinstance(target, ast.Attribute) else target.id if isinstance(target, ast.Name) else ""
+
+
+def _returned_values(node: ast.AST) -> Iterator[bool]:
+    """True for each ``return`` of the function itself that has a value other than None."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.Return):
+            value = child.value
+            yield value is not None and not (isinstance(value, ast.Constant) and value.value is None)
+        elif not isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef | ast.expr):
+            yield from _returned_values(child)
+
+
+# -- C++ and CUDA ------------------------------------------------------------------------------
+
+
+def _exports_of(sources: Iterable[SourceFile]) -> list[_Entry]:
+    """The functions that sources export through TVM-FFI or as an extension of PyTorch."""
+    texts = {source.path: without_comments(source.content) for source in sources}
+    found = []
+    for path, text in texts.items():
+        patterns: list[tuple[re.Pattern[str], SupportedBindings | None]] = [(_EXPORT, None)]
+        if _PYBIND.search(text):
+            patterns.append((_PYBIND_FUNCTION, SupportedBindings.TORCH))
+        for pattern, binding in patterns:
+            matches = list(islice(pattern.finditer(text), _MAX_MATCHES))
+            for match in [m for m in matches if m[1] == "run"][:1] + matches[:_MAX_EXPORTS]:
+                line = text.count("\n", 0, match.start()) + 1
+                count, returns_value = _signature(match[2], [text[: match.start()], *texts.values()])
+                found.append(_Entry(match[1], path, line, count, count, (), returns_value, binding))
+    return list(dict.fromkeys(found))
+
+
+def without_comments(text: str) -> str:
+    """The text with comments as blanks; the lines stay where they are."""
+    return _COMMENT.sub(lambda match: match[1] or re.sub(r"[^\n]", " ", match[0]), text)
+
+
+def _signature(name: str | None, texts: Iterable[str]) -> tuple[int | None, bool | None]:
+    """The number of parameters of a function and whether it returns a value; None and None if it is not found.
+
+    Of several functions of the name the last one counts, so that a method of a class above is not taken for it.
+    """
+    if name is None:
+        return None, None
+    head = re.compile(rf"\b{re.escape(name.rpartition('::')[2])}[ \t\n]{{0,40}}\(")
+    for text in texts:
+        for match in reversed(list(islice(head.finditer(text), _MAX_MATCHES))):
+            before = _RETURN_TYPE.search(text[max(match.start() - _MAX_TYPE, 0) : match.start()])
+            inside = _inside_brackets(text[match.end() : match.end() + _MAX_SIGNATURE])
+            if before is not None and inside is not None:
+                return len(list(_arguments(inside))), before[0].strip() != "void"
+    return None, None
+
+
+def _inside_brackets(text: str) -> str | None:
+    """The parameters up to the bracket that closes them, if a function body follows."""
+    depth = 1
+    for index, letter in enumerate(text):
+        depth += (letter == "(") - (letter == ")")
+        if depth == 0:
+            return text[:index] if re.match(r"[\s\w]*\{", text[index + 1 :]) else None
+    return None
+
+
+def _arguments(text: str) -> Iterator[str]:
+    """The parameters between commas that stand in no further brackets."""
+    depth, begin = 0, 0
+    for index, letter in enumerate(f"{text},"):
+        depth += (letter in "<([{") - (letter in ">)]}")
+        if letter == "," and depth == 0:
+            if part := text[begin:index].strip().removeprefix("void"):
+                yield part
+            begin = index + 1

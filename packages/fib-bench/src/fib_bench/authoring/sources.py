@@ -1,16 +1,17 @@
-"""Source files of a kernel, read from a file or a folder."""
+"""Source files of a kernel, read from a file or a folder, and parsed."""
 
 from __future__ import annotations
 
+import ast
 import os
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from fib_schema import SourceFile
+import attrs
+from fib_schema import FibError, SourceFile
 from fib_schema.files import explain_os_error
 from fib_schema.regular_files import read_regular
-
-from .errors import KernelFileError
+from fib_schema.syntax import parse_source
 
 PYTHON_SUFFIXES = frozenset({".py"})
 CUDA_SUFFIXES = frozenset({".cu"})
@@ -22,6 +23,18 @@ _MAX_FILE_BYTES = 4 * 2**20
 _MAX_FILES = 200
 _MAX_ENTRIES = 10_000
 """Entries of a folder that are looked at: the folder given by mistake may be a home folder."""
+
+
+@attrs.frozen
+class KernelFileError(FibError, ValueError):
+    """A file or folder that no solution or definition can be made of."""
+
+    path: str
+    problem: str
+    """The problem and its remedy."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem}"
 
 
 def read_sources(path: Path) -> tuple[SourceFile, ...]:
@@ -88,3 +101,21 @@ def _read_text(path: Path) -> str:
     if not text.strip():
         raise KernelFileError(str(path), "is empty")
     return text.replace("\r\n", "\n")
+
+
+def parse(source: SourceFile) -> ast.Module:
+    """Parse a source file.
+
+    Raises:
+        KernelFileError: It does not parse; the error has the line and shows it.
+    """
+    try:
+        return parse_source(source.content)
+    except SyntaxError as error:
+        place = f"{source.path}:{error.lineno}" if error.lineno else source.path
+        lines = source.content.splitlines()
+        shown = lines[error.lineno - 1] if error.lineno and error.lineno <= len(lines) else ""
+        excerpt = f"\n  {error.lineno} | {shown[:200]}" if shown else ""
+        raise KernelFileError(place, f"does not parse: {error.msg}{excerpt}") from None
+    except (ValueError, RecursionError, MemoryError) as error:
+        raise KernelFileError(source.path, f"does not parse: {error}") from None

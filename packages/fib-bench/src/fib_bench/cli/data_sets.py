@@ -29,7 +29,6 @@ from fib_schema import (
 )
 from fib_schema.command import plain_problems, print_problems
 from fib_schema.display import counted
-from fib_schema.files import write_output
 from fib_schema.problems import group_problems
 from fib_schema.trace_facts import CPU_TIMING, INTERPRETED, reference_timing_of, timing_of
 from rich.console import Console
@@ -255,7 +254,6 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
     coverage = parser.add_argument_group("coverage")
     text = "also list definitions that lack workloads, a baseline, or a reference that runs"
     coverage.add_argument("--coverage", action="store_true", help=text)
-    coverage.add_argument("--page", metavar="FILE", help="write the coverage as an HTML page (implies --coverage)")
     text = "the author of the baselines (default: %(default)s)"
     coverage.add_argument("--baseline-author", default="baseline", metavar="NAME", help=text)
     text = "do not run the references"
@@ -276,12 +274,12 @@ def _validate(arguments: argparse.Namespace, errors: Console) -> int:
     Examples:
       fib-bench validate DIR
       fib-bench validate DIR --json | jq '.problems[].file'
-      fib-bench validate DIR --coverage --page coverage.html
+      fib-bench validate DIR --coverage
       fib-bench validate DIR --coverage --no-references --json | jq '.coverage.definitions[].gaps'
     """
     del errors
     report = validate(arguments.dir)
-    coverage = _coverage(arguments) if arguments.coverage or arguments.page else None
+    coverage = _coverage(arguments) if arguments.coverage else None
     if arguments.json:
         print_json({**report.to_plain(), **({} if coverage is None else {"coverage": coverage.to_plain()})})
     else:
@@ -292,16 +290,12 @@ def _validate(arguments: argparse.Namespace, errors: Console) -> int:
 
 
 def _coverage(arguments: argparse.Namespace) -> Coverage:
-    """Measure the coverage, and write its page if one is wanted."""
     from ..config.benchmark import BenchmarkConfig
-    from ..coverage import coverage_page, measure_coverage
+    from ..coverage import measure_coverage
 
     config = BenchmarkConfig(device=arguments.device, quick=True) if arguments.references else None
     trace_set = TraceSet.from_path(arguments.dir)
-    coverage = measure_coverage(trace_set, baseline_author=arguments.baseline_author, references=config)
-    if arguments.page:
-        write_output(arguments.page, coverage_page(coverage).encode())
-    return coverage
+    return measure_coverage(trace_set, baseline_author=arguments.baseline_author, references=config)
 
 
 def _migrate(arguments: argparse.Namespace, errors: Console) -> int:

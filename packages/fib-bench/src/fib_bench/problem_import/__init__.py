@@ -6,11 +6,9 @@ A module for each format reads a file or a folder, runs it, and returns its `Pro
 
 from __future__ import annotations
 
-from .errors import ProblemError
 from .gpumode import GpuModeTask, read_gpumode
 from .kernelbench import KernelBenchFile, read_kernelbench
-from .problem import Call, Problem
-from .records import Imported, add_problem
+from .problem import Call, Imported, Problem, ProblemError, add_problem
 
 __all__ = [
     "Call",

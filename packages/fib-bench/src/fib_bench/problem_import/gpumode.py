@@ -8,7 +8,8 @@ Source: the format of the problems of GPU MODE's kernel competitions.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import ast
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,13 +20,25 @@ from fib_schema import AxisConst, SourceFile
 from fib_schema.regular_files import read_regular
 
 from ..authoring.sources import read_sources
-from .errors import ProblemError
-from .execution import attribute, explained, modules, on_cpu, tensors_of, without_cuda
-from .gpumode_sources import ProblemFiles, part_names, tolerances_of
-from .problem import Argument, Call, Problem, identifier, record_name
+from .problem import (
+    Argument,
+    Call,
+    Problem,
+    ProblemError,
+    attribute,
+    explained,
+    identifier,
+    modules,
+    on_cpu,
+    record_name,
+    tensors_of,
+    without_cuda,
+)
 
 CASES = ("tests", "benchmarks")
 """The lists of a task that hold arguments of `generate_input`."""
+_SUBMISSION = "@SUBMISSION@"
+_TOLERANCES = ("rtol", "atol")
 _MAX_TASK_BYTES = 1 << 20
 _MAX_DESCRIPTION = 2000
 _USED_NAMES = ("sys", "torch", "types", "custom_kernel")
@@ -61,6 +74,44 @@ _PROBLEM = _load()
 def run({parameters}):
 {lines}    return _PROBLEM.ref_kernel({data})
 '''
+
+
+@attrs.frozen
+class ProblemFiles:
+    """The Python files of a problem, by the name that others import them by."""
+
+    paths: Mapping[str, Path]
+
+    @classmethod
+    def of_task(cls, folder: Path, task: Mapping[str, Any]) -> ProblemFiles:
+        """The files that a task lists, and those beside it."""
+        paths = {path.stem: path for path in sorted(folder.glob("*.py"))}
+        listed = task.get("files") or []
+        for entry in listed if isinstance(listed, list) else []:
+            name, source = (
+                (str(entry.get(key, "")) for key in ("name", "source")) if isinstance(entry, dict) else ("", "")
+            )
+            if name.endswith(".py") and source.endswith(".py") and source != _SUBMISSION:
+                paths[Path(name).stem] = folder / source
+        return cls({name: path for name, path in paths.items() if name.isidentifier() and name != "submission"})
+
+    def imported_by(self, source: str, where: str) -> dict[str, str]:
+        """The sources of the modules that a source imports, directly or not; each behind those that it imports.
+
+        Raises:
+            KernelFileError: A file cannot be read.
+            ProblemError: A source does not parse.
+        """
+        found: dict[str, str] = {}
+        self._collect(source, where, found, ())
+        return found
+
+    def _collect(self, source: str, where: str, found: dict[str, str], above: tuple[str, ...]) -> None:
+        for name in _imports(source, where):
+            if name in self.paths and name not in found and name not in above:
+                (file,) = read_sources(self.paths[name])
+                self._collect(file.content, str(self.paths[name]), found, (*above, name))
+                found[name] = file.content
 
 
 @attrs.frozen
@@ -148,9 +199,9 @@ def read_gpumode(
     executed = sources if is_here else {key: on_cpu(text, where) for key, text in sources.items()}
     with modules(executed, where) as module, torch.no_grad(), without_cuda(is_here):
         kernel, generate = (attribute(module, wanted, where) for wanted in ("ref_kernel", "generate_input"))
-        runner = _Runner(where, generate, kernel, part_names(reference.content))
+        runner = _Runner(where, generate, kernel, _part_names(reference.content))
         shown = [runner.show(label, case) for label, case in chosen]
-    parts, tolerances = shown[0][0], tolerances_of(reference.content)
+    parts, tolerances = shown[0][0], _tolerances_of(reference.content)
     if any(other != parts for other, _ in shown):
         raise ProblemError(where, "the reference treats its data differently in different cases")
     problem = Problem(
@@ -303,3 +354,47 @@ def _allocation(problem: Problem, name: str) -> str:
     tensor = next((key for key, value in definition.inputs.items() if value.shape is not None), None)
     device = f"{tensor}.device" if tensor else "'cuda'"
     return f"torch.empty(({''.join(size + ', ' for size in sizes)}), dtype=torch.{spec.dtype}, device={device})"
+
+
+# -- sources -------------------------------------------------------------------------------------
+
+
+def _part_names(reference: str) -> tuple[str, ...]:
+    """The names that `ref_kernel` gives the parts of its data; that of the data itself if it does not unpack it."""
+    for node in ast.walk(ast.parse(reference)):
+        if isinstance(node, ast.FunctionDef) and node.name == "ref_kernel" and node.args.args:
+            data = node.args.args[0].arg
+            for inner in ast.walk(node):
+                match inner:
+                    case ast.Assign(targets=[ast.Tuple(elts=elements)], value=ast.Name(id=value)) if value == data:
+                        return tuple(e.id if isinstance(e, ast.Name) else "_" for e in elements)
+            return (data,)
+    return ()
+
+
+def _tolerances_of(reference: str) -> dict[str, float]:
+    """The tolerances that the reference states when it makes its check."""
+    for node in ast.walk(ast.parse(reference)):
+        match node:
+            case ast.Call(func=ast.Name(id="make_match_reference"), keywords=keywords):
+                return {
+                    keyword.arg: float(keyword.value.value)
+                    for keyword in keywords
+                    if keyword.arg in _TOLERANCES
+                    and isinstance(keyword.value, ast.Constant)
+                    and isinstance(keyword.value.value, int | float)
+                }
+    return {}
+
+
+def _imports(source: str, where: str) -> Iterator[str]:
+    try:
+        tree = ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        raise ProblemError(where, f"does not parse: {error}") from error
+    for node in ast.walk(tree):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name.partition(".")[0] for alias in names)
+            case ast.ImportFrom(module=str(module), level=0):
+                yield module.partition(".")[0]

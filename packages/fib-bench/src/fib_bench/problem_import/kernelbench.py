@@ -21,9 +21,18 @@ import torch
 from fib_schema import SourceFile
 
 from ..authoring.sources import read_sources
-from .errors import ProblemError
-from .execution import attribute, explained, modules, tensors_of
-from .problem import Argument, Call, Problem, identifier, record_name
+from .problem import (
+    Argument,
+    Call,
+    Problem,
+    ProblemError,
+    attribute,
+    explained,
+    identifier,
+    modules,
+    record_name,
+    tensors_of,
+)
 
 SEED = 42
 """The seed with which KernelBench makes a model and its inputs."""

@@ -1,20 +1,63 @@
-"""Problem in terms of this package: a reference, and calls of it with values. Axes are inferred from shapes."""
+"""Problems of other benchmarks: how their files run, and how they become records of a data set.
+
+Axes are inferred from shapes. The files of a problem run in this process: they are as trusted as a reference.
+"""
 
 from __future__ import annotations
 
+import ast
+import contextlib
 import re
+import sys
+import types
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import attrs
 import torch
-from fib_schema import AxisConst, AxisSpec, AxisVar, Definition, DType, TensorSpec
+import yaml
+from fib_schema import (
+    AxisConst,
+    AxisSpec,
+    AxisVar,
+    Definition,
+    DType,
+    FibError,
+    RandomInput,
+    SafetensorsInput,
+    ScalarInput,
+    TensorSpec,
+    Trace,
+    TraceSet,
+    Workload,
+)
+from fib_schema.files import atomic_write
+from fib_schema.workload import InputSpec
+from torch.overrides import TorchFunctionMode
 
 from ..checking.elements import dtype_name
-from .errors import ProblemError
+from ..config.benchmark import DATA_SET_FILE
+from ..inputs.synthesis import Role, role_of
 
+_CUDA = re.compile(r"cuda(:\d+)?")
+_MIN_NORMAL = 1024
+"""Elements from which on values tell a standard normal distribution from others; fewer are recorded."""
 Argument = torch.Tensor | int | float | bool
 Slot = tuple[str, int]
 """A dimension of a tensor: its name and the dimension's index."""
+
+
+@attrs.frozen
+class ProblemError(FibError, ValueError):
+    """A problem of another benchmark that cannot be imported."""
+
+    path: str
+    problem: str
+    """The problem and its remedy."""
+
+    def __str__(self) -> str:
+        return f"{self.path}: {self.problem}"
 
 
 @attrs.frozen
@@ -145,3 +188,193 @@ def _axis_name(calls: Sequence[Call], sizes: tuple[int, ...], slot: Slot) -> str
         if tuple(call.sizes.get(name) for call in calls) == sizes:
             return name
     return f"n{sizes[0]}" if len(set(sizes)) == 1 else f"{slot[0]}_{slot[1]}"
+
+
+# -- running the files ---------------------------------------------------------------------------
+
+
+@contextlib.contextmanager
+def modules(sources: Mapping[str, str], path: str) -> Iterator[types.ModuleType]:
+    """The last of some modules, which are executed in order and may import the earlier ones while the context lasts.
+
+    Args:
+        sources: Their sources by name.
+        path: The file or folder, for errors.
+
+    Raises:
+        ProblemError: One raises or exits.
+    """
+    before = {name: sys.modules.get(name) for name in sources}
+    module = types.ModuleType("empty")
+    try:
+        for name, source in sources.items():
+            module = types.ModuleType(name)
+            sys.modules[name] = module
+            with explained(path, f"{name}.py"):
+                exec(compile(source, f"{name}.py", "exec"), module.__dict__)  # noqa: S102 - a problem is a program
+        yield module
+    finally:
+        for name, other in before.items():
+            if other is None:
+                sys.modules.pop(name, None)
+            else:
+                sys.modules[name] = other
+
+
+@contextlib.contextmanager
+def explained(path: str, what: str) -> Iterator[None]:
+    """Turn what code of a problem raises into a `ProblemError`.
+
+    Raises:
+        ProblemError: The code raises or exits.
+    """
+    try:
+        yield
+    except ProblemError:
+        raise
+    except (Exception, SystemExit) as error:
+        text = " ".join(str(error).split())[:300]
+        raise ProblemError(path, f"{what} raised {type(error).__name__}: {text}") from error
+
+
+def attribute(module: types.ModuleType, name: str, path: str) -> Any:
+    """A function or class of a module.
+
+    Raises:
+        ProblemError: It has none of this name.
+    """
+    found = getattr(module, name, None)
+    if not callable(found):
+        raise ProblemError(path, f"defines no {name!r}; the format needs it")
+    return found
+
+
+def tensors_of(result: object, path: str) -> dict[str, torch.Tensor]:
+    """The tensors that a reference returned, by name.
+
+    Raises:
+        ProblemError: It returned something else.
+    """
+    values: list[Any] = list(result) if isinstance(result, tuple | list) else [result]
+    if not values or not all(isinstance(value, torch.Tensor) for value in values):
+        kinds = ", ".join(type(value).__name__ for value in values) or "nothing"
+        raise ProblemError(path, f"the reference returned {kinds}; a definition has tensors")
+    names = ["output"] if len(values) == 1 else [f"output_{index}" for index in range(len(values))]
+    return dict(zip(names, values, strict=True))
+
+
+# -- without a GPU -------------------------------------------------------------------------------
+
+
+def on_cpu(source: str, path: str) -> str:
+    """A source whose texts that name a CUDA device name the CPU.
+
+    Raises:
+        ProblemError: It does not parse.
+    """
+    with explained(path, "parsing"):
+        tree = ast.parse(source)
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _CUDA.fullmatch(node.value):
+            node.value = "cpu"
+    return ast.unparse(tree)
+
+
+class _StayOnCpu(TorchFunctionMode):
+    """Makes `Tensor.cuda` return the tensor itself."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return args[0] if func is torch.Tensor.cuda else func(*args, **(kwargs or {}))
+
+
+def without_cuda(is_here: bool) -> contextlib.AbstractContextManager[object]:
+    """A context for code that moves tensors to a GPU, if none is here."""
+    return contextlib.nullcontext() if is_here else _StayOnCpu()
+
+
+# -- records -------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Imported:
+    """A problem in a data set."""
+
+    definition: Definition
+    workloads: tuple[Workload, ...]
+    recorded_bytes: int
+    notes: tuple[str, ...] = ()
+    """Hints, such as settings to add."""
+
+
+def add_problem(root: Path, problem: Problem, *, random_inputs: bool = False) -> Imported:
+    """Add a problem to a data set.
+
+    Values that look like standard normal ones become random inputs, which a benchmark draws anew. All others are
+    recorded, because the operation may need them as they are: integers, parameters of a model, uniform values.
+
+    Args:
+        root: The data set.
+        problem: The problem.
+        random_inputs: Make random inputs of all floating inputs but the parameters of a model.
+
+    Raises:
+        ProblemError: The problem cannot be described by a definition.
+        DuplicateName: The data set has another definition of this name.
+        OSError: A file cannot be written.
+    """
+    trace_set = TraceSet.from_path(root)
+    definition = problem.to_definition()
+    if definition.name in trace_set.definition_names() and trace_set.get_definition(definition.name) == definition:
+        known = tuple(trace.workload for trace in trace_set.workloads.get(definition.name, ()))
+        return Imported(definition, known, 0, ("the data set has this problem already; its workloads stay",))
+    trace_set.add_definitions([definition])
+    workloads, size = [], 0
+    for call in problem.calls:
+        uuid = f"{definition.name}-{call.name}"
+        kept = {
+            name: value.contiguous().cpu()
+            for name, value in call.inputs.items()
+            if isinstance(value, torch.Tensor) and not _is_random(problem, definition, name, value, random_inputs)
+        }
+        path = trace_set.add_workload_blob_tensor(definition.name, uuid, kept) if kept else ""
+        inputs = {name: _input(name, value, kept, path) for name, value in call.inputs.items()}
+        shapes = [tuple(v.shape) if isinstance(v, torch.Tensor) else None for v in call.inputs.values()]
+        workloads.append(Workload(definition.get_axes_values(shapes), inputs, uuid))
+        size += sum(tensor.numel() * tensor.element_size() for tensor in kept.values())
+    trace_set.add_traces([Trace(definition.name, workload) for workload in workloads])
+    return Imported(definition, tuple(workloads), size, tuple(_tolerance_notes(root, problem)))
+
+
+def _is_random(problem: Problem, definition: Definition, name: str, value: torch.Tensor, random_inputs: bool) -> bool:
+    """Whether a benchmark may draw the values, as standard normal ones."""
+    if not value.is_floating_point() or name in problem.recorded or role_of(definition, name) is not Role.PLAIN:
+        return False
+    return random_inputs or _looks_normal(value)
+
+
+def _looks_normal(value: torch.Tensor) -> bool:
+    if value.numel() < _MIN_NORMAL:
+        return False
+    sample = value.flatten()[: 1 << 20].double()
+    mean, deviation = float(sample.mean()), float(sample.std())
+    inside = float((sample.abs() < 1).double().mean())  # 0.683 of normal values, 0.577 of uniform ones of deviation 1
+    return abs(mean) < 0.1 and abs(deviation - 1) < 0.1 and abs(inside - 0.683) < 0.05
+
+
+def _input(name: str, value: Argument, kept: Mapping[str, torch.Tensor], path: str) -> InputSpec:
+    if not isinstance(value, torch.Tensor):
+        return ScalarInput(value)
+    return SafetensorsInput(path, name) if name in kept else RandomInput()
+
+
+def _tolerance_notes(root: Path, problem: Problem) -> list[str]:
+    """Write the problem's tolerances to the settings of the data set, or say what to add to settings that exist."""
+    bounds = {name: value for name, value in (("rtol", problem.rtol), ("atol", problem.atol)) if value is not None}
+    if not bounds:
+        return []
+    settings = yaml.safe_dump({"definition_config": {problem.name: bounds}})
+    file = root / DATA_SET_FILE
+    if not file.exists():
+        atomic_write(file, settings.encode())
+        return []
+    return [f"the tolerances of the problem are not in {file}, which exists; add to it:\n{settings.rstrip()}"]
