@@ -103,9 +103,14 @@ def _default(value: Any) -> str:
 
 
 def _field_documents(cls: type) -> dict[str, str]:
-    """The docstrings of the fields of a class."""
-    found = ModuleAnalyzer.for_module(cls.__module__).find_attr_docs()
-    return {name: " ".join(lines).strip() for (owner, name), lines in found.items() if owner == cls.__name__}
+    """The docstrings of the fields of a class and of its base classes."""
+    documented: dict[str, str] = {}
+    for base in reversed([base for base in cls.__mro__ if attrs.has(base)]):
+        found = ModuleAnalyzer.for_module(base.__module__).find_attr_docs()
+        documented |= {
+            name: " ".join(lines).strip() for (owner, name), lines in found.items() if owner == base.__name__
+        }
+    return documented
 
 
 def _code(text: str) -> str:
