@@ -26,13 +26,8 @@ from typing import Any
 
 import attrs
 from fib_bench.authoring.inference import without_comments
-<<<<<<< HEAD
-from fib_bench.authoring.sources import parse
-from fib_schema import Solution, SourceFile
-=======
 from fib_bench.authoring.sources import KernelFileError, parse
-from fib_schema import Definition, Solution, SourceFile
->>>>>>> 4e8a608 (Keep the table of identical code on an H200)
+from fib_schema import Solution, SourceFile
 from fib_schema.display import escape_line
 
 from .results import untrusted
