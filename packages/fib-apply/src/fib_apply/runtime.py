@@ -1,10 +1,12 @@
 """Apply runtime: routes calls by the table of one data set. Runtimes nest; the last one started is active.
 
-Nothing here imports torch before a call is routed or a solution is built.
+A `Router` has the dispatchers of one table. A reload replaces it, so that a call sees one table as a whole; replicas
+replace it when they agree. Nothing here imports torch before a call is routed or a solution is built.
 """
 
 from __future__ import annotations
 
+import logging
 import os
 import threading
 import time
@@ -12,27 +14,41 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, Self
 
-from fib_schema import TraceSet
+from fib_schema import Definition, FibError, TraceSet, UnknownName, get_fib_dataset_path
+from fib_schema.problems import problem_lines
 
 from . import activation
 from .build_service.service import BuildService, OnProgress
-from .config import ApplyConfigRegistry
+from .config import ApplyConfigRegistry, OnError
 from .configuration import Configuration, SettingsOrFile
 from .errors import InvalidSetting, NoKernel
-from .events import emit, logger, reload_failed, reloaded
+from .events import emit, is_observed, logger, reload_failed, reloaded
+from .explain import explain_call, explain_definition
+from .key import ApplyKeyBuilder, ApplyKeyFactory, AxesOnlyKeyBuilder
 from .metrics import CallMetrics, DefinitionStats
-from .readiness import Readiness, WarmUpOutcome, observed_warm_up
-from .replicas import AgreedKernels, NoAgreement, ReplicaGroup, Synchronization
-from .router import Router, load_table
+from .readiness import (
+    KeyState,
+    Readiness,
+    WarmUpOutcome,
+    build_ahead,
+    build_pairs,
+    first_candidates,
+    key_states,
+    observed_warm_up,
+    routed_event,
+)
+from .replicas import AgreedKernels, Agreement, NoAgreement, ReplicaGroup, ReplicaState, Synchronization
 from .routing.call_sites import Name, call_fallback, definition_of, serve_directly
 from .routing.native.module import wait_with_native
-from .selection.table import ApplyTable
-from .synchronizer import Synchronizer, check_settings
+from .selection.table import ApplyTable, local_hardware, setting_problems
 
 if TYPE_CHECKING:
     from .routing.dispatcher import Dispatcher
+    from .routing.resolver import CandidatePool
 
-
+_MAX_ROUNDS = 16
+"""Solutions that fail one after the other on some replica, before the rest is left to the fallback."""
+_NONE: Mapping[str, str] = {}
 _FORKED = "the runtime was made before this process was forked; make another one"
 
 
@@ -69,13 +85,13 @@ class ApplyRuntime:
         self._on_progress = on_progress or (lambda *_: None)
         self._replicas = replicas
         self._staged: tuple[Router, Configuration] | None = None
-        check_settings(replicas, self.configuration.registry)
+        _check_settings(replicas, self.configuration.registry)
         self._lock = threading.RLock()
         self._reloads = self._loaded = self._entered = 0
         self._below: tuple[activation.ActiveRuntime, ...] = ()
         self._source = trace_set
         self._make_router = partial(Router, metrics=dict[str, CallMetrics](), wait_seconds=wait_seconds)
-        table = load_table(trace_set, self.configuration.registry)
+        table = _load_table(trace_set, self.configuration.registry)
         make = partial(self._make_router, build_service=BuildService(), quarantined={})
         self._router = make(table, self.configuration, agreed=None if replicas is None else AgreedKernels())
         self.is_off = self.configuration.why_off() is not None
@@ -220,11 +236,11 @@ class ApplyRuntime:
         began = time.monotonic()
         try:
             configuration = self.configuration.renewed(config)
-            check_settings(self._replicas, configuration.registry)
+            _check_settings(self._replicas, configuration.registry)
             source = self._source if traceset is None else traceset
             if isinstance(source, TraceSet) and source.root is not None:
                 source = source.root  # the objects of an opened set do not change
-            table = load_table(source, configuration.registry)
+            table = _load_table(source, configuration.registry)
             earlier = self._router
             made = self._make_router(
                 table,
@@ -270,9 +286,8 @@ class ApplyRuntime:
             current, staged = self._router, self._staged
         wanted, configuration = staged or (current, self.configuration)
         off = configuration.why_off() is not None
-        synchronizer = Synchronizer(self._replicas, current, wanted, self._on_progress, is_off=off)
         try:
-            agreement, agreed = synchronizer.agree(timeout_seconds)
+            agreement, agreed = _agree(self._replicas, current, wanted, self._on_progress, timeout_seconds, is_off=off)
         except NoAgreement as error:
             logger.error("the replicas have not agreed, and route as before: %s", error)
             return Synchronization(False, str(error))
@@ -332,17 +347,24 @@ class ApplyRuntime:
     def explain(self, name: str, /, *args: Any, **kwargs: Any) -> str:
         """Explanation of a definition's routing: the solutions, the reasons and the generated code.
 
-        With the arguments of a call: the solution that would serve it now, or the reason why the fallback would;
-        nothing is called.
+        With the arguments of a call, the solution that would serve this call now, or the reason why the fallback would.
+        Nothing is called.
 
         Raises:
             UnknownName: The data set has no such definition (a KeyError).
             InvalidRecord: Its file has changed since the table was made.
         """
-        if self.is_off and (args or kwargs):
-            self.table.definition(name)
-            return f"the fallback: routing is off ({self.configuration.why_off()})"
-        return self._router.explain(name, args, kwargs)
+        is_call = bool(args or kwargs)
+        dispatcher = None if is_call and self.is_off else self._router.dispatcher(name)
+        if dispatcher is not None and is_call:
+            return explain_call(dispatcher, args, kwargs)
+        if dispatcher is not None:
+            problems = [str(problem) for problem in self.table.problems if problem.source == name]
+            return explain_definition(dispatcher, self.left_out(), problems)
+        self.table.definition(name)
+        if is_call and self.is_off:
+            return f"the fallback: routing is off ({self.configuration.why_off() or _FORKED})"
+        raise UnknownName("definition", name, self.table.definitions)
 
 
 def get_runtime() -> ApplyRuntime | None:
@@ -357,6 +379,282 @@ def set_runtime(runtime: ApplyRuntime | None) -> None:
     for replaced in activation.replace_all(*(() if runtime is None else (runtime,))):
         if isinstance(replaced, ApplyRuntime) and replaced is not runtime:
             ApplyRuntime.stop(replaced)  # without what a subclass adds for calls by a program
+
+
+# -- the dispatchers of a table ----------------------------------------------------------------------
+
+
+class Router:
+    """Makes the dispatchers of a table when they are first needed.
+
+    Args:
+        table: The selected solutions.
+        configuration: The settings.
+        build_service: Builds and holds solutions.
+        metrics: Counters by definition, which all routers of a runtime share, so that a reload resets none.
+        quarantined: By definition, the solutions that must not be called, each with the reason.
+        wait_seconds: How long a call may wait for solutions that are being built.
+        agreed: What all replicas may call; None if there are no replicas.
+    """
+
+    def __init__(
+        self,
+        table: ApplyTable,
+        configuration: Configuration,
+        *,
+        build_service: BuildService,
+        metrics: dict[str, CallMetrics],
+        quarantined: Mapping[str, Mapping[str, str]],
+        wait_seconds: float = 0.0,
+        agreed: AgreedKernels | None = None,
+    ) -> None:
+        self.agreed = agreed
+        self.table = table
+        self.config = configuration.registry
+        self.build_service = build_service
+        self._metrics = metrics
+        self._is_counted = configuration.is_counted
+        self._quarantined = quarantined
+        self._wait_seconds = wait_seconds
+        self._lock = threading.RLock()
+        self._dispatchers: dict[str, Dispatcher | None] = {}
+
+    def dispatcher(self, name: str) -> Dispatcher | None:
+        """The dispatcher of a definition, or None if the data set has none of that name."""
+        try:
+            return self._dispatchers[name]
+        except KeyError:
+            made = self._make_dispatcher(name)
+        with self._lock:
+            return self._dispatchers.setdefault(name, made)  # another thread may have been faster
+
+    def _make_dispatcher(self, name: str) -> Dispatcher | None:
+        """A new dispatcher; made without the lock, because key builders and the pool may be other code."""
+        from .routing.dispatcher import Dispatcher  # imports torch, as below
+
+        pool = self._make_pool(name)
+        if pool is None:
+            return None
+        metrics = self._metrics.setdefault(name, CallMetrics())
+        return Dispatcher(pool, _key_builder(pool.definition), is_counted=self._is_counted, metrics=metrics)
+
+    def _make_pool(self, name: str) -> CandidatePool | None:
+        from .routing.resolver import CandidatePool
+
+        definition = _load_definition(self.table, name)
+        if definition is None:
+            return None
+        return CandidatePool(
+            definition,
+            self.table.rankings(name),
+            self.config.get(name),
+            build_service=self.build_service,
+            load_solution=self.table.solution,
+            quarantined=self._quarantined.get(name, {}),
+            wait_seconds=self._wait_seconds,
+            agreed=self.agreed,
+        )
+
+    def stats(self) -> dict[str, DefinitionStats]:
+        """The current counts by definition; empty if calls are not counted."""
+        if not self._is_counted:
+            return {}
+        return {
+            name: metrics.snapshot(is_caught=self._is_caught(name)) for name, metrics in self._metrics.copy().items()
+        }
+
+    def _is_caught(self, name: str) -> bool:
+        """Whether the fallback serves calls whose solution raised."""
+        config = self.config.get(name)
+        return config.on_error is OnError.FALLBACK or config.shadow_ratio > 0
+
+    def quarantined(self, definition: str) -> Mapping[str, str]:
+        """The solutions of a definition that are no longer called, each with the reason."""
+        dispatcher = self._dispatchers.get(definition)
+        return self._quarantined.get(definition, _NONE) if dispatcher is None else dispatcher.pool.reported
+
+    def left_out(self) -> dict[str, str]:
+        """The solutions that are not called, each with the reason."""
+        found = self.build_service.left_out()
+        for name in self._made():
+            found |= self.quarantined(name)
+        return found
+
+    def build_ahead(self, on_progress: OnProgress) -> None:
+        """Build ahead of time, as the settings say; then log for each definition which keys are routed."""
+        build_ahead(self.table, self.config, self.build_service, on_progress)
+        if not is_observed(logging.INFO):  # decoding all rankings takes time
+            return
+        for name in self.table.definitions:
+            emit(routed_event(self.key_states(name), name))
+
+    def key_states(self, name: str) -> list[KeyState]:
+        """The recorded keys of a definition on this machine, each with what serves it now."""
+        return key_states(self.table, name, self.build_service, self.quarantined(name))
+
+    def open_capture_gate(self, seconds: float) -> None:
+        """Let captures record what becomes ready, for which calls wait at most so many seconds in all."""
+        self.build_service.open_capture_gate(seconds)
+        for dispatcher in self._made().values():
+            dispatcher.invalidate()  # entries may refuse captures that an earlier gate did not let through
+
+    def close_capture_gate(self) -> dict[str, list[KeyState]]:
+        """Let captures record no solution that becomes ready from now on; returns what is ready, by definition."""
+        self.build_service.close_capture_gate()
+        for dispatcher in self._made().values():
+            dispatcher.invalidate()  # entries may refuse captures that an earlier gate did not let through
+        return {name: self._capturable(name) for name in self.table.definitions}
+
+    def _capturable(self, name: str) -> list[KeyState]:
+        """The states of keys; one whose solution compiles at its first run is ready after that."""
+        dispatcher = self._made().get(name)
+        states = []
+        for state in self.key_states(name):
+            reason = None
+            if state.solution is not None and self.build_service.compiles_when_called(state.solution):
+                reason = (
+                    "not called yet" if dispatcher is None else dispatcher.first_run_problem(state.solution, state.key)
+                )
+            states.append(state if reason is None else KeyState(state.key, None, reason))
+        return states
+
+    def continue_quarantines(self, earlier: Router) -> None:
+        """Call no solution that another router no longer calls, if it is unchanged; before any call is routed."""
+        self._quarantined = earlier.still_quarantined(self.table)
+
+    def still_quarantined(self, table: ApplyTable) -> dict[str, dict[str, str]]:
+        """The quarantined solutions that are unchanged in another table."""
+        found: dict[str, dict[str, str]] = {}
+        for name in {*self._quarantined, *self._made()}:
+            for solution, reason in self.quarantined(name).items():
+                try:
+                    is_same = self.table.solution(solution).hash() == table.solution(solution).hash()
+                except FibError:
+                    continue  # changed or removed
+                if is_same:
+                    found.setdefault(name, {})[solution] = reason
+        return found
+
+    def compiled_runs(self) -> set[str]:
+        """The names of first runs whose kernels are compiled; of replicas, also those of earlier routers."""
+        agreed = () if self.agreed is None else self.agreed.own_runs
+        return {run for found in self._made().values() for run in found.compiled_runs()}.union(agreed)
+
+    def _made(self) -> dict[str, Dispatcher]:
+        """The dispatchers that exist."""
+        return {name: found for name, found in self._dispatchers.copy().items() if found is not None}
+
+
+def _load_definition(table: ApplyTable, name: str) -> Definition | None:
+    """A definition; None, which is logged, if the data set has none, or its file has changed since."""
+    try:
+        return table.definition(name)
+    except UnknownName as error:
+        logger.info("%s; calls of %r go to their fallbacks", error, name)
+    except FibError as error:
+        logger.warning("calls of %r go to their fallbacks: %s", name, error)
+    return None
+
+
+def _key_builder(definition: Definition) -> ApplyKeyBuilder:
+    """A definition's key builder; if it raises, one of axes alone, whose keys the table does not have."""
+    try:
+        return ApplyKeyFactory.specialize(definition)
+    except Exception as error:  # noqa: BLE001 of a registered builder
+        logger.warning("%s: its key builder raised %s: %s", definition.name, type(error).__name__, error)
+        return AxesOnlyKeyBuilder(definition)
+
+
+def _load_table(source: TraceSet | str | os.PathLike[str] | None, settings: ApplyConfigRegistry) -> ApplyTable:
+    """The table of a data set; files and lines that are not used are logged."""
+    table = ApplyTable.load_or_build(get_fib_dataset_path() if source is None else source, settings)
+    for line in problem_lines(table.problems):
+        logger.warning("the data set has a file or line that is not used: %s", line)
+    for problem in setting_problems(settings, table):
+        logger.warning("setting %s: %s", problem.path, problem.message)
+    return table
+
+
+# -- replicas -----------------------------------------------------------------------------------------
+
+
+def _agree(
+    group: ReplicaGroup,
+    current: Router,
+    wanted: Router,
+    on_progress: OnProgress,
+    timeout_seconds: float,
+    *,
+    is_off: bool,
+) -> tuple[Agreement, AgreedKernels]:
+    """Build what all replicas can use, and return it.
+
+    If a solution is not usable on some replica, all build the next candidate and exchange their states again.
+
+    Args:
+        group: The replicas.
+        current: The active router.
+        wanted: The router to activate; the same, or that of a reload.
+        on_progress: Called while solutions are built.
+        timeout_seconds: How long each exchange waits for the others, builds included.
+        is_off: Whether this replica routes nothing.
+
+    Raises:
+        NoAgreement: A replica did not come in time, or its table differs.
+    """
+    table, service = wanted.table, wanted.build_service
+    name = "routing is off" if is_off else table.replica_hash(local_hardware())
+    runs = _unchanged_runs(current.compiled_runs(), current.table, table)
+    agreement = None
+    for _ in range(_MAX_ROUNDS):
+        state = _state_of_replica(name, current, wanted, runs)
+        agreement = Agreement.of(group.exchange(state.to_json(), timeout_seconds))
+        chosen = set(first_candidates(table, table.definitions, agreement.excluded))
+        missing = sorted(pair for pair in chosen if pair[1] not in agreement.solutions)
+        if not missing or is_off:
+            break
+        build_pairs(table, missing, service, on_progress)
+    assert agreement is not None  # there is at least one round
+    loaded = service.loaded()
+    runnables = {name: loaded[name][1] for name in agreement.solutions - agreement.excluded}
+    return agreement, AgreedKernels(runnables, agreement.runs, runs)
+
+
+def _state_of_replica(name: str, current: Router, wanted: Router, runs: frozenset[str]) -> ReplicaState:
+    service = wanted.build_service
+    loaded = {solution_name: solution.hash() for solution_name, (solution, _) in service.loaded().items()}
+    found = sorted(current.still_quarantined(wanted.table).items())
+    quarantined = [(definition, solution, why) for definition, of_it in found for solution, why in of_it.items()]
+    return ReplicaState(name, loaded, sorted(service.left_out()), quarantined, sorted(runs))
+
+
+def _check_settings(replicas: ReplicaGroup | None, config: ApplyConfigRegistry) -> None:
+    """Refuse settings by which replicas would run different kernels for one call.
+
+    Raises:
+        InvalidSetting: A share of the calls is to be compared, which each replica draws on its own.
+    """
+    for settings in (config.default, *config.per_definition.values()) if replicas is not None else ():
+        if settings.shadow_ratio > 0:
+            raise InvalidSetting(
+                "shadow_ratio", settings.shadow_ratio, "0 with replicas, which draw calls on their own"
+            )
+
+
+def _unchanged_runs(runs: set[str], old: ApplyTable, new: ApplyTable) -> frozenset[str]:
+    """The first runs of solutions that are the same in another table."""
+    names = {name for name in {run.partition("\0")[0] for run in runs} if _is_same(name, old, new)}
+    return frozenset(run for run in runs if run.partition("\0")[0] in names)
+
+
+def _is_same(solution: str, old: ApplyTable, new: ApplyTable) -> bool:
+    try:
+        return old is new or old.digest_of_solution(solution) == new.digest_of_solution(solution)
+    except FibError:
+        return False  # it was removed
+
+
+# -- the runtime of the environment -------------------------------------------------------------------
 
 
 connect = activation.connect
