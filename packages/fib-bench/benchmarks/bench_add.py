@@ -6,15 +6,11 @@ of the commands and of the processes that they have waited for; on a busy machin
 
 With ``--device cuda`` only Python is measured: nvcc alone takes longer than all else. `add_on_gpu.sh` runs it on a
 machine without our packages. A command that fails ends the script, which prints the command and its output.
-
-``--phases`` prints the phases of ``add --quick -v`` instead: of a first command, whose cache is empty, and of others
-that follow it. It takes less than a minute.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import resource
 import shlex
 import statistics
@@ -62,22 +58,6 @@ def _command(*words: object) -> str:
     return done.stderr
 
 
-def print_phases(folder: Path, repeats: int, device: str) -> None:
-    """Print what ``add --quick -v`` says of its time, with an empty cache and then with that of the commands before."""
-    os.environ["FIB_CACHE_PATH"] = str(folder / "cache")
-    for number in range(repeats + 1):
-        file = folder / f"phases_{number}.py"
-        file.write_text(_PYTHON.format(number=f"phases {number}"))
-        begin, cpu = time.monotonic(), _cpu_seconds()
-        words = ("--definition", _DEFINITION, "--dataset", folder / "demo", "--quick", "-v", "--device", device)
-        said = _command("add", file, *words)
-        title = "again" if number else "with an empty cache"
-        print(f"{title}: {time.monotonic() - begin:.2f} s, {_cpu_seconds() - cpu:.1f} CPU seconds")
-        for line in said.splitlines():
-            if "seconds" in line:
-                print(f"  {line}", flush=True)
-
-
 def measure(folder: Path, suffix: str, source: str, repeats: int, device: str) -> dict[str, list[tuple[float, float]]]:
     """The seconds, and the CPU seconds, of each way to a result, and of ``add`` alone."""
     root = folder / "demo"
@@ -106,7 +86,6 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--device", default="cpu")
-    parser.add_argument("--phases", action="store_true", help="print the phases of add --quick instead")
     arguments = parser.parse_args()
     device = BenchmarkConfig(device=arguments.device).device  # `cuda` is `cuda:0`
     found = where_and_when(device)
@@ -114,9 +93,6 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         write_demo(folder / "demo")
-        if arguments.phases:
-            print_phases(folder, arguments.repeats, arguments.device)
-            return
         kinds = [(".py", _PYTHON)] + ([(".cpp", _CPP)] if device == "cpu" else [])
         for suffix, source in kinds:
             for way, seconds in measure(folder, suffix, source, arguments.repeats, device).items():

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import resource
 import shlex
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -31,16 +30,14 @@ from ..authoring.inference import STYLES, Choices, InferredKernel, infer_kernel
 from ..authoring.solutions import Added, add_version, base_name, default_author
 from ..authoring.sources import source_files
 from ..config.benchmark import BenchmarkConfig
-from ..events import Evaluated, Phase, Skipped
+from ..events import Evaluated, Skipped
 from ..plan import DefinitionPlan
-from ..step_timer import StepTimer
 from .options import Commands, add_command, add_data_set, add_device, add_json, data_set_of, default_device, set_help
 from .output import output_console, print_json, say, say_fields
 from .progress import format_trace, progress_on
-from .tables import print_seconds, print_skipped, print_starts
+from .tables import print_skipped
 
 if TYPE_CHECKING:
-    from ..benchmark import RunResult
     from ..execution.judge_process import JudgeProcess
 
 MAX_WORKLOADS = 3
@@ -65,7 +62,6 @@ def add_kernel_commands(commands: Commands) -> None:
     add.add_argument("--quick", action="store_true", help="evaluate it at once on up to 3 workloads, unranked")
     add.add_argument("--device", help="where --quick runs: cpu or cuda:N")
     add_json(add)
-    add.add_argument("-v", "--verbose", action="store_true", help="print the seconds of each phase of --quick")
     watch = add_command(commands, "watch", "evaluate a kernel again whenever its file changes", _watch)
     watch.add_argument("file", metavar="FILE", type=Path, help="a .py, .cu or .cpp file, or a folder of them")
     _add_kernel_options(watch)
@@ -115,8 +111,6 @@ def _add(arguments: argparse.Namespace, errors: Console) -> int:
                                                        add it and evaluate it at once
       fib-bench add folder --definition gemm_n256_k256 --entry src/gemm.cu::run
     """
-    steps = StepTimer()
-    steps.finish("command")
     root = data_set_of(arguments)
     definition = TraceSet.from_path(root).get_definition(arguments.definition)
     kernel = infer_kernel(arguments.file, definition, choices_of(arguments))
@@ -127,9 +121,7 @@ def _add(arguments: argparse.Namespace, errors: Console) -> int:
     if plain is None:
         _print_added(added, kernel)
     if arguments.quick:
-        steps.finish("add")
-        timed = steps if arguments.verbose else None
-        return _run_quickly(root, added.solution, arguments.device, errors, plain, timed)
+        return _run_quickly(root, added.solution, arguments.device, errors, plain)
     if plain is not None:
         print_json(plain)
     else:
@@ -188,7 +180,6 @@ def _run_quickly(
     device: str | None,
     errors: Console,
     plain: dict[str, object] | None,
-    steps: StepTimer | None,
 ) -> int:
     """Evaluate a solution on some workloads, record it and print the results; returns the exit code.
 
@@ -200,7 +191,6 @@ def _run_quickly(
         device: Where to run; None is the default.
         errors: Gets the progress.
         plain: The results are added to it and it is printed as JSON, in place of text.
-        steps: The steps of the command before; they are printed with those of the evaluation. None prints none.
     """
     from ..benchmark import Benchmark
 
@@ -216,21 +206,7 @@ def _run_quickly(
     else:
         _print_results(output_console(), result.traces, solution)
     print_skipped(errors, result.skipped)
-    if steps is not None:
-        _print_timeline(errors, steps, result)
     return 1 if result.failures or result.is_without_results else 0
-
-
-def _print_timeline(console: Console, steps: StepTimer, result: RunResult) -> None:
-    """Print the phases of the command, which add up to its wall time, and the CPU seconds of all its processes."""
-    before = dict(steps.seconds)
-    steps.finish("evaluate")
-    phases = before | dict(result.seconds)
-    rest = sum(steps.seconds.values()) - sum(phases.values())
-    print_seconds(console, phases | {Phase.OTHER: phases.get(Phase.OTHER, 0.0) + max(rest, 0.0)})
-    print_starts(console, result.starts)
-    used = sum(sum(resource.getrusage(who)[:2]) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN))
-    say(console, f"{used:.1f} CPU seconds of all processes")
 
 
 def _print_results(console: Console, traces: Iterable[Trace], solution: Solution) -> None:

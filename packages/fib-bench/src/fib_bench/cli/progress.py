@@ -198,31 +198,20 @@ class Pace:
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
-        self._start = clock()
-        self._first: tuple[int, float] | None = None
+        self._since, self._before = clock(), 0
         self.done = 0
         self.total = 0
 
     def add(self, count: int) -> None:
         """Count evaluations as done."""
+        if not self.done:
+            self._since, self._before = self._clock(), count
         self.done += count
-        self._first = self._first or (self.done, self._clock())
-
-    @property
-    def rate(self) -> float:
-        """Evaluations in a second: after the first ones, or at the beginning since the start."""
-        before, since = self._first or (0, self._start)
-        if self.done == before:
-            before, since = 0, self._start
-        return (self.done - before) / max(self._clock() - since, 1e-9)
-
-    @property
-    def seconds_left(self) -> float:
-        """The time that the rest will take at this rate; 0 before anything is done."""
-        return (self.total - self.done) / self.rate if self.done else 0.0
 
     def __str__(self) -> str:
-        return f"[{self.done}/{self.total} {self.rate:.1f}/s {self.seconds_left:.0f}s left]"
+        rate = (self.done - self._before) / max(self._clock() - self._since, 1e-9)
+        left = f" {rate:.1f}/s {(self.total - self.done) / rate:.0f}s left" if rate else ""
+        return f"[{self.done}/{self.total}{left}]"
 
 
 def _planned(plan: Plan) -> str:

@@ -3,23 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.resources import files
 from pathlib import Path
 
 import attrs
-from fib_schema import (
-    AxisConst,
-    AxisVar,
-    BuildSpec,
-    Definition,
-    RandomInput,
-    Solution,
-    SourceFile,
-    TensorSpec,
-    Trace,
-    TraceSet,
-    Workload,
-)
+from fib_schema import Definition, Solution, Trace, TraceSet
+
+from ..authoring.definitions import definition_from_reference, random_workload
+from ..authoring.inference import infer_kernel
 
 AUTHOR = "fib-demo"
 CPU_NOTE = (
@@ -45,63 +35,86 @@ Next:
 
 @attrs.frozen
 class _Kernel:
-    """One definition of the demo with its sizes and solutions."""
+    """One definition of the demo; its reference and solutions are files in the folder of its op_type."""
 
     name: str
     op_type: str
-    axes: Mapping[str, AxisConst | AxisVar]
-    inputs: Mapping[str, tuple[str, ...]]
-    output: tuple[str, tuple[str, ...]]
-    sizes: tuple[int, ...]
-    """Values of the variable axis, one workload each."""
-    solutions: Mapping[str, str]
-    """Names of solutions and their files in the folder of the op_type."""
     description: str
+    axis: str
+    """The variable axis."""
+    sizes: tuple[int, ...]
+    """Its sizes, one workload each."""
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    """Types by name."""
+    solutions: Mapping[str, str]
+    """Files by the name of the solution."""
+
+    @property
+    def folder(self) -> Path:
+        """The folder with its files."""
+        return Path(__file__).parent / self.op_type
+
+    def definition(self) -> Definition:
+        """The definition."""
+        return definition_from_reference(
+            self.name,
+            self.folder / "reference.py",
+            op_type=self.op_type,
+            inputs=self.inputs,
+            outputs=self.outputs,
+            description=self.description,
+        )
+
+    def solution(self, definition: Definition, name: str) -> Solution:
+        """One of the solutions."""
+        kernel = infer_kernel(self.folder / self.solutions[name], definition)
+        return Solution(name, self.name, AUTHOR, kernel.spec, kernel.sources)
 
 
 _KERNELS = (
     _Kernel(
-        name="rmsnorm_h1024",
-        op_type="rmsnorm",
-        axes={"batch_size": AxisVar(), "hidden_size": AxisConst(value=1024)},
-        inputs={"x": ("batch_size", "hidden_size"), "weight": ("hidden_size",)},
-        output=("y", ("batch_size", "hidden_size")),
+        "rmsnorm_h1024",
+        "rmsnorm",
+        "Root-mean-square normalisation of rows, with eps 1e-6.",
+        axis="batch_size",
         sizes=(1, 8, 64),
+        inputs={"x": "float32[batch_size, hidden_size=1024]", "weight": "float32[hidden_size]"},
+        outputs={"y": "float32[batch_size, hidden_size]"},
         solutions={
             "rmsnorm_torch": "torch_norm.py",
             "rmsnorm_triton": "triton_rows.py",
             "rmsnorm_cpp": "rows.cpp",
             "rmsnorm_without_weight": "wrong.py",
         },
-        description="Root-mean-square normalisation of rows, with eps 1e-6.",
     ),
     _Kernel(
-        name="gemm_n256_k256",
-        op_type="gemm",
-        axes={"M": AxisVar(), "N": AxisConst(value=256), "K": AxisConst(value=256)},
-        inputs={"A": ("M", "K"), "B": ("N", "K")},
-        output=("C", ("M", "N")),
+        "gemm_n256_k256",
+        "gemm",
+        "C = A B^T.",
+        axis="M",
         sizes=(1, 16, 64),
+        inputs={"A": "float32[M, K=256]", "B": "float32[N=256, K]"},
+        outputs={"C": "float32[M, N]"},
         solutions={
             "gemm_linear": "torch_linear.py",
             "gemm_triton_tiles": "triton_tiles.py",
             "gemm_cpp_blocked": "blocked.cpp",
         },
-        description="C = A B^T.",
     ),
     _Kernel(
-        name="softmax_n2048",
-        op_type="softmax",
-        axes={"rows": AxisVar(), "columns": AxisConst(value=2048)},
-        inputs={"x": ("rows", "columns")},
-        output=("y", ("rows", "columns")),
+        "softmax_n2048",
+        "softmax",
+        "Softmax of rows.",
+        axis="rows",
         sizes=(1, 8, 64),
+        inputs={"x": "float32[rows, columns=2048]"},
+        outputs={"y": "float32[rows, columns]"},
         solutions={
             "softmax_torch": "torch_softmax.py",
             "softmax_triton": "triton_rows.py",
             "softmax_cpp_online": "online.cpp",
         },
-        description="Softmax of rows.",
     ),
 )
 
@@ -117,48 +130,9 @@ def write_demo(root: Path) -> None:
     root.mkdir(parents=True, exist_ok=True)
     trace_set = TraceSet.from_path(root)
     for kernel in _KERNELS:
-        if kernel.name in trace_set.definitions:
-            continue
-        trace_set.add_definitions([_definition(kernel)])
-        trace_set.add_traces([Trace(kernel.name, workload) for workload in _workloads(kernel)])
-        trace_set.add_solutions([_solution(kernel, *item) for item in kernel.solutions.items()])
-
-
-def _definition(kernel: _Kernel) -> Definition:
-    output, shape = kernel.output
-    return Definition(
-        name=kernel.name,
-        op_type=kernel.op_type,
-        axes=kernel.axes,
-        inputs={name: TensorSpec(axes, "float32") for name, axes in kernel.inputs.items()},
-        outputs={output: TensorSpec(shape, "float32")},
-        reference=_read(kernel, "reference.py"),
-        description=kernel.description,
-    )
-
-
-def _workloads(kernel: _Kernel) -> list[Workload]:
-    axis = next(name for name, spec in kernel.axes.items() if isinstance(spec, AxisVar))
-    inputs = {name: RandomInput() for name in kernel.inputs}
-    return [Workload({axis: size}, inputs, f"{kernel.name}-{axis}-{size}") for size in kernel.sizes]
-
-
-def _solution(kernel: _Kernel, name: str, file: str) -> Solution:
-    language = _language(file)
-    spec = BuildSpec(
-        language=language,
-        target_hardware=("cpu",) if language == "cpp" else ("cpu", "cuda"),
-        entry_point=f"{file}::run",
-        destination_passing_style=language != "python",
-    )
-    return Solution(name, kernel.name, AUTHOR, spec, (SourceFile(file, _read(kernel, file)),))
-
-
-def _language(file: str) -> str:
-    if file.endswith(".cpp"):
-        return "cpp"
-    return "triton" if file.startswith("triton") else "python"
-
-
-def _read(kernel: _Kernel, file: str) -> str:
-    return files(__package__).joinpath(kernel.op_type, file).read_text(encoding="utf-8")
+        if kernel.name not in trace_set.definitions:
+            definition = kernel.definition()
+            workloads = [random_workload(definition, {kernel.axis: size}) for size in kernel.sizes]
+            trace_set.add_definitions([definition])
+            trace_set.add_traces([Trace(kernel.name, workload) for workload in workloads])
+            trace_set.add_solutions([kernel.solution(definition, name) for name in kernel.solutions])

@@ -299,16 +299,11 @@ function styled(spec) {
   function sources(section) {
     const all = parse(`sources-${section.index}`).all;
     if (!all.length) return [];
-    const code = (tokens) => {
-      const pre = make("pre", { class: "code" });
-      for (let i = 0; i < tokens.length; i += 2) pre.append(tokens[i] ? make("span", { class: `t-${tokens[i]}`, text: tokens[i + 1] }) : tokens[i + 1]);
-      return pre;
-    };
     const entry = ({ name, language, files }) => {
       const details = make("details", { class: "source" }, make("summary", {}, make("b", { class: "mono", text: name }), make("span", { class: "soft", text: ` ${language}` })));
       details.addEventListener("toggle", () => {
         if (details.childElementCount > 1) return;
-        for (const [path, tokens] of files) details.append(...(files.length > 1 ? [make("p", { class: "soft mono", text: path })] : []), code(tokens));
+        for (const [path, text] of files) details.append(...(files.length > 1 ? [make("p", { class: "soft mono", text: path })] : []), make("pre", { class: "code", text }));
       });
       return details;
     };

@@ -18,7 +18,7 @@ import importlib
 import json
 import statistics
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import resources
 from typing import Any
@@ -59,8 +59,6 @@ _OTHERS = "other solutions"
 _PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f5fc7", "#8c6d31")
 """Source: Okabe and Ito's colours, which most people with a colour vision deficiency tell apart; two added."""
 _GREY = "#9a9a9a"
-_TOKEN_CLASSES = {"Keyword": "k", "Literal.String": "s", "Comment": "c", "Literal.Number": "n", "Name.Function": "f"}
-"""CSS classes by the beginning of a token type of Pygments; other tokens are plain."""
 _TRACE_FIELDS = ("status", "us", "speedup", "low", "high", "host", "fraction", "flagged", "by")
 
 
@@ -348,14 +346,14 @@ class _Logs:
 
 
 class _Sources:
-    """Splits sources of a data set into tokens for highlighting, up to a total size."""
+    """Source code of a data set, up to a total size."""
 
     def __init__(self, trace_set: TraceSet) -> None:
         self._trace_set = trace_set
         self._left = _MAX_SOURCE_CHARACTERS
 
     def of(self, definition: str, solutions: Iterable[str]) -> list[dict[str, Any]]:
-        """The reference of a definition and the files of its solutions: a name, the language, paths with tokens.
+        """The reference of a definition and the files of its solutions: a name, the language, paths with texts.
 
         Records that are missing or invalid are left out.
         """
@@ -366,8 +364,8 @@ class _Sources:
             definition = self._trace_set.get_definition(name)
         except (KeyError, FibError):
             return None
-        path = "reference.py"
-        return {"name": "reference", "language": "python", "files": [[path, self._tokens(path, definition.reference)]]}
+        files = [["reference.py", self._kept(definition.reference)]]
+        return {"name": "reference", "language": "python", "files": files}
 
     def _solution(self, name: str) -> dict[str, Any] | None:
         try:
@@ -376,37 +374,15 @@ class _Sources:
             return None
         if solution is None:
             return None
-        files = [[file.path, self._tokens(file.path, file.content)] for file in solution.sources]
+        files = [[file.path, self._kept(file.content)] for file in solution.sources]
         return {"name": name, "language": str(solution.spec.language), "files": files}
 
-    def _tokens(self, path: str, text: str) -> list[str]:
-        """A class and a text, in turns."""
+    def _kept(self, text: str) -> str:
         kept = text[:_MAX_FILE_CHARACTERS]
         if self._left < len(kept):
-            return ["c", "[left out: this page holds no more source code]"]
+            return "[left out: this page holds no more source code]"
         self._left -= len(kept)
-        tokens = [word for token in _split(path, kept) for word in token]
-        return tokens if kept == text else [*tokens, "c", f"\n[... {len(text) - len(kept)} characters are left out]"]
-
-
-def _split(path: str, text: str) -> Iterator[tuple[str, str]]:
-    from pygments.lexers import get_lexer_for_filename  # 30 ms
-    from pygments.lexers.special import TextLexer
-    from pygments.util import ClassNotFound
-
-    try:
-        lexer = get_lexer_for_filename(path, stripnl=False, ensurenl=False)
-    except ClassNotFound:
-        lexer = TextLexer(stripnl=False, ensurenl=False)
-    shown, words = "", ""
-    for kind, word in lexer.get_tokens(text):
-        name = str(kind).removeprefix("Token.")
-        css = next((css for begin, css in _TOKEN_CLASSES.items() if name.startswith(begin)), "")
-        if css != shown and words:
-            yield shown, words
-            words = ""
-        shown, words = css, words + word
-    yield shown, words
+        return kept if kept == text else f"{kept}\n[... {len(text) - len(kept)} characters are left out]"
 
 
 # -- the file ----------------------------------------------------------------------------------
