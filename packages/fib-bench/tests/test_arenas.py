@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ctypes
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
 import torch
-from fib_bench.transport.arenas import Arena, TensorLayout, ipc_handle_bytes, place, tensor_in
-from fib_bench.transport.messages import SharedMemory
+from fib_bench.transport.arenas import Arena, TensorLayout, place, tensor_in
 from fib_schema import DType
 from hypothesis import given
 from hypothesis import strategies as st
@@ -75,21 +73,6 @@ def test_slots_are_equal_aligned_and_do_not_overlap(size_bytes: int, count: int)
     arena.close()
 
 
-def test_slots_leave_the_end_of_an_arena_out_rather_than_an_alignment() -> None:
-    arena = Arena.allocate(1000, CPU)
-    assert arena.slots(2).shape == (2, 256)
-    arena.close()
-
-
-def test_a_new_arena_tells_what_another_process_needs() -> None:
-    arena = Arena.allocate(512, CPU)
-    assert arena.handle == SharedMemory(512, b"")
-    assert arena.descriptors == (arena.descriptor,)
-    assert arena.memory.tolist() == [0] * 512
-    arena.close()
-    assert arena.descriptors == ()
-
-
 def test_a_second_map_sees_the_same_memory() -> None:
     (slot,), size_bytes = place([TensorLayout("float32", (3,))])
     ours = Arena.allocate(size_bytes, CPU)
@@ -98,26 +81,6 @@ def test_a_second_map_sees_the_same_memory() -> None:
     assert tensor_in(ours.memory, slot).tolist() == [1.0, 2.0, 3.0]
     theirs.close()
     ours.close()
-
-
-def test_tensors_live_on_when_the_arena_is_closed() -> None:
-    (slot,), size_bytes = place([TensorLayout("int64", (2,))])
-    arena = Arena.allocate(size_bytes, CPU)
-    tensor = tensor_in(arena.memory, slot)
-    arena.close()
-    arena.close()
-    assert tensor.tolist() == [0, 0]
-
-
-def test_memory_stays_mapped_without_its_descriptor() -> None:
-    arena = Arena.allocate(256, CPU)
-    descriptor = arena.descriptor
-    arena.close_descriptor()
-    arena.close_descriptor()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        os.fstat(descriptor)
-    assert arena.memory.fill_(7).tolist() == [7] * 256
-    arena.close()
 
 
 def test_nothing_is_left_open_when_the_memory_has_gone(
@@ -138,15 +101,6 @@ def test_the_size_of_an_arena_is_final(size_bytes: int) -> None:
     with pytest.raises(PermissionError):
         os.ftruncate(arena.descriptor, size_bytes)
     arena.close()
-
-
-def test_the_bytes_of_an_ipc_handle_are_its_memory() -> None:
-    """The names of its fields changed between releases of cuda-bindings; its memory is what the driver reads."""
-    driver = pytest.importorskip("cuda.bindings.driver", reason="needs cuda-bindings")
-    handle, sent = driver.CUipcMemHandle(), bytes(range(64))
-    ipc_handle_bytes(handle)[:] = list(sent)
-    assert bytes(ipc_handle_bytes(handle)) == sent
-    assert ctypes.string_at(handle.getPtr(), 64) == sent
 
 
 @pytest.mark.gpu

@@ -85,32 +85,6 @@ def test_a_comparison_counts_and_says_which_element_is_worst() -> None:
     assert result.matched_ratio == pytest.approx(4 / 6)
 
 
-def test_enough_elements_may_be_asked_for_instead_of_all() -> None:
-    result = compared([1.0, 1.0, 1.0, 1.5], [1.0] * 4)
-    assert result.is_within(0.75)
-    assert not result.is_within(0.76)
-    assert not result.is_within(None)
-
-
-def test_outputs_without_elements_match() -> None:
-    result = compare("y", torch.empty(0, 4), torch.empty(0, 4), STRICT)
-    assert result.is_within(None)
-    assert result.is_within(1.0)
-    assert result.explain() == "output 'y': all 0 elements match"
-
-
-def test_scalars_are_compared_and_explained() -> None:
-    result = compare("y", torch.tensor(2.0), torch.tensor(1.0), STRICT)
-    assert result.explain().startswith(
-        "output 'y': 1 of 1 elements are wrong; worst at []: 2.0 instead of 1.0 (allowed"
-    )
-
-
-def test_integers_have_no_tolerance_to_state() -> None:
-    result = compare("y", torch.tensor([2, 3]), torch.tensor([1, 3]), STRICT)
-    assert result.explain() == "output 'y': 1 of 2 elements are wrong; worst at [0]: 2 instead of 1"
-
-
 class TestUndefinedElements:
     """Any value is right for an element that is NaN in the reference."""
 
@@ -193,13 +167,6 @@ def test_booleans_must_be_the_bytes_0_and_1() -> None:
     assert compare("y", found, torch.tensor([False, True, True, True]), STRICT).wrong == 2
 
 
-@pytest.mark.parametrize("dtype", FLOATS)
-def test_floats_of_every_width_are_compared(dtype: torch.dtype) -> None:
-    assert compared([1.0, 2.0, NAN], [1.0, 2.0, NAN], dtype).wrong == 0
-    assert compared([1.0, 4.0, 0.0], [1.0, 2.0, NAN], dtype).wrong == 1
-    assert compared([1.0, NAN, 0.0], [1.0, 2.0, NAN], dtype).wrong == 1
-
-
 @pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this version of torch has no float4")
 def test_float4_is_compared_by_its_values() -> None:
     found, expected = (torch.tensor([byte], dtype=torch.uint8) for byte in (0x21, 0x91))
@@ -215,15 +182,6 @@ def test_errors_are_reported_with_and_without_the_absolute_tolerance() -> None:
     assert result.to_extra()["wrong"] == 1
 
 
-def test_tensors_longer_than_a_chunk_are_compared_to_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fib_bench.checking.elements._CPU_CHUNK", 4)
-    found, expected = torch.zeros(11), torch.zeros(11)
-    found[[1, 10]] = torch.tensor([1.0, 2.0])
-    result = compare("y", found, expected, STRICT)
-    assert (result.count, result.wrong) == (11, 2)
-    assert "worst at [10]: 2.0" in result.explain()
-
-
 @given(st.lists(st.floats(width=32), min_size=1, max_size=20))
 def test_equal_tensors_match_whatever_they_hold(values: list[float]) -> None:
     result = compared(values, values)
@@ -237,12 +195,6 @@ def is_wrong(a: float, b: float, atol: float = 1e-2, rtol: float = 1e-2) -> bool
     if not (math.isfinite(a) and math.isfinite(b)):
         return True
     return abs(a - b) > atol and (b == 0 or abs(a - b) / abs(b) > rtol)
-
-
-@given(st.lists(st.tuples(st.floats(width=32), st.floats(width=32)), min_size=1, max_size=20))
-def test_the_rule_in_torch_is_the_rule_in_words(pairs: list[tuple[float, float]]) -> None:
-    result = compared([a for a, _ in pairs], [b for _, b in pairs])
-    assert result.wrong == sum(is_wrong(a, b) for a, b in pairs)
 
 
 tolerances = st.sampled_from([0.0, 1e-6, 1e-3, 1e-2, 0.125, 1.0])
@@ -321,28 +273,8 @@ class TestErrorCap:
     def test_an_undefined_element_is_not(self) -> None:
         assert compared([1.0] * 99 + [1e30], [1.0] * 99 + [NAN]).is_within(None)
 
-    def test_it_does_not_make_an_element_wrong_that_is_within_the_tolerances(self) -> None:
-        assert compared([1e-3, 0.0], [0.0, 0.0]).is_within(None)
-        assert compared([1e-3] * 20, [1e-9] * 20).is_within(0.95)
 
-    def test_it_is_off_where_it_is_infinite(self) -> None:
-        config = ResolvedEvalConfig(error_cap=INF)
-        assert compare("y", torch.tensor([1.0] * 99 + [NAN]), torch.ones(100), config).is_within(0.95)
-
-
-@pytest.mark.usefixtures("place")
-@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
-def test_both_ways_find_the_same(dtype: torch.dtype) -> None:
-    expected = torch.tensor([[0, 1, 1], [1, 0, 1]], dtype=dtype)
-    result = compare("y", expected.logical_not().to(dtype), expected, STRICT)
-    assert (result.wrong, result.worst) in [
-        (6, "at [0, 0]: 1.0 instead of 0.0"),
-        (6, "at [0, 0]: 1 instead of 0"),
-    ]
-    assert compare("y", expected.clone(), expected, STRICT).is_within(None)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int32, torch.bool])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
 def test_nothing_waits_for_a_device_until_the_end(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
     for module in ("elements", "comparison"):
         monkeypatch.setattr(f"fib_bench.checking.{module}.is_on_cpu", lambda tensor: False)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
-import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -24,7 +22,6 @@ from fib_bench.evaluators import evaluator_for, evaluator_names
 from fib_bench.judge.evaluate import Judge
 from fib_bench.worker.server_client import ForkServerClient
 from fib_schema import Definition, Evaluation, InvalidField, Solution, TraceSet, Workload
-from fib_schema.settings import InvalidConfigFile
 
 Evaluate = Callable[..., list[Evaluation]]
 Make = Callable[..., Definition]
@@ -80,15 +77,6 @@ def test_a_definition_says_which_evaluator_is_for_it(
     assert evaluator_for(definition, ResolvedEvalConfig()).name == kind
 
 
-def test_tags_count_too(make_definition: Make) -> None:
-    definition = make_definition({"q": "bfloat16[n]"}, {"output": "bfloat16[n]"}, NOTHING, op_type="mla_paged")
-    tagged = attrs.evolve(definition, tags=("sparse:topk",))
-    assert [evaluator_for(d, ResolvedEvalConfig()).name for d in (definition, tagged)] == [
-        "default",
-        "sparse_attention",
-    ]
-
-
 class TestSettings:
     def test_a_setting_names_the_evaluator(self, definition: Definition) -> None:
         layers = BenchmarkConfig(op_type_config={"elementwise": EvalConfig(evaluator="moe")})
@@ -101,16 +89,6 @@ class TestSettings:
             BenchmarkConfig(evaluator="sampler")
         with pytest.raises(InvalidField, match="must be a name, got 3"):
             BenchmarkConfig(evaluator=3)  # type: ignore[arg-type]
-
-    def test_yaml_says_where(self, tmp_path: Path) -> None:
-        path = tmp_path / "c.yaml"
-        path.write_text("definition_config: {gemm: {evaluator: nix}}\n")
-        with pytest.raises(InvalidConfigFile, match=r"definition_config\.gemm\.evaluator: no evaluator is named 'nix'"):
-            BenchmarkConfig.from_yaml(path)
-
-    def test_settings_need_no_torch(self) -> None:
-        code = "import sys, fib_bench; fib_bench.BenchmarkConfig(evaluator='moe'); assert 'torch' not in sys.modules"
-        subprocess.run([sys.executable, "-c", code], check=True)
 
     def test_the_trace_names_the_evaluator(self, evaluate: Evaluate, make_solution: MakeSolution) -> None:
         solution = make_solution("def run(x):\n    return x * 2\n")
@@ -200,17 +178,6 @@ class TestFromOutside:
         assert wrong.log == "input set 0 (normal): another sign"
         assert right.extra is not None
         assert right.extra["evaluator"] == "twice"
-
-    def test_they_are_looked_for_once(
-        self, install: Callable[..., None], tmp_path: Path, definition: Definition
-    ) -> None:
-        """A search reads the metadata of all installed distributions, and a judge asks for each definition."""
-        install(twice="acme_evaluators:Twice")
-        first = evaluator_for(definition, ResolvedEvalConfig())
-        shutil.rmtree(tmp_path / "site" / "acme_evaluators-1.0.dist-info")
-        assert first.name == "twice"
-        assert evaluator_for(definition, ResolvedEvalConfig()) is first
-        assert "twice" in evaluator_names()
 
     @pytest.mark.slow
     def test_the_judge_process_finds_it_as_well(

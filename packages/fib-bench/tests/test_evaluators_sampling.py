@@ -11,7 +11,7 @@ from fib_bench import ResolvedEvalConfig
 from fib_bench.evaluators.protocol import Case, Observation, Verdict
 from fib_bench.evaluators.sampling import Draws, Sampling, UnknownDraws
 from fib_bench.evaluators.sampling_filters import Filters, Rows, cut
-from fib_bench.evaluators.sampling_tests import PooledDraws, usual_distance
+from fib_bench.evaluators.sampling_tests import usual_distance
 from fib_schema import Definition, Evaluation, RandomInput, ScalarInput, Solution, Workload
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -154,12 +154,6 @@ class TestAllowedSet:
     def test_top_p_of_zero_leaves_the_most_likely_token(self, definition: Definition) -> None:
         inputs = {**random_inputs(3, filters=""), "top_p": torch.zeros(3)}
         assert torch.equal(self.allowed(definition, inputs).nonzero()[:, 1], inputs["probs"].argmax(dim=1))
-
-    def test_impossible_tokens_are_never_allowed(self, definition: Definition) -> None:
-        probs = torch.zeros(1, VOCABULARY)
-        probs[0, :3] = 1 / 3
-        inputs = {"probs": probs, "top_k": torch.tensor([50]), "top_p": torch.ones(1)}
-        assert self.allowed(definition, inputs).sum() == 3
 
     def test_equal_tokens_at_the_boundary_are_all_allowed(self, definition: Definition) -> None:
         probs = torch.tensor([[0.5, *[0.5 / (VOCABULARY - 1)] * (VOCABULARY - 1)]])
@@ -349,15 +343,6 @@ class TestModels:
             assert bool(verdict.problems) != is_right, verdict
         assert check.compare({"samples": torch.full((6,), VOCABULARY)}, {"samples": kept}).problems
 
-    def test_further_inputs_of_an_unknown_reference_are_checked_by_their_bounds(self, definition: Definition) -> None:
-        inputs = random_inputs(2)
-        samples = {"samples": torch.zeros(2, dtype=torch.int64)}
-        first = UnknownDraws(bounds=None, seen={}, trials=100)
-        case = Case(definition=definition, inputs=inputs, expected=samples, config=config(), first=first)
-        check = Sampling().check(case)
-        assert (check.trials, check.is_observed) == (0, False)  # nothing says that its draws vary
-        assert not check.compare(samples, samples).problems
-
     def test_a_reference_with_a_fixed_seed_is_judged_call_by_call(self, definition: Definition) -> None:
         torch.manual_seed(0)
         inputs = random_inputs(64)
@@ -540,10 +525,9 @@ class TestCallsWithDifferentInputs:
     @pytest.mark.parametrize("filters", ["", "kp"])
     def test_right_samplers_pass(self, definition: Definition, sampler: str, filters: str) -> None:
         torch.manual_seed(0)
-        for _ in range(3):
-            verdict = calls_of(definition, RIGHT[sampler], filters=filters)
-            assert not verdict.problems
-            assert verdict.extra["sampling"]["draws"] > 1000
+        verdict = calls_of(definition, RIGHT[sampler], filters=filters)
+        assert not verdict.problems
+        assert verdict.extra["sampling"]["draws"] > 1000
 
     @pytest.mark.parametrize("name", WHEN_TIMED)
     @pytest.mark.parametrize("filters", ["", "k"])
@@ -552,20 +536,6 @@ class TestCallsWithDifferentInputs:
         sampler, said = WHEN_TIMED[name]
         (problem,) = calls_of(definition, sampler, filters=filters).problems
         assert said in problem or filters
-
-    def test_a_vocabulary_of_one_token_says_nothing(self) -> None:
-        pooled = PooledDraws(torch.Generator().manual_seed(0))
-        pooled.add(torch.ones(4, 1).double(), torch.zeros(4, 3, dtype=torch.int64), torch.ones(4, 3, dtype=torch.bool))
-        assert (pooled.draws, pooled.problems()) == (0, [])
-
-    def test_probabilities_that_sum_to_slightly_more_than_one_are_accepted(self) -> None:
-        pooled = PooledDraws(torch.Generator().manual_seed(0))
-        weights = torch.zeros(1, 4, dtype=torch.float64)
-        weights[0, [1, 3]] = 0.5 + 1e-16 + 2e-16  # both tokens have bit 0, and the sum rounds up
-        for _ in range(20):
-            pooled.add(weights, torch.tensor([[1, 3]]), torch.ones(1, 2, dtype=torch.bool))
-        assert float(weights.sum()) > 1.0
-        assert not pooled.problems()
 
     @pytest.mark.parametrize(
         ("sampler", "is_right"),

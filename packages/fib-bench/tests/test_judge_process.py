@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import os
 import signal
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from fib_bench import Benchmark, BenchmarkConfig, UnsupportedDevice
 from fib_bench.errors import JudgeFailed
-from fib_bench.events import Evaluated, Event, Skipped, Working
-from fib_bench.execution import judge_process
-from fib_bench.execution.judge_process import JudgeProcess, _skip_of_crash, finished_pairs
-from fib_bench.plan import DefinitionPlan, Skip
-from fib_schema import Definition, Environment, Evaluation, EvaluationStatus, Solution, Trace, TraceSet, Workload
+from fib_bench.events import Event, Skipped, Working
+from fib_bench.execution.judge_process import JudgeProcess
+from fib_bench.plan import Skip
+from fib_schema import EvaluationStatus, Solution, Trace, TraceSet, Workload
 
 QUICK = {"warmup_runs": 1, "iterations": 3, "num_trials": 2, "confidence": 1.0, "timeout_seconds": 60.0}
 GOOD = "def run(x):\n    return x * 2\n"
@@ -117,19 +114,6 @@ class TestStart:
         assert "no device 'cuda:99' on this machine" in caught.value.problem
         assert survivors() == {}
 
-    def test_a_word_that_names_no_device_starts_no_server(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        def start(*_: object) -> None:
-            raise AssertionError("a fork server was started")
-
-        ours, theirs = multiprocessing.Pipe()
-        monkeypatch.setattr(sys, "argv", ["judge", str(os.dup(theirs.fileno()))])
-        monkeypatch.setattr(judge_process, "prctl", lambda *_: None)
-        monkeypatch.setattr(judge_process, "ForkServerClient", start)
-        with ours, theirs:
-            ours.send((BenchmarkConfig(device="gpu"), None, {}))
-            judge_process.main()
-            assert str(ours.recv()) == "device 'gpu': 'gpu' is not a device; write 'cpu' or 'cuda:N', such as 'cuda:0'"
-
     def test_a_process_that_does_not_start_is_an_error(
         self,
         monkeypatch: pytest.MonkeyPatch,
@@ -167,48 +151,3 @@ class TestStart:
         assert process.returncode == 128 + signal.SIGTERM
         assert not (tmp_path / "ran").exists()
         assert survivors() == {}
-
-
-class TestWhatIsLost:
-    @pytest.fixture
-    def part(self, definition: Definition, make_solution: MakeSolution) -> DefinitionPlan:
-        """Solutions a and b on workloads 1 and 2, of which b has run on 2 already."""
-        a, b = (make_solution(GOOD, name=name) for name in "ab")
-        workloads = tuple(Workload({"n": n}, {}, str(n)) for n in (1, 2))
-        return DefinitionPlan(definition, workloads, {"1": (a, b), "2": (a,)})
-
-    def left(self, part: DefinitionPlan) -> dict[str, str]:
-        assert [workload.uuid for workload in part.workloads] == list(part.pending)
-        return {uuid: "".join(solution.name for solution in left) for uuid, left in part.pending.items()}
-
-    def working(self, part: DefinitionPlan, solution: str | None, index: int) -> Working:
-        return Working(part.definition.name, solution, part.workloads[index])
-
-    def test_a_solution_loses_the_workload_that_it_was_at(self, part: DefinitionPlan) -> None:
-        lost = _skip_of_crash(part, self.working(part, "a", 0), "it exited with status 7")
-        reason = "the judge process died during this evaluation: it exited with status 7"
-        assert lost == Skipped(Skip("double", "a", "1", reason, is_failure=True, is_crash=True), 1)
-        assert self.left(part.without(finished_pairs(lost))) == {"1": "b", "2": "a"}
-
-    @pytest.mark.parametrize(("index", "count", "left"), [(0, 2, {"2": "a"}), (1, 1, {"1": "ab"})])
-    def test_a_reference_loses_it_for_all_solutions(
-        self, part: DefinitionPlan, index: int, count: int, left: dict[str, str]
-    ) -> None:
-        lost = _skip_of_crash(part, self.working(part, None, index), "")
-        assert lost.count == count
-        assert lost.skip.solution is None
-        assert self.left(part.without(finished_pairs(lost))) == left
-
-    def test_what_is_evaluated_is_not_run_again(self, part: DefinitionPlan) -> None:
-        evaluation = Evaluation(EvaluationStatus.RUNTIME_ERROR, Environment("cpu", {}), "2026-01-01T00:00:00Z")
-        done = Evaluated(Trace("double", part.workloads[1], "a", evaluation))
-        part = part.without(finished_pairs(done))
-        assert self.left(part) == {"1": "ab"}
-        assert part.count == 2
-
-    def test_turning_to_something_changes_nothing(self, part: DefinitionPlan) -> None:
-        assert part.without(finished_pairs(self.working(part, "a", 0))) == part
-
-    def test_a_judge_that_dies_before_it_works_is_an_error(self, part: DefinitionPlan) -> None:
-        with pytest.raises(JudgeFailed, match="it was ended by SIGSEGV"):
-            _skip_of_crash(part, None, "it was ended by SIGSEGV")

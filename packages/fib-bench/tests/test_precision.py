@@ -73,9 +73,6 @@ class TestErrors:
         found[:30] = torch.randn(30, 64)
         assert relative_errors({"y": found}, {"y": expected}) == {"y": pytest.approx(1e-5, rel=0.02)}
 
-    def test_rows_of_zeros_have_none(self) -> None:
-        assert relative_errors({"y": torch.ones(2, 3)}, {"y": torch.zeros(2, 3)}) == {"y": 0.0}
-
 
 class TestBounds:
     @pytest.mark.parametrize(
@@ -99,21 +96,6 @@ class TestBounds:
         expected = torch.linspace(1, 2, 100)
         inputs = {"x": torch.ones(3, dtype=torch.bfloat16), "weight": torch.ones(3)}
         assert error_bounds(inputs, {"y": expected * (1 + moves)}, {"y": expected}) == bounds
-
-    def test_the_coarser_of_inputs_and_output_counts(self) -> None:
-        expected = torch.linspace(1, 2, 100)
-        for given_, gives, unit in (
-            (torch.float16, torch.bfloat16, 2**-8),
-            (torch.bfloat16, torch.float16, 2**-8),
-            (torch.float16, torch.float16, 2**-11),
-        ):
-            y = {"y": expected.to(gives)}
-            assert error_bounds({"x": torch.ones(3, dtype=given_)}, y, y) == {"y": 2 * unit}
-
-    @pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.int32])
-    def test_outputs_of_fewer_bits_have_none(self, dtype: torch.dtype) -> None:
-        y = {"y": torch.ones(8).to(dtype)}
-        assert error_bounds({"x": torch.ones(3)}, y, y) == {}
 
 
 def rounded_sum(parts: list[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
@@ -193,19 +175,6 @@ def test_an_output_is_flagged_only_if_it_is_off_in_every_set() -> None:
     assert (watch.flags(), watch.to_extra()) == ([], {"y": {"error": 0.0, "bound": 1e-3}})
 
 
-def test_further_errors_do_not_count_once_each_output_was_within_its_bound() -> None:
-    expected = {"y": torch.ones(4), "z": torch.ones(4)}
-    off = torch.full((4,), 1.1)
-    watch = PrecisionWatch({"y": 1e-3, "z": 1e-3})
-    assert not watch.is_decided
-    watch.record({"y": torch.ones(4), "z": off}, expected)
-    assert not watch.is_decided
-    watch.record({"y": off, "z": torch.ones(4)}, expected)
-    assert watch.is_decided
-    watch.record({"y": off, "z": off}, expected)
-    assert watch.flags() == []
-
-
 GEMM = "def run(x, weight):\n    return x @ weight.t()\n"
 ROUNDED = """
 import torch
@@ -263,9 +232,6 @@ class TestFlags:
         self, flags: Callable[[str, int], list[str]], k: int, bits: int
     ) -> None:
         assert flags(ROUNDED.format(bits=bits), k) == ["low_precision"]
-
-    def test_exact_sums_are_not_flagged(self, flags: Callable[[str, int], list[str]]) -> None:
-        assert flags("def run(x, weight):\n    return (x.double() @ weight.double().t()).float()\n", 4096) == []
 
     def test_a_reference_that_rounds_sets_no_bound(
         self,

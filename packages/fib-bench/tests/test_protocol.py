@@ -18,7 +18,6 @@ from fib_bench.transport.messages import (
     Failed,
     Layout,
     Release,
-    Sampled,
     ScalarArgument,
     SharedMemory,
     TensorSlot,
@@ -59,16 +58,6 @@ def test_a_message_arrives_as_it_was_sent(pair: Pair) -> None:
     assert Receiver(right, WorkerRequest, 1 << 20).receive() == message
 
 
-def test_messages_sent_together_arrive_one_by_one(pair: Pair) -> None:
-    left, right = pair
-    receiver = Receiver(right, WorkerReply, MAX_REPLY_BYTES)
-    send(left, Called())
-    send(left, Sampled((1.0, 2.0)))
-    assert receiver.receive() == Called()
-    assert receiver.receive() == Sampled((1.0, 2.0))
-    assert receiver.take() is None
-
-
 def test_a_frame_in_pieces_is_put_together(pair: Pair) -> None:
     left, right = pair
     receiver = Receiver(right, WorkerReply, MAX_REPLY_BYTES)
@@ -94,16 +83,6 @@ def test_descriptors_travel_with_a_message(pair: Pair) -> None:
     assert os.read(theirs[0], 10) == b"through"
     for descriptor in theirs:
         os.close(descriptor)
-
-
-def test_a_message_with_descriptors_is_whole_when_something_arrives(pair: Pair) -> None:
-    left, right = pair
-    receiver = Receiver(right, WorkerRequest, 1 << 20, max_descriptors=1)
-    for descriptors in ((), (left.fileno(),)):
-        send(left, Release(), descriptors)
-        receiver.fill()
-        assert receiver.take() == Release()
-    os.close(*receiver.take_descriptors(1))
 
 
 def test_a_message_that_no_buffer_holds_arrives_with_its_descriptors(pair: Pair) -> None:
@@ -178,9 +157,3 @@ def test_the_end_of_the_other_side_is_told(pair: Pair) -> None:
         Receiver(right, WorkerReply, MAX_REPLY_BYTES).receive()
     with pytest.raises(ChannelClosed):
         send(right, Called())
-
-
-def test_without_waiting_nothing_arrives_from_a_silent_side(pair: Pair) -> None:
-    receiver = Receiver(pair[1], WorkerReply, MAX_REPLY_BYTES)
-    receiver.fill(wait=False)
-    assert receiver.take() is None

@@ -90,11 +90,6 @@ def wanted(parts: Sequence[DefinitionPlan]) -> Counter[tuple[str, str]]:
 PARTS = (part("a", 5), part("b", 1), part("c", 7, 3))
 
 
-@pytest.mark.parametrize("count", [1, 2, 5])
-def test_every_pair_is_evaluated_once(count: int) -> None:
-    assert pairs(run([Fake] * count, PARTS)) == wanted(PARTS)
-
-
 def test_device_workers_share_the_work() -> None:
     """Each waits at its first piece for the two others to have one."""
     all_at_work, at_work = threading.Barrier(3, timeout=60), set[int]()
@@ -252,9 +247,6 @@ class TestPieces:
         run([Told] * workers, parts)
         return events
 
-    def test_are_whole_definitions_for_one_device_in_their_order(self) -> None:
-        assert self.sizes(PARTS, 1) == [("a", 10), ("b", 2), ("c", 21)]
-
     def test_are_whole_definitions_where_there_are_many(self) -> None:
         parts = [part(f"d{index}", 2) for index in range(16)]
         assert sorted(self.sizes(parts, 2)) == sorted((f"d{index}", 4) for index in range(16))
@@ -287,30 +279,3 @@ def test_devices_open_at_once_and_those_that_cannot_are_opened_again_for_work() 
         assert pairs(list(scheduler.execute(PARTS))) == wanted(PARTS)
     assert tries["first"] == 1
     assert tries["second"] >= 1
-
-
-def test_an_internal_error_while_a_device_opens_ends_the_run() -> None:
-    def broken() -> DeviceWorker:
-        raise RuntimeError("a bug")
-
-    with pytest.raises(RuntimeError, match="a bug"):
-        run([Fake, broken], PARTS)
-
-
-def test_workers_are_closed_at_the_same_time() -> None:
-    both = threading.Barrier(2, timeout=60)
-
-    @attrs.define
-    class Slow(Fake):
-        def close(self) -> None:
-            both.wait()  # breaks if one is closed after the other
-            self.is_closed = True
-
-    opened: list[Slow] = []
-
-    def open_() -> DeviceWorker:
-        opened.append(Slow())
-        return opened[-1]
-
-    run([open_] * 2, [part("a", 4)])
-    assert [worker.is_closed for worker in opened] == [True, True]

@@ -40,25 +40,6 @@ class TestOrdinaryOutputs:
         assert (check.atol, check.rtol, check.insensitive_to) == (1e-2, 1e-2, ())
         assert check.rejects == ("zeros", "input x", "shuffled", "scaled")
 
-    def test_are_compared_with_what_a_solution_gave(self) -> None:
-        expected = normal(50, 60)
-        check = checked(expected)
-        assert check.compare(expected + 1e-3, expected).is_within(None)
-        assert check.compare(expected + 1, expected).wrong > 2900
-
-    def test_state_what_their_check_rests_on(self) -> None:
-        expected = torch.cat([normal(9), torch.tensor([NAN])])
-        assert checked(expected, ResolvedEvalConfig(required_matched_ratio=0.9)).to_extra() == {
-            "atol": 1e-2,
-            "rtol": 1e-2,
-            "required_matched_ratio": 0.9,
-            "error_cap": 1.0,
-            "is_tightened": False,
-            "insensitive_to": [],
-            "undefined_share": 0.1,
-            "infinite_share": 0.0,
-        }
-
 
 class TestLargeOutputs:
     """Elements near zero are differences of large sums, whose rounding errors they have."""
@@ -113,16 +94,6 @@ class TestSmallOutputs:
         for answer in wrong.values():
             assert not check.compare(answer, expected).is_within(ratio)
 
-    def test_of_float16_keep_a_tolerance_of_some_subnormal_steps(self) -> None:
-        expected = (normal(50, 60) * 1e-6).half()
-        check = checked(expected)
-        assert check.atol == pytest.approx(4 * 2**-24)
-        assert check.compare((expected.float() + 2**-24).half(), expected).is_within(None)
-
-    def test_that_their_dtype_cannot_tell_apart_are_reported(self) -> None:
-        expected = (normal(50, 60) * 1e-2).to(torch.float8_e4m3fn)
-        assert "scaled" in checked(expected, ResolvedEvalConfig(rtol=1e-2, dtypes={})).insensitive_to
-
     def test_far_below_their_inputs_may_be_leftovers_of_a_difference_and_are_only_reported(self) -> None:
         """Another order of the same sum leaves something else."""
         x = normal(50, 60) * 1e4
@@ -137,13 +108,6 @@ class TestSmallOutputs:
         assert not checked(expected).is_tightened
         assert checked(expected, ResolvedEvalConfig(required_matched_ratio=0.95)).is_tightened
 
-    def test_with_few_elements_above_zero_where_as_many_may_be_wrong_are_reported(self) -> None:
-        expected = torch.zeros(50, 60)
-        expected[:, 0] = 1.0
-        check = checked(expected, ResolvedEvalConfig(required_matched_ratio=0.95))
-        assert not check.is_tightened
-        assert check.insensitive_to == ("zeros", "shuffled", "scaled")
-
     def test_whose_large_elements_make_a_row_are_not_insensitive(self) -> None:
         """Zeros are wrong in the whole row, which no matched ratio allows."""
         expected = torch.zeros(50, 60)
@@ -156,17 +120,9 @@ class TestWhatNoToleranceHelps:
         x = normal(50, 60)
         assert checked(x.clone(), x=x, other=normal(50, 60, seed=1)).insensitive_to == ("input x",)
 
-    @pytest.mark.parametrize("dtype", [torch.float32, torch.float16])
-    def test_an_input_of_another_shape_or_width_with_the_same_elements(self, dtype: torch.dtype) -> None:
-        x = normal(50, 60)
-        assert checked(x.to(dtype), x=x.reshape(60, 50)).insensitive_to == ("input x",)
-
     def test_inputs_that_cannot_be_returned_are_not_tried(self) -> None:
         inputs: Inputs = {"n": 3, "none": None, "index": torch.arange(3000), "short": normal(7)}
         assert examine("y", normal(3000), inputs, DEFAULT).rejects == ("zeros", "shuffled", "scaled")
-
-    def test_elements_that_hardly_differ(self) -> None:
-        assert checked(7 + normal(50, 60) * 1e-3).insensitive_to == ("shuffled",)
 
     def test_zeros(self) -> None:
         """Shuffling and scaling leave them as they are, and are no wrong answers."""
@@ -177,9 +133,6 @@ class TestWhatNoToleranceHelps:
     def test_equal_elements_are_not_reported_for_being_so(self, expected: torch.Tensor) -> None:
         check = checked(expected)
         assert (check.insensitive_to, check.rejects) == ((), ("zeros", "scaled"))
-
-    def test_a_relative_tolerance_that_accepts_everything(self) -> None:
-        assert checked(normal(50, 60), ResolvedEvalConfig(rtol=1.0)).insensitive_to == ("zeros",)
 
     def test_nothing_but_nan(self) -> None:
         check = checked(torch.full((5, 5), NAN), x=normal(5, 5))
@@ -193,10 +146,6 @@ class TestWhatNoToleranceHelps:
         assert (check.infinite_share, check.insensitive_to) == (0.5, ("shuffled",))
         assert checked(torch.where(expected.isfinite(), 0.0, expected)).insensitive_to == ("zeros",)
 
-    def test_outputs_without_elements_have_nothing_to_be_found_out(self) -> None:
-        check = checked(torch.empty(0, 4), x=torch.empty(0, 4))
-        assert (check.insensitive_to, check.rejects, check.undefined_share) == ((), (), 0.0)
-
 
 class TestExactOutputs:
     @pytest.mark.parametrize("dtype", [torch.int8, torch.int32, torch.int64])
@@ -204,13 +153,6 @@ class TestExactOutputs:
         check = checked(torch.arange(100).to(dtype), x=torch.arange(100))
         assert (check.atol, check.rtol, check.insensitive_to) == (0.0, 0.0, ("input x",))
         assert check.rejects == ("zeros", "shuffled")
-
-    def test_equal_integers_are_not_reported_for_being_so(self) -> None:
-        assert checked(torch.full((100,), -1, dtype=torch.int8)).rejects == ("zeros",)
-
-    def test_booleans_have_none_either(self) -> None:
-        assert checked(torch.arange(100) % 2 == 0).rejects == ("zeros", "shuffled")
-        assert checked(torch.zeros(100, dtype=torch.bool)).insensitive_to == ("zeros",)
 
     @pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this version of torch has no float4")
     def test_float4_is_probed_by_its_values(self) -> None:
@@ -321,17 +263,6 @@ def test_honest_answers_pass_a_tightened_check(op: str, dtype: torch.dtype, magn
 
 def enumerate_names(tensors: list[torch.Tensor]) -> list[tuple[str, torch.Tensor]]:
     return [(f"x{i}", tensor) for i, tensor in enumerate(tensors)]
-
-
-@pytest.mark.parametrize("magnitude", [1e-6, 1e-3, 0.05])
-def test_honest_answers_with_float8_inside_pass_where_some_elements_may_be_wrong(magnitude: float) -> None:
-    """As those of a mixture of experts do, which lets 5 % be wrong."""
-    a, b = normal(64, 500), normal(500, 64, seed=1) * magnitude / 22
-    expected, rounded = (a @ b).bfloat16(), (a.to(torch.float8_e4m3fn).float() @ b).bfloat16()
-    check = checked(expected, ResolvedEvalConfig(required_matched_ratio=0.95))
-    assert check.is_tightened
-    assert check.insensitive_to == ()
-    assert check.compare(rounded, expected).is_within(0.95)
 
 
 @pytest.mark.parametrize("op", ["gemm", "rmsnorm", "decode"])

@@ -146,21 +146,6 @@ def test_another_user_can_neither_open_nor_replace_nor_hold_it(shared: Path) -> 
             assert run_as_other(attack, str(folder.path)) != 0, attack
 
 
-def test_a_folder_that_is_swept_while_it_is_made_is_made_again(monkeypatch: pytest.MonkeyPatch, shared: Path) -> None:
-    make, names = tempfile.mkdtemp, []
-
-    def make_and_lose(prefix: str) -> str:
-        names.append(make(prefix=prefix))
-        if len(names) == 1:
-            remove_abandoned()
-        return names[-1]
-
-    monkeypatch.setattr(tempfile, "mkdtemp", make_and_lose)
-    with TemporaryFolder() as folder:
-        assert str(folder.path) == names[1]
-        assert [folder.path] == list(shared.iterdir())
-
-
 def test_a_link_is_not_followed_when_a_folder_is_removed(tmp_path: Path) -> None:
     (tmp_path / "precious").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "precious")

@@ -110,34 +110,12 @@ def test_a_mixture_is_never_one_of_the_sets(size: int, seed: int) -> None:
     assert 0 < found.sum() < size
 
 
-@given(rows=st.integers(2, 80), seed=st.integers(0, 2**20))
-def test_shuffled_rows_come_from_both_sets(rows: int, seed: int) -> None:
-    first, second = {"x": torch.zeros(rows, 3)}, {"x": torch.ones(rows, 3)}
-    found = varied(first, second, {"x": Variation.SHUFFLED}, seed)["x"]
-    assert set(found.sum(-1).tolist()) == {0.0, 3.0}
-
-
 @given(rows=st.integers(2, 40), seed=st.integers(0, 2**20))
 def test_permuted_rows_are_never_in_their_old_order(rows: int, seed: int) -> None:
     first = {"x": torch.arange(2.0 * rows).view(rows, 2)}
     found = varied(first, first, {"x": Variation.PERMUTED}, seed)["x"]
     assert not torch.equal(found, first["x"])
     assert sorted(found[:, 0].tolist()) == first["x"][:, 0].tolist()
-
-
-@pytest.mark.parametrize(
-    ("variation", "granularity"),
-    [
-        (Variation.MIXED, LinkGranularity.ELEMENT),
-        (Variation.RESCALED, LinkGranularity.ELEMENT),
-        (Variation.SHUFFLED, LinkGranularity.PAIR_SWAP),
-        (Variation.PERMUTED, LinkGranularity.WHOLE),
-    ],
-)
-def test_links_change_no_smaller_unit_than_a_variation_leaves_valid(
-    variation: Variation, granularity: LinkGranularity
-) -> None:
-    assert link_granularity(variation) is granularity
 
 
 def test_all_variations_have_a_link_granularity() -> None:
@@ -183,14 +161,6 @@ def test_probabilities_stay_probabilities_and_are_new_even_in_one_row(two_sets: 
     for row in found:
         assert torch.allclose(row.sum(-1), torch.ones(1))
         assert not torch.equal(row, first["probs"])
-
-
-def test_keys_of_a_delta_rule_keep_their_length(two_sets: Callable) -> None:
-    definition, (first, second) = two_sets({"k": "bfloat16[n,c4,c16]"}, op_type="gdn", n=9)
-    names = varying_inputs(definition, [first, second])
-    assert names == {"k": Variation.SHUFFLED}
-    lengths = varied(first, second, names, 0)["k"].float().norm(dim=-1)
-    assert torch.allclose(lengths, torch.ones(9, 4), atol=1e-2)
 
 
 def test_what_is_no_floating_tensor_keeps_its_values(two_sets: Callable) -> None:
@@ -247,17 +217,6 @@ class TestTheSameInAllSets:
         found = varied(first, first, names, 0)["routing_logits"]
         assert sorted(found.tolist()) == sorted(first["routing_logits"].tolist())
 
-    def test_probabilities_are_shuffled(self, two_sets: Callable) -> None:
-        definition, (first, _) = two_sets({"probs": "float32[n,m]"}, n=3, m=64)
-        found = varied(first, first, varying_inputs(definition, [first]), 0)["probs"]
-        assert torch.equal(found.sort(-1).values, first["probs"].sort(-1).values)
-        assert not torch.equal(found, first["probs"])
-
-    def test_zeros_are_fixed(self, two_sets: Callable) -> None:
-        definition, (first, second) = two_sets({"x": "float32[n]", "z": "float32[n]"}, n=8)
-        first["x"] = second["x"] = torch.zeros(8)
-        assert set(varying_inputs(definition, [first, second])) == {"z"}
-
     def test_a_blob_is_found_to_be_the_same(
         self, tmp_path: Path, make_definition: Make, make_workload: MakeWorkload
     ) -> None:
@@ -266,26 +225,6 @@ class TestTheSameInAllSets:
         workload = make_workload(definition, {"n": 9000}, b=SafetensorsInput("t.safetensors", "b"))
         sets = [make_inputs(definition, workload, seed=seed, root=tmp_path) for seed in range(3)]
         assert varying_inputs(definition, sets) == {"a": Variation.MIXED, "b": Variation.RESCALED}
-
-
-def test_no_inputs_vary_where_none_can(two_sets: Callable) -> None:
-    definition, sets = two_sets({"kv_indices": "int32[n]", "mask": "bool[n]"}, n=4, num_pages=9)
-    names = varying_inputs(definition, sets)
-    assert names == {}
-    vary({}, sets[0], sets[1], names, seeded(0))
-
-
-def test_large_tensors_are_made_in_parts(two_sets: Callable, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fib_bench.inputs.variation.CHUNK_ELEMENTS", 1000)
-    definition, (first, second) = two_sets({"x": "float16[n,m]", "probs": "float32[n,m]"}, n=100, m=70)
-    names = varying_inputs(definition, [first, second])
-    found = varied(first, second, names, 0)
-    a, b, x = (bits(values["x"]) for values in (first, second, found))
-    assert ((x == a) | (x == b)).all()
-    assert torch.allclose(found["probs"].sum(-1), torch.ones(100))
-    rescaled = varied(first, first, varying_inputs(definition, [first]), 0)["x"].float().abs()
-    old = first["x"].float().abs()
-    assert ((rescaled > 0.49 * old - 1e-6) & (rescaled < 0.86 * old + 1e-6)).all()
 
 
 # -- the public data set -----------------------------------------------------------------------
