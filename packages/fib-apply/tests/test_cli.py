@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fib_apply import commands
+from fib_apply import cli
 from fib_apply.cli import main
 from fib_apply.explain import Answer
 from fib_apply.selection.table import ApplyTable
@@ -36,7 +36,7 @@ def cache_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.fixture(autouse=True)
 def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Hide other devices of this machine."""
-    monkeypatch.setattr(commands, "local_hardware", lambda: ("cpu",))
+    monkeypatch.setattr(cli, "local_hardware", lambda: ("cpu",))
 
 
 @pytest.fixture
@@ -191,7 +191,7 @@ on cpu:
     def test_names_the_hardware_of_the_measurements(
         self, dataset: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr(commands, "local_hardware", lambda: ("cpu", "NVIDIA B200"))
+        monkeypatch.setattr(cli, "local_hardware", lambda: ("cpu", "NVIDIA B200"))
         main(["explain", str(dataset), "--definition", "scale", "--axes", "M=8"])
         nothing = "on NVIDIA B200: no measurements (but on cpu, NVIDIA H200); the fallback serves all calls"
         assert nothing in capsys.readouterr().out
