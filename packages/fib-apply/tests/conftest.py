@@ -29,7 +29,7 @@ from fib_schema import (
     Trace,
     Workload,
 )
-from fib_schema.private_files import private_folder
+from fib_schema.files import private_folder
 
 
 @pytest.fixture(scope="session")

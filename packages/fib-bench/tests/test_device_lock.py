@@ -22,7 +22,7 @@ from fib_bench.judge.evaluate import Judge
 from fib_bench.judge.pass_verification import PassVerification
 from fib_bench.judge.timed_function import TimedFunction
 from fib_schema import Definition, Solution, Workload
-from fib_schema.private_files import UnsafePath
+from fib_schema.files import UnsafePath
 
 HOLDS = """
 import sys

@@ -16,7 +16,6 @@ from fib_bench.cli.main import main
 from fib_bench.report import merging
 from fib_bench.report.merging import MergeConflicts, merge
 from fib_schema import DataSetNotFound, TargetNotEmpty, Trace, TraceSet, validate
-from fib_schema.folder_walk import remove_tree
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -355,18 +354,6 @@ class TestBadFiles:
         report = merge([one], tmp_path / "all")
         assert report.counts["traces"] == 1
         assert report.notices == (f"{lines}:2 names a solution and has no evaluation; it was copied unchanged",)
-
-    def test_folders_may_nest_deep(self, one: Path, tmp_path: Path) -> None:
-        folder = one / "blob"
-        for _ in range(1_500):
-            folder /= "d"
-            os.mkdir(folder)
-        (folder / "x").touch()
-        try:
-            assert merge([one], tmp_path / "all").counts["blobs"] == 2
-        finally:
-            remove_tree(one / "blob" / "d")
-            remove_tree(tmp_path / "all")
 
     def test_the_command_writes_the_rest_and_exits_with_1(
         self, one: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

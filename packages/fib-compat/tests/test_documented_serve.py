@@ -72,7 +72,7 @@ def test_without_the_service_it_says_what_to_install(
 @needs_service
 def test_the_service_accepts_all_arguments() -> None:
     """Its own parser, which fails on an option that it does not know."""
-    from fib_schema.command_parser import CommandParser
+    from fib_schema.command import CommandParser
     from fib_serve.cli.run_command import add_run, settings_of
 
     parser = CommandParser(prog="fib-serve")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 import pytest
-from fib_schema.command_parser import CommandParser
+from fib_schema.command import CommandParser
 
 
 def _parser() -> CommandParser:

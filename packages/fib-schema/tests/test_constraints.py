@@ -1,4 +1,3 @@
-import tracemalloc
 import warnings
 
 import pytest
@@ -6,7 +5,6 @@ from fib_schema import (
     ConstraintError,
     Definition,
     constraint_names,
-    constraints,
     evaluate_constraint,
     load_json_file,
     parse_constraint,
@@ -99,97 +97,6 @@ def test_a_failing_evaluation_is_explained():
 
 def test_the_names_of_a_constraint_are_those_of_axes_and_inputs():
     assert constraint_names("max(total, 1) == indptr[-1].item()") == {"total", "indptr"}
-
-
-class Tensor:
-    """A tensor that does not exist: an operation on it is an error of the test."""
-
-    def __init__(self, *shape):
-        self.shape = shape
-
-    def _executed(self, *_):
-        raise AssertionError("this operation is too expensive")
-
-    __add__ = __radd__ = __mul__ = __lt__ = __gt__ = __eq__ = __ne__ = __getitem__ = __iter__ = _executed
-    __contains__ = __neg__ = __abs__ = __bool__ = max = sum = diff = _executed
-    __hash__ = None
-
-
-LARGE = {"a": Tensor(10**6, 1), "b": Tensor(10**6), "m": 7, "n": 10**9, "huge": 10**4000, "i": Tensor(10**6)}
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "'%9999999999d' % m == 1",
-        "'%*d' % (9999999999, m) == 1",
-        "len('a' * 9999999999) == m",
-        "len((1,) * n) == m",
-        "len([0] * 9999999999) == m",
-        "n * (1,) == m",
-        " * ".join(["huge"] * 200) + " > 1",
-        "huge > 1",
-        " * ".join(["n"] * 40) + " > 1",
-        "0x" + "f" * 300 + " > m",
-        "m ** m ** m > 1",
-        "1 << n > 1",
-        "a + b == m",
-        "(a == b).all()",
-        "(a < b).all()",
-        "a.max(b) == m",
-        "a in b",
-        "(a,) == (b,)",
-        "a in (b, m)",
-        "max(a, b) == m",
-        "min((a, b)) == m",
-        "sum((a, b)) == m",
-        "sum(b) == m",
-        "any(b)",
-        "all(b)",
-        "max(b) == m",
-        "b.diff(1000000) == m",
-        "b[i] == m",
-        "b[a == b] == m",
-        "b[True] == m",
-        "m in b + a",
-        "not " * 400 + "m",
-        "+".join(["m"] * 400) + " == 1",
-        "m" + "[0]" * 300 + " == 1",
-        "(" + ",".join(["m"] * 600) + ") == m",
-        "-" * 1500 + "m == 1",
-        "(" * 190 + "m" + ")" * 190 + " == 'a'",
-    ],
-)
-def test_an_expensive_expression_is_refused_before_it_is_executed(text):
-    with pytest.raises(ConstraintError) as caught:
-        evaluate_constraint(text, LARGE)
-    assert "RecursionError" not in str(caught.value)
-
-
-class Counted(Tensor):
-    def __add__(self, other):
-        return self
-
-    def sum(self, *_):
-        return 3
-
-
-def test_the_elements_of_all_operations_are_limited_together():
-    values = {"a": Counted(2**24)}
-    assert evaluate_constraint("(a + 1 + 1).sum() == 3", values)
-    with pytest.raises(ConstraintError, match="tensors are too large"):
-        evaluate_constraint("(" + " + ".join(["a", *["1"] * 17]) + ").sum() == 3", values)
-
-
-def test_the_memory_of_parsed_constraints_is_limited():
-    text = f"[{'m, ' * 240}]"
-    tracemalloc.start()
-    try:
-        tree = parse_constraint(text)
-        assert tracemalloc.get_traced_memory()[0] * constraints._parsed.cache_info().maxsize < 200 << 20
-    finally:
-        tracemalloc.stop()
-    assert tree is parse_constraint(text)
 
 
 NAMES = {"M": 12, "N": 7, "zero": 0, "half": 0.5, "yes": True}

@@ -217,31 +217,6 @@ def test_either_all_files_are_created_or_none(tmp_path: Path) -> None:
     assert (tmp_path / "c").read_bytes() == b"first"
 
 
-@pytest.mark.parametrize("code", [errno.EPERM, errno.ENOTSUP, errno.ENOSYS, errno.EMLINK])
-def test_new_files_are_exclusive_where_hard_links_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
-) -> None:
-    def refuse(source: Path, target: Path) -> None:
-        raise OSError(code, os.strerror(code), os.fspath(source), None, os.fspath(target))
-
-    monkeypatch.setattr(os, "link", refuse)
-    atomic_write(tmp_path / "a", b"first", exclusive=True)
-    with pytest.raises(FileExistsError) as caught:
-        atomic_write(tmp_path / "a", b"second", exclusive=True)
-    assert caught.value.filename == str(tmp_path / "a")
-    atomic_create_all({str(tmp_path / "a"): b"second", str(tmp_path / "b"): b"b"}, keeps_existing=True)
-    assert (tmp_path / "a").read_bytes() == b"first"
-    assert (tmp_path / "b").read_bytes() == b"b"
-
-    def fail(source: Path, target: Path) -> None:
-        raise OSError(errno.ENOSPC, "No space left on device")
-
-    monkeypatch.setattr(os, "replace", fail)
-    with pytest.raises(OSError, match=r"No space left on device: '[^']*/c'$"):
-        atomic_write(tmp_path / "c", b"c", exclusive=True)
-    assert sorted(os.listdir(tmp_path)) == ["a", "b"]
-
-
 @pytest.mark.parametrize("call", ["write", "fsync", "replace", "open"])
 def test_an_error_names_the_file_and_not_its_temporary(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str

@@ -5,42 +5,19 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
-import subprocess
-import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from fib_schema import RandomInput, Workload, append_jsonl_file, load_jsonl_file, locks, rewrite_jsonl_file
-from fib_schema._durable import append_in_groups
+from fib_schema import RandomInput, Workload, append_jsonl_file, appending, rewrite_jsonl_file
+from fib_schema.appending import append_in_groups
 
 REFUSALS = [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS]  # EOPNOTSUPP is ENOTSUP on Linux
 OWNER, MEMBER, READER, GROUP = 65531, 65532, 65533, 65530
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as other accounts")
 WORKLOAD = Workload({"M": 1}, {"A": RandomInput()}, "w")
-
-
-@pytest.fixture(params=REFUSALS, ids=lambda code: errno.errorcode[code])
-def no_flock(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> int:
-    code: int = request.param
-
-    def refuse(descriptor: int, operation: int) -> None:
-        raise OSError(code, os.strerror(code))
-
-    monkeypatch.setattr(locks, "flock", refuse)
-    return code
-
-
-def test_files_are_appended_to_and_rewritten_without_flock(tmp_path: Path, no_flock: int) -> None:
-    file = tmp_path / "x.jsonl"
-    append_jsonl_file([WORKLOAD, WORKLOAD], file)
-    list(append_in_groups({str(file): [b"1"], str(tmp_path / "y.jsonl"): [b"2"]}))
-    assert rewrite_jsonl_file(file, lambda lines: [])
-    append_jsonl_file([WORKLOAD], file)
-    assert sorted(os.listdir(tmp_path)) == [".lock", "x.jsonl", "y.jsonl"]
-    assert load_jsonl_file(Workload, file) == [WORKLOAD]
 
 
 def in_child(action: Callable[[], object], uid: int = 0, gid: int = 0) -> str:
@@ -96,7 +73,7 @@ def test_an_account_that_may_only_read_cannot_delay_writers(shared: Path, monkey
         os.read(release[0], 1)
         os._exit(0)
     assert os.read(held[0], 1) == b"2"
-    monkeypatch.setattr(locks, "LOCK_TIMEOUT_SECONDS", 0.0)
+    monkeypatch.setattr(appending, "LOCK_TIMEOUT_SECONDS", 0.0)
     append_jsonl_file([WORKLOAD], file)
     assert rewrite_jsonl_file(file, lambda lines: lines[1:])
     list(append_in_groups({str(file): [b"1"], str(shared / "y.jsonl"): [b"2"]}))
@@ -132,15 +109,6 @@ def test_all_accounts_that_may_write_share_the_lock(shared: Path, mode: int, fir
     )
 
 
-def test_the_holder_of_a_lock_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "LOCK_TIMEOUT_SECONDS", 0.1)
-    unlock = locks.lock_folders_of([str(tmp_path / "x")])
-    with pytest.raises(TimeoutError, match=rf"by process {os.getpid()} \(.*\) of user {os.getuid()}; end that process"):
-        append_jsonl_file([WORKLOAD], tmp_path / "x.jsonl")
-    unlock()
-    append_jsonl_file([WORKLOAD], tmp_path / "x.jsonl")
-
-
 @pytest.mark.parametrize("kind", ["link", "folder", "fifo"])
 def test_a_lock_file_that_is_none_is_named(tmp_path: Path, kind: str) -> None:
     path = tmp_path / ".lock"
@@ -158,58 +126,26 @@ def test_a_lock_file_that_is_none_is_named(tmp_path: Path, kind: str) -> None:
     assert os.listdir(tmp_path) == [".lock"]
 
 
-def test_another_error_of_flock_is_raised(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(descriptor: int, operation: int) -> None:
-        raise OSError(errno.EIO, "Input/output error")
-
-    monkeypatch.setattr(locks, "flock", fail)
-    with pytest.raises(OSError, match="Input/output error"):
-        append_jsonl_file([WORKLOAD], tmp_path / "x.jsonl")
-    assert os.listdir(tmp_path) == [".lock"]
-
-
 WRITER = """
 import errno, os, sys
 from fib_schema import locks, rewrite_jsonl_file
-from fib_schema._durable import append_in_groups
+from fib_schema.appending import append_in_groups
 def refuse(descriptor, operation):
     raise OSError(errno.ENOSYS, "Function not implemented")
-locks.flock = refuse
+appending.flock = refuse
 for number in range(30):
     list(append_in_groups({sys.argv[1]: [b"%s-%d" % (sys.argv[2].encode(), number)]}))
     if number % 20 == 0:
         rewrite_jsonl_file(sys.argv[1], lambda lines: [b"rewritten", *lines])
 if sys.argv[2] == "killed":
     os.open(sys.argv[1], os.O_RDWR)
-    locks.lock_folders_of(sys.argv[1:2])
+    appending.lock_folders_of(sys.argv[1:2])
     os._exit(9)
 """
-
-
-def test_no_line_is_lost_under_lock_files_and_that_of_a_killed_process_is_removed(tmp_path: Path) -> None:
-    file = tmp_path / "x.jsonl"
-    names = ("a", "b", "killed")
-    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(file), name]) for name in names]
-    assert [writer.wait(timeout=60) for writer in writers] == [0, 0, 9]
-    subprocess.run([sys.executable, "-c", WRITER, str(file), "after"], check=True, timeout=60)
-    lines = file.read_bytes().splitlines()
-    for name in (*names, "after"):
-        mine = [line for line in lines if line.startswith(f"{name}-".encode())]
-        assert mine == [b"%s-%d" % (name.encode(), number) for number in range(30)]
-    assert len(lines) == 4 * 32
-    assert sorted(os.listdir(tmp_path)) == [".lock", "x.jsonl"]
-
-
-@pytest.mark.usefixtures("no_flock")
-def test_a_lock_file_of_another_host_is_named_with_its_owner(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(locks, "LOCK_TIMEOUT_SECONDS", 0.05)
-    (tmp_path / ".lock.soft").write_text("4711\nelsewhere.example\n")
-    with pytest.raises(TimeoutError, match=r"pid 4711 on elsewhere\.example.*remove it.*\.lock\.soft"):
-        locks.lock_folders_of([str(tmp_path / "x")])
 
 
 def test_a_folder_of_two_names_is_locked_once(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "link").symlink_to("a")
-    locks.lock_folders_of([str(tmp_path / "a/x"), str(tmp_path / "link/y"), f"{tmp_path}/link/../a/"])()
-    locks.lock_folders_of([str(tmp_path / "a/z")])()
+    appending.lock_folders_of([str(tmp_path / "a/x"), str(tmp_path / "link/y"), f"{tmp_path}/link/../a/"])()
+    appending.lock_folders_of([str(tmp_path / "a/z")])()

@@ -7,7 +7,7 @@ import pickle
 from pathlib import Path
 
 import pytest
-from fib_schema.private_files import UnsafePath, find_private_folder, private_folder, read_private
+from fib_schema.files import UnsafePath, find_private_folder, private_folder, read_private
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "geteuid"), reason="needs POSIX permissions")
 needs_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can give files away")

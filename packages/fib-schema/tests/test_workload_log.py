@@ -19,7 +19,7 @@ from fib_schema import (
     TraceSet,
     Workload,
     WorkloadLog,
-    _durable,
+    appending,
     files,
     rewrite_jsonl_file,
     workload_log,
@@ -205,7 +205,7 @@ def test_tensors_that_are_removed_before_their_line_is_appended_are_written_agai
 
     def append_after_removal(*arguments: Any) -> Any:
         assert second.remove_tensors(definition, [path]) == [path]
-        return _durable.append_new_lines(*arguments)
+        return appending.append_new_lines(*arguments)
 
     monkeypatch.setattr(workload_log, "append_new_lines", append_after_removal)
     assert first.append(definition, {"a": stored(first, definition, "a")}, {"a": {"A": torch.ones(3)}}) == ["a"]

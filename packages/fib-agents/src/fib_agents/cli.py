@@ -14,8 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from fib_schema import FibError, get_fib_dataset_path, to_plain
-from fib_schema.command import FAILED, INTERRUPTED, run_command
-from fib_schema.command_parser import CommandParser
+from fib_schema.command import FAILED, INTERRUPTED, CommandParser, run_command
 
 from . import files, schemas
 from .guides import GUIDES, read_guide

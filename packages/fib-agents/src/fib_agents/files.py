@@ -9,8 +9,7 @@ from typing import Any
 
 from fib_bench.authoring.sources import read_sources
 from fib_schema import BuildSpec, Solution, SourceFile, parse_json, to_plain
-from fib_schema.files import atomic_write
-from fib_schema.regular_files import read_regular
+from fib_schema.files import atomic_write, read_regular
 
 from .errors import InvalidArguments
 

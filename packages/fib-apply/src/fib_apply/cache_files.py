@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fib_schema.files import atomic_write
-from fib_schema.private_files import find_private_folder, private_folder, read_private
+from fib_schema.files import atomic_write, find_private_folder, private_folder, read_private
 
 CACHE_FOLDER = "apply-v1"
 """The folder below ``FIB_CACHE_PATH``."""

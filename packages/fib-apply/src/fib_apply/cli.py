@@ -14,8 +14,7 @@ from typing import Any
 
 import attrs
 from fib_schema import AxisConst, Definition, FibError, Problem, Solution, UnknownName
-from fib_schema.command import FAILED, print_problems, run_command
-from fib_schema.command_parser import CommandParser
+from fib_schema.command import FAILED, CommandParser, print_problems, run_command
 from fib_schema.data_files import missing_data
 from fib_schema.display import counted, escape_line, stacked_row, terminal_width
 

@@ -186,7 +186,7 @@ class ApplyConfig:
     """The public keys of owners: a file, the text of a key, or a sequence of these. None believes every file.
 
     With keys, only what the owner of one of them signed is used; see `fib_schema.signing`. This setting counts for a
-    whole data set, so it belongs into the default settings of a registry. Needs the extra ``signing``.
+    whole data set, so it belongs into the default settings of a registry. Needs ``ssh-keygen``.
     """
     shadow_ratio: float = attrs.field(default=0.0, validator=_number(least=0.0, most=1.0))
     """The share of calls that are made by the solution and the fallback, and compared."""

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 import attrs
 from fib_schema import Trace, TraceSet
-from fib_schema.display import counted, escape_controls, escape_line
-from fib_schema.html_parts import paragraph
+from fib_schema.display import counted, escape_controls, escape_line, paragraph
 from fib_schema.notebook import trace_cells, traces_frame, traces_html
 
 from .config.benchmark import BenchmarkConfig

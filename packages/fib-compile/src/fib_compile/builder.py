@@ -12,7 +12,7 @@ from typing import ClassVar
 
 import attrs
 from fib_schema import Definition, Solution, SupportedLanguages, get_fib_cache_path
-from fib_schema.private_files import private_folder
+from fib_schema.files import private_folder
 
 from .cache import CACHE_FOLDER, JIT_FOLDER
 from .errors import check_limit

@@ -28,9 +28,16 @@ from typing import Any, NamedTuple
 
 import attrs
 from fib_schema import AxisConst, Definition, SourceFile, TensorSpec, get_fib_cache_path
-from fib_schema.files import atomic_write, staged, temporary_path
+from fib_schema.files import (
+    UnsafePath,
+    atomic_write,
+    find_private_folder,
+    private_folder,
+    read_private,
+    staged,
+    temporary_path,
+)
 from fib_schema.framing import framed
-from fib_schema.private_files import UnsafePath, find_private_folder, private_folder, read_private
 
 from .errors import BuildProblem
 

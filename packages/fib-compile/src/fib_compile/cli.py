@@ -14,8 +14,7 @@ from typing import TypeAlias
 
 import attrs
 from fib_schema import Definition, FibError, Severity, Solution, TraceSet, UnknownName
-from fib_schema.command import FAILED, run_command
-from fib_schema.command_parser import CommandParser
+from fib_schema.command import FAILED, CommandParser, run_command
 from fib_schema.data_files import missing_data
 from fib_schema.display import counted
 

@@ -13,8 +13,7 @@ from typing import Any
 
 import attrs
 from fib_schema import TraceSet
-from fib_schema.command import print_problems, run_command
-from fib_schema.command_parser import CommandParser
+from fib_schema.command import CommandParser, print_problems, run_command
 from fib_schema.data_files import missing_data
 from fib_schema.display import counted
 

@@ -80,7 +80,6 @@ if TYPE_CHECKING:
     from .codec import format_json, parse_json, to_plain
     from .constraints import constraint_names, evaluate_constraint, parse_constraint
     from .definition import AxisConst, AxisSpec, AxisVar, Definition, DType, TensorSpec
-    from .environment import get_fib_cache_path, get_fib_dataset_path
     from .errors import (
         AxisError,
         ConstraintError,
@@ -95,6 +94,7 @@ if TYPE_CHECKING:
         Severity,
         UnknownName,
     )
+    from .files import get_fib_cache_path, get_fib_dataset_path
     from .migration import MigrationReport, TargetNotEmpty, migrate
     from .reader import (
         append_jsonl_file,
@@ -104,10 +104,9 @@ if TYPE_CHECKING:
         save_json_file,
         save_jsonl_file,
     )
-    from .scores import ScoringError, SpeedupMetrics, TraceSetSummary
     from .solution import BuildSpec, CompileOptions, Solution, SourceFile, SupportedBindings, SupportedLanguages
     from .trace import UNRANKED_FLAGS, Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace
-    from .trace_set import PartlyAdded, TraceSet
+    from .trace_set import PartlyAdded, ScoringError, SpeedupMetrics, TraceSet, TraceSetSummary
     from .validation import Report, validate
     from .workload import InputSpec, RandomInput, SafetensorsInput, ScalarInput, Workload
     from .workload_log import WorkloadLog
@@ -122,7 +121,7 @@ else:
             "codec": "format_json parse_json to_plain",
             "constraints": "constraint_names evaluate_constraint parse_constraint",
             "definition": "AxisConst AxisSpec AxisVar DType Definition TensorSpec",
-            "environment": "get_fib_cache_path get_fib_dataset_path",
+            "files": "get_fib_cache_path get_fib_dataset_path",
             "errors": (
                 "AxisError ConstraintError DataSetNotFound DataWarning DuplicateName FibError "
                 "InvalidField InvalidRecord NoRoot Problem Severity UnknownName"
@@ -131,10 +130,9 @@ else:
             "reader": (
                 "append_jsonl_file load_json_file load_jsonl_file rewrite_jsonl_file save_json_file save_jsonl_file"
             ),
-            "scores": "ScoringError SpeedupMetrics TraceSetSummary",
             "solution": "BuildSpec CompileOptions Solution SourceFile SupportedBindings SupportedLanguages",
             "trace": "Correctness Environment Evaluation EvaluationStatus Performance Trace UNRANKED_FLAGS",
-            "trace_set": "PartlyAdded TraceSet",
+            "trace_set": "PartlyAdded ScoringError SpeedupMetrics TraceSet TraceSetSummary",
             "validation": "Report validate",
             "workload": "InputSpec RandomInput SafetensorsInput ScalarInput Workload",
             "workload_log": "WorkloadLog",

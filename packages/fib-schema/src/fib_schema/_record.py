@@ -78,6 +78,11 @@ class Record:
     unknown_fields: FrozenDict[str, Any] = attrs.field(default=NO_FIELDS, converter=to_mapping, repr=False)
     """Fields of the source that this version does not know; written back as they were."""
 
+    def _repr_html_(self) -> str:
+        from .notebook import record_html
+
+        return record_html(self)
+
 
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 

@@ -2,22 +2,207 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping
+import os
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 from typing import Any, NoReturn
 
 import attrs
 
-from ._blob_checks import BlobChecks
 from .codec import child_path
 from .constraints import constraint_names, evaluate_constraint
+from .data_files import is_below
 from .definition import Definition, DType, TensorSpec
 from .display import counted
 from .errors import ConstraintError, InvalidField, UnknownName
+from .files import open_regular
 from .problems import Findings
+from .reader import LFS_POINTER
 from .strides import storage_elements, workload_strides
 from .workload import SafetensorsInput, ScalarInput, Workload
+
+MAX_HEADER_BYTES = 100_000_000
+"""The limit of the format itself."""
+
+STORED_DTYPES: Mapping[DType, frozenset[str]] = MappingProxyType({
+    DType.FLOAT32: frozenset({"F32"}),
+    DType.FLOAT16: frozenset({"F16"}),
+    DType.BFLOAT16: frozenset({"BF16"}),
+    DType.FLOAT8_E4M3FN: frozenset({"F8_E4M3"}),
+    DType.FLOAT8_E5M2: frozenset({"F8_E5M2"}),
+    DType.FLOAT4_E2M1: frozenset({"F4", "U8", "I8"}),
+    DType.INT64: frozenset({"I64"}),
+    DType.INT32: frozenset({"I32"}),
+    DType.INT16: frozenset({"I16"}),
+    DType.INT8: frozenset({"I8"}),
+    DType.BOOL: frozenset({"BOOL"}),
+})  # fmt: skip
+"""The names of each dtype in a file; fp4 may also be stored two to a byte."""
+
+_STORED_BITS: Mapping[str, int] = MappingProxyType({
+    "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16,
+    "U16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "I8": 8, "U8": 8, "BOOL": 8, "F4": 4,
+})  # fmt: skip
+
+
+class BadHeader(ValueError):
+    """The file is not a complete safetensors file; the text says why."""
+
+
+@attrs.frozen
+class StoredTensor:
+    """Dtype and shape of a tensor in a file."""
+
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def read_header(path: str) -> dict[str, StoredTensor]:
+    """The tensors of a safetensors file.
+
+    Raises:
+        BadHeader: It is not a complete safetensors file.
+        OSError: It cannot be read.
+    """
+    with open_regular(path) as file:
+        size = os.fstat(file.fileno()).st_size
+        start = file.read(8)
+        length = int.from_bytes(start, "little")
+        if len(start) < 8 or length > min(size - 8, MAX_HEADER_BYTES):
+            raise BadHeader(f"its header would take {length} bytes of {size}; it is cut off or another format")
+        text = file.read(length)
+    try:
+        plain = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise BadHeader(f"its header is not JSON ({error})") from error
+    if not isinstance(plain, dict):
+        raise BadHeader("its header is not a JSON object")
+    data_bytes = size - 8 - length
+    tensors = {name: _tensor(name, item, data_bytes) for name, item in plain.items() if name != "__metadata__"}
+    _check_order({name: plain[name]["data_offsets"] for name in tensors}, data_bytes)
+    return tensors
+
+
+def _check_order(offsets: Mapping[str, list[int]], data_bytes: int) -> None:
+    """Check that the tensors fill the data without overlaps and gaps, which the format requires."""
+    done = 0
+    for name, (start, end) in sorted(offsets.items(), key=lambda item: item[1]):
+        if start != done:
+            relation = "overlaps the one before it" if start < done else "leaves a gap after the one before it"
+            raise BadHeader(f"tensor {name!r} begins at byte {start} of the data and not at {done}: it {relation}")
+        done = end
+    if done != data_bytes:
+        raise BadHeader(f"its tensors take {done} bytes, and {data_bytes} follow the header")
+
+
+def _tensor(name: str, plain: Any, data_bytes: int) -> StoredTensor:
+    match plain:
+        case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(start), int(end)]} if all(
+            type(size) is int and size >= 0 for size in shape
+        ):
+            pass
+        case _:
+            raise BadHeader(f"its header does not give dtype, shape and data_offsets of tensor {name!r}")
+    if not 0 <= start <= end <= data_bytes:
+        raise BadHeader(f"tensor {name!r} would end at byte {end} of {data_bytes}; the file is cut off")
+    wanted = -(-math.prod(shape) * _STORED_BITS.get(dtype, 0) // 8)
+    if dtype in _STORED_BITS and wanted != end - start:
+        raise BadHeader(f"tensor {name!r} has {end - start} bytes, and {dtype} of shape {shape} takes {wanted}")
+    return StoredTensor(dtype, tuple(shape))
+
+
+class BlobChecks:
+    """Checks blobs, each file once; of a bad file only the first mention is reported."""
+
+    def __init__(self, root: str, findings: Findings) -> None:
+        self._root = root
+        self._real_root = os.path.realpath(root)
+        self._findings = findings
+        self._headers: dict[str, dict[str, StoredTensor] | None] = {}
+
+    def check(
+        self, source: SafetensorsInput, spec: TensorSpec, shape: tuple[int, ...] | None, place: str, path: str
+    ) -> None:
+        """Report the problems of the tensor that an input names.
+
+        Args:
+            source: The file and the tensor.
+            spec: The input in the definition.
+            shape: The input's shape by the workload's axes; None if it is unknown.
+            place: Where the workload is.
+            path: The JSON path of the input.
+        """
+        file = source.path.removeprefix("./")
+        if file not in self._headers:
+            self._headers[file] = self._read(file, place, f"{path}.path")
+        header = self._headers[file]
+        if header is None:
+            return
+        stored = header.get(source.tensor_key)
+        if stored is None:
+            message = f"{file} has no tensor {source.tensor_key!r} (it has {_listed(header)})"
+            self._findings.error(place, message, "missing-tensor", f"{path}.tensor_key")
+            return
+        for message in _contradictions(stored, spec, shape):
+            self._findings.error(place, f"{file}: {message}", "blob-contradicts", path)
+
+    def _read(self, file: str, place: str, path: str) -> dict[str, StoredTensor] | None:
+        """The header of a file; None if it is bad, which is reported."""
+        absolute = os.path.join(self._root, file)
+        if not is_below(os.path.realpath(absolute), self._real_root):
+            message = f"{file} leads out of the data set through a link; copy the file instead"
+            self._findings.error(place, message, "blob-outside", path)
+            return None
+        try:
+            if problem := _pointer_problem(absolute):
+                self._findings.error(place, f"{file} {problem}", "git-lfs", path)
+                return None
+            header = read_header(absolute)
+        except FileNotFoundError:
+            message = f"the blob {file} does not exist; get it, or remove the workloads that name it"
+            self._findings.error(place, message, "missing-blob", path)
+        except OSError as error:
+            message = f"the blob {file} cannot be read: {error.strerror or error}"
+            self._findings.error(place, message, "unreadable", path)
+        except BadHeader as error:
+            message = f"{file} is not a complete safetensors file: {error}"
+            self._findings.error(place, message, "bad-blob", path)
+        else:
+            self._findings.counts["blobs"] += 1
+            return header
+        return None
+
+
+def _pointer_problem(path: str) -> str | None:
+    with open_regular(path) as file:
+        if file.read(len(LFS_POINTER)) == LFS_POINTER:
+            return "is a Git LFS pointer and not the tensors; run 'git lfs pull' in the data set"
+    return None
+
+
+def _contradictions(stored: StoredTensor, spec: TensorSpec, shape: tuple[int, ...] | None) -> list[str]:
+    wanted = STORED_DTYPES[spec.dtype]
+    messages = []
+    if stored.dtype not in wanted:
+        messages.append(f"the tensor is {stored.dtype}, the definition says {spec.dtype} ({_listed(wanted)})")
+    if spec.shape is None:
+        if stored.shape:
+            messages.append(f"the tensor has shape {list(stored.shape)}, the definition says it is a scalar")
+    elif len(stored.shape) != len(spec.shape):
+        axes = ", ".join(spec.shape)
+        messages.append(f"the tensor has shape {list(stored.shape)}, the definition has the axes [{axes}]")
+    elif shape is not None and stored.shape != shape and len(wanted) == 1:
+        sizes = ", ".join(f"{axis}={size}" for axis, size in zip(spec.shape, shape, strict=True))
+        messages.append(f"the tensor has shape {list(stored.shape)}, the axes say {list(shape)} ({sizes})")
+    return messages
+
+
+def _listed(names: Iterable[str]) -> str:
+    shown = sorted(names)
+    return ", ".join(shown[:8]) + (", ..." if len(shown) > 8 else "")
+
 
 _MAX_NAMES = 20
 """Number of names of one kind that are listed for a workload; more are counted."""

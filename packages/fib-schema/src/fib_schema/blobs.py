@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING
 import attrs
 
 from ._record import relative_path_problem
-from ._safetensors import BadHeader, read_header
+from ._workload_checks import BadHeader, read_header
 from .data_files import is_below
 from .errors import FibError
-from .files import atomic_write
+from .files import atomic_write, open_regular
 from .reader import LFS_POINTER
-from .regular_files import open_regular
 
 if TYPE_CHECKING:
     import torch

@@ -7,20 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-from .command import run_command
-from .command_parser import CommandParser
+from .command import CommandParser, run_command
+from .errors import DataSetNotFound
 
 _DESCRIPTION = """\
 Sign data sets, verify their signatures, and print the JSON Schemas of records."""
 
-_KEYGEN = """\
-Make a pair of Ed25519 keys in OpenSSH's format: FILE, the private key with mode 0600, and FILE.pub. An
-existing key of that type, such as ~/.ssh/id_ed25519, serves as well. Exit codes: 0, 2 on errors."""
-
 _SIGN = """\
-Sign all files below definitions, solutions, workloads, traces and blob, hidden ones excepted. Lists how the
-files differ from those that the key signed last: read it, because engines that require the signature execute
-solutions of this list. The signature is written to DIR/signatures. Exit codes: 0, 2 on errors."""
+Sign all files below definitions, solutions, workloads, traces and blob, hidden ones excepted, with ssh-keygen, which
+asks for a passphrase. Lists how the files differ from those that the key signed last: read it, because engines that
+require the signature execute solutions of this list. The list and its signature are written to DIR/signatures. Make a
+key with 'ssh-keygen -t ed25519 -f FILE'. Exit codes: 0, 2 on errors."""
 
 _SIGN_EXAMPLES = """\
 examples:
@@ -29,9 +26,8 @@ examples:
 
 _VERIFY = """\
 Compare every file with the signed list. Prints each file that is changed, missing, grown (lines were appended
-after the signed part) or added, then a summary. Of several signers, the first one that has signed the set
-counts. Exit codes: 0 if all files are as signed; 1 if some are not; 2 if there is no valid signature, or the
-command is invalid."""
+after the signed part) or added, then a summary. Of several signers, one must have signed the set. Exit codes:
+0 if all files are as signed; 1 if some are not; 2 if there is no valid signature, or the command is invalid."""
 
 _VERIFY_EXAMPLES = """\
 examples:
@@ -67,7 +63,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(prog="fib-schema", description=_DESCRIPTION, formatter_class=_Form)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_keygen(commands)
     _add_sign(commands)
     _add_verify(commands)
     _add_json_schema(commands)
@@ -77,22 +72,13 @@ def _parser() -> argparse.ArgumentParser:
 # -- signatures --------------------------------------------------------------------------------------
 
 
-def _add_keygen(commands: _Commands) -> None:
-    command = commands.add_parser("keygen", help="make a key pair", description=_KEYGEN, formatter_class=_Form)
-    command.add_argument("file", type=Path, metavar="FILE", help="the private key to write")
-    command.add_argument("--passphrase", action="store_true", help="ask for a passphrase that encrypts the private key")
-    _add_passphrase_file(command)
-    command.add_argument("--comment", default="", help="words after the public key, such as its owner's name")
-    command.set_defaults(run=_keygen)
-
-
 def _add_sign(commands: _Commands) -> None:
     command = commands.add_parser(
         "sign", help="sign a data set", description=_SIGN, epilog=_SIGN_EXAMPLES, formatter_class=_Form
     )
     command.add_argument("dataset", type=Path, metavar="DIR", help="the folder of the data set")
-    command.add_argument("--key", type=Path, required=True, metavar="FILE", help="the private key")
-    _add_passphrase_file(command)
+    help_of_key = "the private key, or the public one of an agent"
+    command.add_argument("--key", type=Path, required=True, metavar="FILE", help=help_of_key)
     command.add_argument("--serial", type=int, help="number of the signed state (default: the last one plus 1)")
     command.add_argument("--dry-run", action="store_true", help="list the differences, and sign nothing")
     command.set_defaults(run=_sign)
@@ -119,34 +105,37 @@ def _add_verify(commands: _Commands) -> None:
     command.set_defaults(run=_verify)
 
 
-def _add_passphrase_file(command: argparse.ArgumentParser) -> None:
-    command.add_argument(
-        "--passphrase-file", type=Path, metavar="FILE", help="a file whose first line is the passphrase"
-    )
-
-
-def _keygen(options: argparse.Namespace) -> int:
-    from .signing import commands
-
-    passphrase = commands.read_passphrase(options.passphrase_file)
-    if passphrase is None and options.passphrase:
-        passphrase = commands.ask_new_passphrase()
-    return commands.keygen(options.file, passphrase, options.comment)
-
-
 def _sign(options: argparse.Namespace) -> int:
-    from .signing import commands
+    from .display import counted
+    from .signing import sign
 
-    passphrase = commands.read_passphrase(options.passphrase_file)
-    return commands.sign_set(options.dataset, options.key, passphrase, options.serial, writes=not options.dry_run)
+    _check_root(options.dataset)
+    done = sign(options.dataset, options.key, serial=options.serial, writes=not options.dry_run)
+    for report in done.differences:
+        print(report)
+    state = f"serial {done.manifest.serial}, {counted(len(done.manifest.files), 'file')}, by {done.signer.fingerprint}"
+    print(f"not signed (--dry-run): {state}" if options.dry_run else f"signed: {state}")
+    return 0
 
 
 def _verify(options: argparse.Namespace) -> int:
-    from .signing import commands
+    from .signing import read_public_keys, verify
 
-    return commands.verify_set(
-        options.dataset, options.signer, allows_appended=options.allow_appended, min_serial=options.min_serial
-    )
+    _check_root(options.dataset)
+    found = verify(options.dataset, [key for given in options.signer for key in read_public_keys(given)])
+    for report in found.differences:
+        print(report)
+    print(found.summary)
+    serial = found.manifest.serial
+    if serial < options.min_serial:
+        print(f"serial {serial} is older than {options.min_serial}, the oldest one that is accepted")
+        return 1
+    return 0 if found.is_ok(allows_appended=options.allow_appended) else 1
+
+
+def _check_root(root: Path) -> None:
+    if not root.is_dir():
+        raise DataSetNotFound(str(root))
 
 
 # -- JSON Schemas ------------------------------------------------------------------------------------

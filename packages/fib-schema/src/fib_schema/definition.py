@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 
-from . import _record, html_parts
+from . import _record
 from ._record import NO_FIELDS, FrozenDict, Record
 from .constraints import parse_constraint
 from .display import counted, shortened
@@ -149,15 +149,6 @@ class Definition(Record):
         sizes = [f"{n}={a.value}" if isinstance(a, AxisConst) else f"{n} varies" for n, a in self.axes.items()]
         shown = f"{self.name!r} ({self.op_type}): {inputs} -> {outputs}; {', '.join(sizes)}"
         return f"<Definition {shortened(shown)}>"
-
-    def _repr_html_(self) -> str:
-        axes = [(n, a.value if isinstance(a, AxisConst) else "varies", a.description) for n, a in self.axes.items()]
-        tensors = [*_tensor_rows("input", self.inputs), *_tensor_rows("output", self.outputs)]
-        parts = [html_parts.title(f"{self.name} ({self.op_type})"), html_parts.paragraph(self.description)]
-        parts += [html_parts.table(("axis", "size", "description"), axes)]
-        parts += [html_parts.table(("", "name", "shape", "dtype", "description"), tensors)]
-        parts += [html_parts.paragraph(f"constraint: {constraint}") for constraint in self.constraints]
-        return "".join([*parts, html_parts.details("reference", self.reference)])
 
     def __attrs_post_init__(self) -> None:
         self._check_names()
@@ -336,13 +327,6 @@ def _spec_text(item: tuple[str, TensorSpec]) -> str:
     """A tensor with its axes, or a scalar."""
     name, spec = item
     return name if spec.shape is None else f"{name}[{', '.join(spec.shape)}]"
-
-
-def _tensor_rows(kind: str, specs: Mapping[str, TensorSpec]) -> Iterator[tuple[object, ...]]:
-    """Rows of a table of inputs or outputs."""
-    for name, spec in specs.items():
-        shape = "scalar" if spec.shape is None else f"[{', '.join(spec.shape)}]"
-        yield f"optional {kind}" if spec.optional else kind, name, shape, spec.dtype, spec.description
 
 
 TORCH_DTYPE_NAMES: Mapping[DType, str] = MappingProxyType(

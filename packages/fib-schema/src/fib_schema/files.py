@@ -1,9 +1,16 @@
-"""Atomic publication of files and folders, for all packages.
+"""Files, for all packages: atomic publication, reading of files that others have made, and private folders of caches.
 
-Content is written under a temporary name beside the target and renamed, so that a reader sees the
-old content or the new, never a part, and a killed writer leaves only a hidden temporary.
-`atomic_write` and `atomic_create_all` write bytes; `staged` is for content that another program or
-several steps produce; `write_output` is for files that a user names. Their errors name the target.
+Content is written under a temporary name beside the target and renamed, so that a reader sees the old content or the
+new, never a part, and a killed writer leaves only a hidden temporary. `atomic_write` and `atomic_create_all` write
+bytes; `staged` is for content that another program or several steps produce; `write_output` is for files that a user
+names. Their errors name the target.
+
+A data set may hold anything: `open_regular` and `read_regular` refuse pipes and devices, and read up to a bound.
+
+A cache holds code that is executed. `private_folder` makes a folder with mode 0700. It is used only if it belongs to
+this user or to root, if no other user may write to it, and if no other user can put another folder in its place. A
+folder of this user that others may read was published by this user on purpose, and is accepted. Members of a group that
+may write to a folder above the cache are trusted: many systems give each user a group of its own.
 """
 
 from __future__ import annotations
@@ -12,19 +19,26 @@ import contextlib
 import errno
 import os
 import re
+import shutil
 import stat
-import sys
-import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import BinaryIO
 
-from .folder_walk import remove_tree, walk
+from .errors import FibError
 
+_ROOT = 0
+_UNKNOWN = 65534
+"""The owner that a user namespace shows for users outside of it."""
+_READING = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+_KINDS = {
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a named pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFCHR: "a device",
+    stat.S_IFBLK: "a device",
+}
 _TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
-BINARY = getattr(os, "O_BINARY", 0)
-"""A flag for `os.open`: Windows translates newlines without it."""
-_RENAME_WAITS_SECONDS = (0.01, 0.03, 0.1, 0.3, 1.0) if sys.platform == "win32" else ()
-"""Waits before a rename is tried again: Windows refuses to replace a file while a reader has it open."""
 
 
 def temporary_path(folder: str | os.PathLike[str]) -> Path:
@@ -57,7 +71,7 @@ def staged(path: str | os.PathLike[str], *, keeps_existing: bool = False) -> Ite
         with _naming(target, temporary):
             yield temporary
             try:
-                _replace(temporary, target)
+                os.replace(temporary, target)
             except OSError:
                 if not (keeps_existing and target.exists()):
                     raise
@@ -92,7 +106,7 @@ def atomic_write(
     try:
         with naming(target):
             _write_new(temporary, data, mode=mode, durable=durable)
-            (_name_new if exclusive else _replace)(temporary, target)
+            (os.link if exclusive else os.replace)(temporary, target)
     finally:
         _remove(temporary)
     if durable:
@@ -122,7 +136,7 @@ def write_output(path: str | os.PathLike[str], data: bytes) -> None:
         with naming(path), open(path, "wb", buffering=0) as stream:  # by this path: /dev/stdout may lead to a pipe
             write_all(stream.fileno(), data)
         return
-    is_own = found is not None and (not hasattr(os, "geteuid") or found.st_uid == os.geteuid())
+    is_own = found is not None and found.st_uid == os.geteuid()
     mode = stat.S_IMODE(found.st_mode) if found is not None and is_own else None
     atomic_write(os.path.realpath(target) if target.is_symlink() else target, data, mode=mode)
 
@@ -132,8 +146,6 @@ def _refuse_planted(target: Path) -> None:
 
     Linux does so too where ``fs.protected_symlinks`` and ``fs.protected_fifos`` are set.
     """
-    if not hasattr(os, "geteuid"):
-        return
     try:
         found, folder = os.lstat(target), os.stat(target.parent)
     except OSError:
@@ -172,7 +184,7 @@ def atomic_create_all(contents: Mapping[str, bytes], *, keeps_existing: bool) ->
         for name, temporary in pending.items():
             try:
                 with naming(name):
-                    _name_new(temporary, Path(name))
+                    os.link(temporary, name)
             except FileExistsError:  # another process was faster
                 if not keeps_existing:
                     raise
@@ -194,7 +206,7 @@ def make_folders(folder: Path) -> list[Path]:
     while not made[-1].is_dir():
         made.append(made[-1].parent)
     with naming(folder):
-        for path in reversed(made):  # `Path.mkdir` recurses over the parents
+        for path in reversed(made):
             path.mkdir(exist_ok=True)
     return made
 
@@ -216,14 +228,12 @@ def copy_file(source: str | os.PathLike[str], target: Path, *, may_link: bool) -
         with contextlib.suppress(OSError):
             os.link(real, target)
             return
-    import shutil  # 3 ms that importing the package need not pay
-
     shutil.copy2(real, target)
 
 
 def sync_folders(folders: Iterable[Path]) -> None:
-    """Make the entries of folders durable, where the system can open a folder: Windows cannot."""
-    for folder in folders if hasattr(os, "O_DIRECTORY") else ():
+    """Make the entries of folders durable."""
+    for folder in folders:
         descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
         try:
             os.fsync(descriptor)
@@ -244,7 +254,7 @@ def sync_tree(folder: Path) -> None:
 
 
 def sync_data(descriptor: int) -> None:
-    """Make the data of an open file durable; macOS and Windows have no `os.fdatasync`."""
+    """Make the data of an open file durable; macOS has no `os.fdatasync`."""
     getattr(os, "fdatasync", os.fsync)(descriptor)
 
 
@@ -259,14 +269,13 @@ def write_all(descriptor: int, data: bytes) -> None:
 
 _WORDS = {
     errno.ENOSPC: ("the disk is full", "free space or choose another folder"),
+    errno.EDQUOT: ("the quota of the disk is used up", "free space or choose another folder"),
     errno.EROFS: ("the file system is read-only", "choose a writable folder"),
     errno.EFBIG: ("the file exceeds the limit of sizes", "raise the limit (ulimit -f) or choose another file system"),
     errno.EACCES: ("access is denied", "check owner and permissions, or choose another path"),
     errno.EPERM: ("the operation is not permitted", "check owner and permissions, or choose another path"),
     errno.EMFILE: ("too many files are open", "raise the limit (ulimit -n)"),
 }
-if hasattr(errno, "EDQUOT"):  # Windows has it under another number, where the errors above say the same
-    _WORDS[errno.EDQUOT] = ("the quota of the disk is used up", "free space or choose another folder")
 
 
 def explain_os_error(error: OSError) -> str:
@@ -318,7 +327,7 @@ def _naming(target: Path, temporary: Path) -> Iterator[None]:
 
 
 def _write_new(path: Path, data: bytes, *, mode: int | None = None, durable: bool = False) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
     descriptor = os.open(path, flags, 0o666 if mode is None else mode)
     try:
         write_all(descriptor, data)
@@ -338,42 +347,235 @@ def _sync_file(path: Path) -> None:
         os.close(descriptor)
 
 
-def _name_new(source: Path, target: Path) -> None:
-    """Give a file a name that no file has.
-
-    Where the file system has no hard links (SMB, exFAT), an empty file takes the name first, which a reader may see
-    for an instant and a killed process may leave.
-
-    Raises:
-        FileExistsError: A file has the name.
-    """
-    try:
-        os.link(source, target)
-    except FileExistsError:
-        raise
-    except OSError:
-        os.close(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL | BINARY, 0o666))
-        try:
-            _replace(source, target)
-        except BaseException:
-            _remove(target)
-            raise
-
-
-def _replace(source: Path, target: Path) -> None:
-    for seconds in _RENAME_WAITS_SECONDS:
-        try:
-            os.replace(source, target)
-        except PermissionError:
-            time.sleep(seconds)
-        else:
-            return
-    os.replace(source, target)
-
-
 def _remove(path: Path) -> None:
     """Remove a temporary that may be gone; one that cannot be removed must not hide the error that led here."""
     try:
         path.unlink(missing_ok=True)
     except OSError:
-        remove_tree(path)
+        shutil.rmtree(path, ignore_errors=True)
+
+
+# -- reading ---------------------------------------------------------------------------------------
+
+
+def open_regular(path: str | os.PathLike[str], buffer_bytes: int = -1) -> BinaryIO:
+    """Open a regular file for reading, without waiting.
+
+    Args:
+        path: The file; a link is followed.
+        buffer_bytes: As the buffering of `open`: 0 for none, -1 for the default.
+
+    Raises:
+        OSError: There is no such file, it cannot be read, or it is of another kind; `strerror` says why.
+    """
+    descriptor, _ = _opened(path)
+    return os.fdopen(descriptor, "rb", buffering=buffer_bytes)
+
+
+def read_regular(path: str | os.PathLike[str], limit_bytes: int) -> bytes:
+    """The content of a regular file. It has no buffer, because opening a data set reads thousands of files.
+
+    Raises:
+        OSError: As `open_regular`, or the file is larger than `limit_bytes`.
+    """
+    descriptor, size = _opened(path)
+    try:
+        if size > limit_bytes:
+            raise OSError(errno.EFBIG, f"it has {size} bytes, and at most {limit_bytes} are read", os.fspath(path))
+        data = os.read(descriptor, size)
+        while len(data) < size and (part := os.read(descriptor, size - len(data))):
+            data += part
+        return data
+    finally:
+        os.close(descriptor)
+
+
+def _opened(path: str | os.PathLike[str]) -> tuple[int, int]:
+    """The descriptor and the size of a regular file."""
+    descriptor = os.open(path, _READING)
+    status = os.fstat(descriptor)
+    kind = stat.S_IFMT(status.st_mode)
+    if kind == stat.S_IFREG:
+        return descriptor, status.st_size
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, f"it is {_KINDS.get(kind, 'something else')}, not a regular file", os.fspath(path))
+
+
+def walk(
+    folder: str | os.PathLike[str],
+    *,
+    enters: Callable[[os.DirEntry[str]], bool] | None = None,
+    on_error: Callable[[str, OSError], object] | None = None,
+) -> Iterator[os.DirEntry[str]]:
+    """Yield everything below a folder in the order of names, each folder before its content. No link is followed.
+
+    Args:
+        folder: Where to begin.
+        enters: Whether to list a folder; called after the folder was yielded. None means every folder.
+        on_error: Called with a folder that cannot be listed, which may also be the first one; None ignores it.
+    """
+    pending = _listed(os.fspath(folder), on_error)
+    while pending:
+        entry = pending.pop()
+        yield entry
+        if entry.is_dir(follow_symlinks=False) and (enters is None or enters(entry)):
+            pending += _listed(entry.path, on_error)
+
+
+def _listed(folder: str, on_error: Callable[[str, OSError], object] | None) -> list[os.DirEntry[str]]:
+    """The entries of a folder, the first one last."""
+    try:
+        with os.scandir(folder) as entries:
+            return sorted(entries, key=lambda entry: entry.name, reverse=True)
+    except OSError as error:
+        if on_error is not None:
+            on_error(folder, error)
+        return []
+
+
+# -- private folders of caches ---------------------------------------------------------------------
+
+
+class UnsafePath(FibError, PermissionError):
+    """A file or folder of a cache that another user can change."""
+
+    def __init__(self, code: int, problem: str, path: str) -> None:
+        super().__init__(code, problem, path)
+
+    def __str__(self) -> str:
+        return f"{self.filename}: {self.strerror}"
+
+
+def private_folder(path: str | os.PathLike[str]) -> Path:
+    """Make a folder for this user alone, with those above it, unless it exists.
+
+    Args:
+        path: The folder. Links above it are followed; it must not be one itself.
+
+    Returns:
+        The folder without links above it: use this path, because a link can change.
+
+    Raises:
+        UnsafePath: Another user can change what is in it.
+        OSError: It cannot be made.
+    """
+    folder = _resolved(path)
+    if not os.path.lexists(folder):
+        _make_above(folder.parent)
+        try:
+            folder.mkdir(0o700)
+        except FileExistsError:
+            pass  # another process was faster
+        else:
+            folder.chmod(0o700)  # whatever the umask and the defaults of the folder above
+    _check(folder)
+    return folder
+
+
+def find_private_folder(path: str | os.PathLike[str]) -> Path | None:
+    """The folder that `private_folder` made earlier; None if there is none.
+
+    Raises:
+        UnsafePath: Another user can change what is in it.
+    """
+    folder = _resolved(path)
+    if not os.path.lexists(folder):
+        return None
+    _check(folder)
+    return folder
+
+
+def read_private(path: str | os.PathLike[str]) -> bytes:
+    """Read a regular file of this user or of root that no other user may write to.
+
+    The folder that holds it is one of `private_folder`. Nothing is waited for: a pipe is refused.
+
+    Raises:
+        UnsafePath: It is not a regular file, or another user can change it.
+        OSError: It cannot be read.
+    """
+    try:
+        descriptor = os.open(path, _READING | os.O_NOFOLLOW)
+    except OSError as error:
+        if error.errno == errno.ELOOP:
+            raise _unsafe(path, "is a link") from error
+        raise
+    with open(descriptor, "rb") as file:
+        found = os.fstat(descriptor)
+        if not stat.S_ISREG(found.st_mode):
+            raise _unsafe(path, "is not a regular file")
+        _check_owner(path, found)
+        return file.read()
+
+
+def _resolved(path: str | os.PathLike[str]) -> Path:
+    """The path with the links above it resolved."""
+    absolute = Path(os.path.abspath(path))
+    return Path(os.path.realpath(absolute.parent)) / absolute.name
+
+
+def _make_above(folder: Path) -> None:
+    missing = []
+    while not folder.is_dir():
+        missing.append(folder)
+        folder = folder.parent
+    for one in reversed(missing):
+        one.mkdir(0o755, exist_ok=True)  # a umask of 0 would let others replace what is in it
+
+
+def _check(folder: Path) -> None:
+    found = os.lstat(folder)
+    if stat.S_ISLNK(found.st_mode):
+        raise _unsafe(folder, "is a link")
+    if not stat.S_ISDIR(found.st_mode):
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), str(folder))
+    _check_owner(folder, found)
+    for above in folder.parents:
+        found = os.lstat(above)
+        if not _is_trusted(found.st_uid) and not (found.st_uid == _UNKNOWN and _in_user_namespace()):
+            raise _unsafe(folder, f"lies below {above}, which belongs to user {found.st_uid}")
+        if found.st_mode & stat.S_IWOTH and not found.st_mode & stat.S_ISVTX:
+            raise _unsafe(folder, f"lies below {above}, where every user may replace folders")
+
+
+def _check_owner(path: str | os.PathLike[str], found: os.stat_result) -> None:
+    if not _is_trusted(found.st_uid):
+        raise _unsafe(path, f"belongs to user {found.st_uid}")
+    if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH):
+        raise _unsafe(path, f"may be written by other users (mode {stat.S_IMODE(found.st_mode):04o})")
+
+
+def _is_trusted(uid: int) -> bool:
+    return uid in (os.geteuid(), _ROOT)
+
+
+def _in_user_namespace() -> bool:
+    """Whether owners outside of this process's namespace are shown as one unknown user."""
+    try:
+        return Path("/proc/self/uid_map").read_text().split() != ["0", "0", "4294967295"]
+    except OSError:
+        return False
+
+
+def _unsafe(path: str | os.PathLike[str], problem: str) -> UnsafePath:
+    remedy = "delete it, or set FIB_CACHE_PATH to a folder of your own"
+    return UnsafePath(errno.EPERM, f"{problem}; {remedy}", str(path))
+
+
+# -- paths of data sets and caches -----------------------------------------------------------------
+
+
+def get_fib_dataset_path() -> Path:
+    """The data set's root: ``FIB_DATASET_PATH``, else ``~/.cache/flashinfer_bench/dataset``."""
+    return _path_variable("FIB_DATASET_PATH", "dataset")
+
+
+def get_fib_cache_path() -> Path:
+    """The root of our caches: ``FIB_CACHE_PATH``, else ``~/.cache/flashinfer_bench/cache``."""
+    return _path_variable("FIB_CACHE_PATH", "cache")
+
+
+def _path_variable(variable: str, folder: str) -> Path:
+    if value := os.environ.get(variable):
+        return Path(value).expanduser().absolute()  # a subprocess may have another working directory
+    return Path.home() / ".cache" / "flashinfer_bench" / folder

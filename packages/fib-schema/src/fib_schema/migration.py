@@ -6,26 +6,208 @@ Current records are copied byte for byte. Records that cannot be read or have no
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import attrs
 
 from . import data_files
 from ._legacy import upgrade
-from ._rewrite import REJECTED, Rewriter
-from .data_files import is_below, list_files
+from ._record import Record
+from .data_files import DataFile, is_below, list_files
+from .definition import Definition
 from .display import counted
-from .errors import DataSetNotFound, FibError, Problem
-from .files import copy_file, staged, sync_folders, sync_tree
+from .errors import DataSetNotFound, FibError, Problem, UnknownName
+from .files import copy_file, naming, open_regular, staged, sync_folders, sync_tree
 from .problems import Findings, Report, group_problems, plain_problem
+from .reader import parse_line, read_json, read_lines
+from .solution import Solution
+from .trace import Trace
 from .validation import validate
 
 __all__ = ["MigrationReport", "TargetNotEmpty", "migrate", "upgrade"]
+
+R = TypeVar("R", bound=Record)
+
+REJECTED = "rejected"
+_MAX_LOG_BYTES = 16 << 20
+_MAX_BUFFERED_BYTES = 16 << 20
+_LOSES = frozenset({"duplicate-key"})
+"""Codes of problems of records that can be read, but only with a loss."""
+
+
+class Rewriter:
+    """Migrates one file after the other: definitions, then solutions, then lines."""
+
+    def __init__(self, root: str, new_root: str, findings: Findings) -> None:
+        self.changes: Counter[str] = Counter()
+        self._root = root
+        self._new_root = Path(new_root)
+        self._findings = findings
+        self._definitions: dict[str, Definition] = {}
+        self._authors: dict[str, str] = {}
+        self._problems: list[Problem] = []
+        self._lines: dict[str, list[bytes]] = {}
+        self._buffered_bytes = 0
+
+    def definition(self, file: DataFile) -> None:
+        """Migrate a definition's file."""
+        found = Findings()
+        record, text = self._read(file, Definition, found)
+        if record is not None and record.name in self._definitions:
+            found.error(file.name, f"another file holds a definition named {record.name!r}", "duplicate-name")
+            record = None
+        if record is not None:
+            self._definitions[record.name] = record
+            self._write(data_files.definition_file(record), text, "definitions")
+        self._reject_file(file, found, is_lost=record is None)
+
+    def solution(self, file: DataFile) -> None:
+        """Migrate a solution's file."""
+        found = Findings()
+        record, text = self._read(file, Solution, found)
+        if record is not None and record.name in self._authors:
+            found.error(file.name, f"another file holds a solution named {record.name!r}", "duplicate-name")
+            record = None
+        definition = self._definition_of(record, file.name, found)
+        if record is not None and definition is not None:
+            self._authors[record.name] = record.author
+            self._write(data_files.solution_file(record, definition), text, "solutions")
+        self._reject_file(file, found, is_lost=definition is None)
+
+    def lines(self, file: DataFile) -> None:
+        """Migrate a file of workloads or traces, line by line."""
+        found = Findings()
+        for number, line in read_lines(file, found):
+            problems = Findings()
+            path = self._place_line(file, line, f"{file.name}:{number}", problems)
+            self._reject_line(file, line, problems, is_lost=path is None)
+        self._flush()
+        if any(problem.code != "bom" for problem in found.errors):
+            self._reject_file(file, found, is_lost=True)
+
+    def close(self) -> None:
+        """Write the problems of rejected records."""
+        if self._problems:
+            rows = "".join(json.dumps(plain_problem(problem)) + "\n" for problem in self._problems)
+            self._append(f"{REJECTED}/problems.jsonl", rows.encode())
+
+    def _read(self, file: DataFile, cls: type[R], found: Findings) -> tuple[R | None, bytes]:
+        """The current record of a file, and its text: the file's own if the record is current."""
+        parsed = read_json(file, cls, found, self._log, checks_keys=True)
+        self.changes.update(parsed.changes)
+        return parsed.record, _dumped(parsed.plain, indent=2) + b"\n" if parsed.changes else parsed.text
+
+    def _place_line(self, file: DataFile, line: bytes, place: str, found: Findings) -> str | None:
+        """Add a line to its file in the new set and return that path; None if the line is bad or has no place."""
+        parsed = parse_line(line, Trace, place, found, self._log, checks_keys=True)
+        trace = parsed.record
+        definition = self._definition_of(trace, place, found)
+        if trace is None or definition is None:
+            return None
+        path = self._path(trace, definition, file)
+        if path is None:
+            message = str(UnknownName("solution", str(trace.solution), tuple(self._authors)))
+            found.error(place, message, "unknown-solution", "$.solution")
+            return None
+        if path.startswith(f"{data_files.WORKLOADS}/") and not file.name.startswith(f"{data_files.WORKLOADS}/"):
+            self.changes[data_files.LEGACY_PLACE] += 1
+        self.changes.update(parsed.changes)
+        self._buffer(path, _dumped(parsed.plain) if parsed.changes else line.strip())
+        self._findings.counts["workloads" if trace.evaluation is None else "traces"] += 1
+        return path
+
+    def _path(self, trace: Trace, definition: Definition, file: DataFile) -> str | None:
+        if trace.solution is None:
+            return data_files.workloads_file(definition)
+        author = self._authors.get(trace.solution)
+        if author is None and len(file.parts) == 4 and file.parts[0] == data_files.TRACES:
+            author = Path(file.path).parts[-3]
+        return author and data_files.traces_file(author, definition)
+
+    def _definition_of(self, record: Solution | Trace | None, place: str, found: Findings) -> Definition | None:
+        if record is None:
+            return None
+        definition = self._definitions.get(record.definition)
+        if definition is None:
+            message = str(UnknownName("definition", record.definition, tuple(self._definitions)))
+            found.error(place, message, "unknown-definition", "$.definition")
+        return definition
+
+    def _log(self, name: str) -> str | None:
+        """The text of a log file of the set."""
+        try:
+            path = os.path.realpath(os.path.join(self._root, name))
+        except ValueError:  # not a possible file name
+            return None
+        if not is_below(path, os.path.realpath(self._root)) or not os.path.isfile(path):
+            return None
+        if os.path.getsize(path) > _MAX_LOG_BYTES:
+            return None
+        return Path(path).read_bytes().decode("utf-8", "replace")
+
+    def _reject_file(self, file: DataFile, found: Findings, *, is_lost: bool) -> None:
+        """Copy a file that could not be migrated, or only with a loss."""
+        problems = found.errors
+        if is_lost or any(problem.code in _LOSES for problem in problems):
+            path = self._free_path(f"{REJECTED}/{file.name}")
+            self._keep(problems)
+            with suppress(OSError), open_regular(file.path) as handle:  # unreadable: among the problems already
+                while part := handle.read(1 << 20):
+                    self._append(path, part)
+
+    def _reject_line(self, file: DataFile, line: bytes, found: Findings, *, is_lost: bool) -> None:
+        problems = found.errors
+        if is_lost or any(problem.code in _LOSES for problem in problems):
+            self._buffer(f"{REJECTED}/{file.name}", line.removesuffix(b"\n"))
+            self._keep(problems)
+
+    def _keep(self, problems: Iterable[Problem]) -> None:
+        for problem in problems:
+            self._problems.append(problem)
+            self._findings.add(problem)
+
+    def _write(self, path: str, text: bytes, kind: str) -> None:
+        self._append(path, text)
+        self._findings.counts[kind] += 1
+
+    def _buffer(self, path: str, line: bytes) -> None:
+        self._lines.setdefault(path, []).append(line + b"\n")
+        self._buffered_bytes += len(line)
+        if self._buffered_bytes > _MAX_BUFFERED_BYTES:
+            self._flush()
+
+    def _flush(self) -> None:
+        for path, group in self._lines.items():
+            self._append(path, b"".join(group))
+        self._lines.clear()
+        self._buffered_bytes = 0
+
+    def _append(self, path: str, data: bytes) -> None:
+        target = self._new_root / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with naming(target), target.open("ab") as handle:
+            handle.write(data)
+
+    def _free_path(self, path: str) -> str:
+        while (self._new_root / path).exists():
+            path += "_"
+        return path
+
+
+def _dumped(plain: Any, indent: int | None = None) -> bytes:
+    separators = (",", ":") if indent is None else None
+    try:
+        return json.dumps(plain, indent=indent, separators=separators, ensure_ascii=False).encode()
+    except UnicodeEncodeError:  # a lone surrogate, which JSON can spell only as an escape
+        return json.dumps(plain, indent=indent, separators=separators).encode()
+
 
 _FOLDERS = (data_files.DEFINITIONS, data_files.SOLUTIONS, data_files.WORKLOADS, data_files.TRACES)
 

@@ -64,5 +64,5 @@ def require_linux(distribution: str) -> None:
     if sys.platform != "linux":
         raise ImportError(
             f"{distribution} supports Linux only, and this system is {sys.platform!r}; "
-            "fib-schema, which reads and writes data sets, supports every system"
+            "fib-schema, which reads and writes data sets, supports every POSIX system"
         )

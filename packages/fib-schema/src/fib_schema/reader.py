@@ -15,15 +15,14 @@ from typing import Any, BinaryIO, Generic, TypeVar
 import attrs
 import msgspec
 
-from ._durable import append_new_lines, rewrite_file
 from ._legacy import LogReader, legacy_warnings, upgrade
 from ._record import Record, component_problem
+from .appending import append_new_lines, rewrite_file
 from .codec import MAX_RECORD_BYTES, decode, format_json, parse_json, parse_trace, structure
 from .data_files import LEGACY_WORKLOADS, DataFile
 from .errors import InvalidRecord
-from .files import atomic_write
+from .files import atomic_write, open_regular, read_regular
 from .problems import Findings, Misspelling, find_misspellings, misspelling_warnings
-from .regular_files import open_regular, read_regular
 from .trace import Trace
 
 R = TypeVar("R", bound=Record)

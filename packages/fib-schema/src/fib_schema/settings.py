@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import attrs
 
 from .errors import FibError, InvalidField, UnknownName
-from .regular_files import read_regular
+from .files import read_regular
 
 if TYPE_CHECKING:
     import yaml

@@ -11,7 +11,7 @@ from typing import Any
 
 import attrs
 
-from . import _record, html_parts
+from . import _record
 from ._record import NO_FIELDS, FrozenDict, Record
 from .display import shortened
 from .framing import framed
@@ -161,14 +161,6 @@ class Solution(Record):
         shown = f"{self.name!r} of {self.definition!r} by {self.author}: {spec.language}, {spec.entry_point}"
         hardware = ", ".join(spec.target_hardware)
         return f"<Solution {shortened(f'{shown}, for {hardware}')}>"
-
-    def _repr_html_(self) -> str:
-        spec = self.spec
-        style = "outputs are arguments" if spec.destination_passing_style else "outputs are returned"
-        facts = [("definition", self.definition), ("author", self.author), ("language", spec.language)]
-        facts += [("entry point", spec.entry_point), ("style", style), ("hardware", ", ".join(spec.target_hardware))]
-        parts = [html_parts.title(self.name), html_parts.paragraph(self.description), html_parts.table(("", ""), facts)]
-        return "".join([*parts, *(html_parts.details(source.path, source.content) for source in self.sources)])
 
     def __attrs_post_init__(self) -> None:
         if not self.sources:

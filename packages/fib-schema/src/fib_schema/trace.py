@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from . import _record, html_parts
+from . import _record
 from ._record import NO_FIELDS, FrozenDict, Record
 from .display import format_latency, shortened
 from .workload import Workload
@@ -227,17 +227,6 @@ class Trace(Record):
         if self.evaluation is not None:
             shown = f"{self.solution!r} on {shown}: {self.evaluation.outcome}"
         return f"<Trace {shortened(shown)}>"
-
-    def _repr_html_(self) -> str:
-        sizes = ", ".join(f"{axis}={size}" for axis, size in self.workload.axes.items())
-        rows = [("definition", self.definition), ("workload", self.workload.uuid), ("sizes", sizes)]
-        log, evaluation = "", self.evaluation
-        if evaluation is not None:
-            rows += [("solution", str(self.solution)), ("result", evaluation.outcome)]
-            rows += [("hardware", evaluation.environment.hardware), ("time", evaluation.timestamp)]
-            log = evaluation.log[: html_parts.MAX_LOG]
-        text = "log (untrusted output of the solution)"
-        return html_parts.table(("", ""), rows) + (html_parts.details(text, log, is_open=True) if log else "")
 
     def is_workload_trace(self) -> bool:
         """Whether this is a workload alone."""

@@ -6,16 +6,763 @@ authors in `scores`.
 
 from __future__ import annotations
 
+import errno
+import math
+import os
+import shutil
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Self
 
-from ._store import PartlyAdded, Store
-from .scores import Scores
+import attrs
+
+from . import data_files
+from ._lazy import LazyRecords, SolutionsByDefinition, TraceFiles, TracesByDefinition
+from ._legacy import legacy_warnings
+from ._record import Record, component_problem
+from .appending import append_in_groups
+from .codec import LineFormatter, format_json, to_plain
+from .definition import Definition
+from .display import counted
+from .errors import DataSetNotFound, DuplicateName, FibError, NoRoot, Problem, UnknownName
+from .files import atomic_create_all, get_fib_dataset_path, staged
+from .problems import Findings
+from .reader import definition_names, holds_legacy_workloads, solution_names
+from .solution import Solution
+from .trace import UNRANKED_FLAGS, Performance, Trace
+from .trace_facts import counting_traces, disqualifying_flags, speedup_of
+from .workload_log import WorkloadLog
 
 if TYPE_CHECKING:
     import pandas
+    import torch
 
 __all__ = ["PartlyAdded", "TraceSet"]
+
+AxesKey = tuple[tuple[str, int], ...]
+Passing = tuple[float, float, Trace]
+"""Absolute error, relative error, and trace: a loop over attributes takes three times as long."""
+
+
+@attrs.frozen
+class SpeedupMetrics:
+    """A score."""
+
+    avg_speedup: float
+    """Mean of baseline latency / latency; 0 if anything failed."""
+    workload_count: int
+    """The number of workloads in the mean."""
+
+
+@attrs.frozen
+class TraceSetSummary:
+    """Counts of traces, and the authors by score."""
+
+    total: int
+    passed: int
+    failed: int
+    rankings: tuple[tuple[str, SpeedupMetrics], ...]
+    """Authors and their scores, the best first."""
+    unranked: tuple[str, ...]
+    """Definitions without exactly one solution of the baseline author; the rankings leave them out."""
+
+
+@attrs.frozen
+class ScoringError(FibError, ValueError):
+    """A score that cannot be computed."""
+
+    definition: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"definition {self.definition!r}: {self.problem}"
+
+
+class Scores(ABC):
+    """Queries about the evaluated traces of a set; a base class of `TraceSet`, which stores them.
+
+    Evaluations of another layout than that of their workload do not count, see `trace_facts.counting_traces`.
+    """
+
+    def __init__(self) -> None:
+        self._fastest: dict[str, tuple[int, dict[AxesKey | None, list[Passing]]]] = {}
+
+    @property
+    @abstractmethod
+    def definitions(self) -> Mapping[str, Definition]:
+        """The definitions by name."""
+
+    @property
+    @abstractmethod
+    def workloads(self) -> Mapping[str, list[Trace]]:
+        """The workload traces by the name of their definition."""
+
+    @property
+    @abstractmethod
+    def traces(self) -> Mapping[str, list[Trace]]:
+        """The traces by the name of their definition."""
+
+    @abstractmethod
+    def get_definition(self, name: str) -> Definition:
+        """The definition of that name."""
+
+    @abstractmethod
+    def solution_names(self, def_name: str | None = None) -> tuple[str, ...]:
+        """The names of all solutions, or of one definition's."""
+
+    @abstractmethod
+    def _owner(self, solution_name: str) -> tuple[str, str] | None:
+        """The definition and the author of a solution; None if there is no such solution."""
+
+    def filter_traces(self, def_name: str, atol: float = 1e-2, rtol: float = 1e-2) -> list[Trace]:
+        """The passing traces of a definition within error bounds, in the order of the files.
+
+        Args:
+            def_name: The definition's name.
+            atol: Largest `max_absolute_error` to accept.
+            rtol: Largest `max_relative_error` to accept.
+        """
+        passing = _passing(counting_traces(self, def_name))
+        return [trace for absolute, relative, trace in passing if absolute <= atol and relative <= rtol]
+
+    def get_best_trace(
+        self,
+        def_name: str,
+        axes: Mapping[str, int] | None = None,
+        max_abs_error: float = 1e-2,
+        max_rel_error: float = 1e-2,
+        *,
+        allow_flags: Collection[str] = (),
+    ) -> Trace | None:
+        """The passing trace with the largest speedup, or None if no trace qualifies.
+
+        Args:
+            def_name: The definition's name.
+            axes: Consider only workloads with exactly these axis values; None means all.
+            max_abs_error: Largest `max_absolute_error` to accept.
+            max_rel_error: Largest `max_relative_error` to accept.
+            allow_flags: Flags (of `UNRANKED_FLAGS`) that do not disqualify a trace.
+        """
+        for absolute, relative, trace in self._by_speedup(def_name).get(None if axes is None else _axes_key(axes), ()):
+            if absolute <= max_abs_error and relative <= max_rel_error and _is_ranked(trace, allow_flags):
+                return trace
+        return None
+
+    def get_solution_score(
+        self, solution_name: str, baseline_author: str = "baseline", *, allow_flags: Collection[str] = ()
+    ) -> SpeedupMetrics | None:
+        """The mean speedup of a solution over the baseline author's, on workloads that both passed.
+
+        Of several traces on one workload the one with the lowest latency counts. If any trace of
+        the solution has failed, the score is 0.
+
+        Args:
+            solution_name: The solution.
+            baseline_author: The author whose solution of the same definition has a speedup of 1.
+            allow_flags: Flags (of `UNRANKED_FLAGS`) that do not exclude a trace.
+
+        Returns:
+            The score; None if the solution is unknown, is the baseline, or has no workload to compare.
+
+        Raises:
+            ScoringError: The baseline author has no solution or several for the definition, or a
+                passing trace has an invalid latency (a ValueError).
+        """
+        owner = self._owner(solution_name)
+        return None if owner is None else self._scores(owner[0], baseline_author, allow_flags).get(solution_name)
+
+    def get_author_score(
+        self,
+        author: str,
+        baseline_author: str = "baseline",
+        op_type: str | None = None,
+        definition_name: str | None = None,
+        *,
+        allow_flags: Collection[str] = (),
+    ) -> SpeedupMetrics | None:
+        """The mean, over definitions in scope, of the author's best solution's score.
+
+        Args:
+            author: The author of the solutions to score.
+            baseline_author: The author whose solutions have a speedup of 1.
+            op_type: Only definitions of this op_type.
+            definition_name: Only this definition.
+            allow_flags: Flags (of `UNRANKED_FLAGS`) that do not exclude a trace.
+
+        Returns:
+            The score, or None if the author has no solution in scope that can be scored.
+
+        Raises:
+            UnknownName: There is no such definition (a KeyError).
+            ScoringError: As `get_solution_score`.
+            ValueError: Both `op_type` and `definition_name` are given.
+        """
+        scope = [name for name in self._in_scope(op_type, definition_name) if self._solutions_by(name, author)]
+        return dict(self._ranking(scope, baseline_author, allow_flags)).get(author)
+
+    def rank_authors(
+        self,
+        baseline_author: str = "baseline",
+        op_type: str | None = None,
+        definition_name: str | None = None,
+        *,
+        allow_flags: Collection[str] = (),
+    ) -> list[tuple[str, SpeedupMetrics]]:
+        """Every author with a score, the best first; equal scores in the order of names.
+
+        Definitions without any solution are not in scope. Traces with a flag of `UNRANKED_FLAGS`
+        do not count unless `allow_flags` names it.
+
+        Raises:
+            UnknownName: There is no such definition (a KeyError).
+            ScoringError: A definition in scope has no solution or several of the baseline author,
+                or a passing trace has an invalid latency (a ValueError).
+            ValueError: Both `op_type` and `definition_name` are given.
+        """
+        scope = [name for name in self._in_scope(op_type, definition_name) if self.solution_names(name)]
+        return self._ranking(scope, baseline_author, allow_flags)
+
+    def summary(
+        self,
+        baseline_author: str = "baseline",
+        op_type: str | None = None,
+        definition_name: str | None = None,
+        *,
+        allow_flags: Collection[str] = (),
+    ) -> TraceSetSummary:
+        """Counts of traces in scope, and the authors ranked over definitions that have a baseline.
+
+        Raises:
+            UnknownName: There is no such definition (a KeyError).
+            ScoringError: A passing trace in scope has an invalid latency (a ValueError).
+            ValueError: Both `op_type` and `definition_name` are given.
+        """
+        scope = self._in_scope(op_type, definition_name)
+        passed = [trace.is_successful() for name in scope for trace in self.traces.get(name, [])]
+        scored = [name for name in scope if self.solution_names(name)]
+        ranked = [name for name in scored if len(self._solutions_by(name, baseline_author)) == 1]
+        return TraceSetSummary(
+            total=len(passed),
+            passed=sum(passed),
+            failed=len(passed) - sum(passed),
+            rankings=tuple(self._ranking(ranked, baseline_author, allow_flags)),
+            unranked=tuple(name for name in scored if name not in ranked),
+        )
+
+    def _in_scope(self, op_type: str | None, definition_name: str | None) -> list[str]:
+        if op_type is not None and definition_name is not None:
+            raise ValueError("give op_type or definition_name, not both")
+        if definition_name is not None:
+            return [self.get_definition(definition_name).name]
+        return [name for name, found in self.definitions.items() if op_type in (None, found.op_type)]
+
+    def _ranking(
+        self, scope: Iterable[str], baseline_author: str, allow_flags: Collection[str]
+    ) -> list[tuple[str, SpeedupMetrics]]:
+        """The mean of the best score of each author over definitions, the best first."""
+        best: dict[str, dict[str, SpeedupMetrics]] = {}
+        for definition in scope:
+            for name, score in self._scores(definition, baseline_author, allow_flags).items():
+                of_author = best.setdefault((self._owner(name) or ("", ""))[1], {})
+                if definition not in of_author or score.avg_speedup > of_author[definition].avg_speedup:
+                    of_author[definition] = score
+        means = [(author, _mean(scores.values())) for author, scores in best.items()]
+        return sorted(means, key=lambda item: (-item[1].avg_speedup, item[0]))
+
+    def _scores(self, definition: str, baseline_author: str, allow_flags: Collection[str]) -> dict[str, SpeedupMetrics]:
+        """The scores of the solutions of a definition that have one."""
+        baseline = self._baseline(definition, baseline_author)
+        latencies, failed = _latencies(counting_traces(self, definition), allow_flags)
+        base = latencies.get(baseline, {})
+        scores = {}
+        for name in self.solution_names(definition):
+            own = latencies.get(name, {})
+            shared = own.keys() & base.keys()
+            if name == baseline or not (shared or name in failed):
+                continue
+            ratios = [0.0] if name in failed else [
+                _valid(base[uuid], definition, baseline) / _valid(own[uuid], definition, name) for uuid in shared
+            ]  # fmt: skip
+            scores[name] = SpeedupMetrics(sum(ratios) / len(ratios), len(shared))
+        return scores
+
+    def _baseline(self, definition: str, author: str) -> str:
+        """The baseline author's only solution of a definition."""
+        found = self._solutions_by(definition, author)
+        if len(found) != 1:
+            count = f"{len(found)} solutions ({', '.join(found)})" if found else "no solution"
+            raise ScoringError(definition, f"the baseline author {author!r} has {count}, wanted exactly one")
+        return found[0]
+
+    def _solutions_by(self, definition: str, author: str) -> list[str]:
+        return [name for name in self.solution_names(definition) if self._owner(name) == (definition, author)]
+
+    def _by_speedup(self, definition: str) -> dict[AxesKey | None, list[Passing]]:
+        """The passing traces by axes, the fastest first; None holds those of all axes."""
+        total = len(self.traces.get(definition, []))
+        count, found = self._fastest.get(definition, (-1, {}))
+        if count != total:
+            found = {None: []}
+            passing = _passing(counting_traces(self, definition))
+            for candidate in sorted(passing, key=lambda one: speedup_of(_performance(one[2])) or -1.0, reverse=True):
+                found[None].append(candidate)
+                found.setdefault(_axes_key(candidate[2].workload.axes), []).append(candidate)
+            self._fastest[definition] = total, found
+        return found
+
+
+def _passing(traces: Iterable[Trace]) -> Iterator[Passing]:
+    for trace in traces:
+        evaluation = trace.evaluation
+        if evaluation is not None and evaluation.performance is not None and evaluation.correctness is not None:
+            yield evaluation.correctness.max_absolute_error, evaluation.correctness.max_relative_error, trace
+
+
+def _performance(trace: Trace) -> Performance:
+    assert trace.evaluation is not None
+    assert trace.evaluation.performance is not None
+    return trace.evaluation.performance
+
+
+def _is_ranked(trace: Trace, allow_flags: Collection[str]) -> bool:
+    assert trace.evaluation is not None
+    return not disqualifying_flags(trace.evaluation, allow_flags, among=UNRANKED_FLAGS)
+
+
+def _axes_key(axes: Mapping[str, int]) -> AxesKey:
+    return tuple(sorted(axes.items()))
+
+
+def _latencies(traces: Iterable[Trace], allow_flags: Collection[str]) -> tuple[dict[str, dict[str, float]], set[str]]:
+    """The lowest latency of a passing trace by solution and workload, and the solutions with a failed trace."""
+    latencies: dict[str, dict[str, float]] = {}
+    failed: set[str] = set()
+    for trace in traces:
+        if trace.evaluation is None or trace.solution is None or not _is_ranked(trace, allow_flags):
+            continue
+        if trace.evaluation.performance is None:
+            failed.add(trace.solution)
+            continue
+        uuid, latency = trace.workload.uuid, trace.evaluation.performance.latency_ms
+        of_solution = latencies.setdefault(trace.solution, {})
+        if uuid not in of_solution or latency < of_solution[uuid]:
+            of_solution[uuid] = latency
+    return latencies, failed
+
+
+def _mean(scores: Collection[SpeedupMetrics]) -> SpeedupMetrics:
+    """The mean of scores of several definitions."""
+    mean = math.fsum(score.avg_speedup for score in scores) / len(scores)
+    return SpeedupMetrics(mean, sum(score.workload_count for score in scores))
+
+
+def _valid(latency: float, definition: str, solution: str) -> float:
+    if not 0 < latency < math.inf:
+        problem = f"a passing trace of {solution!r} has the latency {latency} ms, which is not a positive number"
+        raise ScoringError(definition, problem)
+    return latency
+
+
+class DataSetFolder:
+    """The root of a data set, or None for a set in memory.
+
+    Args:
+        root: The directory, which need not exist.
+    """
+
+    def __init__(self, root: str | os.PathLike[str] | None) -> None:
+        super().__init__()
+        self.root = None if root is None else Path(root)
+        self._writable_paths: dict[str, str] = {}
+
+    @property
+    def definitions_path(self) -> Path:
+        """The folder of the definitions."""
+        return self._require_root("definitions_path") / data_files.DEFINITIONS
+
+    @property
+    def solutions_path(self) -> Path:
+        """The folder of the solutions."""
+        return self._require_root("solutions_path") / data_files.SOLUTIONS
+
+    @property
+    def workloads_path(self) -> Path:
+        """The folder of the workloads."""
+        return self._require_root("workloads_path") / data_files.WORKLOADS
+
+    @property
+    def traces_path(self) -> Path:
+        """The folder of the traces."""
+        return self._require_root("traces_path") / data_files.TRACES
+
+    @property
+    def blob_path(self) -> Path:
+        """The folder of tensors."""
+        return self._require_root("blob_path") / "blob"
+
+    @property
+    def blob_workloads_path(self) -> Path:
+        """The folder of the workloads' tensors."""
+        return self._require_root("blob_workloads_path") / data_files.BLOB_WORKLOADS
+
+    def backup_traces(self) -> None:
+        """Copy the traces to ``traces_backup_<time>`` beside their folder.
+
+        Raises:
+            NoRoot: The set is in memory only.
+            FileExistsError: There is such a backup already.
+            OSError: The traces could not be copied; there is no backup.
+        """
+        source = self.traces_path
+        stamp = datetime.now().astimezone().strftime("%Y%m%d_%H%M%S_%f")
+        target = source.with_name(f"{source.name}_backup_{stamp}")
+        if target.exists():
+            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(target))
+        with staged(target) as copy:
+            shutil.copytree(source, copy, symlinks=True)
+
+    def get_workload_blob_tensor(self, path_str: str) -> dict[str, torch.Tensor]:
+        """Read a workload's tensors to the CPU.
+
+        Args:
+            path_str: The file's path relative to the root.
+
+        Raises:
+            BlobError: There is no such file below the root, or it is bad.
+        """
+        from .blobs import load_tensors
+
+        return load_tensors(self.root, path_str)
+
+    def _require_root(self, operation: str) -> Path:
+        if self.root is None:
+            raise NoRoot(operation)
+        return self.root
+
+    def _writable(self, relative: str) -> str:
+        """The path to write to; refused if a link on it leads out of the root.
+
+        Each path is resolved once, because resolving costs as much as the rest of an append.
+        """
+        path = self._writable_paths.get(relative)
+        if path is None:
+            root = os.fspath(self._require_root("writing"))
+            path = os.path.join(root, relative)
+            if not data_files.is_below(os.path.realpath(path), os.path.realpath(root)):
+                raise PermissionError(f"{path} leads out of the data set {root} through a link")
+            self._writable_paths[relative] = path
+        return path
+
+
+@attrs.frozen
+class PartlyAdded(FibError, OSError):
+    """Some of many traces could not be written; the others are durable."""
+
+    added: tuple[Trace, ...]
+    """The traces that are durable and in memory."""
+    total: int
+    """Number of all given traces."""
+    problem: str
+    """The failure and its file; the cause of this exception has the ``errno``."""
+
+    def __str__(self) -> str:
+        return (
+            f"{len(self.added)} of {self.total} traces were added and are durable, the others were not: "
+            f"{self.problem}; add those that are not in `added` again"
+        )
+
+
+class Store(DataSetFolder):
+    """The records of a data set, on disk or in memory; see `TraceSet`."""
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str] | None = None,
+        definitions: Mapping[str, Definition] | None = None,
+        solutions: Mapping[str, Iterable[Solution]] | None = None,
+        workloads: Mapping[str, Iterable[Trace]] | None = None,
+        traces: Mapping[str, Iterable[Trace]] | None = None,
+    ) -> None:
+        super().__init__(root)
+        self._found_problems: list[Problem] = []
+        self._definitions = LazyRecords(Definition, {}, definitions or {})
+        self._solutions: LazyRecords[Solution] = LazyRecords(Solution, {}, {})
+        self._solution_names: dict[str, tuple[str, ...]] = {}
+        self._owners: dict[str, tuple[str, str]] = {}
+        """The definition and the author of each solution."""
+        for group in (solutions or {}).values():
+            self._index_solutions(group)
+        self._workloads = TracesByDefinition(TraceFiles([], ()), _lists(workloads), kind="workloads")
+        self._traces = TracesByDefinition(TraceFiles([], ()), _lists(traces))
+        self._format_line = LineFormatter()
+
+    @classmethod
+    def from_path(cls, path: str | os.PathLike[str] | None = None) -> Self:
+        """Open a data set.
+
+        Args:
+            path: Its root; None means ``FIB_DATASET_PATH`` or the default below the home folder.
+
+        Raises:
+            DataSetNotFound: There is no such directory (a FileNotFoundError). Nothing is created.
+        """
+        root = get_fib_dataset_path() if path is None else Path(path)
+        if not os.path.isdir(root):
+            raise DataSetNotFound(str(root))
+        self = cls(root)
+        self._open_files(os.fspath(root), f"{root.as_posix()}/")
+        return self
+
+    def __repr__(self) -> str:
+        return (
+            f"TraceSet(root={str(self.root)!r}, {counted(len(self._definitions.names), 'definition')}, "
+            f"{counted(len(self._solutions.names), 'solution')})"
+        )
+
+    @property
+    def definitions(self) -> Mapping[str, Definition]:
+        """The definitions by name."""
+        return self._definitions
+
+    @property
+    def solutions(self) -> Mapping[str, list[Solution]]:
+        """The solutions by the name of their definition."""
+        return SolutionsByDefinition(self._solutions, self._solution_names)
+
+    @property
+    def workloads(self) -> Mapping[str, list[Trace]]:
+        """The workload traces by the name of their definition."""
+        return self._workloads
+
+    @property
+    def traces(self) -> Mapping[str, list[Trace]]:
+        """The traces by the name of their definition."""
+        return self._traces
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Problems of the files read so far, each with its file and line; bad records are skipped."""
+        lines = self._workloads.files.problems + self._traces.files.problems
+        return tuple(self._found_problems + lines)
+
+    def all_problems(self) -> tuple[Problem, ...]:
+        """The problems of all files; reads those that have not been read."""
+        for records in (self._definitions, self._solutions):
+            for _ in records:
+                pass
+        for traces in (self._workloads, self._traces):
+            for name in traces:
+                traces.files.of(name)
+        return self.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain objects: ``definitions``, ``solutions``, ``workload``, ``traces``."""
+        return {
+            "definitions": {name: to_plain(item) for name, item in self.definitions.items()},
+            "solutions": _plain_lists(self.solutions),
+            "workload": _plain_lists(self.workloads),
+            "traces": _plain_lists(self.traces),
+        }
+
+    def get_definition(self, name: str) -> Definition:
+        """The definition of that name.
+
+        Raises:
+            UnknownName: There is none (a KeyError); the message has close matches.
+            InvalidRecord: Its file is bad.
+        """
+        if name not in self._definitions.names:
+            raise UnknownName("definition", name, tuple(self._definitions.names))
+        return self._definitions[name]
+
+    def get_solution(self, name: str) -> Solution | None:
+        """The solution of that name, or None.
+
+        Raises:
+            InvalidRecord: Its file is bad.
+        """
+        return self._solutions[name] if name in self._solutions.names else None
+
+    def definition_names(self) -> tuple[str, ...]:
+        """The names of all definitions, also of bad files; no definition is parsed for that."""
+        return tuple(self._definitions.names)
+
+    def solution_names(self, def_name: str | None = None) -> tuple[str, ...]:
+        """The names of all solutions, or of one definition's, also of bad files; none is parsed for that."""
+        if def_name is None:
+            return tuple(self._solutions.names)
+        return self._solution_names.get(def_name, ())
+
+    def _owner(self, solution_name: str) -> tuple[str, str] | None:
+        return self._owners.get(solution_name)
+
+    def add_workload_blob_tensor(self, def_name: str, workload_uuid: str, tensors: Mapping[str, torch.Tensor]) -> str:
+        """Store a workload's tensors; they are durable when this returns.
+
+        Returns:
+            The file's path relative to the root, for a `SafetensorsInput`.
+
+        Raises:
+            NoRoot: The set is in memory only (a ValueError).
+            UnknownName: There is no such definition.
+            BlobError: There is such a file already, or the uuid is not a file name (a ValueError).
+            OSError: It could not be written.
+        """
+        from .blobs import BlobError, save_tensors
+
+        self._require_root("add_workload_blob_tensor")
+        definition = self.get_definition(def_name)
+        if problem := component_problem(workload_uuid):
+            raise BlobError(workload_uuid, f"no file can be named after this workload: it {problem}")
+        path = data_files.blob_file(definition, workload_uuid)
+        save_tensors(Path(self._writable(path)), path, tensors)
+        return path
+
+    def add_definitions(self, definitions: Iterable[Definition]) -> None:
+        """Add definitions, and write each to its file if the set has a root.
+
+        Raises:
+            DuplicateName: A definition of that name, or its file, exists; nothing was added.
+            OSError: They could not be written; nothing was added.
+        """
+        new = _by_name("definition", definitions, self._definitions)
+        self._write_new("definition", {data_files.definition_file(item): item for item in new.values()})
+        self._definitions = self._definitions.with_records(new)
+
+    def add_solutions(self, solutions: Iterable[Solution]) -> None:
+        """Add solutions, and write each to its file if the set has a root.
+
+        Raises:
+            DuplicateName: A solution of that name, or its file, exists; nothing was added.
+            UnknownName: A solution's definition is not in the set; nothing was added.
+            OSError: They could not be written; nothing was added.
+        """
+        new = _by_name("solution", solutions, self._solutions)
+        owners = {name: self.get_definition(item.definition) for name, item in new.items()}
+        self._write_new("solution", {data_files.solution_file(item, owners[name]): item for name, item in new.items()})
+        self._index_solutions(new.values())
+
+    def add_traces(self, traces: Iterable[Trace]) -> None:
+        """Add traces and workload traces; with a root, they are durable when this returns.
+
+        Traces of up to 64 files are all added or, after an error, none of them, neither in memory nor on disk. Those of
+        more files are added in groups of 64 files (fewer if the process runs out of file descriptors).
+
+        Raises:
+            UnknownName: A trace names an unknown definition or solution; nothing was added.
+            PartlyAdded: A later group could not be written (an OSError); it has the traces that were added.
+            OSError: They could not be written; nothing was added.
+        """
+        groups: dict[str, list[Trace]] = {}
+        lines: dict[str, list[bytes]] = {}
+        for trace in traces:
+            path = _file_of(trace, self.get_definition(trace.definition), self._owners)
+            if self.root is not None:
+                path = self._writable(path)
+            groups.setdefault(path, []).append(trace)
+            lines.setdefault(path, []).append(self._format_line(trace))
+        if self.root is None:
+            self._remember(groups.values())
+            return
+        added: list[Trace] = []
+        try:
+            for paths in append_in_groups(lines):
+                self._remember(groups[path] for path in paths)
+                added += (trace for path in paths for trace in groups[path])
+        except OSError as error:
+            if not added:
+                raise
+            raise PartlyAdded(tuple(added), sum(map(len, groups.values())), str(error)) from error
+
+    def _remember(self, groups: Iterable[list[Trace]]) -> None:
+        """Show traces of some files, which are durable or need not be, in later snapshots."""
+        for traces in groups:
+            if traces[0].evaluation is None:
+                self._workloads = self._workloads.with_traces(traces)
+            else:
+                self._traces = self._traces.with_traces(traces)
+
+    def _write_new(self, kind: str, records: Mapping[str, Record]) -> None:
+        """Write records to files that do not exist yet, all or none; nothing without a root."""
+        if self.root is None:
+            return
+        contents = {self._writable(path): f"{format_json(item, indent=2)}\n".encode() for path, item in records.items()}
+        try:
+            atomic_create_all(contents, keeps_existing=False)
+        except FileExistsError as error:
+            name = Path(str(error.filename)).stem
+            raise DuplicateName(kind, name, str(error.filename), "the one to be added") from error
+
+    def workload_log(self) -> WorkloadLog:
+        """A log that appends collected workloads to the files of this set, each once; this object does not see them.
+
+        Raises:
+            NoRoot: The set is in memory only.
+        """
+        self._require_root("workload_log")
+        return WorkloadLog(self._writable)
+
+    def _index_solutions(self, solutions: Iterable[Solution]) -> None:
+        new = _by_name("solution", solutions, self._solutions)
+        names = dict(self._solution_names)
+        for solution in new.values():
+            names[solution.definition] = (*names.get(solution.definition, ()), solution.name)
+        self._owners = {**self._owners, **{s.name: (s.definition, s.author) for s in new.values()}}
+        self._solutions = self._solutions.with_records(new)
+        self._solution_names = names
+
+    def _open_files(self, root: str, prefix: str) -> None:
+        """List the files of all folders and read the names of definitions and solutions."""
+        findings = Findings()
+        folders = {data_files.DEFINITIONS: ".json", data_files.SOLUTIONS: ".json", data_files.WORKLOADS: ".jsonl"}
+        files = {
+            folder: data_files.list_files(root, folder, suffix, findings, prefix=prefix)
+            for folder, suffix in {**folders, data_files.TRACES: ".jsonl"}.items()
+        }
+        legacy = dict.fromkeys(file for file in files[data_files.TRACES] if holds_legacy_workloads(file, prefix))
+        for file in legacy:
+            findings.add(*legacy_warnings(file.name, {data_files.LEGACY_PLACE: 1}))
+        definitions = definition_names(files[data_files.DEFINITIONS], findings)
+        found = solution_names(files[data_files.SOLUTIONS], findings)
+        problems = [problem for problem in findings.problems if problem.code != data_files.OTHER_SUFFIX]
+        self._found_problems = problems
+        self._definitions = LazyRecords(Definition, definitions, {}, problems)
+        self._solution_names, self._owners = found.of_definition, found.owners
+        self._solutions = LazyRecords(Solution, found.files, {}, problems)
+        workloads = [*files[data_files.WORKLOADS], *legacy]
+        traces = [file for file in files[data_files.TRACES] if file not in legacy]
+        self._workloads = TracesByDefinition(TraceFiles(workloads, self._definitions.names), {}, kind="workloads")
+        self._traces = TracesByDefinition(TraceFiles(traces, self._definitions.names), {})
+
+
+def _file_of(trace: Trace, definition: Definition, owners: Mapping[str, tuple[str, str]]) -> str:
+    """The path of a trace's file below the root."""
+    if trace.solution is None:
+        return data_files.workloads_file(definition)
+    if trace.solution not in owners:
+        raise UnknownName("solution", trace.solution, tuple(owners))
+    return data_files.traces_file(owners[trace.solution][1], definition)
+
+
+def _by_name(kind: str, records: Iterable[Any], existing: LazyRecords[Any]) -> dict[str, Any]:
+    new: dict[str, Any] = {}
+    for record in records:
+        if record.name in existing.names:
+            raise DuplicateName(kind, record.name, existing.source(record.name), "the one to be added")
+        if record.name in new:
+            raise DuplicateName(kind, record.name, "one to be added", "another to be added")
+        new[record.name] = record
+    return new
+
+
+def _lists(groups: Mapping[str, Iterable[Trace]] | None) -> dict[str, list[Trace]]:
+    return {name: list(group) for name, group in (groups or {}).items()}
+
+
+def _plain_lists(groups: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
+    return {name: [to_plain(item) for item in group] for name, group in groups.items()}
 
 
 class TraceSet(Store, Scores):

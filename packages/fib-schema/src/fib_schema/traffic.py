@@ -28,7 +28,7 @@ import msgspec
 
 from .definition import Definition
 from .errors import FibError, InvalidField, Problem
-from .regular_files import read_regular
+from .files import read_regular
 from .strides import LAYOUT, Strides, normalized_strides, stated_strides
 from .trace_set import TraceSet
 from .workload import Workload

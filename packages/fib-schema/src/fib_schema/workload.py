@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 
 import attrs
 
-from . import _record, html_parts
+from . import _record
 from ._record import FrozenDict, Record
 from .display import shortened
 
@@ -94,14 +94,3 @@ class Workload(Record):
     def __repr__(self) -> str:
         sizes = ", ".join(f"{axis}={size}" for axis, size in self.axes.items()) or "no variable axes"
         return f"<Workload {shortened(f'{self.uuid!r}: {sizes}')}>"
-
-    def _repr_html_(self) -> str:
-        rows: list[tuple[object, ...]] = [("axis", axis, size) for axis, size in self.axes.items()]
-        for name, spec in self.inputs.items():
-            value: object = "random"
-            if isinstance(spec, ScalarInput):
-                value = spec.value
-            elif isinstance(spec, SafetensorsInput):
-                value = f"{spec.path}, {spec.tensor_key}"
-            rows.append(("input", name, value))
-        return html_parts.title(self.uuid) + html_parts.table(("", "name", "value"), rows)

@@ -15,7 +15,7 @@ import attrs
 import msgspec
 
 from . import data_files
-from ._durable import append_new_lines, remove_files
+from .appending import append_new_lines, remove_files
 from .codec import format_json
 from .definition import Definition
 from .files import atomic_create_all

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from fib_schema import TraceSet
-from fib_schema.command import print_problems, run_command
-from fib_schema.command_parser import CommandParser
+from fib_schema.command import CommandParser, print_problems, run_command
 from fib_schema.display import counted, escape_line
 
 from . import dedup, sampling

@@ -30,10 +30,10 @@ from fib_schema import (
     parse_json,
     rewrite_jsonl_file,
 )
+from fib_schema.appending import lock_folders_of
 from fib_schema.blobs import load_tensor
 from fib_schema.command import plain_problems
 from fib_schema.data_files import list_data_files
-from fib_schema.locks import lock_folders_of
 from fib_schema.problems import Findings
 from fib_schema.reader import read_lines
 from fib_schema.strides import LAYOUT, workload_strides

@@ -29,7 +29,7 @@ import attrs
 import torch
 from fib_schema import FibError, Problem
 from fib_schema.blobs import load_tensors
-from fib_schema.regular_files import read_regular
+from fib_schema.files import read_regular
 
 GROUP = "fib_tracer.call_readers"
 METADATA = "metadata.jsonl"

@@ -18,8 +18,7 @@ from typing import Any, Literal, TypeAlias
 import attrs
 from fib_schema import ConstraintError, Definition, DType, FibError, InvalidRecord, TraceSet, constraint_names, to_plain
 from fib_schema.codec import decode, parse_upgraded
-from fib_schema.files import explain_os_error
-from fib_schema.regular_files import read_regular
+from fib_schema.files import explain_os_error, read_regular
 from fib_schema.syntax import parse_source
 
 Plain = dict[str, Any]

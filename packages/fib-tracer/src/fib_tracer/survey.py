@@ -14,8 +14,7 @@ import attrs
 from fib_schema import BlobError, Definition, Problem, SafetensorsInput, Trace, TraceSet, Workload
 from fib_schema.blobs import check_blob
 from fib_schema.command import plain_problems
-from fib_schema.files import is_temporary
-from fib_schema.folder_walk import walk
+from fib_schema.files import is_temporary, walk
 from fib_schema.traffic import DefinitionTraffic, load_traffic
 
 _MAX_WRITE_SECONDS = 3600.0

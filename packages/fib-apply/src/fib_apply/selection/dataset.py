@@ -18,8 +18,8 @@ import attrs
 from fib_schema import Definition, InvalidRecord, Problem, Solution, Trace
 from fib_schema.codec import MAX_RECORD_BYTES, parse_trace, parse_upgraded
 from fib_schema.data_files import list_data_files
+from fib_schema.files import read_regular
 from fib_schema.framing import framed
-from fib_schema.regular_files import read_regular
 
 if TYPE_CHECKING:
     from fib_schema.signing import SignedFiles

@@ -9,8 +9,7 @@ from pathlib import Path
 
 import attrs
 from fib_schema import FibError, SourceFile
-from fib_schema.files import explain_os_error
-from fib_schema.regular_files import read_regular
+from fib_schema.files import explain_os_error, read_regular
 from fib_schema.syntax import parse_source
 
 PYTHON_SUFFIXES = frozenset({".py"})

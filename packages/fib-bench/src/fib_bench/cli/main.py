@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 from fib_schema import EvaluationStatus, Trace, TraceSet, to_plain
-from fib_schema.command import plain_problems, print_problems, run_command
-from fib_schema.command_parser import CommandParser
+from fib_schema.command import CommandParser, plain_problems, print_problems, run_command
 from fib_schema.data_files import missing_data
 from fib_schema.display import counted
 from rich.console import Console

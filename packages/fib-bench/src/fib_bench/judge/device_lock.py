@@ -25,7 +25,7 @@ from pathlib import Path
 
 import torch
 from fib_schema import get_fib_cache_path
-from fib_schema.private_files import private_folder
+from fib_schema.files import private_folder
 
 FOLDER_VARIABLE = "FIB_BENCH_LOCKS"
 """Another folder of locks, for containers that share a device but not a cache."""

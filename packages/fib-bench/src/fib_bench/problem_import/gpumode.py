@@ -17,7 +17,7 @@ import attrs
 import torch
 import yaml
 from fib_schema import AxisConst, SourceFile
-from fib_schema.regular_files import read_regular
+from fib_schema.files import read_regular
 
 from ..authoring.sources import read_sources
 from .problem import (

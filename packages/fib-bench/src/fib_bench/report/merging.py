@@ -24,9 +24,7 @@ import attrs
 import msgspec
 from fib_schema import DataSetNotFound, FibError, Report, Severity, TargetNotEmpty, validate
 from fib_schema.data_files import list_data_files
-from fib_schema.files import copy_file, make_folders, staged
-from fib_schema.folder_walk import walk
-from fib_schema.regular_files import open_regular, read_regular
+from fib_schema.files import copy_file, make_folders, open_regular, read_regular, staged, walk
 from fib_schema.traffic import FOLDER as TRAFFIC
 from fib_schema.traffic import MAX_FILE_BYTES
 

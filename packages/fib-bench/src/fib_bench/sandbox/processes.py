@@ -18,7 +18,7 @@ from contextlib import suppress
 from functools import cache
 from pathlib import Path
 
-from fib_schema.private_files import UnsafePath, private_folder
+from fib_schema.files import UnsafePath, private_folder
 
 from . import landlock
 from . import syscalls as kernel

@@ -19,8 +19,7 @@ from pathlib import Path
 import attrs
 import torch
 from fib_schema import get_fib_cache_path
-from fib_schema.files import atomic_write
-from fib_schema.private_files import private_folder, read_private
+from fib_schema.files import atomic_write, private_folder, read_private
 
 from .cuda import event_ms
 from .work import Work

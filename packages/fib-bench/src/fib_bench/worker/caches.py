@@ -16,8 +16,7 @@ from pathlib import Path
 import attrs
 from fib_compile.cache import CACHE_FOLDER, cache_root, published_libraries
 from fib_schema import Solution, get_fib_cache_path, parse_json
-from fib_schema.files import staged
-from fib_schema.private_files import private_folder
+from fib_schema.files import private_folder, staged
 
 from ..temporary_folders import remove_folder
 from ..transport.messages import Build, OpenDevice

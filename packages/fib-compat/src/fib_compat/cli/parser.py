@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 
-from fib_schema.command_parser import CommandParser
+from fib_schema.command import CommandParser
 
 CHECKS = ("layout", "definition", "workload", "solution", "trace", "baseline", "benchmark")
 OUTPUTS = ("stdout", "json", "text")

@@ -24,7 +24,7 @@ from fib_schema import (
     validate,
 )
 from fib_schema.display import counted
-from fib_schema.folder_walk import walk
+from fib_schema.files import walk
 
 from .dataset_report import CheckMessage, CheckResult, DatasetReport, DefinitionReport, ReportConfig
 from .dataset_report import compute_definition_status as status_of

@@ -16,7 +16,7 @@ from typing import Any, Self, TypeVar
 
 import fib_schema
 from fib_schema import Definition, FibError, Solution, Trace, parse_json
-from fib_schema.folder_walk import walk
+from fib_schema.files import walk
 
 __all__ = ["TraceSet"]
 

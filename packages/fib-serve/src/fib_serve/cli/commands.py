@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from fib_schema.command_parser import CommandParser
+from fib_schema.command import CommandParser
 
 from ..settings import Settings, default_state
 

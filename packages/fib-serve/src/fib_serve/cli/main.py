@@ -5,8 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Sequence
 
-from fib_schema.command import run_command
-from fib_schema.command_parser import CommandParser
+from fib_schema.command import CommandParser, run_command
 
 from .. import __version__
 from .administration_commands import add_administration

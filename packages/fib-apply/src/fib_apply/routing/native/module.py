@@ -24,7 +24,7 @@ import attrs
 from fib_compile import Limits
 from fib_compile.native_module import NativeModule, build_module, load_extension
 from fib_schema import FibError, get_fib_cache_path
-from fib_schema.private_files import private_folder
+from fib_schema.files import private_folder
 
 from ...build_service.executor import BackgroundExecutor, summarize_error
 from ...events import logger

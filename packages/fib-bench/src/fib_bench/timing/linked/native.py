@@ -17,7 +17,7 @@ from pathlib import Path
 import torch
 from fib_compile.native_module import ModuleNotBuilt, NativeModule, build_module
 from fib_schema import FibError, get_fib_cache_path
-from fib_schema.private_files import private_folder
+from fib_schema.files import private_folder
 
 from ...device_code import DeviceCodeError, compile_device_code, publish
 

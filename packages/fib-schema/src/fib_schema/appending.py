@@ -1,9 +1,13 @@
 """Durable appends to files of lines, safe against other writers and against being killed.
 
-A writer locks the folders of its files (`locks`), ends a line that another writer left torn, writes its lines, and
+A writer locks the folders of its files, ends a line that another writer left torn, writes its lines, and
 syncs them before it returns. If anything fails, every file is cut back to its former size, and files that were made
 are removed. Rewriting takes the same locks. A link to a file is followed, so that all its writers lock one folder; hard
 links of one file in several folders are not protected from each other.
+
+An account that may only read a file can still hold its `flock`. So no data file is locked, but a hidden file ``.lock``
+in its folder, which only accounts that may write to the folder can open. It is made by the first writer and stays. The
+system releases the lock when its process dies. A mount that refuses `flock` cannot be written to.
 """
 
 from __future__ import annotations
@@ -11,20 +15,29 @@ from __future__ import annotations
 import errno
 import os
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import attrs
 
-from .files import BINARY, atomic_write, make_folders, named_error, sync_data, sync_folders, write_all
-from .locks import call_all, lock_folders_of
+from .files import atomic_write, make_folders, named_error, sync_data, sync_folders, write_all
 
 MAX_FILES_AT_ONCE = 64
 """Number of files that a batch has open at once; processes may have 1,024 descriptors, also for other things."""
-_FLAGS = os.O_RDWR | os.O_APPEND | BINARY
+LOCK_NAME = ".lock"
+"""The file in a folder whose lock writers of the folder's files hold."""
+LOCK_TIMEOUT_SECONDS = 60.0
+"""A writer holds its lock for one write and one sync; longer means that it is gone."""
+_FIRST_PAUSE_SECONDS, _POLL_SECONDS = 0.0005, 0.01  # a writer holds its lock for about 0.3 ms
+_MAKING_SECONDS = 1.0
+"""For so long, another account may have made a lock file without having given it its permissions."""
+_FLAGS = os.O_RDWR | os.O_APPEND
 
 
 def append_in_groups(batch: Mapping[str, Sequence[bytes]]) -> Iterator[Sequence[str]]:
@@ -158,11 +171,7 @@ class _File:
         """A newline if the file ends in a torn line, so that the next line does not continue it."""
         if not self.former_bytes:
             return b""
-        if hasattr(os, "pread"):
-            last = os.pread(self.descriptor, 1, self.former_bytes - 1)
-        else:  # Windows
-            os.lseek(self.descriptor, self.former_bytes - 1, os.SEEK_SET)
-            last = os.read(self.descriptor, 1)
+        last = os.pread(self.descriptor, 1, self.former_bytes - 1)
         return b"" if last == b"\n" else b"\n"
 
     def undo(self) -> None:
@@ -256,3 +265,128 @@ class _LockedFiles:
             if not is_kept:
                 os.close(descriptor)
         return known
+
+
+# -- locks -------------------------------------------------------------------------------------------
+
+
+def lock_folders_of(paths: Iterable[str], name: str = LOCK_NAME) -> Callable[[], None]:
+    """Lock the folders of some files exclusively.
+
+    Folders are locked in one order for all processes, so that two of them cannot wait for each other; a folder of two
+    names is locked once. A process that is forked later shares the locks until they are released.
+
+    Args:
+        paths: The files, which need not exist, in folders that do; a link among them stands for itself.
+        name: The lock file's name in each of them; locks of different names are independent.
+
+    Returns:
+        A function that releases all locks.
+
+    Raises:
+        TimeoutError: Another process does not release its lock.
+        OSError: A lock file cannot be made or opened, for example because this account may not write to the folder.
+    """
+    releases: list[Callable[[], object]] = []
+    try:
+        _lock_files({path[: path.rfind("/") + 1] + name for path in paths}, releases)  # 4 us less than `dirname`
+    except BaseException:
+        call_all(releases)
+        raise
+    return partial(call_all, releases)
+
+
+def call_all(actions: list[Callable[[], object]]) -> None:
+    """Call functions, the last one first, each also if another one fails; `ExitStack` takes 2 us."""
+    while actions:
+        try:
+            actions.pop()()
+        except BaseException:
+            call_all(actions)
+            raise
+
+
+def _lock_files(paths: Iterable[str], releases: list[Callable[[], object]]) -> None:
+    opened: list[tuple[int, str]] = []
+    for path in paths:
+        descriptor = _open(path)
+        releases.append(partial(os.close, descriptor))
+        opened.append((descriptor, path))
+    if len(opened) > 1:
+        opened = _in_order(opened)
+    for descriptor, path in opened:
+        _flock(descriptor, path)
+        releases.append(partial(flock, descriptor, LOCK_UN))
+
+
+def _in_order(opened: Iterable[tuple[int, str]]) -> list[tuple[int, str]]:
+    """The lock files in the order of their inodes, each once."""
+    by_identity: dict[tuple[int, int], tuple[int, str]] = {}
+    for descriptor, path in opened:
+        status = os.fstat(descriptor)
+        by_identity.setdefault((status.st_dev, status.st_ino), (descriptor, path))
+    return [by_identity[identity] for identity in sorted(by_identity)]
+
+
+def _open(path: str) -> int:
+    """Open a lock file; make it if there is none."""
+    flags = os.O_RDWR | os.O_NOFOLLOW
+    while True:
+        try:
+            return os.open(path, flags)
+        except FileNotFoundError:
+            pass
+        except PermissionError:
+            if not _is_being_made(path):
+                raise
+            time.sleep(_POLL_SECONDS)
+            continue
+        with suppress(FileExistsError):
+            descriptor = os.open(path, flags | os.O_CREAT | os.O_EXCL, 0o600)
+            try:
+                _give_to_writers(descriptor, os.stat(os.path.dirname(path) or "."))
+            except BaseException:
+                os.close(descriptor)
+                raise
+            return descriptor
+
+
+def _give_to_writers(descriptor: int, folder: os.stat_result) -> None:
+    """Let only accounts that may write to the folder open a new lock file."""
+    made = os.fstat(descriptor)
+    writers = stat.S_IMODE(folder.st_mode) & 0o022
+    if os.geteuid() == 0 or made.st_gid != folder.st_gid:
+        try:
+            os.fchown(descriptor, folder.st_uid if os.geteuid() == 0 else -1, folder.st_gid)
+        except PermissionError:  # this account is not in the folder's group, so that the file has another one
+            writers &= 0o002
+    os.fchmod(descriptor, 0o600 | writers | writers << 1)
+
+
+def _is_being_made(path: str) -> bool:
+    try:
+        return abs(time.time() - os.lstat(path).st_ctime) < _MAKING_SECONDS
+    except FileNotFoundError:
+        return True
+
+
+def _flock(descriptor: int, path: str) -> None:
+    """Lock an open file.
+
+    Raises:
+        TimeoutError: Another process held it for `LOCK_TIMEOUT_SECONDS`.
+    """
+    pause, end = _FIRST_PAUSE_SECONDS, 0.0
+    while True:
+        try:
+            flock(descriptor, LOCK_EX | LOCK_NB)
+        except BlockingIOError:
+            now = time.monotonic()
+            end = end or now + LOCK_TIMEOUT_SECONDS
+            if now >= end:
+                text = f"has been locked for {LOCK_TIMEOUT_SECONDS:g} s by another process, which lslocks names; end it"
+                raise TimeoutError(errno.ETIMEDOUT, text, path) from None
+            time.sleep(pause)
+            pause = min(2 * pause, _POLL_SECONDS)
+        else:
+            return

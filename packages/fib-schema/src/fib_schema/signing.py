@@ -1,0 +1,550 @@
+"""Signatures of data sets by their owners: one manifest of all files, signed with ``ssh-keygen -Y``.
+
+`sign` writes ``signatures/manifest.json``, the list of all files with their hashes, and the signature beside it.
+`verify` compares the files with the list, and `SignedFiles` reads files for programs that must use what was signed and
+nothing else. Keys are those of OpenSSH; ``ssh-keygen`` asks for passphrases and uses agents and hardware keys.
+See "How a data set is signed" in the documentation.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Self
+
+import attrs
+import msgspec
+
+from .data_files import is_below
+from .display import counted, escape_line
+from .errors import FibError
+from .files import atomic_write, open_regular, read_regular, walk
+
+FORMAT = 2
+"""Of the manifest. 1 was inside an envelope of its own; 2 is signed by ``ssh-keygen``."""
+NAMESPACE = "fib-data-set"
+"""Signatures for other purposes, such as commits, are not valid for a data set."""
+FOLDERS = ("definitions", "solutions", "workloads", "traces", "blob")
+"""The folders that a manifest covers."""
+MANIFEST = "signatures/manifest.json"
+SIGNATURE = f"{MANIFEST}.sig"
+MAX_MANIFEST_BYTES = 64 << 20
+"""Enough for 250,000 files; parsing takes three times as much memory."""
+_OWNER = "owner"
+_GROWING = ("traces/", "workloads/")
+_LFS_POINTER = b"version https://git-lfs"
+_KEY_TYPES = ("ssh-", "ecdsa-", "sk-")
+_FINGERPRINT = re.compile(rb"key (SHA256:\S+)")
+_MAX_KEY_BYTES = 1 << 16
+_MAX_PROBLEMS = 100
+
+
+class FileState(StrEnum):
+    """Result of comparing a file with the manifest."""
+
+    UNCHANGED = "unchanged"
+    GROWN = "grown"
+    """Lines were appended; the signed part is unchanged."""
+    CHANGED = "changed"
+    MISSING = "missing"
+    ADDED = "added"
+    """The manifest does not list it."""
+
+
+@attrs.frozen
+class InvalidKey(FibError, ValueError):
+    """A key that cannot be used."""
+
+    source: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"{self.source}: {self.problem}"
+
+
+@attrs.frozen
+class NotSigned(FibError, ValueError):
+    """A data set without a valid signature of a required key."""
+
+    root: str
+    problem: str
+
+    def __str__(self) -> str:
+        return f"data set {self.root!r} is not signed as required: {self.problem}"
+
+
+@attrs.frozen
+class CannotSign(FibError, ValueError):
+    """A data set that cannot be signed; nothing was written."""
+
+    root: str
+    problems: tuple[str, ...]
+
+    def __str__(self) -> str:
+        lines = "\n  ".join(self.problems)
+        return f"data set {self.root!r} cannot be signed:\n  {lines}"
+
+
+@attrs.frozen
+class NotAsSigned(FibError, ValueError):
+    """A file that is not what the manifest says."""
+
+    path: str
+    state: FileState
+    problem: str
+    definitions: tuple[str, ...] = ()
+    """The definitions whose traces the signed file holds."""
+
+    def __str__(self) -> str:
+        return f"{escape_line(self.path)}: {self.problem}"
+
+
+# -- keys --------------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class PublicKey:
+    """The public key of an owner."""
+
+    text: str
+    """As in a ``.pub`` file, without a comment."""
+
+    @classmethod
+    def parse(cls, text: str, source: str = "public key") -> Self:
+        """Parse one line of a ``.pub`` file.
+
+        Raises:
+            InvalidKey: It is no OpenSSH public key.
+        """
+        words = text.split()
+        try:
+            is_key = len(words) > 1 and words[0].startswith(_KEY_TYPES) and "-cert-" not in words[0]
+            content = base64.b64decode(words[1], validate=True) if is_key else b""
+        except binascii.Error:
+            content = b""
+        if not content or content[4 : 4 + len(words[0])] != words[0].encode():  # the length of the type precedes it
+            remedy = "pass the content of a .pub file; 'ssh-keygen -t ed25519 -f FILE' makes a key"
+            raise InvalidKey(source, f"{' '.join(words)[:40]!r} is no OpenSSH public key; {remedy}")
+        return cls(" ".join(words[:2]))
+
+    @property
+    def fingerprint(self) -> str:
+        """As ``ssh-keygen -l`` prints it."""
+        digest = hashlib.sha256(base64.b64decode(self.text.split()[1])).digest()
+        return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+
+def read_public_keys(given: str | os.PathLike[str]) -> tuple[PublicKey, ...]:
+    """Read public keys, one in each line.
+
+    Args:
+        given: The text of keys, or the path of a file with such text. Empty lines and lines with ``#`` are skipped.
+
+    Raises:
+        InvalidKey: The file cannot be read, has no key, or a line is no key.
+    """
+    source, text = "public key", os.fspath(given)
+    is_text = "\n" in text or (text.lstrip().startswith(_KEY_TYPES) and len(text.split()) > 1)
+    if isinstance(given, os.PathLike) or not is_text:
+        source, text = text, _read_key_file(text)
+    lines = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
+    if "PRIVATE KEY-----" in text:
+        raise InvalidKey(source, "is a private key; pass the public one, a file whose name ends in .pub")
+    if not lines:
+        raise InvalidKey(source, "holds no key; pass the .pub file that 'ssh-keygen' wrote")
+    return tuple(dict.fromkeys(PublicKey.parse(line, source) for line in lines))
+
+
+def _read_key_file(path: str) -> str:
+    if not path:
+        raise InvalidKey("public key", "is empty; pass a key file or the text of a key")
+    try:
+        return read_regular(path, _MAX_KEY_BYTES).decode()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is not text"
+        raise InvalidKey(path, f"the public key cannot be read: {reason}") from error
+
+
+def _find_ssh_keygen() -> str:
+    program = shutil.which("ssh-keygen")
+    if program is None:
+        raise InvalidKey("ssh-keygen", "is not installed; signatures need it: install OpenSSH's client, 8.1 or later")
+    return program
+
+
+def _run_ssh_keygen(*arguments: str | Path, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """Run ``ssh-keygen``; it asks for a passphrase on the terminal, not on stdin.
+
+    Raises:
+        InvalidKey: It is not installed.
+    """
+    words = [_find_ssh_keygen(), *map(str, arguments)]
+    return subprocess.run(words, input=data, capture_output=True, check=False)
+
+
+# -- the manifest ------------------------------------------------------------------------------------
+
+
+class SignedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A file as it was when it was signed."""
+
+    path: str
+    """Below the root, with ``/``."""
+    size: int
+    """Bytes."""
+    sha256: str
+    """In hexadecimal digits."""
+    definitions: tuple[str, ...] = msgspec.field(default=())
+    """Sorted names of the definitions that the lines of a traces file state."""
+
+    @property
+    def may_grow(self) -> bool:
+        """Whether appended lines leave it valid."""
+        return self.path.startswith(_GROWING) and self.path.endswith(".jsonl")
+
+
+class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The files of a data set."""
+
+    format: int
+    serial: int
+    """Counts the signatures of a set, from 1: an older state has a lower one."""
+    created: str
+    """The time of signing in UTC, such as ``2026-11-23T11:00:00Z``."""
+    files: tuple[SignedFile, ...]
+    """Sorted by path."""
+
+
+@attrs.frozen
+class SignedFiles:
+    """The files of a data set as its owner signed them; made by `open`."""
+
+    root: str
+    signer: PublicKey
+    manifest: Manifest
+    digest: bytes
+    """Differs for other signers and other manifests."""
+    _files: dict[str, SignedFile]
+
+    @classmethod
+    def open(cls, root: str | os.PathLike[str], signers: Sequence[PublicKey]) -> Self:
+        """Read the manifest and verify that one of the signers has signed it.
+
+        Raises:
+            NotSigned: None has, the manifest or its signature is not valid, or ``ssh-keygen`` is missing.
+        """
+        place = os.fspath(root)
+        data, signature = (_read_signed_file(place, name) for name in (MANIFEST, SIGNATURE))
+        signer = _signer_of(place, data, signature, signers)
+        try:
+            manifest = msgspec.json.decode(data, type=Manifest)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+            raise NotSigned(place, f"{MANIFEST} is not valid: {error}") from error
+        files = {file.path: file for file in manifest.files}
+        if manifest.format != FORMAT or len(files) != len(manifest.files) or not all(map(_is_covered, files)):
+            raise NotSigned(place, f"{MANIFEST} is not valid: format {manifest.format}, or paths that no set has")
+        digest = hashlib.sha256(signer.text.encode() + b"\0" + data).digest()
+        return cls(place, signer, manifest, digest, files)
+
+    def paths(self, folder: str, suffix: str) -> list[str]:
+        """The signed paths below a folder, sorted; whether the files exist is not checked."""
+        return [path for path in self._files if path.startswith(folder + "/") and path.endswith(suffix)]
+
+    def covers(self, path: str) -> bool:
+        """Whether a path is in the manifest."""
+        return path in self._files
+
+    def read(self, path: str) -> bytes:
+        """The content of a file; of a file of lines that has grown, the signed part.
+
+        The returned bytes are those whose hash was compared, and no later ones.
+
+        Raises:
+            NotAsSigned: The file was not signed, is missing, or has changed.
+        """
+        if path not in self._files:
+            raise NotAsSigned(path, FileState.ADDED, "not signed: added after signing")
+        return _read_as_signed(self.root, self._files[path])[0]
+
+
+def _read_signed_file(root: str, name: str) -> bytes:
+    try:
+        return read_regular(os.path.join(root, name), MAX_MANIFEST_BYTES)
+    except FileNotFoundError as error:
+        raise NotSigned(root, f"there is no {name}; sign it with 'fib-schema sign'") from error
+    except OSError as error:
+        raise NotSigned(root, f"{name} cannot be read: {error.strerror or error}") from error
+
+
+def _signer_of(root: str, data: bytes, signature: bytes, signers: Sequence[PublicKey]) -> PublicKey:
+    """The signer whose key made a signature."""
+    with tempfile.TemporaryDirectory(prefix="fib-verify-") as folder:
+        allowed, signature_file = Path(folder, "allowed"), Path(folder, "signature")
+        allowed.write_text("".join(f'{_OWNER} namespaces="{NAMESPACE}" {key.text}\n' for key in signers))
+        signature_file.write_bytes(signature)
+        words = ("-Y", "verify", "-f", allowed, "-I", _OWNER, "-n", NAMESPACE, "-s", signature_file)
+        try:
+            done = _run_ssh_keygen(*words, data=data)
+        except InvalidKey as error:
+            raise NotSigned(root, str(error)) from error
+    found = _FINGERPRINT.search(done.stdout)
+    made = {key.fingerprint: key for key in signers}.get(found[1].decode()) if found else None
+    if done.returncode or made is None:
+        names = ", ".join(key.fingerprint for key in signers)
+        reason = done.stderr.decode(errors="replace").strip().splitlines()
+        raise NotSigned(root, f"{SIGNATURE} is no signature of {MANIFEST} by {names} ({'; '.join(reason)[:200]})")
+    return made
+
+
+def _is_covered(path: str) -> bool:
+    """Whether a path is a possible one of a manifest."""
+    folder, *parts = path.split("/")
+    return folder in FOLDERS and bool(parts) and all(part and not part.startswith(".") for part in parts)
+
+
+def _read_as_signed(root: str, signed: SignedFile) -> tuple[bytes, int]:
+    """The signed part of a file, verified, and the number of bytes behind it.
+
+    Raises:
+        NotAsSigned: The file is missing, changed, or cannot be read.
+    """
+    try:
+        with open_regular(f"{root}/{signed.path}") as file:
+            size = os.fstat(file.fileno()).st_size
+            data = file.read(signed.size)
+    except (FileNotFoundError, NotADirectoryError) as error:
+        raise NotAsSigned(signed.path, FileState.MISSING, "signed, but missing", signed.definitions) from error
+    except OSError as error:
+        raise _differs(signed, f"it cannot be read: {error.strerror or error}") from error
+    if len(data) < signed.size or (size > signed.size and not signed.may_grow):
+        raise _differs(signed, f"it has {size} bytes, and {signed.size} were signed")
+    if (found := hashlib.sha256(data).hexdigest()) != signed.sha256:
+        part = f"of its first {signed.size} bytes " if signed.may_grow else ""
+        raise _differs(signed, f"the sha256 {part}is {found[:16]}, and {signed.sha256[:16]} was signed")
+    return data, size - signed.size
+
+
+def _differs(signed: SignedFile, problem: str) -> NotAsSigned:
+    return NotAsSigned(signed.path, FileState.CHANGED, f"changed after signing: {problem}", signed.definitions)
+
+
+# -- comparing ---------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class FileReport:
+    """The state of a file."""
+
+    path: str
+    state: FileState
+    problem: str = ""
+
+    def __str__(self) -> str:
+        detail = f": {self.problem}" if self.problem else ""
+        return f"{self.state:9} {escape_line(self.path)}{detail}"
+
+
+@attrs.frozen
+class Verification:
+    """The comparison of a data set with a manifest."""
+
+    signer: PublicKey
+    manifest: Manifest
+    files: tuple[FileReport, ...]
+    """All files, sorted by path."""
+
+    @property
+    def differences(self) -> list[FileReport]:
+        """The files that are not unchanged."""
+        return [file for file in self.files if file.state is not FileState.UNCHANGED]
+
+    def is_ok(self, *, allows_appended: bool = False) -> bool:
+        """Whether all files are unchanged.
+
+        Args:
+            allows_appended: Whether grown and added files are accepted: programs that require the signature
+                ignore what was appended.
+        """
+        harmless = {FileState.GROWN, FileState.ADDED} if allows_appended else set()
+        return all(file.state in harmless for file in self.differences)
+
+    @property
+    def summary(self) -> str:
+        """One line: the counts by state, the signer, the serial and the time of signing."""
+        counts = Counter(file.state for file in self.files)
+        states = ", ".join(f"{counts[state]} {state}" for state in FileState if counts[state]) or "no files"
+        manifest = self.manifest
+        return f"{states}; signed by {self.signer.fingerprint}, serial {manifest.serial}, {manifest.created}"
+
+
+def verify(root: str | os.PathLike[str], signers: Sequence[PublicKey]) -> Verification:
+    """Compare every file of a data set with its manifest.
+
+    Raises:
+        NotSigned: None of the signers has signed it, or the manifest or its signature is not valid.
+    """
+    signed = SignedFiles.open(root, signers)
+    return Verification(signed.signer, signed.manifest, _compare(signed.root, signed.manifest.files))
+
+
+def _compare(root: str, files: Sequence[SignedFile]) -> tuple[FileReport, ...]:
+    """The state of every file below the root, and of every file of the manifest, sorted by path."""
+    known = {file.path for file in files}
+    reports = [FileReport(path, FileState.ADDED, why) for path, why in _list_files(root) if path not in known]
+    for file in files:
+        try:
+            more = _read_as_signed(root, file)[1]
+        except NotAsSigned as error:
+            reports.append(FileReport(file.path, error.state, error.problem))
+        else:
+            detail = f"{more} bytes after the signed {file.size}" if more else ""
+            reports.append(FileReport(file.path, FileState.GROWN if more else FileState.UNCHANGED, detail))
+    return tuple(sorted(reports, key=lambda report: report.path))
+
+
+def _list_files(root: str) -> Iterator[tuple[str, str]]:
+    """Every path below the covered folders that is not hidden, and why it cannot be signed; empty if it can."""
+    for folder in FOLDERS:
+        if os.path.islink(os.path.join(root, folder)):
+            yield folder, "is a link; copy what it points to instead"
+            continue
+        for entry in walk(os.path.join(root, folder), enters=lambda entry: not entry.name.startswith(".")):
+            path = os.path.relpath(entry.path, root)
+            if "/." in path or entry.is_dir(follow_symlinks=False):
+                continue
+            if entry.is_symlink():
+                yield path, "is a link; copy what it points to instead"
+            elif not entry.is_file(follow_symlinks=False):
+                yield path, "is not a regular file; remove it"
+            else:
+                yield path, "" if path.isprintable() else "has characters that cannot be printed; rename the file"
+
+
+# -- signing -----------------------------------------------------------------------------------------
+
+
+def sign(
+    root: str | os.PathLike[str], key_path: str | os.PathLike[str], *, serial: int | None = None, writes: bool = True
+) -> Verification:
+    """Sign all files of a data set, in the place of the last signature.
+
+    Args:
+        root: The data set.
+        key_path: The private key; or the public one, if an agent of OpenSSH has the private one.
+        serial: The number of this state; None means the last one plus 1.
+        writes: Whether to sign; if not, the differences alone are found.
+
+    Returns:
+        The new manifest, and how the files compare with the last one that the key signed. Read it: it is what the
+        signature vouches for in addition.
+
+    Raises:
+        CannotSign: The set has no files, or some that cannot be signed; another key has signed it; or the key lies in
+            the set, where others can read it.
+        InvalidKey: The key cannot be used, or ``ssh-keygen`` is missing.
+    """
+    place = os.fspath(root)
+    if is_below(os.path.realpath(key_path), os.path.realpath(place)):
+        problem = f"the private key {os.fspath(key_path)} lies in the data set, which others can read; move it"
+        raise CannotSign(place, (problem,))
+    _find_ssh_keygen()
+    public = _public_key_of(os.fspath(key_path))
+    last = _last_manifest(place, public)
+    files = _hash_files(place)
+    created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    manifest = Manifest(FORMAT, serial or (last.serial + 1 if last else 1), created, files)
+    if manifest.serial <= (before := last.serial if last else 0):
+        raise CannotSign(place, (f"serial {manifest.serial} does not follow {before}, the last one",))
+    reports = _compare(place, last.files if last else ())
+    if writes:
+        data = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+        signature = _sign(data, os.fspath(key_path))
+        atomic_write(os.path.join(place, MANIFEST), data, durable=True, mode=0o644)
+        atomic_write(os.path.join(place, SIGNATURE), signature, durable=True, mode=0o644)
+    return Verification(public, manifest, reports)
+
+
+def _public_key_of(key_path: str) -> PublicKey:
+    beside = key_path if key_path.endswith(".pub") else f"{key_path}.pub"
+    if os.path.exists(beside):
+        return read_public_keys(Path(beside))[0]
+    done = _run_ssh_keygen("-y", "-f", key_path)
+    if done.returncode:
+        raise InvalidKey(key_path, f"cannot be used: {done.stderr.decode(errors='replace').strip()}")
+    return PublicKey.parse(done.stdout.decode(), key_path)
+
+
+def _last_manifest(root: str, public: PublicKey) -> Manifest | None:
+    """The manifest that a key has signed before; None if nobody has."""
+    if not os.path.lexists(os.path.join(root, MANIFEST)):
+        return None
+    try:
+        return SignedFiles.open(root, [public]).manifest
+    except NotSigned as error:
+        remedy = "remove the folder 'signatures' to begin anew"
+        raise CannotSign(root, (f"the last signature is not valid: {error.problem}; {remedy}",)) from error
+
+
+def _sign(data: bytes, key_path: str) -> bytes:
+    done = _run_ssh_keygen("-Y", "sign", "-f", key_path, "-n", NAMESPACE, data=data)
+    if done.returncode or not done.stdout:
+        raise InvalidKey(key_path, f"cannot sign: {done.stderr.decode(errors='replace').strip()}")
+    return done.stdout
+
+
+def _hash_files(root: str) -> tuple[SignedFile, ...]:
+    files: list[SignedFile] = []
+    problems: list[str] = []
+    for path, problem in _list_files(root):
+        if problem:
+            problems.append(f"{escape_line(path)}: {problem}")
+            continue
+        try:
+            files.append(_hash_file(root, path))
+        except (OSError, ValueError) as error:
+            problems.append(f"{path}: {error}")
+    if not files and not problems:
+        problems.append("it has no files; is it a data set?")
+    if (more := len(problems) - _MAX_PROBLEMS) > 0:
+        problems[_MAX_PROBLEMS:] = [f"and {counted(more, 'more problem')}"]
+    if problems:
+        raise CannotSign(root, tuple(problems))
+    return tuple(sorted(files, key=lambda file: file.path))
+
+
+def _hash_file(root: str, path: str) -> SignedFile:
+    """Hash a file as far as it reaches when it is opened; lines that are appended meanwhile are not signed."""
+    with open_regular(os.path.join(root, path)) as file:
+        data = file.read(os.fstat(file.fileno()).st_size)
+    if data.startswith(_LFS_POINTER):
+        raise ValueError("is a Git LFS pointer and not the file itself; run 'git lfs pull' in the data set")
+    definitions: tuple[str, ...] = ()
+    if path.startswith("traces/"):
+        definitions = tuple(sorted({name for line in data.split(b"\n") if (name := _definition_of(line)) is not None}))
+    return SignedFile(path, len(data), hashlib.sha256(data).hexdigest(), definitions)
+
+
+class _Line(msgspec.Struct):
+    definition: str
+
+
+_decode_line = msgspec.json.Decoder(_Line).decode
+
+
+def _definition_of(line: bytes) -> str | None:
+    """The definition that a line states; None if it is not a trace."""
+    try:
+        return _decode_line(line).definition
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
