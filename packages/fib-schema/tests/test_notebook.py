@@ -108,8 +108,8 @@ def test_html_shows_text_of_records_escaped(record: Any) -> None:
 
 def test_html_has_what_the_record_has() -> None:
     page = DEFINITION._repr_html_()
-    assert "<td>axes: M</td>" in page
-    assert "<td>inputs: x</td>" in page
+    assert "<td>axes: M: description</td><td>rows</td>" in page
+    assert "<td>inputs: x: dtype</td><td>float32</td>" in page
     assert "&lt;script&gt;alert(1)&lt;/script&gt;\\x1b[31m\\u202e" in page
     assert "return x * factor" in page
     assert "untrusted" in failed()._repr_html_()

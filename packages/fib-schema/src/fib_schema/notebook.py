@@ -1,21 +1,18 @@
-"""Records and tables of traces for notebooks, as HTML or as a frame of pandas.
+"""Tables of traces for notebooks, as HTML or as a frame of pandas.
 
 All text is escaped, because solutions write names and logs.
 """
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import attrs
 
-from ._record import Record
 from .definition import Definition
-from .display import counted, escape_controls, format_latency, shortened
+from .display import MAX_LOG, counted, details, format_latency, table, title
 from .errors import FibError
-from .solution import Solution
 from .trace import Evaluation, Trace
 from .trace_facts import extra_group
 
@@ -33,32 +30,6 @@ class PandasMissing(FibError, ImportError):
 
     def __str__(self) -> str:
         return "to_frame needs pandas: pip install 'fib-schema[pandas]'"
-
-
-def record_html(record: Record) -> str:
-    """HTML of a record: a table of its fields, then its long texts."""
-    if isinstance(record, Trace):
-        return _trace_html(record)
-    rows: list[tuple[object, object]] = []
-    texts: list[tuple[str, str]] = []
-    for name, value in [(name, getattr(record, name)) for name in attrs.fields_dict(type(record))]:
-        if isinstance(value, str) and "\n" in value:
-            texts.append((name, value))
-        elif isinstance(value, Mapping):
-            rows += [(f"{name}: {key}", item) for key, item in value.items()]
-        elif name != "sources" and value is not None and value != ():
-            rows.append((name, value))
-    sources = record.sources if isinstance(record, Solution) else ()
-    texts += [(source.path, source.content) for source in sources]
-    shown = [(name, shortened(str(value))) for name, value in rows]
-    return table(("", ""), shown) + "".join(details(name, text) for name, text in texts)
-
-
-def _trace_html(trace: Trace) -> str:
-    rows = [pair for pair in zip(_COLUMNS, trace_cells(trace), strict=True) if pair[1]]
-    if trace.evaluation is not None:
-        rows += [("hardware", trace.evaluation.environment.hardware), ("time", trace.evaluation.timestamp)]
-    return table(("", ""), rows) + _log(trace)
 
 
 def traces_html(traces: Sequence[Trace], cells: Callable[[Trace], Sequence[str]] | None = None) -> str:
@@ -157,36 +128,3 @@ def _interval(extra: Mapping[str, Any] | None) -> tuple[object, object]:
         if isinstance(low, int | float) and isinstance(high, int | float):
             return low, high
     return None, None
-
-
-MAX_LOG = 10_000
-"""Characters of a log that are shown."""
-
-
-def title(text: str) -> str:
-    """A bold line."""
-    return f"<p><b>{escaped(shortened(text))}</b></p>"
-
-
-def paragraph(text: str | None) -> str:
-    """A paragraph; nothing without text."""
-    return f"<p>{escaped(text)}</p>" if text else ""
-
-
-def details(summary: str, text: str, *, is_open: bool = False) -> str:
-    """A text that can be folded."""
-    opened = " open" if is_open else ""
-    return f"<details{opened}><summary>{escaped(summary)}</summary><pre>{escaped(text)}</pre></details>"
-
-
-def table(columns: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
-    """A table; None is an empty cell."""
-    head = "".join(f"<th>{escaped(column)}</th>" for column in columns)
-    cells = ("".join(f"<td>{escaped('' if cell is None else cell)}</td>" for cell in row) for row in rows)
-    body = "".join(f"<tr>{row}</tr>" for row in cells)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def escaped(value: object) -> str:
-    """The text of a value, without markup and control characters."""
-    return html.escape(escape_controls(str(value)))
