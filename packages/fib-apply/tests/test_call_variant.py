@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
-import pytest
 from fib_apply.routing.call_variant import _MAX_ENTRIES, CacheEntry, CallVariant
 from fib_schema import AxisVar, Definition, TensorSpec
 
@@ -60,50 +58,6 @@ def test_the_number_of_entries_is_bounded_and_the_inline_cache_holds_no_dropped_
         variant.install((size,), each, variant.generation)
     assert len(variant.entries) == _MAX_ENTRIES // 2 + 1
     assert variant.inline_cache[0] in variant.entries.values()
-
-
-class Interrupting:
-    """Shapes whose lookup runs code, as a signal handler may."""
-
-    def __init__(self, act: Callable[[], object]) -> None:
-        self.act = act
-        self.is_armed = False
-
-    def __hash__(self) -> int:
-        if self.is_armed:
-            self.is_armed = False
-            self.act()
-        return 1
-
-    def __eq__(self, other: object) -> bool:
-        return self is other
-
-
-@pytest.mark.parametrize("change", ["install", "promote", "invalidate"])
-@pytest.mark.parametrize("during", ["install", "promote", "invalidate"])
-def test_a_signal_handler_may_change_the_cache_during_a_change(during: str, change: str) -> None:
-    """It must neither deadlock nor bring an invalidated entry back."""
-    variant, first, second = make_variant(), entry(), entry()
-    changes = {
-        "install": lambda: variant.install((3,), entry(), variant.generation),
-        "promote": lambda: variant.promote((2,), second),
-        "invalidate": variant.invalidate,
-    }
-    shapes = Interrupting(changes[change])
-    variant.install((2,), second, variant.generation)
-    if during != "install":
-        variant.install(shapes, first, variant.generation)
-    shapes.is_armed = True
-    if during == "invalidate":
-        variant.invalidate()
-    elif during == "promote":
-        variant.promote(shapes, first)
-    else:
-        variant.install(shapes, first, variant.generation)
-    assert not shapes.is_armed
-    if change == "invalidate":
-        assert not {id(first), id(second)} & {id(variant.inline_cache[0]), *map(id, variant.entries.values())}
-    assert variant.inline_cache[0] in variant.entries.values() or not variant.inline_cache[0][0]()
 
 
 def test_promotion_does_not_wait_for_the_lock() -> None:

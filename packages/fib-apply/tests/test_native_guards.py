@@ -244,7 +244,7 @@ def calls(draw: st.DrawFn) -> tuple[list[Any], Callable[[], AbstractContextManag
 
 
 @pytest.mark.filterwarnings("ignore")
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=150)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=80)
 @given(sequence=st.lists(calls(), min_size=1, max_size=6))
 def test_both_routes_decide_the_same(routes: Routes, sequence: list[Any]) -> None:
     """Each call is made three times: on the slow path, and through what it has cached, if anything."""
@@ -266,7 +266,7 @@ INTEGERS = st.sampled_from([-16, -1, 0, 1, 2, 16, 17, 32, 2**31 - 1, 2**31, 2**6
 
 
 @pytest.mark.filterwarnings("ignore")
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=200)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=100)
 @given(first=calls(), second=calls(), options=GUARD_OPTIONS, value=INTEGERS, other=INTEGERS)
 def test_both_guards_decide_the_same(
     native_module: Any, first: Any, second: Any, options: GuardOptions, value: int, other: int
@@ -295,7 +295,7 @@ def test_both_guards_decide_the_same(
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("is_native", [False, True])
-@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=150)
+@settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=50)
 @given(sequence=st.lists(calls(), min_size=2, max_size=6))
 def test_sizes_are_only_read_of_calls_that_the_validator_accepts(
     native_module: Any, is_native: bool, sequence: list[Any]
@@ -603,6 +603,7 @@ def resident_bytes() -> int:
 class TestRoute:
     ARGS = VALID
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("stats", [False, True])
     def test_a_million_calls_leak_nothing(self, scores: Any, stats: bool) -> None:
         calls = int(os.environ.get("FIB_APPLY_LEAK_CALLS", "200000"))
@@ -626,6 +627,7 @@ class TestRoute:
             if stats:
                 assert runtime.stats()["scores"].calls == 2 * 2000 + 1 + calls // 2 * 2
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("policy", ["fallback_only", "use_def_best", "nearest"])
     def test_the_memory_of_many_shapes_is_bounded(self, scores: Any, policy: str) -> None:
         memory = torch.empty(30_000, H)
@@ -658,44 +660,6 @@ class TestRoute:
             dispatcher.quarantine("constant", "a test")
             assert [scores(*self.ARGS) for _ in range(2)] == ["fallback"] * 2
         assert scores(*self.ARGS) == "fallback"
-
-    def test_a_solution_may_call_apply_again(self, scores: Any) -> None:
-        with enable_apply(new_data_set()) as runtime:
-            scores(*self.ARGS)
-            dispatcher = runtime.dispatcher("scores")
-            assert dispatcher is not None
-            depth = []
-
-            def recursing(*args: Any) -> Any:
-                depth.append(1)
-                return scores(*args) if len(depth) < 50 else torch.zeros(1)
-
-            variant = dispatcher.resolver.variants()[0]
-            variant.invalidate()
-            entry = (variant.guard(self.ARGS, GuardOptions()), recursing, int)
-            variant.install(variant.shapes(self.ARGS), entry, variant.generation)
-            assert isinstance(scores(*self.ARGS), torch.Tensor)
-            assert len(depth) == 50
-
-    def test_errors_of_a_solution_reach_the_fallback_or_the_caller(self, scores: Any) -> None:
-        for config, expected in ((ApplyConfig(on_error="fallback"), "fallback"), (ApplyConfig(), None)):
-            with enable_apply(new_data_set(), config) as runtime:
-                scores(*self.ARGS)
-                dispatcher = runtime.dispatcher("scores")
-                assert dispatcher is not None
-                variant = dispatcher.resolver.variants()[0]
-
-                def failing(*args: Any) -> Any:
-                    raise RuntimeError("a test")
-
-                variant.invalidate()
-                entry = (variant.guard(self.ARGS, GuardOptions()), failing, int)
-                variant.install(variant.shapes(self.ARGS), entry, variant.generation)
-                if expected is None:
-                    with pytest.raises(RuntimeError, match="a test"):
-                        scores(*self.ARGS)
-                else:
-                    assert scores(*self.ARGS) == expected
 
     def test_threads_call_while_entries_come_and_go(self, scores: Any) -> None:
         def call_of(b: int) -> tuple[Any, ...]:
@@ -753,6 +717,7 @@ class TestRoute:
         assert type(guards.compile_guard(self.ARGS)).__module__ == native_module.__name__
 
 
+@pytest.mark.slow
 def test_a_subinterpreter_is_refused(native_module: Any) -> None:
     """In a process of its own: once there was a second interpreter, `PyGILState_Check` is true for all threads."""
     pytest.importorskip("_xxsubinterpreters")

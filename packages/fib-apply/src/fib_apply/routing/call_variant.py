@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import Any, TypeAlias
 
 import torch
 from fib_schema import Definition
 
-from ..key import Axes, compile_size_reader
+from ..key import Axes, SizeReader, compile_size_reader
 from .codegen import shapes_expression
 from .guards import CallKinds, Guard, GuardOptions, compile_python_guard, make_native_guard
 from .native.module import NativeGuards
@@ -72,10 +73,7 @@ class CallVariant:
         self.is_destination_passing = is_destination_passing
         self.padded_axis = padded_axis
         self.fallback_equivalents = fallback_equivalents
-        self.validator = CallValidator(definition, has_outputs=is_destination_passing)
-        self._read_sizes = compile_size_reader(
-            definition, self.validator.constraint_problem, has_outputs=is_destination_passing
-        )
+        self._definition = definition
         self._layouts: list[tuple[Guard, CallKinds]] = []
         self.entries: dict[Any, CacheEntry] = {}
         """The first entry of each shapes; read by the fast path."""
@@ -93,6 +91,16 @@ class CallVariant:
         self._is_cached, self._is_counted = is_cached, is_counted
         self._shapes_of = compile_shapes(definition, is_destination_passing=is_destination_passing)
         self._lock = threading.RLock()
+
+    @cached_property
+    def validator(self) -> CallValidator:
+        """The validator of its calls; made at the first one."""
+        return CallValidator(self._definition, has_outputs=self.is_destination_passing)
+
+    @cached_property
+    def _read_sizes(self) -> SizeReader | None:
+        problem = self.validator.constraint_problem
+        return compile_size_reader(self._definition, problem, has_outputs=self.is_destination_passing)
 
     def use_native_table(self, native: NativeGuards) -> bool:
         """Use a native table from now on; False if nothing is cached.

@@ -27,8 +27,7 @@ _ALIGNMENT = 16
 """Bytes. Benchmarked tensors have this alignment, and vectorised loads need it."""
 
 
-@attrs.frozen(kw_only=True)
-class GuardOptions:
+class GuardOptions(NamedTuple):
     """Checks of a guard beside types, dtypes, devices, shapes, strides and modes."""
 
     outputs: int = 0

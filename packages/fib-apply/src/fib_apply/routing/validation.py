@@ -163,11 +163,15 @@ def is_strided(value: Any) -> bool:
     """Whether a value is a strided tensor that owns memory."""
     if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
         return False
-    return not torch._C._dispatch_keys(value).raw_repr() & ~_PLAIN_KEYS  # noqa: SLF001 torch has no public name for it
+    return not torch._C._dispatch_keys(value).raw_repr() & ~_plain_keys()  # noqa: SLF001 torch has no public name for it
 
 
+@functools.cache
 def _plain_keys() -> int:
-    """The dispatch keys of tensors that own memory, as bits; the same as in the native module."""
+    """The dispatch keys of tensors that own memory, as bits; the same as in the native module.
+
+    All others are of tensors whose elements lie elsewhere: nested, functional, batched by ``vmap``, known to be zero.
+    """
     names = (
         "CUDA", "Meta", "ADInplaceOrView", "AutogradCPU", "AutogradCUDA", "AutogradMeta", "AutocastCPU",
         "AutocastCUDA", "Conjugate", "Negative",
@@ -176,10 +180,6 @@ def _plain_keys() -> int:
     for name in names:
         keys = keys.add(getattr(torch._C.DispatchKey, name))  # noqa: SLF001
     return int(keys.raw_repr())
-
-
-_PLAIN_KEYS = _plain_keys()
-"""All others are of tensors whose elements lie elsewhere: nested, functional, batched by ``vmap``, known to be zero."""
 
 
 def has_nested(args: Sequence[Any]) -> bool:
@@ -304,7 +304,7 @@ def behaviour_problem(kind: type) -> str | None:
 
 def _only_delegates(hook: Any) -> bool:
     """Whether a ``__torch_function__`` is one of those of `_Delegating`, by its code."""
-    return isinstance(hook, classmethod) and _shape_of(hook) in _KNOWN_HOOKS
+    return isinstance(hook, classmethod) and _shape_of(hook) in _known_hooks()
 
 
 def _shape_of(hook: Any) -> tuple[Any, ...] | None:
@@ -318,4 +318,6 @@ def _shape_of(hook: Any) -> tuple[Any, ...] | None:
     return code.co_code, code.co_consts, names, code.co_freevars, code.co_argcount, flags, function.__defaults__
 
 
-_KNOWN_HOOKS = frozenset(_shape_of(hook) for hook in vars(_Delegating).values() if isinstance(hook, classmethod))
+@functools.cache
+def _known_hooks() -> frozenset[tuple[Any, ...] | None]:
+    return frozenset(_shape_of(hook) for hook in vars(_Delegating).values() if isinstance(hook, classmethod))
