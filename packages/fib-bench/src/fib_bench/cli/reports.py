@@ -18,9 +18,8 @@ from rich.console import Console
 
 from ..report import Options, best, summarise
 from ..report.comparing import DEFAULT_MARGIN, DEFAULT_MIN_CHANGE, Run, Thresholds, compare
-from ..report.leaderboard import FAST_FACTORS, count_cpu_timed, layout_problems
+from ..report.leaderboard import FAST_FACTORS, count_cpu_timed, report_problems
 from ..report.merging import MergeConflicts, merge
-from ..report.weighted import summarise_weighted
 from .options import (
     Commands,
     InvalidRequest,
@@ -32,7 +31,7 @@ from .options import (
     set_help,
 )
 from .output import output_console, print_csv, print_json, say
-from .tables import print_best, print_comparison, print_merge, print_summary, print_weighted
+from .tables import print_best, print_comparison, print_merge, print_summary
 
 _HELP = """\
 Show the results in a data set. Only traces of the same kind of device are compared, and of several traces
@@ -116,7 +115,7 @@ def _print_problems(trace_set: TraceSet, root: str, definitions: Collection[str]
 
 def _problems(trace_set: TraceSet, definitions: Collection[str] | None) -> list[Problem]:
     problems = trace_set.problems if definitions else trace_set.all_problems()
-    return [*problems, *layout_problems(trace_set, definitions or None)]
+    return [*problems, *report_problems(trace_set, definitions or None)]
 
 
 def _print_plain(arguments: argparse.Namespace, value: object, rows: Iterable[Any]) -> bool:
@@ -133,8 +132,6 @@ def _print_plain(arguments: argparse.Namespace, value: object, rows: Iterable[An
 
 def _add_summary(parser: argparse.ArgumentParser) -> None:
     _add_data_set(parser)
-    text = "weight workloads by the calls that fib-tracer counted: times and speedups of the traced traffic"
-    parser.add_argument("--weighted", action="store_true", help=text)
     _add_output(parser)
     _add_options(parser)
 
@@ -148,19 +145,14 @@ def _summary(arguments: argparse.Namespace, errors: Console) -> int:
     fast_p     share of workloads on which it passes with a speedup greater than p (KernelBench); fast_1 is correct
                and faster than the reference
     light      median share of what the device can attain, where the op_type is known
-
-    With --weighted, the traced traffic instead: the time that the calls which fib-tracer counted take with the
-    reference and with each solution, the sum over workloads of calls * latency, and the quotient of both.
+    weighted   speedup of the calls that fib-tracer counted in an engine, and the share of them that it stands for
 
     Examples:
       fib-bench report summary DIR
-      fib-bench report summary DIR --weighted
       fib-bench report summary DIR --baseline flashinfer_rmsnorm_h4096
       fib-bench report summary DIR --csv > standings.csv
     """
     trace_set = TraceSet.from_path(arguments.dir)
-    if arguments.weighted:
-        return _weighted_summary(trace_set, arguments, errors)
     summary = summarise(trace_set, _options_of(arguments))
     code = _print_problems(trace_set, arguments.dir)
     if not _print_plain(arguments, attrs.asdict(summary), summary.leaderboard):
@@ -168,17 +160,6 @@ def _summary(arguments: argparse.Namespace, errors: Console) -> int:
         if summary.authors_note:
             say(errors, summary.authors_note, "yellow")
     return code
-
-
-def _weighted_summary(trace_set: TraceSet, arguments: argparse.Namespace, errors: Console) -> int:
-    summary = summarise_weighted(trace_set, _options_of(arguments))
-    print_problems([*_problems(trace_set, None), *summary.problems])
-    plain = {"entries": list(map(attrs.asdict, summary.entries)), "uncounted": summary.uncounted}
-    if not _print_plain(arguments, plain, summary.entries):
-        print_weighted(output_console(), summary)
-    if summary.uncounted and not arguments.json:
-        say(errors, f"without counted calls of benchmarked workloads: {', '.join(summary.uncounted)}", "yellow")
-    return 0
 
 
 def _add_best(parser: argparse.ArgumentParser) -> None:

@@ -6,7 +6,6 @@ import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TypeVar
 
 from fib_schema.command import print_problems
 from fib_schema.display import counted, format_latency
@@ -22,12 +21,8 @@ from ..report.comparing import Change, ChangeReport, Pair
 from ..report.leaderboard import Failure
 from ..report.merging import MergeReport
 from ..report.ratios import format_ratio, latency_range, latency_with_bounds
-from ..report.weighted import WeightedRow, WeightedSummary
 from .output import error_console, make_table, print_table, safe_cell, say
 
-_Row = TypeVar("_Row", LeaderboardRow, WeightedRow)
-_MAX_SHOWN_MS = 1e4
-"""Longer times are shown in seconds."""
 _SHOWN_SKIPS = 3
 _SHOWN_WORKLOADS = 20
 _SIZE = re.compile(r"\d+\.\d (?=GiB)")
@@ -101,6 +96,8 @@ def _columns_of(rows: Sequence[LeaderboardRow]) -> dict[str, Callable[[Leaderboa
     }
     if any(row.baseline is not None for row in rows):
         columns["vs baseline"] = lambda row: row.baseline_speedup_text
+    if any(row.traffic_share for row in rows):
+        columns["weighted"] = _weighted_of
     if any(row.is_ranked for row in rows):
         for factor in rows[0].fast_p:
             columns[f"fast_{factor}"] = functools.partial(_fast_of, factor)
@@ -122,6 +119,11 @@ def _is_cpu_timed(rows: Iterable[LeaderboardRow]) -> bool:
 
 def _fast_of(factor: str, row: LeaderboardRow) -> str:
     return f"{row.fast_p[factor]:.0%}" if row.is_ranked or row.problem else "-"
+
+
+def _weighted_of(row: LeaderboardRow) -> str:
+    share = f" ({row.traffic_share:.0%})" if row.traffic_share else ""
+    return f"{row.weighted_speedup_text}{share}"
 
 
 def _latency_of(row: LeaderboardRow) -> str:
@@ -267,49 +269,14 @@ def _share_or_dash(share: float | None) -> str:
     return "-" if share is None else f"{share:.0%}"
 
 
-def _by_definition(rows: Iterable[_Row]) -> dict[str, list[_Row]]:
+def _by_definition(rows: Iterable[LeaderboardRow]) -> dict[str, list[LeaderboardRow]]:
     """The rows by definition and device; titles name the device if there are several."""
     rows = list(rows)
     has_devices = len({row.hardware for row in rows}) > 1
-    groups: dict[str, list[_Row]] = {}
+    groups: dict[str, list[LeaderboardRow]] = {}
     for row in rows:
         groups.setdefault(f"{row.definition} on {row.hardware}" if has_devices else row.definition, []).append(row)
     return groups
-
-
-def print_weighted(console: Console, summary: WeightedSummary) -> None:
-    """Print the solutions of each definition with the time of the traced calls, then the totals of each device."""
-    print_devices(console, [row.hardware for row in summary.entries])
-    for title, rows in _by_definition(summary.entries).items():
-        console.print()
-        table = make_table(title, ["solution"], ["calls", "of all", "reference", "solution", "weighted speedup"])
-        for row in rows:
-            times = ("-" if ms is None else _duration(ms) for ms in (row.reference_ms, row.solution_ms))
-            cells = (row.solution, f"{row.calls:,.0f}", f"{row.share:.1%}", *times, row.speedup_text)
-            table.add_row(*map(safe_cell, cells), style="red" if row.problem else "")
-        print_table(console, table)
-    best: dict[tuple[str, str], WeightedRow] = {}
-    for row in summary.entries:
-        if row.is_ranked and row.rank_value is not None:
-            best.setdefault((row.hardware, row.definition), row)
-    for hardware in dict.fromkeys(hardware for hardware, _ in best):
-        _print_total(console, hardware, [row for row in best.values() if row.hardware == hardware])
-
-
-def _print_total(console: Console, hardware: str, rows: Sequence[WeightedRow]) -> None:
-    """Print the traced calls with the references and with the best solutions."""
-    reference_ms, best_ms = (sum(getattr(row, f"{kind}_ms") for row in rows) for kind in ("reference", "solution"))
-    what = f"{sum(row.calls for row in rows):,.0f} traced calls of {counted(len(rows), 'definition')} on {hardware}"
-    times = f"{_duration(reference_ms)} with the reference, {_duration(best_ms)} with the best solutions"
-    console.print()
-    say(console, f"{what}: {times}, {format_ratio(reference_ms / best_ms)}")
-
-
-def _duration(milliseconds: float) -> str:
-    """A sum of latencies, which may be hours."""
-    if milliseconds < _MAX_SHOWN_MS:
-        return format_latency(milliseconds)
-    return f"{milliseconds / 1e3:,.{1 if milliseconds < 10 * _MAX_SHOWN_MS else 0}f} s"
 
 
 # -- comparisons and merges --------------------------------------------------------------------

@@ -8,6 +8,9 @@ all of them:
   correct and faster than the reference. Source: KernelBench (Ouyang et al., 2025).
   Its *area* is the mean over 61 values of p from 0.1 to 100, equally spaced on a logarithmic scale: 0 if nothing
   passes, 1/3 for always as fast as the reference.
+- *weighted speedup*, if the data set has counts of an engine's calls (`fib_schema.traffic`): the time that the counted
+  calls take with the reference, divided by that with the solution: the sums of calls * latency over the workloads. The
+  calls of a size and layout are divided evenly among its workloads.
 """
 
 from __future__ import annotations
@@ -47,6 +50,7 @@ from fib_schema.trace_facts import (
     shown_latency_of,
     timing_of,
 )
+from fib_schema.traffic import DefinitionTraffic, load_traffic
 
 from .ratios import (
     UNKNOWN,
@@ -98,6 +102,8 @@ class DeviceResults:
     traces: Mapping[str, Mapping[str, Trace]]
     """Traces by solution, then by workload."""
     allow_flags: Collection[str] = ()
+    traffic: DefinitionTraffic | None = None
+    """Calls of the definition in a traced engine, if they were counted."""
 
     @cached_property
     def workloads(self) -> Mapping[str, Workload]:
@@ -144,6 +150,29 @@ class DeviceResults:
         name = max(found, key=lambda each: len(found[each]))
         return name, mean_of(found[name])
 
+    def weighted_speedup(self, solution: str) -> tuple[Ratio, float | None]:
+        """The speedup of the counted calls, and the share of all counted calls that it stands for; None without counts.
+
+        It is the mean of the workloads' ratios, weighted by the time that the solution takes for their calls.
+        """
+        if self.traffic is None or not self._calls:
+            return UNKNOWN, None
+        ratios, times, calls = [], [], 0.0
+        for uuid, trace in self.traces[solution].items():
+            latency_ms = None if trace.evaluation is None else shown_latency_of(trace.evaluation)
+            ratio = self.speedup(trace)
+            if uuid in self._calls and latency_ms is not None and ratio.outcome is not Outcome.UNKNOWN:
+                ratios.append(ratio)
+                times.append(self._calls[uuid] * latency_ms)
+                calls += self._calls[uuid]
+        return mean_of(ratios, times), calls / max(self.traffic.calls, 1)
+
+    @cached_property
+    def _calls(self) -> Mapping[str, float]:
+        """The counted calls by workload."""
+        calls = {} if self.traffic is None else self.traffic.calls_by_workload(self.workloads.values())
+        return {uuid: count for uuid, count in calls.items() if count}
+
     @cached_property
     def _cpu_reference_bounds_ms(self) -> Mapping[str, Bounds]:
         """Range of the reference's latency over all traces that were timed on the CPU, by workload.
@@ -174,13 +203,14 @@ def group_results(
     """
     for name in definitions or ():
         trace_set.get_definition(name)
+    traffic = load_traffic(trace_set.root).definitions if trace_set.root is not None else {}
     for definition in trace_set.traces if definitions is None else definitions:
         for hardware, workloads in latest(counting_traces(trace_set, definition)).items():
             traces: dict[str, dict[str, Trace]] = {}
             for uuid, group in workloads.items():
                 for solution, trace in group.items():
                     traces.setdefault(solution, {})[uuid] = trace
-            yield DeviceResults(definition, hardware, traces, options.allow_flags)
+            yield DeviceResults(definition, hardware, traces, options.allow_flags, traffic.get(definition))
 
 
 def _performance(trace: Trace) -> Performance:
@@ -196,9 +226,9 @@ def count_cpu_timed(trace_set: TraceSet, definitions: Collection[str] | None = N
     return sum(disqualifying_flags(trace.evaluation) == (CPU_TIMING,) for trace in traces if trace.evaluation)
 
 
-def layout_problems(trace_set: TraceSet, definitions: Collection[str] | None = None) -> list[Problem]:
-    """A warning for each definition with traces that measured another layout than that of their workload."""
-    problems = []
+def report_problems(trace_set: TraceSet, definitions: Collection[str] | None = None) -> list[Problem]:
+    """Files of counts that cannot be read, and definitions with traces of another layout than their workload's."""
+    problems = [] if trace_set.root is None else list(load_traffic(trace_set.root).problems)
     for name in trace_set.traces if definitions is None else definitions:
         left_out = len(trace_set.traces.get(name, [])) - len(counting_traces(trace_set, name))
         if left_out:
@@ -297,6 +327,11 @@ class LeaderboardRow:
     """The same speedup, over the baseline."""
     baseline_speedup_interval: Bounds | None
     baseline_speedup_text: str
+    weighted_speedup: float | None
+    """The speedup of the calls that were counted in an engine, see `DeviceResults.weighted_speedup`."""
+    weighted_speedup_text: str
+    traffic_share: float | None
+    """The share of the counted calls that it stands for; None if none were counted."""
     fast_p: Mapping[str, float]
     """By the factor p, as it is printed: the share of workloads on which it passes and is more than p times as fast as
     the reference."""
@@ -358,10 +393,12 @@ def _row(trace_set: TraceSet, results: DeviceResults, name: str, options: Option
     blocking = {flag for e in evaluations for flag in disqualifying_flags(e, options.allow_flags)}
     is_shown = not bad and not blocking - {CPU_TIMING}
     labels = tuple(dict.fromkeys(label for e in evaluations for label in labels_of(e)))
-    speedup = mark_imprecise(mean_of(results.speedups(name)), results.speedups(name), labels) if is_shown else UNKNOWN
+    speedup = _mark_imprecise(mean_of(results.speedups(name)), results.speedups(name), labels) if is_shown else UNKNOWN
     baseline, over_baseline = results.over_baseline(name, options.baseline) if is_shown else (None, UNKNOWN)
     timed = [(latency, e.performance) for e in evaluations if (latency := shown_latency_of(e)) and e.performance]
     latencies = [latency for latency, _ in timed]
+    weighted, traffic_share = results.weighted_speedup(name)
+    weighted = _mark_imprecise(weighted, results.speedups(name), labels) if is_shown else UNKNOWN
     fractions = [fraction for p in good if (fraction := light_of(p).fraction) is not None]
     author, language = _source(trace_set, name)
     curve = results.fast_curve(name, options.fast_factors)
@@ -381,6 +418,9 @@ def _row(trace_set: TraceSet, results: DeviceResults, name: str, options: Option
         baseline_speedup=over_baseline.value,
         baseline_speedup_interval=over_baseline.interval,
         baseline_speedup_text=over_baseline.text,
+        weighted_speedup=weighted.value,
+        weighted_speedup_text=weighted.text,
+        traffic_share=traffic_share,
         fast_p={f"{p:g}": share for p, share in zip(options.fast_factors, curve, strict=True)},
         fast_area=statistics.fmean(results.fast_curve(name)),
         attainable_fraction=statistics.median(fractions) if fractions else None,
@@ -396,7 +436,7 @@ def _row(trace_set: TraceSet, results: DeviceResults, name: str, options: Option
     )
 
 
-def mark_imprecise(mean: Ratio, ratios: Iterable[Ratio], labels: Collection[str]) -> Ratio:
+def _mark_imprecise(mean: Ratio, ratios: Iterable[Ratio], labels: Collection[str]) -> Ratio:
     """A mean that is imprecise if one ratio is, on the CPU.
 
     An interval on the CPU does not bound the error that other programs cause, so a mean must not average it out.
