@@ -11,7 +11,6 @@ from pathlib import Path
 import pytest
 import torch
 from fib_compile import BuildError, TVMFFIBuilder
-from fib_compile.toolchain import warn_of_ignored_variables
 from fib_schema import CompileOptions, Definition, Solution
 
 from .conftest import FAST_CPP
@@ -249,15 +248,3 @@ def test_flags_of_nvcc(
         except BuildError as error:
             pytest.skip(str(error)) if "libcudart" in str(error) else pytest.fail(str(error))
     assert len(libraries) == 2
-
-
-@pytest.mark.parametrize("variable", ["CFLAGS", "CXXFLAGS", "LDFLAGS", "TORCH_CUDA_ARCH_LIST"])
-def test_a_variable_that_is_ignored_is_named_once(
-    value: Value, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, variable: str
-) -> None:
-    warn_of_ignored_variables.cache_clear()
-    for number in (1, 2):
-        monkeypatch.setenv(variable, f"-DKV={number}")
-        assert value(f"#define KV {number}\n") == number
-    assert [record.getMessage().partition(":")[0] for record in caplog.records] == [variable]
-    warn_of_ignored_variables.cache_clear()

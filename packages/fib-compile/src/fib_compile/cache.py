@@ -154,18 +154,13 @@ class ArtifactStore:
 
     root: Path
 
-    def find(self, key: str, variant: str) -> Library | None:
-        """The verified library of one variant."""
-        root = find_private_folder(self.root)
-        return None if root is None else read_entry(root / key / variant)
-
     def find_all(self, key: str) -> list[Library]:
         """The verified libraries of all variants."""
-        folder = self.root / key
-        if not folder.is_dir():
+        root = find_private_folder(self.root)
+        if root is None or not (root / key).is_dir():
             return []
-        names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
-        return [library for name in names if (library := self.find(key, name))]
+        folders = sorted(path for path in (root / key).iterdir() if not path.name.startswith("."))
+        return [library for folder in folders if (library := read_entry(folder))]
 
     def add(
         self, key: str, variant: str, built: Path, facts: Mapping[str, Any], inputs: Iterable[InputFile] = ()

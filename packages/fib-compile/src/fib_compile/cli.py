@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import itertools
 import math
 import os
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import TypeAlias
@@ -125,9 +126,8 @@ def _build(options: argparse.Namespace) -> int:
         bad.append(str(missing_data(str(options.dataset))))
     check_limit("memory", options.memory)
     memory = None if options.memory in (None, math.inf) else int(options.memory * 2**30)
-    progress = _Progress(len(pairs))
     outcomes = BuilderRegistry.get_instance().build_many(
-        pairs, jobs=options.jobs, limits=Limits(options.timeout, memory), on_done=progress.show
+        pairs, jobs=options.jobs, limits=Limits(options.timeout, memory), on_done=_shows_progress(len(pairs))
     )
     return _summarise(outcomes, list(dict.fromkeys(bad)))
 
@@ -165,17 +165,15 @@ def _selected(
     return pairs, bad
 
 
-class _Progress:
-    """Progress on stderr: one line for each solution."""
+def _shows_progress(total: int) -> Callable[[BuildOutcome], None]:
+    """A function that prints a line for each solution to stderr."""
+    count = itertools.count(1)
 
-    def __init__(self, total: int) -> None:
-        self._total = total
-        self._done = 0
-
-    def show(self, outcome: BuildOutcome) -> None:
-        self._done += 1
-        text = f"[{self._done}/{self._total}] {outcome.state} {outcome.solution.name} {outcome.seconds:.1f} s"
+    def show(outcome: BuildOutcome) -> None:
+        text = f"[{next(count)}/{total}] {outcome.state} {outcome.solution.name} {outcome.seconds:.1f} s"
         print(text, file=sys.stderr, flush=True)
+
+    return show
 
 
 def _summarise(outcomes: Sequence[BuildOutcome], bad: Sequence[str]) -> int:

@@ -27,7 +27,6 @@ if TYPE_CHECKING:
 _logger = logging.getLogger("fib_compile")
 BUILDERS_GROUP = "fib_compile.builders"
 """The entry points that builders of other packages are found by."""
-_MAX_KNOWN_OBJECTS = 8192
 _Key: TypeAlias = tuple[str, str, str]
 
 
@@ -72,8 +71,6 @@ class BuilderRegistry:
         self._skipped: list[str] = []  # entry points that cannot be used, with the reasons
         self._lock = threading.RLock()
         self._in_progress: dict[_Key, threading.Lock] = {}
-        # By id(solution), which needs no hashing of sources. The values hold the solutions, so that no id is reused.
-        self._known: dict[int, tuple[Definition, Runnable, Solution]] = {}
         self._registries.add(self)
 
     @classmethod
@@ -99,13 +96,7 @@ class BuilderRegistry:
         Raises:
             BuildError: No builder can build it, or the build failed.
         """
-        try:
-            known, runnable, _ = self._known[id(solution)]
-        except KeyError:
-            return self._build_and_remember(definition, solution)
-        if known is definition and not runnable.is_cleaned:
-            return runnable
-        return self._build_and_remember(definition, solution)
+        return self._build_once(definition, solution)
 
     def build_reference(self, definition: Definition) -> Runnable:
         """Build a definition's reference.
@@ -202,7 +193,6 @@ class BuilderRegistry:
         with self._lock:
             runnables = list(self._runnables.values())
             self._runnables.clear()
-            self._known.clear()
             self._in_progress.clear()
         failures = [failure for runnable in runnables if (failure := _clean(runnable))]
         if failures:
@@ -218,14 +208,6 @@ class BuilderRegistry:
     def _free(self) -> None:
         self._lock = threading.RLock()
         self._in_progress.clear()
-
-    def _build_and_remember(self, definition: Definition, solution: Solution) -> Runnable:
-        runnable = self._build_once(definition, solution)
-        with self._lock:
-            if len(self._known) >= _MAX_KNOWN_OBJECTS:
-                self._known.clear()
-            self._known[id(solution)] = (definition, runnable, solution)
-        return runnable
 
     def _build_once(self, definition: Definition, solution: Solution) -> Runnable:
         key = (solution.name, solution.hash(), interface_digest(definition))

@@ -9,7 +9,6 @@ version that it reports.
 from __future__ import annotations
 
 import hashlib
-import logging
 import os
 import re
 import shlex
@@ -37,14 +36,11 @@ _SETTINGS = ("COMPILER_PATH", "GCC_EXEC_PREFIX", "LD_LIBRARY_PATH", "NVCC_CCBIN"
 _SETTINGS_OF_TOOLS = ("CCACHE_", "SCCACHE_", "DISTCC_", "ICECC_", "NIX_", "ONEAPI_")
 """Prefixes of variables that wrappers of compilers read."""
 _PLACES = ("HOME", "PATH", "TMPDIR")
-_IGNORED = ("CFLAGS", "CPPFLAGS", "CUDAFLAGS", "CUDACXX", "CUDAHOSTCXX", "CXXFLAGS", "LDFLAGS", "NVCCFLAGS")
-_OTHER_ARCH_VARIABLE = "TORCH_CUDA_ARCH_LIST"
 _CXX_NAMES = ("c++", "g++", "clang++")
 _CXX_HINT = "install g++ (Debian: apt-get install g++) or set CXX"
 _NVCC_HINT = "install the CUDA toolkit and set CUDA_HOME to it"
 _IDENTIFY_SECONDS = 60
 _NAME = re.compile(r"\s*([A-Za-z0-9][A-Za-z0-9._-]*)")
-_logger = logging.getLogger("fib_compile")
 
 
 class MissingTool(BuildProblem):
@@ -77,16 +73,6 @@ def settings() -> list[str]:
     """The values of the other variables that a compiler may read."""
     known = {*_PLACES, *_requesting(), "LC_ALL"}
     return [f"{name}={value}" for name, value in sorted(compiler_environment().items()) if name not in known]
-
-
-@cache
-def warn_of_ignored_variables() -> None:
-    """Name variables that are set for other programs, once in a process."""
-    if names := [name for name in _IGNORED if os.environ.get(name)]:
-        remedy = "state flags in CXX ('g++ -O3'), NVCC_APPEND_FLAGS or a solution's compile_options"
-        _logger.warning("%s: ignored; %s", ", ".join(names), remedy)
-    if os.environ.get(_OTHER_ARCH_VARIABLE) and not os.environ.get("FIB_CUDA_ARCH_LIST"):
-        _logger.warning("%s: ignored; set FIB_CUDA_ARCH_LIST", _OTHER_ARCH_VARIABLE)
 
 
 # -- compilers -----------------------------------------------------------------------------------

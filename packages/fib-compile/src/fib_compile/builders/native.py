@@ -12,7 +12,7 @@ import sys
 import sysconfig
 from abc import abstractmethod
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.machinery import ExtensionFileLoader
 from importlib.util import find_spec, module_from_spec, spec_from_loader
@@ -28,7 +28,7 @@ from ..builder import Builder, Limits
 from ..cache import ArtifactStore, Failure, InputFile, Library, temporary_folder, unwritable, write_sources
 from ..errors import BuildError, BuildProblem
 from ..runnable import Runnable, RunnableMetadata
-from ..toolchain import cuda_folders, preload, warn_of_ignored_variables
+from ..toolchain import cuda_folders, preload
 
 CACHE_ONLY_VARIABLE = "FIB_CACHE_ONLY"
 _EXPORT = re.compile(rb"\0__tvm_ffi_(?!_metadata_|_doc_)([A-Za-z0-9_]+)(?=\0)")
@@ -103,13 +103,10 @@ class NativeBuilder(Builder):
 
     def _load_first(self, libraries: list[Library], plan: BuildPlan, solution: Solution) -> tuple[Library, Any]:
         """The first library that loads, and its entry function."""
-        *others, last = libraries
-        for library in others:
-            try:
+        for library in libraries[:-1]:
+            with suppress(BuildProblem):  # compiled on another machine for other processors
                 return library, self._load(library, plan, solution)
-            except BuildProblem:
-                continue  # compiled on another machine for other processors; the last library's problem is raised
-        return last, self._load(last, plan, solution)
+        return libraries[-1], self._load(libraries[-1], plan, solution)
 
     def _load(self, library: Library, plan: BuildPlan, solution: Solution) -> Any:
         if plan.has_cuda or solution.spec.dependencies:
@@ -124,7 +121,7 @@ class NativeBuilder(Builder):
             if not problem:
                 library, is_new = self._find_or_compile(store, plan, solution, limits)
                 return [library], is_new
-            if published := _runnable_here(store, plan):
+            if published := _fitting(store, plan):
                 return published, False
         raise BuildProblem(f"{problem}; and the cache holds no library that fits")
 
@@ -157,11 +154,10 @@ class NativeBuilder(Builder):
             return self._compile(store, plan, solution, limits), True
 
     def _known(self, store: ArtifactStore, plan: BuildPlan, solution: Solution) -> Library | None:
-        found = store.find(plan.key, plan.variant)
-        if found and found.is_current():
-            return found
-        if found := _compiled_for_more(store, plan):
-            return found
+        for found in _fitting(store, plan):
+            is_same = found.facts["made_with"] == plan.made_with
+            if is_same and set(plan.architectures) <= set(found.facts["architectures"]) and found.is_current():
+                return found
         if failure := store.find_failure(plan.key, plan.variant):
             remark = " (known from an earlier build; to try again: fib-compile cache prune --failures)"
             raise self._error(solution, failure, remark)
@@ -170,7 +166,6 @@ class NativeBuilder(Builder):
     def _compile(self, store: ArtifactStore, plan: BuildPlan, solution: Solution, limits: Limits) -> Library:
         from .._compile import CompileError, compile_library
 
-        warn_of_ignored_variables()
         log = store.new_log(plan.key, plan.variant)
         folder = temporary_folder(store.root)
         toolkit = self.toolkit(plan)
@@ -200,19 +195,10 @@ class NativeBuilder(Builder):
         )
 
 
-def _runnable_here(store: ArtifactStore, plan: BuildPlan) -> list[Library]:
-    """Libraries that other machines published and this one can run, the best match first."""
+def _fitting(store: ArtifactStore, plan: BuildPlan) -> list[Library]:
+    """Verified libraries that this machine can run, whoever compiled them; the best match first."""
     fitting = [one for one in store.find_all(plan.key) if runs_on(one.facts["architectures"], plan.architectures)]
     return sorted(fitting, key=lambda one: not set(plan.architectures) <= set(one.facts["architectures"]))
-
-
-def _compiled_for_more(store: ArtifactStore, plan: BuildPlan) -> Library | None:
-    """A library that the same compilers made for these architectures and others."""
-    for library in store.find_all(plan.key) if plan.has_cuda else ():
-        is_same = library.facts["made_with"] == plan.made_with
-        if is_same and set(plan.architectures) <= set(library.facts["architectures"]) and library.is_current():
-            return library
-    return None
 
 
 class TVMFFIBuilder(NativeBuilder):
