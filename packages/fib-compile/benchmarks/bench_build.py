@@ -127,7 +127,6 @@ def _race(cache: Path, count: int) -> str:
 
 def _rows(root: Path, solutions: int, raced: int) -> Iterator[tuple[str, str]]:
     yield "`import fib_compile`", f"{_import_ms():.0f} ms"
-    yield "build again in the same process", f"{_hit_us():.2f} us"
     one, two = (_ahead(root / f"jobs{jobs}", solutions, jobs) for jobs in (1, 2))
     title = f"{solutions} C++ solutions ahead of time, one by one / `-j 2`"
     yield title, f"{one:.1f} s / {two:.1f} s ({one / two:.2f} times as fast)"

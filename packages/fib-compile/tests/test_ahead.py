@@ -45,10 +45,6 @@ def test_outcomes_come_in_the_order_of_the_pairs(
     assert [outcome.state for outcome in registry.build_many(pairs[1:2])] == [BuildState.CACHED]
 
 
-def test_an_empty_list_of_pairs_gives_no_outcomes() -> None:
-    assert BuilderRegistry([PythonBuilder()]).build_many([]) == []
-
-
 class Endless(PythonBuilder):
     """The first build ends at once, all others when they are cancelled."""
 
@@ -126,28 +122,6 @@ def test_an_interpreter_that_exits_waits_for_no_compiler(
 
     with pytest.raises(ProcessLookupError):
         os.kill(int(done.stdout), 0)
-
-
-def test_an_interpreter_that_exits_waits_for_no_other_build(
-    definition: Definition, fast_cpp: MakeSolution, stuck_compiler: Path, tmp_path: Path
-) -> None:
-    records = "\0".join(map(format_json, (definition, fast_cpp(1, name="one"))))
-    end = tmp_path / "end"
-    os.mkfifo(end)
-    words = [sys.executable, "-c", DRIVER + UNTIL_COMPILED, str(stuck_compiler), str(end)]
-    with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
-        assert other.stdin
-        assert other.stdout
-        other.stdin.write(records)
-        other.stdin.close()
-        assert other.stdout.readline()
-        try:
-            subprocess.run(
-                [sys.executable, "-c", DRIVER + UNTIL_LOCKED], input=records, text=True, check=True, timeout=SOON
-            )
-            assert other.poll() is None
-        finally:
-            end.write_text("end")
 
 
 def test_a_cancelled_build_waits_for_no_lock(tmp_path: Path) -> None:

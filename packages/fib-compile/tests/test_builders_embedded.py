@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import subprocess
 import sys
 from collections.abc import Callable
 from importlib.util import find_spec
@@ -20,7 +18,6 @@ from fib_compile import (
     TileLangBuilder,
     TritonBuilder,
     interpreter_environment,
-    jit_environment,
 )
 from fib_schema import Definition, Solution, SupportedLanguages
 
@@ -42,39 +39,6 @@ def add_one(x, y):
 
 def run(x, y):
     add_one(x, y)
-"""
-
-COMPILE_CUTE = """
-import sys
-
-sys.path.insert(0, sys.argv[1])
-import rmsnorm_cute_dsl
-
-print(type(rmsnorm_cute_dsl.compiled(1024)).__name__)
-"""
-
-COMPILE_CUTILE = """
-import io
-import sys
-
-sys.path.insert(0, sys.argv[1])
-import cuda.tile as ct
-import rmsnorm_cutile
-from cuda.tile.compilation import (
-    ArrayConstraint, CallingConvention, ConstantConstraint, KernelSignature, export_kernel,
-)
-
-def array(dimensions):
-    return ArrayConstraint(
-        ct.float32, dimensions, index_dtype=ct.int32, stride_lower_bound_incl=0, alias_groups=(),
-        may_alias_internally=False, stride_constant=(None, 1)[-dimensions:],
-    )
-
-parameters = [array(2), array(1), array(2), ConstantConstraint(1024)]
-signature = KernelSignature(parameters, calling_convention=CallingConvention.cutile_python_v1())
-cubin = io.BytesIO()
-export_kernel(rmsnorm_cutile.rmsnorm, [signature], cubin, gpu_code="sm_90", output_format="cubin")
-print(cubin.getvalue()[:4])
 """
 
 
@@ -112,17 +76,6 @@ def test_a_package_is_found_without_importing_it(
     assert kind.is_available()
 
 
-@pytest.mark.parametrize(("path", "kind"), [("cuda/other", CuTileBuilder), ("cutlass", CuteDSLBuilder)])
-def test_another_package_of_the_same_name_does_not_count(
-    path: str, kind: type[PythonBuilder], only: Callable[[str], None]
-) -> None:
-    """The package 'cutlass' is also an older Python interface of CUTLASS, 'cuda' those of the CUDA driver."""
-    only(path)
-    (Path(sys.path[0]) / "cute.py").write_text("")  # which `cutlass` would find if it were searched outside
-
-    assert not kind.is_available()
-
-
 @pytest.mark.usefixtures("only")
 @pytest.mark.parametrize(
     ("language", "problem"),
@@ -151,14 +104,6 @@ def test_a_language_with_an_interpreter_switches_the_others_off(make_solution: C
     assert set(map(bool, variables.values())) == {False}
 
 
-def test_every_solution_has_jit_caches_of_its_own(make_solution: Callable[..., Solution]) -> None:
-    one, other = (jit_environment(make_solution(f"x = {index}", language="cutile")) for index in range(2))
-
-    assert {"CUDA_TILE_CACHE_DIR", "CUTE_DSL_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR"} <= set(one)
-    folders = [{value for name, value in each.items() if name.endswith("_DIR")} for each in (one, other)]
-    assert not folders[0] & folders[1]
-
-
 @pytest.mark.skipif(find_spec("helion") is None, reason="needs helion: pip install 'fib-compile[helion]'")
 @pytest.mark.slow  # a process of its own imports torch and helion, which takes 5 s
 def test_a_helion_kernel_runs_in_the_interpreter(
@@ -167,22 +112,3 @@ def test_a_helion_kernel_runs_in_the_interpreter(
     solution = make_solution(HELION, language="helion", dps=True)
 
     assert run_in_child(solution, **interpreter_environment(solution)) == "helion"
-
-
-@pytest.mark.skipif(not CuteDSLBuilder.is_available(), reason="needs CuTe DSL: pip install 'fib-compile[cute-dsl]'")
-@pytest.mark.slow  # a process of its own imports torch and cutlass, which takes 10 s
-def test_the_cute_dsl_kernel_of_the_benchmark_compiles_without_a_device() -> None:
-    command = [sys.executable, "-c", COMPILE_CUTE, str(KERNELS)]
-    environment = {**os.environ, "CUTE_DSL_ARCH": "sm_90a"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-
-    assert "JitCompiledFunction" in done.stdout, done.stderr
-
-
-@pytest.mark.skipif(not CuTileBuilder.is_available(), reason="needs cuTile: pip install 'fib-compile[cutile]'")
-@pytest.mark.slow  # a process of its own imports torch and cuda.tile, which takes 5 s
-def test_the_cutile_kernel_of_the_benchmark_compiles_without_a_device() -> None:
-    command = [sys.executable, "-c", COMPILE_CUTILE, str(KERNELS)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-
-    assert done.stdout == "b'\\x7fELF'\n", done.stderr

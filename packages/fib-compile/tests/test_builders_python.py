@@ -6,11 +6,10 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
-import attrs
 import pytest
 import torch
 from fib_compile import BuildError, PythonBuilder
-from fib_schema import Definition, Solution, SupportedLanguages
+from fib_schema import Definition, Solution
 
 MakeSolution = Callable[..., Solution]
 X = torch.zeros(2, 4)
@@ -21,14 +20,6 @@ def failure(definition: Definition, solution: Solution) -> BuildError:
     with pytest.raises(BuildError) as caught:
         PythonBuilder().build(definition, solution)
     return caught.value
-
-
-def test_only_python_solutions_are_built(make_solution: MakeSolution) -> None:
-    python = make_solution("def run(x): ...")
-
-    assert PythonBuilder().can_build(python)
-    spec = attrs.evolve(python.spec, language=SupportedLanguages.TRITON)
-    assert not PythonBuilder().can_build(attrs.evolve(python, spec=spec))
 
 
 def test_a_solution_is_imported_and_run(definition: Definition, make_solution: MakeSolution) -> None:
@@ -92,15 +83,6 @@ def test_a_file_does_not_import_itself_by_its_own_name(definition: Definition, m
     assert torch.equal(PythonBuilder().build(definition, make_solution(files))(X), X + 1)
 
 
-def test_own_files_are_importable_while_running(definition: Definition, make_solution: MakeSolution) -> None:
-    files = {
-        "k.py": "def run(x):\n    from helper import f\n    return f(x)\n",
-        "helper.py": "def f(x):\n    return x + 1\n",
-    }
-
-    assert torch.equal(PythonBuilder().build(definition, make_solution(files))(X), X + 1)
-
-
 def test_files_beside_the_entry_file_are_importable(definition: Definition, make_solution: MakeSolution) -> None:
     files = {
         "src/k.py": "from helper import f\nimport top\ndef run(x):\n    return f(x) + top.ONE\n",
@@ -115,15 +97,6 @@ def test_a_package_file_may_be_the_entry_file(definition: Definition, make_solut
     files = {"__init__.py": "from .part import run\n", "part.py": "def run(x):\n    return x + 1\n"}
 
     assert torch.equal(PythonBuilder().build(definition, make_solution(files))(X), X + 1)
-
-
-def test_two_solutions_with_equal_file_names_do_not_mix(definition: Definition, make_solution: MakeSolution) -> None:
-    def files(number: int) -> dict[str, str]:
-        return {"k.py": "from helper import N\ndef run(x):\n    return x + N\n", "helper.py": f"N = {number}\n"}
-
-    first, second = (PythonBuilder().build(definition, make_solution(files(n))) for n in (1, 2))
-    assert torch.equal(first(X), X + 1)
-    assert torch.equal(second(X), X + 2)
 
 
 def test_cleanup_removes_the_modules(definition: Definition, make_solution: MakeSolution) -> None:
@@ -147,16 +120,6 @@ def test_cleanup_of_one_build_keeps_a_later_one(definition: Definition, make_sol
     assert package in sys.modules
     second.cleanup()
     assert package not in sys.modules
-
-
-def test_changed_sources_on_disk_are_written_again(definition: Definition, make_solution: MakeSolution) -> None:
-    solution = make_solution("def run(x):\n    return x + 1\n")
-    folder = Path(PythonBuilder().build(definition, solution).metadata.misc["folder"])
-
-    (folder / "kernel.py").write_text("def run(x):\n    return x - 1\n")
-    assert torch.equal(PythonBuilder().build(definition, solution)(X), X + 1)
-    (folder / "kernel.py").unlink()
-    assert torch.equal(PythonBuilder().build(definition, solution)(X), X + 1)
 
 
 def test_a_missing_entry_point_lists_the_exports(definition: Definition, make_solution: MakeSolution) -> None:
@@ -184,13 +147,6 @@ def test_a_failing_import_shows_the_solutions_own_lines(definition: Definition, 
     assert "decoder.py" not in "\n".join(error.details)
 
 
-def test_a_syntax_error_shows_the_place(definition: Definition, make_solution: MakeSolution) -> None:
-    error = failure(definition, make_solution("def run(x)\n    return x\n"))
-
-    assert "SyntaxError" in error.problem
-    assert "def run(x)" in "\n".join(error.details)
-
-
 def test_exit_during_the_import_is_a_build_error(definition: Definition, make_solution: MakeSolution) -> None:
     assert "called exit with code 3" in str(failure(definition, make_solution("raise SystemExit(3)\n")))
 
@@ -210,12 +166,6 @@ def test_a_wrong_number_of_parameters_shows_both_signatures(
     error = failure(definition, make_solution(f"def run({signature}): ...\n"))
 
     assert f"wrong signature (value-returning style): expected (x), found run({signature})" in str(error)
-
-
-def test_dps_expects_the_outputs_too(definition: Definition, make_solution: MakeSolution) -> None:
-    error = failure(definition, make_solution("def run(x): ...\n", dps=True))
-
-    assert "wrong signature (destination-passing style): expected (x, y), found run(x)" in str(error)
 
 
 @pytest.mark.parametrize(
@@ -239,14 +189,6 @@ def test_arguments_go_by_name_where_the_names_are_the_definitions(
 
     assert runnable(A, B).item() == 2
     assert runnable.call_kwargs(b=B, a=A).item() == 2
-
-
-def test_reordered_arguments_may_still_be_left_out(two_inputs: Definition, make_solution: MakeSolution) -> None:
-    runnable = PythonBuilder().build(
-        two_inputs, make_solution("def run(b, a):\n    return a if b is None else a - b\n")
-    )
-
-    assert runnable(A).item() == 5
 
 
 def test_dps_arguments_go_by_name_too(two_inputs: Definition, make_solution: MakeSolution) -> None:
@@ -278,11 +220,3 @@ def test_an_entry_point_named_setup_is_not_a_setup_function(
     solution = make_solution("def setup(x):\n    return x + 1\n", entry="kernel.py::setup")
 
     assert PythonBuilder().build(definition, solution).setup is None
-
-
-def test_an_unwritable_cache_names_the_variable(
-    definition: Definition, make_solution: MakeSolution, cache_path: Path
-) -> None:
-    cache_path.write_text("a file where the folder should be")
-
-    assert "set FIB_CACHE_PATH to a writable folder" in str(failure(definition, make_solution("def run(x): ...")))

@@ -29,6 +29,7 @@ def run(x, y):
 """
 
 
+@pytest.mark.slow
 def test_a_kernel_runs_through_the_interpreter(
     make_solution: Callable[..., Solution], run_in_child: Callable[..., str]
 ) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 import torch
-from fib_compile import BuilderRegistry, BuildError, BuildState, PythonBuilder, TorchBuilder, TVMFFIBuilder
-from fib_compile.toolchain import MissingTool, find_nvcc
+from fib_compile import BuilderRegistry, BuildError, PythonBuilder, TorchBuilder, TVMFFIBuilder
 from fib_schema import Definition, Solution
 
 MakeSolution = Callable[..., Solution]
@@ -67,30 +65,6 @@ def test_the_language_cutlass_without_headers_says_where_they_are_searched(
         TVMFFIBuilder().build(definition, solution)
     with pytest.raises(BuildError, match="set CUTLASS_PATH to a checkout, or install 'nvidia-cutlass'"):
         TorchBuilder().build(definition, make_solution({"k.cpp": ""}, language="cutlass", binding="torch"))
-
-
-@pytest.mark.skipif(find_spec("cutlass_library") is None, reason="needs CUTLASS: pip install nvidia-cutlass")
-@pytest.mark.slow  # nvcc takes 10 s
-def test_the_cutlass_kernel_of_the_benchmark_compiles_without_a_device(
-    definition: Definition, make_solution: MakeSolution, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    try:
-        find_nvcc()
-    except MissingTool:
-        pytest.skip("needs nvcc")
-    monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a")
-    solution = make_solution({"kernel.cu": KERNEL.read_text()}, language="cutlass")
-    (outcome,) = BuilderRegistry([TVMFFIBuilder()]).build_many([(definition, solution)])
-
-    assert outcome.state is BuildState.BUILT, outcome.error
-
-
-def test_another_version_makes_another_library(
-    definition: Definition, make_solution: MakeSolution, cutlass: Path
-) -> None:
-    first = build(definition, make_solution, "cutlass")
-    cutlass.write_text(cutlass.read_text().replace("4", "5"))
-    assert build(definition, make_solution, "cutlass") != first
 
 
 def test_a_library_built_elsewhere_serves_where_a_dependency_is_missing(

@@ -22,10 +22,6 @@ def test_build_error_shows_everything_it_holds() -> None:
     )
 
 
-def test_build_error_without_a_builder_names_the_solution_alone() -> None:
-    assert str(BuildError("mine", None, "no builder")) == "solution 'mine': no builder"
-
-
 def test_build_error_shows_the_language_rather_than_the_builder() -> None:
     assert str(BuildError("mine", "tvm_ffi", "fails", language="cpp")) == "solution 'mine' (cpp): fails"
 
@@ -42,8 +38,3 @@ def test_errors_cross_process_borders(error: FibError) -> None:
     for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
         assert type(twin) is type(error)
         assert attrs.asdict(twin) == attrs.asdict(error)
-
-
-def test_build_error_is_a_runtime_error_and_a_fib_error() -> None:
-    assert issubclass(BuildError, RuntimeError)
-    assert issubclass(BuildError, FibError)

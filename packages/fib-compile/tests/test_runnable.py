@@ -25,15 +25,6 @@ def add_one_into(x: torch.Tensor, y: torch.Tensor) -> None:
 X = torch.arange(8, dtype=torch.float32).reshape(2, 4)
 
 
-def test_positional_call_passes_arguments_through() -> None:
-    assert runnable(lambda *args: args, None, dps=False)(1, "two") == (1, "two")
-
-
-@pytest.mark.parametrize(("returned", "result"), [((1,), 1), ([1], 1), ((1, 2), (1, 2)), (None, None), ([], [])])
-def test_single_element_results_are_unpacked(returned: Any, result: Any) -> None:
-    assert runnable(lambda: returned, None, dps=False)() == result
-
-
 def test_value_returning_call_of_a_dps_solution_allocates_from_the_definition(definition: Definition) -> None:
     result = runnable(add_one_into, definition, dps=True).call_value_returning(X)
 
@@ -41,37 +32,11 @@ def test_value_returning_call_of_a_dps_solution_allocates_from_the_definition(de
     assert result.dtype is torch.float32
 
 
-def test_shapes_may_change_from_call_to_call(definition: Definition) -> None:
-    dps = runnable(add_one_into, definition, dps=True)
-
-    for rows in (1, 5, 0, 1):
-        x = torch.ones(rows, 4)
-        assert torch.equal(dps.call_value_returning(x), x + 1)
-
-
 def test_value_returning_call_checks_the_inputs_shapes(definition: Definition) -> None:
     dps = runnable(add_one_into, definition, dps=True)
 
     with pytest.raises(AxisError, match="is 4, but 5"):
         dps.call_value_returning(torch.ones(2, 5))
-
-
-def test_value_returning_call_of_a_value_returning_solution(definition: Definition) -> None:
-    assert torch.equal(runnable(lambda x: x + 1, definition, dps=False).call_value_returning(X), X + 1)
-
-
-def test_several_outputs_are_a_tuple(definition: Definition) -> None:
-    two = attrs.evolve(definition, outputs={"y": definition.outputs["y"], "rows": TensorSpec(("n",), "int64")})
-
-    def into(x: torch.Tensor, y: torch.Tensor, rows: torch.Tensor) -> None:
-        add_one_into(x, y)
-        rows.copy_(x.sum(1))
-
-    y, rows = runnable(into, two, dps=True).call_value_returning(X)
-    assert torch.equal(y, X + 1)
-    assert torch.equal(rows, torch.tensor([6, 22]))
-    result = runnable(lambda x: [x + 1, x.sum(1).long()], two, dps=False).call_value_returning(X)
-    assert type(result) is tuple
 
 
 def test_no_outputs_are_none(definition: Definition) -> None:
@@ -93,15 +58,6 @@ def test_scalar_outputs_are_zero_dimensional_tensors(definition: Definition) -> 
     buffer = torch.empty(())
     runnable(lambda x: float(x.sum()), total, dps=False).call_destination_passing(X, buffer)
     assert buffer.item() == 28
-
-
-def test_scalar_inputs_pass_through(definition: Definition) -> None:
-    scaled = attrs.evolve(definition, inputs={"s": TensorSpec(None, "float32"), **definition.inputs})
-
-    def into(s: float, x: torch.Tensor, y: torch.Tensor) -> None:
-        torch.mul(x, s, out=y)
-
-    assert torch.equal(runnable(into, scaled, dps=True).call_value_returning(2.0, X), X * 2)
 
 
 def test_destination_passing_call_of_a_value_returning_solution_copies(definition: Definition) -> None:
@@ -192,10 +148,6 @@ def test_cleanup_runs_once() -> None:
     assert cleaned.is_cleaned
 
 
-def test_cleanup_without_a_cleaner_does_nothing() -> None:
-    runnable(lambda: None, None, dps=True).cleanup()
-
-
 def test_plan_binds_what_setup_returns(definition: Definition) -> None:
     def run(x: torch.Tensor, *, rows: int) -> torch.Tensor:
         return x + rows
@@ -204,12 +156,6 @@ def test_plan_binds_what_setup_returns(definition: Definition) -> None:
 
     assert torch.equal(planned(X), X + 2)
     assert planned.setup is None
-
-
-def test_a_solution_without_setup_is_its_own_plan(definition: Definition) -> None:
-    plain = runnable(lambda x: x, definition, dps=False)
-
-    assert plain.plan(X) is plain
 
 
 @pytest.mark.parametrize("returned", [None, [1], {1: 2}])
@@ -275,11 +221,6 @@ def test_a_wrong_number_of_outputs_is_an_error(definition: Definition, returned:
 
     with pytest.raises(TypeError, match=r"has 2 outputs, the solution returned|without 'b'"):
         runnable(lambda x: returned, two, dps=False).call_value_returning(X)
-
-
-@pytest.mark.parametrize(("returned", "result"), [((1,), 1), ([1, 2], (1, 2)), ((), None), ({"y": 1}, {"y": 1})])
-def test_without_a_definition_only_tuples_and_lists_hold_results(returned: Any, result: Any) -> None:
-    assert runnable(lambda: returned, None, dps=False).call_value_returning() == result
 
 
 @pytest.mark.parametrize("returned", [Y, (Y,), {"y": Y}, 0, 3.5, True, Y.sum()])
