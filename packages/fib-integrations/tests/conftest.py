@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import gc
 import importlib
 import os
 import sys
@@ -40,15 +39,6 @@ def _use_build_cache(build_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("FIB_CACHE_PATH", str(build_cache))
 
 
-@pytest.fixture(scope="session", autouse=True)
-def _freeze_existing_objects() -> Iterator[None]:
-    """Hide the objects that exist before the tests from the search for references, which each installation makes."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
-
-
 @pytest.fixture(autouse=True)
 def _reset(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(installation, "_is_started", False)
@@ -58,7 +48,10 @@ def _reset(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     uninstall_flashinfer_integrations()
 
 
-@pytest.fixture(scope="session", params=flashinfer_stand_ins.VERSIONS)
+_OLDEST, *_LATER = flashinfer_stand_ins.VERSIONS
+
+
+@pytest.fixture(scope="session", params=[pytest.param(_OLDEST, marks=pytest.mark.slow), *_LATER])
 def version(request: pytest.FixtureRequest) -> str:
     """A version of FlashInfer."""
     return str(request.param)
@@ -80,7 +73,6 @@ def some_stand_ins(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def importable(stand_ins: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Make the stand-ins importable."""
     _forget()
-    gc.freeze()  # the runtimes of earlier tests hold no patched function either
     monkeypatch.syspath_prepend(stand_ins)
     yield
     uninstall_flashinfer_integrations()

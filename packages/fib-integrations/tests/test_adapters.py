@@ -60,6 +60,7 @@ def check_solution(example: Example, kind: str, flashinfer: Any, runtime_of: Run
         assert sum(runtime.stats()[example.definition.name].hits.values()) == hits + 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["rope", "rope in place"])
 @one_version
 def test_results_may_have_any_strides(name: str, flashinfer: Any, inputs_of_examples: Any) -> None:
@@ -102,6 +103,7 @@ def test_plan_serves_runs_inside_and_outside_of_inference_mode(flashinfer: Any, 
             torch.testing.assert_close(mine, theirs)
 
 
+@pytest.mark.slow
 @every_example
 @one_version
 def test_original_serves_without_an_eligible_solution(example: Example, flashinfer: Any, runtime_of: Runtimes) -> None:
@@ -111,6 +113,7 @@ def test_original_serves_without_an_eligible_solution(example: Example, flashinf
         assert_same(example.prepare(flashinfer)(), expected)
 
 
+@pytest.mark.slow
 @every_example
 def test_shadow_comparison_returns_the_result_of_the_original(
     example: Example, flashinfer: Any, runtime_of: Runtimes

@@ -205,6 +205,7 @@ class TestDynamo:
             ):
                 assert close(torch.compile(call, backend="eager")(q), expected)
 
+    @pytest.mark.slow
     def test_a_function_that_runs_as_it_is_does_not_compile_our_code(self, flashinfer: Any) -> None:
         solution = reference_solution(RMSNORM.definition)
         seen: list[dict[str, Any]] = []
@@ -246,7 +247,8 @@ def test_an_unknown_name_in_the_variable_leaves_the_default_adapters(
     assert any(found.adapter == "rmsnorm" for found in status())
 
 
-@pytest.mark.parametrize("first", ["fib_integrations", "fib_apply", "fib_tracer", "fib_integrations.patching"])
+@pytest.mark.slow
+@pytest.mark.parametrize("first", ["fib_apply", "fib_integrations.patching"])
 def test_adapters_are_installed_whichever_of_our_modules_imports_torch_first(first: str, some_stand_ins: Path) -> None:
     program = f"""
         import sys
