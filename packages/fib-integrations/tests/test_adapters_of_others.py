@@ -61,5 +61,5 @@ def test_two_adapters_with_one_name_are_refused(acme: Path) -> None:
 
 def test_entry_point_that_is_not_an_adapter_is_refused(acme: Path) -> None:
     write_entry_points(acme, "fib_integrations.adapters", "acme = acme_fib:describe\n")
-    with pytest.raises(CannotAdapt, match="the entry point 'acme' is a function, not an Adapter"):
+    with pytest.raises(CannotAdapt, match=r"entry point 'acme' .* is a function, not an Adapter"):
         all_adapters()

@@ -208,12 +208,12 @@ def test_status_prints_each_target(importable: None, capsys: pytest.CaptureFixtu
     assert "also BatchDecodeWithPagedKVCacheWrapper.begin_forward" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["list", "status", "baselines"])
-def test_help_has_examples(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+@pytest.mark.parametrize("command", ["status", "baselines"])
+def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as exit:
         main([command, "--help"])
     assert exit.value.code == 0
-    assert f"fib-integrations {command}" in capsys.readouterr().out.split("examples:")[1]
+    assert f"fib-integrations {command}" in capsys.readouterr().out.split("example:")[1]
 
 
 @pytest.mark.parametrize("option", ["--json", "--dry-run"])

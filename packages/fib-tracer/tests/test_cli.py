@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from importlib.metadata import EntryPoint, EntryPoints
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -39,7 +39,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> list[EntryPoint]:
     package.__dict__["Reader"] = LibraryReader
     monkeypatch.setitem(sys.modules, "library_reader", package)
     points = [EntryPoint("library", "library_reader:Reader", dump_import.GROUP)]
-    monkeypatch.setattr(dump_import, "entry_points", lambda group: EntryPoints(p for p in points if p.group == group))
+    monkeypatch.setattr(dump_import, "find_entry_points", lambda group: tuple(p for p in points if p.group == group))
     return points
 
 
@@ -212,7 +212,7 @@ def test_policies_are_listed_with_their_docstrings(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     broken = EntryPoint("broken", "no_such_module:Policy", "fib_tracer.filter_policies")
-    monkeypatch.setattr(policies, "_entry_points", lambda group, _: {"broken": broken} if "filter" in group else {})
+    monkeypatch.setattr(policies, "find_entry_points", lambda group: (broken,) if "filter" in group else ())
     code, found = run_json(capsys, "policies")
     assert code == 0
     assert set(found["input_dump_policy"]) == set(PolicyRegistry.list_input_dump_policies())

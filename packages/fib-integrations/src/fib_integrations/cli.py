@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import logging
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
 from pathlib import Path
@@ -30,31 +29,20 @@ the patches here, and solutions that call the library itself. Exit codes: 0; 1 i
 incompatible with its adapter; 2 for a wrong command, or a file that cannot be read or written;
 130 after an interrupt; 141 if the reader of the output has ended."""
 
-_LIST_EXAMPLES = """\
-examples:
-  fib-integrations list
-  fib-integrations list --json | jq -r '.[] | select(.is_default) | .name'"""
-
 _STATUS = """\
 Install the adapters in the process of this command, import the library, and print the status of
-each target: installed, missing in this version, or incompatible with its adapter."""
+each target: installed, missing in this version, or incompatible with its adapter.
 
-_STATUS_EXAMPLES = """\
-examples:
-  fib-integrations status
+example:
   fib-integrations status --also torch_linear --json"""
 
 _BASELINES = """\
 Write, for every supported definition of a data set, a solution that calls FlashInfer itself (its
 plan in setup()): the baseline for quoted speedups. Paged decode has two, without and with tensor
-cores. An existing solution of the same name is kept."""
+cores. An existing solution of the same name is kept.
 
-_BASELINES_EXAMPLES = """\
-examples:
-  fib-integrations baselines DATASET --dry-run
-  fib-integrations baselines DATASET --definitions rmsnorm_h4096 gqa_paged_decode_h32_kv8_d128_ps1
-  fib-integrations baselines DATASET --json | jq -r '.unsupported[]'
-  fib-bench run DATASET                then measures them"""
+example:
+  fib-integrations baselines DATASET --definitions rmsnorm_h4096 gqa_paged_decode_h32_kv8_d128_ps1"""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -74,19 +62,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(
-        run: Callable[[argparse.Namespace], int], name: str, summary: str, text: str, examples: str
-    ) -> argparse.ArgumentParser:
+    def add(run: Callable[[argparse.Namespace], int], name: str, summary: str, text: str) -> argparse.ArgumentParser:
         formatter = argparse.RawDescriptionHelpFormatter
-        command = commands.add_parser(name, help=summary, description=text, epilog=examples, formatter_class=formatter)
+        command = commands.add_parser(name, help=summary, description=text, formatter_class=formatter)
         command.add_argument("--json", action="store_true", help="print only JSON to stdout")
         command.set_defaults(run=run)
         return command
 
-    add(_list, "list", "list the adapters", "List the adapters.", _LIST_EXAMPLES)
-    command = add(_status, "status", "print the status of the patches", _STATUS, _STATUS_EXAMPLES)
+    add(_list, "list", "list the adapters", "List the adapters.")
+    command = add(_status, "status", "print the status of the patches", _STATUS)
     command.add_argument("--also", nargs="+", default=[], metavar="NAME", help="adapters besides the default ones")
-    command = add(_baselines, "baselines", "write solutions that call FlashInfer", _BASELINES, _BASELINES_EXAMPLES)
+    command = add(_baselines, "baselines", "write solutions that call FlashInfer", _BASELINES)
     command.add_argument("dataset", type=Path, metavar="DATASET", help="the folder of the data set")
     command.add_argument("--author", default=AUTHOR, help="author of the solutions (default: %(default)s)")
     command.add_argument("--definitions", nargs="+", default=[], metavar="NAME", help="only these definitions")
@@ -180,7 +166,3 @@ def _baselines(options: argparse.Namespace) -> int:
         print(f"no adapter has a baseline for it: {name}")
     print(f"{verb} {len(names)}; unsupported: {counted(len(made.unsupported), 'definition')}")
     return int(is_empty)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

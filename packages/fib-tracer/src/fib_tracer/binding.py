@@ -7,7 +7,7 @@ says why a value cannot be an input of the definition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
 import attrs
@@ -18,7 +18,6 @@ from fib_schema.strides import Strides, normalized_strides, strides_problem
 
 Callback: TypeAlias = Callable[..., None]
 """Called before each call of a function, with the call's arguments by position."""
-_PLAIN = (torch.Tensor, torch.nn.Parameter)
 _NUMPY_NUMBER_KINDS = tuple("biuf")
 
 
@@ -115,25 +114,6 @@ def _strides_source(parameter: str, *, is_optional: bool) -> str:
 
 
 # -- values ------------------------------------------------------------------------------------------
-
-
-def compile_fast_check(dtypes: Iterable[torch.dtype | None]) -> Callable[..., bool]:
-    """A function that is true for plain tensors of these dtypes, and for Python numbers where the dtype is None.
-
-    Other values may fit too: `mismatch` decides.
-    """
-    scope: dict[str, Any] = {"plain": frozenset(_PLAIN), "numbers": frozenset((bool, int, float)), "type": type}
-    scope["has_memory"] = _has_memory
-    names, conditions = [], []
-    for index, dtype in enumerate(dtypes):
-        name = f"p{index}"
-        names.append(name)
-        scope[f"d{index}"] = dtype
-        is_plain = f"type({name}) in plain and {name}.dtype is d{index} and has_memory({name})"
-        conditions.append(f"type({name}) in numbers" if dtype is None else is_plain)
-    source = f"lambda {', '.join(names)}: {' and '.join(conditions) or True}"
-    check: Callable[..., bool] = eval(source, scope)  # noqa: S307 the source contains no user text
-    return check
 
 
 def mismatch(definition: Definition, dtypes: Mapping[str, torch.dtype | None], inputs: Mapping[str, Any]) -> str | None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 import ast
 import json
 import os
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -70,7 +70,7 @@ def import_definition(trace_set: TraceSet, file: Path) -> DefinitionImport | Non
         plain = decode(read_regular(file, _MAX_FILE_BYTES), "Definition", source=source)
     except (InvalidRecord, OSError) as error:
         return DefinitionImport(file.stem, source, "refused", (), _reason(error))
-    if not looks_like_definition(plain):
+    if not (isinstance(plain, dict) and all(field in plain for field in _FIELDS)):
         return None
     name = str(plain["name"])
     changes: tuple[str, ...] = ()
@@ -105,11 +105,6 @@ def _reason(error: Exception) -> str:
 # -- conversion --------------------------------------------------------------------------------------
 
 
-def looks_like_definition(plain: Any) -> bool:
-    """Whether a JSON object has the fields of a definition."""
-    return isinstance(plain, dict) and all(field in plain for field in _FIELDS)
-
-
 def convert(plain: Plain) -> tuple[Plain, list[str]]:
     """Convert the plain objects of a dumped file to those of a definition.
 
@@ -123,23 +118,23 @@ def convert(plain: Plain) -> tuple[Plain, list[str]]:
         UnsupportedDefinition: No definition can describe it.
     """
     axes, inputs, outputs = (_objects(plain, field) for field in ("axes", "inputs", "outputs"))
-    changes: list[str] = []
     if shared := sorted(inputs.keys() & outputs.keys()):
         raise UnsupportedDefinition(
             f"{', '.join(shared)}: input and output at once, because the function writes to its argument; "
             f"a definition has separate outputs: write one by hand"
         )
-    kept = _usable_inputs(inputs, changes)
-    named = {axis for spec in (*kept.values(), *outputs.values()) for axis in spec.get("shape") or ()}
-    new = {**plain, "inputs": kept, "axes": _completed_axes(axes, kept, named, changes)}
-    if isinstance(constraints := plain.get("constraints"), list):
-        removed = (inputs.keys() | axes.keys()) - (kept.keys() | new["axes"].keys())
-        new["constraints"] = list(_usable_constraints(constraints, removed, changes))
-    source = plain.get("reference")
+    source, changes = plain.get("reference"), list[str]()
     if not isinstance(source, str):
         raise UnsupportedDefinition(
             "has no reference, because FlashInfer has none for this function; write one by hand"
         )
+    kept = _usable_inputs(inputs, changes)
+    new = {**plain, "inputs": kept, "axes": _usable_axes(axes, kept, outputs, changes)}
+    removed = (inputs.keys() | axes.keys()) - (kept.keys() | new["axes"].keys())
+    if isinstance(constraints := plain.get("constraints"), list):
+        lost = [constraint for constraint in constraints if _names_of(constraint) & removed]
+        new["constraints"] = [constraint for constraint in constraints if constraint not in lost]
+        changes += [f"constraint {constraint!r} is removed: it names what is removed" for constraint in lost]
     new["reference"] = _with_run(source, kept, inputs, changes)
     return new, changes
 
@@ -170,32 +165,25 @@ def _usable_inputs(inputs: Mapping[str, Plain], changes: list[str]) -> dict[str,
     return kept
 
 
-def _usable_constraints(constraints: list[Any], removed: Set[str], changes: list[str]) -> Iterator[Any]:
-    """The constraints without removed names. One that does not parse is kept, and the validation reports it."""
-    for constraint in constraints:
-        try:
-            lost = constraint_names(constraint) & removed if isinstance(constraint, str) else frozenset()
-        except ConstraintError:
-            lost = frozenset()
-        if lost:
-            changes.append(f"constraint {constraint!r} is removed: it names {min(lost)!r}, which is removed")
-        else:
-            yield constraint
-
-
-def _completed_axes(
-    axes: Mapping[str, Plain], inputs: Mapping[str, Plain], named: set[str], changes: list[str]
+def _usable_axes(
+    axes: Mapping[str, Plain], inputs: Mapping[str, Plain], outputs: Mapping[str, Plain], changes: list[str]
 ) -> Plain:
     """The axes without constants that have no size and no use, and with those that are used and not declared."""
-    unknown = [axis for axis, spec in axes.items() if spec.get("type") == "const" and "value" not in spec]
-    changes += [
-        f"axis {axis!r} is removed: it has no size, and no shape names it" for axis in unknown if axis not in named
-    ]
     readable = {axis for spec in inputs.values() for axis in spec.get("shape") or ()}
-    missing = sorted(named & readable - axes.keys())
+    named = readable | {axis for spec in outputs.values() for axis in spec.get("shape") or ()}
+    unused = {a for a, spec in axes.items() if spec.get("type") == "const" and "value" not in spec and a not in named}
+    missing = sorted(readable - axes.keys())
+    changes += [f"axis {axis!r} is removed: it has no size, and no shape names it" for axis in sorted(unused)]
     changes += [f"axis {axis!r} is variable: shapes name it, and it is not declared" for axis in missing]
-    kept = {axis: spec for axis, spec in axes.items() if axis in named or axis not in unknown}
-    return {**kept, **{axis: {"type": "var"} for axis in missing}}
+    return {a: spec for a, spec in axes.items() if a not in unused} | {axis: {"type": "var"} for axis in missing}
+
+
+def _names_of(constraint: Any) -> frozenset[str]:
+    """The names in a constraint; none in one that does not parse, which the validation reports."""
+    try:
+        return frozenset(constraint_names(constraint)) if isinstance(constraint, str) else frozenset()
+    except ConstraintError:
+        return frozenset()
 
 
 # -- the reference -----------------------------------------------------------------------------------
@@ -225,10 +213,11 @@ def _arguments(function: ast.FunctionDef, kept: Mapping[str, Plain], inputs: Map
     if _are_same_in_order(list(parameters), list(inputs)):
         yield from (f"{p}={name if name in kept else None}" for p, name in zip(parameters, inputs, strict=True))
         return
+    used = {node.id for node in ast.walk(function) if isinstance(node, ast.Name)}
     for name, is_required in parameters.items():
         if name in kept:
             yield f"{name}={name}"
-        elif name in inputs or (is_required and not _uses(function, name)):
+        elif name in inputs or (is_required and name not in used):
             yield f"{name}=None"
         elif is_required:
             raise UnsupportedDefinition(f"the reference needs {name!r}, which is not an input; write one by hand")
@@ -251,11 +240,6 @@ def _parameters(function: ast.FunctionDef) -> dict[str, bool]:
 
 def _are_same_in_order(parameters: list[str], inputs: list[str]) -> bool:
     """Whether parameters are the inputs in their order, some by other names."""
-    if len(parameters) != len(inputs):
-        return False
-    pairs = zip(parameters, inputs, strict=True)
-    return all(p == name or (p not in inputs and name not in parameters) for p, name in pairs)
-
-
-def _uses(function: ast.FunctionDef, name: str) -> bool:
-    return any(isinstance(node, ast.Name) and node.id == name for node in ast.walk(function))
+    pairs = list(zip(parameters, inputs, strict=False))
+    are_same = all(p == name or (p not in inputs and name not in parameters) for p, name in pairs)
+    return are_same and len(parameters) == len(inputs)

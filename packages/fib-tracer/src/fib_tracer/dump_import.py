@@ -9,12 +9,12 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 import attrs
 from fib_schema import FibError, Problem, TraceSet
+from fib_schema.entry_points import find_entry_points, load_entry_point
 from fib_schema.settings import InvalidSetting
 
 from .counts import DefinitionStats
@@ -169,9 +169,9 @@ def _unreadable(error: OSError) -> Problem:
 
 def _installed_readers(problems: list[Problem]) -> dict[str, CallReader]:
     readers: dict[str, CallReader] = {}
-    for point in entry_points(group=GROUP):
+    for point in find_entry_points(GROUP):
         try:
-            readers[point.name] = point.load()()
+            readers[point.name] = load_entry_point(point)()
         except Exception as error:  # noqa: BLE001 of another package; other readers must still be used
             message = f"cannot be loaded: {type(error).__name__}: {error}"
             problems.append(Problem(f"call reader {point.name!r}", "$", message, code="bad-reader"))

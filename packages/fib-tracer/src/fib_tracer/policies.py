@@ -13,15 +13,14 @@ import enum
 import functools
 import math
 import random
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from importlib.metadata import EntryPoint, entry_points
 from typing import Any, ClassVar, Generic, TypeVar
 
 import attrs
 import torch
 from fib_schema import Definition, UnknownName
+from fib_schema.entry_points import UnusableEntryPoint, find_entry_points, load_entry_point
 from fib_schema.settings import InvalidSetting
 from fib_schema.strides import Strides
 
@@ -138,7 +137,8 @@ class DumpInt(InputDumpPolicy):
 
     def dump(self, inputs: Mapping[str, Any]) -> Iterable[str]:
         """Tensors with an integer or boolean dtype."""
-        return [name for name, value in inputs.items() if _is_integer_tensor(value)]
+        tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
+        return [name for name, value in tensors.items() if not (value.is_floating_point() or value.is_complex())]
 
     def always_dumped(self, definition: Definition) -> list[str]:
         """Tensors that the definition declares so."""
@@ -181,10 +181,6 @@ class DumpByFunction(InputDumpPolicy):
     def dump(self, inputs: Mapping[str, Any]) -> Iterable[str]:
         """Return value of the function."""
         return self._choose(inputs)
-
-
-def _is_integer_tensor(value: Any) -> bool:
-    return isinstance(value, torch.Tensor) and not (value.is_floating_point() or value.is_complex())
 
 
 # -- which calls are kept ----------------------------------------------------------------------------
@@ -430,52 +426,6 @@ def _positive(name: str, value: object) -> int:
 P = TypeVar("P", InputDumpPolicy, FilterPolicy)
 
 
-class PolicyRegistry:
-    """All policies that a `TracingConfig` can name.
-
-    A program registers its own policies. A package offers policies as entry points of the groups
-    ``fib_tracer.input_dump_policies`` and ``fib_tracer.filter_policies``.
-    """
-
-    @classmethod
-    def register_input_dump_policy(cls, name: str, policy: Any = None, override: bool = False) -> Any:
-        """Register an `InputDumpPolicy`: called with the class, or used as a decorator of it.
-
-        Raises:
-            InvalidSetting: It is not such a class, or the name is taken and `override` is false.
-        """
-        return _DUMP_POLICIES.register(name, policy, override=override)
-
-    @classmethod
-    def register_filter_policy(cls, name: str, policy: Any = None, override: bool = False) -> Any:
-        """Register a `FilterPolicy`; see `register_input_dump_policy`."""
-        return _FILTER_POLICIES.register(name, policy, override=override)
-
-    @classmethod
-    def get_input_dump_policy(cls, name: str) -> type[InputDumpPolicy]:
-        """The class that is registered under a name.
-
-        Raises:
-            UnknownName: There is none (a KeyError).
-        """
-        return _DUMP_POLICIES.get(name)
-
-    @classmethod
-    def get_filter_policy(cls, name: str) -> type[FilterPolicy]:
-        """The class that is registered under a name; see `get_input_dump_policy`."""
-        return _FILTER_POLICIES.get(name)
-
-    @classmethod
-    def list_input_dump_policies(cls) -> list[str]:
-        """The names, sorted."""
-        return _DUMP_POLICIES.names()
-
-    @classmethod
-    def list_filter_policies(cls) -> list[str]:
-        """The names, sorted."""
-        return _FILTER_POLICIES.names()
-
-
 @attrs.frozen
 class _Policies(Generic[P]):
     """The policies of one kind: registered ones, and the entry points of a group."""
@@ -485,7 +435,12 @@ class _Policies(Generic[P]):
     base: type[P]
     registered: dict[str, type[P]]
 
-    def register(self, name: str, policy: Any, *, override: bool) -> Any:
+    def register(self, name: str, policy: Any = None, override: bool = False) -> Any:
+        """Register a policy: called with its class, or used as a decorator of it.
+
+        Raises:
+            InvalidSetting: It is not such a class, or the name is taken and `override` is false.
+        """
         if policy is None:
             return functools.partial(self.register, name, override=override)
         if name in self.registered and not override:
@@ -494,20 +449,24 @@ class _Policies(Generic[P]):
         return policy
 
     def get(self, name: str) -> type[P]:
+        """The class that is registered under a name.
+
+        Raises:
+            UnknownName: There is none (a KeyError).
+        """
         if name in self.registered:
             return self.registered[name]
-        point = _entry_points(self.group, tuple(sys.path)).get(name)
+        point = next((point for point in find_entry_points(self.group) if point.name == name), None)
         if point is None:
             raise UnknownName(self.kind, name, tuple(self.names()))
         try:
-            return self._checked(point.load())
-        except (ImportError, AttributeError) as error:
-            raise InvalidSetting(
-                self.kind, name, f"an entry point that can be loaded: {point.value}: {error}"
-            ) from error
+            return self._checked(load_entry_point(point))
+        except UnusableEntryPoint as error:
+            raise InvalidSetting(self.kind, name, f"an entry point that can be loaded: {error}") from error
 
     def names(self) -> list[str]:
-        return sorted({*self.registered, *_entry_points(self.group, tuple(sys.path))})
+        """The names, sorted."""
+        return sorted({*self.registered, *(point.name for point in find_entry_points(self.group))})
 
     def _checked(self, policy: object) -> type[P]:
         if not (isinstance(policy, type) and issubclass(policy, self.base)):
@@ -515,20 +474,13 @@ class _Policies(Generic[P]):
         return policy
 
 
-@functools.lru_cache(maxsize=8)
-def _entry_points(group: str, search_path: tuple[str, ...]) -> Mapping[str, EntryPoint]:
-    """The entry points by name. Reading the metadata of all packages of the search path takes about 10 ms."""
-    del search_path
-    return {point.name: point for point in reversed(list(entry_points(group=group)))}  # the first one counts
-
-
-_DUMP_POLICIES = _Policies(
+_DUMP_POLICIES: _Policies[InputDumpPolicy] = _Policies(
     "input dump policy",
     "fib_tracer.input_dump_policies",
-    InputDumpPolicy,
+    InputDumpPolicy,  # type: ignore[type-abstract]
     {"dump_all": DumpAll, "dump_none": DumpNone, "dump_int": DumpInt},
 )
-_FILTER_POLICIES = _Policies(
+_FILTER_POLICIES: _Policies[FilterPolicy] = _Policies(
     "filter policy",
     "fib_tracer.filter_policies",
     FilterPolicy,
@@ -543,3 +495,18 @@ _FILTER_POLICIES = _Policies(
         "attention": Attention,
     },
 )
+
+
+class PolicyRegistry:
+    """All policies that a `TracingConfig` can name.
+
+    A program registers its own policies. A package offers policies as entry points of the groups
+    ``fib_tracer.input_dump_policies`` and ``fib_tracer.filter_policies``.
+    """
+
+    register_input_dump_policy = _DUMP_POLICIES.register
+    get_input_dump_policy = _DUMP_POLICIES.get
+    list_input_dump_policies = _DUMP_POLICIES.names
+    register_filter_policy = _FILTER_POLICIES.register
+    get_filter_policy = _FILTER_POLICIES.get
+    list_filter_policies = _FILTER_POLICIES.names

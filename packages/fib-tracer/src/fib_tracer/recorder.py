@@ -100,7 +100,6 @@ class Recorder:
         self._dtypes = {n: None if s.shape is None else torch_dtype(s.dtype) for n, s in definition.inputs.items()}
         self._scalars = {n: binding.scalar_type(s) for n, s in definition.inputs.items() if s.shape is None}
         self._always_dumped = self._dump.always_dumped(definition)
-        self._passes_fast_check = binding.compile_fast_check(self._dtypes.values())
         dumped = self._dtypes if self._always_dumped is None else self._always_dumped
         may_dump = any(self._dtypes.get(name) is not None for name in dumped)
         self._has_content_key = not may_dump and self.policy.is_final
@@ -183,9 +182,7 @@ class Recorder:
     def _identify(self, args: tuple[Any, ...], key: Any) -> tuple[Call, Increment] | None:
         """A call with its axes, and its counter; None, which is reported, if it does not fit the definition."""
         inputs = dict(zip(self.definition.inputs, args, strict=True))
-        problem = None
-        if not self._passes_fast_check(*args):
-            problem = binding.mismatch(self.definition, self._dtypes, inputs)
+        problem = binding.mismatch(self.definition, self._dtypes, inputs)
         try:
             if problem is None:
                 axes, increment = self._size_of(args, inputs, key)

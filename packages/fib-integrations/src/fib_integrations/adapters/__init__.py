@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
+
+from fib_schema.entry_points import UnusableEntryPoint, describe, find_entry_points, load_entry_point
 
 from ..adapter import Adapter, CannotAdapt, DuplicateAdapter, UnknownAdapter
 from .elementwise import FUSED_ADD_RMSNORM, RMSNORM, ROPE, SGLANG_JIT, SGLANG_KERNELS, VLLM_CUSTOM_OPS
@@ -13,6 +15,9 @@ from .mla_paged import MLA_PAGED
 from .moe_fp8 import MOE_FP8
 from .ragged_prefill import RAGGED_PREFILL
 from .sampling import SAMPLING
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
 
 GROUP = "fib_integrations.adapters"
 """The entry-point group; an entry point is an `Adapter` or a sequence of them."""
@@ -44,7 +49,7 @@ def all_adapters() -> Mapping[str, Adapter]:
     """
     found = {adapter.name: adapter for adapter in BUILT_IN}
     places = dict.fromkeys(found, "fib_integrations")
-    for point in entry_points(group=GROUP):
+    for point in find_entry_points(GROUP):
         for adapter in _load(point):
             if adapter.name in found:
                 raise DuplicateAdapter(adapter.name, (places[adapter.name], point.value))
@@ -54,16 +59,13 @@ def all_adapters() -> Mapping[str, Adapter]:
 
 def _load(point: EntryPoint) -> Iterable[Adapter]:
     try:
-        value = point.load()
-    except Exception as error:
-        problem = f"the entry point {point.name!r} cannot be loaded: {type(error).__name__}: {error}"
-        raise CannotAdapt(point.value, problem) from error
+        value = load_entry_point(point)
+    except UnusableEntryPoint as error:
+        raise CannotAdapt(point.value, f"it cannot be loaded: {error}") from error
     adapters = value if isinstance(value, (tuple, list)) else (value,)
     for adapter in adapters:
         if not isinstance(adapter, Adapter):
-            raise CannotAdapt(
-                point.value, f"the entry point {point.name!r} is a {type(adapter).__name__}, not an Adapter"
-            )
+            raise CannotAdapt(point.value, f"the {describe(point)} is a {type(adapter).__name__}, not an Adapter")
     return adapters
 
 
