@@ -18,16 +18,18 @@ import time
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import attrs
-from fib_compile import Limits
-from fib_compile.native_module import NativeModule, build_module, load_extension
 from fib_schema import FibError, get_fib_cache_path
 from fib_schema.files import private_folder
 
 from ...build_service.executor import BackgroundExecutor, summarize_error
 from ...events import logger
+
+if TYPE_CHECKING:  # most processes find nothing to build, and building imports much
+    from fib_compile import Limits
+    from fib_compile.native_module import NativeModule
 
 NATIVE_VARIABLE = "FIB_APPLY_NATIVE"
 _NAME = "fib_apply_native"
@@ -144,19 +146,22 @@ def prepare_native(limits: Limits | None = None) -> str | None:
     Returns:
         Why it cannot be used; None if it is loaded.
     """
-    return _prepare(_state, limits or Limits(_COMPILE_SECONDS))
+    return _prepare(_state, limits)
 
 
-def _prepare(state: _State, limits: Limits) -> str | None:
+def _prepare(state: _State, limits: Limits | None) -> str | None:
+    from fib_compile import Limits
+
     if (reason := _unsupported_reason()) is None and state.guards is not None:
         return None
+    limits = limits or Limits(_COMPILE_SECONDS, is_stopped=lambda: state.executor.is_closed)
     state.problem = reason or _load(state, limits)
     return state.problem
 
 
 def _prepare_in_background() -> None:
     state = _state
-    problem = _prepare(state, Limits(_COMPILE_SECONDS, is_stopped=lambda: state.executor.is_closed))
+    problem = _prepare(state, None)
     if problem is not None:
         logger.info("native guards are not used: %s", problem)
         return
@@ -207,6 +212,7 @@ def module_folder() -> Path:
 def native_module() -> NativeModule:
     """The module to compile. torch keeps no ABI between versions, so its exact build is part of the key."""
     import torch
+    from fib_compile.native_module import NativeModule
 
     root = Path(torch.__file__).parent
     includes = (root / "include", root / "include/torch/csrc/api/include", Path(sysconfig.get_path("include")))
@@ -232,6 +238,8 @@ def build_guards(folder: Path, limits: Limits) -> Path:
     Raises:
         ModuleNotBuilt: It cannot be built, or does not work.
     """
+    from fib_compile.native_module import build_module
+
     return build_module(native_module(), folder, limits)
 
 
@@ -242,6 +250,7 @@ def import_guards(path: Path) -> Any:
         ImportError: It does not fit torch or Python, or this is a subinterpreter.
     """
     import torch
+    from fib_compile.native_module import load_extension
     from torch.utils._device import DeviceContext
 
     module: Any = load_extension(_NAME, path)
