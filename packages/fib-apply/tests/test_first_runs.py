@@ -212,7 +212,7 @@ def test_a_call_with_integers_beyond_the_budget_is_not_copied(scale: Any, monkey
     monkeypatch.setattr(service, "_MAX_QUEUED_BYTES", INDICES.nbytes - 1)
     with enable_apply(data_set("def run(x, indices):\n    return x\n"), stats=True) as runtime:
         assert not is_served(scale, 1)
-        assert runtime._router.build_service.progress.pending == 0
+        assert runtime._router.build_service.pending == 0
         assert dict(runtime.stats()["scale"].misses) == {"not compiled": 1}
 
 

@@ -206,19 +206,6 @@ class TestExchange:
             groups = [ReplicaGroup.of_store(store, rank, 2) for rank in range(2)]
             assert self.exchanged(groups) == [[b"0", b"1"]] * 2
 
-    def test_a_function_that_fails_or_mixes_exchanges_is_no_agreement(self) -> None:
-        def broken(state: bytes) -> list[bytes]:
-            raise OSError("connection reset")
-
-        (found,) = self.exchanged([ReplicaGroup.of_all_gather(broken, 2)])
-        assert found == "the exchange failed: OSError: connection reset"
-        (found,) = self.exchanged([ReplicaGroup.of_all_gather(lambda state: [state], 2)])
-        assert "1 states of 2" in found
-        (found,) = self.exchanged([ReplicaGroup.of_all_gather(lambda state: [state, b"confirmed"], 2)])
-        assert "those of another exchange" in found
-        (found,) = self.exchanged([ReplicaGroup.of_all_gather(lambda state: [state, state], 2)])
-        assert found == [b"0", b"0"]
-
 
 class TestAgreement:
     def test_what_one_lacks_is_not_agreed(self) -> None:

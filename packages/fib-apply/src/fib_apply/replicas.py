@@ -45,7 +45,7 @@ class _Store(Protocol):
 class ReplicaGroup:
     """The processes that must route alike, as one of them sees them.
 
-    Made by `of_process_group`, `of_store` or `of_all_gather`; one for each runtime, in the same order on all replicas.
+    Made by `of_process_group` or `of_store`; one for each runtime, in the same order on all replicas.
     """
 
     size: int
@@ -88,29 +88,6 @@ class ReplicaGroup:
         """
         number = next(_numbers.setdefault((name, rank, size), itertools.count()))
         return cls(size, _StoreExchange(store, rank, size, f"{name}/{number}").exchange)
-
-    @classmethod
-    def of_all_gather(cls, all_gather: Callable[[bytes], Sequence[bytes]], size: int) -> ReplicaGroup:
-        """Replicas with a function of the engine that returns what all replicas pass to it, by rank.
-
-        It is called twice in each exchange, so that a replica whose first call fails takes the others along. A failure
-        of the second call on some replicas only is not detected; prefer a store.
-
-        Args:
-            all_gather: Returns the bytes of all replicas, in the order of ranks; raises if it cannot.
-            size: The number of replicas.
-        """
-
-        def exchange(state: bytes, deadline: float) -> list[bytes]:
-            del deadline
-            found = list(all_gather(b"state" + state))
-            if len(found) != size or not all(one.startswith(b"state") for one in found):
-                raise NoAgreement(f"the exchange returned {len(found)} states of {size}, or those of another exchange")
-            if set(all_gather(b"confirmed")) != {b"confirmed"}:
-                raise NoAgreement("a replica has not confirmed the exchange")
-            return [one.removeprefix(b"state") for one in found]
-
-        return cls(size, exchange)
 
     def exchange(self, state: bytes, timeout_seconds: float) -> list[bytes]:
         """The states of all replicas, by rank; all replicas get them, or none.

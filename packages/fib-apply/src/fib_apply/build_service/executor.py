@@ -53,8 +53,6 @@ class BackgroundExecutor:
     """Runs jobs one after another in a thread that exists while there is work. A forked child needs another one."""
 
     def __init__(self) -> None:
-        self.failures = 0
-        """Number of jobs that raised."""
         self._is_closed = self._is_running = False
         self._changed = threading.Condition()
         self._jobs: deque[_Work] = deque()
@@ -81,7 +79,7 @@ class BackgroundExecutor:
         """Queue a job.
 
         Args:
-            run: The job. An exception is logged and counted.
+            run: The job. An exception is logged.
             name: Names the job in messages.
             on_drop: Called if the job will never run, because the executor is closed or no thread can be started.
         """
@@ -115,13 +113,12 @@ class BackgroundExecutor:
             job.on_drop()
 
     def run_guarded(self, call: Callable[[], None], name: str) -> None:
-        """Call a function; log and count what it raises."""
+        """Call a function; log what it raises."""
         try:
             call()
         except InterpreterExit:
-            self.failures += 1
+            return
         except BaseException as error:  # noqa: BLE001 - in a thread, an interrupt or exit is a failure like any other
-            self.failures += 1
             logger.warning("%s failed in the background: %s", name, summarize_error(error))
 
     def interrupt(self, seconds: float) -> None:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import math
-import os
 import threading
 import time
 from collections import deque
@@ -38,24 +37,10 @@ OnProgress: TypeAlias = Callable[[int, int, str], None]
 """Called with the number of finished solutions, their total, and the name of the last one that made progress."""
 _Key: TypeAlias = tuple[str, str]
 _POLL_SECONDS = 1.0
-_COMPILE_CHUNK = 4 * (os.cpu_count() or 1)
-"""Solutions per call of the compilers: if a builder breaks its contract and raises, at most this many are affected."""
 _MAX_QUEUED_BYTES = 64 << 20
 _MAX_QUEUED = 1024
 _FIRST_RUN_SECONDS = 300.0
 """For one run, with compilation and tuning."""
-
-
-@attrs.frozen
-class Progress:
-    """Counts of a build service."""
-
-    built: int
-    left_out: int
-    pending: int
-    """Unfinished jobs, the running one included."""
-    failures: int
-    """Jobs and callbacks that raised."""
 
 
 @attrs.frozen
@@ -81,12 +66,6 @@ class _BuildOptions:
     is_cancelled: Callable[[], bool] = lambda: False
     jobs: int | None = None
     """Number of parallel compilers; all cores by default."""
-
-
-@attrs.define
-class _Request:
-    pair: Pair
-    callbacks: list[Callable[[], None]] = attrs.field(factory=list)
 
 
 @attrs.define
@@ -120,7 +99,7 @@ class BuildService:
         self._executor = self._shared.executor
         self._first_runs = _FirstRunQueue(self._executor, cache_root)
         self._lock = threading.RLock()  # reentrant: a finalizer or signal handler may request a solution
-        self._requests: dict[_Key, _Request] = {}
+        self._requests: dict[_Key, Pair] = {}
         self._requested: dict[str, Solution] = {}
 
     def find(self, solution_name: str) -> Runnable | None:
@@ -192,10 +171,9 @@ class BuildService:
         return {name: (result.solution, result.runnable) for name, result in found if result.runnable is not None}
 
     @property
-    def progress(self) -> Progress:
-        """The current counts."""
-        count, left_out = len(self._results), len(self.left_out())
-        return Progress(count - left_out, left_out, self._executor.pending, self._executor.failures)
+    def pending(self) -> int:
+        """Number of unfinished jobs, the running one included."""
+        return self._executor.pending
 
     def build_ahead(
         self, pairs: Iterable[Pair], on_progress: OnProgress | None = None, *, jobs: int | None = None
@@ -228,30 +206,21 @@ class BuildService:
         finally:
             is_cancelled.set()
 
-    def request(self, definition: Definition, solution: Solution, then: Callable[[], None] | None = None) -> None:
-        """Build a solution in the background, unless that was done.
-
-        Args:
-            definition: What the solution implements.
-            solution: What to build. Repeated requests build it once.
-            then: Called in the background thread when the result is set, whatever it is.
-        """
-        if then is None and self._requested.get(solution.name) is solution:
+    def request(self, definition: Definition, solution: Solution) -> None:
+        """Build a solution in the background, unless that was done. Repeated requests build it once."""
+        if self._requested.get(solution.name) is solution:
             return  # each call may request it until it is built, and hashing its sources takes long
         result = self._results.get(solution.name)
-        if then is None and result is not None and result.matches(solution):
+        if result is not None and result.matches(solution):
             return
         key = _key(solution)
         with self._lock:
             self._requested[solution.name] = solution
             is_new = key not in self._requests
-            request = self._requests.setdefault(key, _Request((definition, solution)))
-            if then is not None:
-                request.callbacks.append(then)
+            self._requests.setdefault(key, (definition, solution))
         if is_new:
-            self._executor.submit(
-                self._flush_requests, f"building {solution.name}", on_drop=lambda: self._pop_request(key)
-            )
+            on_drop = functools.partial(self._pop_request, key)
+            self._executor.submit(self._flush_requests, f"building {solution.name}", on_drop=on_drop)
 
     def run_first(
         self,
@@ -287,7 +256,7 @@ class BuildService:
         return self._first_runs.was_run(self._results[solution_name].solution, inputs)
 
     def submit(self, job: Callable[[], None], name: str) -> None:
-        """Run any job in the background thread. An exception is logged as a warning and counted."""
+        """Run any job in the background thread. An exception is logged as a warning."""
         self._executor.submit(job, name)
 
     def wait(self, timeout_seconds: float) -> bool:
@@ -337,10 +306,10 @@ class BuildService:
         try:
             # One compiler at a time: the engine needs the other cores.
             options = _BuildOptions(is_cancelled=lambda: self._executor.is_closed, jobs=1)
-            self._build([request.pair for request in requests.values()], options)
+            self._build(list(requests.values()), options)
         finally:
             for key in requests:
-                self._call_back(key)
+                self._pop_request(key)
 
     def _build(self, pairs: list[Pair], options: _BuildOptions) -> None:
         batch = _Batch(len(pairs), self._get_registry, self._set_result, options, self._cache_root)
@@ -350,7 +319,7 @@ class BuildService:
             for pair in pairs:
                 result = self._results.get(pair[1].name)
                 if result is not None and result.matches(pair[1]):
-                    self._call_back(_key(pair[1]))
+                    self._pop_request(_key(pair[1]))
                     batch.report(pair[1].name, finished=1)
                 else:
                     unknown.append(pair)
@@ -362,17 +331,12 @@ class BuildService:
 
     def _set_result(self, result: BuildResult) -> None:
         self._results[result.solution.name] = result
-        self._call_back(_key(result.solution))
+        self._pop_request(_key(result.solution))
 
-    def _call_back(self, key: _Key) -> None:
-        request = self._pop_request(key)
-        for callback in request.callbacks if request else ():
-            self._executor.run_guarded(callback, f"the callback for solution {key[0]}")
-
-    def _pop_request(self, key: _Key) -> _Request | None:
+    def _pop_request(self, key: _Key) -> None:
         with self._lock:
             self._requested.pop(key[0], None)
-            return self._requests.pop(key, None)
+            self._requests.pop(key, None)
 
 
 def _key(solution: Solution) -> _Key:
@@ -421,14 +385,12 @@ class _Batch:
     def _compiled(self, pairs: list[Pair]) -> list[Pair]:
         """The pairs that compile; the others are left out."""
         good = []
-        for start in range(0, len(pairs), _COMPILE_CHUNK):
-            chunk = pairs[start : start + _COMPILE_CHUNK]
-            for pair, error in zip(chunk, self._compile(chunk), strict=True):
-                if error is None:
-                    good.append(pair)
-                else:
-                    self._check_cancelled()  # the compiler was killed, which says nothing about the solution
-                    self._leave_out(pair, str(error), error.problem)
+        for pair, error in zip(pairs, self._compile(pairs) if pairs else [], strict=True):
+            if error is None:
+                good.append(pair)
+            else:
+                self._check_cancelled()  # the compiler was killed, which says nothing about the solution
+                self._leave_out(pair, str(error), error.problem)
         return good
 
     def _compile(self, pairs: list[Pair]) -> list[BuildError | None]:
