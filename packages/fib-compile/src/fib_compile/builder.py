@@ -8,7 +8,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 import attrs
 from fib_schema import Definition, Solution, SupportedLanguages, get_fib_cache_path
@@ -16,7 +16,9 @@ from fib_schema.files import private_folder
 
 from .cache import CACHE_FOLDER, JIT_FOLDER
 from .errors import check_limit
-from .runnable import Runnable
+
+if TYPE_CHECKING:
+    from .runnable import Runnable
 
 _JIT_VARIABLES = {
     "TRITON_CACHE_DIR": "triton",

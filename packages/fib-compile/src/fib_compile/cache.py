@@ -13,6 +13,7 @@ nothing that is used.
 
 from __future__ import annotations
 
+import fcntl
 import hashlib
 import json
 import os
@@ -24,7 +25,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import IO, Any, NamedTuple
 
 import attrs
 from fib_schema import AxisConst, Definition, SourceFile, TensorSpec, get_fib_cache_path
@@ -195,22 +196,18 @@ class ArtifactStore:
         Raises:
             TimeoutError: Another build held it for that long, or until this one was cancelled.
         """
-        from filelock import FileLock, Timeout  # 10 ms, which a cache hit need not pay
-
         path = self._folder(LOCKS) / f"{key}.lock"
-        lock = FileLock(path, is_singleton=False, mode=0o600)
         start = time.monotonic()
-        while not lock.is_locked:
-            try:
-                lock.acquire(timeout=max(0.0, min(_POLL_SECONDS, start + wait_seconds - time.monotonic())))
-            except Timeout as error:
+        with os.fdopen(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600), "wb") as file:
+            while not _is_taken(file):
                 waited = time.monotonic() - start
                 if waited >= wait_seconds or is_stopped():
-                    raise TimeoutError(f"{path} has been held for {waited:.0f} s") from error
-        try:
-            yield
-        finally:
-            lock.release()
+                    raise TimeoutError(f"{path} has been held for {waited:.0f} s")
+                time.sleep(min(_POLL_SECONDS, wait_seconds - waited))
+            try:
+                yield
+            finally:
+                fcntl.flock(file, fcntl.LOCK_UN)  # also for processes that were forked meanwhile
 
     def new_log(self, key: str, variant: str) -> Path:
         """An empty file for the output of compilers."""
@@ -236,6 +233,15 @@ class ArtifactStore:
 
     def _folder(self, name: str) -> Path:
         return private_folder(private_folder(self.root) / name)
+
+
+def _is_taken(file: IO[bytes]) -> bool:
+    """Try to take the lock of a file; returns whether this one has it now."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
 
 
 def read_entry(folder: Path) -> Library | None:

@@ -23,9 +23,8 @@ from fib_schema.framing import framed
 
 from ._compile import CommandKilled, check_space, error_lines, is_final_failure, run_logged
 from .builder import Limits, watch_exit
-from .builders.native import CACHE_ONLY_VARIABLE, load_extension
 from .cache import ArtifactStore, Failure, digest, machine, temporary_folder
-from .toolchain import Compiler, MissingTool, find_cxx
+from .toolchain import CACHE_ONLY_VARIABLE, Compiler, MissingTool, find_cxx, load_extension
 
 __all__ = ["ModuleNotBuilt", "NativeModule", "build_module", "load_extension"]
 

@@ -16,9 +16,10 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from importlib.util import find_spec
+from importlib.machinery import ExtensionFileLoader
+from importlib.util import find_spec, module_from_spec, spec_from_loader
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 
 import attrs
 from fib_schema import Solution, SupportedLanguages
@@ -26,6 +27,8 @@ from fib_schema import Solution, SupportedLanguages
 from .cache import digest
 from .errors import BuildProblem
 
+CACHE_ONLY_VARIABLE = "FIB_CACHE_ONLY"
+"""``1`` forbids compiling: only libraries of the cache are used."""
 VARIABLES_VARIABLE = "FIB_COMPILER_VARIABLES"
 REQUESTED = (
     "CCC_OVERRIDE_OPTIONS", "CPATH", "CPLUS_INCLUDE_PATH", "C_INCLUDE_PATH", "LD_RUN_PATH", "LIBRARY_PATH",
@@ -213,6 +216,20 @@ def preload(names: Iterable[str]) -> None:
             import ctypes
 
             ctypes.CDLL(str(library), mode=ctypes.RTLD_GLOBAL)
+
+
+def load_extension(name: str, file: Path) -> ModuleType:
+    """Import an extension module from a file; its name need not be that of the file.
+
+    Raises:
+        ImportError: It does not fit this process.
+    """
+    spec = spec_from_loader(name, ExtensionFileLoader(name, str(file)))
+    assert spec is not None
+    assert spec.loader is not None
+    module = module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
 # -- dependencies of solutions -------------------------------------------------------------------

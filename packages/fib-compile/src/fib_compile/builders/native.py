@@ -14,8 +14,7 @@ from abc import abstractmethod
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from functools import cache
-from importlib.machinery import ExtensionFileLoader
-from importlib.util import find_spec, module_from_spec, spec_from_loader
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
 from typing import Any, ClassVar
@@ -28,9 +27,8 @@ from ..builder import Builder, Limits
 from ..cache import ArtifactStore, Failure, InputFile, Library, temporary_folder, unwritable, write_sources
 from ..errors import BuildError, BuildProblem
 from ..runnable import Runnable, RunnableMetadata
-from ..toolchain import cuda_folders, preload
+from ..toolchain import CACHE_ONLY_VARIABLE, cuda_folders, load_extension, preload
 
-CACHE_ONLY_VARIABLE = "FIB_CACHE_ONLY"
 _EXPORT = re.compile(rb"\0__tvm_ffi_(?!_metadata_|_doc_)([A-Za-z0-9_]+)(?=\0)")
 
 
@@ -329,17 +327,3 @@ def _torch_abi() -> str:
 
 def _module_name(plan: BuildPlan) -> str:
     return f"fib_torch_{plan.key}"
-
-
-def load_extension(name: str, file: Path) -> ModuleType:
-    """Import an extension module from a file; its name need not be that of the file.
-
-    Raises:
-        ImportError: It does not fit this process.
-    """
-    spec = spec_from_loader(name, ExtensionFileLoader(name, str(file)))
-    assert spec is not None
-    assert spec.loader is not None
-    module = module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
