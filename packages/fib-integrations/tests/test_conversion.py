@@ -6,11 +6,9 @@ import functools
 import inspect
 import json
 import math
-import sys
 from types import SimpleNamespace
 from typing import Any
 
-import attrs
 import pytest
 import torch
 from fib_apply import enable_apply, set_apply_hook
@@ -24,10 +22,9 @@ from fib_integrations import (
 )
 from fib_integrations.adapter import Adapter, Call, CannotAdapt, NotPatched, Target
 from fib_integrations.adapters import BUILT_IN, select_adapters
-from fib_integrations.attention import make_plan, on_device, output_buffers
+from fib_integrations.attention import make_plan, output_buffers
 from fib_integrations.handlers import PlanStore
 from fib_integrations.patched_function import PatchedFunction
-from fib_integrations.wrapper_codegen import read_signature
 from flashinfer_stand_ins import HERE, signatures
 from flashinfer_stand_ins.examples import (
     KV_INDICES,
@@ -286,31 +283,6 @@ def test_unsupported_settings_of_forward(fi: Any, settings: dict[str, Any], expe
 
 
 @one_version
-def test_settings_of_layers_alternate(fi: Any) -> None:
-    seen: list[float] = []
-    set_apply_hook(lambda name, inputs: seen.append(inputs["sm_scale"]))
-    wrapper = decode_wrapper(fi, 1)
-    plan = fi.decode.BatchDecodeWithPagedKVCacheWrapper.run.__fib_patched__.plans.by_id[id(wrapper)]
-    for _ in range(2):
-        for scale in (0.5, 0.25):
-            wrapper.forward(Q, PAIR, sm_scale=scale)
-    assert seen == [0.5, 0.25] * 2
-    assert len(plan.handlers) == 2  # no handler is made twice
-
-
-@one_version
-def test_explaining_forward_changes_nothing(fi: Any) -> None:
-    wrapper = decode_wrapper(fi, 1, sm_scale=0.5)
-    found = explain(wrapper.forward, Q, PAIR, sm_scale=2.0)
-    assert isinstance(found, ConvertedCall)
-    assert found.inputs["sm_scale"] == 2.0
-    assert wrapper._sm_scale == 0.5
-    found = explain(wrapper.run, Q, PAIR)
-    assert isinstance(found, ConvertedCall)
-    assert found.inputs["sm_scale"] == 0.5
-
-
-@one_version
 def test_forward_with_an_unknown_parameter_invalidates_the_plan(
     importable: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -508,46 +480,6 @@ def test_version_without_output_parameters_is_supported(flashinfer: Any, monkeyp
     )
 
 
-def test_keyword_arguments_are_not_shared_between_calls() -> None:
-    (adapter,) = select_adapters(["rmsnorm"])
-    function = PatchedFunction(
-        adapter,
-        adapter.targets[0],
-        lambda input, weight: None,
-        plans=PlanStore(),
-        match_baselines=lambda *_: frozenset(),
-    )
-    seen: list[dict[str, Any]] = []
-
-    def cover(args: Any, kwargs: dict[str, Any], *values: Any) -> None:
-        seen.append(dict(kwargs))
-        kwargs["return_lse"] = True  # as what calls the original for a comparison may
-
-    function.wrapper.__globals__["_fib_dispatch"] = cover
-    for _ in range(2):
-        function.wrapper(X, W)
-    assert seen == [{}, {}]
-
-
-def test_parameters_may_have_our_reserved_names() -> None:
-    def rmsnorm(input: Any, weight: Any, _fib_original: Any = 1, _fib_dispatch: Any = None) -> Any:
-        return _fib_original, _fib_dispatch
-
-    (adapter,) = select_adapters(["rmsnorm"])
-    function = PatchedFunction(
-        adapter, adapter.targets[0], rmsnorm, plans=PlanStore(), match_baselines=lambda *_: frozenset()
-    )
-    assert function.wrapper(X, W, _fib_dispatch=2) == (1, 2)
-
-
-@one_version
-def test_finalize_takes_parameters_of_convert_only(fi: Any) -> None:
-    (adapter,) = select_adapters(["rmsnorm"])
-    target = attrs.evolve(adapter.targets[0], finalize=lambda result, scale: result)
-    with pytest.raises(CannotAdapt, match="`finalize` takes 'scale', which `convert` does not"):
-        read_signature(target, fi.norm.rmsnorm)
-
-
 @one_version
 def test_wrong_arguments_raise_the_error_of_the_original(fi: Any) -> None:
     with pytest.raises(TypeError, match=r"rmsnorm\(\) missing 1 required positional argument: 'weight'"):
@@ -564,55 +496,11 @@ def test_conversion_that_raises_is_logged_once(fi: Any, caplog: pytest.LogCaptur
 
 
 @one_version
-def test_call_falls_through_if_describe_raises(fi: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def failing(key: Any) -> Any:
-        raise KeyError(key)
-
-    function = fi.norm.rmsnorm.__fib_patched__
-    target = attrs.evolve(function.target, describe=failing)
-    monkeypatch.setattr(function, "target", target)
-    expected = function.original(X, W)
-    for _ in range(2):
-        assert torch.equal(fi.norm.rmsnorm(X, W), expected)
-    assert "KeyError" in reason(fi.norm.rmsnorm, X, W)
-
-
-@one_version
-def test_each_class_has_the_state_attribute_of_its_own_plan(fi: Any) -> None:
-    (decode,), (prefill,) = select_adapters(["gqa_paged_decode"]), select_adapters(["gqa_paged_prefill"])
-    first, *others = decode.targets
-    both = attrs.evolve(decode, targets=(attrs.evolve(first, state_attribute="_other"), *others, *prefill.targets))
-    attributes = {}
-    for target in both.targets:
-        module, owner, method = target.path.rsplit(".", 2)
-        original = getattr(getattr(sys.modules[module], owner), method)
-        function = patched(both, target, original)
-        attributes.setdefault(owner, set()).add(function.state_attribute)
-    assert list(attributes.values()) == [{"_other"}, {"_plan_info"}]
-
-
-@one_version
 def test_unsupported_calls_are_counted_on_request(fi: Any) -> None:
     for _ in range(2):
         fi.norm.rmsnorm(random(2, 3, 8), W)
     counts = {target.path: dict(target.unsupported_calls) for target in status()}
     assert counts["flashinfer.norm.rmsnorm"] == {"the input is not a matrix": 2}
-
-
-@one_version
-def test_counting_starts_at_the_request(flashinfer: Any) -> None:
-    def counts() -> dict[str, int]:
-        return next(dict(target.unsupported_calls) for target in status() if target.path == "flashinfer.norm.rmsnorm")
-
-    install_flashinfer_integrations()
-    set_apply_hook(lambda name, inputs: None)
-    flashinfer.norm.rmsnorm(random(2, 3, 8), W)
-    assert counts() == {}
-    install_flashinfer_integrations(["rmsnorm"], count_calls=True)
-    flashinfer.norm.rmsnorm(random(2, 3, 8), W)
-    install_flashinfer_integrations()
-    flashinfer.norm.rmsnorm(random(2, 3, 8), W)
-    assert counts() == {"the input is not a matrix": 2}
 
 
 @one_version
@@ -669,17 +557,6 @@ def test_recorded_signatures_match_the_installed_library() -> None:
 
 
 class TestBuffers:
-    def test_the_copy_of_a_plan_is_used_again(self) -> None:
-        device = torch.device("meta")
-        wrapper = SimpleNamespace(device=device, _indptr_buf=torch.empty(5, dtype=torch.int32, device=device))
-        given = torch.zeros(5, dtype=torch.int32)
-        others = [torch.zeros(4, dtype=torch.int32), torch.zeros(5, 1, dtype=torch.int32)]
-        names = ["_indptr_buf", "_indptr_buf", "_indptr_buf", "_missing"]
-        kept, *copies = on_device(wrapper, [given, *others, given], names, replayed=False)
-        assert kept is wrapper._indptr_buf
-        for copy, original in zip(copies, [*others, given], strict=True):
-            assert (copy.shape, copy.device) == (original.shape, device)
-
     def test_each_wrapper_has_memory_of_its_own_for_an_unwanted_lse(self) -> None:
         wrappers = [SimpleNamespace(_kv_layout="NHD") for _ in range(2)]
 

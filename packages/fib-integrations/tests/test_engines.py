@@ -12,17 +12,15 @@ from typing import Any
 import engine_stand_ins
 import pytest
 import torch
-from engine_stand_ins import signatures
 from fib_apply import enable_apply, set_apply_hook
 from fib_apply.build_service.service import BuildService
 from fib_integrations import install_flashinfer_integrations, installation, status, uninstall_flashinfer_integrations
-from fib_integrations.adapter import SGL_KERNEL, SGLANG, VLLM, CannotAdapt, Engine, parameters_of
+from fib_integrations.adapter import SGL_KERNEL, SGLANG, VLLM, CannotAdapt, Engine
 from fib_integrations.adapters.elementwise import SGLANG_JIT, SGLANG_KERNELS, VLLM_CUSTOM_OPS
 from fib_integrations.patching import PatchState
 from fib_integrations.vllm import PROVIDER, register, wait_when_imported
 from fib_schema import Solution, SourceFile
 from flashinfer_stand_ins.examples import FUSED_ADD_RMSNORM, RMSNORM, data_set, passed, random, reference_solution
-from torch._subclasses.fake_tensor import FakeTensorMode
 
 WIDTH = 8
 EPSILON, SUM_EPSILON = 1e-6, 1e-5
@@ -84,14 +82,6 @@ def test_declared_parameters_are_those_of_the_engines_sources() -> None:
         assert found == engine.parameters
 
 
-def test_signatures_are_read_from_sources(tmp_path: Any) -> None:
-    (tmp_path / "pack").mkdir()
-    (tmp_path / "pack" / "ops.py").write_text("import absent\n\ndef f(a: int, *, b: 'X' = 1e-6) -> None: ...\n")
-    (tmp_path / "pack" / "__init__.py").write_text("def g(x, /, y=None): ...\n")
-    found = signatures.read_parameters(tmp_path, ["pack.ops.f", "pack.g"])
-    assert found == {"pack.ops.f": "a, *, b=1e-06", "pack.g": "x, /, y=None"}
-
-
 def test_adapters_of_engines_name_each_of_their_functions() -> None:
     for adapter in (VLLM_CUSTOM_OPS, SGLANG_KERNELS, SGLANG_JIT):
         assert adapter.engine is not None
@@ -120,11 +110,6 @@ class TestVersions:
 
     def test_an_engine_may_not_be_installed(self) -> None:
         assert not Engine(distribution="no-such-engine", versions=(), parameters={}).is_installed
-
-    def test_a_function_without_a_signature_is_refused(self, versions: Any) -> None:
-        assert parameters_of(dict.update) == "unreadable"
-        with pytest.raises(CannotAdapt):
-            self.ENGINE.check("vllm.f", dict.update)
 
     def test_a_changed_function_is_not_patched(self, versions: Any) -> None:
         with engine_stand_ins.modules(rms_norm="out, input, weight, epsilon, brand_new=1") as made:
@@ -304,29 +289,6 @@ class TestProvider:
             if norm["weight"] is not None:  # the stand-in of vLLM's kernel needs one
                 assert not is_routed(ops.fused_add_rms_norm(first, random(*first.shape), *others)[0])
 
-    def test_calls_that_are_passed_on_are_not_converted(self, ops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        """Routing and tracing begin and end meanwhile; what serves a call is the same as ever."""
-        x, residual, weight = arguments()
-        patched = installation._provided["vllm.ir.ops.fused_add_rms_norm"]
-        converted: list[object] = []
-        convert = patched._scope["_fib_convert"]
-        monkeypatch.setitem(patched._scope, "_fib_convert", lambda *a: (converted.append(a), convert(*a))[1])
-
-        def conversions() -> int:
-            before = len(converted)
-            ops.fused_add_rms_norm(x, residual, weight, SUM_EPSILON)
-            return len(converted) - before
-
-        assert conversions() == 0
-        with enable_apply(marked(RMSNORM)):
-            assert [conversions(), conversions()] == [1, 0]  # the definition is looked up at the first call
-            set_apply_hook(lambda name, inputs: None)
-            assert [conversions(), conversions()] == [1, 1]  # it is traced
-            set_apply_hook(None)
-        assert conversions() == 0
-        with enable_apply(marked(FUSED_ADD_RMSNORM)):
-            assert is_routed(ops.fused_add_rms_norm(x, residual, weight, SUM_EPSILON)[0])
-
     def test_a_list_that_changes_is_followed(self, ops: Any) -> None:
         """Each provider that may serve a call; the last one supports nothing."""
         x, _, weight = arguments()
@@ -365,14 +327,6 @@ class TestProvider:
             with enable_apply(marked(FUSED_ADD_RMSNORM)):
                 assert supports(x, residual, weight, SUM_EPSILON)
 
-    def test_a_call_that_a_compiler_traces_is_supported(self, ops: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        x, residual, weight = arguments()
-        supports = ops.fused_add_rms_norm.impls[PROVIDER].supports_args
-        monkeypatch.setattr("torch.compiler.is_compiling", lambda: True)
-        with ops.fused_add_rms_norm.set_priority([PROVIDER, "native"]), FakeTensorMode() as mode:
-            assert not supports(x, residual, weight, SUM_EPSILON)  # a call that is made meanwhile
-            assert supports(*map(mode.from_tensor, (x, residual, weight)), SUM_EPSILON)
-
     def test_it_is_called_first_where_the_environment_enables_routing(self, ops: Any) -> None:
         """The runtime starts at the first call."""
         x, _, weight = arguments()
@@ -395,16 +349,6 @@ class TestProvider:
             assert runtime.left_out() == {}
         torch.testing.assert_close(result, expected)
         assert torch.equal(added, total)
-
-    def test_fake_tensors_reach_the_next_provider(self, ops: Any) -> None:
-        """VLLM traces implementations with them, to lower ops under Inductor."""
-        from torch._subclasses import FakeTensorMode
-
-        with enable_apply(marked(RMSNORM), stats=True) as runtime:
-            with FakeTensorMode() as mode:
-                x, weight = (mode.from_tensor(value) for value in (random(3, WIDTH), random(WIDTH)))
-                assert ops.rms_norm(x, weight, EPSILON).shape == (3, WIDTH)
-            assert not runtime.stats()[RMSNORM.name].hits
 
     def test_uninstalling_leaves_a_provider_that_only_forwards(self, ops: Any) -> None:
         assert {one.path for one in status() if one.adapter == "vllm_ir"} == {

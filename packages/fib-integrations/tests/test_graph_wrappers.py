@@ -16,7 +16,6 @@ import attrs
 import pytest
 import torch
 from fib_apply import ApplyConfig, enable_apply, set_apply_hook
-from fib_apply.routing.dispatcher import Dispatcher
 from fib_integrations import install_flashinfer_integrations, status
 from fib_integrations.vllm import renew_when_imported
 from fib_schema import Definition, Solution, Trace, TraceSet
@@ -170,27 +169,6 @@ def test_what_is_decided_for_other_wrappers_is_decided_again(fi: Any, calls: lis
         plan(other, 4, *PLANS[0])
         other.run(q, cache)
         assert len(calls) == 2
-
-
-@pytest.mark.parametrize("is_for_graphs", [True, False])
-def test_a_plan_of_each_step_generates_no_code(
-    fi: Any, monkeypatch: pytest.MonkeyPatch, calls: list[Any], is_for_graphs: bool
-) -> None:
-    """Engines plan before each step; generating a route takes a millisecond."""
-    q, cache, routes, route = random(3, 4, 8), caches(1), [], Dispatcher.route
-    wrapper = graph_wrapper(fi) if is_for_graphs else fi.decode.BatchDecodeWithPagedKVCacheWrapper(workspace())
-    monkeypatch.setattr(Dispatcher, "route", lambda *args, **named: routes.append(args[1]) or route(*args, **named))
-    with enable_apply(set_of(definition_of(1))):
-        for _ in range(3):
-            for planned in PLANS:
-                plan(wrapper, 1, *planned)
-                wrapper.run(q, cache)
-        assert len(routes) == 1
-    with enable_apply(set_of(definition_of(1))):
-        plan(wrapper, 1, *PLANS[0])
-        wrapper.run(q, cache)
-        assert len(routes) == 2
-    assert len(calls) > 3
 
 
 @pytest.mark.parametrize("page_size", [1, 4])
@@ -415,16 +393,6 @@ class TestFastPlans:
             wrapper.run(q, cache)
         assert calls == []
         assert counts(self.RUN) == self.REPLANNED
-
-    def test_settings_of_forward_are_not_those_of_the_next_plan(self, fi: Any, vllm: Any, calls: list[Any]) -> None:
-        q, cache, wrapper = random(3, 4, 8), caches(4), graph_wrapper(fi)
-        with enable_apply(set_of(definition_of(4))):
-            self.plan(vllm, wrapper, PLANS[0])
-            wrapper.forward_return_lse(q, cache, sm_scale=0.125)
-            assert len(calls) == 1
-            self.plan(vllm, wrapper, PLANS[1])
-            wrapper.run(q, cache)
-        assert len(calls) == 1
 
     def test_other_wrappers_and_unrecorded_plans_are_left_alone(self, fi: Any, vllm: Any, calls: list[Any]) -> None:
         q, cache, wrapper = random(3, 4, 8), caches(4), graph_wrapper(fi)

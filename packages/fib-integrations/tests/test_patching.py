@@ -210,19 +210,6 @@ def test_wrapper_has_the_signature_and_name_of_the_original(library: str, manage
     assert (module.double.__name__, module.double.__doc__) == ("double", "Twice.")
 
 
-def test_wrapper_is_removed_after_the_patch_on_top_is_removed(library: str, manager: PatchManager) -> None:
-    module = imported(library)
-    original = module.double
-    manager.patch(PatchSpec(f"{library}.double"), plus_one)
-    ours = module.double
-    module.double = plus_one(PatchSpec(""), ours)
-    manager.unpatch_all()
-    module.double = ours
-    manager.unpatch_all()
-    assert module.double is original
-    assert manager.status() == ()
-
-
 THREADS = """
 import sys, threading
 sys.path.insert(0, sys.argv[1])
@@ -256,25 +243,6 @@ def test_two_threads_may_import_a_patched_package(tmp_path: Any) -> None:
     command = [sys.executable, "-X", "faulthandler", "-c", THREADS, str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=90, check=False)
     assert done.stdout.split() == ["False", "False", "7", "7"], done.stderr
-
-
-def test_found_specification_is_usable_without_an_import(
-    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, manager: PatchManager
-) -> None:
-    (tmp_path / "looked_for.py").write_text(SOURCE)
-    monkeypatch.syspath_prepend(tmp_path)
-    manager.patch(PatchSpec("looked_for.double"), plus_one)
-    spec = importlib.util.find_spec("looked_for")
-    assert spec is not None
-    assert spec.origin == str(tmp_path / "looked_for.py")
-    assert spec.loader.get_code("looked_for") is not None  # type: ignore[union-attr]
-    assert "looked_for" not in sys.modules
-    by_hand = importlib.util.module_from_spec(spec)
-    monkeypatch.setitem(sys.modules, "looked_for", by_hand)
-    spec.loader.exec_module(by_hand)  # type: ignore[union-attr]
-    assert by_hand.double(3) == 7
-    assert type(by_hand.__loader__) is importlib.machinery.SourceFileLoader
-    assert by_hand.__spec__.loader is by_hand.__loader__  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("is_failing", [False, True])

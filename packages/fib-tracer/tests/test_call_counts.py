@@ -10,7 +10,7 @@ import pytest
 import torch
 from fib_schema import TraceSet
 from fib_schema.traffic import load_traffic
-from fib_tracer import Decision, FilterPolicy, TracingConfig, TracingRuntime, enable_tracing
+from fib_tracer import Decision, FilterPolicy, TracingConfig, enable_tracing
 
 from .conftest import errors_of, workloads
 
@@ -61,15 +61,6 @@ def test_layouts_are_told_apart_where_they_make_another_workload(root: Path, sil
     assert sorted(traffic(root).calls_by_workload(records).values()) == [3, 5]
 
 
-def test_calls_of_any_layout_count_together_where_values_are_stored(root: Path, silu: Any) -> None:
-    with enable_tracing(root, TracingConfig("dump_all", filter_policy="keep_first_k_by_axes")):
-        for x in (torch.ones(4, 16)[:, :8], torch.ones(4, 8)):
-            silu(x)
-    assert dict(traffic(root).sizes) == {((("M", 4),), None): 2}
-    (record,) = workloads(root, "silu_h8")
-    assert traffic(root).calls_by_workload([record]) == {record.uuid: 2}
-
-
 def test_scalars_and_absent_inputs_do_not_divide_the_count(root: Path, gather: Any) -> None:
     table, rows = torch.ones(5, 8), torch.tensor([1, 2])
     with enable_tracing(root, TracingConfig()) as runtime:
@@ -98,15 +89,6 @@ def test_calls_of_threads_are_counted_exactly(root: Path, silu: Any) -> None:
     assert by_rows(root) == {1: 8000, 2: 8000, 3: 8000}
 
 
-def test_calls_without_a_size_are_only_in_the_total(root: Path, silu: Any) -> None:
-    with enable_tracing(root, BY_AXES) as runtime:
-        silu(torch.ones(2, 8))
-        silu(torch.ones(3, 8, dtype=torch.float64))
-        silu(torch.ones(2, 9))
-        assert runtime.stats()["silu_h8"].dropped == {"does not fit the definition": 2}
-    assert (traffic(root).calls, by_rows(root)) == (3, {2: 1})
-
-
 def test_a_failing_policy_does_not_change_the_count(root: Path, silu: Any) -> None:
     class Failing(FilterPolicy):
         is_final = True
@@ -119,13 +101,6 @@ def test_a_failing_policy_does_not_change_the_count(root: Path, silu: Any) -> No
             silu(torch.ones(2, 8))
         assert runtime.stats()["silu_h8"].dropped == {"errors": 7}
     assert (traffic(root).calls, by_rows(root)) == (7, {2: 7})
-
-
-def test_calls_that_are_not_routed_are_counted(root: Path) -> None:
-    with TracingRuntime(root, TracingConfig("dump_none", filter_policy="keep_first")) as runtime:
-        for _ in range(4):
-            runtime.collect("silu_h8", (torch.ones(3, 8),))
-    assert by_rows(root) == {3: 4}
 
 
 @pytest.mark.parametrize("config", [BY_AXES, TracingConfig("dump_all", max_kept=20), TracingConfig()])

@@ -248,6 +248,7 @@ def test_help_fits_a_terminal() -> None:
     assert max(len(line) for text in texts for line in text.splitlines()) <= 110
 
 
+@pytest.mark.slow
 def test_the_installed_command_runs(root: Path) -> None:
     command = Path(sys.executable).with_name("fib-tracer")
     done = subprocess.run([command, "stats", root, "--json"], capture_output=True, text=True, timeout=120, check=True)

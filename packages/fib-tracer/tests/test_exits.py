@@ -86,6 +86,7 @@ def test_counts_are_saved_without_any_kept_call(
         assert workloads(root, "silu_h8") == []
 
 
+@pytest.mark.slow
 def test_the_end_waits_as_long_as_entries_are_stored(root: Path) -> None:
     """All batches together take longer than `exit_seconds`, and no single one does."""
     run(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import shutil
 import threading
 import time
 import weakref
@@ -15,7 +14,6 @@ import attrs
 import pytest
 import torch
 from fib_apply import apply
-from fib_schema import TraceSet
 from fib_tracer import (
     Decision,
     FilterPolicy,
@@ -93,14 +91,6 @@ def test_an_invalid_verdict_is_reported(root: Path, silu: Any, verdict: Any) -> 
     assert runtime.error_counts()["silu_h8: InvalidSetting"] == 1
 
 
-@pytest.mark.parametrize("chosen", [["no_such_input"], None, 3, "x and more"])
-def test_an_invalid_choice_of_inputs_is_reported(root: Path, silu: Any, chosen: Any) -> None:
-    with enable_tracing(root, TracingConfig(lambda inputs: chosen)) as runtime:
-        silu(torch.ones(2, 8))
-    assert runtime.stats()["silu_h8"].dropped == {"errors": 1}
-    assert runtime.budget.reserved_bytes == 0
-
-
 def test_a_policy_may_call_a_traced_function(root: Path, silu: Any) -> None:
     class Calling(KeepAll):
         def decide(self, call: Any) -> Decision:
@@ -117,18 +107,6 @@ def test_a_policy_may_call_a_traced_function(root: Path, silu: Any) -> None:
     assert sorted(sizes(root)) == [1, 2]
 
 
-def test_a_policy_cannot_change_the_sizes_that_are_stored(root: Path, silu: Any) -> None:
-    class Meddling(KeepAll):
-        def decide(self, call: Any) -> Decision:
-            call.axes["M"] = 7
-            return Decision.KEEP
-
-    with enable_tracing(root, TracingConfig("dump_all", filter_policy=Meddling)) as runtime:
-        silu(torch.ones(2, 8))
-        assert runtime.flush()["silu_h8"].dropped == {"errors": 1}
-    assert sizes(root) == []
-
-
 @pytest.mark.parametrize("method", ["submit", "drain"])
 def test_a_policy_that_exits_does_not_end_the_storage_thread(root: Path, silu: Any, gather: Any, method: str) -> None:
     def leave(self: Any, *arguments: Any) -> Any:
@@ -142,22 +120,6 @@ def test_a_policy_that_exits_does_not_end_the_storage_thread(root: Path, silu: A
         gather(torch.ones(4, 8), torch.tensor([1, 2]), None, 1.0)
         assert runtime.flush(60)["gather_h8"].stored == 1
     assert any("SystemExit" in kind for kind in runtime.error_counts())
-
-
-@pytest.mark.parametrize("given", [None, [3], "entries"])
-def test_a_policy_that_drains_nonsense_does_not_affect_others(root: Path, silu: Any, gather: Any, given: Any) -> None:
-    class Odd(FilterPolicy):
-        def drain(self) -> Any:
-            super().drain()
-            return given
-
-    config = {"silu_h8": TracingConfig(filter_policy=Odd), "gather_h8": TracingConfig(filter_policy="keep_random_k")}
-    with enable_tracing(root, config) as runtime:
-        silu(torch.ones(2, 8))
-        gather(torch.ones(4, 8), torch.tensor([1, 2]), None, 1.0)
-        runtime.flush()
-        assert len(workloads(root, "gather_h8")) == 1
-        assert runtime.budget.reserved_bytes == 0
 
 
 def test_an_invalid_entry_does_not_affect_others(root: Path, silu: Any) -> None:
@@ -178,11 +140,11 @@ def test_a_deferred_decision_that_raises_releases_its_memory(root: Path, decode:
     """The storage thread asks the policy when the elements that it needs are on the CPU."""
     policy = failing(method, Attention)
     with enable_tracing(root, TracingConfig("dump_int", filter_policy=policy)) as runtime:
-        for _ in range(100):
+        for _ in range(60):
             decode(*decode_args())
         runtime.flush()
         assert runtime.budget.reserved_bytes == 0
-    assert runtime.stats()["gqa_paged_decode_h2"].dropped == {"errors": 100}
+    assert runtime.stats()["gqa_paged_decode_h2"].dropped == {"errors": 60}
 
 
 # -- the disk ----------------------------------------------------------------------------------------
@@ -265,67 +227,6 @@ def until(is_so: Callable[[], bool]) -> None:
     assert is_so()
 
 
-def test_no_record_is_written_through_a_link_out_of_the_set(root: Path, silu: Any, tmp_path_factory: Any) -> None:
-    elsewhere = tmp_path_factory.mktemp("elsewhere") / "silu.jsonl"
-    (root / FILE).parent.mkdir(parents=True)
-    (root / FILE).symlink_to(elsewhere)
-    with enable_tracing(root, EVERYTHING) as runtime:
-        silu(torch.ones(2, 8))
-    assert not elsewhere.exists()
-    assert runtime.stats()["silu_h8"].dropped == {"could not be written": 1}
-
-
-@pytest.mark.parametrize("is_replaced", [False, True])
-def test_removed_workloads_are_stored_again(root: Path, silu: Any, is_replaced: bool) -> None:
-    with enable_tracing(root, EVERYTHING) as runtime:
-        for size in (1, 2):
-            silu(torch.ones(size, 8))
-        runtime.flush()
-        lines = (root / FILE).read_text().splitlines(keepends=True)
-        shutil.rmtree(root / "blob")
-        (root / FILE).unlink()
-        if is_replaced:
-            (root / FILE).with_suffix(".tmp").write_text(lines[1])
-            (root / FILE).with_suffix(".tmp").rename(root / FILE)
-        silu(torch.ones(1, 8))
-    assert sorted(sizes(root)) == [1, *([2] if is_replaced else [])]
-
-
-def test_a_full_file_has_no_torn_line(root: Path) -> None:
-    """Files of the process are limited, as on a disk that is full."""
-    out = run(
-        root,
-        """
-import resource
-runtime = enable_tracing(sys.argv[1], TracingConfig("dump_all"))
-call(1)
-runtime.flush()
-_, most = resource.getrlimit(resource.RLIMIT_FSIZE)
-resource.setrlimit(resource.RLIMIT_FSIZE, (100, most))
-for index in range(2, 6):
-    call(index)
-runtime.flush()
-resource.setrlimit(resource.RLIMIT_FSIZE, (most, most))
-call(6)
-runtime.flush()
-stats = runtime.stats()["silu_h8"]
-print(stats.stored, dict(stats.dropped), runtime.budget.reserved_bytes)
-""",
-    )
-    assert out.strip() == "6 {} 0"
-    data_set = TraceSet.from_path(root)
-    assert data_set.problems == ()
-    assert not list(root.rglob("*.tmp"))
-
-
-def test_a_running_tracer_ignores_changed_definition_files(root: Path, silu: Any) -> None:
-    with enable_tracing(root, EVERYTHING):
-        file = next(root.rglob("definitions/**/silu_h8.json"))
-        file.write_text("{")
-        silu(torch.ones(2, 8))
-    assert (root / FILE).read_text().count("\n") == 1
-
-
 def test_a_damaged_definition_does_not_keep_others_from_being_traced(
     root: Path, silu: Any, gather: Any, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -381,7 +282,7 @@ _POLICIES = ["keep_all", "keep_first_k_by_axes", "keep_random_k", "attention"]
 
 
 @pytest.mark.parametrize("policy", _POLICIES)
-@pytest.mark.parametrize("dump", ["dump_all", "dump_int", "dump_none"])
+@pytest.mark.parametrize("dump", ["dump_all", "dump_none"])
 def test_the_callers_tensors_are_not_kept_alive(root: Path, gather: Any, dump: str, policy: str) -> None:
     """Scalar tensors too; by reference counts alone, without garbage collection."""
     with enable_tracing(root, TracingConfig(dump, filter_policy=policy)) as runtime:

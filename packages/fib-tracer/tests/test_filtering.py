@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import attrs
@@ -128,9 +128,3 @@ def test_k_must_be_a_positive_integer(make: Any, k: Any) -> None:
 def test_axes_must_be_a_list_of_names(axes: Any) -> None:
     with pytest.raises(InvalidSetting, match="axes: got"):
         KeepFirstKByAxes(1, axes)
-
-
-def test_a_key_must_be_a_function() -> None:
-    wrong: Hashable = "M"
-    with pytest.raises(InvalidSetting, match="key"):
-        KeepFirstKByKey(wrong)  # type: ignore[arg-type]

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from fib_schema import RandomInput, SafetensorsInput, ScalarInput, UnknownName, validate
+from fib_schema import RandomInput, SafetensorsInput, ScalarInput, validate
 from fib_tracer import CallReader, InvalidSetting, NotCovered, ReadCall, RecordedCall, TracingConfig
 from fib_tracer.dump_import import NO_COMPUTATION, NO_READER, RECORDED, ImportOptions, ImportReport, import_dumps
 
@@ -134,19 +134,6 @@ def test_settings_select_the_kept_calls(dump: DumpMaker, root: Path, reader: Lib
     assert len(workloads(root, "gather_h8")) == 2
 
 
-def test_an_untraced_definition_is_reported(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
-    gathered(dump)
-    report = imported(dump, root, reader, config={"silu_h8": TracingConfig()})
-    assert report.calls == {("lib.ops.gather", "the settings do not trace its definition"): 1}
-
-
-def test_a_setting_for_an_input_that_no_definition_has_is_refused(
-    dump: DumpMaker, root: Path, reader: LibraryReader
-) -> None:
-    with pytest.raises(UnknownName, match="tabel"):
-        imported(dump, root, reader, config=TracingConfig(["tabel"]))
-
-
 # -- wrappers, sessions ------------------------------------------------------------------------------
 
 
@@ -187,15 +174,6 @@ def test_a_reused_address_is_another_wrapper(dump: DumpMaker, root: Path, reader
     assert report.calls["lib.ops.W.run", "its plan is not there"] == 1
 
 
-def test_the_same_address_in_another_process_is_another_wrapper(
-    dump: DumpMaker, root: Path, reader: LibraryReader
-) -> None:
-    planned(dump, 2, self_id=11)
-    dump.process = 78
-    ran(dump, 2, self_id=11)
-    assert imported(dump, root, reader).calls["lib.ops.W.run", "its plan is not there"] == 1
-
-
 class W:
     """A class whose name FlashInfer does not write before its methods."""
 
@@ -233,12 +211,6 @@ def test_unlisted_calls_come_last_by_their_time(dump: DumpMaker, root: Path, rea
     (dump.root / "session.jsonl").unlink()
     imported(dump, root, reader)
     assert [len(call.arguments["rows"]) for call in reader.seen[4:]] == [1, 2, 3, 4]
-
-
-def test_a_call_that_did_not_return_is_a_call(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
-    """Its inputs were saved before it raised."""
-    dump.dump("silu", SILU, [torch.ones(2, 8)], is_completed=False)
-    assert imported(dump, root, reader).calls == {("lib.ops.silu", RECORDED): 1}
 
 
 def test_each_snapshot_of_a_captured_call_is_a_call(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
@@ -286,14 +258,6 @@ def test_unrecorded_calls_are_counted_by_function_and_reason(
     }
     assert [problem.source for problem in report.problems] == ["lib.ops.fails", "lib.ops.odd"]
     assert not report.is_ok
-
-
-def test_an_argument_that_was_not_recorded_fits_no_definition(
-    dump: DumpMaker, root: Path, reader: LibraryReader
-) -> None:
-    """0.6.4 records only the text of a tuple."""
-    dump.dump("silu", SILU, [(torch.ones(2, 8),)])
-    assert imported(dump, root, reader).calls == {("lib.ops.silu", "does not fit the definition"): 1}
 
 
 def test_calls_without_a_reader_are_counted(dump: DumpMaker, root: Path) -> None:

@@ -95,13 +95,6 @@ def test_calls_that_differ_in_their_layout_are_workloads_of_their_own(root: Path
     assert len({workload.uuid for workload in found}) == 4
 
 
-def test_optional_inputs_may_be_absent(root: Path, gather: Any) -> None:
-    with enable_tracing(root, TracingConfig("dump_none", filter_policy="keep_all")):
-        for mask in (None, torch.zeros(2, dtype=torch.bool), torch.zeros(4, dtype=torch.bool)[::2], None):
-            gather(torch.ones(4, 8), torch.tensor([1, 2]), mask)
-    assert [workload.extra for workload in workloads(root, "gather_h8")] == [None, None, {"layout": {"mask": [2]}}]
-
-
 def test_a_policy_that_holds_entries_keeps_the_layout(root: Path, silu: Any) -> None:
     class Last(FilterPolicy):
         """Keeps the last call."""
@@ -129,17 +122,6 @@ def test_a_contiguous_workload_has_the_uuid_of_earlier_releases() -> None:
     inputs = {"x": torch.ones(2, 4)}
     assert workload_digest("d", {"M": 2}, inputs, {}) == workload_digest("d", {"M": 2}, inputs)
     assert workload_digest("d", {"M": 2}, inputs, {"x": (8, 1)}) != workload_digest("d", {"M": 2}, inputs)
-
-
-def test_deduplication_tells_layouts_apart(root: Path) -> None:
-    plain = gather_workload("a", 4, None)
-    strided = [
-        attrs.evolve(plain, workload=attrs.evolve(plain.workload, uuid=uuid, extra={"layout": {"rows": [stride]}}))
-        for uuid, stride in (("b", 2), ("c", 3), ("d", 2))
-    ]
-    add(root, plain, *strided)
-    report = dedup(root)
-    assert [(removal.uuid, removal.equal_to) for removal in report.removals] == [("d", "b")]
 
 
 def add(root: Path, *traces: Trace) -> None:

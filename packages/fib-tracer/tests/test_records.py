@@ -7,6 +7,7 @@ import subprocess
 import sys
 from typing import Any
 
+import pytest
 import torch
 from fib_schema import RandomInput, SafetensorsInput, ScalarInput, TraceSet
 from fib_tracer import RANDOM
@@ -70,6 +71,7 @@ print(workload_digest("d", {"M": 2, "N": 3}, {"x": torch.arange(6.0).reshape(2, 
 """
 
 
+@pytest.mark.slow
 def test_another_process_computes_the_same_digest() -> None:
     done = subprocess.run([sys.executable, "-c", _MADE_ELSEWHERE], capture_output=True, text=True, check=True)
     inputs = {"r": RANDOM, "s": 0.5, "x": torch.arange(6.0).reshape(2, 3)}

@@ -90,14 +90,6 @@ def test_a_scalar_tensor_is_stored_as_a_scalar(root: Path, gather: Any) -> None:
     assert workloads(root, "gather_h8")[0].inputs["scale"] == ScalarInput(0.25)
 
 
-def test_views_are_stored_contiguously(root: Path, silu: Any) -> None:
-    x = torch.arange(32.0).reshape(8, 4).T
-    with enable_tracing(root, EVERYTHING):
-        silu(x)
-    (record,) = workloads(root, "silu_h8")
-    assert torch.equal(tensors(root, record)["x"], x)
-
-
 def test_equal_calls_are_stored_once_also_by_a_later_runtime(root: Path, silu: Any) -> None:
     for _ in range(2):
         with enable_tracing(root, EVERYTHING) as runtime:
@@ -148,29 +140,6 @@ def test_a_call_that_breaks_a_constraint_is_not_stored(root: Path, decode: Any) 
     assert workloads(root, "gqa_paged_decode_h2") == []
     assert runtime.stats()["gqa_paged_decode_h2"].dropped == {"breaks a constraint": 1}
     assert any("constraint" in kind for kind in runtime.error_counts())
-
-
-class Unwilling(FilterPolicy):
-    """Raises whenever it is asked."""
-
-    def decide(self, call: Any) -> Any:
-        raise RuntimeError("of a policy")
-
-
-class Forgetful(FilterPolicy):
-    """Raises when it is drained."""
-
-    def drain(self) -> Any:
-        raise RuntimeError("of a policy")
-
-
-@pytest.mark.parametrize("policy", [Unwilling, Forgetful])
-def test_a_policy_that_fails_never_fails_the_engine(root: Path, silu: Any, policy: Any) -> None:
-    x = torch.ones(2, 8)
-    with enable_tracing(root, TracingConfig(filter_policy=policy)) as runtime:
-        for _ in range(3):
-            assert torch.equal(silu(x), x * torch.sigmoid(x))
-    assert any("RuntimeError" in kind for kind in runtime.error_counts())
 
 
 class Halves(FilterPolicy):
@@ -345,31 +314,6 @@ def test_nothing_is_copied_while_a_graph_is_captured(root: Path, silu: Any, monk
     assert runtime.stats()["silu_h8"].dropped == {"captured in a graph": 1}
 
 
-def test_compiled_functions_run_as_they_are(root: Path, silu: Any) -> None:
-    """Dynamo does not trace the callback; compiled calls are not recorded unless a runtime routes them."""
-    compiled = torch.compile(lambda x: silu(x) + 1, backend="eager", fullgraph=True)
-    x = torch.ones(2, 8)
-    with enable_tracing(root, EVERYTHING):
-        assert torch.allclose(compiled(x), x * torch.sigmoid(x) + 1)
-
-
-def test_a_full_disk_is_reported_and_later_calls_are_stored(
-    root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def full(*arguments: Any) -> Any:
-        raise OSError(28, "No space left on device")
-
-    with enable_tracing(root, EVERYTHING) as runtime:
-        with monkeypatch.context() as patched:
-            patched.setattr("fib_schema.workload_log.append_new_lines", full)
-            silu(torch.ones(1, 8))
-            assert runtime.flush()["silu_h8"].waiting == 1
-        silu(torch.ones(2, 8))
-    assert sorted(w.axes["M"] for w in workloads(root, "silu_h8")) == [1, 2]
-    assert runtime.stats()["silu_h8"].dropped == {}
-    assert any("writing" in kind for kind in runtime.error_counts())
-
-
 def test_a_call_that_waits_too_long_for_memory_is_dropped(
     root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -378,15 +322,6 @@ def test_a_call_that_waits_too_long_for_memory_is_dropped(
         silu(torch.ones(2, 8))
     assert runtime.stats()["silu_h8"].dropped == {"no room in the byte budget": 1}
     assert runtime.budget.reserved_bytes == 0
-
-
-def test_each_bad_definition_is_logged_once(root: Path, caplog: pytest.LogCaptureFixture) -> None:
-    for name in ("bad", "worse"):
-        (root / "definitions" / f"{name}.json").write_text("{")
-    with caplog.at_level(logging.WARNING, "fib_tracer"), enable_tracing(root, EVERYTHING) as runtime:
-        runtime.start()
-    messages = [record.message for record in caplog.records]
-    assert [sum(f"definitions/{name}.json" in message for message in messages) for name in ("bad", "worse")] == [1, 1]
 
 
 @pytest.mark.parametrize("given", ["path", "trace set", "environment"])
@@ -404,13 +339,6 @@ def test_a_relative_root_does_not_follow_the_working_directory(
     assert [w.axes["M"] for w in workloads(root, "silu_h8")] == [1, 2]
     assert (root / "traffic").is_dir()
     assert list(elsewhere.iterdir()) == []
-
-
-@pytest.mark.parametrize("timeout_seconds", [float("inf"), 1e300])
-def test_a_flush_may_wait_for_ever(root: Path, silu: Any, timeout_seconds: float) -> None:
-    with enable_tracing(root, EVERYTHING) as runtime:
-        silu(torch.ones(1, 8))
-        assert runtime.flush(timeout_seconds)["silu_h8"].stored == 1
 
 
 def test_names_that_never_recur_take_bounded_memory(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,13 +64,6 @@ def test_a_sample_by_axes_has_the_first_of_each_combination(filled: Path, other:
     assert list(TraceSet.from_path(other).definitions) == ["gather_h8"]
 
 
-def test_a_random_sample_is_reproducible(filled: Path, other: Path) -> None:
-    sample(filled, other, keeping("keep_random_k", k=3, seed=5))
-    sample(filled, other.with_name("again"), keeping("keep_random_k", k=3, seed=5))
-    assert len(uuids(other)) == 3
-    assert uuids(other) == uuids(other.with_name("again"))
-
-
 def test_attention_compares_stored_average_lengths(root: Path, other: Path) -> None:
     trace_set = TraceSet.from_path(root)
 

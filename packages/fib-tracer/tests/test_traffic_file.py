@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from fib_schema import RandomInput, TraceSet, Workload, validate
+from fib_schema import TraceSet, validate
 from fib_schema.traffic import load_traffic
 from fib_tracer import TracingConfig, enable_tracing, writer
 from fib_tracer.cli import main
@@ -108,6 +108,7 @@ for index in range(9):
     assert by_rows(root) == {2: 9}
 
 
+@pytest.mark.slow
 def test_a_full_disk_leaves_the_last_counts_and_a_later_flush_saves_all(root: Path) -> None:
     """Files of the process are limited, as on a disk that is full."""
     out = run(
@@ -144,20 +145,6 @@ def test_counts_are_saved_from_time_to_time_without_a_flush(
             assert time.monotonic() < deadline
 
 
-def test_a_file_is_replaced_only_after_new_calls(root: Path, silu: Any) -> None:
-    with enable_tracing(root, TracingConfig("dump_all")) as runtime:
-        silu(torch.ones(2, 8))
-        runtime.flush()
-        (path,) = (root / "traffic").iterdir()
-        before = path.stat().st_ino, path.stat().st_mtime_ns
-        runtime.flush()
-        assert (path.stat().st_ino, path.stat().st_mtime_ns) == before
-        silu(torch.ones(2, 8))
-        runtime.flush()
-        assert [*(root / "traffic").iterdir()] == [path]
-    assert traffic(root).calls == 2
-
-
 def test_statistics_show_the_share_of_calls_that_workloads_stand_for(
     root: Path, silu: Any, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -171,34 +158,6 @@ def test_statistics_show_the_share_of_calls_that_workloads_stand_for(
     (root / "traffic" / "damaged.json").write_text("{")
     assert main(["stats", str(root)]) == 1
     assert "traffic/damaged.json: cannot be read as counts" in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("calls", [1 << 63, 10**400])
-def test_a_count_without_bounds_is_a_problem_of_its_file(
-    root: Path, calls: int, capsys: pytest.CaptureFixture[str]
-) -> None:
-    sizes = [{"axes": {"M": 2}, "layout": {}, "calls": calls}]
-    content = {"version": 1, "definitions": {"silu_h8": {"calls": calls, "sizes": sizes}}}
-    (root / "traffic").mkdir()
-    (root / "traffic" / "huge.json").write_text(json.dumps(content))
-    assert main(["stats", str(root)]) == 1
-    assert "traffic/huge.json: cannot be read as counts: the calls of 'silu_h8' are more" in capsys.readouterr().err
-
-
-def test_workloads_that_are_written_differently_share_the_calls_of_their_size(root: Path, silu: Any) -> None:
-    """Constant axes, layouts of contiguous inputs and strides of dimensions of size 1 mean nothing."""
-    with enable_tracing(root, TracingConfig(filter_policy="keep_none")):
-        for rows in (1, 4, 5):
-            silu(torch.ones(rows, 8))
-    inputs = {"x": RandomInput()}
-    records = [
-        Workload({"M": 4, "H": 8}, inputs, "constant"),
-        Workload({"M": 5}, inputs, "redundant", {"layout": {"x": [8, 1]}}),
-        Workload({"M": 1}, inputs, "one", {"layout": {"x": [16, 1]}}),
-        Workload({"M": 4, "H": 9}, inputs, "another constant"),
-        Workload({"M": 5}, inputs, "strided", {"layout": {"x": [16, 1]}}),
-    ]
-    assert traffic(root).calls_by_workload(records) == {"constant": 1, "redundant": 1, "one": 1}
 
 
 def test_a_sample_keeps_the_counts(root: Path, silu: Any, tmp_path_factory: pytest.TempPathFactory) -> None:

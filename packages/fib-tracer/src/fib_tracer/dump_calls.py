@@ -36,6 +36,7 @@ METADATA = "metadata.jsonl"
 SESSION = "session.jsonl"
 FLUSHES = "graph_flushes"
 PENDING = "graph_capture_pending_flush"
+_NEVER_WRITTEN = "captured in a CUDA graph, and its values were never written (flush_graph_dumps)"
 _MAX_METADATA_BYTES = 64 << 20
 _MAX_HEADER_BYTES = 16 << 20
 """What a file may have beside the bytes of its tensors."""
@@ -110,16 +111,6 @@ class DamagedCall(FibError, ValueError):
 
     def __str__(self) -> str:
         return f"{self.folder}: {self.problem}"
-
-
-@attrs.frozen
-class NeverWritten(FibError):
-    """A call captured in a CUDA graph whose tensors were never written."""
-
-    function: str
-
-    def __str__(self) -> str:
-        return f"{self.function}: captured in a CUDA graph, and its values were never written (flush_graph_dumps)"
 
 
 # -- the order of folders ----------------------------------------------------------------------------
@@ -207,7 +198,7 @@ class CallFolders:
 
         Raises:
             DamagedCall: It has no complete call.
-            NeverWritten: The call was captured, and its tensors are missing.
+            NotCovered: The call was captured in a CUDA graph, and its tensors are missing.
         """
         if folder.is_symlink():
             raise DamagedCall(folder.name, "is a link; copy the folder instead")
@@ -229,7 +220,7 @@ class CallFolders:
         file = next((f for f in (folder / "inputs.pt", folder / "inputs.safetensors") if os.path.lexists(f)), None)
         if file is None:
             if metadata.get("execution_status") == PENDING:
-                raise NeverWritten(function)
+                raise NotCovered(function, _NEVER_WRITTEN)
             if keys:
                 raise DamagedCall(folder.name, "the file of its tensors is missing")
             return {}

@@ -23,7 +23,6 @@ from .dump_calls import (
     CallFolders,
     CallReader,
     DamagedCall,
-    NeverWritten,
     NotCovered,
     ReadCall,
     RecordedCall,
@@ -214,8 +213,8 @@ class _CallImport:
         """The function and the outcome of a call; nothing if the folder is damaged, which is reported."""
         try:
             call = folders.read(folder)
-        except NeverWritten as error:
-            yield error.function, str(error).removeprefix(f"{error.function}: ")
+        except NotCovered as error:
+            yield error.function, error.reason
         except DamagedCall as error:
             self._report.problems.append(Problem(os.fspath(folder), "$", error.problem, code="damaged-call"))
         else:
