@@ -14,7 +14,7 @@ from unittest import mock
 import fib_compat
 import pytest
 from fib_apply import disable_apply, set_apply_hook, set_runtime
-from fib_compat.names.policies import PolicyRegistry
+from fib_compat.names.tracing import PolicyRegistry
 from fib_tracer import disable_tracing
 
 fib_compat.install()

@@ -17,40 +17,6 @@ from typing import Any
 Row = dict[str, Any]
 OUTPUT = Path(__file__).with_name("documented_names.json")
 
-# -- the first release: one page, made of docstrings --------------------------------------------------
-
-_MODULE_NAMES = frozenset(
-    {"ALLOWED_DTYPES", "ScalarValue", "InputDesc", "get_registry", "get_manager"}
-    | {"enable_tracing", "get_tracer", "disable_tracing"}
-)
-"""Names that follow a class on that page, but belong to the module."""
-
-
-def first_release(text: str) -> Iterator[Row]:
-    module, owner = "", None
-    for kind, name, code in _sections(text):
-        if kind == "#":
-            module, owner = name, None
-        elif kind == "##":
-            owner = name.removesuffix(" Objects")
-            yield {"module": module, "name": owner}
-        elif name == "__init__":
-            yield {"module": module, "name": owner, "parameters": _parameters(code)}
-        else:
-            is_member = owner is not None and name not in _MODULE_NAMES
-            row: Row = {"module": module, "name": f"{owner}.{name}" if is_member else name}
-            if "def " in code and "property" not in code:
-                row["parameters"] = _parameters(code)
-            yield row
-
-
-def _sections(text: str) -> Iterator[tuple[str, str, str]]:
-    """Yield level, title and code of each heading."""
-    parts = re.split(r"^(#+) (flashinfer_bench[\w.]*|\w+ Objects|\w+)$", text, flags=re.MULTILINE)
-    for kind, name, body in zip(parts[1::3], parts[2::3], parts[3::3], strict=True):
-        code = re.match(r"\s*```python\n(.*?)```", body, re.DOTALL)
-        yield kind, name.replace("\\_", "_"), code[1] if code else ""
-
 
 def _parameters(code: str) -> list[str]:
     """The parameters of the last function in a text; ``*`` precedes keyword-only parameters."""
@@ -220,10 +186,8 @@ def main() -> None:
     current = (folder / "api-current.md").read_text("utf-8")
     today = [row for page in ("compile.md", "traceset.md") for row in rendered((folder / page).read_text("utf-8"))]
     agent_tools = (folder / "agents-and-service.md").read_text("utf-8")
-    older = list(first_release((folder / "api-v1.md").read_text("utf-8")))
     content = {
         "current": _public([*today, *facts(current), *table(current), *agents(agent_tools)]),
-        "first_release": _public(older),
         "values": values(current),
         "flags": flags(current) | {"serve": serve_flags(agent_tools)},
     }

@@ -135,7 +135,7 @@ def test_a_start_succeeds_with_a_broken_installation(broken: str, environment: E
     copied = environment.site / "fib_compat"
     copied.mkdir()
     (copied / "__init__.py").write_text("")
-    (copied / "startup.py").write_text(broken)
+    (copied / "activation.py").write_text(broken)
     done = environment.run("-c", "print('started')", FIB_COMPAT="1")
     assert (done.returncode, done.stdout, done.stderr) == (0, "started\n", "")
 

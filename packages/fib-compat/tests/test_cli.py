@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import argparse
 import json
+import shutil
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fib_compat.cli.main import cli, export_traceset, merge_tracesets
-from fib_compat.cli.parser import make_parser
+from fib_compat.cli.main import cli, make_parser, merge_tracesets
 from fib_schema import DuplicateName
 from flashinfer_bench import AxisVar, Definition, Trace, TraceSet
 from flashinfer_bench.data import save_json_file
@@ -84,7 +84,7 @@ class TestRun:
 class TestReport:
     def test_several_data_sets_are_merged(self, command: Command, data_set: Path, tmp_path: Path) -> None:
         other = tmp_path / "other"
-        export_traceset(TraceSet.from_path(data_set), other)
+        shutil.copytree(data_set, other)
         save_json_file(definition("second"), other / "definitions" / "elementwise" / "second.json")
         code, out, _ = command("report", "summary", "--local", data_set, "--local", other)
         assert code == 0

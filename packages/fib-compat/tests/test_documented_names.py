@@ -1,4 +1,4 @@
-"""Every documented public name exists, or has an explanation in `REPLACED`.
+"""Every documented public name exists.
 
 ``documented_names.json`` has the names, parameters, values and options of the documents; `read_documents` writes it.
 """
@@ -15,35 +15,23 @@ from typing import Any
 import attrs
 import flashinfer_bench.data
 import pytest
-from fib_compat.errors import NotOfferedAttribute
-from fib_compat.replaced import OTHER_ARGUMENTS, REPLACED
 from fib_compat.table import missing_extra
 
 DOCUMENTED = json.loads(Path(__file__).with_name("documented_names.json").read_text("utf-8"))
 CURRENT = [row for row in DOCUMENTED["current"] if "name" in row]
-FIRST_RELEASE = [row for row in DOCUMENTED["first_release"] if "name" in row]
-MODULES = sorted({row["module"] for row in DOCUMENTED["current"] + DOCUMENTED["first_release"]})
-ROWS = {f"{row['module']}:{row['name']}": row for row in (*FIRST_RELEASE, *CURRENT)}
+MODULES = sorted({row["module"] for row in DOCUMENTED["current"]})
+ROWS = {f"{row['module']}:{row['name']}": row for row in CURRENT}
 OWN_CLASSES = {
     *("ApplyConfig", "ApplyConfigRegistry", "ApplyRuntime", "Benchmark", "BenchmarkConfig", "TraceSet"),
-    *(
-        "TracingConfig",
-        "TracingConfigRegistry",
-        "TracingRuntime",
-        "TracingRule",
-    ),  # subclasses with the documented behaviour
+    *("TracingConfig", "TracingConfigRegistry", "TracingRuntime"),  # subclasses with the documented behaviour
     *("FilterPolicy", "InputDumpPolicy", "PolicyRegistry", "WorkloadEntry"),  # protocols, and what they receive
     *("AttentionFilterPolicy", "DumpAllPolicy", "DumpIntPolicy", "DumpNonePolicy", "KeepAllPolicy", "KeepFirstPolicy"),
     *("KeepFirstKByAxesPolicy", "KeepFirstKPolicy", "KeepNonePolicy"),
     *("DefaultEvaluator", "DsaSparseAttentionEvaluator", "DsaTopkIndexerEvaluator", "Evaluator", "LowBitEvaluator"),
     *("SamplingEvaluator", "ArgBinder", "ContextStore"),
-    *("BaselineHandle", "DeviceBaseline", "MultiProcessRunner", "ResolvedEvalConfig", "Runner"),
-    *("RunnerError", "RunnerFatalError"),
-    *("GQAPagedDecodeAdapter", "GQAPagedPrefillAdapter", "MLAPagedAdapter", "RaggedPrefillAdapter"),
+    "ResolvedEvalConfig",
     *("CheckMessage", "CheckResult", "DatasetReport", "DefinitionReport", "ReportConfig"),
 }
-CURRENT_NAMES = {row["name"] for row in CURRENT}
-"""The current documents override the parameters that the first release had."""
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -56,46 +44,24 @@ def test_every_documented_module_imports(module: str) -> None:
 
 
 @pytest.mark.parametrize("place", ROWS)
-def test_every_name_exists_or_is_explained(place: str) -> None:
+def test_every_name_exists(place: str) -> None:
     module, _, name = place.partition(":")
-    if (explanation := explain(module, name)) is None:
+    if missing_extra(module) is None:
         resolve(module, name)
-    else:
-        assert len(explanation) > 20
 
 
 @pytest.mark.parametrize("place", [place for place, row in ROWS.items() if "parameters" in row])
 def test_documented_parameters_are_accepted(place: str) -> None:
     """By name if documented as keyword-only, else by name or by position."""
     row = ROWS[place]
-    if explain(row["module"], row["name"]) is not None or (row in FIRST_RELEASE and row["name"] in CURRENT_NAMES):
-        return
-    rejected = list(rejected_parameters(resolve(row["module"], row["name"]), row["parameters"]))
-    assert bool(rejected) == (place in OTHER_ARGUMENTS), f"{place} does not take {rejected}"
-
-
-@pytest.mark.parametrize(("module", "name"), [(module, name) for module, names in REPLACED.items() for name in names])
-def test_replaced_members_are_documented_and_absent(module: str, name: str) -> None:
-    """Using such a member raises `NotOffered` with the explanation, and `hasattr` is False; a subclass may have it."""
-    assert f"{module}:{name}" in ROWS
-    cls, _, member = name.partition(".")
-    owner = getattr(importlib.import_module(module), cls)
-    assert not hasattr(owner, member)
-    with pytest.raises(NotOfferedAttribute, match=rf"{name} is not offered: \w"):
-        getattr(owner, member)
-    assert hasattr(type("Mine", (owner,), {member: lambda self: 1}), member)
+    if missing_extra(row["module"]) is None:
+        rejected = list(rejected_parameters(resolve(row["module"], row["name"]), row["parameters"]))
+        assert not rejected, f"{place} does not take {rejected}"
 
 
 def test_a_name_that_does_not_exist_is_an_import_error() -> None:
     with pytest.raises(ImportError, match="cannot import name"):
         exec("from flashinfer_bench.utils import no_such_name")
-
-
-def test_all_documented_names_but_four_are_offered() -> None:
-    """The four have no documented parameters, so nothing could be written against them."""
-    unexplained = [place for place, row in ROWS.items() if row["name"] in REPLACED.get(row["module"], {})]
-    assert len(unexplained) == 4
-    assert not any("parameters" in ROWS[place] for place in unexplained)
 
 
 @pytest.mark.parametrize("module", MODULES)
@@ -113,11 +79,6 @@ def test_enumerations_have_the_documented_values() -> None:
         for name, values in entry.items():
             known = [str(member) for member in getattr(flashinfer_bench.data, name)]
             assert set(values) <= set(known), name
-
-
-def explain(module: str, name: str) -> str | None:
-    """The explanation of a name that is not offered, or not in this environment."""
-    return missing_extra(module) or REPLACED.get(module, {}).get(name)
 
 
 def resolve(module: str, name: str) -> Any:

@@ -56,7 +56,6 @@ PATHS = {
     "bench.config": "BenchmarkConfig EvalConfig ResolvedEvalConfig",
     "env": "get_fib_enable_apply get_fib_enable_tracing get_fib_dataset_path get_fib_cache_path",
     "utils": (
-        "redirect_stdio_to_file "
         "dtype_str_to_torch_dtype dtype_str_to_python_dtype is_dtype_integer is_cuda_available list_cuda_devices "
         "env_snapshot hardware_from_device"
     ),

@@ -16,9 +16,7 @@ from typing import Any
 
 import compat_samples as samples
 import pytest
-from fib_compat.cli.main import cli
-from fib_compat.cli.parser import make_parser
-from fib_compat.cli.serving import service_command
+from fib_compat.cli.main import cli, make_parser, service_command
 
 IS_INSTALLED = find_spec("fib_serve") is not None
 needs_service = pytest.mark.skipif(not IS_INSTALLED, reason="the extra `serve` is not installed")

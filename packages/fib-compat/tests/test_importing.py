@@ -18,7 +18,6 @@ TORCH_FREE = [
     "compile",
     "compile.builders",
     "bench",
-    "bench.timing",
     "apply",
     "apply.key",
     "apply.table",

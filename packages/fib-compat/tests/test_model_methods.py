@@ -1,4 +1,4 @@
-"""Pydantic's methods, and members of the first release."""
+"""Pydantic's methods."""
 
 from __future__ import annotations
 
@@ -27,7 +27,6 @@ from flashinfer_bench import (
     SourceFile,
     TensorSpec,
     Trace,
-    TraceSet,
     TracingConfig,
     Workload,
 )
@@ -116,15 +115,6 @@ def test_json_mode_dumps_only_json_values() -> None:
         TRACE.model_dump(mode="yaml")
 
 
-def test_fields_are_included_and_excluded() -> None:
-    assert DEFINITION.model_dump(include={"name", "tags"}) == {"name": "scale", "tags": []}
-    assert "reference" not in DEFINITION.model_dump(exclude={"reference"})
-    assert AxisVar().model_dump(exclude_none=True) == {"type": "var"}
-    assert CONFIG.model_dump(exclude_defaults=True)["op_type_config"] == {
-        "elementwise": {"atol": 1e-3, "extra": {"a": [1]}}
-    }
-
-
 def test_unknown_fields_are_kept() -> None:
     plain = {**DEFINITION.model_dump(), "from_tomorrow": 1}
     assert Definition.model_validate(plain).model_dump()["from_tomorrow"] == 1
@@ -157,13 +147,3 @@ def test_copies_are_validated_and_leave_the_original_unchanged() -> None:
         DEFINITION.model_copy(update={"name": 3})
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
         copied.name = "third"
-
-
-def test_legacy_members_read_the_current_ones() -> None:
-    assert DEFINITION.type == DEFINITION.op_type
-    assert (DEFINITION.get_const_axes(), DEFINITION.get_var_axes()) == ({"N": 4}, ["M"])
-    assert DEFINITION.get_var_axes_bindings == {"M": ("x", 0)}
-    assert json.loads(SOLUTION.to_json())["name"] == "plain"
-    assert not SOLUTION.requires_build()
-    assert not TRACE.is_workload()
-    assert TraceSet(workloads={"scale": [TRACE]}).workload["scale"] == [TRACE]

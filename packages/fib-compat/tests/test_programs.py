@@ -20,7 +20,6 @@ def test_a_program_writes_a_data_set(run_program: Run, tmp_path: Path) -> None:
     [
         ("compile", "refused: BuildError"),
         ("tracing", "[1, 3, 5, 8, 13]"),
-        ("first_release", "[7, 9]"),
     ],
 )
 def test_a_program_runs(program: str, output: str, data_set: Path, run_program: Run) -> None:

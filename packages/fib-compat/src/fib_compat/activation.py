@@ -1,12 +1,19 @@
-"""Activation of fib-compat for an environment: a ``.pth`` file, which takes effect together with ``FIB_COMPAT=1``."""
+"""Activation of fib-compat for an environment: a ``.pth`` file, which takes effect together with ``FIB_COMPAT=1``.
+
+The file calls `find_spec` at the first import of `flashinfer_bench`, and a real package of that name takes precedence.
+"""
 
 from __future__ import annotations
 
+import sys
 import sysconfig
+import warnings
+from importlib.machinery import ModuleSpec
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-from fib_schema.files import write_output
+from .finder import TableFinder, install_finder
+from .table import PACKAGE
 
 FILE_NAME = "fib-compat-enabled.pth"
 _CODE = """\
@@ -17,11 +24,11 @@ class FibCompatStartup:
             return None
         sys.meta_path[:] = [finder for finder in sys.meta_path if finder is not self]
         try:
-            from fib_compat import startup
+            from fib_compat import activation
         except ImportError as error:
             print('fib-compat: FIB_COMPAT=1 has no effect:', error, file=sys.stderr)
             return None
-        return startup.find_spec()
+        return activation.find_spec()
 if not (sys.flags.ignore_environment or any(type(f).__name__ == 'FibCompatStartup' for f in sys.meta_path)):
     sys.meta_path.insert(0, FibCompatStartup())
 """
@@ -44,6 +51,8 @@ def enable() -> str:
     Raises:
         OSError: The folder cannot be written.
     """
+    from fib_schema.files import write_output
+
     write_output(activation_file(), LINE.encode())
     text = f"wrote {activation_file()}\nprocesses with FIB_COMPAT=1 can import flashinfer_bench from now on"
     try:
@@ -64,3 +73,20 @@ def disable() -> str:
     except FileNotFoundError:
         return f"nothing to remove: {activation_file()} does not exist"
     return f"removed {activation_file()}"
+
+
+_BOTH = (
+    "the real flashinfer_bench can be imported in this environment ({origin}), so FIB_COMPAT=1 has no effect; "
+    "call fib_compat.install() to use fib-compat in one process"
+)
+
+
+def find_spec() -> ModuleSpec | None:
+    """The specification of fib-compat's package; None, with a warning, if another finder has one of this name."""
+    for finder in list(sys.meta_path):
+        spec = finder.find_spec(PACKAGE, None)
+        if spec is not None and spec.loader is not None and spec.origin is not None:  # not a folder of any kind
+            warnings.warn(_BOTH.format(origin=spec.origin), stacklevel=2)
+            return None
+    install_finder()
+    return TableFinder().find_spec(PACKAGE, None)

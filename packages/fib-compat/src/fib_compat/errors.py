@@ -30,10 +30,6 @@ class NotOfferedImport(NotOffered, ImportError):
     """Raised for ``from module import name`` and ``import module``, so that the import shows the reason."""
 
 
-class NotOfferedArgument(NotOffered, TypeError):
-    """Raised for an argument of a documented function that has no equivalent."""
-
-
 class MissingExtra(FibError, ImportError):
     """A package that an extra of fib-compat brings is not installed."""
 

@@ -16,7 +16,7 @@ from types import ModuleType
 from typing import Any
 
 from .errors import AlreadyImported, NotOfferedAttribute, NotOfferedImport
-from .names import members, startup
+from .names import functions, records
 from .table import PACKAGE, has_module, missing_extra, names_of, submodules
 
 _SOURCE = '''\
@@ -83,7 +83,7 @@ def fill_module(namespace: dict[str, Any]) -> None:
         if name in names:
             owner, attribute = names[name]
             value = getattr(import_module(owner), attribute)
-            members.add_to_loaded_packages()
+            records.add_to_loaded_packages()
         elif (reason := missing_extra(submodule := f"{module}.{name}")) is not None:
             raise NotOfferedAttribute(submodule, reason)
         elif has_module(submodule):
@@ -105,4 +105,4 @@ def fill_module(namespace: dict[str, Any]) -> None:
     if module == f"{PACKAGE}.__main__":
         load("main")
     if module == PACKAGE:
-        startup.start_by_environment()
+        functions.start_by_environment()

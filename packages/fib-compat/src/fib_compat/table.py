@@ -1,6 +1,6 @@
 """Table of the modules and names of `flashinfer_bench`, and which object of the FIB packages each name is.
 
-`fib_compat.finder` makes a module of each row. The migration guide and ``fib-compat migrate-imports`` use the rows too.
+`fib_compat.finder` makes a module of each row.
 """
 
 from __future__ import annotations
@@ -32,14 +32,12 @@ MODULES: Mapping[str, str] = MappingProxyType(
             "get_all_tool_schemas"
         ),
         "apply": (
-            "fib_apply: apply get_apply_hook get_runtime set_apply_hook set_runtime; "
+            "fib_apply: apply get_runtime set_runtime; "
             "fib_compat.names.routing: ApplyConfig ApplyConfigRegistry ApplyRuntime disable_apply enable_apply "
             "get_default_registry"
         ),
-        "apply.api": "flashinfer_bench.apply: apply disable_apply enable_apply",
         "apply.apply_api": "flashinfer_bench.apply: apply disable_apply enable_apply",
-        "apply.config": "flashinfer_bench.apply: ApplyConfig ApplyConfigRegistry get_default_registry",
-        "apply.hook": "flashinfer_bench.apply: get_apply_hook set_apply_hook",
+        "apply.config": "flashinfer_bench.apply: ApplyConfig ApplyConfigRegistry",
         "apply.key": (
             "fib_apply: ApplyKey ApplyKeyBuilder ApplyKeyFactory "
             "AxesOnlyKeyBuilder GEMMKeyBuilder GQAKeyBuilder MLAKeyBuilder"
@@ -47,81 +45,49 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "apply.presets": "flashinfer_bench.apply: get_default_registry",
         "apply.runtime": "flashinfer_bench.apply: ApplyRuntime get_runtime set_runtime",
         "apply.table": "fib_apply: ApplyTable",
-        "bench": (
-            "fib_bench: EvalConfig; "
-            "fib_compat.names.benchmark: Benchmark; "
-            "fib_compat.names.bench_settings: BenchmarkConfig ResolvedEvalConfig"
-        ),
+        "bench": "fib_bench: EvalConfig; fib_compat.names.bench: Benchmark BenchmarkConfig ResolvedEvalConfig",
         "bench.benchmark": "flashinfer_bench.bench: Benchmark",
         "bench.config": "flashinfer_bench.bench: BenchmarkConfig EvalConfig ResolvedEvalConfig",
         "bench.evaluators": (
-            "fib_compat.names.evaluators: DefaultEvaluator DsaSparseAttentionEvaluator DsaTopkIndexerEvaluator "
+            "fib_compat.names.bench: DefaultEvaluator DsaSparseAttentionEvaluator DsaTopkIndexerEvaluator "
             "Evaluator LowBitEvaluator SamplingEvaluator resolve_evaluator"
         ),
-        "bench.runner": ("fib_compat.names.runners: BaselineHandle DeviceBaseline Runner RunnerError RunnerFatalError"),
-        "bench.runners": "",
-        "bench.runners.mp_runner": "fib_compat.names.runners: MultiProcessRunner",
-        "bench.timing": "fib_compat.names.timing: time_runnable",
         "cli": "fib_compat.cli.main: cli",
-        "cli.main": "fib_compat.cli.main: best cli export_traceset merge merge_tracesets run summary visualize",
-        "compile": (
-            "fib_compile: BuildError Builder BuilderRegistry Runnable RunnableMetadata; "
-            "fib_compat.names.functions: get_registry"
-        ),
-        "compile.builder": (
-            "fib_compile: BuildError Builder; "
-            "fib_compat.names.sources: create_pkg_name write_sources_to_dir write_sources_to_temp"
-        ),
-        "compile.builders": (
-            "fib_compile: CUDABuilder=TVMFFIBuilder PythonBuilder TVMFFIBuilder TileLangBuilder TorchBuilder "
-            "TritonBuilder"
-        ),
-        "compile.builders.cuda_builder": (
-            "flashinfer_bench.compile.builders: CUDABuilder; "
-            "fib_compat.names.cuda_dependencies: CUDA_ALLOWED_EXTS CUDA_DEPS CUDA_DEPS_INCLUDE_PATTERNS"
-        ),
+        "cli.main": "fib_compat.cli.main: cli",
+        "compile": "fib_compile: BuildError Builder BuilderRegistry Runnable RunnableMetadata",
+        "compile.builder": "fib_compile: BuildError Builder",
+        "compile.builders": "fib_compile: PythonBuilder TVMFFIBuilder TileLangBuilder TorchBuilder TritonBuilder",
         "compile.builders.python_builder": "flashinfer_bench.compile.builders: PythonBuilder",
         "compile.builders.tilelang_builder": "flashinfer_bench.compile.builders: TileLangBuilder",
         "compile.builders.torch_builder": "flashinfer_bench.compile.builders: TorchBuilder",
         "compile.builders.triton_builder": "flashinfer_bench.compile.builders: TritonBuilder",
         "compile.builders.tvm_ffi_builder": "flashinfer_bench.compile.builders: TVMFFIBuilder",
-        "compile.registry": "flashinfer_bench.compile: BuilderRegistry get_registry",
+        "compile.registry": "flashinfer_bench.compile: BuilderRegistry",
         "compile.runnable": "flashinfer_bench.compile: Runnable RunnableMetadata",
-        "compile.utils": "fib_compat.names.sources: create_package_name write_sources_to_path",
+        "compile.utils": "fib_compat.names.functions: create_package_name write_sources_to_path",
         "data": (
             "fib_schema: AxisConst AxisSpec AxisVar BuildSpec Correctness DType Definition Environment Evaluation "
-            "EvaluationStatus InputDesc=InputSpec InputSpec Performance RandomInput SafetensorsInput ScalarInput "
+            "EvaluationStatus InputSpec Performance RandomInput SafetensorsInput ScalarInput "
             "Solution SourceFile SpeedupMetrics SupportedBindings SupportedLanguages TensorSpec Trace "
             "TraceSetSummary Workload append_jsonl_file load_json_file load_jsonl_file save_json_file save_jsonl_file; "
-            "fib_compat.names.trace_set: TraceSet; "
-            "fib_compat.names.functions: ALLOWED_DTYPES ScalarValue"
+            "fib_compat.names.trace_set: TraceSet"
         ),
-        "data.definition": (
-            "flashinfer_bench.data: ALLOWED_DTYPES AxisConst AxisSpec AxisVar DType Definition TensorSpec"
-        ),
-        "data.json_codec": (
-            "fib_schema: dataclass_to_dict=to_plain save_json_file save_jsonl_file; "
-            "fib_schema.codec: T=R; "
-            "fib_compat.names.json_codec: append_jsonl_line append_jsonl_lines dict_to_dataclass from_json "
-            "load_json_file load_jsonl_file to_json"
-        ),
+        "data.definition": "flashinfer_bench.data: AxisConst AxisSpec AxisVar DType Definition TensorSpec",
         "data.json_utils": (
             "flashinfer_bench.data: append_jsonl_file load_json_file load_jsonl_file save_json_file save_jsonl_file"
         ),
         "data.solution": "flashinfer_bench.data: BuildSpec Solution SourceFile SupportedBindings SupportedLanguages",
         "data.trace": (
-            "flashinfer_bench.data: Correctness Environment Evaluation EvaluationStatus InputDesc InputSpec "
-            "Performance RandomInput SafetensorsInput ScalarInput ScalarValue Trace Workload"
+            "flashinfer_bench.data: Correctness Environment Evaluation EvaluationStatus InputSpec "
+            "Performance RandomInput SafetensorsInput ScalarInput Trace Workload"
         ),
         "data.trace_set": "flashinfer_bench.data: SpeedupMetrics TraceSet TraceSetSummary",
-        "data.traceset": "flashinfer_bench.data: TraceSet",
         "data.validate": (
-            "fib_compat.names.dataset_validation: ALL_CHECKS CPU_CHECKS validate_dataset; "
-            "fib_compat.names.dataset_report: CheckMessage CheckResult DatasetReport DefinitionReport ReportConfig "
-            "compute_definition_status render_text_report"
+            "fib_compat.names.validation: ALL_CHECKS CPU_CHECKS CheckMessage CheckResult DatasetReport "
+            "DefinitionReport ReportConfig compute_definition_status render_text_report validate_dataset"
         ),
-        "data.validate_render": "fib_compat.names.dataset_report: render_report render_text_report",
-        "data.workload": ("flashinfer_bench.data: InputSpec RandomInput SafetensorsInput ScalarInput Workload"),
+        "data.validate_render": "fib_compat.names.validation: render_report render_text_report",
+        "data.workload": "flashinfer_bench.data: InputSpec RandomInput SafetensorsInput ScalarInput Workload",
         "env": (
             "fib_schema: get_fib_cache_path get_fib_dataset_path; "
             "fib_compat.names.functions: get_fib_enable_apply get_fib_enable_tracing"
@@ -129,57 +95,25 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "integration": "",
         "integration.flashinfer": "fib_integrations: install_flashinfer_integrations",
         "integration.flashinfer.adapters": "",
-        "integration.flashinfer.adapters.gqa_paged_decode": (
-            "fib_integrations.adapters.gqa_paged: GQA_PAGED_DECODE; "
-            "fib_compat.names.library_adapters: GQAPagedDecodeAdapter"
-        ),
-        "integration.flashinfer.adapters.gqa_paged_prefill": (
-            "fib_integrations.adapters.gqa_paged: GQA_PAGED_PREFILL; "
-            "fib_compat.names.library_adapters: GQAPagedPrefillAdapter"
-        ),
         "integration.flashinfer.adapters.linear": "fib_integrations.adapters.gemm: TORCH_LINEAR",
-        "integration.flashinfer.adapters.mla_paged": (
-            "fib_integrations.adapters.mla_paged: MLA_PAGED; fib_compat.names.library_adapters: MLAPagedAdapter"
-        ),
-        "integration.flashinfer.adapters.ragged_prefill": (
-            "fib_integrations.adapters.ragged_prefill: RAGGED_PREFILL; "
-            "fib_compat.names.library_adapters: RaggedPrefillAdapter"
-        ),
-        "integration.flashinfer.adapters.rmsnorm": "fib_integrations.adapters.rmsnorm: RMSNORM",
+        "integration.flashinfer.adapters.rmsnorm": "fib_integrations.adapters.elementwise: RMSNORM",
         "integration.flashinfer.common": (
-            "fib_compat.names.attention_layouts: infer_kv_layout_from_args infer_paged_kv_layout_from_tensors "
+            "fib_compat.names.integration: infer_kv_layout_from_args infer_paged_kv_layout_from_tensors "
             "infer_ragged_kv_layout_from_tensors normalize_paged_kv_to_nhd normalize_ragged_kv_to_nhd "
             "pick_sm_scale_gqa pick_sm_scale_mla write_back_outputs"
         ),
         "integration.patch_manager": "fib_integrations.patching: Kind PatchManager PatchSpec get_manager",
-        "integration.utils": "fib_compat.names.call_binding: ArgBinder ContextStore",
+        "integration.utils": "fib_compat.names.integration: ArgBinder ContextStore",
         "serve": "",
-        "tracer": (
-            "fib_tracer: TraceEntry=WorkloadEntry Tracer=TracingRuntime disable_tracing "
-            "get_tracer=get_tracing_runtime; "
-            "fib_compat.names.tracing_rules: TracingRule; "
-            "fib_compat.names.tracer: enable_tracing fib_attn_tracing fib_full_tracing make_tracing_hook"
-        ),
-        "tracer.hook_impl": "flashinfer_bench.tracer: make_tracing_hook",
-        "tracer.presets": (
-            "fib_compat.names.presets: DEDUP_BY_AVG_SEQ_LEN DEDUP_BY_AXES DUMP_ALL DUMP_INT32 DUMP_NONE KEEP_ALL "
-            "KEEP_RANDOM_ONE KEY_AXES all_dump_rule axes_only_rule dump_int32 gemm_rule gqa_paged_decode_rule "
-            "gqa_paged_prefill_rule gqa_ragged_prefill_rule mla_paged_decode_rule mla_paged_prefill_rule "
-            "mla_ragged_prefill_rule policy_dedup_by_avg_seq_len policy_dedup_by_axes policy_keep_first_k "
-            "policy_keep_random_k"
-        ),
-        "tracer.rule": "flashinfer_bench.tracer: fib_attn_tracing fib_full_tracing",
-        "tracer.tracer": "flashinfer_bench.tracer: Tracer disable_tracing enable_tracing get_tracer",
-        "tracer.types": "flashinfer_bench.tracer: TraceEntry TracingRule",
         "tracing": (
-            "fib_compat.names.policies: FilterPolicy InputDumpPolicy PolicyRegistry WorkloadEntry; "
-            "fib_compat.names.collecting: TracingConfig TracingConfigRegistry TracingRuntime disable_tracing "
-            "enable_tracing get_attention_only_configs get_default_configs get_full_configs"
+            "fib_compat.names.tracing: FilterPolicy InputDumpPolicy PolicyRegistry TracingConfig "
+            "TracingConfigRegistry TracingRuntime WorkloadEntry disable_tracing enable_tracing "
+            "get_attention_only_configs get_default_configs get_full_configs"
         ),
         "tracing.config": "flashinfer_bench.tracing: TracingConfig TracingConfigRegistry",
         "tracing.policy": "flashinfer_bench.tracing: FilterPolicy InputDumpPolicy PolicyRegistry",
         "tracing.presets": (
-            "fib_compat.names.policies: AttentionFilterPolicy DumpAllPolicy DumpIntPolicy DumpNonePolicy KeepAllPolicy "
+            "fib_compat.names.tracing: AttentionFilterPolicy DumpAllPolicy DumpIntPolicy DumpNonePolicy KeepAllPolicy "
             "KeepFirstKByAxesPolicy KeepFirstKPolicy KeepFirstPolicy KeepNonePolicy; "
             "flashinfer_bench.tracing: get_attention_only_configs get_default_configs get_full_configs"
         ),
@@ -187,8 +121,7 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "tracing.workload_entry": "flashinfer_bench.tracing: WorkloadEntry",
         "utils": (
             "fib_compile.device: dtype_str_to_python_dtype dtype_str_to_torch_dtype env_snapshot hardware_from_device "
-            "is_cuda_available is_dtype_integer list_cuda_devices torch_dtype_from_def=torch_dtype; "
-            "fib_compat.names.standard_streams: redirect_stdio_to_file"
+            "is_cuda_available is_dtype_integer list_cuda_devices"
         ),
     }
 )
@@ -243,13 +176,3 @@ def names_of(module: str) -> Mapping[str, Origin]:
             old, _, new = word.partition("=")
             names[old] = Origin(owner, new or old)
     return MappingProxyType(dict(sorted(names.items())))
-
-
-def origin_of(module: str, name: str) -> Origin:
-    """Place that defines the object of a name, outside the table.
-
-    Raises:
-        KeyError: The table has no such module or name.
-    """
-    origin = names_of(module)[name]
-    return origin_of(*origin) if has_module(origin.module) else origin

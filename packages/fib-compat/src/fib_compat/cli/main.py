@@ -1,4 +1,4 @@
-"""The command ``fib-compat``: its subcommands, implemented by fib-bench. `parser` defines the options.
+"""The command ``fib-compat``: the documented command line, implemented by fib-bench.
 
 Exit codes: 0 success; 1 an evaluation could not run, or a data set has errors; 2 invalid arguments, or a file that
 cannot be read or written; 130 interrupted; 141 the reader of the output has ended.
@@ -8,10 +8,14 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from datetime import datetime
+from ipaddress import ip_address
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
+from pkgutil import resolve_name
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from fib_bench.cli.options import names_of
@@ -22,20 +26,27 @@ from fib_bench.config.benchmark import read_fields
 from fib_bench.report import best as best_of
 from fib_bench.report import summarise
 from fib_bench.report.merging import merge as merge_folders
-from fib_schema import TraceSet, UnknownName
-from fib_schema.command import print_problems, run_command
+from fib_schema import (
+    DuplicateName,
+    TraceSet,
+    UnknownName,
+    format_json,
+    get_fib_dataset_path,
+)
+from fib_schema.command import CommandParser, print_problems, run_command
 from fib_schema.data_files import missing_data
+from fib_schema.files import write_output
 from fib_schema.trace_facts import CPU_TIMING
 
-from .data_sets import export_traceset, merge_tracesets
-from .parser import make_parser
+from ..errors import MissingExtra
+from ..table import PACKAGE, missing_extra
 
 if TYPE_CHECKING:
     from fib_bench.benchmark import RunResult
 
-    from ..names.bench_settings import BenchmarkConfig
+    from ..names.bench import BenchmarkConfig
 
-__all__ = ["best", "cli", "export_traceset", "merge", "merge_tracesets", "run", "summary", "visualize"]
+__all__ = ["cli", "make_parser", "merge_tracesets", "service_command"]
 
 _INTERRUPTED = "interrupted; finished evaluations are recorded (--resume continues)"
 
@@ -79,7 +90,7 @@ def _config(args: argparse.Namespace, trace_set: TraceSet) -> BenchmarkConfig:
     Raises:
         UnknownName: The data set has none of the definitions, or none of the solutions.
     """
-    from ..names.bench_settings import BenchmarkConfig, ResolvedEvalConfig
+    from ..names.bench import BenchmarkConfig, ResolvedEvalConfig
 
     known = [*attrs.fields_dict(BenchmarkConfig), *attrs.fields_dict(ResolvedEvalConfig)]
     given = {name: getattr(args, name, None) for name in known}
@@ -95,7 +106,7 @@ def _config(args: argparse.Namespace, trace_set: TraceSet) -> BenchmarkConfig:
 
 
 def _run_one(trace_set: TraceSet, args: argparse.Namespace) -> RunResult:
-    from ..names.benchmark import Benchmark
+    from ..names.bench import Benchmark
 
     if not trace_set.definition_names():
         print_problems([missing_data(str(trace_set.root))])
@@ -159,14 +170,8 @@ def merge(args: argparse.Namespace) -> int:
     return 0 if report.is_ok else 1
 
 
-def _validate(args: argparse.Namespace) -> int:
-    from .validation import validate
-
-    return validate(args)
-
-
 def _render(args: argparse.Namespace) -> int:
-    from ..names.dataset_report import render_report
+    from ..names.validation import render_report
 
     text = render_report(args.report, args.output)
     if args.output is None:
@@ -190,16 +195,293 @@ def _disable(args: argparse.Namespace) -> int:
     return 0
 
 
-def _migrate(args: argparse.Namespace) -> int:
-    from ..migration.command import migrate
+def validate(args: argparse.Namespace) -> int:
+    """Report the findings of a data set; return 1 if there are errors, else 0."""
+    from ..names.validation import render_text_report, validate_dataset
 
-    return migrate(args.paths, is_check=args.check, shows_diff=args.diff)
+    report = validate_dataset(
+        args.dataset,
+        checks=args.checks,
+        op_types=args.op_types,
+        definitions=args.definitions,
+        disable_gpu=args.disable_gpu,
+    )
+    text = render_text_report(report)
+    stem = Path(args.output_folder) / f"validation_{datetime.now().astimezone():%Y%m%d_%H%M%S}"
+    if "stdout" in args.outputs:
+        print(text, end="")
+    if "json" in args.outputs:
+        write_output(stem.with_suffix(".json"), f"{report.model_dump_json(indent=2)}\n".encode())
+    if "text" in args.outputs:
+        write_output(stem.with_suffix(".txt"), text.encode("utf-8", "backslashreplace"))
+    return 1 if report.status == "failed" else 0
 
 
-def _serve(args: argparse.Namespace) -> int:
-    from .serving import serve
+# -- serve -------------------------------------------------------------------------------------------
 
-    return serve(args)
+_SERVICE = "fib_serve.cli.main:main"
+_OPTIONS = ("warmup_runs", "iterations", "num_trials", "rtol", "atol", "timeout")
+_LEVELS = {"CRITICAL": "error"}
+"""Levels that fib-serve does not have."""
+
+
+def serve(args: argparse.Namespace) -> int:
+    """Run the service until it is told to end; returns the exit code.
+
+    Raises:
+        MissingExtra: fib-serve is not installed.
+    """
+    if (reason := missing_extra(f"{PACKAGE}.serve")) is not None:
+        raise MissingExtra(f"serve: {reason}")
+    code: int = resolve_name(_SERVICE)(list(service_command(args)))
+    return code
+
+
+def service_command(args: argparse.Namespace) -> Iterator[str]:
+    """The arguments of ``fib-serve``.
+
+    flashinfer-bench's service has no tokens. fib-serve works without them on loopback addresses only, because whoever
+    reaches it may run code.
+    """
+    root = get_fib_dataset_path() if args.local is None else Path(args.local)
+    yield from ("run", str(root.absolute()), f"--host={args.host}", f"--port={args.port}")
+    yield f"--log-level={_LEVELS.get(args.log_level, args.log_level.lower())}"
+    if _is_loopback(args.host):
+        yield "--no-auth"
+    for name in _OPTIONS:
+        yield f"--{name.replace('_', '-')}={getattr(args, name)}"
+    if args.devices is not None:
+        yield f"--devices={','.join(args.devices)}"
+
+
+def _is_loopback(host: str) -> bool:
+    if host == "localhost":
+        return True
+    try:
+        return ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+# -- data sets merged in memory ------------------------------------------------------------------------
+
+
+def merge_tracesets(trace_sets: Iterable[TraceSet]) -> TraceSet:
+    """Merge data sets in memory; records that several have are kept once.
+
+    Raises:
+        DuplicateName: Two definitions or two solutions share a name and differ.
+    """
+    kept: dict[str, dict[str, Any]] = {kind: {} for kind in ("definition", "solution", "workload", "trace")}
+    for trace_set in trace_sets:
+        groups = (trace_set.solutions, trace_set.workloads, trace_set.traces)
+        records = [trace_set.definitions.values(), *(chain.from_iterable(group.values()) for group in groups)]
+        for (kind, known), found in zip(kept.items(), records, strict=True):
+            for record in found:
+                name = getattr(record, "name", None) or format_json(record)
+                if known.setdefault(name, record) != record:
+                    source = str(trace_set.root or "a set in memory")
+                    raise DuplicateName(kind, name, "that of an earlier data set", f"that of {source}, which differs")
+    definitions, *groups_of = (known.values() for known in kept.values())
+    return TraceSet(None, {each.name: each for each in definitions}, *map(_by_definition, groups_of))
+
+
+def _by_definition(records: Iterable[Any]) -> dict[str, list[Any]]:
+    groups: dict[str, list[Any]] = {}
+    for record in records:
+        groups.setdefault(record.definition, []).append(record)
+    return groups
+
+
+# -- options -----------------------------------------------------------------------------------------
+
+CHECKS = ("layout", "definition", "workload", "solution", "trace", "baseline", "benchmark")
+OUTPUTS = ("stdout", "json", "text")
+
+_DESCRIPTION = """\
+Benchmark the kernels of a data set and report on the results. This is the command line of
+flashinfer-bench, implemented by fib-bench; 'fib-bench --help' shows all features."""
+_RUN_EXAMPLES = """\
+examples:
+  fib-compat run --local ./flashinfer-trace
+  fib-compat run --local ./flashinfer-trace --definitions rmsnorm_h4096 --resume
+  fib-compat run --local ./flashinfer-trace --config bench.yaml --timeout 60"""
+_REPORT_EXAMPLES = """\
+examples:
+  fib-compat report summary --local ./flashinfer-trace
+  fib-compat report best --local ./mine --local ./theirs
+  fib-compat report merge --local ./mine --local ./theirs --output ./both"""
+_VALIDATE_EXAMPLES = """\
+examples:
+  fib-compat validate --dataset ./flashinfer-trace
+  fib-compat validate --dataset ./flashinfer-trace --checks layout,definition --op-types gemm
+  fib-compat validate --dataset ./flashinfer-trace --outputs json,text --output-folder ./report
+  fib-compat validate-render ./report/validation_20260401_120000.json"""
+_ACTIVATION_EXAMPLES = """\
+examples:
+  fib-compat enable
+  FIB_COMPAT=1 python -m flashinfer_bench --help
+  fib-compat disable"""
+_SERVE_EXAMPLES = """\
+examples:
+  fib-compat serve --local ./flashinfer-trace
+  fib-compat serve --local ./flashinfer-trace --devices cuda:0 cuda:1 --port 9000
+'fib-serve run --help' shows all settings of the service."""
+_LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser; parsed arguments have the attribute ``command``."""
+    from fib_schema.package_init import installed_version
+
+    parser = CommandParser(prog="fib-compat", description=_DESCRIPTION)
+    parser.add_argument("--version", action="version", version=f"fib-compat {installed_version('fib-compat')}")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    _add_run(_add_command(commands, "run", "benchmark solutions and append their traces", _RUN_EXAMPLES))
+    _add_report(_add_command(commands, "report", "report on traces", _REPORT_EXAMPLES))
+    _add_validate(_add_command(commands, "validate", "report the errors of a data set", _VALIDATE_EXAMPLES))
+    _add_render(
+        _add_command(commands, "validate-render", "convert a JSON report of 'validate' to text", _VALIDATE_EXAMPLES)
+    )
+    _add_activation(commands)
+    _add_serve(_add_command(commands, "serve", "evaluate solutions for clients over HTTP", _SERVE_EXAMPLES))
+    return parser
+
+
+def _add_command(commands: object, name: str, summary: str, examples: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(  # type: ignore[attr-defined] # argparse hides its type
+        name,
+        help=summary,
+        description=summary[0].upper() + summary[1:] + ".",
+        epilog=examples,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    if name != "report":
+        _add_log_level(parser)
+    return parser
+
+
+def _add_log_level(parser: argparse.ArgumentParser) -> None:
+    text = "minimum level of log messages (default: %(default)s)"
+    parser.add_argument("--log-level", type=str.upper, choices=_LOG_LEVELS, default="INFO", help=text)
+
+
+def _add_run(parser: argparse.ArgumentParser) -> None:
+    _add_local(parser)
+    parser.add_argument("--definitions", nargs="+", metavar="NAME", help="only these definitions")
+    parser.add_argument("--solutions", nargs="+", metavar="NAME", help="only these solutions")
+    parser.add_argument("--resume", action="store_true", help="skip pairs of solution and workload that have a trace")
+    parser.add_argument("--config", metavar="YAML", help="settings; options override them")
+    text = "whether to append traces to the data set (default: yes)"
+    parser.add_argument("--save-results", action=argparse.BooleanOptionalAction, default=True, help=text)
+    text = "no effect: every solution runs in its own worker process"
+    parser.add_argument("--use-isolated-runner", action="store_const", const=True, help=text)
+    _add_settings(parser.add_argument_group("settings"))
+    parser.set_defaults(command="run")
+
+
+def _add_settings(group: argparse._ArgumentGroup) -> None:
+    for option, kind, text in (
+        ("--warmup-runs", int, "calls before timing"),
+        ("--iterations", int, "minimum number of samples"),
+        ("--num-trials", int, "input sets with different values"),
+        ("--rtol", float, "relative tolerance: an element is wrong if it exceeds both tolerances"),
+        ("--atol", float, "absolute tolerance"),
+        ("--required-matched-ratio", float, "share of elements that must be within the tolerances"),
+    ):
+        group.add_argument(option, type=kind, metavar="N" if kind is int else "X", help=text)
+    text = "limit for one build and for one evaluation"
+    group.add_argument("--timeout", dest="timeout_seconds", type=float, metavar="SECONDS", help=text)
+    group.add_argument(
+        "--no-profile-baseline",
+        dest="profile_baseline",
+        action="store_const",
+        const=False,
+        help="do not time the reference",
+    )
+
+
+def _add_activation(commands: object) -> None:
+    for name, summary in (
+        ("enable", "let every process of this environment that has FIB_COMPAT=1 import flashinfer_bench"),
+        ("disable", "undo 'enable'"),
+    ):
+        _add_command(commands, name, summary, _ACTIVATION_EXAMPLES).set_defaults(command=name)
+
+
+def _add_report(parser: argparse.ArgumentParser) -> None:
+    reports = parser.add_subparsers(required=True, metavar="REPORT")
+    for name, text in (
+        ("summary", "totals, the leaderboard, and the ranking of authors"),
+        ("best", "the fastest passing solution of each workload"),
+        ("visualize", "a table for each definition, with its solutions from best to worst"),
+        ("merge", "merge data sets, tensors included"),
+    ):
+        report = reports.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
+        _add_local(report)
+        _add_log_level(report)
+        report.set_defaults(command=f"report {name}")
+        if name == "merge":
+            report.add_argument("--output", required=True, metavar="DIR", help="a new or empty folder")
+
+
+def _add_validate(parser: argparse.ArgumentParser) -> None:
+    text = "the data set (default: FIB_DATASET_PATH)"
+    parser.add_argument("--dataset", metavar="PATH", help=text)
+    text = f"of {','.join(CHECKS)} (default: all); benchmark runs references and baselines on all workloads"
+    parser.add_argument("--checks", type=_comma_separated(CHECKS), default=CHECKS, metavar="NAME,...", help=text)
+    text = "use no GPU: skip the check 'benchmark', and build no baseline"
+    parser.add_argument("--disable-gpu", action="store_true", help=text)
+    parser.add_argument("--op-types", nargs="+", metavar="TYPE", help="only definitions of these op_types")
+    text = "only these definitions, besides those of --op-types"
+    parser.add_argument("--definitions", nargs="+", metavar="NAME", help=text)
+    text = "folder for the files, whose names have the time (default: %(default)s)"
+    parser.add_argument("--output-folder", default=".", metavar="DIR", help=text)
+    text = f"of {','.join(OUTPUTS)} (default: stdout)"
+    parser.add_argument("--outputs", type=_comma_separated(OUTPUTS), default=("stdout",), metavar="NAME,...", help=text)
+    parser.set_defaults(command="validate")
+
+
+def _add_render(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("report", metavar="REPORT.json", help="a file that 'validate --outputs json' wrote")
+    parser.add_argument("--output", metavar="FILE", help="the text file (default: stdout)")
+    parser.set_defaults(command="validate-render")
+
+
+def _add_serve(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--local", metavar="PATH", help="the data set (default: FIB_DATASET_PATH)")
+    parser.add_argument("--devices", nargs="+", metavar="DEVICE", help="the devices that evaluate (default: the first)")
+    text = "(default: %(default)s, without tokens); clients of any other address need a token"
+    parser.add_argument("--host", default="127.0.0.1", help=text)
+    parser.add_argument("--port", type=int, default=8000, help="(default: %(default)s)")
+    group = parser.add_argument_group("settings of all evaluations")
+    for option, kind, value, text in (
+        ("--warmup-runs", int, 10, "calls before timing"),
+        ("--iterations", int, 50, "minimum number of samples"),
+        ("--num-trials", int, 3, "input sets with different values"),
+        ("--rtol", float, 1e-2, "relative tolerance: an element is wrong if it exceeds both tolerances"),
+        ("--atol", float, 1e-2, "absolute tolerance"),
+        ("--timeout", float, 300, "limit in seconds for one build and for each step of an evaluation"),
+    ):
+        metavar = "N" if kind is int else "X"
+        group.add_argument(option, type=kind, default=value, metavar=metavar, help=f"{text} (default: %(default)s)")
+    parser.set_defaults(command="serve")
+
+
+def _add_local(parser: argparse.ArgumentParser) -> None:
+    text = "a data set; repeat for more"
+    parser.add_argument("--local", action="extend", nargs="+", required=True, metavar="PATH", help=text)
+
+
+def _comma_separated(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
+    def parse(text: str) -> tuple[str, ...]:
+        names = tuple(name for name in text.split(",") if name)
+        for name in names:
+            if name not in known:
+                raise argparse.ArgumentTypeError(f"unknown: {name!r} (choose from {', '.join(known)})")
+        return names
+
+    return parse
 
 
 _COMMANDS = {
@@ -208,10 +490,9 @@ _COMMANDS = {
     "report best": best,
     "report visualize": visualize,
     "report merge": merge,
-    "validate": _validate,
+    "validate": validate,
     "validate-render": _render,
     "enable": _enable,
     "disable": _disable,
-    "migrate-imports": _migrate,
-    "serve": _serve,
+    "serve": serve,
 }

@@ -1,119 +1,37 @@
 """TraceSet of the old package: its mappings and lists can be changed in memory.
 
 `fib_schema.TraceSet` is immutable between its ``add_...`` methods. `TraceSet` here is a subclass of it, whose
-`definitions`, `solutions`, `workloads` and `traces` are mappings of lists that a program may change. Each query
-compares the lists that a program has seen with their last known content, and reindexes the set if one differs. Files
-change by the ``add_...`` methods only.
+`definitions`, `solutions`, `workloads` and `traces` are dictionaries and lists that a program may change. Whatever
+reads the set compares those that a program has seen with their last known content, and reindexes it if one differs.
+Files change by the ``add_...`` methods only.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
-from operator import is_
-from pathlib import Path
-from typing import Any, Self, TypeVar
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
 
 import fib_schema
-from fib_schema import Definition, FibError, Solution, Trace, parse_json
-from fib_schema.files import walk
+from fib_schema import Definition, FibError, Solution, Trace
 
 __all__ = ["TraceSet"]
 
-R = TypeVar("R")
 _FIELDS = ("definitions", "solutions", "workloads", "traces")
 
 
-class _Groups(MutableMapping[str, R]):
-    """A mapping of a set that can be changed; values are copied from the set when they are first read.
+class _Synced:
+    """An attribute of the immutable set, which is brought up to date before it is read."""
 
-    Args:
-        base: Returns the mapping of the set.
-        copy: Makes a value that the program may change.
-        freeze: Makes a snapshot of a value, to detect changes.
-    """
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._key = f"_synced{name}"
 
-    def __init__(
-        self, base: Callable[[], Mapping[str, Any]], copy: Callable[[Any], R], freeze: Callable[[R], tuple[Any, ...]]
-    ) -> None:
-        self._base, self._copy, self._freeze = base, copy, freeze
-        self._values: dict[str, R] = {}
-        self._known: dict[str, tuple[Any, ...]] = {}
-        """The content of each value that was read, as the set knows it."""
-        self._removed: set[str] = set()
+    def __get__(self, instance: Any, owner: type) -> Any:
+        instance._update()  # noqa: SLF001 - of its class
+        return instance.__dict__[self._key]
 
-    def __getitem__(self, name: str) -> R:
-        if name not in self._values:
-            if name in self._removed:
-                raise KeyError(name)
-            self._values[name] = value = self._copy(self._base()[name])
-            self._known[name] = self._freeze(value)
-        return self._values[name]
-
-    def __setitem__(self, name: str, value: R) -> None:
-        self._values[name] = value
-
-    def __delitem__(self, name: str) -> None:
-        if name not in self:
-            raise KeyError(name)
-        self._values.pop(name, None)
-        self._known.pop(name, None)
-        self._removed.add(name)
-
-    def __iter__(self) -> Iterator[str]:
-        base = [name for name in self._base() if name not in self._removed or name in self._values]
-        known = set(base)
-        return iter([*base, *(name for name in self._values if name not in known)])
-
-    def __len__(self) -> int:
-        return len(list(iter(self)))
-
-    def __contains__(self, name: object) -> bool:
-        return name in self._values or (name not in self._removed and name in self._base())
-
-    def __repr__(self) -> str:
-        return repr(dict(self))
-
-    def is_changed(self) -> bool:
-        """Whether a value differs from what the set knows."""
-        return bool(self._removed) or any(
-            name not in self._known or not _is_same(self._known[name], self._freeze(value))
-            for name, value in self._values.items()
-        )
-
-    def mark_known(self) -> None:
-        """Record that the set has the current values."""
-        self._known = {name: self._freeze(value) for name, value in self._values.items()}
-        self._removed.clear()
-
-    def extend_from_base(self) -> None:
-        """Append to each list what was added to the set since it was last known."""
-        base = self._base()
-        for name, value in self._values.items():
-            if isinstance(value, list) and name in base:
-                value.extend(base[name][len(self._known[name]) :])
-                self._known[name] = self._freeze(value)
-
-
-def _is_same(first: tuple[Any, ...], second: tuple[Any, ...]) -> bool:
-    return len(first) == len(second) and all(map(is_, first, second))
-
-
-def _read_traces(path: Path) -> Iterator[Trace]:
-    """The readable records of a file; validation reports the others."""
-    for line in path.read_bytes().splitlines():
-        try:
-            yield parse_json(line, Trace)
-        except FibError:
-            continue
-
-
-def _keep(value: R) -> R:
-    return value
-
-
-def _one(value: object) -> tuple[object, ...]:
-    return (value,)
+    def __set__(self, instance: Any, value: Any) -> None:
+        instance.__dict__[self._key] = value
 
 
 class TraceSet(fib_schema.TraceSet):
@@ -130,6 +48,13 @@ class TraceSet(fib_schema.TraceSet):
         DuplicateName: Two solutions share a name; after a change, the next query raises it.
     """
 
+    _definitions = _Synced()
+    _solutions = _Synced()
+    _solution_names = _Synced()
+    _owners = _Synced()
+    _workloads = _Synced()
+    _traces = _Synced()
+
     def __init__(
         self,
         root: str | os.PathLike[str] | None = None,
@@ -138,11 +63,12 @@ class TraceSet(fib_schema.TraceSet):
         workloads: Mapping[str, Iterable[Trace]] | None = None,
         traces: Mapping[str, Iterable[Trace]] | None = None,
     ) -> None:
+        self._views: dict[str, dict[str, Any]] = {}
+        """The fields that a program has seen."""
+        self._known: dict[str, dict[str, Any]] = {}
+        """The content of each, as the immutable set knows it."""
+        self._is_updating = False
         super().__init__(root, definitions, solutions, workloads, traces)
-        self._views: dict[str, _Groups[Any]] = {
-            "definitions": _Groups(lambda: self._base("definitions"), _keep, _one),
-            **{name: _Groups(lambda name=name: self._base(name), list, tuple) for name in _FIELDS[1:]},  # type: ignore[misc]
-        }
         self._differs_from_files = any((definitions, solutions, workloads, traces))
 
     @classmethod
@@ -163,117 +89,111 @@ class TraceSet(fib_schema.TraceSet):
             return cls.from_path(other.root)
         return cls(None, other.definitions, other.solutions, other.workloads, other.traces)
 
-    # -- records, as mappings that can be changed ------------------------------------------------------
-
     @property
-    def definitions(self) -> MutableMapping[str, Definition]:
+    def definitions(self) -> dict[str, Definition]:
         """The definitions by name."""
-        return self._views["definitions"]
+        return self._view("definitions")
 
     @property
-    def solutions(self) -> MutableMapping[str, list[Solution]]:
+    def solutions(self) -> dict[str, list[Solution]]:
         """The solutions by the name of their definition."""
-        return self._views["solutions"]
+        return self._view("solutions")
 
     @property
-    def workloads(self) -> MutableMapping[str, list[Trace]]:
+    def workloads(self) -> dict[str, list[Trace]]:
         """The workload traces by the name of their definition."""
-        return self._views["workloads"]
+        return self._view("workloads")
 
     @property
-    def traces(self) -> MutableMapping[str, list[Trace]]:
+    def traces(self) -> dict[str, list[Trace]]:
         """The traces by the name of their definition."""
-        return self._views["traces"]
-
-    def _base(self, field: str) -> Mapping[str, Any]:
-        """A mapping of the immutable set."""
-        prop: property = getattr(fib_schema.TraceSet, field)
-        assert prop.fget is not None
-        found: Mapping[str, Any] = prop.fget(self)
-        return found
-
-    def _update(self) -> None:
-        """Reindex the set if a program has changed a mapping or a list."""
-        if not any(view.is_changed() for view in self._views.values()):
-            return
-        contents = fib_schema.TraceSet(None, *(dict(self._views[name]) for name in _FIELDS))
-        for name in ("_definitions", "_solutions", "_solution_names", "_owners", "_workloads", "_traces"):
-            setattr(self, name, getattr(contents, name))
-        for view in self._views.values():
-            view.mark_known()
-        self._fastest.clear()
-        self._differs_from_files = True
+        return self._view("traces")
 
     def for_routing(self) -> fib_schema.TraceSet:
         """This set for fib-apply: its folder if the records are those of the files, else the records in memory."""
         self._update()
         if self.root is not None and not self._differs_from_files:
-            return self
-        return fib_schema.TraceSet(None, *(self._base(name) for name in _FIELDS))
+            return fib_schema.TraceSet.from_path(self.root)
+        return fib_schema.TraceSet(None, *(self._view(name) for name in _FIELDS))
 
     def reread_workloads(self) -> None:
         """Add the workloads that were appended to the files since they were read."""
         if self.root is None:
             return
-        names = set(self.definition_names())
-        for entry in walk(self.root / "workloads"):
-            name = Path(entry.name).stem
-            if entry.name.endswith(".jsonl") and name in names:
-                known = {trace.workload.uuid for trace in self.workloads.get(name, ())}
-                new = [trace for trace in _read_traces(Path(entry.path)) if trace.workload.uuid not in known]
-                if new:
-                    self.workloads.setdefault(name, []).extend(new)
+        for name, group in fib_schema.TraceSet.from_path(self.root).workloads.items():
+            known = {trace.workload.uuid for trace in self.workloads.get(name, ())}
+            if new := [trace for trace in group if trace.workload.uuid not in known]:
+                self.workloads.setdefault(name, []).extend(new)
 
-    # -- queries and additions, which see changes ------------------------------------------------------
+    def add_definitions(self, definitions: Iterable[Definition]) -> None:
+        """Add definitions, and write each to its file if the set has a root."""
+        super().add_definitions(definitions)
+        self._show_added()
 
-    def get_definition(self, name: str) -> Definition:
-        """The definition of that name.
+    def add_solutions(self, solutions: Iterable[Solution]) -> None:
+        """Add solutions, and write each to its file if the set has a root."""
+        super().add_solutions(solutions)
+        self._show_added()
 
-        Raises:
-            UnknownName: There is none (a KeyError).
-        """
-        self._update()
-        return super().get_definition(name)
-
-    def get_solution(self, name: str) -> Solution | None:
-        """The solution of that name, or None."""
-        self._update()
-        return super().get_solution(name)
-
-    def definition_names(self) -> tuple[str, ...]:
-        """The names of all definitions."""
-        self._update()
-        return super().definition_names()
-
-    def solution_names(self, def_name: str | None = None) -> tuple[str, ...]:
-        """The names of all solutions, or of one definition's."""
-        self._update()
-        return super().solution_names(def_name)
-
-    def _owner(self, solution_name: str) -> tuple[str, str] | None:
-        self._update()
-        return super()._owner(solution_name)
+    def add_traces(self, traces: Iterable[Trace]) -> None:
+        """Add traces and workload traces; with a root, they are durable when this returns."""
+        try:
+            super().add_traces(traces)
+        finally:  # after an error, some may be durable
+            self._show_added()
 
     def _by_speedup(self, definition: str) -> Any:
         self._update()
         return super()._by_speedup(definition)
 
-    def add_definitions(self, definitions: Iterable[Definition]) -> None:
-        """Add definitions, and write each to its file if the set has a root."""
-        self._update()
-        super().add_definitions(definitions)
+    def _view(self, field: str) -> dict[str, Any]:
+        if field not in self._views:
+            self._views[field] = dict(_readable(self._base(field)))
+            self._known[field] = _snapshot(self._views[field])
+        return self._views[field]
 
-    def add_solutions(self, solutions: Iterable[Solution]) -> None:
-        """Add solutions, and write each to its file if the set has a root."""
-        self._update()
-        super().add_solutions(solutions)
-        self._views["solutions"].extend_from_base()
+    def _base(self, field: str) -> Mapping[str, Any]:
+        """A mapping of the immutable set."""
+        found: Mapping[str, Any] = getattr(fib_schema.TraceSet, field).fget(self)
+        return found
 
-    def add_traces(self, traces: Iterable[Trace]) -> None:
-        """Add traces and workload traces; with a root, they are durable when this returns."""
-        self._update()
+    def _update(self) -> None:
+        """Reindex the set if a program has changed a dictionary or a list."""
+        if self._is_updating or self._known == {field: _snapshot(view) for field, view in self._views.items()}:
+            return
+        self._is_updating = True
         try:
-            super().add_traces(traces)
-        finally:  # after an error, some may be durable
-            self._views["workloads"].extend_from_base()
-            self._views["traces"].extend_from_base()
+            contents = fib_schema.TraceSet(None, *(self._view(field) for field in _FIELDS))
+            for name in ("_definitions", "_solutions", "_solution_names", "_owners", "_workloads", "_traces"):
+                setattr(self, name, getattr(contents, name))
+            self._known = {field: _snapshot(view) for field, view in self._views.items()}
+            self._fastest.clear()
+            self._differs_from_files = True
+        finally:
+            self._is_updating = False
+
+    def _show_added(self) -> None:
+        """Add what was added to the set to the lists that a program has seen."""
+        for field, view in self._views.items():
+            base = self._base(field)
+            for name, value in _readable(base):
+                if field == "definitions":
+                    view[name] = value
+                else:
+                    group = view.setdefault(name, [])
+                    group.extend(value[len(group) :])
+            self._known[field] = _snapshot(view)
+
+
+def _readable(base: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
+    """The values of the records that can be read, lists copied; `all_problems` reports the others."""
+    for name in base:
+        try:
+            value = base[name]
+        except FibError:
+            continue
+        yield name, list(value) if isinstance(value, (list, tuple)) else value
+
+
+def _snapshot(view: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in view.items()}

@@ -1,4 +1,4 @@
-"""Validation of a data set by definition: layout, records, baselines, and whether references and baselines run."""
+"""Validation of a data set by definition: the findings of `fib_schema.validate`, baselines, and whether they run."""
 
 from __future__ import annotations
 
@@ -6,14 +6,18 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path, PurePosixPath
+from typing import Any, Self
 
 import attrs
-from fib_bench import BenchmarkConfig
+from cattrs.errors import BaseValidationError
+from cattrs.preconf.json import make_converter
+from fib_bench import Benchmark, BenchmarkConfig
 from fib_bench.coverage import run_references
 from fib_compile import BuilderRegistry, BuildError
 from fib_compile.device import list_cuda_devices
 from fib_schema import (
     FibError,
+    InvalidRecord,
     Problem,
     Solution,
     Trace,
@@ -23,13 +27,22 @@ from fib_schema import (
     parse_json,
     validate,
 )
-from fib_schema.display import counted
-from fib_schema.files import walk
+from fib_schema.display import counted, escape_line
+from fib_schema.files import write_output
 
-from .dataset_report import CheckMessage, CheckResult, DatasetReport, DefinitionReport, ReportConfig
-from .dataset_report import compute_definition_status as status_of
-
-__all__ = ["ALL_CHECKS", "CPU_CHECKS", "validate_dataset"]
+__all__ = [
+    "ALL_CHECKS",
+    "CPU_CHECKS",
+    "CheckMessage",
+    "CheckResult",
+    "DatasetReport",
+    "DefinitionReport",
+    "ReportConfig",
+    "compute_definition_status",
+    "render_report",
+    "render_text_report",
+    "validate_dataset",
+]
 
 ALL_CHECKS = ("layout", "definition", "workload", "solution", "trace", "baseline", "benchmark")
 CPU_CHECKS = ALL_CHECKS[:-1]
@@ -37,6 +50,150 @@ _BASELINE = "baseline"
 _LAYOUT_CODES = frozenset({"path-contradicts", "unusual-path", "other-suffix", "legacy-place", "misplaced-trace"})
 _LAYOUT_CODES |= {"misplaced-workload", "link-again", "link-out", "no-file", "unreadable"}
 _FOLDERS = {"definitions": "definition", "solutions": "solution", "workloads": "workload", "traces": "trace"}
+_LEVELS = ("info", "warning", "error")
+_STATUS_OF_LEVEL = {"info": "passed", "warning": "warning", "error": "failed"}
+_WORST_FIRST = ("failed", "warning", "passed", "skipped")
+_JSON = make_converter()
+
+
+class _Plain:
+    """Conversion to and from plain objects, by pydantic's names."""
+
+    def model_dump(self, *, mode: str = "python") -> dict[str, Any]:
+        """As plain objects."""
+        del mode
+        plain: dict[str, Any] = _JSON.unstructure(self)
+        return plain
+
+    def model_dump_json(self, *, indent: int | None = None) -> str:
+        """As JSON."""
+        return _JSON.dumps(self, indent=indent)
+
+    @classmethod
+    def model_validate_json(cls, json_data: str | bytes) -> Self:
+        """From JSON.
+
+        Raises:
+            InvalidRecord: It is something else (a ValueError).
+        """
+        try:
+            return _JSON.loads(json_data, cls)
+        except (BaseValidationError, ValueError, TypeError, KeyError) as error:
+            raise InvalidRecord(cls.__name__, (Problem("<memory>", "$", f"is no {cls.__name__}: {error}"),)) from error
+
+
+@attrs.frozen
+class CheckMessage(_Plain):
+    """A finding of a check."""
+
+    level: str = attrs.field(validator=attrs.validators.in_(_LEVELS))
+    """``info``, ``warning`` or ``error``."""
+    message: str
+
+
+@attrs.frozen
+class CheckResult(_Plain):
+    """The findings of one check."""
+
+    status: str = attrs.field(default="passed", validator=attrs.validators.in_(_WORST_FIRST))
+    """``passed``, ``warning``, ``failed`` or ``skipped``."""
+    messages: tuple[CheckMessage, ...] = ()
+
+    @classmethod
+    def of(cls, messages: Sequence[CheckMessage]) -> CheckResult:
+        """The result of a check that was run; the worst message decides."""
+        statuses = {_STATUS_OF_LEVEL[message.level] for message in messages}
+        return cls(_worst(statuses, "passed"), tuple(messages))
+
+
+@attrs.frozen
+class DefinitionReport(_Plain):
+    """The checks of one definition."""
+
+    name: str
+    op_type: str
+    status: str
+    checks: dict[str, CheckResult] = attrs.field(factory=dict)
+
+
+@attrs.frozen
+class ReportConfig(_Plain):
+    """Data set and checks of a report."""
+
+    dataset: str
+    checks: tuple[str, ...] = ()
+    disable_gpu: bool = False
+    op_types: tuple[str, ...] | None = None
+    definitions: tuple[str, ...] | None = None
+
+
+@attrs.frozen
+class DatasetReport(_Plain):
+    """The report of a data set."""
+
+    config: ReportConfig
+    timestamp: str
+    definitions: tuple[DefinitionReport, ...] = ()
+    other: CheckResult = attrs.field(factory=CheckResult)
+    """Findings in files that belong to no definition."""
+
+    @property
+    def status(self) -> str:
+        """The worst status of the definitions and other files."""
+        return _worst({self.other.status, *(definition.status for definition in self.definitions)}, "passed")
+
+
+def compute_definition_status(checks: Mapping[str, CheckResult]) -> str:
+    """The worst status of checks; ``skipped`` only if all were."""
+    return _worst({check.status for check in checks.values()}, "skipped")
+
+
+def _worst(statuses: set[str], default: str) -> str:
+    return next((status for status in _WORST_FIRST if status in statuses), default)
+
+
+def render_text_report(report: DatasetReport) -> str:
+    """The report as text: a line for each definition, its findings below, and counts last."""
+    lines = [f"data set {report.config.dataset}, checked {report.timestamp}: {', '.join(report.config.checks)}"]
+    lines += [f"  {message.level}: {message.message}" for message in report.other.messages]
+    for definition in report.definitions:
+        lines.append(f"{definition.status}: {definition.op_type}/{definition.name}")
+        for name, check in definition.checks.items():
+            if check.status == "skipped":
+                lines.append(f"  {name}: skipped")
+            lines += [f"  {name}: {message.level}: {message.message}" for message in check.messages]
+    counts = [(status, sum(d.status == status for d in report.definitions)) for status in _WORST_FIRST]
+    shown = ", ".join(f"{count} {status}" for status, count in counts if count)
+    errors = sum(m.level == "error" for m in _all_messages(report))
+    lines.append(f"{counted(len(report.definitions), 'definition')}: {shown or 'none'}; {counted(errors, 'error')}")
+    return "\n".join(map(escape_line, lines)) + "\n"
+
+
+def _all_messages(report: DatasetReport) -> list[CheckMessage]:
+    checks = [report.other, *(check for definition in report.definitions for check in definition.checks.values())]
+    return [message for check in checks for message in check.messages]
+
+
+def render_report(report_json: str | os.PathLike[str], output: str | os.PathLike[str] | None = None) -> str:
+    """The text form of a report that was written as JSON.
+
+    Args:
+        report_json: The file.
+        output: The file to write the text to; None writes none.
+
+    Raises:
+        InvalidRecord: The file is not a report (a ValueError).
+        OSError: The file cannot be read, or the text cannot be written.
+    """
+    try:
+        report = DatasetReport.model_validate_json(Path(report_json).read_bytes())
+    except InvalidRecord as error:
+        problem = Problem(str(report_json), "$", f"is not a report of 'validate --outputs json': {error}")
+        raise InvalidRecord("report", (problem,)) from error
+    text = render_text_report(report)
+    if output is not None:
+        write_output(output, text.encode("utf-8", "backslashreplace"))
+    return text
 
 
 def validate_dataset(
@@ -71,12 +228,12 @@ def validate_dataset(
     run = _Validation(root, wanted, device or next(iter(gpus), None), builds_baselines=bool(gpus))
     known = _definition_files(root)
     selected = _select(known, op_types, definitions)
-    config = ReportConfig(str(root), wanted, disable_gpu, op_types, definitions)
+    config = ReportConfig(str(root), wanted, disable_gpu, _names(op_types), _names(definitions))
     by_definition, other = run.findings(known)
     reports = []
     for name in selected:
         found = {check: run.result(check, name, by_definition.get((name, check), [])) for check in wanted}
-        reports.append(DefinitionReport(name, known[name], status_of(found), found))
+        reports.append(DefinitionReport(name, known[name], compute_definition_status(found), found))
     timestamp = datetime.now(UTC).isoformat(timespec="seconds")
     return DatasetReport(config, timestamp, tuple(reports), CheckResult.of(other))
 
@@ -84,8 +241,12 @@ def validate_dataset(
 def _definition_files(root: Path) -> dict[str, str]:
     """The operation type of each definition by file names, because damaged files have no readable names."""
     folder = root / "definitions"
-    files = [Path(entry.path).relative_to(folder) for entry in walk(folder) if entry.name.endswith(".json")]
+    files = [path.relative_to(folder) for path in folder.rglob("*.json")]
     return {path.stem: path.parts[0] if len(path.parts) > 1 else "" for path in sorted(files)}
+
+
+def _names(names: Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(names)
 
 
 def _select(known: Mapping[str, str], op_types: Sequence[str] | None, names: Sequence[str] | None) -> list[str]:
@@ -191,10 +352,8 @@ class _Validation:
 
     def _baseline_traces(self, name: str) -> list[Trace]:
         found = []
-        for entry in walk(self.root / "traces" / _BASELINE):
-            if entry.name != f"{name}.jsonl":
-                continue
-            for line in Path(entry.path).read_bytes().splitlines():
+        for path in (self.root / "traces" / _BASELINE).rglob(f"{name}.jsonl"):
+            for line in path.read_bytes().splitlines():
                 try:
                     found.append(parse_json(line, Trace))
                 except FibError:
@@ -211,8 +370,6 @@ class _Validation:
         return [CheckMessage("error", problem) for problem in problems]
 
     def _run_baselines(self, name: str, config: BenchmarkConfig) -> list[str]:
-        from fib_bench import Benchmark
-
         names = tuple(self._baseline_solutions(name))
         if not names:
             return []

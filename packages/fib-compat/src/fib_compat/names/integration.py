@@ -1,4 +1,4 @@
-"""Layouts of caches, scales and output buffers of attention calls, as adapters need them.
+"""Helpers of adapters: binding of arguments, values by instance, layouts and scales of attention calls.
 
 Shapes: NHD caches are ``[pages, page_size, heads, dim]`` or ``[tokens, heads, dim]``; HND caches have the heads before
 the page's or the sequence's tokens.
@@ -6,12 +6,17 @@ the page's or the sequence's tokens.
 
 from __future__ import annotations
 
+import inspect
 import math
+import weakref
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 
 __all__ = [
+    "ArgBinder",
+    "ContextStore",
     "infer_kv_layout_from_args",
     "infer_paged_kv_layout_from_tensors",
     "infer_ragged_kv_layout_from_tensors",
@@ -21,6 +26,43 @@ __all__ = [
     "pick_sm_scale_mla",
     "write_back_outputs",
 ]
+
+
+class ArgBinder:
+    """Binds the arguments of calls to a function's parameters.
+
+    Args:
+        fn: The function, whose signature is read once.
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self._signature = inspect.signature(fn)
+
+    @classmethod
+    def from_callable(cls, fn: Callable[..., Any]) -> ArgBinder:
+        """The binder of a function."""
+        return cls(fn)
+
+    def bind(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+        """The arguments by name, with defaults.
+
+        Raises:
+            TypeError: The arguments do not fit.
+        """
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        return dict(bound.arguments)
+
+
+class ContextStore:
+    """A mutable mapping for each instance, which lives as long as the instance."""
+
+    def __init__(self) -> None:
+        self._values: weakref.WeakKeyDictionary[object, dict[str, Any]] = weakref.WeakKeyDictionary()
+
+    def get(self, inst: object) -> dict[str, Any]:
+        """The mapping of an instance; empty at first."""
+        return self._values.setdefault(inst, {})
 
 
 def infer_kv_layout_from_args(inst: object) -> str | None:

@@ -1,1 +1,0 @@
-"""Migration of programs from `flashinfer_bench` to the FIB packages."""
