@@ -9,7 +9,7 @@ latencies of which only one includes time of the host are shown and not compared
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from enum import StrEnum
 
 import attrs
@@ -164,33 +164,74 @@ def compare(
     """
     rule = rule or Thresholds()
     _check_definitions(before, after, definitions)
-    old, new = _traces(before, rule, definitions), _traces(after, rule, definitions)
-    for run, traces in ((before, old), (after, new)):
-        _check_solution(run, traces)
+    old, new = _sides(before, rule, definitions), _sides(after, rule, definitions)
+    for run, sides in ((before, old), (after, new)):
+        _check_solution(run, sides)
     if not old.keys() & new.keys():
         raise NothingToCompare(before.name, after.name, _remedy(old.values(), new.values(), before, rule))
     pairs = [_pair(old.get(key), new.get(key), rule) for key in dict.fromkeys([*old, *new])]
-    pairs.sort(key=_severity)
-    mean = mean_of(
-        [_ratio(old[key], new[key]) for key in old.keys() & new.keys() if _is_compared(old[key], new[key], rule)]
-    )
-    counts = Counter(pair.verdict for pair in pairs)
+    mean = mean_of(ratio for _, ratio in pairs)
+    counts = Counter(pair.verdict for pair, _ in pairs)
     return ChangeReport(
         before=before.name,
         after=after.name,
         counts={str(verdict): counts[verdict] for verdict in Change if counts[verdict]},
         ratio=mean.value,
         ratio_text=mean.text,
-        pairs=tuple(pairs),
+        pairs=tuple(sorted((pair for pair, _ in pairs), key=_severity)),
     )
 
 
 _Key = tuple[str, str, str, str]
 
 
-def _traces(run: Run, rule: Thresholds, definitions: Collection[str] | None) -> dict[_Key, Trace]:
+@attrs.frozen
+class _Side:
+    """One trace in terms of a comparison."""
+
+    trace: Trace
+    hardware: str
+    passes: bool
+    """Whether it passed, without a flag other than CPU timing that keeps it out of rankings."""
+    blocking: tuple[str, ...]
+    """Flags that keep it out of rankings."""
+    latency_ms: float | None
+    timing: Timing | None
+    reason: str
+    """Why it does not pass."""
+
+    @classmethod
+    def of(cls, trace: Trace, rule: Thresholds) -> _Side:
+        evaluation = trace.evaluation
+        assert evaluation is not None  # `latest` has evaluated traces only
+        allowed = (*rule.allow_flags, CPU_TIMING)
+        blocking = disqualifying_flags(evaluation, rule.allow_flags)
+        passes = trace.is_successful() and set(blocking) <= {CPU_TIMING, INTERPRETED}
+        unranked = f"unranked, flagged: {', '.join(blocking)}"
+        reason = "" if passes else unranked if trace.is_successful() else failure_text(evaluation)
+        timing = None if evaluation.performance is None else timing_of(evaluation.performance)
+        hardware = evaluation.environment.hardware
+        return cls(trace, hardware, passes, blocking, latency_of(trace, allowed), timing, reason)
+
+    @property
+    def bounds_ms(self) -> Bounds | None:
+        """The bounds of the latency, where the trace states an interval."""
+        return None if self.timing is None or self.timing.interval_ms is None else timing_bounds(self.timing)
+
+    @property
+    def method(self) -> str:
+        """The timing method; empty if it is unknown."""
+        return "" if self.timing is None else self.timing.method or ""
+
+    @property
+    def is_synthesized(self) -> bool:
+        """Whether blobs were missing and inputs were made."""
+        return self.trace.evaluation is not None and SYNTHESIZED in self.trace.evaluation.flags
+
+
+def _sides(run: Run, rule: Thresholds, definitions: Collection[str] | None) -> dict[_Key, _Side]:
     """The latest traces by comparison key."""
-    found: dict[_Key, Trace] = {}
+    found: dict[_Key, _Side] = {}
     for definition in run.trace_set.traces:
         if definitions is not None and definition not in definitions:
             continue
@@ -199,57 +240,61 @@ def _traces(run: Run, rule: Thresholds, definitions: Collection[str] | None) -> 
             for uuid, group in workloads.items():
                 for solution, trace in group.items():
                     if run.solution in (None, solution):
-                        found[definition, solution if run.solution is None else "", uuid, device] = trace
+                        name = solution if run.solution is None else ""
+                        found[definition, name, uuid, device] = _Side.of(trace, rule)
     return found
 
 
-def _pair(before: Trace | None, after: Trace | None, rule: Thresholds) -> Pair:
-    trace = before or after
-    assert trace is not None
-    old, new = (latency_of(each, (*rule.allow_flags, CPU_TIMING)) for each in (before, after))
-    verdict, decided_by = _verdict(before, after, rule)
-    ratio = _ratio(before, after) if decided_by else UNKNOWN
-    return Pair(
-        definition=trace.definition,
-        solution=str(trace.solution),
-        workload=trace.workload.uuid,
-        axes=dict(trace.workload.axes),
-        hardware=_hardware(trace),
+def _pair(before: _Side | None, after: _Side | None, rule: Thresholds) -> tuple[Pair, Ratio]:
+    """A pair, and the ratio of its latencies; unknown where they are not compared."""
+    side = before or after
+    assert side is not None
+    verdict, decided_by, reason = _verdict(before, after, rule)
+    ratio = ratio_of(after.timing, before.timing) if before and after and decided_by else UNKNOWN
+    pair = Pair(
+        definition=side.trace.definition,
+        solution=str(side.trace.solution),
+        workload=side.trace.workload.uuid,
+        axes=dict(side.trace.workload.axes),
+        hardware=side.hardware,
         verdict=verdict,
-        before_ms=old,
-        after_ms=new,
-        before_bounds_ms=None if before is None else _bounds_ms(before),
-        after_bounds_ms=None if after is None else _bounds_ms(after),
+        before_ms=before and before.latency_ms,
+        after_ms=after and after.latency_ms,
+        before_bounds_ms=before and before.bounds_ms,
+        after_bounds_ms=after and after.bounds_ms,
         ratio=ratio.value,
         ratio_interval=ratio.interval,
         ratio_text=ratio.text,
         decided_by=decided_by,
-        timed_by=_timed_by(before, after),
-        reason=_reason(before, after, verdict, rule),
+        timed_by=_timed_by([each.method for each in (before, after) if each]),
+        reason=reason,
     )
+    return pair, ratio
 
 
-def _verdict(before: Trace | None, after: Trace | None, rule: Thresholds) -> tuple[Change, str]:
+def _verdict(before: _Side | None, after: _Side | None, rule: Thresholds) -> tuple[Change, str, str]:
+    """The change, the criterion of the decision, and why a side fails or latencies are not compared."""
     if before is None or after is None:
-        return (Change.NEW if before is None else Change.MISSING), ""
-    passed, passes = _passes(before, rule), _passes(after, rule)
-    if not passed or not passes:
-        return {(True, False): Change.BROKEN, (False, True): Change.FIXED}.get((passed, passes), Change.FAILING), ""
-    if any(CPU_TIMING in _blocking(trace, rule) for trace in (before, after)):
-        return Change.UNRANKED, ""
-    return _changed(before, after, rule)
-
-
-def _changed(before: Trace, after: Trace, rule: Thresholds) -> tuple[Change, str]:
-    """Whether the latency changed, and the criterion of the decision."""
-    old, new = latency_of(before, rule.allow_flags), latency_of(after, rule.allow_flags)
-    if old is None or new is None or _difference(before, after):
-        return Change.UNMEASURED, ""
-    old_bounds, new_bounds = _bounds_ms(before), _bounds_ms(after)
+        return (
+            (Change.NEW if before is None else Change.MISSING),
+            "",
+            before.reason if before else after.reason if after else "",
+        )
+    if not before.passes or not after.passes:
+        change = Change.BROKEN if before.passes else Change.FIXED if after.passes else Change.FAILING
+        return change, "", after.reason or before.reason
+    flags = dict.fromkeys((*before.blocking, *after.blocking))
+    if CPU_TIMING in flags:
+        return Change.UNRANKED, "", ", ".join(flags)
+    old, new = before.latency_ms, after.latency_ms
+    difference = _difference(before, after)
+    if old is None or new is None or difference:
+        return Change.UNMEASURED, "", ", ".join(flags) or difference
+    old_bounds, new_bounds = before.bounds_ms, after.bounds_ms
     if old_bounds is None or new_bounds is None:
-        return _by_share(old, new, rule.margin), "margin"
+        return _by_share(old, new, rule.margin), "margin", ""
     is_apart = old_bounds[1] < new_bounds[0] or new_bounds[1] < old_bounds[0]
-    return (_by_share(old, new, rule.min_change) if is_apart else Change.SAME), "intervals"
+    return (_by_share(old, new, rule.min_change) if is_apart else Change.SAME), "intervals", ""
 
 
 def _by_share(old: float, new: float, share: float) -> Change:
@@ -258,86 +303,20 @@ def _by_share(old: float, new: float, share: float) -> Change:
     return Change.FASTER if old > new * (1 + share) else Change.SAME
 
 
-def _ratio(before: Trace | None, after: Trace | None) -> Ratio:
-    if before is None or after is None:
-        return UNKNOWN
-    return ratio_of(_timing(after), _timing(before))
-
-
-def _is_compared(before: Trace, after: Trace, rule: Thresholds) -> bool:
-    return bool(_verdict(before, after, rule)[1])
-
-
-def _passes(trace: Trace, rule: Thresholds) -> bool:
-    """Whether a trace passed, without a flag other than CPU timing that keeps it out of rankings."""
-    assert trace.evaluation is not None
-    allowed = (*rule.allow_flags, CPU_TIMING, INTERPRETED)
-    return trace.is_successful() and not disqualifying_flags(trace.evaluation, allowed)
-
-
-def _blocking(trace: Trace, rule: Thresholds) -> tuple[str, ...]:
-    assert trace.evaluation is not None
-    return disqualifying_flags(trace.evaluation, rule.allow_flags)
-
-
-def _timing(trace: Trace) -> Timing | None:
-    assert trace.evaluation is not None
-    return None if trace.evaluation.performance is None else timing_of(trace.evaluation.performance)
-
-
-def _bounds_ms(trace: Trace) -> Bounds | None:
-    timing = _timing(trace)
-    return None if timing is None or timing.interval_ms is None else timing_bounds(timing)
-
-
-def _difference(before: Trace, after: Trace) -> str:
+def _difference(before: _Side, after: _Side) -> str:
     """Reason that two latencies are of different things; empty if there is none."""
-    if _includes_host(before) != _includes_host(after):
+    if (before.method in HOST_METHODS) != (after.method in HOST_METHODS):
         return "only one latency includes time of the host"
-    if _is_synthesized(before) != _is_synthesized(after):
+    if before.is_synthesized != after.is_synthesized:
         return "only one run had the recorded inputs"
     return ""
 
 
-def _is_synthesized(trace: Trace) -> bool:
-    return trace.evaluation is not None and SYNTHESIZED in trace.evaluation.flags
-
-
-def _includes_host(trace: Trace) -> bool:
-    timing = _timing(trace)
-    return timing is not None and timing.method in HOST_METHODS
-
-
-def _timed_by(before: Trace | None, after: Trace | None) -> str:
+def _timed_by(methods: Sequence[str]) -> str:
     """The timing methods before and after, once if they are the same."""
-    methods = [_method_name(trace) for trace in (before, after) if trace is not None]
     if len(set(methods)) == 1:
         return "" if methods[0] == DEFAULT_METHOD else methods[0]
     return " -> ".join(method or "?" for method in methods)
-
-
-def _method_name(trace: Trace) -> str:
-    timing = _timing(trace)
-    return "" if timing is None else timing.method or ""
-
-
-def _hardware(trace: Trace) -> str:
-    assert trace.evaluation is not None
-    return trace.evaluation.environment.hardware
-
-
-def _reason(before: Trace | None, after: Trace | None, verdict: Change, rule: Thresholds) -> str:
-    """Reason for a side's failure, or for not comparing latencies."""
-    if before is not None and after is not None and verdict in (Change.UNRANKED, Change.UNMEASURED):
-        if flags := dict.fromkeys((*_blocking(before, rule), *_blocking(after, rule))):
-            return ", ".join(flags)
-        return _difference(before, after)
-    trace = after if after is not None and not _passes(after, rule) else before
-    if trace is None or _passes(trace, rule) or trace.evaluation is None:
-        return ""
-    if trace.is_successful():
-        return f"unranked, flagged: {', '.join(_blocking(trace, rule))}"
-    return failure_text(trace.evaluation)
 
 
 def _severity(pair: Pair) -> tuple[int, float]:
@@ -353,14 +332,14 @@ def _check_definitions(before: Run, after: Run, definitions: Collection[str] | N
             raise UnknownName("definition", name, known)
 
 
-def _check_solution(run: Run, traces: Mapping[_Key, Trace]) -> None:
+def _check_solution(run: Run, sides: Mapping[_Key, _Side]) -> None:
     known = run.trace_set.solution_names()
-    if run.solution is not None and run.solution not in known and not traces:
+    if run.solution is not None and run.solution not in known and not sides:
         raise UnknownName("solution", run.solution, known)
 
 
-def _remedy(old: Iterable[Trace], new: Iterable[Trace], before: Run, rule: Thresholds) -> str:
-    devices = [", ".join(sorted({_hardware(trace) for trace in group})) or "nowhere" for group in (old, new)]
+def _remedy(old: Iterable[_Side], new: Iterable[_Side], before: Run, rule: Thresholds) -> str:
+    devices = [", ".join(sorted({side.hardware for side in group})) or "nowhere" for group in (old, new)]
     if devices[0] != devices[1] and not rule.any_hardware:
         return f"the first ran on {devices[0]}, the second on {devices[1]} (--any-hardware compares them all the same)"
     if before.solution is None:
