@@ -94,27 +94,6 @@ def test_inputs_come_from_the_blobs_of_a_data_set_and_a_baseline_is_timed(
 
 
 @pytest.mark.slow
-def test_cancelling_a_waiting_evaluation_leaves_the_running_one_alone(
-    definition: Definition, make_workload: MakeWorkload, make_solution: MakeSolution
-) -> None:
-    workload, cancelled, runs = make_workload(definition, {"n": 5}), threading.Event(), threading.Event()
-    statuses: list[str] = []
-
-    def run_first() -> None:
-        result = evaluate(definition, make_solution(GOOD), [workload], observe=lambda _: runs.set())
-        statuses.extend(str(trace.evaluation.status) for trace in result.traces if trace.evaluation)
-
-    first = threading.Thread(target=run_first)
-    first.start()
-    runs.wait()
-    cancelled.set()
-    with pytest.raises(CancelledError):
-        evaluate(definition, make_solution(WRONG), [workload], cancelled=cancelled)
-    first.join()
-    assert statuses == ["PASSED"]
-
-
-@pytest.mark.slow
 def test_an_evaluator_yields_events_until_it_is_closed(
     definition: Definition, make_workload: MakeWorkload, make_solution: MakeSolution
 ) -> None:

@@ -11,7 +11,7 @@ import attrs
 import pytest
 from fib_bench import Benchmark, BenchmarkConfig
 from fib_bench.events import Evaluated, Event, Phase, Planned, Skipped
-from fib_schema import Definition, RandomInput, Solution, Trace, TraceSet, UnknownName, Workload
+from fib_schema import Definition, RandomInput, Solution, Trace, TraceSet, Workload
 from fib_schema.trace_facts import is_quick, latest
 
 GOOD = "def run(x):\n    return x * 2\n"
@@ -59,16 +59,6 @@ def test_traces_are_in_the_order_of_the_plan(make_data_set: MakeDataSet, make_so
     assert found == [("n-2", "a"), ("n-2", "b"), ("n-3", "a"), ("n-3", "b")]
 
 
-def test_traces_may_be_kept_from_the_disk(make_data_set: MakeDataSet, make_solution: MakeSolution) -> None:
-    root = make_data_set(make_solution(GOOD))
-    with benchmark(root) as runner:
-        made = runner.run_all(dump_traces=False)
-        assert not runner.get_trace_set().traces.get("double")
-    assert statuses(root) == []
-    assert [t.is_successful() for t in made.traces["double"]] == [True]
-    assert list(made.definitions) == list(made.solutions) == ["double"]
-
-
 def test_resume_runs_what_is_missing_or_has_changed(make_data_set: MakeDataSet, make_solution: MakeSolution) -> None:
     root = make_data_set(make_solution(GOOD, name="a"), sizes=(2, 3))
     benchmark(root, max_workloads=1).run()
@@ -98,18 +88,6 @@ def test_a_quick_run_checks_less_and_ranks_nobody(make_data_set: MakeDataSet, ma
         "good": False,
         "wrong": False,
     }
-
-
-def test_the_busy_time_of_all_blocks_is_stated_as_a_share_of_the_wall_time(
-    make_data_set: MakeDataSet, make_solution: MakeSolution, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A CPU has no driver that tells it; blocks are of one workload here."""
-    root = make_data_set(make_solution(GOOD), sizes=(2, 3))
-    assert benchmark(root).run().device_busy_share is None
-    monkeypatch.setattr("fib_bench.execution.work._MOST_IN_BLOCK", 1)
-    monkeypatch.setattr("fib_bench.judge.evaluate.Judge.take_busy_seconds", lambda _: 0.25)
-    result = benchmark(root).run()
-    assert result.device_busy_share == pytest.approx(0.5 / sum(result.seconds.values()), rel=0.01)
 
 
 def test_phases_add_up_to_the_wall_time(make_data_set: MakeDataSet, make_solution: MakeSolution) -> None:
@@ -219,12 +197,3 @@ def test_workloads_are_prepared_a_few_at_a_time_where_memory_is_short(
     benchmark(root, memory_bytes=1).run(observe=events.append)
     order = [event.trace.workload.uuid for event in events if isinstance(event, Evaluated)]
     assert order == ["n-10", "n-10", "n-11", "n-11", "n-12", "n-12"]
-
-
-def test_a_name_that_matches_nothing_is_an_error_before_anything_runs(
-    make_data_set: MakeDataSet, make_solution: MakeSolution
-) -> None:
-    root = make_data_set(make_solution(GOOD, name="good"))
-    with pytest.raises(UnknownName, match="did you mean 'good'"):
-        benchmark(root, solutions=("godo",)).run()
-    assert statuses(root) == []

@@ -7,25 +7,17 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
-import attrs
 import pytest
-from fib_bench import Benchmark, __version__
-from fib_bench.benchmark import RunResult
+from fib_bench import __version__
 from fib_bench.cli.main import main
 from fib_bench.demo import write_demo
-from fib_bench.events import Evaluated, Event, Observer, Working
-from fib_bench.plan import DefinitionPlan
 from fib_schema import (
     Definition,
     Environment,
-    Evaluation,
-    EvaluationStatus,
     SafetensorsInput,
     Solution,
     Trace,
@@ -111,21 +103,6 @@ class TestRun:
         ]
         assert result["skipped"] == []
 
-    def test_json_is_strict_where_numbers_are_not_finite(
-        self, run: Run, make_data_set: MakeDataSet, make_solution: MakeSolution
-    ) -> None:
-        _, out, _ = run("run", make_data_set(make_solution("def run(x):\n    return x / 0\n")), "--json")
-
-        def refuse(constant: str) -> None:
-            raise AssertionError(f"{constant} is no JSON")
-
-        json.loads(out, parse_constant=refuse)
-
-    def test_names_may_be_separated_by_commas(self, run: Run, root: Path) -> None:
-        code, out, _ = run("run", root, "--solutions", "good,wrong", "--max-workloads", 1, "--json")
-        assert code == 0
-        assert len(json.loads(out)["traces"]) == 2
-
     def test_a_name_that_matches_nothing_lists_near_misses(self, run: Run, root: Path) -> None:
         code, out, err = run("run", root, "--solutions", "goood")
         assert (code, out) == (2, "")
@@ -152,11 +129,6 @@ class TestRun:
         assert f"{file}:1: op_type_config.elementwize.atol: must be at least 0, got -1" in err
         assert f"{file}:1: op_type_config.elementwize: no op_type is named 'elementwize'" in err
 
-    def test_an_unknown_baseline_lists_near_misses(self, run: Run, root: Path) -> None:
-        code, _, err = run("run", root, "--baseline", "goood")
-        assert code == 2
-        assert "no solution is named 'goood'; did you mean 'good'?" in err
-
     def test_resume_says_what_it_leaves_out(self, run: Run, root: Path) -> None:
         run("run", root)
         code, out, err = run("run", root, "--resume")
@@ -175,24 +147,6 @@ class TestRun:
         code, out, _ = run("run", root, "--solutions", "gpu", "--json")
         assert code == 1
         assert [skip["reason"] for skip in json.loads(out)["skipped"]] == ["made for NVIDIA B200; this device is 'cpu'"]
-
-    def test_hardware_of_the_same_architecture_runs_with_a_note(
-        self, run: Run, root: Path, make_solution: MakeSolution
-    ) -> None:
-        TraceSet.from_path(root).add_solutions([make_solution(GOOD, name="x86", hardware=("x86_64",))])
-        code, out, err = run("run", root, "--solutions", "x86", "--max-workloads", "1")
-        assert (code, "x86" in out) == (0, True)
-        assert "note: 1 solution made for x86_64: this device, 'cpu', has the same architecture (cpu)" in err
-        code, _, err = run("run", root, "--solutions", "x86", "--strict-hardware")
-        assert (code, "skipped: double / x86: made for x86_64" in err) == (1, True)
-
-    def test_an_unknown_hardware_name_is_told_with_suggestions(
-        self, run: Run, root: Path, make_solution: MakeSolution
-    ) -> None:
-        TraceSet.from_path(root).add_solutions([make_solution(GOOD, name="odd", hardware=("NVIDIA_H1000",))])
-        code, _, err = run("run", root, "--solutions", "odd", "good", "--max-workloads", "1")
-        assert code == 1
-        assert "could not run: double / odd: target_hardware: no hardware is named 'NVIDIA_H1000'; did you mean" in err
 
     def test_a_missing_blob_fails_the_run_unless_it_may_be_made(
         self, run: Run, root: Path, definition: Definition, make_workload: Callable[..., Workload]
@@ -215,18 +169,6 @@ class TestRun:
         assert "synthesized inputs: of 1 solution" in out
         _, out, _ = run("report", "best", root, "--include-unranked")
         assert "synthesized inputs" in out
-
-    def test_missing_blobs_are_one_message(
-        self, run: Run, root: Path, definition: Definition, make_workload: Callable[..., Workload]
-    ) -> None:
-        TraceSet.from_path(root).add_traces(
-            Trace("double", make_workload(definition, {"n": 5}, f"b{i}", x=SafetensorsInput(f"{i}.safetensors", "x")))
-            for i in range(2)
-        )
-        code, _, err = run("run", root, "--solutions", "good")
-        assert code == 1
-        assert "2 could not run: double / b0, b1: input 'x': blob '0.safetensors'" in err
-        assert err.count("--synthesize-missing") == 1
 
     def test_a_reference_can_be_the_solution(self, run: Run, make_data_set: MakeDataSet) -> None:
         root = make_data_set()
@@ -261,22 +203,10 @@ class TestReport:
         assert "n=2" in out
         assert "wrong" not in out
 
-    def test_json_parses(self, run: Run, root: Path) -> None:
-        run("run", root)
-        _, out, _ = run("report", "summary", root, "--json")
-        assert [row["solution"] for row in json.loads(out)["leaderboard"]] == ["good", "wrong"]
-        _, out, _ = run("report", "best", root, "--json", "--include-unranked", "--definitions", "double")
-        assert [row["solution"] for row in json.loads(out)] == ["good", "good"]
-
     def test_without_traces_it_says_what_to_do(self, run: Run, root: Path) -> None:
         code, out, err = run("report", "best", root)
         assert (code, out) == (0, "")
         assert "make some with 'fib-bench run'" in err
-
-    def test_an_unknown_definition_is_an_error(self, run: Run, root: Path) -> None:
-        code, _, err = run("report", "best", root, "--definitions", "duble")
-        assert code == 2
-        assert "did you mean 'double'" in err
 
 
 @pytest.mark.usefixtures("shared_server")
@@ -329,102 +259,6 @@ assert "torch" not in sys.modules
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.count("usage: fib-bench") == 4
-
-
-@pytest.fixture
-def interruptible() -> Iterator[None]:
-    """Interrupts that raise, here and in subprocesses: a job in the background of a shell ignores them."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
-    yield
-    signal.signal(signal.SIGINT, before)
-
-
-@attrs.frozen
-class InterruptedWorker:
-    """A device worker that interrupts this process during the evaluation of a solution, once or twice."""
-
-    during: str
-    times: int
-    is_at_it: threading.Event = attrs.field(factory=threading.Event)
-    """Set when the run has recorded all earlier evaluations."""
-    is_noticed: threading.Event = attrs.field(factory=threading.Event)
-    """Set when the run knows of the first interrupt."""
-    is_closed: threading.Event = attrs.field(factory=threading.Event)
-    environment: Environment = ENVIRONMENT
-
-    def execute(self, part: DefinitionPlan) -> Iterator[Event]:
-        evaluation = Evaluation(EvaluationStatus.RUNTIME_ERROR, ENVIRONMENT, "2026-01-01T00:00:00", "")
-        for workload in part.workloads:
-            for solution in part.pending[workload.uuid]:
-                working = Working(part.definition.name, solution.name, workload)
-                yield working
-                if solution.name == self.during:
-                    yield from self._interrupt(working)
-                yield Evaluated(Trace(part.definition.name, workload, solution.name, evaluation))
-
-    def _interrupt(self, event: Event) -> Iterator[Event]:
-        """Interrupt the main thread; events wake it if it began to wait just when the signal came."""
-        self.is_at_it.wait()
-        for is_seen in (self.is_noticed, self.is_closed)[: self.times]:
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-            while not is_seen.wait(0.01):
-                yield event
-
-    def close(self) -> None:
-        self.is_closed.set()
-
-
-@pytest.mark.usefixtures("interruptible")
-class TestInterrupts:
-    """With a device worker that needs no process; the slow tests below have real ones."""
-
-    @pytest.fixture
-    def interrupt(self, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-        """Interrupts the run during the evaluation of a solution."""
-
-        def interrupt(during: str, *, times: int) -> None:
-            worker, usual_run, usual_stop = InterruptedWorker(during, times), Benchmark.run, Benchmark.stop
-
-            def run(self: Benchmark, *, observe: Observer, **others: Any) -> RunResult:
-                def watch(event: Event) -> None:
-                    observe(event)
-                    if isinstance(event, Working) and event.solution == during:
-                        worker.is_at_it.set()
-
-                return usual_run(self, observe=watch, **others)
-
-            def stop(self: Benchmark) -> None:
-                usual_stop(self)
-                worker.is_noticed.set()
-
-            monkeypatch.setattr(Benchmark, "run", run)
-            monkeypatch.setattr(Benchmark, "stop", stop)
-            monkeypatch.setattr("fib_bench.execution.executors.JudgeProcess", lambda *_: worker)
-
-        return interrupt
-
-    def test_the_first_one_lets_running_evaluations_finish(
-        self, run: Run, interrupt: Callable[..., None], make_data_set: MakeDataSet, make_solution: MakeSolution
-    ) -> None:
-        root = make_data_set(*(make_solution(GOOD, name=f"s{index}") for index in range(6)))
-        interrupt("s1", times=1)
-        code, _, err = run("run", root)
-        assert code == 130
-        assert "finishing the running evaluations" in err
-        assert "the run was stopped before 4 of 6 evaluations" in err
-        assert [t.solution for t in TraceSet.from_path(root).traces["double"]] == ["s0", "s1"]
-
-    def test_the_second_one_ends_the_run_and_keeps_traces(
-        self, run: Run, interrupt: Callable[..., None], make_data_set: MakeDataSet, make_solution: MakeSolution
-    ) -> None:
-        root = make_data_set(make_solution(GOOD, name="a_good"), make_solution(GOOD, name="b_hangs"))
-        interrupt("b_hangs", times=2)
-        code, _, err = run("run", root)
-        assert code == 130
-        assert "finishing the running evaluations" in err
-        assert "interrupted; finished evaluations are recorded" in err
-        assert "Traceback" not in err
-        assert [t.solution for t in TraceSet.from_path(root).traces["double"]] == ["a_good"]
 
 
 @pytest.mark.slow

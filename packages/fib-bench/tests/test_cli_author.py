@@ -10,10 +10,8 @@ import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn
 
 import pytest
-from fib_bench import BenchmarkConfig, UnsupportedDevice
 from fib_bench.cli.main import main
 from fib_schema import TraceSet, validate
 
@@ -104,11 +102,6 @@ class TestAdd:
         monkeypatch.chdir(root)
         assert "nothing added" in run("add", kernel, "--definition", "double")[1]
 
-    def test_json_has_what_was_inferred(self, run: Run, root: Path, kernel: Path) -> None:
-        _, out, _ = run("add", kernel, "--definition", "double", "--dataset", root, "--json")
-        plain = json.loads(out)
-        assert (plain["solution"], plain["is_new"], plain["language"]) == ("kernel", True, "python")
-
     def test_without_a_data_set_the_option_that_names_one_is_told(
         self, run: Run, kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -161,19 +154,6 @@ class TestAdd:
         assert said in err
         assert TraceSet.from_path(root).solution_names() == ()
 
-    def test_one_judge_makes_a_quick_evaluation(
-        self, run: Run, root: Path, kernel: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        configs: list[BenchmarkConfig] = []
-
-        def make(trace_set: TraceSet, config: BenchmarkConfig) -> NoReturn:
-            configs.append(config)
-            raise UnsupportedDevice("cpu", "none in this test")
-
-        monkeypatch.setattr("fib_bench.benchmark.Benchmark", make)
-        run("add", kernel, "--definition", "double", "--dataset", root, "--quick")
-        assert [config.concurrency for config in configs] == [1]
-
     @pytest.mark.usefixtures("shared_server")
     def test_quick_evaluates_at_once_and_shows_the_first_compiler_error(
         self, run: Run, root: Path, kernel: Path, tmp_path: Path
@@ -216,16 +196,6 @@ class TestNewDefinition:
         assert validate(root).is_ok
         assert run("new", "definition", "scale_w16", *words)[0] == 2
 
-    def test_options_give_types(self, run: Run, tmp_path: Path) -> None:
-        reference = tmp_path / "scale.py"
-        reference.write_text("def run(x, factor):\n    return x * factor\n")
-        words = ("--reference", reference, "--dataset", tmp_path / "new", "--axis", "n=8", "--op-type", "elementwise")
-        types = ("--input", "x: float32[n]", "--input", "factor: float32", "--output", "y: float32[n]")
-        assert run("new", "definition", "scale", *words, *types)[0] == 0
-        definition = TraceSet.from_path(tmp_path / "new").definitions["scale"]
-        assert (definition.const_axes, definition.inputs["factor"].shape) == ({"n": 8}, None)
-        assert definition.op_type == "elementwise"
-
     @pytest.mark.parametrize(
         ("text", "said"),
         [
@@ -248,25 +218,6 @@ class TestNewDefinition:
         assert said in err
         assert not (tmp_path / "new").exists()
 
-    @pytest.mark.parametrize(
-        ("words", "said"),
-        [
-            (("--workload", "rows"), "'rows' is not of the form NAME=N, such as rows=8"),
-            (("--workload", "rosw=4"), "no variable axis is named 'rosw'; did you mean 'rows'?"),
-            (("--workload", ""), "a workload gives all variable axes; rows is missing"),
-            (("--axis", "widht=4"), "no axis is named 'widht'; did you mean 'width'?"),
-            (("--input", "float32[n]"), "is not of the form 'NAME: TYPE'"),
-            (("--input", "z: float32[n]"), "no parameter of run is named 'z'"),
-        ],
-    )
-    def test_a_wrong_option_is_told(self, run: Run, tmp_path: Path, words: tuple[str, ...], said: str) -> None:
-        reference = tmp_path / "ref.py"
-        reference.write_text(self.REFERENCE)
-        target = tmp_path / "new"
-        code, _, err = run("new", "definition", "d", "--reference", reference, "--dataset", target, *words)
-        assert (code, target.exists()) == (2, False)
-        assert said in err
-
 
 class TestShow:
     def test_a_solution_has_its_source_and_results(self, run: Run, root: Path, kernel: Path) -> None:
@@ -281,15 +232,6 @@ class TestShow:
         assert "flags: unranked: cpu timing, quick" in out
         _, out, _ = run("show", "kernel", "--dataset", root, "--json")
         assert len(json.loads(out)["traces"]) == 2
-
-    def test_a_failure_has_its_whole_log(self, run: Run, root: Path, tmp_path: Path) -> None:
-        path = tmp_path / "bad.py"
-        path.write_text("def run(x):\n    print('hello')\n    raise ValueError('seven')\n")
-        run("add", path, "--definition", "double", "--style", "return", "--dataset", root, "--quick")
-        _, out, _ = run("show", "bad", "--dataset", root)
-        assert "log of n=2, n=3 (untrusted output of the solution):" in out
-        assert "ValueError: seven" in out
-        assert "bad.py:3: ValueError: seven\n    3 |     raise ValueError('seven')" in out
 
     def test_definitions_and_workloads_are_found_by_name(self, run: Run, root: Path) -> None:
         _, out, _ = run("show", "double", "--dataset", root)

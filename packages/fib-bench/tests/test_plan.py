@@ -8,8 +8,7 @@ from typing import Any
 
 import attrs
 import pytest
-from fib_bench import BenchmarkConfig, EvalConfig, ResolvedEvalConfig, Tolerance
-from fib_bench.execution.scheduler import _split
+from fib_bench import BenchmarkConfig, EvalConfig
 from fib_bench.plan import DefinitionPlan, Plan, make_plan
 from fib_schema import (
     Correctness,
@@ -133,11 +132,6 @@ def test_names_that_leave_nothing_to_each_other_are_listed(
     assert sorted(str(skip) for skip in plan.skipped) == sorted(said)
 
 
-def test_a_definition_that_is_asked_for_and_has_no_solution_is_listed(definition: Definition) -> None:
-    plan = plan_of(TraceSet(definitions={"double": definition}), definitions=("double",))
-    assert [str(skip) for skip in plan.skipped] == ["double: it has no solutions"]
-
-
 def test_a_solution_for_other_hardware_is_skipped_with_the_reason(
     trace_set: TraceSet, make_solution: MakeSolution
 ) -> None:
@@ -189,19 +183,6 @@ def test_an_unknown_hardware_name_is_a_failure_with_suggestions(
     assert not plan_of(trace_set, solutions=("new",), strict_hardware=True).skipped[0].is_failure
 
 
-def test_an_unknown_name_beside_a_known_one_that_fits_is_ignored(
-    trace_set: TraceSet, make_solution: MakeSolution
-) -> None:
-    trace_set.add_solutions([make_solution("def run(x): 1", name="new", hardware=("H1000", "cpu"))])
-    plan = plan_of(trace_set, solutions=("new",))
-    assert (plan.count, plan.skipped, plan.notes) == (3, (), ())
-
-
-def test_a_data_set_without_solutions_has_that_as_the_reason(definition: Definition) -> None:
-    plan = plan_of(TraceSet(definitions={"double": definition}))
-    assert [str(skip) for skip in plan.skipped] == ["all definitions: there are no solutions"]
-
-
 class TestResume:
     def add(self, trace_set: TraceSet, solution: str, workload: str, hardware: str = "cpu", **extra: str) -> None:
         made = next(s for s in trace_set.solutions["double"] if s.name == solution)
@@ -222,12 +203,6 @@ class TestResume:
         assert work(plan) == {"double": {"w1": ["b"], "w2": ["a", "b"], "w3": ["a", "b"]}}
         assert [str(skip) for skip in plan.skipped] == ["double / a / w1: a trace of it exists (resume)"]
 
-    def test_leaves_out_a_workload_that_all_solutions_have_run_on(self, trace_set: TraceSet) -> None:
-        for name in "ab":
-            self.add(trace_set, name, "w2")
-        plan = plan_of(trace_set, resume=True)
-        assert [w.uuid for w in plan.definitions[0].workloads] == ["w1", "w3"]
-
     @pytest.mark.parametrize("other", [{"solution_hash": "of an earlier version"}, {"hardware": H200}])
     def test_runs_again_what_another_version_or_device_has_done(
         self, trace_set: TraceSet, other: dict[str, str]
@@ -246,10 +221,6 @@ class TestResume:
         )
         self.add(trace_set, "a", "w", **({} if measured is None else {"layout": measured}))
         assert plan_of(trace_set, resume=True).count == left
-
-    def test_is_off_unless_asked_for(self, trace_set: TraceSet) -> None:
-        self.add(trace_set, "a", "w1")
-        assert plan_of(trace_set).count == 6
 
 
 class TestBadFiles:
@@ -276,28 +247,6 @@ class TestBadFiles:
         plan = plan_of(TraceSet.from_path(root), solutions=("a",))
         assert [str(skip) for skip in plan.skipped] == ["dubble / a: its definition is missing"]
         assert plan.skipped[0].is_failure
-
-
-class TestSettings:
-    def test_the_layers_override_each_other(self, definition: Definition) -> None:
-        config = BenchmarkConfig(
-            op_type_config={"elementwise": EvalConfig(rtol=0.1, atol=0.1, iterations=1, extra={"a": 1, "b": 1})},
-            definition_config={"double": EvalConfig(atol=0.2, iterations=2, extra={"b": 2})},
-            iterations=3,
-        )
-        resolved = config.resolve_eval_config(definition)
-        dtypes = dict.fromkeys(resolved.dtypes, Tolerance(atol=0.2, rtol=0.1))
-        expected = ResolvedEvalConfig(rtol=0.1, atol=0.2, iterations=3, extra={"a": 1, "b": 2}, dtypes=dtypes)
-        assert resolved == expected
-
-    def test_layers_for_others_do_not_count(self, definition: Definition) -> None:
-        config = BenchmarkConfig(definition_config={"triple": EvalConfig(rtol=0.5)})
-        assert config.resolve_eval_config(definition) == ResolvedEvalConfig()
-
-    @pytest.mark.parametrize("fields", [{"num_trials": 0}, {"iterations": 0}, {"warmup_runs": -1}, {"rtol": -0.1}])
-    def test_settings_out_of_range_are_refused(self, definition: Definition, fields: dict[str, float]) -> None:
-        with pytest.raises(ValueError, match=next(iter(fields))):
-            BenchmarkConfig(**fields).resolve_eval_config(definition)
 
 
 class TestSplit:
@@ -329,9 +278,3 @@ class TestSplit:
 
     def test_solutions_of_one_workload_are_split(self, plan: Any) -> None:
         assert sorted(piece.count for piece in plan(1, 7).split(3)) == [2, 2, 3]
-
-    def test_finished_work_has_no_pieces(self, plan: Any) -> None:
-        """A run that goes on with --resume has such definitions; several judges share the rest."""
-        done = plan(2, 1).without({("w0", None), ("w1", None)})
-        assert (done.count, list(done.split(0)), list(done.split(3))) == (0, [], [])
-        assert [piece.count for part in (done, plan(2, 1)) for piece in _split([part], 4)] == [1, 1]

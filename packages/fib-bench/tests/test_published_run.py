@@ -10,7 +10,6 @@ import tarfile
 from pathlib import Path
 from types import ModuleType
 
-import attrs
 import pytest
 from fib_schema import AxisConst, AxisVar, Definition, RandomInput, TensorSpec, Trace, TraceSet, Workload
 
@@ -66,32 +65,12 @@ class TestWorkloads:
         assert [workload.axes["M"] for workload in chosen] == [1, 16]
         assert sizes == module.RECORDED
 
-    def test_a_definition_without_recorded_ones_gets_sizes(self, module: ModuleType, tmp_path: Path) -> None:
-        chosen, sizes = module.workloads_of(public_set(tmp_path / "set"), DOUBLE, 3)
-        assert [workload.axes["batch_size"] for workload in chosen] == [1, 2048, 64]
-        assert sizes == module.CHOSEN
-
-    def test_inputs_that_do_not_fit_the_device_are_left_out(self, module: ModuleType, tmp_path: Path) -> None:
-        huge = attrs.evolve(GEMM, name="gemm_n32_k4194304", axes={**GEMM.axes, "K": AxisConst(value=1 << 22)})
-        chosen, _ = module.workloads_of(public_set(tmp_path / "set"), huge, 3)
-        assert [workload.axes["M"] for workload in chosen] == [1, 64]
-
 
 class TestSolutions:
     def test_they_are_those_of_the_table_for_the_device(self, module: ModuleType) -> None:
         assert [one.name for one in module.solutions_of(GEMM, "cpu")] == ["gemm_n32_k16_torch"]
         found = {one.name: one.spec.language for one in module.solutions_of(GEMM, "NVIDIA H200")}
         assert found == {"gemm_n32_k16_torch": "python", "gemm_n32_k16_triton": "triton", "gemm_n32_k16_cu": "cuda"}
-
-    def test_without_a_file_the_reference_is_the_solution(self, module: ModuleType) -> None:
-        (solution,) = module.solutions_of(DOUBLE, "cpu")
-        assert (solution.name, solution.author) == ("double_n64_reference", "reference")
-        assert solution.sources[0].content == DOUBLE.reference
-
-
-def test_the_cheapest_definition_comes_first(module: ModuleType, tmp_path: Path) -> None:
-    chosen = module.choose(public_set(tmp_path / "set"), "cpu", 2)
-    assert [one.definition.name for one in chosen] == [GEMM.name, DOUBLE.name]
 
 
 def run_script(tmp_path: Path, budget: int) -> Path:

@@ -125,10 +125,6 @@ class TestLeaderboard:
         assert rows[0].latency_ms == (1 / 9, 1 / 4)
         assert rows[2].problem == "RUNTIME_ERROR, untrusted output: boom"
 
-    def test_the_latest_trace_counts(self, make_set: Callable[..., TraceSet], make_trace: MakeTrace) -> None:
-        (row,) = leaderboard(make_set(make_trace("a", "1", log="boom"), make_trace("a", "1", 3.0)))
-        assert (row.speedup, row.total) == (pytest.approx(3.0), 1)
-
     def test_traces_of_a_solution_whose_file_is_gone_or_bad_count(
         self, make_data_set: Callable[..., Path], make_solution: Callable[..., Solution], make_trace: MakeTrace
     ) -> None:
@@ -158,20 +154,6 @@ class TestBest:
     def test_of_an_unknown_definition_is_an_error(self, make_set: Callable[..., TraceSet]) -> None:
         with pytest.raises(UnknownName, match="did you mean 'double'"):
             best(make_set(), ["dubble"])
-
-    def test_without_traces_is_empty(self, make_set: Callable[..., TraceSet]) -> None:
-        assert best(make_set(), ["double"]) == []
-        assert best(make_set()) == []
-
-    def test_traces_of_a_definition_that_is_gone_do_no_harm(self, make_trace: MakeTrace) -> None:
-        assert [row.solution for row in best(TraceSet(traces={"double": [make_trace("a", "1", 2.0)]}))] == ["a"]
-
-
-def test_a_summary_counts(make_set: Callable[..., TraceSet], make_trace: MakeTrace) -> None:
-    summary = summarise(make_set(make_trace("a", "1", 2.0), make_trace("b", "1", log="boom")))
-    assert (summary.definitions, summary.solutions, summary.workloads, summary.traces) == (1, 2, 0, 2)
-    assert summary.statuses == {"PASSED": 1, "RUNTIME_ERROR": 1}
-    assert len(summary.leaderboard) == 2
 
 
 @pytest.mark.parametrize(
@@ -217,13 +199,6 @@ def test_each_reason_of_skips_is_printed_once_and_no_failure_is_hidden(console: 
         "12 skipped: d / s0, s1, s2, and 9 more (--json lists all): made for B200",
         *(line for i in range(5) for line in (f"2 could not run: d / w{i}, w{i + 5}: cause {i}", "second line")),
     ]
-
-
-def test_skips_that_differ_in_sizes_only_are_one_message(console: Console) -> None:
-    sizes = {"a": "1.5", "b": "20.0"}
-    print_skipped(console, [Skip(d, None, "w", f"takes {size} GiB", is_failure=True) for d, size in sizes.items()])
-    print_skipped(console, [Skip("d", None, None, "it has no workloads")])
-    assert console.export_text() == ("2 could not run: a / w; b / w: takes 1.5 GiB\nskipped: d: it has no workloads\n")
 
 
 @pytest.mark.parametrize("is_terminal", [False, True])
@@ -273,17 +248,6 @@ def test_tables_have_one_style_and_lose_nothing_at_any_width(
     assert long_name in "".join(line.split("  ")[0] for line in text.splitlines())
 
 
-def test_a_narrow_and_a_wide_table_differ_in_folds_only(
-    make_set: Callable[..., TraceSet], make_trace: MakeTrace
-) -> None:
-    texts = []
-    for width in (80, 160):
-        console = Console(width=width, record=True, file=StringIO())
-        print_leaderboard(console, leaderboard(make_set(make_trace("a", "1", 2.0), make_trace("b", "1", 1.0))))
-        texts.append(console.export_text())
-    assert texts[0] == texts[1]
-
-
 def test_intervals_stand_beside_medians(console: Console, make_result: MakeTrace) -> None:
     extra = {
         "timing": {"interval_ms": [0.28, 0.30], "uncertainty_ms": 0.001},
@@ -320,16 +284,6 @@ class TestFailures:
             "  a on 1 of 4 workloads: n=4 (3)",
             "  b on n=4",
         ]
-
-    def test_five_causes_are_five_entries(
-        self, console: Console, make_set: Callable[..., TraceSet], make_trace: MakeTrace
-    ) -> None:
-        causes = ("apple", "banana", "cherry", "date", "elder")
-        rows = leaderboard(make_set(*(make_trace("a", name, log=name) for name in causes)))
-        print_leaderboard(console, rows)
-        text = console.export_text()
-        assert [text.count(f"untrusted output: {name}\n") for name in causes] == [1] * 5
-        assert [failure.workloads for failure in rows[0].failures] == [(f"n=4 ({name})",) for name in causes]
 
 
 class TestCommands:

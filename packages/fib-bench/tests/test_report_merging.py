@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import errno
-import io
 import json
 import os
 import shutil
@@ -13,9 +11,8 @@ from typing import Any
 
 import pytest
 from fib_bench.cli.main import main
-from fib_bench.report import merging
 from fib_bench.report.merging import MergeConflicts, merge
-from fib_schema import DataSetNotFound, TargetNotEmpty, Trace, TraceSet, validate
+from fib_schema import TargetNotEmpty, Trace, TraceSet
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -46,11 +43,6 @@ class TestMerge:
         assert report.copied == len(contents(one))
         assert report.counts == {"definitions": 1, "solutions": 2, "traces": 2, "blobs": 1, "files": 1}
 
-    def test_of_a_set_with_itself_is_byte_for_byte_that_set(self, one: Path, tmp_path: Path) -> None:
-        report = merge([one, one], tmp_path / "all")
-        assert contents(tmp_path / "all") == contents(one)
-        assert report.repeated == {"definitions": 1, "solutions": 2, "traces": 2, "blobs": 1, "files": 1}
-
     def test_traces_are_taken_once_by_content_and_the_first_sets_stand_first(
         self, one: Path, write_set: WriteSet, make_result: MakeResult, tmp_path: Path
     ) -> None:
@@ -80,21 +72,6 @@ class TestMerge:
         report = merge([one, one], tmp_path / "all")
         assert contents(tmp_path / "all") == contents(one)
         assert report.notices == (f"{path}:3 is not JSON; it was copied unchanged",)
-
-    def test_the_result_is_valid(self, one: Path, write_set: WriteSet, make_result: MakeResult, tmp_path: Path) -> None:
-        two = write_set(make_result("c", "1", 1.0, definition="triple"), name="two")
-        report = merge([one, two], tmp_path / "all")
-        shutil.rmtree(tmp_path / "all" / "blob")
-        assert report.counts["definitions"] == 2
-        assert [problem.message for problem in validate(tmp_path / "all").problems] == [
-            problem.message for root in (one, two) for problem in validate(root).problems
-        ]
-
-    def test_other_files_that_differ_are_said(self, one: Path, write_set: WriteSet, tmp_path: Path) -> None:
-        two = write_set(name="two")
-        (two / "README.md").write_text("theirs\n")
-        report = merge([one, two], tmp_path / "all")
-        assert report.notices == (f"README.md differs: {one / 'README.md'} was copied, {two / 'README.md'} was not",)
 
     @pytest.mark.parametrize("links", ["file", "folder"])
     def test_links_out_of_a_set_are_left_out_and_said(self, one: Path, tmp_path: Path, links: str) -> None:
@@ -137,15 +114,6 @@ class TestConflicts:
         assert said["solution"].second == str(solution)
         assert not (tmp_path / "all").exists()
         assert main(["report", "merge", str(one), str(two), "--into", str(tmp_path / "all")]) == 1
-
-    def test_of_the_same_content_in_another_form_there_are_none(self, one: Path, tmp_path: Path) -> None:
-        two = tmp_path / "two"
-        shutil.copytree(one, two)
-        for path in (two / "solutions").rglob("*.json"):
-            path.write_text(json.dumps(json.loads(path.read_text()), indent=7))
-        report = merge([one, two], tmp_path / "all")
-        assert report.repeated["solutions"] == 2
-        assert contents(tmp_path / "all") == contents(one)
 
     def test_a_workload_of_one_uuid_must_be_the_same(self, tmp_path: Path) -> None:
         for index, size in enumerate((4, 5)):
@@ -203,17 +171,6 @@ class TestCounts:
         with pytest.raises(MergeConflicts, match=r"traffic 'traffic/rank-0.json' differs in its counts"):
             merged(counts(10, 4), other)
 
-    def test_the_command_exits_with_1(
-        self, write_set: WriteSet, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        roots = [str(write_set(name=name)) for name in ("one", "two")]
-        for root, content in zip(roots, (counts(10), counts(0, 20)), strict=True):
-            (Path(root) / "traffic").mkdir()
-            (Path(root) / "traffic" / "rank-0.json").write_text(json.dumps(content))
-        assert main(["report", "merge", *roots, "--into", str(tmp_path / "all")]) == 1
-        assert "neither file continues the other" in capsys.readouterr().err
-        assert not (tmp_path / "all").exists()
-
 
 class TestPlaces:
     def test_a_target_that_holds_something_is_refused(self, one: Path, tmp_path: Path) -> None:
@@ -223,10 +180,6 @@ class TestPlaces:
             merge([one], tmp_path)
         with pytest.raises(TargetNotEmpty, match="lies inside"):
             merge([one], one / "new")
-
-    def test_a_source_that_is_not_there_is_an_error(self, tmp_path: Path) -> None:
-        with pytest.raises(DataSetNotFound):
-            merge([tmp_path / "nothing"], tmp_path / "all")
 
     def test_a_merge_that_fails_leaves_nothing_behind(
         self, one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -259,29 +212,6 @@ class TestBadFiles:
         (problem,) = report.problems
         assert problem.startswith(f"{one / place} cannot be read: it is a named pipe")
 
-    def test_huge_records_and_lines_are_left_out(self, one: Path, tmp_path: Path) -> None:
-        record = one / "definitions" / "huge.json"
-        record.touch()
-        os.truncate(record, 10 << 30)
-        (lines,) = (one / "traces").rglob("*.jsonl")
-        healthy = lines.read_bytes()
-        os.truncate(lines, 10 << 30)
-        report = merge([one], tmp_path / "all")
-        assert (tmp_path / "all" / lines.relative_to(one)).read_bytes() == healthy
-        assert not (tmp_path / "all" / "definitions" / "huge.json").exists()
-        assert [problem.split()[0] for problem in report.problems] == [str(record), f"{lines}:3"]
-
-    def test_a_huge_blob_is_not_copied_byte_by_byte(self, one: Path, tmp_path: Path) -> None:
-        blob = one / "blob" / "workloads" / "x.safetensors"
-        os.truncate(blob, 10 << 30)
-        merge([one, one], tmp_path / "all")
-        assert (tmp_path / "all" / "blob" / "workloads" / "x.safetensors").samefile(blob)
-
-    def test_a_record_that_is_no_json_is_named(self, one: Path, tmp_path: Path) -> None:
-        bad = one / "solutions" / "bad.json"
-        bad.write_text("{")
-        assert merge([one], tmp_path / "all").notices == (f"{bad} is not JSON; it was copied unchanged",)
-
     def test_bad_records_of_every_kind_are_listed(self, one: Path, tmp_path: Path) -> None:
         (lines,) = (one / "traces").rglob("*.jsonl")
         lines.write_bytes(lines.read_bytes() + b"[]\n")
@@ -293,13 +223,6 @@ class TestBadFiles:
         assert [problem.split(":")[0] for problem in report.problems] == [str(one / "solutions/other/folder.json")]
         assert not report.is_ok
         assert report.to_plain()["validation"]["problems"]
-
-    def test_bad_records_are_no_conflict(self, one: Path, tmp_path: Path) -> None:
-        (definition,) = (one / "definitions").rglob("*.json")
-        (one / "definitions" / "other").mkdir()
-        (one / "definitions" / "other" / definition.name).write_text("rubbish")
-        assert merge([one, one], tmp_path / "all").counts["definitions"] == 2
-        assert contents(tmp_path / "all") == contents(one)
 
     def test_equal_names_in_one_set_are_no_conflict(self, one: Path, tmp_path: Path) -> None:
         (definition,) = (one / "definitions").rglob("*.json")
@@ -317,43 +240,6 @@ class TestBadFiles:
         (tmp_path / "two" / "workloads" / "double.jsonl").write_text(json.dumps({**uuids[0], "extra": 1}) + "\n")
         with pytest.raises(MergeConflicts, match="workload 'double/u'"):
             merge([one, tmp_path / "two"], tmp_path / "more")
-
-    def test_lines_before_one_that_cannot_be_read_are_kept(
-        self, one: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        two = tmp_path / "two"
-        shutil.copytree(one, two)
-        (lines,) = (one / "traces").rglob("*.jsonl")
-        first, *others = lines.read_bytes().splitlines(keepends=True)
-        healthy, opened = merging.open_regular, []
-
-        class BadSector(io.FileIO):
-            def readinto(self, buffer: Any) -> int:
-                if self.tell() >= len(first):
-                    raise OSError(errno.EIO, os.strerror(errno.EIO))
-                return super().readinto(memoryview(buffer)[: len(first)])
-
-        def open_on_bad_disk(path: Path, buffer_bytes: int = -1) -> Any:
-            opened.append(path)
-            is_read = path == lines and opened.count(lines) == 2
-            return io.BufferedReader(BadSector(path)) if is_read else healthy(path, buffer_bytes)
-
-        monkeypatch.setattr(merging, "open_regular", open_on_bad_disk)
-        report = merge([one, two], tmp_path / "all")
-        merged = (tmp_path / "all" / lines.relative_to(one)).read_bytes()
-        assert merged == first + b"".join(others)
-        (problem,) = report.problems
-        assert problem == f"{lines}:2 cannot be read: Input/output error; it was left out, and what follows it"
-
-    def test_a_trace_without_evaluation_contradicts_no_workload(self, one: Path, tmp_path: Path) -> None:
-        (lines,) = (one / "traces").rglob("*.jsonl")
-        first = json.loads(lines.read_text().splitlines()[0])
-        damaged = {key: value for key, value in first.items() if key != "evaluation"}
-        workload = {**damaged, "solution": None, "evaluation": None}
-        lines.write_text(f"{json.dumps(workload)}\n{json.dumps(damaged)}\n")
-        report = merge([one], tmp_path / "all")
-        assert report.counts["traces"] == 1
-        assert report.notices == (f"{lines}:2 names a solution and has no evaluation; it was copied unchanged",)
 
     def test_the_command_writes_the_rest_and_exits_with_1(
         self, one: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]

@@ -134,14 +134,8 @@ class TestMean:
     def test_one_that_is_not_comparable_makes_the_mean_so(self) -> None:
         assert mean_of([Ratio(2.0), Ratio(50.0, None, is_comparable=False)]).outcome is Outcome.NOT_COMPARABLE
 
-    def test_one_without_an_interval_counts_as_exact(self) -> None:
-        assert mean_of([Ratio(2.0), Ratio(2.0, (1.0, 4.0))]).interval == pytest.approx((math.sqrt(2), math.sqrt(8)))
-
     def test_of_nothing_is_unknown(self) -> None:
         assert mean_of([]) == mean_of([UNKNOWN]) == UNKNOWN
-
-    def test_an_interval_down_to_0_is_noise(self) -> None:
-        assert mean_of([Ratio(2.0, (0.0, math.inf)), Ratio(2.0, (1.9, 2.1))]).outcome is Outcome.NOISE
 
 
 @pytest.mark.parametrize(
