@@ -236,7 +236,7 @@ class TestShow:
     def test_definitions_and_workloads_are_found_by_name(self, run: Run, root: Path) -> None:
         _, out, _ = run("show", "double", "--dataset", root)
         assert "definition double" in out
-        assert "inputs       x: float32[n]" in out
+        assert 'inputs       {"x": {"shape": ["n"], "dtype": "float32"}}' in out
         assert "n-2  n=2" in out
         _, out, _ = run("show", "n-3", "--dataset", root)
         assert "workload n-3" in out

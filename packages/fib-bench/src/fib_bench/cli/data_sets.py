@@ -3,22 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import json
 import re
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from fib_schema import (
     BuildSpec,
-    Definition,
     MigrationReport,
     Problem,
     Report,
     Solution,
-    TensorSpec,
     Trace,
     TraceSet,
     UnknownName,
@@ -30,7 +28,7 @@ from fib_schema import (
 from fib_schema.command import plain_problems, print_problems
 from fib_schema.display import counted
 from fib_schema.problems import group_problems
-from fib_schema.trace_facts import CPU_TIMING, INTERPRETED, reference_timing_of, timing_of
+from fib_schema.trace_facts import CPU_TIMING, INTERPRETED, latest, reference_timing_of, timing_of
 from rich.console import Console
 
 from .. import hub
@@ -95,31 +93,26 @@ def _show(arguments: argparse.Namespace, errors: Console) -> int:
     del errors
     trace_set = TraceSet.from_path(data_set_of(arguments))
     name: str = arguments.name
-    plain: dict[str, object]
-    show: Callable[[Console], None]
-    if (solution := trace_set.get_solution(name) if name in trace_set.solution_names() else None) is not None:
+    solution = trace_set.get_solution(name) if name in trace_set.solution_names() else None
+    if solution is not None:
         traces = [trace for trace in trace_set.traces.get(solution.definition, []) if trace.solution == name]
-        plain = {"solution": to_plain(solution), "traces": list(map(to_plain, traces))}
-        show = partial(_print_solution, solution, traces)
+        plain: dict[str, object] = {"solution": to_plain(solution), "traces": list(map(to_plain, traces))}
     elif name in trace_set.definition_names():
-        definition, names = trace_set.get_definition(name), trace_set.solution_names(name)
         workloads = [trace.workload for trace in trace_set.workloads.get(name, [])]
-        plain = {
-            "definition": to_plain(definition),
-            "solutions": list(names),
-            "workloads": list(map(to_plain, workloads)),
-        }
-        show = partial(_print_definition, definition, names, workloads)
+        plain = {"definition": to_plain(trace_set.get_definition(name)), "solutions": trace_set.solution_names(name)}
+        plain["workloads"] = list(map(to_plain, workloads))
+        traces = []
     else:
         owner, workload = _workload_named(trace_set, name)
         traces = [trace for trace in trace_set.traces.get(owner, []) if trace.workload.uuid == workload.uuid]
-        plain = {"definition": owner, "workload": to_plain(workload), "traces": list(map(to_plain, traces))}
-        show = partial(_print_workload, owner, workload, traces)
+        plain = {"workload": to_plain(workload), "definition": owner, "traces": list(map(to_plain, traces))}
     print_problems(trace_set.problems)
     if arguments.json:
         print_json({**plain, "problems": plain_problems(trace_set.problems)})
-    else:
-        show(output_console())
+        return 0
+    _print_record(output_console(), plain)
+    if "traces" in plain:
+        _print_results(output_console(), traces, solution)
     return 0
 
 
@@ -142,75 +135,52 @@ def _workload_named(trace_set: TraceSet, name: str) -> tuple[str, Workload]:
     raise UnknownName("solution, definition or workload", name, known)
 
 
-def _print_solution(solution: Solution, traces: Sequence[Trace], console: Console) -> None:
-    spec = solution.spec
-    style = "its outputs are arguments" if spec.destination_passing_style else "it returns its outputs"
-    say(console, f"solution {solution.name}", "bold")
-    say_fields(
-        console,
-        {
-            "definition": solution.definition,
-            "author": solution.author,
-            "language": spec.language,
-            "entry point": f"{spec.entry_point} ({style})",
-            "hardware": ", ".join(spec.target_hardware),
-            "description": solution.description or "",
-            "version": solution.hash()[:12],
-        },
-    )
-    for source in solution.sources:
-        _print_source(console, source.path, source.content)
-    last = list({(t.workload.uuid, t.evaluation and t.evaluation.environment.hardware): t for t in traces}.values())
-    _print_outcomes(console, [(axes_text(trace.workload) or trace.workload.uuid, trace) for trace in last])
+def _print_record(console: Console, plain: Mapping[str, Any]) -> None:
+    """Print the fields of a record, and each source code with line numbers."""
+    kind, record = next(iter(plain.items()))
+    say(console, f"{kind} {record.get('name') or record['uuid']}", "bold")
+    sources = {source["path"]: source["content"] for source in record.get("sources", ())}
+    sources |= {"reference": record["reference"]} if "reference" in record else {}
+    fields = {key: value for key, value in record.items() if key not in ("name", "uuid", "sources", "reference")}
+    fields |= {key: ", ".join(plain[key]) for key in ("solutions",) if key in plain}
+    say_fields(console, {key: value if isinstance(value, str) else _text(value) for key, value in fields.items()})
+    for path, text in sources.items():
+        say(console, f"\n{path}", "bold")
+        lines = text.splitlines()
+        width = len(str(len(lines)))
+        say(console, "\n".join(f"  {number:{width}} | {line}" for number, line in enumerate(lines, 1)))
+    if "workloads" in plain:
+        say(console, f"\n{counted(len(plain['workloads']), 'workload')}", "bold")
+    for workload in plain.get("workloads", ())[:_SHOWN_WORKLOADS]:
+        say(console, f"  {workload['uuid']}  {_text(workload['axes'])}")
+    if (more := len(plain.get("workloads", ())) - _SHOWN_WORKLOADS) > 0:
+        say(console, f"  {more} more (--json lists all)", "yellow")
+
+
+def _text(value: Any) -> str:
+    """A value in one line; empty if it says nothing."""
+    if isinstance(value, Mapping) and not any(isinstance(item, Mapping | list) for item in value.values()):
+        return ", ".join(f"{key}={item}" for key, item in value.items())
+    return json.dumps(value) if value not in (None, [], {}) else ""
+
+
+def _print_results(console: Console, traces: Sequence[Trace], solution: Solution | None) -> None:
+    """Print the latest result of each solution, workload and device, each log once, and the first compiler error."""
+    groups = latest(traces)
+    last = [t for workloads in groups.values() for group in workloads.values() for t in group.values()]
+    say(console, "\nlatest results" if last else "\nno results yet; fib-bench run makes them", "bold")
     logs: dict[str, list[str]] = {}
     for trace in last:
-        if trace.evaluation is not None and (log := trace.evaluation.log.rstrip()):
-            logs.setdefault(log, []).append(axes_text(trace.workload) or trace.workload.uuid)
+        assert trace.evaluation is not None
+        what = (axes_text(trace.workload) or trace.workload.uuid) if solution else str(trace.solution)
+        say(console, f"  {what}: {', '.join(_outcome(trace))} ({trace.evaluation.environment.hardware})")
+        if log := trace.evaluation.log.rstrip():
+            logs.setdefault(log, []).append(what)
     for log, names in logs.items():
         say(console, f"\nlog of {', '.join(names)} (untrusted output of the solution):", "bold")
         say(console, log)
     for error in [error for trace in last if (error := compiler_error_of(trace, solution)) is not None][:1]:
         say(console, f"\n{error}", "red")
-
-
-def _print_definition(
-    definition: Definition, solutions: Sequence[str], workloads: Sequence[Workload], console: Console
-) -> None:
-    say(console, f"definition {definition.name}", "bold")
-    axes = [*definition.var_axes, *(f"{name}={size}" for name, size in definition.const_axes.items())]
-    say_fields(
-        console,
-        {
-            "op_type": definition.op_type,
-            "axes": ", ".join(axes),
-            "inputs": ", ".join(f"{name}: {_type(spec)}" for name, spec in definition.inputs.items()),
-            "outputs": ", ".join(f"{name}: {_type(spec)}" for name, spec in definition.outputs.items()),
-            "constraints": "; ".join(definition.constraints),
-            "tags": ", ".join(definition.tags),
-            "description": definition.description or "",
-            "solutions": ", ".join(solutions) or "none",
-        },
-    )
-    _print_source(console, "reference", definition.reference)
-    say(console, f"\n{counted(len(workloads), 'workload')}", "bold")
-    for workload in workloads[:_SHOWN_WORKLOADS]:
-        say(console, f"  {workload.uuid}  {axes_text(workload)}")
-    if (more := len(workloads) - _SHOWN_WORKLOADS) > 0:
-        say(console, f"  {more} more (--json lists all)", "yellow")
-
-
-def _print_workload(definition: str, workload: Workload, traces: Sequence[Trace], console: Console) -> None:
-    say(console, f"workload {workload.uuid}", "bold")
-    rows = {"definition": definition, "axes": axes_text(workload)}
-    say_fields(console, rows | {f"input {name}": str(spec) for name, spec in workload.inputs.items()})
-    _print_outcomes(console, list({str(trace.solution): trace for trace in traces}.items()))
-
-
-def _print_outcomes(console: Console, traces: Sequence[tuple[str, Trace]]) -> None:
-    say(console, "\nlatest results" if traces else "\nno results yet; fib-bench run makes them", "bold")
-    for what, trace in traces:
-        assert trace.evaluation is not None
-        say(console, f"  {what}: {', '.join(_outcome(trace))} ({trace.evaluation.environment.hardware})")
 
 
 def _outcome(trace: Trace) -> Iterator[str]:
@@ -232,17 +202,6 @@ def _outcome(trace: Trace) -> Iterator[str]:
             yield f"timed by {methods}"
     if evaluation.flags:
         yield f"flags: {', '.join(evaluation.flags)}"
-
-
-def _print_source(console: Console, title: str, text: str) -> None:
-    say(console, f"\n{title}", "bold")
-    lines = text.splitlines()
-    width = len(str(len(lines)))
-    say(console, "\n".join(f"  {number:{width}} | {line}" for number, line in enumerate(lines, 1)))
-
-
-def _type(spec: TensorSpec) -> str:
-    return spec.dtype if spec.shape is None else f"{spec.dtype}[{', '.join(spec.shape)}]"
 
 
 # -- validate and migrate ----------------------------------------------------------------------

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from fib_schema import EvaluationStatus, Trace
+from fib_schema import Trace
 from fib_schema.display import counted
 from fib_schema.trace_facts import CPU_TIMING, INTERPRETED, shown_latency_of
 from rich.console import Console
@@ -88,26 +88,31 @@ def progress_on(console: Console) -> Iterator[Observer]:
 
         def observe(event: Event) -> None:
             nonlocal total
-            match event:
-                case Planned(plan=plan):
-                    total += plan.count  # the counts of several runs add up
-                    progress.update(task, total=total)
-                    if any(skip.is_failure for skip in plan.skipped):
-                        say(progress.console, _planned(plan), "red")
-                case Working():
-                    progress.update(task, description=safe_cell(str(event)))
-                case Evaluated(trace=trace):
-                    progress.advance(task)
-                    if trace.evaluation and trace.evaluation.status is not EvaluationStatus.PASSED:
-                        say(progress.console, progress_line(trace), "red")
-                case Skipped(skip=skip, count=count):
-                    progress.advance(task, count)
-                    text = f"could not run: {skip.subject}"
-                    say(progress.console, text, "red")
-                case DeviceExcluded():
-                    say(progress.console, str(event), "red")
+            if isinstance(event, Planned):
+                total += event.plan.count  # the counts of several runs add up
+                progress.update(task, total=total)
+            elif isinstance(event, Working):
+                progress.update(task, description=safe_cell(str(event)))
+            text, done, is_problem = _news(event)
+            progress.advance(task, done)
+            if is_problem:
+                say(progress.console, text, "red")
 
         yield observe
+
+
+def _news(event: Event) -> tuple[str, int, bool]:
+    """The line of an event, empty if it has none; the evaluations that it ends; whether it is a problem."""
+    match event:
+        case Planned(plan=plan):
+            return _planned(plan), 0, any(skip.is_failure for skip in plan.skipped)
+        case Evaluated(trace=trace):
+            return progress_line(trace), 1, not trace.is_successful()
+        case Skipped(skip=skip, count=count):
+            return f"could not run: {skip.subject}", count, True
+        case DeviceExcluded():
+            return str(event), 0, True
+    return "", 0, False
 
 
 class _RateColumn(ProgressColumn):
@@ -134,10 +139,17 @@ class LogProgress:
         self._work = "starting"
 
     def observe(self, event: Event) -> None:
-        """Write the lines of an event."""
+        """Write the line of an event."""
         with self._lock:
-            for line in self._lines_of(event):
-                self._write(line)
+            if isinstance(event, Planned):
+                self._pace.total += event.plan.count  # the counts of several runs add up
+                self._begin("starting")
+            elif isinstance(event, Working):
+                self._begin(str(event))
+            text, done, _ = _news(event)
+            if text:
+                self._pace.add(done)
+                self._write(f"{self._pace} {text}" if done else text)
                 self._written = self._clock()
 
     def beat(self) -> None:
@@ -147,23 +159,6 @@ class LogProgress:
             if now - self._written >= _QUIET_SECONDS:
                 self._written = now
                 self._write(f"{self._pace} {self._work}, for {now - self._began:.0f} s")
-
-    def _lines_of(self, event: Event) -> Iterator[str]:
-        match event:
-            case Planned(plan=plan):
-                self._pace.total += plan.count  # the counts of several runs add up
-                yield _planned(plan)
-                self._begin("starting")
-            case Working():
-                self._begin(str(event))
-            case Evaluated(trace=trace):
-                self._pace.add(1)
-                yield f"{self._pace} {progress_line(trace)}"
-            case Skipped(skip=skip, count=count):
-                self._pace.add(count)
-                yield f"{self._pace} could not run: {skip.subject}"
-            case DeviceExcluded():
-                yield str(event)
 
     def _begin(self, work: str) -> None:
         self._work, self._began = work, self._clock()
@@ -204,7 +199,7 @@ class Pace:
 
     def add(self, count: int) -> None:
         """Count evaluations as done."""
-        if not self.done:
+        if count and not self.done:
             self._since, self._before = self._clock(), count
         self.done += count
 
