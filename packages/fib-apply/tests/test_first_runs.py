@@ -120,6 +120,7 @@ def wait_for(event: threading.Event) -> None:
     assert event.wait(60)
 
 
+@pytest.mark.slow
 def test_first_runs_never_overlap_with_calls_of_the_solution(scale: Any, tmp_path: Path) -> None:
     """A solution with a module-level workspace gives no wrong result while other sizes run for the first time."""
     log = tmp_path / "runs"
@@ -138,6 +139,7 @@ def test_first_runs_never_overlap_with_calls_of_the_solution(scale: Any, tmp_pat
     assert here[0] == "1 [3, 5]"
 
 
+@pytest.mark.slow
 def test_shadow_runs_are_made_in_the_thread_of_the_call(tmp_path: Path) -> None:
     log = tmp_path / "runs"
 
@@ -159,7 +161,6 @@ def test_shadow_runs_are_made_in_the_thread_of_the_call(tmp_path: Path) -> None:
     [
         ("raise ValueError('no such size')", "its first run failed: ValueError: no such size"),
         ("import os; os.abort()", "its first run failed: it ended the process that ran it by SIGABRT"),
-        ("raise SystemExit(3)", "its first run failed: SystemExit: 3"),
     ],
 )
 def test_a_first_run_that_fails_quarantines_the_solution(scale: Any, source: str, reason: str) -> None:
@@ -173,6 +174,7 @@ def test_a_first_run_that_fails_quarantines_the_solution(scale: Any, source: str
         assert is_served(scale, 1)  # by the next candidate
 
 
+@pytest.mark.slow
 def test_a_first_run_without_memory_blames_nobody(scale: Any, caplog: pytest.LogCaptureFixture) -> None:
     source = "import torch\ndef run(x, indices):\n    torch.empty(1 << 60)\n"
     with enable_apply(data_set(source), stats=True) as runtime:
@@ -231,6 +233,7 @@ def test_a_recorded_call_gives_equal_integers_and_finite_floats() -> None:
     assert copied_bytes(inputs) == 16 + 2
 
 
+@pytest.mark.slow
 def test_calls_with_another_alignment_do_not_compile_in_the_engine(scale: Any) -> None:
     aligned = torch.zeros(WIDTH + 4)[:WIDTH].view(1, WIDTH)
     unaligned = torch.zeros(WIDTH + 4)[1 : WIDTH + 1].view(1, WIDTH)
@@ -242,6 +245,7 @@ def test_calls_with_another_alignment_do_not_compile_in_the_engine(scale: Any) -
         assert dict(runtime.stats()["scale"].misses) == {"being compiled": 1, "unaligned": 1}
 
 
+@pytest.mark.slow
 def test_scalars_on_which_kernels_specialize_are_run_first_each() -> None:
     d = Definition(
         "add",
@@ -279,6 +283,7 @@ def test_scalars_on_which_kernels_specialize_are_run_first_each() -> None:
                 assert float(add(x, count)[0]) == count
 
 
+@pytest.mark.slow
 def test_replicas_use_a_compiled_kernel_when_all_have_it() -> None:
     """A kernel that is compiled on one replica only is used by none, and is not compiled again at each call."""
     store, source = HashStore(), "def run(x, indices):\n    return x.clone()\n"
@@ -344,6 +349,7 @@ class TestCapturePhase:
         assert len(elsewhere) == 3
         assert len(here) == 6
 
+    @pytest.mark.slow
     def test_a_later_process_runs_nothing_first(self, scale: Any, capturing: list[bool], tmp_path: Path) -> None:
         log = tmp_path / "log"
         made = data_set(WORKSPACE.format(log=str(log)))
@@ -352,6 +358,7 @@ class TestCapturePhase:
                 assert self.capture_all(runtime, scale, capturing) == [True, True, True]
         assert len(runs(log)[1]) == 3
 
+    @pytest.mark.slow
     def test_no_call_waits_outside_of_the_block_or_after_its_deadline(self, scale: Any, capturing: list[bool]) -> None:
         with enable_apply(data_set("import time\ndef run(x, indices):\n    time.sleep(1)\n    return x\n")) as runtime:
             with capture_phase(0.0):

@@ -179,6 +179,7 @@ def test_calls_do_not_wait_for_builds_of_the_runtime_of_the_environment(
     assert printed == "2.0 3.0"
 
 
+@pytest.mark.slow
 def test_enabling_in_a_module_that_a_solution_imports_does_not_wait(
     definition: Definition, new_solution: Any, new_trace: Any, tmp_path: Path
 ) -> None:
@@ -207,6 +208,7 @@ print(fib_apply.get_runtime(), float(scale(torch.ones(2, 4))[0, 0]))
 """
 
 
+@pytest.mark.slow
 def test_disabling_also_ends_a_runtime_that_is_being_started(
     definition: Definition, new_solution: Any, new_trace: Any, tmp_path: Path
 ) -> None:

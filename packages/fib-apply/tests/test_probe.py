@@ -52,6 +52,7 @@ def cached(cache_path: Path) -> list[Path]:
     return list((cache_path / "apply-v1" / "probes").iterdir())
 
 
+@pytest.mark.slow
 def test_only_solutions_that_end_the_process_are_blamed(
     monkeypatch: pytest.MonkeyPatch,
     capfd: pytest.CaptureFixture[str],

@@ -436,6 +436,7 @@ def operate(kit: Kit, kind: str, source: str, target: str, number: int) -> None:
         kit.write(source, (kit.earlier / source).read_bytes())
 
 
+@pytest.mark.slow
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(operations(), min_size=1, max_size=6))
 def test_no_sequence_of_changes_selects_anything_but_the_winner(
