@@ -27,9 +27,8 @@ from fib_schema import (
     TraceSet,
     validate,
 )
-from fib_tracer import dedup as dedup_module
-from fib_tracer.dedup import Removal, dedup
-from fib_tracer.survey import survey
+from fib_tracer import maintenance as dedup_module
+from fib_tracer.maintenance import Removal, dedup, survey
 
 from . import program_server
 from .conftest import workloads

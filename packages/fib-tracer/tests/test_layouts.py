@@ -14,7 +14,7 @@ from fib_schema import Trace, TraceSet, validate
 from fib_schema.strides import workload_strides
 from fib_schema.traffic import load_traffic
 from fib_tracer import Decision, FilterPolicy, TracingConfig, enable_tracing
-from fib_tracer.dedup import dedup
+from fib_tracer.maintenance import dedup
 from fib_tracer.records import workload_digest
 
 from .conftest import GATHER, tensors, workloads

@@ -20,7 +20,7 @@ from fib_schema import (
     validate,
 )
 from fib_tracer import TracingConfig
-from fib_tracer.sampling import sample
+from fib_tracer.maintenance import sample
 
 from .conftest import workloads
 from .test_survey import gather_workload, stored

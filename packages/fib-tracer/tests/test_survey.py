@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from fib_schema import RandomInput, SafetensorsInput, ScalarInput, Trace, TraceSet, UnknownName, Workload
-from fib_tracer.survey import Bin, Blob, MissingBlob, histogram, survey
+from fib_tracer.maintenance import Bin, Blob, MissingBlob, histogram, survey
 from hypothesis import given
 from hypothesis import strategies as st
 

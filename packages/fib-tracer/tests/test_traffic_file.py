@@ -15,8 +15,7 @@ from fib_schema.traffic import load_traffic
 from fib_tracer import TracingConfig, enable_tracing, writer
 from fib_tracer.cli import main
 from fib_tracer.counts import current_rank
-from fib_tracer.sampling import sample
-from fib_tracer.survey import survey
+from fib_tracer.maintenance import sample, survey
 
 from .conftest import workloads
 from .test_call_counts import by_rows, traffic

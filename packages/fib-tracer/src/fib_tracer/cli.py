@@ -13,7 +13,7 @@ from fib_schema import TraceSet
 from fib_schema.command import CommandParser, print_problems, run_command
 from fib_schema.display import counted, escape_line
 
-from . import dedup, sampling
+from . import maintenance
 from .dump_import import (
     MAX_CALL_BYTES,
     NO_READER,
@@ -23,9 +23,9 @@ from .dump_import import (
     ImportReport,
     import_dumps,
 )
+from .maintenance import Bin, DefinitionSurvey, Survey
 from .policies import PolicyRegistry
 from .settings import Settings, TracingConfig
-from .survey import Bin, DefinitionSurvey, Survey, survey
 
 _DESCRIPTION = """\
 Workloads of a data set: import FlashInfer's dumps, show statistics, remove duplicates, sample.
@@ -177,7 +177,7 @@ def _stored_lines(report: ImportReport) -> Iterator[str]:
 def _run_stats(options: argparse.Namespace) -> int:
     """``fib-tracer stats``."""
     trace_set = TraceSet.from_path(options.dataset)
-    found = survey(trace_set, options.definitions)
+    found = maintenance.survey(trace_set, options.definitions)
     print_problems(found.problems)
     if options.json:
         _print_json(found.to_plain())
@@ -238,7 +238,7 @@ def _histogram_lines(axis: str, bins: Sequence[Bin]) -> Iterator[str]:
 
 def _run_dedup(options: argparse.Namespace) -> int:
     """``fib-tracer dedup``."""
-    report = dedup.dedup(options.dataset, is_dry=options.dry_run, removes_orphans=options.orphans)
+    report = maintenance.dedup(options.dataset, is_dry=options.dry_run, removes_orphans=options.orphans)
     print_problems(report.problems)
     if options.json:
         _print_json({**report.to_plain(), "dry_run": options.dry_run})
@@ -247,7 +247,7 @@ def _run_dedup(options: argparse.Namespace) -> int:
     return 1 if report.problems else 0
 
 
-def _dedup_lines(report: dedup.DedupReport, *, is_dry: bool) -> Iterator[str]:
+def _dedup_lines(report: maintenance.DedupReport, *, is_dry: bool) -> Iterator[str]:
     for removal in report.removals:
         yield f"{removal.source}: {removal.definition} {removal.uuid} is equal to {removal.equal_to}"
     done = "would be removed" if is_dry else "removed"
@@ -259,7 +259,7 @@ def _dedup_lines(report: dedup.DedupReport, *, is_dry: bool) -> Iterator[str]:
 
 def _run_sample(options: argparse.Namespace) -> int:
     """``fib-tracer sample``."""
-    report = sampling.sample(options.dataset, options.output, _sample_config(options), options.definitions)
+    report = maintenance.sample(options.dataset, options.output, _sample_config(options), options.definitions)
     print_problems(report.problems)
     assert report.validation is not None  # it was made
     if options.json:
