@@ -1,6 +1,6 @@
 """Every documented public name exists.
 
-``documented_names.json`` has the names, parameters, values and options of the documents; `read_documents` writes it.
+``documented_names.json`` has the names, parameters, values and options of the documents.
 """
 
 from __future__ import annotations

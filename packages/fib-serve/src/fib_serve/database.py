@@ -123,7 +123,6 @@ submissions = Table(
     Index("submissions_user_time", "user_id", "created_at"),
     Index("submissions_definition_number", "definition", "number"),
     Index("submissions_rank", "definition", "is_ranked", "hardware", "user_id", "score"),
-    Index("submissions_records", "definition", "is_ranked", "hardware", "number", "score"),
     Index("submissions_name", "solution_name"),
 )
 

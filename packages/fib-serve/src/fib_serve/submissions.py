@@ -20,7 +20,6 @@ from .database import Database, events, new_id, now, results, submissions, users
 from .errors import Conflict, NotFound, TooMany, Unprocessable
 
 DAY_SECONDS = 86_400.0
-_MAX_RECORDS = 1000
 _MAX_ERROR_CHARACTERS = 2000
 
 
@@ -386,24 +385,6 @@ def ranked_hardware(connection: Connection, definition: str) -> list[str]:
         .order_by(submissions.c.hardware)
     )
     return [row[0] for row in connection.execute(query)]
-
-
-def records_over_time(connection: Connection, definition: str, hardware: str) -> list[Submission]:
-    """The ranked submissions that were the best of all when they were made, oldest first.
-
-    Each query continues after the record before; together they read the index once.
-    """
-    records: list[Submission] = []
-    number, score = 0, -1.0
-    while len(records) < _MAX_RECORDS:
-        is_better = and_(submissions.c.number > number, submissions.c.score > score)
-        query = select_submissions().where(_is_ranked(definition, hardware), is_better)
-        row = connection.execute(query.order_by(submissions.c.number).limit(1)).mappings().first()
-        if row is None:
-            break
-        number, score = row["number"], row["score"]
-        records.append(Submission.from_row(row))
-    return records
 
 
 def reject(connection: Connection, identifier: str, reason: str) -> None:

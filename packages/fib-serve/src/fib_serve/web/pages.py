@@ -5,9 +5,8 @@ Templates escape whatever they insert, and control characters of strangers' text
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
-from itertools import pairwise
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qs
@@ -42,7 +41,6 @@ from ..submissions import (
     list_traces,
     ranked,
     ranked_hardware,
-    records_over_time,
 )
 from ..users import Principal, find_user
 from .access import COOKIE, OfService, Service, Viewer, check_origin, service_of
@@ -55,7 +53,6 @@ _MAX_TRACES = 1000
 _MAX_SOURCE = 60_000
 _MAX_LOG = 20_000
 _COOKIE_SECONDS = 30 * 86_400
-_WIDTH, _HEIGHT, _LEFT, _MARGIN = 720, 240, 96, 16
 _Cursor = Annotated[int | None, Query(ge=1, le=LARGEST_ID)]
 
 
@@ -98,7 +95,6 @@ async def leaderboard(
     def read(connection: Connection) -> Response:
         devices = ranked_hardware(connection, definition)
         chosen = hardware or next(iter(devices), "")
-        records = records_over_time(connection, definition, chosen)
         return _page(
             request,
             viewer,
@@ -110,8 +106,6 @@ async def leaderboard(
             items=ranked(connection, definition, chosen, offset, _LIMIT),
             offset=offset,
             limit=_LIMIT,
-            records=records,
-            chart=_chart_of(records),
             newest=list_submissions(connection, Filter(definition=definition), _NEWEST),
             reference=_highlighted("reference.py", found.reference),
         )
@@ -319,42 +313,6 @@ def _workload_row(trace: Trace) -> _WorkloadRow:
         speedup=speedup_of(performance).text if performance is not None else "-",
         log=evaluation.log[:_MAX_LOG] + _rest_of(evaluation.log, _MAX_LOG),
     )
-
-
-@attrs.frozen
-class _Chart:
-    """Coordinates of the chart of records."""
-
-    points: str
-    dots: tuple[tuple[float, float], ...]
-    lines: tuple[tuple[float, str], ...]
-    """Heights with their labels."""
-    width: int = _WIDTH
-    height: int = _HEIGHT
-
-
-def _chart_of(records: Sequence[Submission]) -> _Chart | None:
-    """A step line of the best score over time; None without two records."""
-    scores = [each.score for each in records if each.score is not None]
-    if len(scores) < 2:
-        return None
-    low, high = min(scores), max(scores)
-    begin, end = records[0].created_at, records[-1].created_at
-
-    def x_of(time: float) -> float:
-        share = (time - begin) / (end - begin) if end > begin else 0.5
-        return round(_LEFT + share * (_WIDTH - _LEFT - _MARGIN), 1)
-
-    def y_of(score: float) -> float:
-        share = (score - low) / (high - low) if high > low else 0.5
-        return round(_HEIGHT - _MARGIN - share * (_HEIGHT - 2 * _MARGIN), 1)
-
-    dots = tuple((x_of(each.created_at), y_of(score)) for each, score in zip(records, scores, strict=True))
-    steps = [dots[0]]
-    for before, dot in pairwise(dots):
-        steps += [(dot[0], before[1]), dot]
-    lines = tuple((y_of(score), f"{score:.2f}x") for score in (low, (low + high) / 2, high))
-    return _Chart(" ".join(f"{x},{y}" for x, y in steps), dots, lines)
 
 
 def _visible(value: object) -> object:
