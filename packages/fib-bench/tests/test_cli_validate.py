@@ -52,7 +52,7 @@ class TestValidate:
         self, broken: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         assert main(["validate", str(broken)]) == 1
-        place = "workloads/pointwise/double.jsonl:2 at $.workload.axes['n']"
+        place = "workloads/pointwise/double.jsonl:2 at $.workload.axes.n"
         assert f"error: {place}: expected an integer, got number 4.7\n" in capsys.readouterr().out
 
     def test_json_is_one_object_with_every_problem(self, broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -110,7 +110,7 @@ class TestMigrate:
     ) -> None:
         assert main(["migrate", str(broken), str(tmp_path / "new")]) == 1
         out = capsys.readouterr().out
-        assert "rejected: workloads/pointwise/double.jsonl:2 at $.workload.axes['n']" in out
+        assert "rejected: workloads/pointwise/double.jsonl:2 at $.workload.axes.n" in out
         assert f"rejected records are in {tmp_path / 'new'}/rejected" in out
 
     def test_json_is_one_object(self, older: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -105,6 +105,7 @@ def run_without_space(*words: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
+@pytest.mark.slow
 def test_a_page_survives_a_write_that_fails(root: Path, tmp_path: Path) -> None:
     pytest.importorskip("vl_convert", reason="needs the extra 'report'")
     page = tmp_path / "report.html"
