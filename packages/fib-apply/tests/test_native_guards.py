@@ -443,7 +443,6 @@ def test_torchs_tracer_is_rejected(routes: Routes) -> None:
 
 def test_the_self_test_finds_no_problem(native_module: Any) -> None:
     assert find_problem(native_module) is None
-    assert find_problem(native_module, is_alone=False) is None
 
 
 def guard_of(native: Any, *args: Any) -> Any:

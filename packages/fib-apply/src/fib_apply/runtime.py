@@ -8,10 +8,12 @@ from __future__ import annotations
 
 import logging
 import os
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from types import FrameType
 from typing import TYPE_CHECKING, Any, Self
 
 from fib_schema import Definition, FibError, TraceSet, UnknownName, get_fib_dataset_path
@@ -99,12 +101,15 @@ class ApplyRuntime:
         self._is_prepared = False
 
     def start(self) -> Self:
-        """Build ahead of time, and make this runtime the active one."""
+        """Build ahead of time, and make this runtime the active one.
+
+        During an import it does not wait for builds: a solution that imports the same module would wait for it.
+        """
         activation.initialize()
         if self.is_off:
             logger.info("routing is off: %s", self.configuration.why_off() or _FORKED)
         else:
-            self.prepare()
+            self.prepare(waits=not _is_importing())
         self._below = activation.push(self)
         return self
 
@@ -365,6 +370,14 @@ class ApplyRuntime:
         if is_call and self.is_off:
             return f"the fallback: routing is off ({self.configuration.why_off() or _FORKED})"
         raise UnknownName("definition", name, self.table.definitions)
+
+
+def _is_importing() -> bool:
+    """Whether the caller runs during the import of a module."""
+    frame: FrameType | None = sys._getframe()  # noqa: SLF001 inspect.stack reads source files
+    while frame is not None and frame.f_code.co_name != "_load_unlocked":
+        frame = frame.f_back
+    return frame is not None and frame.f_globals.get("__name__") == "importlib._bootstrap"
 
 
 def get_runtime() -> ApplyRuntime | None:

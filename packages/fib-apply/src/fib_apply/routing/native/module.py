@@ -1,8 +1,8 @@
 """Native module of guards: how it is built, tried and loaded.
 
 A background thread takes the module from the cache or compiles it; `fib-apply warm` does so ahead of time. A child
-process tries a compiled module before it is published, and it is tried again when it is loaded. Routes use it once it
-is loaded (`loaded_guards`); until then, and where it cannot be built, they use compiled Python guards.
+process tries a compiled module before it is published. Routes use it once it is loaded (`loaded_guards`); until then,
+and where it cannot be built, they use compiled Python guards.
 
 It is neither built nor loaded in free-threaded Python, where the GIL does not protect its tables, and in
 subinterpreters.
@@ -24,7 +24,7 @@ import attrs
 from fib_schema import FibError, get_fib_cache_path
 from fib_schema.files import private_folder
 
-from ...build_service.executor import BackgroundExecutor, summarize_error
+from ...build_service.executor import BackgroundExecutor
 from ...events import logger
 
 if TYPE_CHECKING:  # most processes find nothing to build, and building imports much
@@ -93,11 +93,6 @@ def forget_request() -> None:
 def loaded_guards() -> NativeGuards | None:
     """The native module, if it is loaded; never waits."""
     return _state.guards
-
-
-def native_problem() -> str | None:
-    """Reason why the native module is unusable; None if it is loaded, or nothing has been tried."""
-    return _state.problem
 
 
 def guards_in_use() -> str:
@@ -182,20 +177,11 @@ def _unsupported_reason() -> str | None:
 
 
 def _load(state: _State, limits: Limits) -> str | None:
-    """Build, load and try the module; returns the problem."""
-    from .self_test import find_problem
-
+    """Build and load the module, which a child process has tried; returns the problem."""
     try:
-        guards = import_guards(build_guards(module_folder(), limits))
+        state.guards = import_guards(build_guards(module_folder(), limits))
     except (FibError, OSError, ImportError) as error:
         return str(error)
-    try:
-        problem = find_problem(guards, is_alone=False)
-    except Exception as error:  # noqa: BLE001 - routes use Python guards then
-        problem = summarize_error(error)
-    if problem is not None:
-        return f"the self-test of native guards failed: {problem}"
-    state.guards = guards
     return None
 
 

@@ -48,13 +48,8 @@ def _tensor_problem(compile_: Callable[..., Callable[..., Any]], *, ignores_size
     return "a call is accepted in a mode of torch" if any(accepted) else None
 
 
-def find_problem(native: Any, *, is_alone: bool = True) -> str | None:
-    """Error of the native module; None if none was found.
-
-    Args:
-        native: The module.
-        is_alone: Whether no other thread uses torch, so that settings of the process may be changed for a moment.
-    """
+def find_problem(native: Any) -> str | None:
+    """Error of the native module; None if none was found. Settings of the process are changed for a moment."""
 
     def compile_(
         args: Sequence[Any], outputs: int = 0, alignment: int = 1, *, ignores_sizes: bool = False
@@ -63,23 +58,7 @@ def find_problem(native: Any, *, is_alone: bool = True) -> str | None:
         made: Callable[..., Any] = native.make_guard(tuple(args), *checked)
         return made
 
-    if problem := find_tensor_problem(compile_):
-        return problem
-    if problem := next(_other_problems(native, compile_), None):
-        return problem
-    if is_alone:
-        a = torch.zeros(2, 3)
-        with torch.device("cpu"):  # other threads see it as the current default device
-            if not compile_([a])(a):
-                return "a default device is taken for a mode"
-        guard, default = compile_([a]), torch.get_default_dtype()
-        torch.set_default_dtype(torch.float64)
-        try:
-            if guard(a):
-                return "the default dtype is not compared"
-        finally:
-            torch.set_default_dtype(default)
-    return None
+    return find_tensor_problem(compile_) or next(_other_problems(native, compile_), None)
 
 
 def _other_problems(native: Any, compile_: Callable[..., Callable[..., Any]]) -> Iterator[str]:
@@ -119,3 +98,13 @@ def _other_problems(native: Any, compile_: Callable[..., Callable[..., Any]]) ->
     table.clear()
     if table(torch.zeros(1)) is not native.MISS:
         yield "a cleared table has entries"
+    with torch.device("cpu"):
+        if not compile_([a])(a):
+            yield "a default device is taken for a mode"
+    guard, default = compile_([a]), torch.get_default_dtype()
+    torch.set_default_dtype(torch.float64)
+    try:
+        if guard(a):
+            yield "the default dtype is not compared"
+    finally:
+        torch.set_default_dtype(default)
