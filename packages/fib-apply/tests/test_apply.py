@@ -60,6 +60,8 @@ from fib_schema import (
 )
 from torch.overrides import TorchFunctionMode
 
+pytestmark = pytest.mark.usefixtures("without_probes")
+
 N, K = 8, 16
 SOLUTION, FALLBACK = 1.0, 0.0
 """The value of all elements of their results."""

@@ -13,6 +13,8 @@ from fib_apply import apply, enable_apply
 from fib_schema import SourceFile, TraceSet
 from torch.utils._python_dispatch import TorchDispatchMode
 
+pytestmark = pytest.mark.usefixtures("without_probes")
+
 SOLUTION = 1000.0
 
 

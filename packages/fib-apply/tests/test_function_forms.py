@@ -10,6 +10,8 @@ import torch
 from fib_apply import ApplyConfig, apply, enable_apply
 from fib_schema import Definition, TraceSet
 
+pytestmark = pytest.mark.usefixtures("without_probes")
+
 SOURCE = "def run(x, y):\n    y.copy_(2 * x)\n"
 
 

@@ -30,6 +30,8 @@ from fib_schema import (
     Workload,
 )
 
+pytestmark = pytest.mark.usefixtures("without_probes")
+
 HEADS, WIDTH = 4, 8
 DEFINITION = Definition(
     "attend",

@@ -24,6 +24,8 @@ from fib_apply import (
 )
 from fib_schema import Definition, TraceSet
 
+pytestmark = pytest.mark.usefixtures("without_probes")
+
 SECONDS = 10.0
 """After which a thread counts as blocked."""
 

@@ -31,6 +31,8 @@ from fib_schema import (
     Workload,
 )
 
+pytestmark = pytest.mark.usefixtures("without_probes")
+
 PAGES = Definition(
     "pages",
     "paged_sum",

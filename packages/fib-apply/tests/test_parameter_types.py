@@ -10,6 +10,8 @@ from fib_apply import ApplyConfig, apply, enable_apply
 from fib_apply.routing.validation import ACCEPTED_TYPES, behaviour_problem, is_plain_type
 from fib_schema import Definition, TraceSet
 
+pytestmark = pytest.mark.usefixtures("without_probes")
+
 VLLM = "vllm.model_executor.parameter"
 
 

@@ -13,6 +13,8 @@ from fib_apply.routing.shadow import OutputMismatch, compare_outputs
 from fib_schema import Definition, TraceSet
 from torch.utils._python_dispatch import TorchDispatchMode
 
+pytestmark = pytest.mark.usefixtures("without_probes")
+
 SHADOW = ApplyConfig(shadow_ratio=1.0, on_error="fallback")
 
 

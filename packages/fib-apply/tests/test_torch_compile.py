@@ -32,6 +32,8 @@ from fib_schema import (
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.fx.experimental.proxy_tensor import make_fx
 
+pytestmark = pytest.mark.usefixtures("without_probes")
+
 
 @pytest.fixture(autouse=True)
 def _fresh() -> Iterator[None]:
