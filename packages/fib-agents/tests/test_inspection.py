@@ -171,6 +171,7 @@ def test_a_report_of_a_failed_call_is_an_error(
         checked_profile(log, code, output)
 
 
+@pytest.mark.slow
 def test_a_tool_runs_on_a_workload_that_the_data_set_does_not_have(workspace: Workspace, solution: Solution) -> None:
     def command(log: str, call: list[str]) -> list[str]:
         return ["/bin/sh", "-c", 'echo "report of $MARK" > "$0"; exec "$@"', log, *call]

@@ -18,8 +18,7 @@ from fib_schema.command import FAILED, INTERRUPTED, CommandParser, run_command
 
 from . import files, schemas
 from .guides import GUIDES, read_guide
-from .marked_text import MIN_CHARS
-from .results import DEFAULT_CHARS, Result
+from .results import DEFAULT_CHARS, MIN_CHARS, Result
 from .workspace import Workspace
 
 _DESCRIPTION = """\

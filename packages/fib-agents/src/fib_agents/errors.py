@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import attrs
 from fib_schema import FibError
 
-from .marked_text import fenced
+from .results import fenced
 
 
 @attrs.frozen

@@ -24,8 +24,7 @@ from fib_schema.display import counted
 from fib_schema.trace_facts import baseline_of
 
 from .errors import InvalidArguments
-from .marked_text import fenced
-from .results import Result, untrusted
+from .results import Result, fenced, untrusted
 from .triage import Finding, first_findings
 from .workspace import Code, Workspace, choose_workloads, read_solution
 

@@ -12,8 +12,7 @@ from fib_schema import Definition, EvaluationStatus, FibError, Solution, TensorS
 
 from .errors import ToolFailed
 from .evaluation import QUICK_WORKLOADS, WorkloadResult, result_of, run_traces
-from .marked_text import fenced
-from .results import Result, untrusted
+from .results import Result, fenced, untrusted
 from .sandboxed.call import FILL
 from .workspace import Code, Workspace, choose_workloads, read_solution
 
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     import torch
     from fib_bench.config import ResolvedEvalConfig
 
-    from .sandboxed.jobs import Values
+    from .sandboxed.run import Values
 
 _WRONG_ELEMENTS = 5
 _SHOWN_VALUES = 6
@@ -155,7 +154,7 @@ def _wrong_outputs(
     from fib_bench.evaluators import evaluator_for
     from fib_bench.inputs import distributions_of
 
-    from .sandboxed.jobs import make_values
+    from .sandboxed.run import make_values
 
     config = BenchmarkConfig(device=workspace.device).for_data_set(workspace.open()).resolve_eval_config(definition)
     evaluator = evaluator_for(definition, config)
@@ -189,8 +188,7 @@ def _call(
     """The outputs of one call in the sandbox; of the reference if there is no solution."""
     from fib_compile.registry import reference_solution
 
-    from .sandboxed.jobs import read_outputs, write_job
-    from .sandboxed.run import Sandbox
+    from .sandboxed.run import Sandbox, read_outputs, write_job
 
     with Sandbox(workspace, solution or reference_solution(definition)) as sandbox:
         command = write_job(sandbox, workspace, definition, solution, workload, values, saves_outputs=True)

@@ -22,8 +22,7 @@ from fib_schema.display import escape_controls
 
 from .catalogue import floor_of
 from .errors import CountersForbidden, InvalidArguments, ToolFailed
-from .marked_text import fenced, shorten
-from .results import Result, untrusted
+from .results import Result, fenced, shorten, untrusted
 from .workspace import Code, Workspace, choose_workloads, read_solution, require_gpu
 
 if TYPE_CHECKING:
@@ -155,7 +154,7 @@ def profile(
         ToolFailed: It could not be run, or the call failed.
         UnknownName: There is no such definition, solution or workload.
     """
-    from .sandboxed.jobs import make_values
+    from .sandboxed.run import make_values
 
     options = ProfilerOptions(section_set=None, sections=sections, kernel=kernel)
     found, given, chosen = _chosen(workspace, definition, solution, workload, 2)
@@ -468,8 +467,7 @@ def disassemble(
         UnknownName: There is no such definition or solution.
     """
     from .sandboxed.call import CODE, MAX_DUMP_BYTES, PTX, RESOURCES
-    from .sandboxed.jobs import COMMAND, make_values, write_job
-    from .sandboxed.run import Sandbox, find_program
+    from .sandboxed.run import COMMAND, Sandbox, find_program, make_values, write_job
 
     found, given, workload = _chosen(workspace, definition, solution, None, 1)
     is_device_code = workspace.is_cuda or str(given.spec.language) in ("cuda", "cutlass")
@@ -535,8 +533,7 @@ def run_tool(
         ToolFailed: The tool could not be run, or its log cannot be read.
         CancelledError: The workspace was cancelled.
     """
-    from .sandboxed.jobs import built_before, device_alone, make_values, write_job
-    from .sandboxed.run import Sandbox
+    from .sandboxed.run import Sandbox, built_before, device_alone, make_values, write_job
 
     with Sandbox(workspace, solution, local_sockets=True) as sandbox:
         values = make_values(workspace, definition, workload)

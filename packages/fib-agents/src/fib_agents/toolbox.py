@@ -17,8 +17,7 @@ from .errors import InvalidArguments
 from .evaluation import compare, evaluate
 from .failures import explain_failure
 from .inspection import disassemble, profile, sanitize
-from .marked_text import MIN_CHARS, shorten
-from .results import DEFAULT_CHARS, Result
+from .results import DEFAULT_CHARS, MIN_CHARS, Result, shorten
 from .schemas import function_to_schema, in_form
 from .source_check import check_source
 from .workspace import Workspace

@@ -51,7 +51,6 @@ _BUILTINS = frozenset(dir(builtins))
 _OWN_CLASS = frozenset({"__class__", "__dict__"})
 """Attributes of ``self`` that texts of objects read."""
 _MISSING_IMPORT = frozenset({"ImportError", "ModuleNotFoundError"})
-_HUGE = 2**36
 _MAX_PARTS = 40
 """Limit of the parts of a dotted name; a longer name would take time quadratic in its length."""
 _HIDDEN = re.compile("[\xad\u061c\u180e\u200b-\u200f\u2028-\u202e\u2060-\u206f\ufeff]")
@@ -371,8 +370,6 @@ class Reader:
             yield from self._assign(node, line)
         elif isinstance(node, ast.ExceptHandler) and _swallows(node):
             yield Fact(Kind.STATE, "swallowed-error", line)
-        elif isinstance(node, ast.BinOp) and _is_huge(node):
-            yield Fact(Kind.STATE, "huge-number", line)
 
     def _reference(self, node: ast.Name | ast.Attribute, line: int) -> Iterator[Fact]:
         name, root = self.dotted(node), root_of(node)
@@ -400,8 +397,6 @@ class Reader:
     def _constant(self, node: ast.Constant, line: int) -> Iterator[Fact]:
         if isinstance(node.value, str):
             yield Fact(Kind.STRING, node.value, line)
-        elif isinstance(node.value, int) and abs(node.value) >= _HUGE and node.value & (node.value + 1):
-            yield Fact(Kind.STATE, "huge-number", line)
 
     def _assigned_methods(self, node: ast.ClassDef) -> Iterator[Fact]:
         for statement in node.body:
@@ -463,19 +458,6 @@ def _swallows(node: ast.ExceptHandler) -> bool:
 
 def _is_false(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and node.value is False
-
-
-def _is_huge(node: ast.BinOp) -> bool:
-    """Whether a shift or power of two constants is larger than any size of a kernel's tensor."""
-    left, right = node.left, node.right
-    if not (isinstance(left, ast.Constant) and isinstance(right, ast.Constant)):
-        return False
-    if not (isinstance(left.value, int) and isinstance(right.value, int) and 0 < right.value < 4096):
-        return False
-    bits = left.value.bit_length()
-    if isinstance(node.op, ast.LShift):
-        return _HUGE.bit_length() <= bits + right.value < 63
-    return isinstance(node.op, ast.Pow) and _HUGE.bit_length() <= (bits - 1) * right.value < 63
 
 
 def root_of(node: ast.AST) -> str:
