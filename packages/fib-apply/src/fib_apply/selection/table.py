@@ -323,8 +323,13 @@ class HardwareView:
 
     @property
     def index(self) -> Mapping[str, Mapping[ApplyKey, str]]:
-        """Solutions by definition and key. Decodes a definition on access."""
-        return _Index(self)
+        """Solutions by definition and key. Decodes the whole table."""
+        found = {}
+        for definition in self.table.definitions:
+            if (rankings := self.rankings(definition)) is not None:
+                plain = ((key, ranking.plain) for key, ranking in rankings.by_key.items())
+                found[definition] = {key: candidate.solution for key, candidate in plain if candidate is not None}
+        return found
 
     @property
     def def_best(self) -> Mapping[str, str]:
@@ -347,25 +352,6 @@ class HardwareView:
             for solution, keys in self.table.wins(definition, self.table.hardware_order(self.name, definition)).items()
         ]
         return sorted(found, key=lambda winner: (-winner[2], winner[0], winner[1]))
-
-
-@attrs.frozen(eq=False)
-class _Index(Mapping[str, Mapping[ApplyKey, str]]):
-    """Solutions by definition and key, decoded on access."""
-
-    _view: HardwareView
-
-    def __getitem__(self, definition: str) -> Mapping[ApplyKey, str]:
-        rankings = self._view.rankings(definition)
-        if rankings is None:
-            raise KeyError(definition)
-        return {key: ranking.plain.solution for key, ranking in rankings.by_key.items() if ranking.plain is not None}
-
-    def __iter__(self) -> Iterator[str]:
-        return (name for name in self._view.table.definitions if self._view.rankings(name) is not None)
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
 
 
 # -- the cached file ---------------------------------------------------------------------------------
