@@ -53,10 +53,6 @@ examples:
   fib-apply explain DATASET --definition gemm_n4096_k4096 --axes M=64
   fib-apply explain DATASET --definition gemm_n4096_k4096 --axes M=60 --nearest M=1.5
                                        M=60, if the size may differ by a factor of 1.5
-  fib-apply explain DATASET --definition gemm_n4096_k4096 --baseline engine_gemm --margin 0.05
-                                       only solutions faster than the engine's own kernel
-  fib-apply explain DATASET --definition gemm_n4096_k4096 --hardware 'NVIDIA H200' --json
-                                       on a machine without that device
   fib-apply explain DATASET --definition gemm_n4096_k4096 --source
                                        with the generated code of a call"""
 
@@ -96,6 +92,30 @@ examples:
   fib-apply check apply.yaml --json | jq .settings.default.on_error"""
 
 
+_YES_OR_NO = argparse.BooleanOptionalAction
+_SETTINGS: Mapping[str, Mapping[str, Any]] = {
+    "--config": {
+        "metavar": "FILE",
+        "help": "read the settings of an engine from this file (default: that of FIB_APPLY_CONFIG, if it is set)",
+    },
+    "--exclude": {"nargs": "+", "metavar": "SOLUTION", "help": "solutions that are not selected"},
+    "--only": {"nargs": "+", "metavar": "SOLUTION", "help": "select no other solutions than these"},
+    "--max-atol": {"type": float, "metavar": "X", "help": "the largest absolute error that counts"},
+    "--max-rtol": {"type": float, "metavar": "X", "help": "the largest relative error that counts"},
+    "--baseline": {"metavar": "SOLUTION", "help": "its time is that of the fallback"},
+    "--require-speedup": {"action": _YES_OR_NO, "help": "select only what is faster than the fallback (default)"},
+    "--batch-invariant": {"action": _YES_OR_NO, "help": "select one solution for all sizes of the batch axes"},
+    "--margin": {"type": float, "metavar": "SHARE", "help": "latencies within this share are equal (default: 0.03)"},
+    "--other-hardware": {"nargs": "+", "metavar": "NAME", "help": "hardware whose traces count where this has none"},
+    "--require-signed-by": {
+        "action": "append",
+        "metavar": "KEY",
+        "help": "use only what the owner of this key signed: a file with public keys, or the text of one; repeatable",
+    },
+}
+"""Options that set fields of `ApplyConfig`, and the file of settings."""
+
+
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code: 1 if a solution is not usable, 2 if the command is invalid."""
     return run_command("fib-apply", lambda: _run(arguments))
@@ -131,16 +151,15 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _add_command(
-    commands: argparse._SubParsersAction[CommandParser], name: str, summary: str, texts: tuple[str, str]
+    commands: argparse._SubParsersAction[CommandParser],
+    name: str,
+    summary: str,
+    texts: tuple[str, str],
+    place: tuple[str, str] = ("dataset", "the folder of the data set"),
 ) -> argparse.ArgumentParser:
-    command = commands.add_parser(
-        name,
-        help=summary,
-        description=texts[0],
-        epilog=texts[1],
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    command.add_argument("dataset", type=Path, metavar="DATASET", help="the folder of the data set")
+    formatter = argparse.RawDescriptionHelpFormatter
+    command = commands.add_parser(name, help=summary, description=texts[0], epilog=texts[1], formatter_class=formatter)
+    command.add_argument(place[0], type=Path, metavar=place[0].upper(), help=place[1])
     command.add_argument("--json", action="store_true", help="print JSON, and nothing else, to stdout")
     return command
 
@@ -183,16 +202,9 @@ def _add_warm(commands: argparse._SubParsersAction[CommandParser]) -> None:
 
 
 def _add_check(commands: argparse._SubParsersAction[CommandParser]) -> None:
-    command = commands.add_parser(
-        "check",
-        help="check a configuration file",
-        description=_CHECK,
-        epilog=_CHECK_EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    command.add_argument("config", type=Path, metavar="CONFIG", help="the configuration file")
+    texts = _CHECK, _CHECK_EXAMPLES
+    command = _add_command(commands, "check", "check a configuration file", texts, ("config", "the configuration file"))
     command.add_argument("--dataset", type=Path, metavar="DATASET", help="the folder of the data set that it is for")
-    command.add_argument("--json", action="store_true", help="print JSON, and nothing else, to stdout")
     command.set_defaults(run=check)
 
 
@@ -204,41 +216,8 @@ def _add_settings(command: argparse.ArgumentParser) -> argparse._ArgumentGroup:
     settings = command.add_argument_group(
         "settings", "as in fib_apply.ApplyConfig; pass those of the engine, which count before those of --config"
     )
-    settings.add_argument(
-        "--config",
-        metavar="FILE",
-        help="read the settings of an engine from this file (default: that of FIB_APPLY_CONFIG, if it is set)",
-    )
-    settings.add_argument("--exclude", nargs="+", metavar="SOLUTION", help="solutions that are not selected")
-    settings.add_argument("--only", nargs="+", metavar="SOLUTION", help="select no other solutions than these")
-    settings.add_argument("--max-atol", type=float, metavar="X", help="the largest absolute error that counts")
-    settings.add_argument("--max-rtol", type=float, metavar="X", help="the largest relative error that counts")
-    settings.add_argument("--baseline", metavar="SOLUTION", help="its time is that of the fallback")
-    settings.add_argument(
-        "--require-speedup",
-        action=argparse.BooleanOptionalAction,
-        help="select only solutions that are faster than the fallback (default)",
-    )
-    settings.add_argument(
-        "--batch-invariant",
-        action=argparse.BooleanOptionalAction,
-        help="select one solution for all sizes of the batch axes",
-    )
-    settings.add_argument(
-        "--margin",
-        type=float,
-        metavar="SHARE",
-        help="latencies within this share are equal (default: 0.03)",
-    )
-    settings.add_argument(
-        "--other-hardware", nargs="+", metavar="NAME", help="hardware whose traces count where this one has none"
-    )
-    settings.add_argument(
-        "--require-signed-by",
-        action="append",
-        metavar="KEY",
-        help="use only what the owner of this key signed: a file with public keys, or the text of one; repeatable",
-    )
+    for option, details in _SETTINGS.items():
+        settings.add_argument(option, **details)
     return settings
 
 
@@ -433,13 +412,9 @@ def table(options: argparse.Namespace) -> int:
 
 def _counts(table: ApplyTable, rows: Sequence[_Row]) -> dict[str, int]:
     chosen = sum(bool(row.ranking.candidates) for row in rows)
-    return {
-        "definitions": len(table.definitions),
-        "measured": len({row.definition for row in rows}),
-        "keys": len(rows),
-        "chosen": chosen,
-        "without_choice": len(rows) - chosen,
-    }
+    definitions, measured = len(table.definitions), len({row.definition for row in rows})
+    keys = {"keys": len(rows), "chosen": chosen, "without_choice": len(rows) - chosen}
+    return {"definitions": definitions, "measured": measured, **keys}
 
 
 def _print_table_problems(table: ApplyTable) -> None:
