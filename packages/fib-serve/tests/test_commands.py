@@ -98,11 +98,17 @@ def test_hidden_workloads_that_are_public_too_are_refused(data_set: Path, tmp_pa
 
 
 def test_a_backup_has_what_was_there(
-    data_set: Path, database: Database, user_id: Callable[..., int], tmp_path: Path, capsys: Capture
+    data_set: Path,
+    database: Database,
+    user_id: Callable[..., int],
+    tmp_path: Path,
+    capsys: Capture,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)
     new = NewSubmission(user_id=user_id("alice"), solution=make_solution(), workloads=None, planned=2)
     made, _ = submit(database, new)
-    backup = tmp_path / "backup"
+    backup = Path("backup")
     assert run("backup", data_set, backup) == 0
     assert backup.stat().st_mode & 0o777 == 0o600
     assert run("backup", data_set, backup) == 2

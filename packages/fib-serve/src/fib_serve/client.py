@@ -18,7 +18,7 @@ import httpx
 from fib_schema import Definition, FibError, Solution, Trace, to_plain
 from fib_schema.codec import structure
 
-_ATTEMPTS = 5
+_ATTEMPTS = 6
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 30.0
 _TIMEOUT_SECONDS = 60.0

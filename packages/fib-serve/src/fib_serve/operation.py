@@ -118,7 +118,7 @@ def back_up(settings: Settings, target: Path) -> int:
 
 
 def _open(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True)
+    return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
 
 
 def _problem_of(path: Path) -> str:

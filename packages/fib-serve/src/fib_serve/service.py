@@ -50,8 +50,12 @@ _MAX_HEADER_BYTES = 64 << 10
 _LOG = logging.getLogger(__name__)
 
 
-def run(settings: Settings) -> int:
+def run(settings: Settings, listener: socket.socket) -> int:
     """Run a service until a signal comes; returns the exit code.
+
+    Args:
+        settings: Of the service.
+        listener: The socket that accepts connections already; they wait until the server runs.
 
     Raises:
         FibError: The service cannot be started, or a device cannot be used.
@@ -61,8 +65,7 @@ def run(settings: Settings) -> int:
     with locked(Path(settings.state)), closing(Database(settings.database_path)) as database:
         contest = prepare(settings, database)
         os.chdir(settings.work_path)
-        with _listening(settings) as listener:
-            _Process(contest, listener).run()
+        _Process(contest, listener).run()
     return 0
 
 
@@ -319,24 +322,6 @@ def locked(state: Path) -> Iterator[None]:
         raise InvalidSetting("--state", f"a service is running on {state}; stop it first") from error
     finally:
         os.close(descriptor)
-
-
-@contextmanager
-def _listening(settings: Settings) -> Iterator[socket.socket]:
-    """The listening socket.
-
-    Raises:
-        InvalidSetting: The address cannot be used.
-    """
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    try:
-        listener = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
-    except OSError as error:
-        place = f"{settings.host}:{settings.port}"
-        problem = f"{place} cannot be used: {error.strerror}; choose another port or stop its user"
-        raise InvalidSetting("--host and --port", problem) from error
-    with listener:
-        yield listener
 
 
 class _JsonFormatter(logging.Formatter):

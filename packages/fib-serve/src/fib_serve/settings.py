@@ -5,7 +5,9 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-from collections.abc import Mapping
+import socket
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -154,6 +156,24 @@ def make_state(path: Path) -> None:
         raise InvalidSetting("--state", f"{path} belongs to another user; name a folder of your own")
     path.chmod(0o700)
     (path / "empty").mkdir(mode=0o700, exist_ok=True)
+
+
+@contextmanager
+def listening(settings: Settings) -> Iterator[socket.socket]:
+    """The listening socket.
+
+    Raises:
+        InvalidSetting: The address cannot be used.
+    """
+    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
+    try:
+        listener = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
+    except OSError as error:
+        place = f"{settings.host}:{settings.port}"
+        problem = f"{place} cannot be used: {error.strerror}; choose another port or stop its user"
+        raise InvalidSetting("--host and --port", problem) from error
+    with listener:
+        yield listener
 
 
 def is_loopback(host: str) -> bool:

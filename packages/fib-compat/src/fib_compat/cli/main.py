@@ -301,32 +301,6 @@ OUTPUTS = ("stdout", "json", "text")
 _DESCRIPTION = """\
 Benchmark the kernels of a data set and report on the results. This is the command line of
 flashinfer-bench, implemented by fib-bench; 'fib-bench --help' shows all features."""
-_RUN_EXAMPLES = """\
-examples:
-  fib-compat run --local ./flashinfer-trace
-  fib-compat run --local ./flashinfer-trace --definitions rmsnorm_h4096 --resume
-  fib-compat run --local ./flashinfer-trace --config bench.yaml --timeout 60"""
-_REPORT_EXAMPLES = """\
-examples:
-  fib-compat report summary --local ./flashinfer-trace
-  fib-compat report best --local ./mine --local ./theirs
-  fib-compat report merge --local ./mine --local ./theirs --output ./both"""
-_VALIDATE_EXAMPLES = """\
-examples:
-  fib-compat validate --dataset ./flashinfer-trace
-  fib-compat validate --dataset ./flashinfer-trace --checks layout,definition --op-types gemm
-  fib-compat validate --dataset ./flashinfer-trace --outputs json,text --output-folder ./report
-  fib-compat validate-render ./report/validation_20260401_120000.json"""
-_ACTIVATION_EXAMPLES = """\
-examples:
-  fib-compat enable
-  FIB_COMPAT=1 python -m flashinfer_bench --help
-  fib-compat disable"""
-_SERVE_EXAMPLES = """\
-examples:
-  fib-compat serve --local ./flashinfer-trace
-  fib-compat serve --local ./flashinfer-trace --devices cuda:0 cuda:1 --port 9000
-'fib-serve run --help' shows all settings of the service."""
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 
 
@@ -337,24 +311,20 @@ def make_parser() -> argparse.ArgumentParser:
     parser = CommandParser(prog="fib-compat", description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"fib-compat {installed_version('fib-compat')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_run(_add_command(commands, "run", "benchmark solutions and append their traces", _RUN_EXAMPLES))
-    _add_report(_add_command(commands, "report", "report on traces", _REPORT_EXAMPLES))
-    _add_validate(_add_command(commands, "validate", "report the errors of a data set", _VALIDATE_EXAMPLES))
-    _add_render(
-        _add_command(commands, "validate-render", "convert a JSON report of 'validate' to text", _VALIDATE_EXAMPLES)
-    )
+    _add_run(_add_command(commands, "run", "benchmark solutions and append their traces"))
+    _add_report(_add_command(commands, "report", "report on traces"))
+    _add_validate(_add_command(commands, "validate", "report the errors of a data set"))
+    _add_render(_add_command(commands, "validate-render", "convert a JSON report of 'validate' to text"))
     _add_activation(commands)
-    _add_serve(_add_command(commands, "serve", "evaluate solutions for clients over HTTP", _SERVE_EXAMPLES))
+    _add_serve(_add_command(commands, "serve", "evaluate solutions for clients over HTTP"))
     return parser
 
 
-def _add_command(commands: object, name: str, summary: str, examples: str) -> argparse.ArgumentParser:
+def _add_command(commands: object, name: str, summary: str) -> argparse.ArgumentParser:
     parser: argparse.ArgumentParser = commands.add_parser(  # type: ignore[attr-defined] # argparse hides its type
         name,
         help=summary,
         description=summary[0].upper() + summary[1:] + ".",
-        epilog=examples,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     if name != "report":
         _add_log_level(parser)
@@ -406,7 +376,7 @@ def _add_activation(commands: object) -> None:
         ("enable", "let every process of this environment that has FIB_COMPAT=1 import flashinfer_bench"),
         ("disable", "undo 'enable'"),
     ):
-        _add_command(commands, name, summary, _ACTIVATION_EXAMPLES).set_defaults(command=name)
+        _add_command(commands, name, summary).set_defaults(command=name)
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy import select
 
 from ..database import Database, migrate, users
 from ..errors import InvalidSetting
-from ..settings import EXECUTORS, LOG_LEVELS, STRONGEST, Settings
+from ..settings import EXECUTORS, LOG_LEVELS, STRONGEST, Settings, listening
 from .commands import Commands, add_command, base_settings, print_json, say
 
 _EVALUATION = (
@@ -114,8 +114,6 @@ def settings_of(arguments: argparse.Namespace) -> Settings:
 
 
 def _run(arguments: argparse.Namespace) -> int:
-    from ..service import run  # imports the web server
-
     settings = settings_of(arguments)
     if not Path(settings.dataset).is_dir():
         raise DataSetNotFound(settings.dataset)
@@ -124,7 +122,10 @@ def _run(arguments: argparse.Namespace) -> int:
     elif not _has_users(settings):
         say("nobody has a token yet; make the first one with")
         say(f"  fib-serve token create {arguments.dataset} --user NAME --scope maintainer")
-    return run(settings)
+    with listening(settings) as listener:  # clients can connect while the rest is imported
+        from ..service import run
+
+        return run(settings, listener)
 
 
 def _has_users(settings: Settings) -> bool:
