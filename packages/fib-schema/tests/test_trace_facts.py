@@ -144,12 +144,6 @@ def test_flags_disqualify_unless_they_are_allowed(make_trace: MakeTrace) -> None
     assert trace_facts.latency_of(make_trace(flags=["interpreted"])) is None
 
 
-def test_the_fastest_trace_is_the_first_with_the_shortest_latency(make_trace: MakeTrace) -> None:
-    traces = [make_trace("a", latency=2.0), make_trace("b"), make_trace("c"), make_trace("d", latency=0.0)]
-    assert trace_facts.fastest(traces) is traces[1]
-    assert trace_facts.fastest([make_trace(status="TIMEOUT")]) is None
-
-
 def at(trace: Trace, timestamp: str) -> Trace:
     assert trace.evaluation is not None
     return attrs.evolve(trace, evaluation=attrs.evolve(trace.evaluation, timestamp=timestamp))

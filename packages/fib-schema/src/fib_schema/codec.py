@@ -4,7 +4,7 @@ Reading is strict: 4.7 is not an integer, 3 is not a string and ``true`` is not 
 that raises at the first deviation, a field that the class does not know included. What it refuses goes to a second one,
 which keeps unknown fields and collects every problem with its JSON path.
 
-Measured on two cores: 200,000 traces in 2.4 s, of which JSON takes 0.5 s and the checks of the classes 0.9 s.
+Measured on two busy cores: 200,000 traces in 2.9 s, of which JSON takes 0.5 s; with own parsers it was 2.9 s too.
 """
 
 from __future__ import annotations
@@ -395,12 +395,18 @@ def parse_upgraded(text: bytes | str, cls: type[R], *, source: str) -> tuple[R, 
     return structure(plain, cls, source=source), changes
 
 
-def parse_trace(line: bytes) -> Trace:
-    """Parse a canonical line; of any other, whatever is wrong with it, raise something."""
-    if may_be_too_deep(line):
-        return parse_json(line, Trace)
-    trace: Trace = structure_hook(Trace)(msgspec.json.decode(line), Trace)
-    return trace
+@cache
+def trace_parser() -> Callable[[bytes], Trace]:
+    """The function that parses a canonical line; of any other, whatever is wrong with it, it raises something."""
+    hook, decode_line = structure_hook(Trace), msgspec.json.decode
+
+    def parse(line: bytes) -> Trace:
+        if line.count(b"{") + line.count(b"[") > MAX_DEPTH:
+            return parse_json(line, Trace)
+        trace: Trace = hook(decode_line(line), Trace)
+        return trace
+
+    return parse
 
 
 # -- records to JSON ---------------------------------------------------------------------------------

@@ -117,7 +117,7 @@ def write_output(path: str | os.PathLike[str], data: bytes) -> None:
     """Write a file that a user named, such as a report or a picture.
 
     A regular file is replaced atomically and keeps its permissions. A link is followed, and a device or a pipe is
-    written to, unless it belongs to another user and lies in a folder that all users share, such as ``/tmp``.
+    written to.
 
     Args:
         path: The target; its folder is made if it does not exist.
@@ -127,7 +127,6 @@ def write_output(path: str | os.PathLike[str], data: bytes) -> None:
         OSError: It could not be written; a regular file is unchanged.
     """
     target = Path(path)
-    _refuse_planted(target)
     try:
         found = os.stat(target)
     except FileNotFoundError:
@@ -139,21 +138,6 @@ def write_output(path: str | os.PathLike[str], data: bytes) -> None:
     is_own = found is not None and found.st_uid == os.geteuid()
     mode = stat.S_IMODE(found.st_mode) if found is not None and is_own else None
     atomic_write(os.path.realpath(target) if target.is_symlink() else target, data, mode=mode)
-
-
-def _refuse_planted(target: Path) -> None:
-    """Refuse a link, pipe or device that another user may have put into a folder that all users share.
-
-    Linux does so too where ``fs.protected_symlinks`` and ``fs.protected_fifos`` are set.
-    """
-    try:
-        found, folder = os.lstat(target), os.stat(target.parent)
-    except OSError:
-        return  # there is none, or writing tells
-    is_shared = folder.st_mode & stat.S_ISVTX and folder.st_mode & stat.S_IWOTH
-    is_foreign = found.st_uid not in {os.geteuid(), folder.st_uid}
-    if is_shared and is_foreign and not stat.S_ISREG(found.st_mode):
-        raise PermissionError(errno.EACCES, "belongs to another user, in a folder that all users share", str(target))
 
 
 def atomic_create_all(contents: Mapping[str, bytes], *, keeps_existing: bool) -> None:

@@ -18,7 +18,7 @@ import msgspec
 from ._legacy import LogReader, legacy_warnings, upgrade
 from ._record import Record, component_problem
 from .appending import append_new_lines, rewrite_file
-from .codec import MAX_RECORD_BYTES, decode, format_json, parse_json, parse_trace, structure
+from .codec import MAX_RECORD_BYTES, decode, format_json, parse_json, structure, trace_parser
 from .data_files import LEGACY_WORKLOADS, DataFile
 from .errors import InvalidRecord
 from .files import atomic_write, open_regular, read_regular
@@ -187,9 +187,10 @@ class TraceReader:
         """Yield the good traces of a file with their line numbers and report every problem of the others."""
         changes: Counter[str] = Counter()
         misspellings: Counter[Misspelling] = Counter()
+        parse = trace_parser()
         for number, line in read_lines(file, findings):
             try:
-                trace = parse_trace(line)
+                trace = parse(line)
             except Exception:  # noqa: BLE001 the full parser decides, and explains
                 place = f"{file.name}:{number}"
                 parsed = parse_line(line, Trace, place, findings, checks_keys=self._checks_keys)
