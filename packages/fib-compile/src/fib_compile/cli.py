@@ -8,12 +8,10 @@ import math
 import os
 import sys
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from enum import StrEnum
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TypeAlias
 
-import attrs
 from fib_schema import Definition, FibError, Severity, Solution, TraceSet, UnknownName
 from fib_schema.command import FAILED, CommandParser, run_command
 from fib_schema.data_files import missing_data
@@ -21,7 +19,7 @@ from fib_schema.display import counted
 
 from ._plan import ARCH_VARIABLE, InvalidArch, parse_architectures
 from .builder import Limits
-from .cache import FAILURES, LOCKS, LOGS, cache_root, discard
+from .cache import FAILURES, LOGS, cache_root, discard
 from .errors import check_limit
 from .registry import BuilderRegistry, BuildOutcome, BuildState
 
@@ -48,7 +46,7 @@ examples:
   FIB_CACHE_PATH=/shared/cache fib-compile build DATASET
                                        for machines without a compiler, which set FIB_CACHE_ONLY=1"""
 
-_CACHE = "Show the size of the build cache by builder and kind, or remove what is not needed any more."
+_CACHE = "Show the size of the build cache by builder, or remove what is not needed any more."
 
 _PRUNE = """\
 Remove what interrupted and failed builds left: temporary folders of a day ago, logs and recorded failures. Libraries
@@ -85,7 +83,7 @@ def _parser() -> argparse.ArgumentParser:
     _add_build(commands)
     parent = commands.add_parser("cache", help="measure or prune the build cache", description=_CACHE)
     cache = parent.add_subparsers(required=True, metavar="COMMAND")
-    cache.add_parser("size", help="show the size of the cache by builder and kind").set_defaults(run=_size)
+    cache.add_parser("size", help="show the size of the cache by builder").set_defaults(run=_size)
     prune = _add(cache, "prune", "remove temporary folders, logs and recorded failures", _PRUNE, _PRUNE_EXAMPLES)
     prune.add_argument("--all", action="store_true", help="remove all entries")
     prune.add_argument(
@@ -189,84 +187,29 @@ def _summarise(outcomes: Sequence[BuildOutcome], bad: Sequence[str]) -> int:
 
 
 def _size(_options: argparse.Namespace) -> int:
-    entries = cache_entries()
-    for builder, kind in sorted({(entry.builder, entry.kind) for entry in entries}):
-        own = [entry for entry in entries if (entry.builder, entry.kind) == (builder, kind)]
-        print(f"{_total(own):>10}  {builder} {kind} ({counted(len(own), 'entry', 'entries')})")
-    print(f"{_total(entries):>10}  {cache_root()}")
+    folders = _children(cache_root())
+    for folder in folders:
+        print(f"{_total([folder]):>10}  {folder.name}")
+    print(f"{_total(folders):>10}  {cache_root()}")
     return 0
 
 
 def _prune(options: argparse.Namespace) -> int:
-    kinds = set(EntryKind) if options.all else {EntryKind.TEMPORARY, EntryKind.LOG, EntryKind.FAILURE}
-    if options.failures:
-        kinds = {EntryKind.FAILURE}
-    entries = [entry for entry in cache_entries() if entry.kind in kinds and not entry.may_be_in_use]
-    removed = f"removed {counted(len(entries), 'entry', 'entries')}, {_total(entries)}"
-    for entry in entries:
-        discard(entry.path)
+    root = cache_root()
+    paths = _children(root)
+    if not options.all:
+        paths = list(root.glob(f"*/{FAILURES}/*"))
+        paths += [] if options.failures else [*root.glob(f"*/{LOGS}/*"), *filter(_is_left, root.glob("*/.*"))]
+    removed = f"removed {counted(len(paths), 'entry', 'entries')}, {_total(paths)}"
+    for path in paths:
+        discard(path)
     print(removed)
     return 0
 
 
-def _total(entries: Iterable[CacheEntry]) -> str:
-    size = float(sum(entry.size_bytes for entry in entries))
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
-        size /= 1024
-    return f"{size:.1f} GiB"
-
-
-# -- entries of the cache --------------------------------------------------------------------------
-
-
-class EntryKind(StrEnum):
-    """The kind of a cache entry."""
-
-    BUILD = "builds"
-    """The libraries of one key, the sources of one solution, or what its kernels compiled at run time."""
-    FAILURE = "failures"
-    LOG = "logs"
-    TEMPORARY = "temporary"
-    """Left by a killed build, or in use by a running one."""
-
-
-@attrs.frozen
-class CacheEntry:
-    """A part of the cache that can be removed by itself."""
-
-    builder: str
-    kind: EntryKind
-    path: Path
-
-    @property
-    def size_bytes(self) -> int:
-        """The size of all files."""
-        files = [self.path] if self.path.is_file() else [path for path in self.path.rglob("*") if path.is_file()]
-        return sum(file.stat().st_size for file in files)
-
-    @property
-    def may_be_in_use(self) -> bool:
-        """Whether a running build may write it."""
-        return self.kind is EntryKind.TEMPORARY and time.time() - self.path.stat().st_mtime < _DAY_SECONDS
-
-
-def cache_entries() -> list[CacheEntry]:
-    """All entries of the cache."""
-    return [entry for folder in _children(cache_root()) if folder.is_dir() for entry in _entries_of(folder)]
-
-
-def _entries_of(folder: Path) -> Iterator[CacheEntry]:
-    """The entries of one builder."""
-    for path in _children(folder):
-        if path.name.startswith("."):
-            yield CacheEntry(folder.name, EntryKind.TEMPORARY, path)
-        elif path.name in (FAILURES, LOGS):
-            kind = EntryKind.FAILURE if path.name == FAILURES else EntryKind.LOG
-            yield from (CacheEntry(folder.name, kind, file) for file in _children(path))
-        elif path.is_dir() and path.name != LOCKS:
-            yield CacheEntry(folder.name, EntryKind.BUILD, path)
+def _is_left(temporary: Path) -> bool:
+    """Whether a temporary folder is so old that no running build writes it."""
+    return time.time() - temporary.stat().st_mtime >= _DAY_SECONDS
 
 
 def _children(folder: Path) -> list[Path]:
@@ -274,3 +217,14 @@ def _children(folder: Path) -> list[Path]:
         return sorted(folder.iterdir())
     except FileNotFoundError:
         return []
+
+
+def _total(paths: Iterable[Path]) -> str:
+    """The size of all files of some paths."""
+    files = [file for path in paths for file in (path, *path.rglob("*")) if file.is_file()]
+    size = float(sum(file.stat().st_size for file in files))
+    for unit in ("B", "KiB", "MiB"):
+        if size < 1024:
+            return f"{size:.0f} {unit}" if unit == "B" else f"{size:.1f} {unit}"
+        size /= 1024
+    return f"{size:.1f} GiB"
