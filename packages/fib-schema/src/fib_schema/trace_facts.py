@@ -199,6 +199,18 @@ def shown_latency_of(evaluation: Evaluation) -> float | None:
     return float(performance.latency_ms)
 
 
+def fastest(
+    traces: Iterable[Trace], allow_flags: Collection[str] = (), *, among: Collection[str] = NOT_RANKED
+) -> Trace | None:
+    """The first trace with the shortest latency, see `latency_of`; None if no trace has one."""
+    best, shortest = None, math.inf
+    for trace in traces:
+        latency = latency_of(trace, allow_flags, among=among)
+        if latency is not None and latency < shortest:
+            best, shortest = trace, latency
+    return best
+
+
 def latest(traces: Iterable[Trace]) -> LatestTraces:
     """The latest evaluation of each solution on each workload and device, by timestamp, then by order.
 
