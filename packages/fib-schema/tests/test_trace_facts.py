@@ -163,3 +163,9 @@ def test_a_quick_run_replaces_no_full_run(make_trace: MakeTrace) -> None:
     for traces in ([full, quick], [quick, full]):
         assert trace_facts.latest(traces)["cpu"]["w0"]["fast"] is full
     assert trace_facts.latest([quick])["cpu"]["w0"]["fast"] is quick
+
+
+def test_the_fastest_trace_is_the_first_with_the_shortest_latency(make_trace: MakeTrace) -> None:
+    traces = [make_trace("a", latency=2.0), make_trace("b"), make_trace("c"), make_trace("d", latency=0.0)]
+    assert trace_facts.fastest(traces) is traces[1]
+    assert trace_facts.fastest([make_trace(status="TIMEOUT")]) is None
