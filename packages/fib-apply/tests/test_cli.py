@@ -17,7 +17,6 @@ from typing import Any
 import pytest
 from fib_apply import cli
 from fib_apply.cli import main
-from fib_apply.explain import Answer
 from fib_apply.selection.table import ApplyTable
 from fib_schema import Definition, Solution, Trace, TraceSet
 
@@ -366,16 +365,6 @@ class TestTable:
         assert "fast.json" in problem
         assert output.err == f"error: {problem}\n"
 
-    def test_prints_equal_problems_of_one_file_once(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        file = next((dataset / "traces").rglob("*.jsonl"))
-        file.write_text("rubbish\n" * 2000)
-        assert main(["table", str(dataset), "--json"]) == 0
-        output = capsys.readouterr()
-        assert output.err.count("\n") == 1
-        assert file.name in output.err
-        assert "and 1999 more like it" in output.err
-        assert len(json.loads(output.out)["problems"]) == 2000
-
     def test_explain_names_the_bad_file_of_its_definition(
         self, dataset: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -529,14 +518,6 @@ assert main(["explain", dataset, "--definition", "scale", "--hardware", "cpu", "
 """
     done = subprocess.run([sys.executable, "-c", program, dataset], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr.count("fib-apply: torch is not installed")) == (0, 2)
-
-
-def test_an_answer_states_whether_its_key_is_recorded(dataset: Path) -> None:
-    from fib_apply import ApplyConfig, ApplyKey
-
-    rankings = ApplyTable.load_or_build(dataset).rankings("scale")["cpu"]
-    recorded, other = (Answer.of(rankings, ApplyKey({"M": m}), ApplyConfig()) for m in (1, 5))
-    assert (recorded.is_recorded, other.is_recorded, other.ranking) == (True, False, None)
 
 
 def test_a_table_that_is_too_wide_for_a_terminal_takes_several_lines_for_each_row(dataset: Path) -> None:

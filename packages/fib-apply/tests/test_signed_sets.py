@@ -391,14 +391,6 @@ def test_the_reason_is_in_the_log_and_in_the_explanation(kit: Kit, caplog: pytes
     assert f"{kit.path(FAILURE)}: ignored: signed, but missing" in caplog.text
 
 
-def test_the_number_of_reported_files_is_bounded(kit: Kit) -> None:
-    for number in range(1005):
-        kit.write(f"solutions/eve/{number}.json", b"{}")
-    problems = ApplyTable.load_or_build(kit.root, ApplyConfig(require_signed_by=kit.owner.public.text)).problems
-    assert len(problems) == 1001
-    assert str(problems[-1]) == f"{kit.root}: ignored: 5 more files that are not signed"
-
-
 PATHS = (GOOD, FLAWED, DEFINITION, TRACES, FAILURE, STRAY_FAILURE, ODD_FAILURE, "traces/bob/elementwise/scale.jsonl")
 TARGETS = (*PATHS, "solutions/new.json", "traces/new.jsonl", "traces/new/scale.jsonl", "definitions/new.json")
 

@@ -374,30 +374,6 @@ class TestBadData:
             ]
             assert table.for_hardware("cpu").match_solution("scale", key_of(2)) == "fast"
 
-    @pytest.mark.parametrize(
-        "change",
-        [
-            {"status": "SPLENDID"},
-            {"status": "TIMEOUT"},
-            {"correctness": None},
-            {"performance": None},
-            {"correctness": {"max_relative_error": -1.0, "max_absolute_error": 0.0}},
-            {"performance": {"latency_ms": "fast", "reference_latency_ms": 1.0, "speedup_factor": 1.0}},
-            {"environment": {}},
-        ],
-    )
-    def test_lines_are_judged_as_by_the_full_parser(
-        self, open_table: Open, root: Path, change: dict[str, object]
-    ) -> None:
-        path = trace_file(root)
-        plain = json.loads(path.read_text().splitlines()[0])
-        plain["evaluation"] |= change
-        path.write_text(json.dumps(plain) + "\n")
-        assert len(open_table().problems) == 1
-        with pytest.warns(UserWarning, match="1 problem in"):
-            general = TraceSet.from_path(root).traces["scale"]
-        assert [trace.solution for trace in general] == ["slow", "slow"]
-
     def test_unusual_but_valid_lines_count(self, open_table: Open, root: Path) -> None:
         path = trace_file(root)
         lines = [json.loads(line) for line in path.read_text().splitlines()]
@@ -478,9 +454,3 @@ class TestBadData:
         table = open_table()
         assert table.for_hardware("cpu").match_solution("scale", key_of(2)) is None
         assert any(str(path) in str(problem) for problem in table.problems)
-
-
-def test_nothing_is_printed(open_table: Open, capfd: pytest.CaptureFixture[str]) -> None:
-    open_table()
-    open_table()
-    assert capfd.readouterr() == ("", "")

@@ -29,8 +29,6 @@ R = TypeVar("R", Definition, Solution)
 FOLDERS = {"definitions": ".json", "solutions": ".json", "traces": ".jsonl"}
 """The folders that a table depends on, and the suffixes of their files."""
 _MAX_TRACES_BYTES = 2 << 30
-_MAX_UNSIGNED = 1000
-"""Unsigned files that are listed one by one; there may be any number."""
 
 
 def digest_of(parts: Iterable[str | bytes]) -> str:
@@ -96,10 +94,7 @@ class DatasetFiles:
         signed = self._signed = SignedFiles.open(self.root, [PublicKey(text) for text in signers])
         self._states.append(signed.digest.hex())
         unsigned = [p for paths in self.files.values() for p in paths if not signed.covers(self.relative(p))]
-        reason = "ignored: not signed: added after signing"
-        self.problems += [Problem(path, "$", reason) for path in unsigned[:_MAX_UNSIGNED]]
-        if (more := len(unsigned) - _MAX_UNSIGNED) > 0:
-            self.problems.append(Problem(self.root, "$", f"ignored: {more} more files that are not signed"))
+        self.problems += [Problem(path, "$", "ignored: not signed: added after signing") for path in unsigned]
         self.files = {
             folder: [f"{self.root}{os.sep}{path}" for path in signed.paths(folder, suffix)]
             for folder, suffix in FOLDERS.items()
