@@ -173,6 +173,18 @@ def test_patch_on_top_of_ours_stays(library: str, manager: PatchManager) -> None
     assert state(manager, f"{library}.double") is PatchState.INSTALLED
 
 
+def test_a_module_that_was_imported_anew_is_patched(library: str, manager: PatchManager) -> None:
+    spec = PatchSpec(f"{library}.double")
+    old = imported(library)
+    manager.patch(spec, plus_one)
+    old.double = functools.partial(old.double)
+    manager.unpatch_all()
+    del sys.modules[library]
+    new = imported(library)
+    assert manager.patch(spec, plus_one)
+    assert (new.double(2), manager.status()[0].state) == (5, PatchState.INSTALLED)
+
+
 def test_missing_functions_are_reported(library: str, manager: PatchManager) -> None:
     imported(library)
     assert not manager.patch(PatchSpec(f"{library}.triple"), plus_one)

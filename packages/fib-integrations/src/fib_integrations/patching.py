@@ -147,6 +147,7 @@ class _Patch:
     make_wrapper: WrapperFactory
     state: PatchState = PatchState.PENDING
     detail: str = ""
+    module: Any = None
     owner: Any = None
     original: Any = None
     raw: Any = _MISSING
@@ -159,8 +160,14 @@ class _Patch:
         """The status as a value."""
         return PatchStatus(self.spec.path, self.state, self.detail, tuple(map(str, self.aliases)))
 
+    def is_void(self) -> bool:
+        """Whether it patches nothing: the function did not fit, or its module was imported anew."""
+        is_anew = self.module is not None and sys.modules.get(self.spec.module) is not self.module
+        return is_anew or self.state in (PatchState.MISSING, PatchState.INCOMPATIBLE)
+
     def install(self, module: Any) -> None:
         """Replace the function."""
+        self.module = module
         self.owner, self.original = _resolve(module, self.spec.attributes)
         if self.original is _MISSING:
             self.state, self.detail = PatchState.MISSING, f"{module.__name__} has no {'.'.join(self.spec.attributes)}"
@@ -222,7 +229,7 @@ class PatchManager:
         """
         with self._lock:
             known = self._patches.get(spec.path)
-            if known is not None and known.state in (PatchState.MISSING, PatchState.INCOMPATIBLE):
+            if known is not None and known.is_void():
                 known = None
             if known is not None and known.spec.ctx_key != spec.ctx_key:
                 _logger.warning("%s is not patched for %r: %r has it", spec.name, spec.ctx_key, known.spec.ctx_key)
