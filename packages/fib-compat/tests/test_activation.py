@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 from fib_compat.activation import FILE_NAME, LINE
 
+pytestmark = pytest.mark.slow
+
 USE = "import flashinfer_bench; print(flashinfer_bench.__version__)"
 STATE = "import sys; print(sorted(sys.modules), len(sys.meta_path))"
 

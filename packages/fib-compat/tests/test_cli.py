@@ -54,6 +54,7 @@ def subcommands(parser: argparse.ArgumentParser) -> dict[str, Any]:
 
 
 class TestRun:
+    @pytest.mark.slow
     def test_recorded_traces_are_reported_and_resumed(self, command: Command, data_set: Path) -> None:
         code, out, err = command("run", "--local", data_set, *QUICK)
         assert code == 0, err

@@ -21,6 +21,8 @@ from flashinfer_bench.data import (
     save_jsonl_file,
 )
 
+pytestmark = pytest.mark.slow
+
 Run = Callable[..., str]
 NORM = """
 import torch

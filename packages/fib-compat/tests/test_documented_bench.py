@@ -112,6 +112,7 @@ class TestRuns:
         assert results.definitions.keys() == {NAME}
         assert results.solutions[NAME][0].name == "plain"
 
+    @pytest.mark.slow
     def test_traces_are_written_only_if_asked_for(self, tmp_path: Path) -> None:
         trace_set = TraceSet.from_path(str(samples.write(tmp_path)))
         Benchmark(trace_set, BenchmarkConfig(**QUICK)).run_all(dump_traces=False)
@@ -123,6 +124,7 @@ class TestRuns:
         assert benchmark.get_trace_set() is trace_set
         assert len(trace_set.traces[NAME]) == 2
 
+    @pytest.mark.slow
     def test_resume_runs_what_is_missing(self, tmp_path: Path) -> None:
         trace_set = TraceSet.from_path(str(samples.write(tmp_path)))
         Benchmark(trace_set, BenchmarkConfig(**QUICK)).run_all()
@@ -136,6 +138,7 @@ class TestRuns:
         assert not any(results.traces.values())
         assert NAME in caplog.text
 
+    @pytest.mark.slow
     def test_absent_definitions_in_the_configuration_warn_and_the_rest_runs(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -148,6 +151,7 @@ class TestRuns:
         assert "absent_d7" in caplog.text
         assert "absent_d8" in caplog.text
 
+    @pytest.mark.slow
     def test_an_absent_solution_in_the_configuration_warns_and_the_rest_runs(
         self, caplog: pytest.LogCaptureFixture
     ) -> None:
@@ -157,6 +161,7 @@ class TestRuns:
         assert len(results.traces[NAME]) == 2
         assert "absent" in caplog.text
 
+    @pytest.mark.slow
     def test_a_solution_that_was_appended_runs(self) -> None:
         trace_set = samples.trace_set()
         trace_set.solutions[NAME].append(samples.solution("wrong", samples.MARKED))

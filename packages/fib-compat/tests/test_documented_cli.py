@@ -66,6 +66,7 @@ class TestLogLevel:
         code, _, err = command(*words, root, "--log-level", "DEBUG")
         assert code in (0, 1), err
 
+    @pytest.mark.slow
     def test_run_and_merge_take_it(self, command: Command, root: Path, tmp_path: Path) -> None:
         words = ("report", "merge", "--local", root, "--local", root, "--output", tmp_path / "both")
         assert command(*words, "--log-level", "warning")[0] == 0
@@ -76,6 +77,7 @@ class TestLogLevel:
         assert command("report", "summary", "--local", root, "--log-level", "LOUD")[0] == 2
 
 
+@pytest.mark.slow
 class TestRun:
     def test_absent_definitions_warn_and_the_rest_runs(self, command: Command, root: Path) -> None:
         quick = ("--warmup-runs", 1, "--iterations", 2, "--num-trials", 1)
@@ -195,6 +197,7 @@ class TestBenchmarkCheck:
         (only,) = report(command, tmp_path, *self.words(root), "--disable-gpu").definitions
         assert only.checks["benchmark"].status.lower().startswith("skip")
 
+    @pytest.mark.slow
     def test_the_reference_runs_on_all_workloads(self, root: Path) -> None:
         found = validate_dataset(root, checks=["benchmark"], definitions=[NAME], device="cpu")
         (only,) = found.definitions

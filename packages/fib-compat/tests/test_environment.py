@@ -41,15 +41,18 @@ def measured(data_set: Path) -> Path:
     return data_set
 
 
+@pytest.mark.slow
 def test_nothing_starts_without_a_variable(measured: Path, run: Run) -> None:
     assert run(CALL, FIB_DATASET_PATH=str(measured)).split() == ["fallback", "fallback"]
     assert batches(measured) == [1, 8]
 
 
+@pytest.mark.slow
 def test_apply_starts_by_its_variable(measured: Path, run: Run) -> None:
     assert run(CALL, FIB_DATASET_PATH=str(measured), FIB_ENABLE_APPLY="1").split() == ["fallback"]
 
 
+@pytest.mark.slow
 def test_tracing_starts_by_its_variable(data_set: Path, run: Run) -> None:
     run(CALL, FIB_DATASET_PATH=str(data_set), FIB_ENABLE_TRACING="1")
     assert batches(data_set) == [1, 8, 21]

@@ -49,6 +49,7 @@ def test_help_imports_no_torch(run: Run) -> None:
     assert run(f"{code}print('torch' in sys.modules)").endswith("False")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("first", ORDERS)
 def test_apply_is_the_function_in_every_order_of_imports(first: str, run: Run) -> None:
     """There is a submodule of that name too, and importing a submodule binds its name in the package."""

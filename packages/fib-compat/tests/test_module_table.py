@@ -96,6 +96,7 @@ def test_a_module_without_its_extra_says_what_to_install(name: str, monkeypatch:
         exec(f"from flashinfer_bench.{name} import anything")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", EXTRAS)
 def test_other_modules_need_no_extra(name: str, run: Run) -> None:
     code = f"import sys; sys.modules['{EXTRAS[name]}'] = None; import flashinfer_bench; from flashinfer_bench import *"
