@@ -48,7 +48,7 @@ def test_every_command_is_shown_somewhere() -> None:
 def test_a_shown_command_parses(file: str, command: str) -> None:
     program, *words = shlex.split(command)
     if program == "fib-compat":
-        parser = import_module("fib_compat.cli.parser").make_parser()
+        parser = import_module("fib_compat.cli.main").make_parser()
     else:
         name = program.replace("-", "_")
         parser = import_module(MODULES.get(program, f"{name}.cli"))._parser()
