@@ -22,7 +22,7 @@ from fib_apply import (
     enable_apply,
 )
 from fib_apply.cli import main
-from fib_apply.configuration import read_config
+from fib_apply.config_sources import read_config
 from fib_apply.errors import ConfigProblem
 from fib_schema import Definition, TraceSet
 from hypothesis import given

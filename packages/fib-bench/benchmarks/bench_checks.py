@@ -19,7 +19,7 @@ from typing import Any
 from unittest.mock import patch
 
 from fib_bench import BenchmarkConfig
-from fib_bench.execution.work import Execution
+from fib_bench.execution.execution import Execution
 from fib_bench.judge.background_activity import BackgroundActivity
 from fib_bench.judge.verification import Verifier
 from fib_bench.plan import DefinitionPlan

@@ -30,7 +30,7 @@ from unittest.mock import patch
 import msgspec
 from fib_bench import BenchmarkConfig
 from fib_bench.events import Evaluated, PhaseTimes, Skipped
-from fib_bench.execution.work import Execution
+from fib_bench.execution.execution import Execution
 from fib_bench.judge.device_lock import FOLDER_VARIABLE
 from fib_bench.plan import DefinitionPlan
 from fib_bench.worker import client

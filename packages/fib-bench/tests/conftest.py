@@ -17,7 +17,7 @@ import attrs
 import pytest
 import torch
 from fib_bench import BenchmarkConfig, ResolvedEvalConfig
-from fib_bench.execution.work import Execution
+from fib_bench.execution.execution import Execution
 from fib_bench.judge.device_context import DeviceContext
 from fib_bench.judge.device_lock import FOLDER_VARIABLE
 from fib_bench.judge.evaluate import Judge

@@ -13,7 +13,7 @@ import attrs
 import pytest
 from fib_bench import BenchmarkConfig
 from fib_bench.events import Evaluated
-from fib_bench.execution.work import Execution
+from fib_bench.execution.execution import Execution
 from fib_bench.judge.device_context import DeviceContext
 from fib_bench.judge.device_lock import FOLDER_VARIABLE, DeviceLock, extra_memory
 from fib_bench.judge.evaluate import Judge

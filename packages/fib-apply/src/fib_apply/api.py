@@ -12,7 +12,7 @@ from fib_schema import TraceSet
 
 from . import activation, hook
 from .build_service.service import OnProgress
-from .configuration import SettingsOrFile
+from .config_sources import SettingsOrFile
 from .events import logger
 from .readiness import Readiness, observed_warm_up
 from .replicas import ReplicaGroup

@@ -20,7 +20,7 @@ from fib_schema.display import counted, escape_line, stacked_row, terminal_width
 
 from .build_service.service import BuildService
 from .config import ApplyConfig, ApplyConfigRegistry, OnMiss
-from .configuration import ConfigFile, read_config
+from .config_sources import ConfigFile, read_config
 from .environment import CONFIG_VARIABLE
 from .errors import InvalidConfigFile, InvalidSetting, UnusableOption
 from .explain import Answer, format_fallback, format_latency, hardware_lines, plain_ranking, sorted_keys

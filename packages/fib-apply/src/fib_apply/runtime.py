@@ -22,7 +22,7 @@ from fib_schema.problems import problem_lines
 from . import activation
 from .build_service.service import BuildService, OnProgress
 from .config import ApplyConfigRegistry, OnError
-from .configuration import Configuration, SettingsOrFile
+from .config_sources import Configuration, SettingsOrFile
 from .errors import InvalidSetting, NoKernel
 from .events import emit, is_observed, logger, reload_failed, reloaded
 from .explain import explain_call, explain_definition

@@ -1,4 +1,16 @@
-"""Benchmarks kernels: isolated workers, outputs compared by a judge, latencies, reports."""
+"""Benchmarks kernels: isolated workers, outputs compared by a judge, latencies, reports.
+
+A run, in this order:
+
+1. `cli.main` reads options (`cli.options`, `config`); `benchmark` opens the data set and plans what to run (`plan`).
+2. `execution.executors` starts a judge process for each share of a device; `execution.scheduler` has a thread for each.
+3. In the judge process `execution.execution` goes through blocks of work items; `judge.evaluate` judges.
+4. `judge.prepare` makes inputs (`inputs`) and expected outputs. `worker.server_client` has the fork server fork a
+   worker, which serves requests (`worker.session`) in a sandbox (`sandbox`); messages are in `transport`.
+5. `judge.solution_run` has a solution built, checked (`evaluators`, `checking`), sealed and timed
+   (`judge.linked_timing`, `timing`), and `judge.record` writes the evaluation.
+6. The event returns to `benchmark`, which appends the trace; `report` reads traces.
+"""
 
 from __future__ import annotations
 

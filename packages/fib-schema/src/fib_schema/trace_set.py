@@ -1,7 +1,7 @@
 """TraceSet: a data set of definitions, solutions, workloads and traces, on disk or in memory.
 
-Reading, querying and appending records are in `_store`, the root folder and its locks in `_folder`, scores and ranks of
-authors in `scores`.
+`DataSetFolder` has the root folder and its locks, `Store` reads, queries and appends records, `Scores` has scores and
+ranks of authors.
 """
 
 from __future__ import annotations

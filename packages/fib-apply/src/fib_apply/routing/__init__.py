@@ -7,5 +7,6 @@
    takes the first loaded candidate, asks whether it may be called now (`runs`), and caches an entry.
 4. `dispatcher`: holds both paths of one definition; errors, shadow comparison (`shadow`) and planned calls.
 
+`fib_apply.runtime.Router` makes the dispatcher and the candidates of a definition when its first route is bound.
 Compilers see the user's function in place of a route: compiled code is not routed.
 """

@@ -1,1 +1,5 @@
-"""Execution of plans: scheduler, device workers, judge processes, local and Ray backends."""
+"""Execution of plans by judge processes, one or more for each device.
+
+In the driver: `executors` (which executor), `scheduler` (a thread for each judge), `judge_process.JudgeProcess` (its
+handle), `ray_cluster`. In the judge process: `judge_process.main`, and `execution`, which goes through the work items.
+"""

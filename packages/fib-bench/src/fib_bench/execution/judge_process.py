@@ -1,7 +1,7 @@
 """The judge process. If it dies, the driver restarts it, and one workload is lost.
 
-A device error can kill the process that uses the device. Driver and judge trust each other and exchange pickles,
-which contain no data of workers.
+Both ends are here: `JudgeProcess` in the driver, `main` in the child. A device error can kill the process that uses the
+device. Driver and judge trust each other and exchange pickles, which contain no data of workers.
 """
 
 from __future__ import annotations
@@ -211,7 +211,7 @@ def main() -> None:
         with ForkServerClient(config.device, () if root is None else (root,)) as server:
             server.launch()
             steps.finish("launch of the server")
-            from .work import Execution  # imports torch, and the server does so at the same time
+            from .execution import Execution  # imports torch, and the server does so at the same time
 
             steps.finish("import torch")
             with Execution(config, root, baselines, server) as execution:
@@ -243,7 +243,7 @@ def _check_device(name: str) -> None:
 
 
 def _serve(connection: Connection, execution: object, last_events: Callable[[], Iterable[Event]] = tuple) -> None:
-    from .work import Execution
+    from .execution import Execution
 
     assert isinstance(execution, Execution)
     for event in execution.execute(connection.recv()):

@@ -3,7 +3,7 @@
 `make_inputs` takes scalars from the workload, reads tensors from blobs, and synthesizes random
 inputs (`synthesis`); missing blobs are synthesized on request. It then checks the constraints of
 the definition and refuses inputs that violate them, and arranges the inputs that are not contiguous in
-the layout that the workload states (`arrangement`).
+the layout that the workload states.
 
 Random numbers are drawn on the target device, because drawing a large weight on a CPU takes
 seconds. Equal seeds therefore give equal inputs on devices of one type (CPU or CUDA) only.

@@ -29,7 +29,7 @@ from ..timing.roofline import speed_of_light_of
 from ..worker.client import WorkerLost, end_all
 from ..worker.server_client import ForkServerClient
 from .baselines import REFERENCE, Baselines
-from .build import BuildFailure, attempt
+from .build_failure import BuildFailure, attempt
 from .definition_settings import DefinitionSettings
 from .device_context import DeviceContext
 from .device_lock import identity_of, lock_of

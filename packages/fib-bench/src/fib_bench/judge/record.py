@@ -1,4 +1,4 @@
-"""Evaluation records: the fields of traces."""
+"""Evaluation records: `Evaluation` objects with all fields of a trace, also for solutions whose worker was lost."""
 
 from __future__ import annotations
 

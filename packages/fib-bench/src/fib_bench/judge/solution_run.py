@@ -27,7 +27,7 @@ from ..worker.client import WorkerLost
 from ..worker.server_client import ForkServerClient
 from .background_activity import BackgroundActivity
 from .baselines import Baselines, InterleavedBaselines
-from .build import BuildFailure, attempt
+from .build_failure import BuildFailure, attempt
 from .device_context import DeviceContext
 from .device_memory import lacks_memory, trim, wait_for_memory
 from .function_worker import FunctionWorker

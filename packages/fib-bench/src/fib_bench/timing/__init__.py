@@ -1,4 +1,4 @@
-"""Timing: measurements, the stopwatch of a CPU, settings and clocks of devices, roofline, linked passes."""
+"""Timing: measurements, the stopwatch of a CPU, settings and clocks of devices, roofline."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
 """Untrusted workers: the fork server, the code that runs inside a worker, and the judge's handles on both.
 
-`fork_server`, `confinement`, `session` and `calls` run in other processes, `server_client` and `client` in the judge.
+In workers: `session`, `calls`, `passes`, `confinement`, `caches`, `autotuning`, `tamper_check`. In the fork server:
+`fork_server`, `triton_identity`. In the judge: `client`, `server_client`, `server_environment`, `outside_checks`,
+`thread_clocks`, `output`. `process_tree` is used by both of the latter.
 """

@@ -1,1 +1,1 @@
-"""Linked passes: native composition of captured calls, and the judge's clock around them."""
+"""Native module of linked passes, used by judge and workers; the judge's clock is in `judge.linked_passes`."""
