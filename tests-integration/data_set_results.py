@@ -69,7 +69,7 @@ def show(name: str, root: Path) -> None:
 
 
 def results(root: Path) -> dict[str, Any]:
-    """What the packages say about a set; paths are relative."""
+    """The results of the packages for a set; paths are relative."""
     from fib_schema import TraceSet, validate
 
     report = validate(root)

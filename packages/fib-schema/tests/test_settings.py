@@ -20,7 +20,7 @@ pytest.importorskip("yaml")
 
 
 class Mode(StrEnum):
-    """What happens after an error."""
+    """Reading after an error."""
 
     RAISE = "raise"
     FALLBACK = "fallback"

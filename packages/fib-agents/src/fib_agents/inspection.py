@@ -118,7 +118,7 @@ class Profile(Result):
     isolation_level: int
     seconds: float
     report: str = untrusted()
-    """What Nsight Compute writes; it flushes caches and fixes clocks."""
+    """The text of Nsight Compute, which flushes caches and fixes clocks."""
 
     def lines(self) -> Iterator[str]:
         """The least latency, then the report."""
@@ -278,7 +278,7 @@ class Check:
     """The end of what a call has printed that failed."""
 
     def lines(self, *, shows_all: bool = False) -> Iterator[str]:
-        """What was found, then the report if there is something in it, or `shows_all`."""
+        """The findings, then the report if it has any, or `shows_all`."""
         verdict = "found defects" if self.has_defects else f"no defect in {self.seconds:.1f} s"
         yield f"{self.tool}: did not finish: {self.problem}" if self.problem else f"{self.tool}: {verdict}"
         if shows_all or self.has_defects or self.problem:

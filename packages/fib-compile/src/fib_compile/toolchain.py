@@ -343,4 +343,4 @@ DEPENDENCIES: Mapping[str, Callable[[], Dependency]] = MappingProxyType({
     "torch": _torch,
     "triton": _triton,
 })  # fmt: skip
-"""What finds each dependency, by its name."""
+"""The finder of each dependency, by its name."""

@@ -30,7 +30,7 @@ class Diagnosis:
     check: str
     is_good: bool
     text: str
-    """What was found, and the remedy if it is not good."""
+    """The finding, and the remedy if it is not good."""
 
 
 def examine(settings: Settings) -> Iterator[Diagnosis]:

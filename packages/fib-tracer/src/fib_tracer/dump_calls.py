@@ -39,7 +39,7 @@ PENDING = "graph_capture_pending_flush"
 _NEVER_WRITTEN = "captured in a CUDA graph, and its values were never written (flush_graph_dumps)"
 _MAX_METADATA_BYTES = 64 << 20
 _MAX_HEADER_BYTES = 16 << 20
-"""What a file may have beside the bytes of its tensors."""
+"""Bytes that a file may have beside those of its tensors."""
 _MAX_TEXT = 1000
 """The length at which 0.6.4 cuts texts off."""
 _NAME = re.compile(r"(\d{8}_\d{6}_\d{3})_pid\d+_.+_call(\d+)")

@@ -431,7 +431,7 @@ def _equal_groups(trace_set: TraceSet, lines: Iterable[_Line], problems: list[Pr
 
 
 def _without_tensors(definition: Definition, workload: Workload) -> Any:
-    """What two equal workloads share beside the bytes of their tensors; constant axes, which both may state, do not."""
+    """The key that equal workloads share beside the bytes of their tensors, without constant axes."""
     inputs = {
         name: (type(i.value).__name__, repr(i.value)) if isinstance(i, ScalarInput) else (type(i).__name__, "")
         for name, i in workload.inputs.items()

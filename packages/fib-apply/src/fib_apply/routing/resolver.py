@@ -283,7 +283,7 @@ class Resolver:
         self._lock = threading.RLock()  # reentrant: a signal handler may make calls
         self._logged: set[str] = set()
         self.runs = RunTracker(pool.definition, pool.build_service, pool.agreed, self.quarantine)
-        """What may be called now."""
+        """The states of runs, which decide what may be called now."""
         self._kernels: dict[tuple[str, bool], Kernel] = {}
         self._variants: dict[tuple[frozenset[str], str | None], tuple[CallVariant, CallVariant]] = {}
 

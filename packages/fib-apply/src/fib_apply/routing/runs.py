@@ -29,7 +29,7 @@ _MAX_RUNS = 8_192
 
 
 class RunState(StrEnum):
-    """What is known of a run; the values are reasons of misses."""
+    """States of a run; the values are reasons of misses."""
 
     NEW = "not called yet"
     """Nothing, or it was forgotten: of too many runs the oldest are."""
@@ -44,7 +44,7 @@ class RunState(StrEnum):
 
 
 class RunEvent(Enum):
-    """What happens to a run."""
+    """Events that change the state of a run."""
 
     REQUESTED = "its first run in a child process is requested"
     SUCCEEDED = "the first run has succeeded"
@@ -78,7 +78,7 @@ class Run(NamedTuple):
     key: ApplyKey
     device: str
     specializations: tuple[Any, ...] | None = None
-    """What kernels specialize on in scalars; None for languages that compile ahead of time."""
+    """Properties of scalars on which kernels specialize; None for languages that compile ahead of time."""
 
     @property
     def compiles_when_called(self) -> bool:
@@ -190,7 +190,7 @@ class RunTracker:
         return RunState.NEW.value
 
     def _record(self, run: Run) -> _Record:
-        """What is known of a run. A solution that compiles ahead of time is compiled since it was loaded."""
+        """The state of a run. A solution that compiles ahead of time is compiled since it was loaded."""
         found = self._records.get(run)
         if found is not None:
             return found

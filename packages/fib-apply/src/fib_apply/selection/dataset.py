@@ -58,7 +58,7 @@ class DatasetFiles:
     files: dict[str, list[str]]
     """Sorted paths by folder of `FOLDERS`."""
     problems: list[Problem]
-    """What is not used, and why; grows while files are read."""
+    """Records that are not used, and why; grows while files are read."""
     blocked: dict[str, str] = attrs.field(factory=dict, init=False)
     """Definitions that are not routed, each with the reason."""
     _states: list[str] = attrs.field(factory=list)

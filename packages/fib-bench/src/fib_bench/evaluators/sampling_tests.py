@@ -46,7 +46,7 @@ _QUANTILES = {
     "rows": "rows of one call depend on each other",
     "draws": "successive draws of a row depend on each other",
 }
-"""What is wrong if numbers of a kind are not uniform."""
+"""The fault that is shown by numbers of a kind that are not uniform."""
 
 
 @attrs.define

@@ -198,7 +198,7 @@ class _Side:
     latency_ms: float | None
     timing: Timing | None
     reason: str
-    """Why it does not pass."""
+    """The reason why it does not pass."""
 
     @classmethod
     def of(cls, trace: Trace, rule: Thresholds) -> _Side:
