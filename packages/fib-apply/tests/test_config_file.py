@@ -18,7 +18,7 @@ from fib_apply import (
     ApplyConfigRegistry,
     InvalidConfigFile,
     apply,
-    configuration,
+    config_sources,
     enable_apply,
 )
 from fib_apply.cli import main
@@ -55,7 +55,7 @@ def write(tmp_path: Path) -> Write:
 
 @pytest.fixture(autouse=True)
 def _reports_again() -> None:
-    configuration._reported.clear()
+    config_sources._reported.clear()
 
 
 @pytest.fixture(name="found")
