@@ -49,10 +49,16 @@ def definition(name: str = NAME, op_type: str = "rmsnorm", **changes: Any) -> De
     return Definition(**{**fields, **changes})
 
 
-def solution(name: str = "plain", content: str = PLAIN, author: str = "ada", definition: str = NAME) -> Solution:
+def solution(
+    name: str = "plain",
+    content: str = PLAIN,
+    author: str = "ada",
+    definition: str = NAME,
+    hardware: str = "cpu",
+) -> Solution:
     spec = BuildSpec(
         language=SupportedLanguages.PYTHON,
-        target_hardware=["cpu"],
+        target_hardware=[hardware],
         entry_point="main.py::run",
         destination_passing_style=False,
     )
