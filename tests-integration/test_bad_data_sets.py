@@ -19,6 +19,7 @@ def _run(*words: str) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_the_kinds_are_many_and_a_healthy_set_passes() -> None:
     listed = subprocess.run([sys.executable, str(RUNNER), "--list"], capture_output=True, text=True, check=True).stdout
     kinds, _, commands = listed.partition("\n\n")

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from fib_apply import ApplyConfig, apply, enable_apply
 from fib_bench import Benchmark, BenchmarkConfig
@@ -39,6 +40,7 @@ def scores(q: Any, k: Any, v: Any) -> Any:
     return ((k * q).sum(-1, keepdim=True) * v).sum(0)
 
 
+@pytest.mark.slow
 def test_a_traced_layout_is_measured_and_routed(tmp_path: Path) -> None:
     data_set = TraceSet(tmp_path)
     data_set.add_definitions([SCORES])

@@ -174,6 +174,7 @@ def test_a_program_on_the_path_is_found(tmp_path: Path, monkeypatch: pytest.Monk
     ],
     ids=["noise", "header", "dtype", "extra", "huge", "none"],
 )
+@pytest.mark.slow
 def test_outputs_that_are_none_are_refused(
     workspace: Workspace, definition: Definition, sandbox: Sandbox, code: str
 ) -> None:

@@ -20,6 +20,7 @@ def rules_of(source: str, path: str = "kernel.py", **options: bool) -> set[str]:
     return {finding.rule for finding in triage(solution_of(source, path, **options))}
 
 
+@pytest.mark.slow
 def test_two_thirds_of_the_exploits_are_flagged() -> None:
     cases = [case for case in load_cases() if case.suite == EXPLOITS]
     flagged = [is_suspicious(triage(case.solution())) for case in cases]

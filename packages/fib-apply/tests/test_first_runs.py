@@ -163,6 +163,7 @@ def test_shadow_runs_are_made_in_the_thread_of_the_call(tmp_path: Path) -> None:
         ("import os; os.abort()", "its first run failed: it ended the process that ran it by SIGABRT"),
     ],
 )
+@pytest.mark.slow
 def test_a_first_run_that_fails_quarantines_the_solution(scale: Any, source: str, reason: str) -> None:
     with enable_apply(
         data_set(f"def run(x, indices):\n    {source}\n", "def run(x, indices):\n    return x\n")
@@ -336,6 +337,7 @@ class TestCapturePhase:
             capturing[0] = False
         return found
 
+    @pytest.mark.slow
     def test_what_compiles_when_it_is_called_is_captured(
         self, scale: Any, capturing: list[bool], tmp_path: Path
     ) -> None:

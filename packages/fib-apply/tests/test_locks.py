@@ -171,6 +171,7 @@ def run(program: str, *arguments: str, **variables: str) -> str:
     return found.stdout.strip()
 
 
+@pytest.mark.slow
 def test_calls_do_not_wait_for_builds_of_the_runtime_of_the_environment(
     definition: Definition, new_solution: Any, new_trace: Any, tmp_path: Path
 ) -> None:

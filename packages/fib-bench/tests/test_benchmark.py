@@ -102,6 +102,7 @@ def test_phases_add_up_to_the_wall_time(make_data_set: MakeDataSet, make_solutio
     assert list(result.seconds) == [phase for phase in Phase if phase in result.seconds]
 
 
+@pytest.mark.slow
 def test_results_appear_before_all_workloads_are_prepared(
     make_data_set: MakeDataSet, make_solution: MakeSolution
 ) -> None:

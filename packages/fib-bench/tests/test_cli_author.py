@@ -220,6 +220,7 @@ class TestNewDefinition:
 
 
 class TestShow:
+    @pytest.mark.slow
     def test_a_solution_has_its_source_and_results(self, run: Run, root: Path, kernel: Path) -> None:
         run("add", kernel, "--definition", "double", "--dataset", root)
         code, out, _ = run("show", "kernel", "--dataset", root)

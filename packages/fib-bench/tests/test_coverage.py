@@ -106,6 +106,7 @@ class TestCommand:
         assert "pointwise/empty: it has no workloads" in lines
         assert lines[-1] == f"{root}: of 3 definitions 2 have workloads, 1 have a baseline, 1 lack nothing"
 
+    @pytest.mark.slow
     def test_json_with_references(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["validate", str(root), "--json", "--coverage"]) == 0
         coverage = json.loads(capsys.readouterr().out)["coverage"]

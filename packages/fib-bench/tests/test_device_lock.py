@@ -188,6 +188,7 @@ def test_the_system_releases_it_when_its_holder_is_killed(path: Path) -> None:
             pass
 
 
+@pytest.mark.slow
 def test_no_pass_runs_beside_other_work(tmp_path: Path, seeded_random: random.Random) -> None:
     seeds = [seeded_random.randrange(10**6) for _ in range(4)]
     commands = [[sys.executable, "-c", PASSES, str(tmp_path), str(seed), "200"] for seed in seeds]

@@ -230,6 +230,7 @@ class TestOnCuda:
         assert timing["graph_safe"] is True, timing["graph_unsafe_reason"]
 
 
+@pytest.mark.slow
 def test_the_solutions_of_the_tests_on_cuda_pass(timing_of: Callable[..., Mapping[str, Any]]) -> None:
     sizes = {"num_pages": 64, "page_size": 16, "len_indptr": 2, "n": 9, "batch_size": 1}
     timing = timing_of(DECODE, "float32[batch_size,page_size]", LAST_PAGES, sizes, DECODE_CONSTRAINTS, device="cpu")

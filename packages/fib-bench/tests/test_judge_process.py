@@ -128,6 +128,7 @@ class TestStart:
         assert "broken installation" in capfd.readouterr().err
         assert survivors() == {}
 
+    @pytest.mark.slow
     def test_it_can_be_closed_without_having_worked(self, survivors: Survivors) -> None:
         with JudgeProcess(BenchmarkConfig(), None, {}) as judge:
             assert judge.environment.hardware == "cpu"
@@ -135,6 +136,7 @@ class TestStart:
             judge.close()
         assert survivors() == {}
 
+    @pytest.mark.slow
     def test_closing_runs_its_clean_up_and_then_no_exit_handlers(
         self, survivors: Survivors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

@@ -104,6 +104,7 @@ class TestConfig:
 
 
 class TestRuns:
+    @pytest.mark.slow
     def test_results_have_the_workloads_too(self) -> None:
         results = Benchmark(samples.trace_set(), BenchmarkConfig(**QUICK)).run_all(dump_traces=False)
         assert isinstance(results, TraceSet)

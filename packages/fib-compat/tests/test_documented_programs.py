@@ -23,6 +23,7 @@ def output(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
     return output
 
 
+@pytest.mark.slow
 def test_a_benchmark_from_yaml(output: object, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     root = samples.write(tmp_path / "data")
     lines = output("benchmark_yaml", root, tmp_path / "b.yaml")  # type: ignore[operator]

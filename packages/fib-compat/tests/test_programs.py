@@ -26,6 +26,7 @@ def test_a_program_runs(program: str, output: str, data_set: Path, run_program: 
     assert run_program(program, data_set) == output
 
 
+@pytest.mark.slow
 def test_calls_are_routed_by_the_results_of_a_benchmark(data_set: Path, run_program: Run) -> None:
     assert run_program("bench", data_set) == "plain 2 of 2"
     assert run_program("apply", data_set) == "3 calls of the fallback"

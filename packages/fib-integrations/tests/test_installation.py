@@ -333,6 +333,7 @@ def test_plugin_imports_nothing_unless_enabled(some_stand_ins: Path, variables: 
 
 
 @pytest.mark.parametrize("name", ["not enabled", "disabled"])
+@pytest.mark.slow
 def test_plugin_installs_nothing_unless_enabled(name: str, printed: dict[str, list[str]]) -> None:
     assert printed[name] == ["0", "False"]
 

@@ -50,7 +50,7 @@ def test_bad_solutions_are_refused(changes, message):
         ({"entry_point": "main.py"}, "'file::symbol'"),
         ({"entry_point": "a::b::c"}, "'file::symbol'"),
         ({"destination_passing_style": 1}, "expected true or false, got integer 1"),
-        ({"compile_options": {"cflags": []}}, "expected CompileOptions, got dict"),
+        ({"compile_options": ["-O3"]}, "expected CompileOptions, got list"),
     ],
 )
 def test_bad_specs_are_refused(changes, message):

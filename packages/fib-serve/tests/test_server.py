@@ -85,6 +85,7 @@ def test_a_body_that_does_not_arrive_is_answered(serve: Callable[..., int], monk
 
 
 @pytest.mark.parametrize(("proxy", "is_trusted"), [(None, False), ("127.0.0.1", True), ("10.0.0.1", False)])
+@pytest.mark.slow
 def test_headers_of_the_named_proxy_alone_are_trusted(
     serve: Callable[..., int], token: Callable[..., str], proxy: str | None, is_trusted: bool
 ) -> None:

@@ -37,6 +37,7 @@ for index in range(1, 8):
 """
 
 
+@pytest.mark.slow
 def test_a_stuck_disk_loses_no_count_and_what_is_lost_is_logged(root: Path) -> None:
     """The second batch of records is never written."""
     process = start(root, _STUCK_DISK)

@@ -189,6 +189,7 @@ def test_flushes_during_an_error_lose_nothing(root: Path, silu: Any) -> None:
 
 
 @pytest.mark.parametrize("is_flushed", [True, False], ids=["by a flush", "by itself"])
+@pytest.mark.slow
 def test_unwritten_records_are_retried(root: Path, silu: Any, is_flushed: bool) -> None:
     put_a_file_in_place_of_the_folder(root)
     with enable_tracing(root, TracingConfig("dump_all", filter_policy="keep_first")) as runtime:

@@ -59,6 +59,7 @@ def contents(root: Path) -> list[dict[str, Any]]:
     return [json.loads(path.read_text()) for path in sorted((root / "traffic").glob("[!.]*.json"))]
 
 
+@pytest.mark.slow
 def test_ranks_write_files_of_their_own_and_equal_workloads_once(root: Path) -> None:
     """One rank is killed; it loses nothing that a flush acknowledged, and leaves nothing half-written."""
     out = run(root, RANKS + KILLS_THE_LAST)
