@@ -47,8 +47,11 @@ def _import_lazy_names(app: Sphinx) -> None:
 def _report_missing(app: Sphinx, env: BuildEnvironment) -> None:
     """Warn of missing names; constants may be documented under the module that defines them."""
     del app
-    documented = {(place.split(".")[0], place.split(".")[-1]) for place in env.domains.python_domain.objects}
+    objects = env.domains.python_domain.objects
+    documented = {(place.split(".")[0], place.split(".")[-1]) for place in objects}
     for place in MODULES:
-        for name in import_module(place).__all__:
-            if (place.split(".")[0], name) not in documented and name != "__version__":
+        module = import_module(place)
+        for name in module.__all__:
+            elsewhere = f"{getattr(getattr(module, name), '__module__', None)}.{name}"  # a name of two packages
+            if (place.split(".")[0], name) not in documented and elsewhere not in objects and name != "__version__":
                 _LOG.warning("%s.%s is public, and not in the API reference (has it a docstring?)", place, name)

@@ -31,6 +31,23 @@ from .display import counted, escape_line
 from .errors import FibError
 from .files import atomic_write, open_regular, read_regular, walk
 
+__all__ = [
+    "CannotSign",
+    "FileReport",
+    "FileState",
+    "InvalidKey",
+    "Manifest",
+    "NotAsSigned",
+    "NotSigned",
+    "PublicKey",
+    "SignedFile",
+    "SignedFiles",
+    "Verification",
+    "read_public_keys",
+    "sign",
+    "verify",
+]
+
 FORMAT = 2
 """Of the manifest. 1 was inside an envelope of its own; 2 is signed by ``ssh-keygen``."""
 NAMESPACE = "fib-data-set"
