@@ -53,6 +53,14 @@ QUICK = {
 _SLOWLY = 1 / 60
 
 
+def _target(descriptor: str) -> str:
+    """The file of a descriptor; empty for one that is closed again, as that of a listing is."""
+    try:
+        return os.readlink(f"/proc/self/fd/{descriptor}")
+    except FileNotFoundError:
+        return ""
+
+
 @pytest.fixture
 def nothing_left_open() -> Callable[[], AbstractContextManager[None]]:
     """Watches that a block opens no descriptor that it leaves open."""
@@ -62,8 +70,9 @@ def nothing_left_open() -> Callable[[], AbstractContextManager[None]]:
         gc.collect()  # what other tests have left
         before = set(os.listdir("/proc/self/fd"))
         yield
-        left = set(os.listdir("/proc/self/fd")) - before
-        assert not left
+        gc.collect()  # what was collected meanwhile
+        left = {number: _target(number) for number in set(os.listdir("/proc/self/fd")) - before}
+        assert not {number: target for number, target in left.items() if target}
 
     return watch
 
