@@ -12,14 +12,10 @@ from typing import Any
 import attrs
 import pytest
 import uvicorn
-from fib_serve.catalog import Catalog
-from fib_serve.changes import Changes
-from fib_serve.database import Database, migrate, users
-from fib_serve.device_worker import Contest, DeviceTable
-from fib_serve.leases import Place
+from fib_serve.contest import Contest, read_catalogs
+from fib_serve.database import Database, make_tables, users
 from fib_serve.settings import Settings, default_state, make_state
 from fib_serve.users import Role, create_token, create_user, find_user
-from fib_serve.web.access import Service
 from fib_serve.web.app import make_app
 from sqlalchemy import update
 
@@ -45,7 +41,7 @@ def settings(data_set: Path) -> Settings:
 @pytest.fixture
 def database(settings: Settings) -> Iterator[Database]:
     database = Database(settings.database_path)
-    migrate(database)
+    make_tables(database)
     yield database
     database.close()
 
@@ -77,9 +73,7 @@ def token(database: Database, settings: Settings) -> Callable[..., str]:
 
 
 def make_contest(settings: Settings, database: Database) -> Contest:
-    catalog = Catalog.read(Path(settings.dataset))
-    catalogs = ((catalog, Place(catalog.root, is_hidden=False)),)
-    return Contest(settings, database, catalogs, Changes(), DeviceTable())
+    return Contest(settings, database, read_catalogs(settings))
 
 
 @pytest.fixture
@@ -88,8 +82,8 @@ def make_client(database: Database, settings: Settings) -> Iterator[Callable[...
     clients: list[TestClient] = []
 
     def make(**changes: Any) -> TestClient:
-        service = Service(make_contest(attrs.evolve(settings, **changes), database), None, lambda: None)
-        client = TestClient(make_app(service), raise_server_exceptions=False)
+        contest = make_contest(attrs.evolve(settings, **changes), database)
+        client = TestClient(make_app(contest), raise_server_exceptions=False)
         client.__enter__()
         clients.append(client)
         return client

@@ -10,7 +10,7 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -139,6 +139,21 @@ def wait(client: httpx.Client, identifiers: Sequence[str]) -> list[dict[str, Any
     ).json()
     assert all(task["status"] in ("completed", "failed") for task in found), found
     return found
+
+
+def follow(client: httpx.Client, identifier: str, is_enough: Callable[[dict[str, Any]], bool]) -> None:
+    """Wait until a submission is as expected."""
+    deadline = time.monotonic() + START_SECONDS
+    while not is_enough(found := client.get(f"/v1/submissions/{identifier}?timeout=5").json()):
+        assert time.monotonic() < deadline, found
+
+
+def is_running(submission: dict[str, Any]) -> bool:
+    return bool(submission["state"] == "running")
+
+
+def has_results(submission: dict[str, Any]) -> bool:
+    return bool(submission["evaluated"] > 0)
 
 
 def traces_by_submission(root: Path) -> Counter[tuple[str, str]]:

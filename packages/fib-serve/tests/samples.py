@@ -24,6 +24,9 @@ from fib_schema import (
     Workload,
     to_plain,
 )
+from fib_serve.contest import Catalog
+from fib_serve.database import Database
+from fib_serve.queue import claim, complete, record
 
 GOOD = "def run(x):\n    return x * 2\n"
 WRONG = "def run(x):\n    return x * 3\n"
@@ -71,6 +74,18 @@ def write_data_set(root: Path, prefix: str = "double", sizes: tuple[int, ...] = 
     trace_set.add_definitions([make_definition()])
     trace_set.add_traces([Trace("double", workload) for workload in make_workloads(prefix, sizes)])
     return root
+
+
+def finish(database: Database, data_set: str, log: str = "", **values: Any) -> str:
+    """Play the worker: record passing traces for the next submission; returns its id."""
+    claimed = claim(database, "cpu")
+    assert claimed is not None
+    catalog = Catalog.read(Path(data_set))
+    for workload in make_workloads():
+        record(database, claimed, catalog, make_definition(), make_trace(workload, claimed.solution.name, log=log))
+    columns = {"verdict": "PASSED", "passed": 2, "is_ranked": True, "score": 2.0, "hardware": "cpu", "harness": "1"}
+    complete(database, claimed, columns | {"summary": {"public": {"speedup_text": "2x", "problem": log}}} | values)
+    return claimed.submission.id
 
 
 def bearer(token: str) -> dict[str, str]:

@@ -7,23 +7,20 @@ import json
 import threading
 import time
 from collections.abc import Callable
-from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import attrs
-import httpx
 import pytest
 from fib_serve.database import Database, submissions
 from fib_serve.errors import Unprocessable
-from fib_serve.leases import Place, claim, complete, record
+from fib_serve.queue import claim
 from fib_serve.settings import Settings
-from fib_serve.submissions import reject, restore
-from fib_serve.users import AccountChange, Role, change_user, list_tokens, local_principal, revoke_token
+from fib_serve.submissions import reject
+from fib_serve.users import Role, change_user, list_tokens, local_principal, revoke_token
 from fib_serve.web import api
 from sqlalchemy import select
 
-from .samples import GOOD, bearer, make_definition, make_trace, make_workloads, plain_solution
+from .samples import GOOD, bearer, finish, plain_solution
 
 MakeToken = Callable[..., str]
 Client = Any
@@ -32,19 +29,6 @@ Client = Any
 def submit(client: Client, token: str, source: str = GOOD, name: str = "mine", **more: Any) -> Any:
     body = {"solution": plain_solution(source, name), **more}
     return client.post("/v1/submissions", json=body, headers=bearer(token))
-
-
-def finish(database: Database, settings: Settings, log: str = "", **values: Any) -> str:
-    """Play the worker: record passing traces for the next submission."""
-    lease = claim(database, "cpu", 60)
-    assert lease is not None
-
-    place = Place(Path(settings.dataset), is_hidden=False)
-    for workload in make_workloads():
-        record(database, lease, place, make_definition(), make_trace(workload, lease.solution.name, log=log))
-    columns = {"verdict": "PASSED", "passed": 2, "is_ranked": True, "score": 2.0, "hardware": "cpu", "harness": "1"}
-    complete(database, lease, columns | {"summary": {"public": {"speedup_text": "2x", "problem": log}}} | values)
-    return lease.submission.id
 
 
 def assert_problem(answer: Any, status: int, text: str) -> None:
@@ -105,11 +89,11 @@ def test_a_revoked_or_expired_token_or_that_of_an_inactive_user_is_refused(
     assert client.get("/v1/quota", headers=bearer(expired)).status_code == 401
     revoked = token("alice")
     with database.write() as connection:
-        revoke_token(connection, list_tokens(connection)[-1].id)
+        revoke_token(connection, list_tokens(connection)[-1]["id"])
     assert client.get("/v1/quota", headers=bearer(revoked)).status_code == 401
     fine = token("alice")
     with database.write() as connection:
-        change_user(connection, "alice", AccountChange(is_active=False))
+        change_user(connection, "alice", is_active=False)
     assert client.get("/v1/quota", headers=bearer(fine)).status_code == 401
 
 
@@ -120,7 +104,7 @@ def test_a_token_has_at_most_the_role_of_its_scope_and_of_its_user(
     assert client.post("/shutdown", headers=bearer(mine)).status_code == 403
     assert_problem(submit(client, token("root", Role.READER)), 403, "needs the role submitter")
     with database.write() as connection:
-        change_user(connection, "root", AccountChange(role=Role.READER))
+        change_user(connection, "root", role=Role.READER)
     client.app.state.gate.cache.clear()
     assert_problem(submit(client, admin), 403, "needs the role submitter")
     with pytest.raises(Unprocessable, match="has only the role submitter"):
@@ -174,7 +158,7 @@ def test_evaluate_and_tasks_answer_as_documented(
     task = client.get(f"/tasks/{answer['task_id']}", headers=mine).json()
     assert (task["status"], task["traces"], task["error"]) == ("pending", [], None)
     assert set(task) == {"task_id", "status", "definition", "solution", "traces", "error"}
-    finish(database, settings)
+    finish(database, settings.dataset)
     body = {"task_ids": [answer["task_id"]] * 2, "timeout": 5}
     first, second = client.post("/tasks/batch", json=body, headers=mine).json()
     assert first == second
@@ -199,7 +183,7 @@ def test_a_long_poll_ends_when_the_submission_does(
 ) -> None:
     mine = bearer(token("alice"))
     task = submit(client, token("alice")).json()["id"]
-    worker = threading.Thread(target=finish, args=(database, settings))
+    worker = threading.Thread(target=finish, args=(database, settings.dataset))
     worker.start()
     assert client.get(f"/tasks/{task}?timeout=600", headers=mine).json()["status"] == "completed"
     worker.join()
@@ -208,15 +192,12 @@ def test_a_long_poll_ends_when_the_submission_does(
 # -- v1 ----------------------------------------------------------------------------------------------
 
 
-def test_a_repeated_post_with_a_key_makes_one_submission(client: Client, token: MakeToken) -> None:
-    headers = bearer(token("alice")) | {"Idempotency-Key": "a-key"}
-    body = {"solution": plain_solution(), "force": True}
+def test_a_repeated_post_makes_one_submission(client: Client, token: MakeToken) -> None:
+    headers, body = bearer(token("alice")), {"solution": plain_solution(), "force": True}
     first, again = (client.post("/v1/submissions", json=body, headers=headers) for _ in range(2))
     assert (first.status_code, again.status_code) == (201, 200)
     assert first.json()["id"] == again.json()["id"]
     assert first.headers["location"] == f"/v1/submissions/{first.json()['id']}"
-    other = client.post("/v1/submissions", json=body | {"priority": 1}, headers=headers)
-    assert_problem(other, 422, "used for another request")
 
 
 def test_the_author_is_the_user_of_the_token(client: Client, token: MakeToken) -> None:
@@ -225,41 +206,31 @@ def test_the_author_is_the_user_of_the_token(client: Client, token: MakeToken) -
     assert stored["author"] == "mallory"
 
 
-def test_progress_is_streamed_and_resumed(
-    client: Client, token: MakeToken, database: Database, settings: Settings
-) -> None:
+def test_a_request_waits_for_a_change_of_a_submission(client: Client, token: MakeToken, database: Database) -> None:
     mine = bearer(token("alice"))
-    identifier = submit(client, token("alice")).json()["id"]
-    finish(database, settings)
-    text = client.get(f"/v1/submissions/{identifier}/events", headers=mine).text
-    kinds = [line.removeprefix("event: ") for line in text.splitlines() if line.startswith("event: ")]
-    assert kinds == ["state", "state", "progress", "progress", "state"]
-    ids = [line.removeprefix("id: ") for line in text.splitlines() if line.startswith("id: ")]
-    rest = client.get(f"/v1/submissions/{identifier}/events", headers=mine | {"Last-Event-ID": ids[2]}).text
-    assert rest.count("event: ") == 2
+    made = submit(client, token("alice")).json()
+    changes = client.app.state.contest.changes
+
+    def change() -> None:
+        while not client.app.state.contest.waits:
+            time.sleep(0.01)
+        assert claim(database, "cpu") is not None
+        changes.announce()
+
+    worker = threading.Thread(target=change)
+    worker.start()
+    found = client.get(f"/v1/submissions/{made['id']}?timeout=600", headers=mine).json()
+    worker.join()
+    assert (made["state"], found["state"]) == ("queued", "running")
 
 
-def test_streams_of_a_user_are_bounded(address: str, token: MakeToken, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The submission waits for a worker, and its streams stay open."""
-    monkeypatch.setattr(api, "_MAX_STREAMS", 3)
+def test_waits_of_a_user_are_bounded(client: Client, token: MakeToken, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api, "_MAX_WAITS", 0)
     mine = bearer(token("alice"))
-    with httpx.Client(base_url=address, headers=mine, timeout=60) as client:
-        made = client.post("/v1/submissions", json={"solution": plain_solution()}).json()["id"]
-        path = f"/v1/submissions/{made}/events"
-        with ExitStack() as stack:
-            streams = [stack.enter_context(client.stream("GET", path)) for _ in range(3)]
-            lines = [stream.iter_lines() for stream in streams]  # a connection is closed with the last reference
-            assert [next(each)[:3] for each in lines] == ["id:"] * 3
-            refused = client.get(path)
-            assert (refused.status_code, refused.headers["Retry-After"]) == (429, "15")
-            assert "3 of your streams" in refused.json()["detail"]
-            with client.stream("GET", path, headers=bearer(token("bob"))) as stream:
-                assert stream.status_code == 200
-        client.delete(f"/v1/submissions/{made}")
-        deadline = time.monotonic() + 30
-        while client.get(path).status_code == 429 and time.monotonic() < deadline:
-            time.sleep(0.05)  # until the service notices that the connections are closed
-        assert client.get(path).status_code == 200
+    made = submit(client, token("alice")).json()["id"]
+    for path in (f"/v1/submissions/{made}", f"/tasks/{made}"):
+        assert_problem(client.get(f"{path}?timeout=1", headers=mine), 429, "of your requests wait")
+        assert client.get(path, headers=mine).status_code == 200
 
 
 def test_cancelling_is_for_the_owner_and_for_what_is_not_final(
@@ -270,7 +241,7 @@ def test_cancelling_is_for_the_owner_and_for_what_is_not_final(
     assert client.delete(path, headers=bearer(token("bob"))).status_code == 403
     assert client.delete(path, headers=bearer(token("alice"))).json()["state"] == "cancelled"
     assert_problem(client.delete(path, headers=bearer(token("alice"))), 409, "cancelled already")
-    assert claim(database, "cpu", 60) is None
+    assert claim(database, "cpu") is None
 
 
 def test_lists_are_paged(client: Client, token: MakeToken) -> None:
@@ -292,7 +263,7 @@ def test_a_user_sees_neither_sources_nor_texts_of_others(
 ) -> None:
     secret = f"{GOOD}# SECRET\n"
     identifier = submit(client, token("alice"), secret).json()["id"]
-    finish(database, settings, log="SECRET")
+    finish(database, settings.dataset, log="SECRET")
     for headers, may_see in ((bearer(token("alice")), True), (bearer(token("bob")), False)):
         texts = [
             client.get(path, headers=headers).text
@@ -300,7 +271,6 @@ def test_a_user_sees_neither_sources_nor_texts_of_others(
                 f"/v1/submissions/{identifier}",
                 f"/v1/submissions/{identifier}/traces",
                 f"/v1/submissions/{identifier}/solution",
-                f"/v1/submissions/{identifier}/events",
                 f"/tasks/{identifier}",
                 "/v1/submissions",
                 "/v1/leaderboards/double",
@@ -322,13 +292,13 @@ def test_a_rejected_result_leaves_the_leaderboard_and_stays_visible(
 ) -> None:
     mine = bearer(token("alice"))
     submit(client, token("alice"))
-    identifier = finish(database, settings)
+    identifier = finish(database, settings.dataset)
     with database.write() as connection:
         reject(connection, identifier, "copied")
     assert client.get("/v1/leaderboards/double", headers=mine).json()["items"] == []
     assert client.get(f"/v1/submissions/{identifier}", headers=mine).json()["rejection"] == "copied"
     with database.write() as connection:
-        restore(connection, identifier)
+        reject(connection, identifier, None)
     assert len(client.get("/v1/leaderboards/double", headers=mine).json()["items"]) == 1
 
 
@@ -337,7 +307,7 @@ def test_the_leaderboard_has_the_best_of_each_user(
 ) -> None:
     for name, score in (("alice", 1.5), ("alice", 3.0), ("bob", 2.0), ("alice", 2.5)):
         submit(client, token(name), f"{GOOD}# {name} {score}", name=f"of-{name}")
-        finish(database, settings, score=score)
+        finish(database, settings.dataset, score=score)
     found = client.get("/v1/leaderboards/double", headers=bearer(token("bob"))).json()
     assert [(item["rank"], item["submission"]["user"], item["submission"]["score"]) for item in found["items"]] == [
         (1, "alice", 3.0),
@@ -346,7 +316,7 @@ def test_the_leaderboard_has_the_best_of_each_user(
 
 
 def test_a_draining_service_takes_no_submissions_and_still_answers(client: Client, token: MakeToken) -> None:
-    client.app.state.service.is_draining = True
+    client.app.state.contest.is_draining = True
     assert_problem(submit(client, token("alice")), 503, "stopping")
     assert client.get("/ready").status_code == 503
     assert client.get("/v1/quota", headers=bearer(token("alice"))).json()["used"]["queued"] == 0
@@ -394,9 +364,7 @@ def post(client: Client, token: str, body: bytes, **headers: str) -> Any:
         b'{"solution": {"x": ' + b"9" * 10_000 + b"}}",
         b'{"solution": {"name": "\\ud800"}}',
         b'{"solution": {"name": NaN}}',
-        b'{"solution": {}, "priority": 1e400}',
-        b'{"solution": {}, "deadline": "99999-01-01T00:00:00Z"}',
-        b'{"solution": {}, "deadline": -1e300}',
+        b'{"solution": {}, "force": 1e400}',
         b'{"solution": {}, "unknown": 1}',
     ],
     ids=lambda body: repr(body[:30]),
@@ -459,8 +427,8 @@ def test_a_body_of_another_type_is_refused_with_the_remedy(client: Client, token
 def test_without_tokens_other_sites_are_refused(
     client: Client, database: Database, settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    service = attrs.evolve(client.app.state.service, local=local_principal(database, settings))
-    monkeypatch.setattr(client.app.state, "service", service)
+    contest = attrs.evolve(client.app.state.contest, local=local_principal(database, settings))
+    monkeypatch.setattr(client.app.state, "contest", contest)
     for host in ("localhost:8000", "127.0.0.1:8000", "[::1]:8000", "127.1.2.3", "a.localhost"):
         assert client.get("/v1/quota", headers={"host": host}).status_code == 200
         own = {"host": host, "origin": f"http://{host}"}

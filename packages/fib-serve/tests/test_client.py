@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 from fib_serve import Client, ServiceError, ServiceUnreachable
 from fib_serve.database import Database, submissions
-from fib_serve.leases import Place, claim, complete, record
 from fib_serve.settings import Settings
 from sqlalchemy import func, select
 
-from .samples import make_definition, make_solution, make_trace, make_workloads
+from .samples import finish, make_definition, make_solution, make_workloads
 
 ADDRESS = "http://testserver"
 MakeToken = Callable[..., str]
@@ -56,28 +54,19 @@ def connect(client: Any, token: MakeToken) -> Callable[..., Client]:
     return make
 
 
-def finish(database: Database, settings: Settings) -> None:
-    lease = claim(database, "cpu", 60)
-    assert lease is not None
-    for workload in make_workloads():
-        trace = make_trace(workload, lease.solution.name)
-        record(database, lease, Place(Path(settings.dataset), is_hidden=False), make_definition(), trace)
-    values = {"verdict": "PASSED", "passed": 2, "is_ranked": True, "score": 2.0, "hardware": "cpu", "harness": "1"}
-    complete(database, lease, values)
-
-
 def test_a_submission_is_made_followed_and_read(
     connect: Callable[..., Client], database: Database, settings: Settings
 ) -> None:
     with connect() as client:
         made = client.submit(make_solution())
         assert (made.state, made.is_final, made.solution[:5]) == ("queued", False, "mine_")
-        worker = threading.Thread(target=finish, args=(database, settings))
+        worker = threading.Thread(target=finish, args=(database, settings.dataset))
         worker.start()
         done = client.wait(made.id)
         worker.join()
         assert (done.state, done.verdict, done.score) == ("completed", "PASSED", 2.0)
-        assert [event.kind for event in client.events(made.id)] == ["state", "state", "progress", "progress", "state"]
+        assert done.evaluated == 2
+        assert [found.state for found in client.follow(made.id)] == ["completed"]
         assert [trace.workload for trace in client.traces(made.id)] == make_workloads()
         assert [entry.id for entry in client.leaderboard("double")] == [made.id]
         assert client.definition("double") == make_definition()
@@ -107,12 +96,12 @@ def test_a_service_that_stays_away_is_reported(connect: Callable[..., Client]) -
 
 def test_a_refusal_is_reported_with_its_detail(connect: Callable[..., Client]) -> None:
     with connect() as client:
-        with pytest.raises(ServiceError, match="400 Bad request: Definition not found: nope"):
+        with pytest.raises(ServiceError, match="400 Bad Request: Definition not found: nope"):
             client.submit(make_solution(definition="nope"))
         with pytest.raises(ServiceError, match="no submission has the id"):
             client.get("0" * 32)
         with pytest.raises(ServiceError, match="404"):
-            next(client.events("0" * 32))
+            next(client.follow("0" * 32))
 
 
 def test_a_submission_is_cancelled(connect: Callable[..., Client]) -> None:

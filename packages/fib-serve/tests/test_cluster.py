@@ -19,7 +19,17 @@ import pytest
 from fib_serve.errors import InvalidSetting
 from fib_serve.settings import Settings
 
-from .running_service import FAST, START_SECONDS, RunningService, submit, traces_by_submission, wait
+from .running_service import (
+    FAST,
+    START_SECONDS,
+    RunningService,
+    follow,
+    has_results,
+    is_running,
+    submit,
+    traces_by_submission,
+    wait,
+)
 from .samples import GOOD, write_data_set
 
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read at the import: nodes at 127.0.0.1 only
@@ -84,13 +94,6 @@ def nodes_of(client: httpx.Client, identifiers: list[str]) -> list[str]:
     return [client.get(f"/v1/submissions/{one}").json()["device"].split("/")[1] for one in identifiers]
 
 
-def wait_for_progress(client: httpx.Client, identifier: str) -> None:
-    with client.stream("GET", f"/v1/submissions/{identifier}/events") as stream:
-        for line in stream.iter_lines():
-            if "progress" in line:
-                return
-
-
 def evaluate_on(client: httpx.Client, nodes: set[str], name: str) -> list[str]:
     """Submit until each of these nodes has evaluated a submission; returns all submissions."""
     identifiers: list[str] = []
@@ -126,12 +129,11 @@ def test_submissions_are_evaluated_on_all_nodes_and_recorded_on_this_machine(clu
         identifiers = evaluate_on(client, nodes, "mine")
         assert_evaluated_once(data_set, identifiers)
         assert_evaluated_once(hidden, identifiers, "secret", (65537,))
-        texts = [client.get(f"/v1/submissions/{identifiers[0]}{end}").text for end in ("", "/traces", "/events")]
+        texts = [client.get(f"/v1/submissions/{identifiers[0]}{end}").text for end in ("", "/traces")]
         assert not any(re.search(r"\b65537\b|secret", text) for text in texts)
 
         endless = submit(client, "def run(x):\n    while True: pass\n")
-        with client.stream("GET", f"/v1/submissions/{endless}/events") as stream:
-            next(line for line in stream.iter_lines() if '"running"' in line)
+        follow(client, endless, is_running)
         assert client.delete(f"/v1/submissions/{endless}").status_code == 202
         evaluate_on(client, set(nodes_of(client, [endless])), "next")
         assert client.get(f"/v1/submissions/{endless}").json()["state"] == "cancelled"
@@ -147,7 +149,7 @@ def test_a_node_that_is_killed_during_an_evaluation_loses_nothing_and_doubles_no
     with RunningService(data_set, *cluster.options) as service, service.client() as client:
         devices_of(client, lambda found: len(usable(found)) == 2)
         identifiers = [submit(client, f"{SLOW}# {index}") for index in range(4)]
-        wait_for_progress(client, identifiers[0])
+        follow(client, identifiers[0], has_results)
         (killed,) = nodes_of(client, identifiers[:1])
         cluster.kill(nodes[killed])
         assert [task["status"] for task in wait(client, identifiers)] == ["completed"] * 4

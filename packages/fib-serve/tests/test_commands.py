@@ -53,10 +53,10 @@ def test_a_token_from_the_command_line_opens_the_api(data_set: Path, client: Any
         (("token", "create", "NONE", "--user", "a"), "there is no folder"),
         (("token", "list", "NONE"), "no database at"),
         (("token", "revoke", "DATA", "99"), "no token has the number 99"),
-        (("user", "change", "DATA", "--user", "nobody", "--weight", "2"), "no user is named 'nobody'"),
+        (("user", "change", "DATA", "--user", "nobody", "--max-queued", "2"), "no user is named 'nobody'"),
         (("user", "change", "DATA", "--user", "a"), "nothing to change"),
         (("run", "NONE", "--devices", "cpu"), "there is no such directory"),
-        (("user", "change", "DATA", "--user", "a", "--weight", "0"), "weight: must be from 0.01"),
+        (("user", "change", "DATA", "--user", "a", "--max-queued", "-1"), "max_queued: must be from 0"),
         (("reject", "DATA", "x", "--reason", "y"), "no submission has the id"),
         (("run", "DATA", "--no-auth", "--host", "0.0.0.0"), "serves everybody who reaches 0.0.0.0"),
         (("run", "DATA", "--hidden", "DATA"), "must lie outside"),
@@ -164,7 +164,7 @@ def test_a_state_folder_of_another_user_is_refused(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("statement", "problem"),
     [
-        ("PRAGMA user_version = 9999", "a later version wrote it (tables 9999)"),
+        ("PRAGMA user_version = 9999", "another version of fib-serve wrote it (tables 9999"),
         ("DROP TABLE submissions", "it is not a database of fib-serve"),
     ],
 )

@@ -5,16 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fib_serve.database import Database, migrate
+from fib_serve.database import Database, make_tables
 from fib_serve.errors import DatabaseUnusable
 
 
-def test_a_second_start_changes_nothing_and_a_later_version_is_refused(database: Database) -> None:
-    migrate(database)
+def test_a_second_start_changes_nothing_and_another_version_is_refused(database: Database) -> None:
+    make_tables(database)
     with database.write() as connection:
         connection.exec_driver_sql("PRAGMA user_version = 9999")
-    with pytest.raises(DatabaseUnusable, match="a later version wrote it"):
-        migrate(database)
+    with pytest.raises(DatabaseUnusable, match="another version of fib-serve wrote it"):
+        make_tables(database)
 
 
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
@@ -36,10 +36,10 @@ def test_commits_are_synced_and_readers_do_not_wait(database: Database) -> None:
 def test_a_failed_transaction_leaves_nothing(database: Database) -> None:
     def fail() -> None:
         with database.write() as connection:
-            connection.exec_driver_sql("INSERT INTO queue_clock VALUES (1, 0)")
+            connection.exec_driver_sql("INSERT INTO audit VALUES (1, 0, '', '', '', '', '')")
             raise ZeroDivisionError
 
     with pytest.raises(ZeroDivisionError):
         fail()
     with database.read() as connection:
-        assert connection.exec_driver_sql("SELECT count(*) FROM queue_clock").scalar() == 0
+        assert connection.exec_driver_sql("SELECT count(*) FROM audit").scalar() == 0

@@ -12,11 +12,12 @@ from fib_bench import IsolationReport
 from fib_bench.errors import JudgeFailed
 from fib_bench.events import Evaluated, Event
 from fib_schema import Definition, Environment, Solution, Workload
+from fib_serve.contest import DeviceState, DeviceTable
 from fib_serve.database import Database
-from fib_serve.device_worker import DeviceState, DeviceTable, DeviceWorker
+from fib_serve.device_worker import DeviceWorker
 from fib_serve.errors import InvalidSetting, IsolationTooWeak
 from fib_serve.judges import Judges
-from fib_serve.leases import MAX_ATTEMPTS
+from fib_serve.queue import MAX_ATTEMPTS
 from fib_serve.settings import Settings
 from fib_serve.submissions import NewSubmission, State, get_submission, submit
 
@@ -40,7 +41,7 @@ def test_devices_in_use_have_the_same_hardware() -> None:
 
 
 def test_the_api_and_the_pages_show_why_a_device_is_not_used(client: Any, token: Callable[..., str]) -> None:
-    headers, table = bearer(token("alice")), client.app.state.service.devices
+    headers, table = bearer(token("alice")), client.app.state.contest.devices
     table.exclude(ONE, "its sandbox reaches level <1>, required is 3")
     (device,) = client.get("/v1/devices", headers=headers).json()
     assert (device["name"], device["problem"][:11], device["submission_id"]) == (ONE, "its sandbox", None)

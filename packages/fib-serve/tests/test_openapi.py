@@ -28,7 +28,7 @@ KNOWN = {400, 401, 403, 404, 405, 409, 413, 415, 422, 429, 503}
 def test_no_request_makes_the_service_fail(client: Any, address: str, token: Callable[..., str], method: str) -> None:
     admin = bearer(token("root", Role.MAINTAINER))
     made = client.post("/v1/submissions", json={"solution": plain_solution()}, headers=admin).json()["id"]
-    client.delete(f"/v1/submissions/{made}", headers=admin)  # its events end, so that no request waits for more
+    client.delete(f"/v1/submissions/{made}", headers=admin)  # so that no request waits
     schema = schemathesis.openapi.from_url(f"{address}/openapi.json")
     failures: list[str] = []
     for operation in (found.ok() for found in schema.get_all_operations()):

@@ -11,12 +11,11 @@ from typing import Any
 import pytest
 from fib_serve.database import Database
 from fib_serve.device_worker import DeviceState
-from fib_serve.leases import Place, claim, complete, give_up, record
+from fib_serve.queue import claim, complete, give_up
 from fib_serve.settings import Settings
 from fib_serve.submissions import State, reject
-from starlette.requests import Request
 
-from .samples import GOOD, bearer, make_definition, make_trace, make_workloads, plain_solution
+from .samples import GOOD, bearer, finish, plain_solution
 
 MakeToken = Callable[..., str]
 HOSTILE = '</pre><script>window.hacked()</script><img src=x onerror="window.hacked()">"\'&\x1b[31m'
@@ -36,15 +35,9 @@ def enter(client: Any, token: MakeToken, database: Database, settings: Settings)
         solution = plain_solution(source, name or f"of-{user}") | {"description": HOSTILE}
         answer = client.post("/v1/submissions", json={"solution": solution}, headers=bearer(token(user)))
         assert answer.status_code == 201, answer.text
-        lease = claim(database, "cpu", 60)
-        assert lease is not None
-        place = Place(Path(settings.dataset), is_hidden=False)
-        for workload in make_workloads():
-            record(database, lease, place, make_definition(), make_trace(workload, lease.solution.name, log=log))
         public = {"speedup_text": f"{score:.2f}x", "latency_ms": [0.5, 1.5], "flags": [HOSTILE], "problem": HOSTILE}
-        values = {"verdict": verdict, "passed": 2, "is_ranked": verdict == "PASSED", "summary": {"public": public}}
-        complete(database, lease, values | {"score": score} | {"hardware": "cpu", "harness": "1"})
-        return lease.submission.id
+        values = {"verdict": verdict, "is_ranked": verdict == "PASSED", "score": score, "summary": {"public": public}}
+        return finish(database, settings.dataset, log, **values)
 
     return make
 
@@ -99,7 +92,13 @@ def test_text_of_strangers_is_escaped(
     identifier = enter("alice", f"{GOOD}# {HOSTILE}", log=HOSTILE, name="<b>bold&amp;")
     with database.write() as connection:
         reject(connection, identifier, HOSTILE)
-    for path in ("/leaderboard", "/leaderboard/double", f"/submissions/{identifier}", "/submissions", "/users/alice"):
+    for path in (
+        "/leaderboard",
+        "/leaderboard/double",
+        f"/submissions/{identifier}",
+        "/submissions",
+        "/submissions?user=alice",
+    ):
         page = client.get(path, headers=HTML | bearer(token("alice")))
         assert page.status_code == 200, path
         assert "window.hacked()</script>" not in page.text
@@ -111,7 +110,7 @@ def test_text_of_strangers_is_escaped(
 
 def test_pages_of_what_does_not_exist_say_so(client: Any, token: MakeToken) -> None:
     headers = HTML | bearer(token("alice"))
-    for path in ("/leaderboard/nope", "/submissions/nope", "/users/nope", "/users/%3Cscript%3E"):
+    for path in ("/leaderboard/nope", "/submissions/nope", "/submissions?user=nope", "/submissions?user=%3Cscript%3E"):
         page = client.get(path, headers=headers)
         assert page.status_code == 404
         assert page.headers["content-type"].startswith("text/html")
@@ -244,10 +243,10 @@ def test_the_page_of_a_running_submission_follows_its_progress(
     identifier = client.post("/v1/submissions", json=body, headers=bearer(token("alice"))).json()["id"]
     tab = open_tab(f"/submissions/{identifier}")
     assert tab.locator("#result").inner_text() == "queued"
-    lease = claim(database, "cpu", 60)
-    assert lease is not None
+    claimed = claim(database, "cpu")
+    assert claimed is not None
     tab.locator("#result", has_text="running").wait_for()
-    complete(database, lease, {"verdict": "PASSED", "passed": 2, "is_ranked": False})
+    complete(database, claimed, {"verdict": "PASSED", "passed": 2, "is_ranked": False})
     tab.locator("#result", has_text="PASSED").wait_for()
 
 
@@ -258,7 +257,7 @@ def addresses(
     """Addresses of all pages behind the login, with something in each of their tables, by name."""
     hardware = "AMD EPYC 9B14 96-Core Processor"
     state = DeviceState(name="cpu", hardware=hardware, harness="fib-bench 0.1", isolation=3)
-    client.app.state.service.devices.register(state)
+    client.app.state.contest.devices.register(state)
     source = '"""Twice the input."""\n\n\ndef run(x):\n    return x * 2.0  # a comment\n'
     log = "warning: a line of a log " + "x" * 300
     ranked, rejected = (
@@ -272,10 +271,10 @@ def addresses(
         body = {"solution": plain_solution(f"{GOOD}# {index}")}
         others.append(client.post("/v1/submissions", json=body, headers=bearer(token("alice"))).json()["id"])
     for _ in others[:2]:
-        lease = claim(database, "cpu", 60)
-        assert lease is not None
-        if lease.submission.id == others[0]:
-            give_up(database, lease, State.FAILED, "its evaluation took more than 600 s, the limit of this service")
+        claimed = claim(database, "cpu")
+        assert claimed is not None
+        if claimed.submission.id == others[0]:
+            give_up(database, claimed, State.FAILED, "its evaluation took more than 600 s, the limit of this service")
     submissions = {
         "ranked": ranked,
         "rejected": rejected,
@@ -287,18 +286,11 @@ def addresses(
         "leaderboards": "/leaderboard",
         "leaderboard": "/leaderboard/double",
         "submissions": "/submissions",
-        "user": "/users/alice",
+        "user": "/submissions?user=alice",
         "queue": "/queue",
-        "docs": "/docs",
         "error": MISSING,
         **{name: f"/submissions/{identifier}" for name, identifier in submissions.items()},
     }
-
-
-def finished_login(client: Any) -> str:
-    """The page after a login through a provider, which leads on to the leaderboards."""
-    request = Request({"type": "http", "app": client.app, "method": "GET", "path": "/", "headers": []})
-    return bytes(client.app.state.logged_in_page(request).body).decode()
 
 
 def serious_findings(tab: Any, axe_core: str) -> list[tuple[str, str]]:
@@ -311,7 +303,6 @@ def serious_findings(tab: Any, axe_core: str) -> list[tuple[str, str]]:
 @pytest.mark.slow
 @pytest.mark.parametrize(("width", "scheme"), [(390, "light"), (390, "dark"), (1400, "light"), (1400, "dark")])
 def test_no_page_has_a_serious_finding_of_accessibility_or_is_wider_than_the_window(
-    client: Any,
     address: str,
     open_tab: Callable[..., Any],
     addresses: dict[str, str],
@@ -321,10 +312,8 @@ def test_no_page_has_a_serious_finding_of_accessibility_or_is_wider_than_the_win
 ) -> None:
     tab = open_tab("/leaderboard", width=width, scheme=scheme)
     tab.get_by_role("heading", name="Leaderboards").wait_for()
-    html = finished_login(client)
-    tab.route(f"{address}/logged-in", lambda route: route.fulfill(body=html, content_type="text/html"))
     findings = {}
-    for name, path in {**addresses, "logged-in": "/logged-in", "login": "/login"}.items():
+    for name, path in {**addresses, "login": "/login"}.items():
         tab.goto(f"{address}{path}")
         tab.evaluate("document.querySelectorAll('details').forEach((details) => { details.open = true; })")
         findings[name] = serious_findings(tab, axe_core)

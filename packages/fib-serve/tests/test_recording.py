@@ -7,12 +7,11 @@ from pathlib import Path
 
 import pytest
 from fib_schema import Trace, TraceSet
+from fib_serve.contest import Catalog
 from fib_serve.database import Database, results
-from fib_serve.errors import LeaseLost
-from fib_serve.leases import (
+from fib_serve.queue import (
     MAX_ATTEMPTS,
-    Lease,
-    Place,
+    Claim,
     Reconciliation,
     claim,
     complete,
@@ -21,150 +20,139 @@ from fib_serve.leases import (
     reconcile,
     record,
     recover,
+    release,
     traces_of,
 )
-from fib_serve.submissions import NewSubmission, State, get_submission, list_events, list_traces, submit
+from fib_serve.submissions import NewSubmission, State, get_submission, list_traces, submit
 from sqlalchemy import delete
 
-from .samples import make_definition, make_solution, make_trace, make_workloads
+from .samples import make_definition, make_solution, make_trace, make_workloads, write_data_set
 
 DEFINITION = make_definition()
 MakeUser = Callable[..., int]
 
 
 @pytest.fixture
-def lease(database: Database, user_id: MakeUser) -> Lease:
+def public(data_set: Path) -> Catalog:
+    return Catalog.read(data_set)
+
+
+@pytest.fixture
+def claimed(database: Database, user_id: MakeUser) -> Claim:
     solution = make_solution().with_unique_name()
     submit(database, NewSubmission(user_id=user_id("alice"), solution=solution, workloads=None, planned=2))
-    found = claim(database, "cpu", -1.0)
+    found = claim(database, "cpu")
     assert found is not None
     return found
 
 
-def traces(lease: Lease, **options: str) -> list[Trace]:
-    return [make_trace(workload, lease.solution.name, **options) for workload in make_workloads()]
+def traces(claimed: Claim, **options: str) -> list[Trace]:
+    return [make_trace(workload, claimed.solution.name, **options) for workload in make_workloads()]
 
 
-def indexed(database: Database, lease: Lease) -> list[str]:
+def indexed(database: Database, claimed: Claim) -> list[str]:
     with database.read() as connection:
-        return [text for _, text in list_traces(connection, lease.submission.id, 0, 100)]
+        return [text for _, text in list_traces(connection, claimed.submission.id, 0, 100)]
 
 
 def test_a_trace_is_in_its_file_with_the_submission_and_in_the_index(
-    database: Database, data_set: Path, lease: Lease
+    database: Database, public: Catalog, claimed: Claim
 ) -> None:
-    place = Place(data_set, is_hidden=False)
-    keep_solution(place, DEFINITION, lease.solution)
-    record(database, lease, place, DEFINITION, traces(lease)[0])
-    trace_set = TraceSet.from_path(data_set)
+    keep_solution(public, DEFINITION, claimed.solution)
+    record(database, claimed, public, DEFINITION, traces(claimed)[0])
+    trace_set = TraceSet.from_path(public.root)
     (found,) = trace_set.traces["double"]
     assert found.evaluation is not None
     assert found.evaluation.extra is not None
-    assert found.evaluation.extra["submission"] == lease.submission.id
-    assert trace_set.get_solution(lease.solution.name) == lease.solution
-    assert len(indexed(database, lease)) == 1
+    assert found.evaluation.extra["submission"] == claimed.submission.id
+    assert trace_set.get_solution(claimed.solution.name) == claimed.solution
+    assert len(indexed(database, claimed)) == 1
     assert trace_set.all_problems() == ()
 
 
-def test_a_worker_that_lost_its_lease_writes_nothing(database: Database, data_set: Path, lease: Lease) -> None:
-    place = Place(data_set, is_hidden=False)
-    other = claim(database, "cpu", 60)
-    assert other is not None
-    with pytest.raises(LeaseLost):
-        record(database, lease, place, DEFINITION, traces(lease)[0])
-    with pytest.raises(LeaseLost):
-        complete(database, lease, {"verdict": "PASSED"})
-    assert not place.traces_file(DEFINITION, "alice").exists()
-    record(database, other, place, DEFINITION, traces(lease)[0])
-
-
 def test_a_trace_that_a_dead_worker_did_not_index_is_found_and_a_torn_one_is_not(
-    database: Database, data_set: Path, lease: Lease
+    database: Database, public: Catalog, claimed: Claim
 ) -> None:
-    place = Place(data_set, is_hidden=False)
-    for trace in traces(lease):
-        record(database, lease, place, DEFINITION, trace)
-    path = place.traces_file(DEFINITION, "alice")
+    for trace in traces(claimed):
+        record(database, claimed, public, DEFINITION, trace)
+    path = public.traces_file(DEFINITION, "alice")
     lines = path.read_bytes().splitlines(keepends=True)
     path.write_bytes(lines[0] + lines[1][:-20])
     with database.write() as connection:
         connection.execute(delete(results))
-    recover(database, lease, place, DEFINITION)
-    assert len(indexed(database, lease)) == 1
-    record(database, lease, place, DEFINITION, traces(lease)[1])
-    assert len(list(traces_of(path, lease.submission.id))) == 2
+    recover(database, claimed, public, DEFINITION)
+    assert len(indexed(database, claimed)) == 1
+    record(database, claimed, public, DEFINITION, traces(claimed)[1])
+    assert len(list(traces_of(public, DEFINITION, claimed))) == 2
 
 
-def test_attempts_count_only_until_there_is_a_new_trace(database: Database, data_set: Path, lease: Lease) -> None:
-    place = Place(data_set, is_hidden=False)
-    for trace in traces(lease):
+def test_attempts_count_only_until_there_is_a_new_trace(database: Database, public: Catalog, claimed: Claim) -> None:
+    for trace in traces(claimed):
         for _ in range(MAX_ATTEMPTS - 1):
-            held = claim(database, "cpu", -1.0)
-            assert held is not None
-        record(database, held, place, DEFINITION, trace)
-    assert claim(database, "cpu", 60) is not None
+            release(database, claimed, "its judge died")
+            assert claim(database, "cpu") is not None
+        record(database, claimed, public, DEFINITION, trace)
+    release(database, claimed, "its judge died")
+    assert claim(database, "cpu") is not None
 
 
-def test_hidden_traces_stay_in_their_file(database: Database, tmp_path: Path, lease: Lease) -> None:
-    place = Place(tmp_path / "hidden", is_hidden=True)
-    record(database, lease, place, DEFINITION, traces(lease, log="the inputs were 1 2 3")[0])
-    assert indexed(database, lease) == []
+def test_hidden_traces_stay_in_their_file(database: Database, tmp_path: Path, claimed: Claim) -> None:
+    hidden = Catalog.read(write_data_set(tmp_path / "hidden"), is_hidden=True)
+    record(database, claimed, hidden, DEFINITION, traces(claimed, log="the inputs were 1 2 3")[0])
+    assert indexed(database, claimed) == []
     with database.read() as connection:
-        events = list_events(connection, lease.submission.id, 0)
-    assert [event.kind for event in events if event.kind == "progress"] == []
-    assert b"1 2 3" in place.traces_file(DEFINITION, "alice").read_bytes()
+        found = get_submission(connection, claimed.submission.id)
+    assert found is not None
+    assert found.evaluated == 0
+    assert b"1 2 3" in hidden.traces_file(DEFINITION, "alice").read_bytes()
     for path in database.path.parent.glob("serve.sqlite3*"):
         assert b"1 2 3" not in path.read_bytes()
 
 
 def test_reconciliation_indexes_traces_and_requeues_what_was_running(
-    database: Database, data_set: Path, lease: Lease
+    database: Database, public: Catalog, claimed: Claim
 ) -> None:
-    place = Place(data_set, is_hidden=False)
-    keep_solution(place, DEFINITION, lease.solution)
-    for trace in traces(lease):
-        record(database, lease, place, DEFINITION, trace)
+    keep_solution(public, DEFINITION, claimed.solution)
+    for trace in traces(claimed):
+        record(database, claimed, public, DEFINITION, trace)
     with database.write() as connection:
         connection.execute(delete(results))
-    assert reconcile(database, (place,)) == Reconciliation(indexed=2, lost=0, foreign=0, requeued=1)
-    assert len(indexed(database, lease)) == 2
-    assert reconcile(database, (place,)) == Reconciliation(indexed=0, lost=0, foreign=0, requeued=0)
+    assert reconcile(database, (public,)) == Reconciliation(indexed=2, lost=0, foreign=0, requeued=1)
+    assert len(indexed(database, claimed)) == 2
+    assert reconcile(database, (public,)) == Reconciliation(indexed=0, lost=0, foreign=0, requeued=0)
 
 
-def test_a_result_whose_trace_has_gone_does_not_count(database: Database, data_set: Path, lease: Lease) -> None:
-    place = Place(data_set, is_hidden=False)
-    for trace in traces(lease):
-        record(database, lease, place, DEFINITION, trace)
-    complete(database, lease, {"verdict": "PASSED", "is_ranked": True, "score": 2.0})
-    place.traces_file(DEFINITION, "alice").unlink()
-    assert reconcile(database, (place,)) == Reconciliation(indexed=0, lost=2, foreign=0, requeued=0)
+def test_a_result_whose_trace_has_gone_does_not_count(database: Database, public: Catalog, claimed: Claim) -> None:
+    for trace in traces(claimed):
+        record(database, claimed, public, DEFINITION, trace)
+    complete(database, claimed, {"verdict": "PASSED", "is_ranked": True, "score": 2.0})
+    public.traces_file(DEFINITION, "alice").unlink()
+    assert reconcile(database, (public,)) == Reconciliation(indexed=0, lost=2, foreign=0, requeued=0)
     with database.read() as connection:
-        found = get_submission(connection, lease.submission.id)
+        found = get_submission(connection, claimed.submission.id)
     assert found is not None
     assert (found.state, found.is_ranked, found.score) == (State.FAILED, False, None)
 
 
 def test_traces_of_others_and_of_unknown_submissions_are_left_alone(
-    database: Database, data_set: Path, lease: Lease
+    database: Database, public: Catalog, claimed: Claim
 ) -> None:
-    place = Place(data_set, is_hidden=False)
-    keep_solution(place, DEFINITION, lease.solution)
-    record(database, lease, place, DEFINITION, traces(lease)[0])
-    path = place.traces_file(DEFINITION, "alice")
+    keep_solution(public, DEFINITION, claimed.solution)
+    record(database, claimed, public, DEFINITION, traces(claimed)[0])
+    path = public.traces_file(DEFINITION, "alice")
     text = path.read_text()
-    path.write_text(text + text.replace(lease.submission.id, "f" * 32))
-    TraceSet.from_path(data_set).add_traces([traces(lease)[1]])
-    found = reconcile(database, (place,))
+    path.write_text(text + text.replace(claimed.submission.id, "f" * 32))
+    TraceSet.from_path(public.root).add_traces([traces(claimed)[1]])
+    found = reconcile(database, (public,))
     assert (found.indexed, found.lost, found.foreign) == (0, 0, 1)
 
 
-def test_an_error_that_quotes_a_long_text_is_shortened(database: Database, lease: Lease) -> None:
-    assert give_up(database, lease, State.FAILED, "it is made for " + "x" * 3_000_000)
+def test_an_error_that_quotes_a_long_text_is_shortened(database: Database, claimed: Claim) -> None:
+    give_up(database, claimed, State.FAILED, "it is made for " + "x" * 3_000_000)
     with database.read() as connection:
-        found = get_submission(connection, lease.submission.id)
-        events = list_events(connection, lease.submission.id, 0)
+        found = get_submission(connection, claimed.submission.id)
     assert found is not None
     assert found.error is not None
     assert found.error.startswith("it is made for xxx")
     assert found.error.endswith("(3000015 characters)")
-    assert len(found.error) + len(str(events[-1].data["error"])) < 5000
+    assert len(found.error) < 2500

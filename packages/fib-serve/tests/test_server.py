@@ -16,7 +16,6 @@ from fib_serve.database import Database
 from fib_serve.service import make_server
 from fib_serve.settings import Settings
 from fib_serve.web import app
-from fib_serve.web.access import Service
 
 from .conftest import make_contest
 
@@ -30,7 +29,7 @@ def serve(database: Database, settings: Settings) -> Iterator[Callable[..., int]
 
     def start(**changes: Any) -> int:
         contest = make_contest(attrs.evolve(settings, **changes), database)
-        server = make_server(Service(contest, None, lambda: None))
+        server = make_server(contest)
         listener = socket.create_server(("127.0.0.1", 0))
         thread = threading.Thread(target=server.run, args=[[listener]])
         thread.start()

@@ -16,7 +16,17 @@ import httpx
 import pytest
 from fib_schema import TraceSet
 
-from .running_service import FAST, RunningService, create_token, submit, traces_by_submission, wait
+from .running_service import (
+    FAST,
+    RunningService,
+    create_token,
+    follow,
+    has_results,
+    is_running,
+    submit,
+    traces_by_submission,
+    wait,
+)
 from .samples import GOOD, WRONG, write_data_set
 
 pytestmark = pytest.mark.slow
@@ -82,7 +92,6 @@ def test_hidden_workloads_are_not_told_to_submitters(contest: Contest) -> None:
             f"/tasks/{identifier}",
             f"/v1/submissions/{identifier}",
             f"/v1/submissions/{identifier}/traces",
-            f"/v1/submissions/{identifier}/events",
             f"/submissions/{identifier}",
             "/v1/submissions",
             "/definitions/double/workloads",
@@ -98,19 +107,9 @@ def test_hidden_workloads_are_not_told_to_submitters(contest: Contest) -> None:
         "speedup_text": "-",
         "labels": [],
     }
-    assert found["passed"] == 2
+    assert (found["passed"], found["evaluated"]) == (2, 2)
     traces = traces_by_submission(contest.hidden)
     assert {uuid for submission, uuid in traces if submission == identifier} == {"secret-65537", "secret-131071"}
-
-
-def test_events_do_not_tell_when_a_hidden_workload_was_evaluated(contest: Contest) -> None:
-    """Otherwise a solution that sleeps in proportion to its input tells the size of each hidden workload."""
-    identifier = submit(contest.alice, GOOD)
-    kinds = []
-    with contest.alice.stream("GET", f"/v1/submissions/{identifier}/events") as stream:
-        for line in stream.iter_lines():
-            kinds += [line] if line.startswith("event: ") else []
-    assert kinds == [f"event: {kind}" for kind in ("state", "state", "progress", "progress", "state")]
 
 
 REMEMBERS = """
@@ -181,10 +180,7 @@ def test_a_solution_reaches_neither_the_database_nor_other_data_nor_other_proces
 
 def test_a_running_submission_is_cancelled_and_the_next_one_runs(contest: Contest) -> None:
     endless = submit(contest.alice, "def run(x):\n    while True: pass\n")
-    with contest.alice.stream("GET", f"/v1/submissions/{endless}/events") as stream:
-        for line in stream.iter_lines():
-            if '"running"' in line:
-                break
+    follow(contest.alice, endless, is_running)
     following = submit(contest.bob, GOOD, name="next")
     assert contest.alice.delete(f"/v1/submissions/{endless}").status_code == 202
     wait(contest.bob, [following])
@@ -193,23 +189,9 @@ def test_a_running_submission_is_cancelled_and_the_next_one_runs(contest: Contes
 
 def test_killing_a_judge_loses_nothing_and_doubles_nothing(contest: Contest) -> None:
     identifiers = [submit(contest.alice, f"{GOOD}# {index}") for index in range(4)]
-    with contest.alice.stream("GET", f"/v1/submissions/{identifiers[0]}/events") as stream:
-        try:
-            for line in stream.iter_lines():
-                if "progress" in line:
-                    os.kill(contest.service.judges()[0], signal.SIGKILL)
-                    break
-        except httpx.HTTPError:
-            pass
-    contest.service.wait_until_ready()
-    with_retries = httpx.Client(
-        base_url=contest.service.address,
-        headers=contest.alice.headers,
-        timeout=120,
-        transport=httpx.HTTPTransport(retries=5),
-    )
-    with with_retries as client:
-        tasks = wait(client, identifiers)
+    follow(contest.alice, identifiers[0], has_results)
+    os.kill(contest.service.judges()[0], signal.SIGKILL)
+    tasks = wait(contest.alice, identifiers)
     assert [task["status"] for task in tasks] == ["completed"] * 4
     found = traces_by_submission(contest.data_set)
     assert {key: found[key] for key in found if key[0] in identifiers} == {
@@ -237,10 +219,7 @@ def test_a_service_that_drains_finishes_and_leaves_no_process(tmp_path: Path) ->
     mark = {"FIB_TEST_MARK": str(tmp_path)}
     with RunningService(data_set, "--no-auth", environment=mark) as service, service.client() as client:
         first, second = submit(client, GOOD), submit(client, f"{GOOD}#")
-        with client.stream("GET", f"/v1/submissions/{first}/events") as stream:
-            for line in stream.iter_lines():
-                if '"running"' in line:
-                    break
+        follow(client, first, is_running)
         assert service.stop() == 0
     assert _processes_with(str(tmp_path)) == []
     with RunningService(data_set, "--no-auth") as service, service.client() as client:

@@ -8,7 +8,6 @@ from fib_schema.package_init import lazy_exports, require_linux
 
 __all__ = [
     "Client",
-    "ProgressEvent",
     "ServiceError",
     "ServiceUnreachable",
     "SubmissionInfo",
@@ -18,12 +17,12 @@ __all__ = [
 require_linux("fib-serve")
 
 if TYPE_CHECKING:
-    from .client import Client, ProgressEvent, ServiceError, ServiceUnreachable, SubmissionInfo
+    from .client import Client, ServiceError, ServiceUnreachable, SubmissionInfo
 
     __version__: str
 else:
     __getattr__, __dir__ = lazy_exports(
         __name__,
         "fib-serve",
-        {"client": "Client ProgressEvent ServiceError ServiceUnreachable SubmissionInfo"},
+        {"client": "Client ServiceError ServiceUnreachable SubmissionInfo"},
     )

@@ -1,13 +1,13 @@
 """Client of the service.
 
-A submission is sent with an idempotency key, so that it can be repeated after a failure of the network without being
-made twice. Requests are repeated after such failures and after answers that ask for it (429, 503).
+Requests are repeated after failures of the network and after answers that ask for it (429, 503): the service answers a
+submission that it has accepted already with that one.
 """
 
 from __future__ import annotations
 
+import itertools
 import json
-import secrets
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
@@ -22,6 +22,7 @@ _ATTEMPTS = 6
 _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 30.0
 _TIMEOUT_SECONDS = 60.0
+_WAIT_SECONDS = 30
 _PAGE = 200
 _REPEATED = frozenset({429, 503})
 _FINAL = frozenset({"completed", "failed", "cancelled"})
@@ -65,6 +66,7 @@ class SubmissionInfo:
     is_ranked: bool
     score: float | None
     passed: int
+    evaluated: int
     planned: int
     summary: Mapping[str, Any] | None
     rejection: str | None
@@ -82,16 +84,6 @@ class SubmissionInfo:
         """The value of an answer."""
         names = [field.name for field in attrs.fields(cls) if field.name != "fields"]
         return cls(**{name: plain[name] for name in names}, fields=plain)
-
-
-@attrs.frozen
-class ProgressEvent:
-    """One step of a submission."""
-
-    id: int
-    kind: str
-    """``state``, ``progress`` or ``rejection``."""
-    data: Mapping[str, Any]
 
 
 class Client:
@@ -130,168 +122,86 @@ class Client:
         self._http.close()
 
     def submit(
-        self,
-        solution: Solution,
-        workload_uuids: Sequence[str] | None = None,
-        *,
-        priority: int = 0,
-        force: bool = False,
-        idempotency_key: str | None = None,
+        self, solution: Solution, workload_uuids: Sequence[str] | None = None, *, force: bool = False
     ) -> SubmissionInfo:
         """Submit a solution.
 
         Args:
             solution: Its author becomes the user of the token.
             workload_uuids: Public workloads to run on; None means all. A choice does not rank.
-            priority: From -10 to 10, among your own submissions.
             force: Evaluate it although an identical one has a result.
-            idempotency_key: Identifies the request; by default a new one.
 
         Raises:
             ServiceError: The service refuses it.
             ServiceUnreachable: The service does not answer.
         """
-        request = _submit_request(
-            solution, workload_uuids, priority=priority, force=force, idempotency_key=idempotency_key
-        )
-        return SubmissionInfo.from_json(self._send(request))
+        uuids = None if workload_uuids is None else list(workload_uuids)
+        body = {"solution": to_plain(solution), "workload_uuids": uuids, "force": force}
+        return SubmissionInfo.from_json(self._send("POST", "/v1/submissions", json.dumps(body)))
 
     def get(self, submission: str) -> SubmissionInfo:
         """A submission."""
-        return SubmissionInfo.from_json(self._send(_Attempt("GET", f"/v1/submissions/{submission}")))
+        return SubmissionInfo.from_json(self._send("GET", f"/v1/submissions/{submission}"))
 
     def cancel(self, submission: str) -> SubmissionInfo:
         """Cancel a submission."""
-        return SubmissionInfo.from_json(self._send(_Attempt("DELETE", f"/v1/submissions/{submission}")))
+        return SubmissionInfo.from_json(self._send("DELETE", f"/v1/submissions/{submission}"))
+
+    def follow(self, submission: str) -> Iterator[SubmissionInfo]:
+        """A submission as it is now, and after each change that is seen, until its end."""
+        found = self.get(submission)
+        yield found
+        while not found.is_final:
+            path = f"/v1/submissions/{submission}?timeout={_WAIT_SECONDS}"
+            following = SubmissionInfo.from_json(self._send("GET", path))
+            if following != found:
+                found = following
+                yield found
+
+    def wait(self, submission: str) -> SubmissionInfo:
+        """Wait for the end of a submission."""
+        *_, last = self.follow(submission)
+        return last
 
     def definition(self, name: str) -> Definition:
         """A definition."""
-        return structure(self._send(_Attempt("GET", f"/definitions/{name}")), Definition, source=self._address)
+        return structure(self._send("GET", f"/definitions/{name}"), Definition, source=self._address)
 
     def traces(self, submission: str) -> Iterator[Trace]:
         """The traces of a submission on public workloads. Their logs are output of the solution: do not trust them."""
         cursor: int | None = 0
         while cursor is not None:
-            path = f"/v1/submissions/{submission}/traces?limit={_PAGE}&cursor={cursor}"
-            page = self._send(_Attempt("GET", path))
+            page = self._send("GET", f"/v1/submissions/{submission}/traces?limit={_PAGE}&cursor={cursor}")
             yield from (structure(item, Trace, source=self._address) for item in page["items"])
             cursor = page["next_cursor"]
 
     def leaderboard(self, definition: str) -> list[SubmissionInfo]:
         """The best submission of each user, the best first, up to 500."""
-        found = self._send(_Attempt("GET", f"/v1/leaderboards/{definition}?limit=500"))
+        found = self._send("GET", f"/v1/leaderboards/{definition}?limit=500")
         return [SubmissionInfo.from_json(item["submission"]) for item in found["items"]]
 
     def quota(self) -> Mapping[str, Any]:
         """The user of the token, and how much of its quotas is used."""
-        found: Mapping[str, Any] = self._send(_Attempt("GET", "/v1/quota"))
+        found: Mapping[str, Any] = self._send("GET", "/v1/quota")
         return found
 
-    def events(self, submission: str) -> Iterator[ProgressEvent]:
-        """The progress of a submission until its end, across interruptions of the connection."""
-        last, attempt = 0, 0
-        request = _Attempt("GET", f"/v1/submissions/{submission}/events")
-        while True:
-            error = httpx.TransportError("the stream ended before the submission did")
+    def _send(self, method: str, path: str, body: str | None = None) -> Any:
+        """The content of the answer to a request, which is repeated after failures."""
+        headers = {} if body is None else {"Content-Type": "application/json"}
+        for attempt in itertools.count():
+            pause = _FIRST_PAUSE_SECONDS * 2**attempt
             try:
-                for event in self._stream(request.path, last):
-                    last, attempt = event.id, 0
-                    yield event
-                if self.get(submission).is_final:
-                    return
-            except httpx.TransportError as failure:
-                error = failure
-            self._pause(request, attempt, None, error)
-            attempt += 1
-
-    def _stream(self, path: str, last: int) -> Iterator[ProgressEvent]:
-        """The events after one that was received."""
-        parser = _EventParser()
-        with self._http.stream("GET", path, headers={"Last-Event-ID": str(last)}) as answer:
-            if not answer.is_success:
-                answer.read()
-                _checked(answer)
-            for line in answer.iter_lines():
-                if (event := parser.feed(line)) is not None:
-                    yield event
-
-    def wait(self, submission: str) -> SubmissionInfo:
-        """Wait for the end of a submission."""
-        for _ in self.events(submission):
-            pass
-        return self.get(submission)
-
-    def _send(self, request: _Attempt) -> Any:
-        attempt = 0
-        while True:
-            error: httpx.TransportError | None = None
-            answer: httpx.Response | None = None
-            try:
-                answer = self._http.request(request.method, request.path, **request.options)
-            except httpx.TransportError as failure:
-                error = failure
-            if not self._pause(request, attempt, answer, error):
-                assert answer is not None
-                return _checked(answer)
-            attempt += 1
-
-    def _pause(
-        self, request: _Attempt, attempt: int, answer: httpx.Response | None, error: httpx.TransportError | None
-    ) -> bool:
-        """Wait before the next attempt; false if the answer is final.
-
-        Raises:
-            ServiceUnreachable: There was no answer, and there is no next attempt.
-        """
-        pause = request.pause_seconds(attempt, answer)
-        if pause is not None:
-            self._sleep(pause)
-            return True
-        if error is not None:
-            raise ServiceUnreachable(self._address, str(error) or type(error).__name__) from error
-        return False
-
-
-@attrs.frozen
-class _Attempt:
-    """A request, and its repetition after failures."""
-
-    method: str
-    path: str
-    options: Mapping[str, Any] = attrs.field(factory=dict)
-
-    def pause_seconds(self, attempt: int, answer: httpx.Response | None) -> float | None:
-        """The pause before the next attempt; None if the answer is final."""
-        if answer is not None and answer.status_code not in _REPEATED:
-            return None
-        if attempt >= _ATTEMPTS or (answer is None and not self._is_repeatable):
-            return None
-        given = "" if answer is None else answer.headers.get("retry-after", "")
-        pause = float(given) if given.isdecimal() else _FIRST_PAUSE_SECONDS * 2**attempt
-        return min(pause, _LONGEST_PAUSE_SECONDS)
-
-    @property
-    def _is_repeatable(self) -> bool:
-        return self.method != "POST" or "Idempotency-Key" in self.options.get("headers", {})
-
-
-def _submit_request(
-    solution: Solution,
-    workload_uuids: Sequence[str] | None,
-    *,
-    priority: int,
-    force: bool,
-    idempotency_key: str | None,
-) -> _Attempt:
-    """The request that submits a solution."""
-    body = {
-        "solution": to_plain(solution),
-        "workload_uuids": None if workload_uuids is None else list(workload_uuids),
-        "priority": priority,
-        "force": force,
-    }
-    headers = {"Idempotency-Key": idempotency_key or secrets.token_hex(16), "Content-Type": "application/json"}
-    return _Attempt("POST", "/v1/submissions", {"content": json.dumps(body), "headers": headers})
+                answer = self._http.request(method, path, content=body, headers=headers)
+            except httpx.TransportError as error:
+                if attempt == _ATTEMPTS:
+                    raise ServiceUnreachable(self._address, str(error) or type(error).__name__) from error
+            else:
+                if answer.status_code not in _REPEATED or attempt == _ATTEMPTS:
+                    return _checked(answer)
+                given = answer.headers.get("retry-after", "")
+                pause = float(given) if given.isdecimal() else pause
+            self._sleep(min(pause, _LONGEST_PAUSE_SECONDS))
+        raise AssertionError("the loop has no end")
 
 
 def _checked(answer: httpx.Response) -> Any:
@@ -307,21 +217,3 @@ def _checked(answer: httpx.Response) -> Any:
         raise ServiceError(answer.status_code, str(problem["title"]), str(problem["detail"]))
     except (ValueError, KeyError, TypeError):
         raise ServiceError(answer.status_code, answer.reason_phrase, answer.text[:500]) from None
-
-
-class _EventParser:
-    """Parses lines of server-sent events."""
-
-    def __init__(self) -> None:
-        self._fields: dict[str, str] = {}
-
-    def feed(self, line: str) -> ProgressEvent | None:
-        """The event that a line completes."""
-        name, _, value = line.partition(": ")
-        if line and name in ("id", "event", "data"):
-            self._fields[name] = value
-            return None
-        if line or "data" not in self._fields:
-            return None
-        fields, self._fields = self._fields, {}
-        return ProgressEvent(int(fields["id"]), fields["event"], json.loads(fields["data"]))

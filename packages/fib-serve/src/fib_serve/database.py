@@ -1,6 +1,6 @@
-"""Database of the service: a SQLite file with submissions, their queue, users and events.
+"""Database of the service: a SQLite file with submissions, their results, and users.
 
-Trace files are the truth for results. What the database holds of them is an index that `leases.reconcile` rebuilds.
+Trace files are the truth for results. What the database holds of them is an index that `queue.reconcile` rebuilds.
 Times are seconds since 1970 (UTC). One writer at a time: a write takes the write lock at once, so that no transaction
 fails half-way. The threads of the service wait for a lock of the process, which is fair; commands of other processes
 wait for the lock of SQLite.
@@ -47,8 +47,8 @@ _PRAGMAS = (
     "mmap_size = 1073741824",  # pages are read where the system caches them
     "cache_size = -512",  # KiB, negative by convention: of each connection, for the pages of one write
 )
-VERSION = 1
-"""Version of the tables, kept as ``user_version``. A change of a table adds a step to `migrate`."""
+VERSION = 2
+"""Version of the tables, kept as ``user_version``."""
 LARGEST_ID = 2**31 - 1
 """Bound on ids in requests."""
 
@@ -61,11 +61,10 @@ users = Table(
     Column("name", String(40), nullable=False, unique=True),
     Column("role", String(20), nullable=False),
     Column("is_active", Boolean, nullable=False, default=True),
-    Column("weight", Float, nullable=False, default=1.0),
     Column("max_running", Integer, nullable=False),
     Column("max_queued", Integer, nullable=False),
     Column("max_per_day", Integer, nullable=False),
-    Column("virtual_time", Float, nullable=False, default=0.0),  # of weighted fair queueing, in turns
+    Column("turn_at", Float, nullable=False, default=0.0),  # when a device last took a submission of the user
     Column("created_at", Float, nullable=False),
 )
 
@@ -93,16 +92,10 @@ submissions = Table(
     Column("solution", Text, nullable=False),
     Column("content_hash", String(64), nullable=False),
     Column("workloads", JSON(none_as_null=True)),  # uuids; null means all
-    Column("idempotency_key", String(200)),
-    Column("request_hash", String(64), nullable=False),
-    Column("priority", Integer, nullable=False, default=0),
-    Column("deadline", Float),
     Column("state", String(10), nullable=False),
     Column("is_cancelling", Boolean, nullable=False, default=False),
     Column("error", Text),
     Column("attempts", Integer, nullable=False, default=0),
-    Column("lease", String(32)),
-    Column("lease_expires_at", Float),
     Column("device", String(100)),
     Column("hardware", String(200)),
     Column("harness", String(200)),
@@ -116,8 +109,7 @@ submissions = Table(
     Column("is_ranked", Boolean, nullable=False, default=False),
     Column("score", Float),
     Column("rejection", Text),  # the reason of a maintainer
-    UniqueConstraint("user_id", "idempotency_key"),
-    Index("submissions_queue", "state", "user_id", "priority"),
+    Index("submissions_queue", "state", "user_id"),
     Index("submissions_content", "user_id", "content_hash"),
     Index("submissions_user_number", "user_id", "number"),
     Index("submissions_user_time", "user_id", "created_at"),
@@ -136,24 +128,6 @@ results = Table(
     Column("status", String(40), nullable=False),
     Column("trace", Text),  # null for hidden workloads, whose traces are only in their files
     UniqueConstraint("submission_id", "workload", "is_hidden"),
-)
-
-events = Table(
-    "events",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("submission_id", ForeignKey("submissions.id"), nullable=False, index=True),
-    Column("kind", String(20), nullable=False),
-    Column("data", JSON, nullable=False),
-    Column("created_at", Float, nullable=False),
-    sqlite_autoincrement=True,  # clients resume after a number, which must not be used again
-)
-
-queue_clock = Table(
-    "queue_clock",
-    metadata,
-    Column("id", Integer, primary_key=True),
-    Column("virtual_time", Float, nullable=False),
 )
 
 audit = Table(
@@ -229,19 +203,23 @@ class Database:
         self._engine.dispose()
 
 
-def migrate(database: Database) -> None:
-    """Create the tables or bring those of an earlier version up to date.
+def make_tables(database: Database) -> None:
+    """Create the tables of a new database.
 
     Raises:
-        DatabaseUnusable: A later version of this program has written the database.
+        DatabaseUnusable: Another version of this program has written it.
     """
     with database.write() as connection:
         found = int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
-        if found > VERSION:
-            problem = f"a later version wrote it (tables {found}, this one knows up to {VERSION}): update fib-serve"
-            raise DatabaseUnusable(str(database.path), problem)
+        if found not in (0, VERSION):
+            raise DatabaseUnusable(str(database.path), version_problem(found))
         metadata.create_all(connection)
         connection.exec_driver_sql(f"PRAGMA user_version = {VERSION}")
+
+
+def version_problem(found: int) -> str:
+    """The reason why tables of another version cannot be used."""
+    return f"another version of fib-serve wrote it (tables {found}, this one has {VERSION}): use that version"
 
 
 def _prepare(connection: Any, _: object) -> None:

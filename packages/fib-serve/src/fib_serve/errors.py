@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from http import HTTPStatus
+
 import attrs
 from fib_schema import FibError
 
@@ -45,16 +47,6 @@ class DatabaseUnusable(FibError, RuntimeError):
 
 
 @attrs.frozen
-class LeaseLost(FibError, RuntimeError):
-    """The submission belongs to another worker, or is no longer evaluated; nothing was recorded."""
-
-    submission: str
-
-    def __str__(self) -> str:
-        return f"submission {self.submission}: this worker does not hold its lease; its result was discarded"
-
-
-@attrs.frozen
 class Refused(FibError):
     """A request that the service refuses."""
 
@@ -62,10 +54,14 @@ class Refused(FibError):
     """The problem and its remedy, for the client."""
 
     status = 400
-    title = "Bad request"
 
     def __str__(self) -> str:
         return self.detail
+
+    @property
+    def title(self) -> str:
+        """The name of the status."""
+        return HTTPStatus(self.status).phrase
 
 
 @attrs.frozen
@@ -73,7 +69,6 @@ class Unauthorized(Refused):
     """A request without a valid token."""
 
     status = 401
-    title = "Unauthorized"
 
 
 @attrs.frozen
@@ -81,7 +76,6 @@ class Forbidden(Refused):
     """A request that the role of the user does not allow."""
 
     status = 403
-    title = "Forbidden"
 
 
 @attrs.frozen
@@ -89,7 +83,6 @@ class NotFound(Refused, LookupError):
     """Something that does not exist, or that the user may not see."""
 
     status = 404
-    title = "Not found"
 
 
 @attrs.frozen
@@ -97,7 +90,6 @@ class Conflict(Refused):
     """A request that contradicts the state of the service."""
 
     status = 409
-    title = "Conflict"
 
 
 @attrs.frozen
@@ -105,7 +97,6 @@ class Unprocessable(Refused, ValueError):
     """A request whose content is not valid."""
 
     status = 422
-    title = "Unprocessable content"
 
 
 @attrs.frozen
@@ -115,7 +106,6 @@ class TooMany(Refused):
     retry_after_seconds: int = 1
 
     status = 429
-    title = "Too many requests"
 
 
 @attrs.frozen
@@ -123,4 +113,3 @@ class Unavailable(Refused):
     """A request while the service drains."""
 
     status = 503
-    title = "Service unavailable"

@@ -9,13 +9,12 @@ from __future__ import annotations
 import os
 import tempfile
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import attrs
 import fib_bench
 from fib_bench import BenchmarkConfig, Evaluator, IsolationReport, probe_isolation, remove_build_cache
 from fib_bench.errors import JudgeFailed
@@ -108,32 +107,30 @@ class RayJudges(Judges):
     """
 
     def __init__(self, slot: DeviceSlot, configs: Mapping[Path, BenchmarkConfig]) -> None:
-        device = next(iter(configs.values())).device
-        super().__init__(device, configs)
-        host = partial(_NodeJudges, slot.name, fib_bench.__version__, device, dict(configs))
-        self._slot, self._host = slot, host
+        super().__init__(next(iter(configs.values())).device, configs)
+        self._slot = slot
         self._actor: RayDeviceWorker | None = None
 
     def probe(self, private: Sequence[Path]) -> IsolationReport:
         """Report the isolation of workers on the node."""
-        report: IsolationReport = self._ask(partial(Judges.probe, private=tuple(private)))
+        report: IsolationReport = next(self._call("probe", tuple(private)))
         return report
 
     def environment(self, root: Path) -> Environment:
         """The hardware and the versions that traces state."""
-        environment: Environment = self._ask(partial(Judges.environment, root=root))
+        environment: Environment = next(self._call("environment", root))
         return environment
 
     def run(
         self, root: Path, definition: Definition, solution: Solution, workloads: Sequence[Workload], cache_key: str
     ) -> Iterator[Event]:
         """Evaluate a solution on workloads of a data set, with a build cache on the node."""
-        yield from self._stream(_Run(root, definition, solution, tuple(workloads), cache_key))
+        yield from self._call("run", root, definition, solution, tuple(workloads), cache_key)
 
     def forget(self, solution: Solution, cache_key: str) -> None:
         """Remove the build cache on the node; the key of one that remains there is used by no other evaluation."""
         with suppress(JudgeFailed):  # the node or its actor has gone
-            self._ask(partial(Judges.forget, solution=solution, cache_key=cache_key))
+            next(self._call("forget", solution, cache_key))
 
     def interrupt(self) -> None:
         """Kill the actor; the next one starts when it is needed after `begin`."""
@@ -145,11 +142,9 @@ class RayJudges(Judges):
 
     close = interrupt
 
-    def _ask(self, call: Callable[[Judges], Any]) -> Any:
-        return next(self._stream(call))
-
-    def _stream(self, call: Callable[[Judges], Any]) -> Iterator[Any]:
-        yield from self._started().execute(call)  # type: ignore[arg-type]  # `_NodeJudges` takes a call
+    def _call(self, method: str, *arguments: Any) -> Iterator[Any]:
+        """Call a method of the judges on the node; yields the events of an evaluation, or the one result."""
+        yield from self._started().execute((method, arguments))  # type: ignore[arg-type]  # of `_NodeJudges`
 
     def _started(self) -> RayDeviceWorker:
         from fib_bench.execution.ray_scheduler import RayDeviceWorker  # imports Ray
@@ -158,23 +153,10 @@ class RayJudges(Judges):
             if self._is_interrupted:
                 raise JudgeFailed("it was interrupted")
             if self._actor is None:
+                host = partial(_NodeJudges, self._slot.name, fib_bench.__version__, self._device, dict(self._configs))
                 is_cuda = self._device.startswith("cuda")
-                self._actor = RayDeviceWorker(self._slot.node, self._host, is_cuda=is_cuda)  # type: ignore[arg-type]
+                self._actor = RayDeviceWorker(self._slot.node, host, is_cuda=is_cuda)  # type: ignore[arg-type]
             return self._actor
-
-
-@attrs.frozen
-class _Run:
-    """A call of `Judges.run`, for another process."""
-
-    root: Path
-    definition: Definition
-    solution: Solution
-    workloads: tuple[Workload, ...]
-    cache_key: str
-
-    def __call__(self, judges: Judges) -> Iterator[Event]:
-        return judges.run(self.root, self.definition, self.solution, self.workloads, self.cache_key)
 
 
 class _NodeJudges:
@@ -193,13 +175,11 @@ class _NodeJudges:
         self._judges = Judges(device, configs)
         self.environment = self._judges.environment(next(iter(configs)))
 
-    def execute(self, call: Callable[[Judges], Any]) -> Iterator[Any]:
-        """Make a call; yields the events of an evaluation, or the one result of anything else."""
-        found = call(self._judges)
-        if isinstance(found, Iterator):
-            yield from found
-        else:
-            yield found
+    def execute(self, call: tuple[str, tuple[Any, ...]]) -> Iterator[Any]:
+        """Call a method of the judges; yields the events of an evaluation, or the one result of anything else."""
+        method, arguments = call
+        found = getattr(self._judges, method)(*arguments)
+        yield from found if isinstance(found, Iterator) else (found,)
 
     def close(self) -> None:
         """Terminate the judges."""

@@ -15,8 +15,8 @@ from fib_schema import FibError
 from fib_schema.display import counted
 from fib_schema.files import staged
 
-from .database import VERSION
-from .device_worker import data_sets
+from .contest import read_catalogs
+from .database import VERSION, version_problem
 from .errors import DatabaseUnusable, InvalidSetting
 from .settings import Settings
 
@@ -50,14 +50,14 @@ def examine(settings: Settings) -> Iterator[Diagnosis]:
 
 
 def _check_data_sets(settings: Settings) -> tuple[bool, str]:
-    (public, _), *hidden = data_sets(settings)
+    public, *hidden = read_catalogs(settings)
     if public.problems:
         return False, f"{counted(len(public.problems), 'problem')}; run `fib-bench validate {settings.dataset}`"
     empty = [name for name, workloads in public.workloads.items() if not workloads]
     if empty or not public.definitions:
         text = f"definitions without workloads: {', '.join(empty[:5])}" if empty else "there are no definitions"
         return False, f"{text}; nothing can be submitted for them"
-    count = sum(len(group) for catalog, _ in hidden for group in catalog.workloads.values())
+    count = sum(len(group) for catalog in hidden for group in catalog.workloads.values())
     ranks = f"ranks by {counted(count, 'hidden workload')}" if hidden else "ranks by public workloads"
     return count > 0 or not hidden, f"{counted(len(public.definitions), 'definition')}; {ranks}"
 
@@ -74,7 +74,7 @@ def _check_database(settings: Settings) -> tuple[bool, str]:
     if not settings.database_path.exists():
         return True, "it will be made by the first start"
     problem = _problem_of(settings.database_path)
-    return not problem, f"{problem}; restore a backup" if problem else "consistent"
+    return not problem, f"{problem}" if problem else "consistent"
 
 
 def _check_disk(settings: Settings) -> tuple[bool, str]:
@@ -129,9 +129,9 @@ def _problem_of(path: Path) -> str:
             version = connection.execute("PRAGMA user_version").fetchone()[0]
             tables = connection.execute("SELECT name FROM sqlite_master WHERE name = 'submissions'").fetchall()
         except sqlite3.DatabaseError as error:
-            return f"it is damaged: {error}"
+            return f"it is damaged: {error}; restore a backup"
     if found != "ok":
-        return f"it is damaged: {found}"
+        return f"it is damaged: {found}; restore a backup"
     if not tables:
         return "it is not a database of fib-serve: it has no submissions"
-    return "" if version <= VERSION else f"a later version wrote it (tables {version}): update fib-serve"
+    return "" if version == VERSION else version_problem(version)

@@ -1,7 +1,7 @@
 """Process of a service: a thread for the web server, and one for each device.
 
-The main thread starts devices, starts those that fail again, and drains them at the end. A kill at any
-point loses nothing: judges end with the process, and the next start makes the database agree with the trace files.
+The main thread starts and drains the others. A kill at any point loses nothing: judges end with the process, and the
+next start makes the database agree with the trace files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
@@ -28,22 +28,20 @@ from fib_bench.execution.executors import concurrency_of
 from fib_schema import FibError
 from sqlalchemy.exc import SQLAlchemyError
 
-from .changes import Changes
-from .database import Database, iso_time, migrate
-from .device_worker import Contest, DeviceTable, DeviceWorker, data_sets
+from .contest import Contest, read_catalogs
+from .database import Database, iso_time, make_tables
+from .device_worker import DeviceWorker
 from .errors import InvalidSetting, IsolationTooWeak
 from .judges import Judges, RayJudges
-from .leases import reconcile
+from .queue import reconcile
 from .settings import Settings, make_state
 from .users import local_principal
-from .web.access import Service
 from .web.app import make_app
 
 _POLL_SECONDS = 0.2
 _NODES_SECONDS = 2.0
-_LONGEST_PAUSE_SECONDS = 40.0
-_STEADY_SECONDS = 60.0
-_END_SECONDS = 15.0
+_DRAIN_SECONDS, _END_SECONDS = 600.0, 15.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
 _KEEP_ALIVE_SECONDS, _GRACEFUL_SECONDS = 10, 10
 _MAX_CONNECTIONS = 2000
 _MAX_HEADER_BYTES = 64 << 10
@@ -60,9 +58,9 @@ def run(settings: Settings, listener: socket.socket) -> int:
     Raises:
         FibError: The service cannot be started, or a device cannot be used.
     """
-    configure_logs(settings.log_level)
+    configure_logs()
     make_state(Path(settings.state))
-    with locked(Path(settings.state)), closing(Database(settings.database_path)) as database:
+    with _locked(Path(settings.state)), closing(Database(settings.database_path)) as database:
         contest = prepare(settings, database)
         os.chdir(settings.work_path)
         _Process(contest, listener).run()
@@ -70,27 +68,25 @@ def run(settings: Settings, listener: socket.socket) -> int:
 
 
 def prepare(settings: Settings, database: Database) -> Contest:
-    """The database of this version in agreement with the trace files, and the data sets.
+    """The database in agreement with the trace files, and the data sets.
 
     Raises:
         FibError: The settings or the files are not usable.
     """
-    catalogs = data_sets(settings)
-    for problem in catalogs[0][0].problems:
+    catalogs = read_catalogs(settings)
+    for problem in catalogs[0].problems:
         _LOG.warning("%s", problem)
-    migrate(database)
-    found = reconcile(database, tuple(place for _, place in catalogs))
+    make_tables(database)
+    found = reconcile(database, catalogs)
     _LOG.info("database and trace files agree: %s", found, extra={"fields": attrs.asdict(found)})
-    return Contest(settings, database, catalogs, Changes(), DeviceTable())
+    local = None if settings.has_auth else local_principal(database, settings)
+    return Contest(settings, database, catalogs, local=local, stop=lambda: os.kill(os.getpid(), signal.SIGTERM))
 
 
 class _Process:
     def __init__(self, contest: Contest, listener: socket.socket) -> None:
         self._contest, self._listener, self._signals = contest, listener, 0
-        settings = contest.settings
-        local = None if settings.has_auth else local_principal(contest.database, settings)
-        self._service = Service(contest, local, lambda: os.kill(os.getpid(), signal.SIGTERM))
-        self._server = make_server(self._service)
+        self._server = make_server(contest)
 
     def run(self) -> None:
         settings = self._contest.settings
@@ -106,7 +102,7 @@ class _Process:
             while not self._signals and web.is_alive():
                 devices.update()
                 time.sleep(_POLL_SECONDS)
-            self._service.is_draining = True
+            self._contest.is_draining = True
             self._drain(devices)
         finally:
             self._contest.changes.end_waiting()
@@ -115,32 +111,29 @@ class _Process:
 
     def _drain(self, devices: DevicePool) -> None:
         """Let workers finish; a second signal, or the end of the time, returns their submissions to the queue."""
-        devices.drain()
-        deadline = time.monotonic() + self._contest.settings.drain_seconds
-        while devices.is_running and self._signals < 2 and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
-        devices.drain()
-        deadline = time.monotonic() + _END_SECONDS
-        while devices.is_running and time.monotonic() < deadline:
-            time.sleep(_POLL_SECONDS)
+        for seconds, most_signals in ((_DRAIN_SECONDS, 2), (_END_SECONDS, sys.maxsize)):
+            devices.drain()
+            deadline = time.monotonic() + seconds
+            while devices.is_running and self._signals < most_signals and time.monotonic() < deadline:
+                time.sleep(_POLL_SECONDS)
 
     def _on_signal(self, *_: object) -> None:
         self._signals += 1
 
 
-def make_server(service: Service) -> uvicorn.Server:
+def make_server(contest: Contest) -> uvicorn.Server:
     """The web server; a reverse proxy in front of it bounds the time of headers."""
-    settings = service.settings
+    proxy = contest.settings.proxy
     config = uvicorn.Config(
-        make_app(service),
+        make_app(contest),
         http="h11",  # the one with a bound on the size of headers
         h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
         loop="asyncio",
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=settings.proxy is not None,
-        forwarded_allow_ips=settings.proxy,
+        proxy_headers=proxy is not None,
+        forwarded_allow_ips=proxy,
         limit_concurrency=_MAX_CONNECTIONS,
         timeout_keep_alive=_KEEP_ALIVE_SECONDS,
         timeout_graceful_shutdown=_GRACEFUL_SECONDS,
@@ -153,20 +146,61 @@ def make_server(service: Service) -> uvicorn.Server:
 # -- devices -----------------------------------------------------------------------------------------
 
 
-@attrs.define(eq=False)
-class _Member:
-    """A device with the thread that evaluates submissions on it."""
+class _Device:
+    """A device with the thread that evaluates submissions on it, and begins again after failures.
 
-    make_judges: Callable[[], Judges]
-    thread: threading.Thread | None = None
-    worker: DeviceWorker | None = None
-    started_at: float = 0.0
-    next_start: float = 0.0
-    pause_seconds: float = 0.5
-    """Before the next start: it doubles with each early end."""
-    has_left: bool = False
-    refusal: FibError | None = None
-    """The reason why the device is never used, if it is not."""
+    Args:
+        contest: The contest.
+        name: Of the device.
+        make_judges: Makes its judges.
+    """
+
+    def __init__(self, contest: Contest, name: str, make_judges: Callable[[], Judges]) -> None:
+        self.failure: BaseException | None = None
+        """The reason why the device is not used any more."""
+        self._contest, self._name, self._make_judges = contest, name, make_judges
+        self._lock = threading.Lock()
+        self._drains = 0
+        self._worker: DeviceWorker | None = None
+        self._draining = threading.Event()
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+        self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread may evaluate a submission."""
+        return self._thread.is_alive()
+
+    def drain(self) -> None:
+        """Finish the running submission and end; called a second time, return it to the queue."""
+        with self._lock:
+            self._drains += 1
+            self._draining.set()
+            if self._worker is not None:
+                self._worker.drain()
+
+    def _serve(self) -> None:
+        pause_seconds = _FIRST_PAUSE_SECONDS
+        while not self._draining.is_set():
+            try:
+                self._started().run()
+            except (JudgeFailed, SQLAlchemyError, OSError) as error:
+                _LOG.error("the worker of %s ended and is started again: %s", self._name, error)
+                self._contest.devices.exclude(self._name, _short(error))
+                self._draining.wait(pause_seconds)
+                pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+            except BaseException as error:  # noqa: BLE001 the boundary of the thread: `DevicePool.update` raises it
+                _LOG.error("device %s is not used: %s", self._name, error)
+                self._contest.devices.exclude(self._name, _short(error))
+                self.failure = error
+                return
+
+    def _started(self) -> DeviceWorker:
+        with self._lock:
+            self._worker = DeviceWorker(self._contest, self._name, self._make_judges())
+            for _ in range(self._drains):  # it is told what it has missed
+                self._worker.drain()
+            return self._worker
 
 
 class DevicePool:
@@ -182,26 +216,25 @@ class DevicePool:
 
     def __init__(self, contest: Contest) -> None:
         self._contest = contest
-        self._members: dict[str, _Member] = {}
-        self._is_draining = False
-        self._crash: BaseException | None = None
+        self._devices: dict[str, _Device] = {}
         self._next_nodes = 0.0
         settings = contest.settings
         self._is_cluster = settings.executor == "ray"
         if self._is_cluster:
             _connect(settings.address)
-            self._configs: Mapping[Path, BenchmarkConfig] = settings.benchmark_configs(settings.devices[0])
-        else:
-            for device in settings.devices:
-                self._add_local(device)
+            self._configs = settings.benchmark_configs(settings.devices[0])
+            return
+        judges = {name: make for device in settings.devices for name, make in self._local(device)}
+        for name, make in judges.items():  # all settings are valid
+            self._devices[name] = _Device(contest, name, make)
 
     @property
     def is_running(self) -> bool:
-        """Whether a thread evaluates submissions."""
-        return any(member.thread is not None for member in self._members.values())
+        """Whether a thread may evaluate a submission."""
+        return any(device.is_running for device in self._devices.values())
 
     def update(self) -> None:
-        """Start the threads of devices that have joined or are to be tried again.
+        """Follow the nodes that join and leave.
 
         Raises:
             FibError: A device of this machine, or all devices of the cluster, cannot be used.
@@ -209,29 +242,25 @@ class DevicePool:
         if self._is_cluster and time.monotonic() >= self._next_nodes:
             self._next_nodes = time.monotonic() + _NODES_SECONDS
             self._update_nodes()
-        for name, member in self._members.items():
-            is_due = member.refusal is None and not member.has_left and time.monotonic() >= member.next_start
-            if member.thread is None and is_due:
-                member.started_at = time.monotonic()
-                member.thread = threading.Thread(target=self._serve, args=[name, member], name=name, daemon=True)
-                member.thread.start()
-        self._raise_what_ends_the_service()
+        failures = [device.failure for device in self._devices.values() if device.failure is not None]
+        is_unused = len(failures) == len(self._devices) and not self._contest.devices.in_use()
+        for failure in failures:
+            if is_unused or not self._is_cluster or not isinstance(failure, FibError):
+                raise failure
 
     def drain(self) -> None:
         """Let workers finish; called a second time, they return their submissions to the queue."""
-        self._is_draining = True
-        for member in self._members.values():
-            if member.worker is not None:
-                member.worker.drain()
+        for device in self._devices.values():
+            device.drain()
 
-    def _add_local(self, device: str) -> None:
-        """Add a device of this machine. The judges of those that share a device take turns to time."""
+    def _local(self, device: str) -> Iterator[tuple[str, Callable[[], Judges]]]:
+        """The workers of a device of this machine. The judges of those that share it take turns to time."""
         settings = self._contest.settings
         count = concurrency_of(BenchmarkConfig(concurrency=settings.concurrency), device, len(settings.devices))
         configs = attrs.evolve(settings, concurrency=count).benchmark_configs(device)
         for index in range(count):
             name = device if count == 1 else f"{device} (worker {index + 1} of {count})"
-            self._members[name] = _Member(partial(Judges, device, configs))
+            yield name, partial(Judges, device, configs)
 
     def _update_nodes(self) -> None:
         from fib_bench.execution.ray_scheduler import device_slots, ray
@@ -239,48 +268,16 @@ class DevicePool:
         kind = "GPU" if self._contest.settings.devices[0].startswith("cuda") else "CPU"
         slots = {slot.name: slot for slot in device_slots(ray.nodes(), kind)}
         for name, slot in slots.items():
-            if name not in self._members:
-                self._members[name] = _Member(partial(RayJudges, slot, self._configs))
-        for name in [name for name in self._members if name not in slots]:
-            member = self._members[name]
-            if member.thread is None:
-                del self._members[name]
-                self._contest.devices.remove(name)
-            elif not member.has_left:
+            if name not in self._devices:
+                self._devices[name] = _Device(self._contest, name, partial(RayJudges, slot, self._configs))
+        for name in [name for name in self._devices if name not in slots]:
+            device = self._devices[name]
+            if device.is_running:
+                device.drain()
+            else:
                 _LOG.warning("the node of %s has left the cluster", name)
-                member.has_left = True
-                if member.worker is not None:
-                    member.worker.drain()
-
-    def _raise_what_ends_the_service(self) -> None:
-        if self._crash is not None:
-            raise self._crash
-        refusals = [member.refusal for member in self._members.values() if member.refusal is not None]
-        is_unused = len(refusals) == len(self._members) and not self._contest.devices.in_use()
-        if refusals and (is_unused or not self._is_cluster):
-            raise refusals[0]
-
-    def _serve(self, name: str, member: _Member) -> None:
-        """Run the worker of a device, in its thread."""
-        try:
-            member.worker = DeviceWorker(self._contest, name, member.make_judges())
-            if self._is_draining:  # it began while the others were told
-                member.worker.drain()
-            member.worker.run()
-        except (JudgeFailed, SQLAlchemyError, OSError) as error:
-            is_steady = time.monotonic() - member.started_at > _STEADY_SECONDS
-            member.pause_seconds = 1.0 if is_steady else min(2 * member.pause_seconds, _LONGEST_PAUSE_SECONDS)
-            member.next_start = time.monotonic() + member.pause_seconds
-            _LOG.error("the worker of %s ended and is started again: %s", name, error)
-            self._contest.devices.exclude(name, _short(error))
-        except FibError as error:
-            _LOG.error("device %s is not used: %s", name, error)
-            self._contest.devices.exclude(name, _short(error))
-            member.refusal = error
-        except BaseException as error:  # noqa: BLE001 the boundary of the thread: `update` raises it
-            self._crash = error
-        finally:
-            member.worker = member.thread = None
+                del self._devices[name]
+                self._contest.devices.remove(name)
 
 
 def _connect(address: str | None) -> None:
@@ -288,14 +285,14 @@ def _connect(address: str | None) -> None:
 
     try:
         connect(address)
+    except ClusterUnreachable:
+        raise
     except (OSError, RuntimeError, ValueError, RayError) as error:
-        if isinstance(error, ClusterUnreachable):
-            raise
         problem = next(iter(str(error).splitlines()), type(error).__name__)
         raise ClusterUnreachable(address or "on this machine", problem) from error
 
 
-def _short(error: Exception) -> str:
+def _short(error: BaseException) -> str:
     """The text for all readers of the table of devices: without paths of private files, which the log has."""
     if isinstance(error, IsolationTooWeak):
         return f"its sandbox reaches level {error.level}, required is {error.required}"
@@ -304,11 +301,11 @@ def _short(error: Exception) -> str:
     return next(iter(str(error).splitlines()), type(error).__name__)
 
 
-# -- files, socket, logs -----------------------------------------------------------------------------
+# -- files and logs ----------------------------------------------------------------------------------
 
 
 @contextmanager
-def locked(state: Path) -> Iterator[None]:
+def _locked(state: Path) -> Iterator[None]:
     """Hold the lock of a state folder.
 
     Raises:
@@ -342,9 +339,9 @@ class _JsonFormatter(logging.Formatter):
         return json.dumps(fields)
 
 
-def configure_logs(level: str) -> None:
+def configure_logs() -> None:
     """Send all log records to stderr, one JSON object per line."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter())
-    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
+    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
     logging.captureWarnings(True)

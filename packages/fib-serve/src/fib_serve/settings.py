@@ -21,7 +21,6 @@ from fib_schema import TraceSet
 from .errors import InvalidSetting
 
 EXECUTORS = ("local", "ray")
-LOG_LEVELS = ("debug", "info", "warning", "error")
 _RAY_DEVICES = ("cpu", "cuda:0")
 _ADDRESS = re.compile(r"auto|(?:[\w.-]+|\[[0-9a-fA-F:.%]+\]):[0-9]{1,5}")
 """Addresses of a Ray cluster. ``auto`` is the one that runs on this machine."""
@@ -63,9 +62,6 @@ class Settings:
     """Fields of `fib_bench.BenchmarkConfig`."""
     submission_seconds: float = 1800.0
     """The bound on the evaluation of one submission."""
-    lease_seconds: float = 60.0
-    """A submission whose worker has not reported for so long is evaluated again."""
-    drain_seconds: float = 600.0
     max_body_bytes: int = 4 << 20
     max_running: int = 2
     """Limit of one user, unless the user has a limit of its own, like the next two settings."""
@@ -73,7 +69,6 @@ class Settings:
     max_per_day: int = 1000
     requests_per_second: float = 50.0
     """Limit of one user, averaged over ten seconds; a service without tokens has no such limit."""
-    log_level: str = "info"
 
     def __attrs_post_init__(self) -> None:
         if not self.has_auth and not is_loopback(self.host):

@@ -14,10 +14,10 @@ import attrs
 from fib_schema import Solution, format_json, parse_json
 from fib_schema.display import counted
 from fib_schema.framing import framed
-from sqlalchemy import ColumnElement, Connection, RowMapping, Select, and_, func, insert, or_, select, tuple_, update
+from sqlalchemy import Connection, RowMapping, Select, and_, func, insert, or_, select, tuple_, update
 
-from .database import Database, events, new_id, now, results, submissions, users
-from .errors import Conflict, NotFound, TooMany, Unprocessable
+from .database import Database, new_id, now, results, submissions, users
+from .errors import Conflict, NotFound, TooMany
 
 DAY_SECONDS = 86_400.0
 _MAX_ERROR_CHARACTERS = 2000
@@ -56,8 +56,6 @@ class Submission:
     content_hash: str
     workloads: tuple[str, ...] | None
     """Uuids of the public workloads to run on; None means all."""
-    priority: int
-    deadline: float | None
     state: State
     is_cancelling: bool
     error: str | None
@@ -69,6 +67,8 @@ class Submission:
     started_at: float | None
     finished_at: float | None
     planned: int
+    evaluated: int
+    """The number of public workloads with a result."""
     passed: int
     verdict: str | None
     summary: Mapping[str, Any] | None
@@ -85,8 +85,15 @@ class Submission:
         return cls(**fields)
 
 
+_EVALUATED = (
+    select(func.count())
+    .where(results.c.submission_id == submissions.c.id, results.c.is_hidden.is_(False))
+    .correlate(submissions)
+    .scalar_subquery()
+)
+_COMPUTED = {"user": users.c.name.label("user"), "evaluated": _EVALUATED.label("evaluated")}
 _COLUMNS = [
-    users.c.name.label("user") if name == "user" else submissions.c[name]
+    _COMPUTED[name] if name in _COMPUTED else submissions.c[name]
     for name in (field.name for field in attrs.fields(Submission))
 ]
 
@@ -106,22 +113,14 @@ class NewSubmission:
     workloads: tuple[str, ...] | None
     planned: int
     """The number of public workloads that it runs on."""
-    priority: int = 0
-    deadline: float | None = None
-    idempotency_key: str | None = None
     is_forced: bool = False
     """Whether to evaluate it although an identical one has been evaluated."""
 
     @property
     def content_hash(self) -> str:
         """A hash of everything that decides the result, except the device and the harness."""
-        return digest(self.solution.hash(), *("all",) if self.workloads is None else sorted(self.workloads))
-
-    @property
-    def request_hash(self) -> str:
-        """A hash of the whole request, to recognise a repeated one."""
-        options = (str(self.priority), str(self.deadline), str(self.is_forced))
-        return digest(format_json(self.solution), *options, *("all",) if self.workloads is None else self.workloads)
+        chosen = ["all"] if self.workloads is None else sorted(self.workloads)
+        return hashlib.sha256(framed([self.solution.hash(), *chosen])).hexdigest()
 
 
 def submit(
@@ -135,18 +134,15 @@ def submit(
         present: The hardware and the harness of the devices in use.
 
     Returns:
-        The submission, and whether it is new. It is not new if the idempotency key was used before, or if the user has
-        an identical submission that is pending, or that was evaluated on the present devices by the present harness.
+        The submission, and whether it is new. It is not if the user has an identical submission that is pending, or,
+        unless the new one is forced, that was evaluated on the present devices by the present harness.
 
     Raises:
-        Unprocessable: The idempotency key was used for another request.
         Conflict: Another solution has the same name.
         TooMany: The user has too many submissions.
     """
     with database.write() as connection:
-        number = _by_key(connection, new)
-        if number is None and not new.is_forced:
-            number = _identical(connection, new, present)
+        number = _identical(connection, new, () if new.is_forced else present)
         is_new = number is None
         if number is None:
             _check_quotas(connection, new.user_id)
@@ -154,20 +150,6 @@ def submit(
             number = _insert(connection, new)
         row = connection.execute(select_submissions().where(submissions.c.number == number)).mappings().one()
         return Submission.from_row(row), is_new
-
-
-def _by_key(connection: Connection, new: NewSubmission) -> int | None:
-    if new.idempotency_key is None:
-        return None
-    query = select(submissions.c.number, submissions.c.request_hash).where(
-        submissions.c.user_id == new.user_id, submissions.c.idempotency_key == new.idempotency_key
-    )
-    found = connection.execute(query).first()
-    if found is None:
-        return None
-    if found.request_hash != new.request_hash:
-        raise Unprocessable("Idempotency-Key: it was used for another request; use a new key for each request")
-    return int(found.number)
 
 
 def _identical(connection: Connection, new: NewSubmission, present: Collection[tuple[str, str]]) -> int | None:
@@ -229,24 +211,14 @@ def _insert(connection: Connection, new: NewSubmission) -> int:
             solution_name=new.solution.name,
             solution=format_json(new.solution),
             content_hash=new.content_hash,
-            request_hash=new.request_hash,
             workloads=None if new.workloads is None else list(new.workloads),
             planned=new.planned,
-            priority=new.priority,
-            deadline=new.deadline,
-            idempotency_key=new.idempotency_key,
             state=State.QUEUED,
             created_at=created_at,
         )
     ).inserted_primary_key
     assert number is not None
-    add_event(connection, identifier, "state", {"state": State.QUEUED})
     return int(number[0])
-
-
-def add_event(connection: Connection, submission: str, kind: str, data: dict[str, Any]) -> None:
-    """Add an event, which clients that stream progress receive."""
-    connection.execute(insert(events).values(submission_id=submission, kind=kind, data=data, created_at=now()))
 
 
 @attrs.frozen
@@ -258,16 +230,6 @@ class Filter:
     state: str | None = None
     before: int | None = None
     """Only submissions with a smaller number: the last number of the previous page."""
-
-
-@attrs.frozen
-class Event:
-    """One step of a submission."""
-
-    id: int
-    kind: str
-    data: Mapping[str, Any]
-    created_at: float
 
 
 def get_submission(connection: Connection, identifier: str) -> Submission | None:
@@ -308,17 +270,6 @@ def list_traces(connection: Connection, identifier: str, after: int, limit: int)
     return [(row.id, row.trace) for row in connection.execute(query)]
 
 
-def list_events(connection: Connection, identifier: str, after: int, limit: int = 1000) -> list[Event]:
-    """The events of a submission after the one with a number."""
-    query = (
-        select(events.c.id, events.c.kind, events.c.data, events.c.created_at)
-        .where(events.c.submission_id == identifier, events.c.id > after)
-        .order_by(events.c.id)
-        .limit(limit)
-    )
-    return [Event(*row) for row in connection.execute(query)]
-
-
 def count_by_state(connection: Connection, user_id: int | None = None) -> dict[str, int]:
     """The number of submissions in each state that is not final, of all users or one."""
     query = select(submissions.c.state, func.count()).where(submissions.c.state.in_(_PENDING))
@@ -330,31 +281,16 @@ def count_by_state(connection: Connection, user_id: int | None = None) -> dict[s
 
 def ranked(connection: Connection, definition: str, hardware: str, offset: int, limit: int) -> Sequence[Submission]:
     """The best ranked submission of each user, the best first; of equal ones the earlier."""
-    is_ranked = _is_ranked(definition, hardware)
-    best = (
-        select(submissions.c.user_id, func.max(submissions.c.score).label("score"))
-        .where(is_ranked)
-        .group_by(submissions.c.user_id)
+    order = (submissions.c.score.desc(), submissions.c.number)
+    place = func.row_number().over(partition_by=submissions.c.user_id, order_by=order)
+    of_user = (
+        select(submissions.c.number, place.label("place"))
+        .where(submissions.c.definition == definition, submissions.c.is_ranked, submissions.c.hardware == hardware)
         .subquery()
     )
-    number = func.min(submissions.c.number).label("number")
-    first = (
-        select(number, best.c.score)
-        .join(best, and_(best.c.user_id == submissions.c.user_id, best.c.score == submissions.c.score))
-        .where(is_ranked)
-        .group_by(submissions.c.user_id, best.c.score)
-        .order_by(best.c.score.desc(), number)
-        .offset(offset)
-        .limit(limit)
-        .subquery()
-    )
-    query = select_submissions().join(first, first.c.number == submissions.c.number)
-    rows = connection.execute(query.order_by(first.c.score.desc(), first.c.number)).mappings()
+    query = select_submissions().join(of_user, of_user.c.number == submissions.c.number).where(of_user.c.place == 1)
+    rows = connection.execute(query.order_by(*order).offset(offset).limit(limit)).mappings()
     return [Submission.from_row(row) for row in rows]
-
-
-def _is_ranked(definition: str, hardware: str) -> ColumnElement[bool]:
-    return and_(submissions.c.definition == definition, submissions.c.is_ranked, submissions.c.hardware == hardware)
 
 
 def best_by_definition(connection: Connection) -> dict[str, tuple[int, Submission]]:
@@ -387,45 +323,25 @@ def ranked_hardware(connection: Connection, definition: str) -> list[str]:
     return [row[0] for row in connection.execute(query)]
 
 
-def reject(connection: Connection, identifier: str, reason: str) -> None:
-    """Reject a result.
+def reject(connection: Connection, identifier: str, reason: str | None) -> None:
+    """Reject a result; without a reason, undo that.
 
     Raises:
         NotFound: There is no such submission.
         Conflict: It has no result.
     """
-    _check_completed(connection, identifier)
-    connection.execute(
-        update(submissions).where(submissions.c.id == identifier).values(rejection=reason, is_ranked=False)
-    )
-    add_event(connection, identifier, "rejection", {"reason": reason})
-
-
-def restore(connection: Connection, identifier: str) -> None:
-    """Undo a rejection.
-
-    Raises:
-        NotFound: There is no such submission.
-        Conflict: It has no result.
-    """
-    _check_completed(connection, identifier)
-    is_ranked = submissions.c.score.is_not(None) & submissions.c.workloads.is_(None)
-    connection.execute(
-        update(submissions).where(submissions.c.id == identifier).values(rejection=None, is_ranked=is_ranked)
-    )
-    add_event(connection, identifier, "rejection", {"reason": None})
-
-
-def _check_completed(connection: Connection, identifier: str) -> None:
-    state = connection.execute(select(submissions.c.state).where(submissions.c.id == identifier)).scalar()
-    if state is None:
+    chosen = submissions.c.id == identifier
+    found = connection.execute(select(submissions).where(chosen)).mappings().first()
+    if found is None:
         raise NotFound(f"no submission has the id {identifier[:200]!r}")
-    if state != State.COMPLETED:
-        raise Conflict(f"the submission is {state} and has no result that could be rejected")
+    if found["state"] != State.COMPLETED:
+        raise Conflict(f"the submission is {found['state']} and has no result that could be rejected")
+    is_ranked = reason is None and found["score"] is not None and found["workloads"] is None
+    connection.execute(update(submissions).where(chosen).values(rejection=reason, is_ranked=is_ranked))
 
 
 def cancel(database: Database, identifier: str) -> State:
-    """Cancel a submission: at once if it is queued, else when its worker next renews the lease.
+    """Cancel a submission: at once if it is queued, else soon.
 
     Returns:
         The state before.
@@ -445,11 +361,8 @@ def end(connection: Connection, identifier: str, state: State, error: str | None
     if error is not None:
         error = _shortened(error)
     connection.execute(
-        update(submissions)
-        .where(submissions.c.id == identifier)
-        .values(state=state, error=error, finished_at=now(), lease=None, lease_expires_at=None)
+        update(submissions).where(submissions.c.id == identifier).values(state=state, error=error, finished_at=now())
     )
-    add_event(connection, identifier, "state", {"state": state, "error": error})
 
 
 def _shortened(text: str) -> str:
@@ -457,8 +370,3 @@ def _shortened(text: str) -> str:
     if len(text) <= _MAX_ERROR_CHARACTERS:
         return text
     return f"{text[:_MAX_ERROR_CHARACTERS]}... ({len(text)} characters)"
-
-
-def digest(*parts: str) -> str:
-    """A hash (64 hexadecimal digits) of texts; different sequences have different hashes."""
-    return hashlib.sha256(framed(parts)).hexdigest()

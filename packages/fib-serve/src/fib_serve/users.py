@@ -11,6 +11,7 @@ import hashlib
 import re
 import secrets
 from enum import StrEnum
+from typing import Any
 
 import attrs
 from sqlalchemy import Connection, func, insert, select, update
@@ -21,6 +22,9 @@ from .settings import Settings
 
 LOCAL_USER = "local"
 """The user of all requests to a service without tokens."""
+LIMITS = ("max_running", "max_queued", "max_per_day")
+"""The limits of an account."""
+_LARGEST_LIMIT = 1_000_000
 _USER_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,38}", re.ASCII)
 """Names of users: they become folder names of the data set."""
 _TOKEN = re.compile(r"fib_[A-Za-z0-9_-]{43}", re.ASCII)
@@ -75,51 +79,12 @@ class User:
     name: str
     role: Role
     is_active: bool
-    weight: float
     max_running: int
     max_queued: int
     max_per_day: int
 
 
-@attrs.frozen
-class TokenRecord:
-    """Record of a token, without its text."""
-
-    id: int
-    user: str
-    label: str
-    scope: Role
-    created_at: str | None
-    expires_at: str | None
-    revoked_at: str | None
-
-
-@attrs.frozen(kw_only=True)
-class AccountChange:
-    """Changes of an account; None leaves the present value."""
-
-    role: Role | None = None
-    is_active: bool | None = None
-    weight: float | None = attrs.field(default=None)
-    max_running: int | None = None
-    max_queued: int | None = None
-    max_per_day: int | None = None
-
-    @weight.validator
-    def _check_weight(self, _: object, value: float | None) -> None:
-        if value is not None and not 0.01 <= value <= 100:
-            raise Unprocessable(f"weight: must be from 0.01 to 100, got {value:g}")
-
-    def __attrs_post_init__(self) -> None:
-        for name in ("max_running", "max_queued", "max_per_day"):
-            value = getattr(self, name)
-            if value is not None and not 0 <= value <= 1_000_000:
-                raise Unprocessable(f"{name}: must be from 0 to 1000000, got {value}")
-
-
-def create_user(
-    connection: Connection, name: str, role: Role, settings: Settings, change: AccountChange | None = None
-) -> User:
+def create_user(connection: Connection, name: str, role: Role, settings: Settings) -> User:
     """Add an account.
 
     Raises:
@@ -130,28 +95,21 @@ def create_user(
         raise Unprocessable(f"user name {name!r}: use 1 to 39 lower-case letters, digits and '-', such as 'team-7'")
     if find_user(connection, name) is not None:
         raise Conflict(f"user {name!r} exists already")
-    connection.execute(
-        insert(users).values(
-            name=name,
-            role=role,
-            is_active=True,
-            weight=1.0,
-            max_running=settings.max_running,
-            max_queued=settings.max_queued,
-            max_per_day=settings.max_per_day,
-            created_at=now(),
-        )
-    )
-    return change_user(connection, name, change or AccountChange())
+    limits = {limit: getattr(settings, limit) for limit in LIMITS}
+    connection.execute(insert(users).values(name=name, role=role, is_active=True, created_at=now(), **limits))
+    return change_user(connection, name)
 
 
-def change_user(connection: Connection, name: str, change: AccountChange) -> User:
-    """Change an account.
+def change_user(connection: Connection, name: str, **values: Any) -> User:
+    """Change an account: its `role`, `is_active`, or `LIMITS`.
 
     Raises:
         NotFound: There is no such user.
+        Unprocessable: A limit is out of bounds.
     """
-    values = {key: value for key, value in attrs.asdict(change).items() if value is not None}
+    for limit in LIMITS:
+        if not 0 <= values.get(limit, 0) <= _LARGEST_LIMIT:
+            raise Unprocessable(f"{limit}: must be from 0 to {_LARGEST_LIMIT}, got {values[limit]}")
     if values:
         connection.execute(update(users).where(users.c.name == name).values(**values))
     user = find_user(connection, name)
@@ -162,14 +120,13 @@ def change_user(connection: Connection, name: str, change: AccountChange) -> Use
 
 def find_user(connection: Connection, name: str) -> User | None:
     """The account of that name."""
-    return next((user for user in list_users(connection, name)), None)
+    return next((user for user in list_users(connection) if user.name == name), None)
 
 
-def list_users(connection: Connection, name: str | None = None) -> list[User]:
-    """All accounts by name, or the one of a name."""
+def list_users(connection: Connection) -> list[User]:
+    """All accounts by name."""
     query = select(*(users.c[field.name] for field in attrs.fields(User))).order_by(users.c.name)
-    rows = connection.execute(query if name is None else query.where(users.c.name == name)).mappings()
-    return [User(**{**row, "role": Role(row["role"])}) for row in rows]
+    return [User(**{**row, "role": Role(row["role"])}) for row in connection.execute(query).mappings()]
 
 
 def local_principal(database: Database, settings: Settings) -> Principal:
@@ -177,8 +134,8 @@ def local_principal(database: Database, settings: Settings) -> Principal:
     with database.write() as connection:
         user = find_user(connection, LOCAL_USER)
         if user is None:
-            change = AccountChange(max_running=1000, max_queued=1_000_000, max_per_day=1_000_000)
-            user = create_user(connection, LOCAL_USER, Role.MAINTAINER, settings, change)
+            create_user(connection, LOCAL_USER, Role.MAINTAINER, settings)
+            user = change_user(connection, LOCAL_USER, **dict.fromkeys(LIMITS, _LARGEST_LIMIT))
     return Principal(user.id, user.name, Role.MAINTAINER)
 
 
@@ -211,14 +168,13 @@ def create_token(
     return int(key[0]), text
 
 
-def list_tokens(connection: Connection) -> list[TokenRecord]:
-    """All tokens."""
-    columns = (tokens.c.id, users.c.name, tokens.c.label, tokens.c.scope)
+def list_tokens(connection: Connection) -> list[dict[str, Any]]:
+    """All tokens, without their texts."""
+    columns = (tokens.c.id, users.c.name.label("user"), tokens.c.scope, tokens.c.label)
     times = (tokens.c.created_at, tokens.c.expires_at, tokens.c.revoked_at)
     query = select(*columns, *times).join(users, users.c.id == tokens.c.user_id).order_by(tokens.c.id)
-    return [
-        TokenRecord(row[0], row[1], row[2], Role(row[3]), *map(iso_time, row[4:])) for row in connection.execute(query)
-    ]
+    found = connection.execute(query).mappings()
+    return [{**row, **{column.name: iso_time(row[column]) for column in times}} for row in found]
 
 
 def revoke_token(connection: Connection, number: int) -> None:
@@ -254,21 +210,11 @@ def _hash(token: str) -> str:
     return hashlib.sha256(token.encode()).hexdigest()
 
 
-@attrs.frozen
-class AuditEntry:
-    """One change."""
-
-    id: int
-    at: str | None
-    user: str
-    address: str
-    action: str
-    subject: str
-    detail: str
+# -- the audit log -----------------------------------------------------------------------------------
 
 
 def add_entry(connection: Connection, principal: Principal, action: str, subject: str, detail: str = "") -> None:
-    """Add an entry."""
+    """Add an entry to the audit log."""
     connection.execute(
         insert(audit).values(
             at=now(),
@@ -281,7 +227,7 @@ def add_entry(connection: Connection, principal: Principal, action: str, subject
     )
 
 
-def list_entries(connection: Connection, limit: int) -> list[AuditEntry]:
-    """The newest entries first."""
+def list_entries(connection: Connection, limit: int) -> list[dict[str, Any]]:
+    """The newest entries of the audit log first."""
     query = select(audit).order_by(audit.c.id.desc()).limit(limit)
-    return [AuditEntry(row.id, iso_time(row.at), *row[2:]) for row in connection.execute(query)]
+    return [{**row, "at": iso_time(row["at"])} for row in connection.execute(query).mappings()]

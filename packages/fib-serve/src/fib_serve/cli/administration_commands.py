@@ -12,12 +12,12 @@ from typing import Any
 import attrs
 from sqlalchemy import Connection
 
-from ..database import Database, migrate
+from ..database import Database, make_tables
 from ..errors import InvalidSetting
 from ..settings import Settings, make_state
-from ..submissions import reject, restore
+from ..submissions import reject
 from ..users import (
-    AccountChange,
+    LIMITS,
     Principal,
     Role,
     add_entry,
@@ -45,9 +45,8 @@ def add_administration(commands: Commands) -> None:
     change.add_argument("--user", required=True)
     change.add_argument("--role", type=Role, choices=list(Role))
     change.add_argument("--active", dest="is_active", action=argparse.BooleanOptionalAction, default=None)
-    change.add_argument("--weight", type=float, help="share of turns; 1 is normal")
-    for option in ("--max-running", "--max-queued", "--max-per-day"):
-        change.add_argument(option, type=int)
+    for limit in LIMITS:
+        change.add_argument(f"--{limit.replace('_', '-')}", type=int)
     tokens = commands.add_parser("token", help="create, list and revoke tokens").add_subparsers(required=True)
     create = add_command(tokens, "create", _create_token, "make a token, and the account if there is none")
     create.add_argument("--user", required=True)
@@ -79,7 +78,7 @@ def _writing(settings: Settings, *, may_make: bool = False) -> Iterator[Connecti
             raise InvalidSetting("DATASET", f"there is no folder {settings.dataset}")
         make_state(Path(settings.state))
     with closing(Database(settings.database_path)) as database:
-        migrate(database)
+        make_tables(database)
         with database.write() as connection:
             yield connection
 
@@ -96,8 +95,7 @@ def _log(connection: Connection, action: str, subject: str, detail: str = "") ->
     add_entry(connection, operator, action, subject, detail)
 
 
-def _show(arguments: argparse.Namespace, columns: tuple[str, ...], values: list[Any]) -> int:
-    rows = [attrs.asdict(value) for value in values]
+def _show(arguments: argparse.Namespace, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> int:
     if arguments.json:
         print_json(rows)
     else:
@@ -108,17 +106,17 @@ def _show(arguments: argparse.Namespace, columns: tuple[str, ...], values: list[
 def _list_users(arguments: argparse.Namespace) -> int:
     with _opened(arguments) as connection:
         found = list_users(connection)
-    columns = ("name", "role", "is_active", "weight", "max_running", "max_queued", "max_per_day")
-    return _show(arguments, columns, found)
+    columns = ("name", "role", "is_active", *LIMITS)
+    return _show(arguments, columns, [attrs.asdict(user) for user in found])
 
 
 def _change_user(arguments: argparse.Namespace) -> int:
-    change = AccountChange(**{field.name: getattr(arguments, field.name) for field in attrs.fields(AccountChange)})
-    changed = {name: value for name, value in attrs.asdict(change).items() if value is not None}
+    given = {name: getattr(arguments, name) for name in ("role", "is_active", *LIMITS)}
+    changed = {name: value for name, value in given.items() if value is not None}
     if not changed:
         raise InvalidSetting("OPTIONS", "nothing to change; pass one, such as --role reader or --no-active")
     with _opened(arguments) as connection:
-        change_user(connection, arguments.user, change)
+        change_user(connection, arguments.user, **changed)
         _log(connection, "change user", arguments.user, str(changed))
     say(f"changed {arguments.user}: {', '.join(f'{name} {value}' for name, value in changed.items())}")
     return 0
@@ -161,7 +159,7 @@ def _reject(arguments: argparse.Namespace) -> int:
 
 def _restore(arguments: argparse.Namespace) -> int:
     with _opened(arguments) as connection:
-        restore(connection, arguments.submission)
+        reject(connection, arguments.submission, None)
         _log(connection, "restore", arguments.submission)
     return 0
 

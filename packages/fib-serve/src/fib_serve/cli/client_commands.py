@@ -37,7 +37,6 @@ def add_client(commands: Commands) -> None:
     submit.add_argument("--style", choices=("destination", "return"))
     submit.add_argument("--hardware", nargs="+", metavar="NAME", help="such as cpu, cuda or H100")
     submit.add_argument("--workloads", nargs="+", metavar="UUID", help="only these, unranked")
-    submit.add_argument("--priority", type=int, default=0, help="-10 to 10, among your own submissions")
     submit.add_argument("--force", action="store_true", help="evaluate it again")
     submit.add_argument("--wait", action="store_true", help="wait for the result; the exit code is 1 unless it passed")
     for name, run, text in (
@@ -73,12 +72,11 @@ def _client(arguments: argparse.Namespace) -> Client:
 def _submit(arguments: argparse.Namespace) -> int:
     with _client(arguments) as client:
         solution = _solution(arguments, client)
-        made = client.submit(solution, arguments.workloads, priority=arguments.priority, force=arguments.force)
+        made = client.submit(solution, arguments.workloads, force=arguments.force)
         if not arguments.wait:
             return _show(arguments, made)
         say(f"submitted {made.solution} as {made.id}")
-        _follow(client, made.id)
-        done = client.get(made.id)
+        done = _follow(client, made.id)
         _show(arguments, done)
         return 0 if done.verdict == "PASSED" else 1
 
@@ -101,8 +99,7 @@ def _status(arguments: argparse.Namespace) -> int:
 
 def _watch(arguments: argparse.Namespace) -> int:
     with _client(arguments) as client:
-        _follow(client, arguments.submission)
-        return _show(arguments, client.get(arguments.submission))
+        return _show(arguments, _follow(client, arguments.submission))
 
 
 def _cancel(arguments: argparse.Namespace) -> int:
@@ -130,10 +127,11 @@ def _row(trace: Trace) -> dict[str, object]:
     return row
 
 
-def _follow(client: Client, submission: str) -> None:
-    for event in client.events(submission):
-        data = {key: value for key, value in event.data.items() if key != "at" and value is not None}
-        say(f"{event.kind}: {', '.join(f'{key} {value}' for key, value in data.items())}")
+def _follow(client: Client, submission: str) -> SubmissionInfo:
+    """Report the progress of a submission; returns it at its end."""
+    for found in client.follow(submission):
+        say(f"{found.state}: {found.evaluated} of {found.planned} public workloads evaluated")
+    return found
 
 
 def _show(arguments: argparse.Namespace, submission: SubmissionInfo) -> int:

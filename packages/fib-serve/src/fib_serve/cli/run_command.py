@@ -13,9 +13,9 @@ from fib_bench.config.benchmark import with_device_numbers
 from fib_schema import DataSetNotFound
 from sqlalchemy import select
 
-from ..database import Database, migrate, users
+from ..database import Database, make_tables, users
 from ..errors import InvalidSetting
-from ..settings import EXECUTORS, LOG_LEVELS, STRONGEST, Settings, listening
+from ..settings import EXECUTORS, STRONGEST, Settings, listening
 from .commands import Commands, add_command, base_settings, print_json, say
 
 _EVALUATION = (
@@ -59,13 +59,11 @@ def add_run(commands: Commands) -> None:
     parser.add_argument("--publish-sources", action="store_true", help="let all readers see all sources")
     parser.add_argument("--allow-unranked", action="store_true", help="rank latencies without trusted timing (CPU) too")
     parser.add_argument("--submission-seconds", type=float, help="bound on one submission")
-    parser.add_argument("--drain-seconds", type=float, help="wait for running evaluations at the end")
     parser.add_argument("--max-body-bytes", type=int, help="the largest request")
     parser.add_argument("--max-running", type=int, help="submissions of one user that run at a time")
     parser.add_argument("--max-queued", type=int, help="submissions of one user that wait")
     parser.add_argument("--max-per-day", type=int, help="submissions of one user in 24 hours")
     parser.add_argument("--requests-per-second", type=float, help="requests of one user")
-    parser.add_argument("--log-level", choices=LOG_LEVELS)
     group = parser.add_argument_group("settings of all evaluations, above those of the data set")
     for option, name, kind, text in _EVALUATION:
         group.add_argument(option, dest=name, type=kind, metavar="N", help=text)
@@ -133,7 +131,7 @@ def _has_users(settings: Settings) -> bool:
     if not settings.database_path.exists():
         return False
     with closing(Database(settings.database_path)) as database:
-        migrate(database)
+        make_tables(database)
         with database.read() as connection:
             return connection.execute(select(users.c.id)).first() is not None
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import time
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Annotated, TypeAlias
 from urllib.parse import urlsplit
@@ -16,12 +15,8 @@ from limits.storage import MemoryStorage
 from limits.strategies import FixedWindowRateLimiter
 from starlette.requests import HTTPConnection
 
-from ..catalog import Catalog
-from ..changes import Changes
-from ..database import Database
-from ..device_worker import Contest, DeviceTable
+from ..contest import Contest
 from ..errors import Forbidden, TooMany, Unauthorized
-from ..settings import Settings
 from ..users import Principal, Role, authenticate
 
 COOKIE = "fib_serve_token"
@@ -32,50 +27,11 @@ _WINDOW_SECONDS = 10
 _FAILURES_PER_WINDOW = 100
 
 
-@attrs.define(eq=False)
-class Service:
-    """Objects that all routes share."""
-
-    contest: Contest
-    local: Principal | None
-    """The only user, of a service without tokens."""
-    stop: Callable[[], None]
-    """Ends the whole service."""
-    is_draining: bool = False
-    streams: Counter[int] = attrs.field(factory=Counter)
-    """The open streams of events, by user."""
-
-    @property
-    def settings(self) -> Settings:
-        """The settings."""
-        return self.contest.settings
-
-    @property
-    def database(self) -> Database:
-        """The database."""
-        return self.contest.database
-
-    @property
-    def catalog(self) -> Catalog:
-        """The public data set."""
-        return self.contest.catalogs[0][0]
-
-    @property
-    def changes(self) -> Changes:
-        """Wakes requests that wait for a submission."""
-        return self.contest.changes
-
-    @property
-    def devices(self) -> DeviceTable:
-        """The devices."""
-        return self.contest.devices
-
-
-def service_of(connection: HTTPConnection) -> Service:
-    """The service of a request."""
-    service = connection.app.state.service
-    assert isinstance(service, Service)
-    return service
+def contest_of(connection: HTTPConnection) -> Contest:
+    """The contest of a request."""
+    contest = connection.app.state.contest
+    assert isinstance(contest, Contest)
+    return contest
 
 
 @attrs.define(eq=False)
@@ -96,12 +52,12 @@ class Gate:
             detail = f"more than {most / _WINDOW_SECONDS:g} requests a second over {_WINDOW_SECONDS} s; slow down"
             raise TooMany(detail, _WINDOW_SECONDS)
 
-    def principal(self, service: Service, token: str, address: str) -> Principal | None:
+    def principal(self, contest: Contest, token: str, address: str) -> Principal | None:
         """The user of a token, counted."""
         time_now = time.monotonic()
         cached = self.cache.get(token)
         if cached is None or cached[0] < time_now:
-            with service.database.read() as connection:
+            with contest.database.read() as connection:
                 found = authenticate(connection, token)
             if found is None:
                 self.count(f"failure {address}", _FAILURES_PER_WINDOW)
@@ -121,16 +77,16 @@ def find_principal(request: Request) -> Principal | None:
         Unauthorized: The token is not valid.
         TooMany: The user, or the address, makes too many requests.
     """
-    service = service_of(request)
-    if service.local is not None:
+    contest = contest_of(request)
+    if contest.local is not None:
         _check_site(request)
-        return service.local
+        return contest.local
     token = _token_of(request)
     if token is None:
         return None
     gate: Gate = request.app.state.gate
     address = request.client.host if request.client is not None else ""
-    found = gate.principal(service, token, address)
+    found = gate.principal(contest, token, address)
     if found is None:
         raise Unauthorized("the token is not valid: it is unknown, expired or revoked; ask a maintainer for one")
     return attrs.evolve(found, address=address)
@@ -156,7 +112,7 @@ async def _viewer(request: Request) -> Principal | None:
         Unauthorized: It is not public, and there is no token.
     """
     principal = request.state.viewer = find_principal(request)
-    if principal is None and not service_of(request).settings.has_public_pages:
+    if principal is None and not contest_of(request).settings.has_public_pages:
         raise Unauthorized("a token is needed: send 'Authorization: Bearer TOKEN', or log in at /login")
     return principal
 
@@ -208,4 +164,4 @@ Reader: TypeAlias = Annotated[Principal, Depends(require(Role.READER))]
 Submitter: TypeAlias = Annotated[Principal, Depends(require(Role.SUBMITTER))]
 Maintainer: TypeAlias = Annotated[Principal, Depends(require(Role.MAINTAINER))]
 Viewer: TypeAlias = Annotated[Principal | None, Depends(_viewer)]
-OfService: TypeAlias = Annotated[Service, Depends(service_of)]
+OfContest: TypeAlias = Annotated[Contest, Depends(contest_of)]

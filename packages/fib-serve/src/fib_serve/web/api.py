@@ -3,30 +3,28 @@
 from __future__ import annotations
 
 import json
-import logging
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
-from datetime import datetime
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Any, TypeAlias, TypeVar
 
 import attrs
-from fastapi import APIRouter, Header, Path, Query, Request
+from fastapi import APIRouter, Path, Query, Request
 from fib_schema import Definition, Solution, to_plain
 from fib_schema.codec import structure
 from fib_schema.display import counted
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 from pydantic.config import JsonDict
 from sqlalchemy import Connection
-from sqlalchemy.exc import OperationalError
 from starlette.concurrency import run_in_threadpool
-from starlette.responses import JSONResponse, RedirectResponse, Response, StreamingResponse
+from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from .. import __version__
+from ..contest import Contest
 from ..database import LARGEST_ID, iso_time
 from ..errors import Conflict, Forbidden, NotFound, Refused, TooMany, Unavailable, Unprocessable
 from ..submissions import (
-    Event,
     Filter,
     NewSubmission,
     State,
@@ -35,7 +33,6 @@ from ..submissions import (
     count_by_state,
     get_solution,
     get_submission,
-    list_events,
     list_submissions,
     list_traces,
     ranked,
@@ -44,7 +41,7 @@ from ..submissions import (
     usage,
 )
 from ..users import Principal, Role, find_user
-from .access import Maintainer, OfService, Reader, Service, Submitter, require
+from .access import Maintainer, OfContest, Reader, Submitter, require
 
 router = APIRouter()
 _MAX_NAME_CHARACTERS = 100
@@ -52,8 +49,7 @@ _MAX_SOURCES = 200
 _LONGEST_WAIT = 3600.0
 _MAX_TASKS = 1000
 _MAX_TRACES = 100_000
-_HEARTBEAT_SECONDS = 15.0
-_MAX_STREAMS = 200  # of a user: all users together have 2000 connections
+_MAX_WAITS = 200  # of a user: all users together have 2000 connections
 _STATUSES = {
     State.QUEUED: "pending",
     State.RUNNING: "running",
@@ -61,9 +57,8 @@ _STATUSES = {
     State.FAILED: "failed",
     State.CANCELLED: "failed",
 }
-_PRIVATE_FIELDS = frozenset({"number", "user_id", "solution_name", "content_hash", "workloads", "deadline"})
+_PRIVATE_FIELDS = frozenset({"number", "user_id", "solution_name", "content_hash", "workloads"})
 _TIMES = ("created_at", "started_at", "finished_at")
-_LOG = logging.getLogger(__name__)
 _SOLUTION: JsonDict = {
     "name": "my_rmsnorm",
     "definition": "rmsnorm_h1024",
@@ -83,14 +78,6 @@ _Workloads: TypeAlias = Annotated[list[_Name], Field(max_length=10_000)]
 _Seconds: TypeAlias = Annotated[float, Query(ge=0, le=_LONGEST_WAIT)]
 _Limit = Annotated[int, Query(ge=1, le=500, description="The largest number of entries")]
 _Id = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="The id of a submission")]
-_Key = Annotated[
-    str | None,
-    Header(
-        alias="Idempotency-Key",
-        pattern=r"^[\x21-\x7e]{1,200}$",
-        description="A repeated request with the same key is answered with the submission that the first one made",
-    ),
-]
 
 
 class EvaluateRequest(BaseModel):
@@ -109,10 +96,6 @@ class SubmitRequest(BaseModel):
     """In the format of flashinfer-trace."""
     workload_uuids: _Workloads | None = None
     """Public workloads to run on; null means all. A choice does not rank."""
-    priority: Annotated[int, Field(ge=-10, le=10)] = 0
-    """Among the submissions of the same user."""
-    deadline: AwareDatetime | None = None
-    """If no device is free before, the submission fails."""
     force: bool = False
     """Evaluate it although an identical one has a result."""
 
@@ -127,34 +110,29 @@ class BatchRequest(BaseModel):
 # -- acceptance of solutions -------------------------------------------------------------------------
 
 
-async def _accept(
-    service: Service, principal: Principal, body: SubmitRequest, key: str | None = None
-) -> tuple[Submission, bool]:
+async def _accept(contest: Contest, principal: Principal, body: SubmitRequest) -> tuple[Submission, bool]:
     """Accept a request, see `submissions.submit`.
 
     Raises:
         Refused: It cannot be accepted.
         InvalidRecord: The solution is not valid.
     """
-    if service.is_draining:
+    if contest.is_draining:
         raise Unavailable("the service is stopping and takes no submissions; try again later")
-    solution = _owned(service, principal, _parse(body.solution))
-    workloads = _chosen_workloads(service, solution.definition, body.workload_uuids)
-    total = len(service.catalog.workloads[solution.definition])
+    solution = _owned(contest, principal, _parse(body.solution))
+    workloads = _chosen_workloads(contest, solution.definition, body.workload_uuids)
+    total = len(contest.public.workloads[solution.definition])
     new = NewSubmission(
         user_id=principal.user_id,
         solution=solution,
         workloads=workloads,
         planned=total if workloads is None else len(workloads),
-        priority=body.priority,
-        deadline=None if body.deadline is None else datetime.timestamp(body.deadline),
-        idempotency_key=key,
         is_forced=body.force,
     )
-    present = {(device.hardware, device.harness) for device in service.devices.in_use()}
-    submission, is_new = await run_in_threadpool(submit, service.database, new, present)
+    present = {(device.hardware, device.harness) for device in contest.devices.in_use()}
+    submission, is_new = await run_in_threadpool(submit, contest.database, new, present)
     if is_new:
-        service.changes.announce()
+        contest.changes.announce()
     return submission, is_new
 
 
@@ -172,25 +150,24 @@ def _parse(plain: Mapping[str, Any]) -> Solution:
     return solution
 
 
-def _owned(service: Service, principal: Principal, solution: Solution) -> Solution:
+def _owned(contest: Contest, principal: Principal, solution: Solution) -> Solution:
     """The solution with its author and its unique name."""
     owned = attrs.evolve(solution, author=principal.name).with_unique_name()
-    if owned.definition not in service.catalog.definitions:
+    if owned.definition not in contest.public.definitions:
         raise Refused(f"Definition not found: {owned.definition}")  # with the documented status
-    if owned.name in service.catalog.reserved_names and not _is_own(service, principal, owned):
+    if owned.name in contest.public.reserved_names and not _is_own(contest, principal, owned):
         raise Unprocessable(f"solution.name: the data set has a solution {owned.name!r}; choose another name")
     return owned
 
 
-def _is_own(service: Service, principal: Principal, solution: Solution) -> bool:
+def _is_own(contest: Contest, principal: Principal, solution: Solution) -> bool:
     """Whether an earlier submission of this user has put the solution into the data set."""
-    definition = service.catalog.definitions[solution.definition]
-    _, place = service.contest.catalogs[0]
-    return place.solution_file(definition, attrs.evolve(solution, author=principal.name)).exists()
+    definition = contest.public.definitions[solution.definition]
+    return contest.public.solution_file(definition, attrs.evolve(solution, author=principal.name)).exists()
 
 
-def _chosen_workloads(service: Service, definition: str, uuids: list[str] | None) -> tuple[str, ...] | None:
-    known = {workload.uuid for workload in service.catalog.workloads[definition]}
+def _chosen_workloads(contest: Contest, definition: str, uuids: list[str] | None) -> tuple[str, ...] | None:
+    known = {workload.uuid for workload in contest.public.workloads[definition]}
     if not known:
         raise Unprocessable(f"definition {definition!r} has no workloads")
     if uuids is None:
@@ -231,48 +208,48 @@ async def index(request: Request) -> Response:
 
 
 @router.get("/health")
-async def health(service: OfService) -> dict[str, Any]:
+async def health(contest: OfContest) -> dict[str, Any]:
     """Whether the service answers, its workers, and the number of queued submissions; needs no token."""
-    with service.database.read() as connection:
+    with contest.database.read() as connection:
         counts = count_by_state(connection)
-    workers = [{"device": device.name, "healthy": device.problem is None} for device in service.devices.all()]
+    workers = [{"device": device.name, "healthy": device.problem is None} for device in contest.devices.all()]
     return {"status": "ok", "workers": workers, "queue_size": counts[State.QUEUED]}
 
 
 @router.get("/ready")
-async def ready(service: OfService) -> dict[str, str]:
+async def ready(contest: OfContest) -> dict[str, str]:
     """Whether the service accepts submissions and a device is there to evaluate them; needs no token."""
-    if service.is_draining:
+    if contest.is_draining:
         raise Unavailable("the service is stopping")
-    if not service.devices.in_use():
+    if not contest.devices.in_use():
         raise Unavailable("no device worker is running")
     return {"status": "ready"}
 
 
 @router.get("/definitions")
-async def definitions(service: OfService, _: Reader) -> list[dict[str, str | None]]:
+async def definitions(contest: OfContest, _: Reader) -> list[dict[str, str | None]]:
     """The names and descriptions of all definitions."""
-    return [{"name": name, "description": item.description} for name, item in service.catalog.definitions.items()]
+    return [{"name": name, "description": item.description} for name, item in contest.public.definitions.items()]
 
 
 @router.get("/definitions/{name}")
-async def definition(name: str, service: OfService, _: Reader) -> dict[str, Any]:
+async def definition(name: str, contest: OfContest, _: Reader) -> dict[str, Any]:
     """A definition."""
-    plain: dict[str, Any] = to_plain(_definition(service, name))
+    plain: dict[str, Any] = to_plain(_definition(contest, name))
     return plain
 
 
 @router.get("/definitions/{name}/workloads")
-async def workloads(name: str, service: OfService, _: Reader) -> list[dict[str, Any]]:
+async def workloads(name: str, contest: OfContest, _: Reader) -> list[dict[str, Any]]:
     """The public workloads of a definition."""
-    _definition(service, name)
-    return [to_plain(workload) for workload in service.catalog.workloads[name]]
+    _definition(contest, name)
+    return [to_plain(workload) for workload in contest.public.workloads[name]]
 
 
 @router.get("/workloads/{uuid}")
-async def workload(uuid: str, service: OfService, _: Reader) -> dict[str, Any]:
+async def workload(uuid: str, contest: OfContest, _: Reader) -> dict[str, Any]:
     """A public workload."""
-    found = service.catalog.find_workload(uuid)
+    found = contest.public.find_workload(uuid)
     if found is None:
         raise NotFound(f"Workload not found: {uuid[:200]}")
     plain: dict[str, Any] = to_plain(found)
@@ -281,59 +258,99 @@ async def workload(uuid: str, service: OfService, _: Reader) -> dict[str, Any]:
 
 @router.post("/evaluate")
 async def evaluate(
-    body: EvaluateRequest, service: OfService, principal: Submitter, force: bool = False
+    body: EvaluateRequest, contest: OfContest, principal: Submitter, force: bool = False
 ) -> dict[str, str]:
     """Accept a solution for evaluation; `force` evaluates it again although an identical one has a result."""
     request = SubmitRequest(solution=body.solution, workload_uuids=body.workload_uuids, force=force)
-    submission, _ = await _accept(service, principal, request)
+    submission, _ = await _accept(contest, principal, request)
     return {"task_id": submission.id, "normalized_solution_name": submission.solution_name}
 
 
 @router.get("/tasks/{task_id}")
-async def task(task_id: str, service: OfService, principal: Reader, timeout: _Seconds = 0.0) -> dict[str, Any]:
+async def task(task_id: str, contest: OfContest, principal: Reader, timeout: _Seconds = 0.0) -> dict[str, Any]:
     """A task; waits at most `timeout` seconds for its end."""
-    (found,) = await _wait(service, principal, [task_id], timeout)
+    (found,) = await _tasks(contest, principal, [task_id], timeout)
     return found
 
 
 @router.post("/tasks/batch")
-async def tasks(body: BatchRequest, service: OfService, principal: Reader) -> list[dict[str, Any]]:
+async def tasks(body: BatchRequest, contest: OfContest, principal: Reader) -> list[dict[str, Any]]:
     """Several tasks in the same order; waits at most `timeout` seconds for the end of all."""
-    return await _wait(service, principal, body.task_ids, body.timeout)
+    return await _tasks(contest, principal, body.task_ids, body.timeout)
 
 
 @router.post("/shutdown")
-async def shutdown(service: OfService, _: Maintainer) -> dict[str, str]:
-    """End the service, after the running evaluations."""
-    service.is_draining = True
-    service.stop()
+async def shutdown(contest: OfContest, _: Maintainer) -> dict[str, str]:
+    """End the contest, after the running evaluations."""
+    contest.is_draining = True
+    contest.stop()
     return {"status": "shutting down"}
 
 
-def _definition(service: Service, name: str) -> Definition:
-    found = service.catalog.definitions.get(name)
+def _definition(contest: Contest, name: str) -> Definition:
+    found = contest.public.definitions.get(name)
     if found is None:
         raise NotFound(f"Definition not found: {name[:200]}")
     return found
 
 
-async def _wait(service: Service, principal: Principal, identifiers: list[str], seconds: float) -> list[dict[str, Any]]:
+async def _wait(
+    contest: Contest,
+    principal: Principal,
+    identifiers: list[str],
+    seconds: float,
+    is_enough: Callable[[list[Submission]], bool],
+) -> list[Submission]:
+    """The submissions with these ids, at the latest after so many seconds, before if that is enough."""
     deadline = time.monotonic() + seconds
-    while True:
-        change = service.changes.current()
-        with service.database.read() as connection:
-            found = [_find(get_submission(connection, each), each) for each in identifiers]
-        left = deadline - time.monotonic()
-        if left <= 0 or service.changes.is_closed or all(each.state.is_final for each in found):
-            break
-        await service.changes.wait(change, left)
-    return await _read(service, lambda connection: [_task(connection, principal, each) for each in found])
+    with _counted_wait(contest.waits, principal.user_id, seconds):
+        while True:
+            change = contest.changes.current()
+            found = await _read(contest, lambda connection: [_find(connection, each) for each in identifiers])
+            left = deadline - time.monotonic()
+            if left <= 0 or contest.changes.is_closed or is_enough(found):
+                return found
+            await contest.changes.wait(change, left)
 
 
-def _find(submission: Submission | None, identifier: str) -> Submission:
-    if submission is None:
-        raise NotFound(f"Task not found: {identifier[:200]}")
-    return submission
+@contextmanager
+def _counted_wait(waits: Counter[int], user: int, seconds: float) -> Iterator[None]:
+    """Count a request that waits.
+
+    Raises:
+        TooMany: As many of the user wait already as may.
+    """
+    if seconds == 0:
+        yield
+        return
+    if waits[user] >= _MAX_WAITS:
+        raise TooMany(f"{_MAX_WAITS} of your requests wait for submissions, the limit; ask without `timeout`", 10)
+    waits[user] += 1
+    try:
+        yield
+    finally:
+        waits[user] -= 1
+        if not waits[user]:
+            del waits[user]
+
+
+async def _tasks(
+    contest: Contest, principal: Principal, identifiers: list[str], seconds: float
+) -> list[dict[str, Any]]:
+    """Tasks, which have ended or are not waited for any longer."""
+    found = await _wait(contest, principal, identifiers, seconds, _are_final)
+    return await _read(contest, lambda connection: [_task(connection, principal, each) for each in found])
+
+
+def _are_final(found: list[Submission]) -> bool:
+    return all(each.state.is_final for each in found)
+
+
+def _find(connection: Connection, identifier: str) -> Submission:
+    found = get_submission(connection, identifier)
+    if found is None:
+        raise NotFound(f"no submission has the id {identifier[:200]!r}")
+    return found
 
 
 def _task(connection: Connection, principal: Principal, submission: Submission) -> dict[str, Any]:
@@ -354,18 +371,16 @@ def _task(connection: Connection, principal: Principal, submission: Submission) 
 
 
 @router.post("/v1/submissions", status_code=201, responses={200: {"description": "It is answered from the record"}})
-async def submit_solution(
-    body: SubmitRequest, service: OfService, principal: Submitter, idempotency_key: _Key = None
-) -> JSONResponse:
+async def submit_solution(body: SubmitRequest, contest: OfContest, principal: Submitter) -> JSONResponse:
     """Submit a solution. Its author becomes the user, and its name gets a suffix that is unique to its content."""
-    submission, is_new = await _accept(service, principal, body, idempotency_key)
+    submission, is_new = await _accept(contest, principal, body)
     headers = {"Location": f"/v1/submissions/{submission.id}"}
     return JSONResponse(view_of(submission, principal), 201 if is_new else 200, headers)
 
 
 @router.get("/v1/submissions")
 async def submissions(
-    service: OfService,
+    contest: OfContest,
     principal: Reader,
     user: Annotated[str | None, Query(max_length=40)] = None,
     definition: Annotated[str | None, Query(max_length=200)] = None,
@@ -375,86 +390,71 @@ async def submissions(
 ) -> dict[str, Any]:
     """Submissions, the newest first; `next_cursor` is null on the last page."""
     chosen = Filter(user, definition, state, cursor)
-    found = await _read(service, lambda connection: list_submissions(connection, chosen, limit))
+    found = await _read(contest, lambda connection: list_submissions(connection, chosen, limit))
     following = found[-1].number if len(found) == limit else None
     return {"items": [view_of(each, principal) for each in found], "next_cursor": following}
 
 
 @router.get("/v1/submissions/{identifier}")
-async def submission(identifier: _Id, service: OfService, principal: Reader) -> dict[str, Any]:
-    """A submission."""
-    return view_of(_get(service, identifier), principal)
+async def submission(identifier: _Id, contest: OfContest, principal: Reader, timeout: _Seconds = 0.0) -> dict[str, Any]:
+    """A submission; waits at most `timeout` seconds for a change of its state or of the number of results."""
+    before = _get(contest, identifier)
+
+    def is_changed(found: list[Submission]) -> bool:
+        return found[0].state.is_final or found[0] != before
+
+    (found,) = await _wait(contest, principal, [identifier], timeout, is_changed)
+    return view_of(found, principal)
 
 
 @router.delete("/v1/submissions/{identifier}", status_code=202)
-async def cancel_submission(identifier: _Id, service: OfService, principal: Submitter) -> dict[str, Any]:
+async def cancel_submission(identifier: _Id, contest: OfContest, principal: Submitter) -> dict[str, Any]:
     """Cancel a submission that is queued or running."""
-    _check_owner(principal, _get(service, identifier))
-    before = await run_in_threadpool(cancel, service.database, identifier)
+    _check_owner(principal, _get(contest, identifier))
+    before = await run_in_threadpool(cancel, contest.database, identifier)
     if before.is_final:
         raise Conflict(f"the submission is {before} already and cannot be cancelled")
-    service.changes.announce()
-    return view_of(_get(service, identifier), principal)
+    contest.changes.announce()
+    return view_of(_get(contest, identifier), principal)
 
 
 @router.get("/v1/submissions/{identifier}/traces")
 async def traces(
     identifier: _Id,
-    service: OfService,
+    contest: OfContest,
     principal: Reader,
     cursor: Annotated[int, Query(ge=0, le=LARGEST_ID)] = 0,
     limit: _Limit = 100,
 ) -> dict[str, Any]:
     """The traces of a submission on public workloads. Logs in them are output of the solution: do not trust them."""
-    _check_owner(principal, _get(service, identifier))
-    found = await _read(service, lambda connection: list_traces(connection, identifier, cursor, limit))
+    _check_owner(principal, _get(contest, identifier))
+    found = await _read(contest, lambda connection: list_traces(connection, identifier, cursor, limit))
     following = found[-1][0] if len(found) == limit else None
     return {"items": [json.loads(line) for _, line in found], "next_cursor": following}
 
 
 @router.get("/v1/submissions/{identifier}/solution")
-async def solution(identifier: _Id, service: OfService, principal: Reader) -> dict[str, Any]:
+async def solution(identifier: _Id, contest: OfContest, principal: Reader) -> dict[str, Any]:
     """The solution of a submission."""
-    found = _get(service, identifier)
-    if not service.settings.publish_sources:
+    found = _get(contest, identifier)
+    if not contest.settings.publish_sources:
         _check_owner(principal, found)
-    with service.database.read() as connection:
+    with contest.database.read() as connection:
         plain: dict[str, Any] = to_plain(get_solution(connection, identifier))
     return plain
-
-
-@router.get(
-    "/v1/submissions/{identifier}/events",
-    response_class=StreamingResponse,
-    responses={200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}}},
-)
-async def events(
-    identifier: _Id,
-    service: OfService,
-    principal: Reader,
-    last_event_id: Annotated[int, Header(ge=0, le=LARGEST_ID)] = 0,
-) -> StreamingResponse:
-    """The progress of a submission as server-sent events: ``state`` and ``progress``. It ends with the submission."""
-    may_see = principal.may_see(_get(service, identifier).user_id)
-    if service.streams[principal.user_id] >= _MAX_STREAMS:
-        detail = f"{_MAX_STREAMS} of your streams of events are open, the limit; close some, or ask for states"
-        raise TooMany(detail, int(_HEARTBEAT_SECONDS))
-    stream = _stream(service, identifier, last_event_id, may_see=may_see)
-    counted_stream = _counted(service.streams, principal.user_id, stream)
-    return StreamingResponse(counted_stream, media_type="text/event-stream", headers={"X-Accel-Buffering": "no"})
 
 
 @router.get("/v1/leaderboards/{definition}")
 async def leaderboard(
     definition: str,
-    service: OfService,
+    contest: OfContest,
     principal: Reader,
     hardware: Annotated[str | None, Query(max_length=200)] = None,
     offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
     limit: _Limit = 100,
 ) -> dict[str, Any]:
     """The best ranked submission of each user, the best first."""
-    _definition(service, definition)
+    _definition(contest, definition)
 
     def read(connection: Connection) -> dict[str, Any]:
         chosen = hardware or next(iter(ranked_hardware(connection, definition)), "")
@@ -465,17 +465,17 @@ async def leaderboard(
         return {
             "definition": definition,
             "hardware": chosen,
-            "is_unranked": service.settings.allow_unranked,
+            "is_unranked": contest.settings.allow_unranked,
             "items": items,
         }
 
-    return await _read(service, read)
+    return await _read(contest, read)
 
 
 @router.get("/v1/quota")
-async def quota(service: OfService, principal: Reader) -> dict[str, Any]:
+async def quota(contest: OfContest, principal: Reader) -> dict[str, Any]:
     """The user of the token, and how much of its quotas is used."""
-    with service.database.read() as connection:
+    with contest.database.read() as connection:
         user = find_user(connection, principal.name)
         used = usage(connection, principal.user_id)
     assert user is not None
@@ -484,68 +484,26 @@ async def quota(service: OfService, principal: Reader) -> dict[str, Any]:
 
 
 @router.get("/v1/devices")
-async def devices(service: OfService, _: Reader) -> list[dict[str, Any]]:
+async def devices(contest: OfContest, _: Reader) -> list[dict[str, Any]]:
     """The devices."""
-    return [attrs.asdict(device) for device in service.devices.all()]
+    return [attrs.asdict(device) for device in contest.devices.all()]
 
 
-async def _read(service: Service, query: Callable[[Connection], _Result]) -> _Result:
+async def _read(contest: Contest, query: Callable[[Connection], _Result]) -> _Result:
     """The result of a query on a consistent view of the database, outside of the event loop."""
 
     def read() -> _Result:
-        with service.database.read() as connection:
+        with contest.database.read() as connection:
             return query(connection)
 
     return await run_in_threadpool(read)
 
 
-def _get(service: Service, identifier: str) -> Submission:
-    with service.database.read() as connection:
-        found = get_submission(connection, identifier)
-    if found is None:
-        raise NotFound(f"no submission has the id {identifier}")
-    return found
+def _get(contest: Contest, identifier: str) -> Submission:
+    with contest.database.read() as connection:
+        return _find(connection, identifier)
 
 
 def _check_owner(principal: Principal, submission: Submission) -> None:
     if not principal.may_see(submission.user_id):
         raise Forbidden("this submission belongs to another user; only that user and maintainers may do this")
-
-
-async def _counted(streams: Counter[int], user: int, stream: AsyncIterator[str]) -> AsyncIterator[str]:
-    """A stream that counts as open from its first event to its end or that of its connection."""
-    streams[user] += 1
-    try:
-        async for text in stream:
-            yield text
-    finally:
-        streams[user] -= 1
-        if not streams[user]:
-            del streams[user]
-
-
-async def _stream(service: Service, identifier: str, after: int, *, may_see: bool) -> AsyncIterator[str]:
-    """The events of a submission until it ends or the database fails: clients go on from the last id that they saw."""
-    while True:
-        change = service.changes.current()
-        try:
-            with service.database.read() as connection:
-                found = list_events(connection, identifier, after)
-                submission = get_submission(connection, identifier)
-        except OperationalError as error:
-            _LOG.error("the database failed, and a stream of events ends: %s", error)
-            return
-        for event in found:
-            after = event.id
-            yield "".join(_lines(event, may_see=may_see))
-        if submission is None or submission.state.is_final or service.changes.is_closed:
-            return
-        if not found:
-            yield ": waiting\n\n"
-            await service.changes.wait(change, _HEARTBEAT_SECONDS)
-
-
-def _lines(event: Event, *, may_see: bool) -> Iterator[str]:
-    """An event in the format of server-sent events; JSON has no line breaks, so nothing can be injected."""
-    data = {key: value for key, value in event.data.items() if may_see or key != "error"}
-    yield f"id: {event.id}\nevent: {event.kind}\ndata: {json.dumps({**data, 'at': event.created_at})}\n\n"

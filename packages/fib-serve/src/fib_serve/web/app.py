@@ -26,11 +26,12 @@ from starlette.responses import JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from .. import __version__
+from ..contest import Contest
 from ..database import now, submissions
 from ..errors import Refused, TooMany, Unauthorized
 from ..submissions import State, count_by_state
 from . import api, pages
-from .access import Gate, Reader, Service
+from .access import Gate, Reader
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -54,12 +55,12 @@ _MAX_CHARACTERS = 500
 _LOG = logging.getLogger(__name__)
 
 
-def make_app(service: Service) -> FastAPI:
-    """The application of a service."""
+def make_app(contest: Contest) -> FastAPI:
+    """The application of a contest."""
 
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        service.changes.start()
+        contest.changes.start()
         yield
 
     app = FastAPI(
@@ -70,15 +71,15 @@ def make_app(service: Service) -> FastAPI:
         redoc_url=None,
         lifespan=lifespan,
     )
-    app.state.service = service
-    app.state.gate = Gate(service.settings.requests_per_second)
+    app.state.contest = contest
+    app.state.gate = Gate(contest.settings.requests_per_second)
     _add_handlers(app)
-    metrics = _Metrics(service)
+    metrics = _Metrics(contest)
     app.add_api_route("/metrics", metrics.route, response_class=Response, tags=["operation"])
     app.include_router(api.router)
     app.include_router(pages.router)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"))
-    app.add_middleware(_Protection, max_body_bytes=service.settings.max_body_bytes, metrics=metrics)
+    app.add_middleware(_Protection, max_body_bytes=contest.settings.max_body_bytes, metrics=metrics)
     return app
 
 
@@ -88,8 +89,8 @@ def make_app(service: Service) -> FastAPI:
 class _Metrics(Collector):
     """Metrics in the format of Prometheus. Those of the queue are read from the database when they are asked for."""
 
-    def __init__(self, service: Service) -> None:
-        self._service = service
+    def __init__(self, contest: Contest) -> None:
+        self._contest = contest
         self._registry = CollectorRegistry()
         labels = ["method", "route", "status"]
         self.requests = Counter("fib_serve_requests", "Answers by route and status", labels, registry=self._registry)
@@ -110,12 +111,12 @@ class _Metrics(Collector):
         """The values of the queue and the devices."""
         waiting = GaugeMetricFamily("fib_serve_submissions", "Submissions that are not final", labels=["state"])
         used = GaugeMetricFamily("fib_serve_device_in_use", "Whether a device evaluates submissions", labels=["device"])
-        with self._service.database.read() as connection:
+        with self._contest.database.read() as connection:
             for state, count in count_by_state(connection).items():
                 waiting.add_metric([state], count)
             queued = select(func.min(submissions.c.created_at)).where(submissions.c.state == State.QUEUED)
             oldest = connection.execute(queued).scalar()
-        for device in self._service.devices.all():
+        for device in self._contest.devices.all():
             used.add_metric([device.name], float(device.problem is None))
         yield from (waiting, used)
         age = 0.0 if oldest is None else now() - oldest

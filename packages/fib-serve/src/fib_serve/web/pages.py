@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
-import attrs
 import jinja2
 from fastapi import APIRouter, Query, Request
 from fib_bench.report.ratios import bounds_of, latency_range, latency_with_bounds, speedup_of
@@ -27,6 +26,7 @@ from sqlalchemy import Connection
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
+from ..contest import Contest
 from ..database import LARGEST_ID
 from ..errors import NotFound
 from ..submissions import (
@@ -43,7 +43,7 @@ from ..submissions import (
     ranked_hardware,
 )
 from ..users import Principal, find_user
-from .access import COOKIE, OfService, Service, Viewer, check_origin, service_of
+from .access import COOKIE, OfContest, Viewer, check_origin, contest_of
 from .api import view_of
 
 router = APIRouter(include_in_schema=False)
@@ -52,8 +52,8 @@ _NEWEST = 10
 _MAX_TRACES = 1000
 _MAX_SOURCE = 60_000
 _MAX_LOG = 20_000
+_WAIT_SECONDS = 30
 _COOKIE_SECONDS = 30 * 86_400
-_Cursor = Annotated[int | None, Query(ge=1, le=LARGEST_ID)]
 
 
 def error_page(request: Request, status: int, title: str, detail: str) -> Response:
@@ -64,31 +64,31 @@ def error_page(request: Request, status: int, title: str, detail: str) -> Respon
 
 
 @router.get("/leaderboard")
-async def leaderboards(request: Request, service: OfService, viewer: Viewer) -> Response:
+async def leaderboards(request: Request, contest: OfContest, viewer: Viewer) -> Response:
     """All definitions with their best results."""
 
     def read(connection: Connection) -> Response:
         best = best_by_definition(connection)
         rows = []
-        for name, definition in service.catalog.definitions.items():
+        for name, definition in contest.public.definitions.items():
             users, first = best.get(name, (0, None))
             rows.append({"name": name, "op_type": definition.op_type, "users": users, "best": first})
         return _page(request, viewer, "leaderboards.html", "Leaderboards", rows=rows)
 
-    return await _read(service, read)
+    return await _read(contest, read)
 
 
 @router.get("/leaderboard/{definition}")
 async def leaderboard(
     definition: str,
     request: Request,
-    service: OfService,
+    contest: OfContest,
     viewer: Viewer,
     hardware: Annotated[str | None, Query(max_length=200)] = None,
     offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
 ) -> Response:
     """The leaderboard of a definition."""
-    found = service.catalog.definitions.get(definition)
+    found = contest.public.definitions.get(definition)
     if found is None:
         raise NotFound(f"no definition is named {definition[:200]!r}")
 
@@ -110,26 +110,33 @@ async def leaderboard(
             reference=_highlighted("reference.py", found.reference),
         )
 
-    return await _read(service, read)
+    return await _read(contest, read)
 
 
 @router.get("/submissions")
-async def submissions(request: Request, service: OfService, viewer: Viewer, cursor: _Cursor = None) -> Response:
-    """All submissions."""
-    return await _list(request, service, viewer, Filter(before=cursor), "Submissions")
+async def submissions(
+    request: Request,
+    contest: OfContest,
+    viewer: Viewer,
+    user: Annotated[str | None, Query(max_length=40)] = None,
+    cursor: Annotated[int | None, Query(ge=1, le=LARGEST_ID)] = None,
+) -> Response:
+    """All submissions, or those of a user."""
 
+    def read(connection: Connection) -> Response:
+        if user is not None and find_user(connection, user) is None:
+            raise NotFound(f"no user is named {user!r}")
+        items = list_submissions(connection, Filter(user=user, before=cursor), _LIMIT)
+        following = items[-1].number if len(items) == _LIMIT else None
+        return _page(
+            request, viewer, "submissions.html", user or "Submissions", items=items, following=following, user=user
+        )
 
-@router.get("/users/{name}")
-async def user(name: str, request: Request, service: OfService, viewer: Viewer, cursor: _Cursor = None) -> Response:
-    """The submissions of a user."""
-    with service.database.read() as connection:
-        if find_user(connection, name) is None:
-            raise NotFound(f"no user is named {name[:200]!r}")
-    return await _list(request, service, viewer, Filter(user=name, before=cursor), name, with_user=False)
+    return await _read(contest, read)
 
 
 @router.get("/submissions/{identifier}")
-async def submission(identifier: str, request: Request, service: OfService, viewer: Viewer) -> Response:
+async def submission(identifier: str, request: Request, contest: OfContest, viewer: Viewer) -> Response:
     """A submission with its timings, and for those who may see them with its log and source."""
 
     def read(connection: Connection) -> Response:
@@ -141,12 +148,14 @@ async def submission(identifier: str, request: Request, service: OfService, view
         if may_see:
             lines = list_traces(connection, identifier, 0, _MAX_TRACES)
             rows = [_workload_row(parse_json(line, Trace)) for _, line in lines]
-        if may_see or service.settings.publish_sources:
+        if may_see or contest.settings.publish_sources:
             solution = get_solution(connection, identifier)
             assert solution is not None
             files = [(source.path, _highlighted(source.path, source.content)) for source in solution.sources]
         public = (found.summary or {}).get("public") or {}
-        events = None if found.state.is_final or viewer is None else f"/v1/submissions/{identifier}/events"
+        changes = (
+            None if found.state.is_final or viewer is None else f"/v1/submissions/{identifier}?timeout={_WAIT_SECONDS}"
+        )
         return _page(
             request,
             viewer,
@@ -157,18 +166,18 @@ async def submission(identifier: str, request: Request, service: OfService, view
             rows=rows,
             files=files,
             flags=public.get("flags", []),
-            events=events,
+            changes=changes,
         )
 
-    return await _read(service, read)
+    return await _read(contest, read)
 
 
 @router.get("/queue")
-async def queue(request: Request, service: OfService, viewer: Viewer) -> Response:
+async def queue(request: Request, contest: OfContest, viewer: Viewer) -> Response:
     """The queue and the devices."""
 
     def read(connection: Connection) -> Response:
-        devices = service.devices.all()
+        devices = contest.devices.all()
         waiting = [
             *list_submissions(connection, Filter(state=State.RUNNING), _LIMIT),
             *list_submissions(connection, Filter(state=State.QUEUED), _LIMIT),
@@ -176,7 +185,7 @@ async def queue(request: Request, service: OfService, viewer: Viewer) -> Respons
         counts = count_by_state(connection)
         return _page(request, viewer, "queue.html", "Queue", devices=devices, counts=counts, items=waiting)
 
-    return await _read(service, read)
+    return await _read(contest, read)
 
 
 @router.get("/login")
@@ -191,8 +200,8 @@ async def login(request: Request) -> Response:
     check_origin(request)
     form = parse_qs((await request.body()).decode(errors="replace"), max_num_fields=5)
     token, target = form.get("token", [""])[0].strip(), _local(form.get("next", [""])[0])
-    service, address = service_of(request), request.client.host if request.client is not None else ""
-    if request.app.state.gate.principal(service, token, address) is None:
+    contest, address = contest_of(request), request.client.host if request.client is not None else ""
+    if request.app.state.gate.principal(contest, token, address) is None:
         problem = "This token is not valid: it is unknown, expired or revoked."
         return _page(request, None, "login.html", "Log in", 401, next=target, problem=problem)
     answer = RedirectResponse(target, 303)
@@ -216,39 +225,27 @@ def _local(path: str) -> str:
     return path if is_local else "/leaderboard"
 
 
-async def _read(service: Service, make: Callable[[Connection], Response]) -> Response:
+async def _read(contest: Contest, make: Callable[[Connection], Response]) -> Response:
     """Make a page from a consistent view of the database, outside of the event loop."""
 
     def read() -> Response:
-        with service.database.read() as connection:
+        with contest.database.read() as connection:
             return make(connection)
 
     return await run_in_threadpool(read)
 
 
-async def _list(
-    request: Request, service: Service, viewer: Principal | None, chosen: Filter, title: str, *, with_user: bool = True
-) -> Response:
-    def read(connection: Connection) -> Response:
-        items = list_submissions(connection, chosen, _LIMIT)
-        following = items[-1].number if len(items) == _LIMIT else None
-        fields: dict[str, Any] = {"items": items, "following": following, "with_user": with_user}
-        return _page(request, viewer, "submissions.html", title, caption="The newest first", **fields)
-
-    return await _read(service, read)
-
-
 def _page(
     request: Request, principal: Principal | None, template: str, title: str, status: int = 200, **fields: Any
 ) -> Response:
-    settings = service_of(request).settings
+    settings = contest_of(request).settings
     shared = {
         "title": title,
         "principal": principal,
         "has_auth": settings.has_auth,
         "has_hidden": settings.hidden is not None,
         "allow_unranked": settings.allow_unranked,
-        "events": None,
+        "changes": None,
         "offers_login": template != "login.html",
     }
     return HTMLResponse(_TEMPLATES.get_template(template).render({**shared, **fields}), status)
@@ -288,31 +285,18 @@ def _rest_of(text: str, shown: int) -> str:
     return f"\n[{len(text) - shown} more characters]" if len(text) > shown else ""
 
 
-@attrs.frozen
-class _WorkloadRow:
-    """A line of the table of workloads."""
-
-    axes: str
-    status: str
-    latency: str
-    speedup: str
-    log: str
-
-
-def _workload_row(trace: Trace) -> _WorkloadRow:
-    """The line for a trace."""
+def _workload_row(trace: Trace) -> dict[str, str]:
+    """The line of the table of workloads for a trace."""
     evaluation = trace.evaluation
     assert evaluation is not None
     performance, latency = evaluation.performance, shown_latency_of(evaluation)
     sizes = ", ".join(f"{axis}={size}" for axis, size in trace.workload.axes.items())
-    is_timed = performance is not None and latency is not None
-    return _WorkloadRow(
-        axes=sizes or trace.workload.uuid,
-        status=str(evaluation.status),
-        latency=latency_with_bounds(latency, bounds_of(performance)) if is_timed else "-",  # type: ignore[arg-type]
-        speedup=speedup_of(performance).text if performance is not None else "-",
-        log=evaluation.log[:_MAX_LOG] + _rest_of(evaluation.log, _MAX_LOG),
-    )
+    row = {"axes": sizes or trace.workload.uuid, "status": str(evaluation.status), "latency": "-", "speedup": "-"}
+    if performance is not None:
+        row["speedup"] = speedup_of(performance).text
+        if latency is not None:
+            row["latency"] = latency_with_bounds(latency, bounds_of(performance))
+    return {**row, "log": evaluation.log[:_MAX_LOG] + _rest_of(evaluation.log, _MAX_LOG)}
 
 
 def _visible(value: object) -> object:

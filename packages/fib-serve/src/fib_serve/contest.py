@@ -1,0 +1,233 @@
+"""Contest: its data sets, devices and settings, which the routes and the threads of devices share.
+
+Data sets are read once: a changed one needs a restart.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import json
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import attrs
+import fib_bench
+from fib_schema import Definition, Problem, Solution, TraceSet, Workload
+from fib_schema.display import counted
+
+from .database import Database
+from .errors import InvalidSetting
+from .settings import Settings
+from .users import Principal
+
+_POLL_SECONDS = 1.0
+
+
+@attrs.frozen
+class Catalog:
+    """A data set: its definitions and workloads as they were read, and the files of results in it."""
+
+    root: Path
+    is_hidden: bool
+    """Whether its workloads are hidden."""
+    definitions: Mapping[str, Definition]
+    workloads: Mapping[str, tuple[Workload, ...]]
+    """Workloads by definition, each uuid once."""
+    reserved_names: frozenset[str]
+    """Names of solutions that the data set had when it was read."""
+    problems: tuple[Problem, ...]
+
+    @classmethod
+    def read(cls, root: Path, *, is_hidden: bool = False) -> Catalog:
+        """Read a data set.
+
+        Raises:
+            DataSetNotFound: There is no such folder.
+        """
+        trace_set = TraceSet.from_path(root)
+        definitions = dict(trace_set.definitions.items())
+        workloads = {
+            name: tuple({trace.workload.uuid: trace.workload for trace in trace_set.workloads.get(name, [])}.values())
+            for name in definitions
+        }
+        return cls(root, is_hidden, definitions, workloads, frozenset(trace_set.solution_names()), trace_set.problems)
+
+    def find_workload(self, uuid: str) -> Workload | None:
+        """The workload with a uuid."""
+        found = (workload for group in self.workloads.values() for workload in group if workload.uuid == uuid)
+        return next(found, None)
+
+    def traces_file(self, definition: Definition, author: str) -> Path:
+        """The file of an author's traces."""
+        return self.root / "traces" / author / definition.op_type / f"{definition.name}.jsonl"
+
+    def solution_file(self, definition: Definition, solution: Solution) -> Path:
+        """The file of a solution."""
+        folder = self.root / "solutions" / solution.author / definition.op_type / definition.name
+        return folder / f"{solution.name}.json"
+
+    def check_beside(self, public: Catalog) -> None:
+        """Reject hidden workloads that cannot be used.
+
+        Raises:
+            InvalidSetting: A definition differs from the public one, or a hidden workload is public.
+        """
+        for name, definition in self.definitions.items():
+            if definition != public.definitions.get(name):
+                raise InvalidSetting("--hidden", f"definition {name!r} differs from the public one; copy its file")
+            known = {workload.uuid for workload in public.workloads[name]}
+            shared = sum(workload.uuid in known for workload in self.workloads[name])
+            if shared:
+                problem = f"the public data set has {counted(shared, 'workload')} of {name!r} too"
+                raise InvalidSetting("--hidden", problem)
+
+
+def read_catalogs(settings: Settings) -> tuple[Catalog, ...]:
+    """The public data set, then the hidden one if there is one.
+
+    Raises:
+        DataSetNotFound: There is no such folder.
+        InvalidSetting: Hidden workloads cannot be used.
+    """
+    public = Catalog.read(Path(settings.dataset))
+    if settings.hidden is None:
+        return (public,)
+    hidden = Catalog.read(Path(settings.hidden), is_hidden=True)
+    hidden.check_beside(public)
+    return (public, hidden)
+
+
+@attrs.frozen(kw_only=True)
+class DeviceState:
+    """A device of the service."""
+
+    name: str
+    hardware: str = ""
+    harness: str = ""
+    isolation: int = 0
+    isolation_text: str = ""
+    submission_id: str | None = None
+    problem: str | None = None
+    """The reason why the device is not used, if it is not."""
+
+
+class DeviceTable:
+    """The devices of the service, as the pages and the API show them."""
+
+    def __init__(self) -> None:
+        self._states: dict[str, DeviceState] = {}
+        self._lock = threading.Lock()
+
+    def register(self, state: DeviceState) -> None:
+        """Add a device, in place of an earlier state.
+
+        Raises:
+            InvalidSetting: A device in use has other hardware.
+        """
+        with self._lock:
+            for other in self._states.values():
+                is_other = other.name != state.name and other.problem is None
+                if is_other and other.hardware != state.hardware:
+                    one, two = f"{state.name} is {state.hardware!r}", f"{other.name} is {other.hardware!r}"
+                    raise InvalidSetting("--devices", f"{one} and {two}; run a service for each")
+            self._states[state.name] = state
+
+    def report(self, name: str, submission_id: str | None) -> None:
+        """Show what a device evaluates."""
+        with self._lock:
+            self._states[name] = attrs.evolve(self._states[name], submission_id=submission_id)
+
+    def exclude(self, name: str, problem: str) -> None:
+        """Show why a device is not used, until it is registered again."""
+        with self._lock:
+            known = self._states.get(name, DeviceState(name=name))
+            self._states[name] = attrs.evolve(known, submission_id=None, problem=problem)
+
+    def remove(self, name: str) -> None:
+        """Forget a device."""
+        with self._lock:
+            self._states.pop(name, None)
+
+    def all(self) -> list[DeviceState]:
+        """The devices by name."""
+        with self._lock:
+            return [self._states[name] for name in sorted(self._states)]
+
+    def in_use(self) -> list[DeviceState]:
+        """The devices that evaluate submissions."""
+        return [state for state in self.all() if state.problem is None]
+
+
+class Changes:
+    """Changes of submissions: wakes requests that wait for one."""
+
+    def __init__(self) -> None:
+        self.is_closed = False
+        """Whether no request waits any more."""
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._event = asyncio.Event()
+
+    def start(self) -> None:
+        """Wake requests of the running event loop from now on."""
+        self._loop = asyncio.get_running_loop()
+
+    def announce(self) -> None:
+        """Wake all that wait; may be called from any thread."""
+        if self._loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop has ended
+                self._loop.call_soon_threadsafe(self._wake)
+
+    def end_waiting(self) -> None:
+        """Wake all for the last time."""
+        self.is_closed = True
+        self.announce()
+
+    def current(self) -> asyncio.Event:
+        """The event that the next change sets; take it before you read the state that may change."""
+        return self._event
+
+    async def wait(self, change: asyncio.Event, seconds: float) -> None:
+        """Wait for a change, at most so long and at most until commands of other processes may have made one."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(change.wait(), max(min(seconds, _POLL_SECONDS), 0.0))
+
+    def _wake(self) -> None:
+        self._event.set()
+        self._event = asyncio.Event()
+
+
+@attrs.define(eq=False)
+class Contest:
+    """Objects that all routes and all threads of devices share."""
+
+    settings: Settings
+    database: Database
+    catalogs: tuple[Catalog, ...]
+    """The public data set, then the hidden one if there is one."""
+    changes: Changes = attrs.field(factory=Changes)
+    devices: DeviceTable = attrs.field(factory=DeviceTable)
+    local: Principal | None = None
+    """The only user, of a service without tokens."""
+    stop: Callable[[], None] = lambda: None
+    """Ends the whole service."""
+    is_draining: bool = False
+    waits: Counter[int] = attrs.field(factory=Counter)
+    """The requests that wait for a submission, by user."""
+
+    @property
+    def public(self) -> Catalog:
+        """The public data set."""
+        return self.catalogs[0]
+
+    @property
+    def harness(self) -> str:
+        """The version of the harness and a hash of its settings: results of different ones are not compared."""
+        name = f"fib-bench {fib_bench.__version__}"
+        if not self.settings.evaluation:
+            return name
+        text = json.dumps(dict(self.settings.evaluation), sort_keys=True)
+        return f"{name}, settings {hashlib.sha256(text.encode()).hexdigest()[:8]}"
