@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import platform
@@ -30,7 +29,6 @@ from fib_schema import (
 )
 
 GOOD = "def run(x):\n    return x * 2\n"
-ROLES = ("judge_process", "fork_server")
 FAST = ("--measure-seconds", "0.05", "--warmup-runs", "1", "--iterations", "2", "--num-trials", "2")
 
 
@@ -118,49 +116,6 @@ class Service:
     def kill(self) -> None:
         self.process.kill()
         self.process.wait()
-
-    def pids(self) -> dict[str, int]:
-        """The processes of the service by role."""
-        parents: dict[int, tuple[int, str]] = {}
-        for path in Path("/proc").glob("[0-9]*"):
-            try:
-                words = (path / "cmdline").read_bytes().decode(errors="replace")
-                fields = (path / "stat").read_text().rpartition(")")[2].split()
-            except OSError:
-                continue
-            parents[int(path.name)] = (int(fields[1]), words)
-        found = {"service": self.process.pid}
-        below = {self.process.pid}
-        while more := {pid for pid, (parent, _) in parents.items() if parent in below} - below:
-            below |= more
-        for pid in sorted(below - {self.process.pid}):
-            words = parents[pid][1]
-            role = next((name for name in ROLES if name in words), "")
-            found[role or f"other {pid}"] = pid
-        return found
-
-
-class Connection:
-    """A connection that stays open, without the cost of a whole HTTP client."""
-
-    def __init__(self, port: int) -> None:
-        self._port = port
-        self._reader: asyncio.StreamReader | None = None
-        self._writer: asyncio.StreamWriter | None = None
-
-    async def request(self, method: str, path: str, body: bytes = b"") -> tuple[int, bytes]:
-        """Send a request; returns the status and the body."""
-        if self._writer is None or self._writer.is_closing():
-            self._reader, self._writer = await asyncio.open_connection("127.0.0.1", self._port)
-        assert self._reader is not None
-        head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
-        head += f"Content-Length: {len(body)}\r\n\r\n"
-        self._writer.write(head.encode() + body)
-        lines = (await self._reader.readuntil(b"\r\n\r\n")).lower().split(b"\r\n")
-        length = next(int(line[15:]) for line in lines if line.startswith(b"content-length:"))
-        if any(line == b"connection: close" for line in lines):
-            self._writer.close()
-        return int(lines[0].split()[1]), await self._reader.readexactly(length)
 
 
 def machine() -> str:
