@@ -9,8 +9,8 @@ OUT/two-ranks. The plug-in of fib-integrations must be installed (as a wheel, no
 it by its entry point.
 
 The model has twice the heads of `vllm_arms.py`, so that each rank calls the same definitions. Tracing is switched on by
-the environment alone, as in production: vLLM loads the plug-in of fib-integrations in each process. Routing uses
-`replicas`, so that builds and quarantines take effect on both ranks or on none. Norms are not routed here: the provider
+the environment alone, as in production: vLLM loads the plug-in of fib-integrations in each process. Both
+ranks build and choose for themselves, from the same data set. Norms are not routed here: the provider
 is no option of this engine. Exit code 1 if a claim does not hold.
 """
 
@@ -31,8 +31,8 @@ from arm_turns import decided, write_whole
 from vllm_arms import BLOCKS, BYTES_OF_BLOCK, write_model
 
 _RANKS, _LAYERS = 2, 2
-_SYNCHRONIZATIONS = 3
-"""Generations that are each followed by an agreement: on builds, on kernels that compile when called, once more."""
+_WARM_UPS = 3
+"""Generations that each request something: builds, kernels that compile when called, nothing more."""
 _REQUESTS, _GENERATED = 32, 64
 
 
@@ -122,18 +122,15 @@ def route(out: Path, arm: str) -> Iterator[str]:
         from fib_integrations import install_flashinfer_integrations
 
         install_flashinfer_integrations()
-        group = fib_apply.ReplicaGroup.of_process_group()
         config = fib_apply.ApplyConfig(require_speedup=False)
-        fib_apply.enable_apply(data_set, config, stats=True, replicas=group)
-        return str(group)
+        fib_apply.enable_apply(data_set, config, stats=True)
+        return data_set
 
-    def synchronize(worker: object) -> str:
+    def wait(worker: object) -> bool:
         del worker
         import fib_apply
 
-        runtime = fib_apply.get_runtime()
-        runtime.wait_until_built(120)
-        return str(runtime.synchronize(timeout_seconds=60))
+        return fib_apply.get_runtime().wait_until_built(120)
 
     def counts(worker: object) -> dict[str, Any]:
         del worker
@@ -143,9 +140,9 @@ def route(out: Path, arm: str) -> Iterator[str]:
         return {name: {"hits": dict(one.hits), "misses": dict(one.misses)} for name, one in found.items()}
 
     print(llm.collective_rpc(enable, args=(str(out / "arms" / arm),)))
-    for _ in range(_SYNCHRONIZATIONS):
+    for _ in range(_WARM_UPS):
         generate(llm)  # requests builds and first runs
-        print("synchronized:", llm.collective_rpc(synchronize))
+        print("built:", llm.collective_rpc(wait))
     before = llm.collective_rpc(counts)
     tokens = generate(llm)
     after = llm.collective_rpc(counts)

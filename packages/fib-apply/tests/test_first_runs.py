@@ -6,13 +6,12 @@ import os
 import threading
 import time
 import weakref
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fib_apply import ApplyConfig, ApplyRuntime, ReplicaGroup, apply, capture_phase, enable_apply
+from fib_apply import ApplyConfig, ApplyRuntime, apply, capture_phase, enable_apply
 from fib_apply.build_service import service
 from fib_apply.build_service.recorded_call import RecordedCall, copied_bytes, make_inputs
 from fib_apply.routing import dispatcher
@@ -36,7 +35,6 @@ from fib_schema import (
     TraceSet,
     Workload,
 )
-from torch.distributed import HashStore
 
 WIDTH, SIZES = 64, range(1, 4)
 WORKSPACE = """import os, pathlib, threading, torch
@@ -282,38 +280,6 @@ def test_scalars_on_which_kernels_specialize_are_run_first_each() -> None:
                 assert runtime.wait_until_built(120)
             for count in (new, equal, equal):
                 assert float(add(x, count)[0]) == count
-
-
-@pytest.mark.slow
-def test_replicas_use_a_compiled_kernel_when_all_have_it() -> None:
-    """A kernel that is compiled on one replica only is used by none, and is not compiled again at each call."""
-    store, source = HashStore(), "def run(x, indices):\n    return x.clone()\n"
-    runtimes = [
-        ApplyRuntime(data_set(source), replicas=ReplicaGroup.of_store(store, rank, 2, name="compiled"))
-        for rank in range(2)
-    ]
-
-    def synchronize() -> None:
-        with ThreadPoolExecutor(2) as executor:
-            found = list(executor.map(lambda runtime: runtime.synchronize(120.0), runtimes))
-        assert [result.problem for result in found] == ["", ""]
-
-    def is_served(runtime: ApplyRuntime) -> bool:
-        x = torch.ones(1, WIDTH)
-        found = runtime.dispatch("scale", (x, INDICES), fallback=lambda x, indices: x + 1000)
-        return torch.equal(found, x)
-
-    synchronize()
-    first, second = runtimes
-    for _ in range(3):
-        assert not is_served(first)
-        assert first.wait_until_built(120)
-    synchronize()
-    assert [is_served(runtime) for runtime in runtimes] == [False, False]
-    assert second.wait_until_built(120)
-    assert [is_served(runtime) for runtime in runtimes] == [False, False]
-    synchronize()
-    assert [is_served(runtime) for runtime in runtimes] == [True, True]
 
 
 class TestCapturePhase:

@@ -11,7 +11,6 @@ import pytest
 import torch
 from fib_apply.build_service.probe import ProbeResult
 from fib_apply.key import ApplyKey
-from fib_apply.replicas import AgreedKernels
 from fib_apply.routing.runs import TRANSITIONS, Run, RunEvent, RunState, RunTracker
 from fib_schema import Definition
 
@@ -68,10 +67,10 @@ def runs_fixture(definition: Definition) -> Runs:
     return make_runs(definition)
 
 
-def make_runs(definition: Definition, agreed: AgreedKernels | None = None) -> Runs:
+def make_runs(definition: Definition) -> Runs:
     service, quarantined = Service(), list[str]()
     made: Any = service
-    return Runs(RunTracker(definition, made, agreed, lambda name, why: quarantined.append(why)), service, quarantined)
+    return Runs(RunTracker(definition, made, lambda name, why: quarantined.append(why)), service, quarantined)
 
 
 def test_what_compiles_ahead_of_time_may_be_called_at_once(runs: Runs) -> None:
@@ -87,7 +86,6 @@ def test_what_compiles_when_it_is_called_is_first_run_in_a_child_process_once(ru
     assert len(runs.service.requests) == 1
     runs.finish(ProbeResult(None))
     assert runs.refusal() is None
-    assert runs.tracker.compiled_names() == {"\0".join(["s", "scale", JIT.key.encode, "cpu", "()"])}
     runs.tracker.mark_called(JIT)
     assert runs.tracker.state(JIT) is RunState.CALLED
 
@@ -134,19 +132,6 @@ def test_captures_record_only_what_was_called_and_was_ready_at_the_last_warm_up(
     assert runs.tracker.refusal(AHEAD, ARGS, may_capture=False) == "capturing"
     runs.service.capture_gate = 0.5  # it was loaded later
     assert runs.refusal(AHEAD) == "capturing"
-
-
-def test_replicas_call_what_all_have_compiled(definition: Definition) -> None:
-    runs = make_runs(definition)
-    runs.refusal()
-    runs.finish(ProbeResult(None))
-    names = runs.tracker.compiled_names()
-    assert make_runs(definition, AgreedKernels({}, frozenset(), frozenset(names))).refusal() == "not agreed"
-    assert make_runs(definition, AgreedKernels({}, frozenset(names), frozenset())).refusal() is None
-    alone = make_runs(definition, AgreedKernels({}, frozenset(), frozenset()))
-    assert alone.refusal() == "being compiled"
-    alone.finish(ProbeResult(None))
-    assert alone.refusal() == "not agreed"
 
 
 def test_a_run_that_was_called_stays_so() -> None:

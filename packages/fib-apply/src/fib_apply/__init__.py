@@ -42,7 +42,6 @@ __all__ = [
     "OnError",
     "OnMiss",
     "Readiness",
-    "ReplicaGroup",
     "__version__",
     "add_event_listener",
     "add_listener",
@@ -80,7 +79,6 @@ if TYPE_CHECKING:
     )
     from .metrics import DefinitionStats
     from .readiness import Readiness
-    from .replicas import ReplicaGroup
     from .runtime import ApplyRuntime, get_runtime, set_runtime
     from .selection.table import ApplyTable
 
@@ -102,7 +100,6 @@ else:
             "readiness": "Readiness",
             "runtime": "ApplyRuntime get_runtime set_runtime",
             "metrics": "DefinitionStats",
-            "replicas": "ReplicaGroup",
             "selection.table": "ApplyTable",
         },
     )

@@ -15,7 +15,6 @@ from .build_service.service import OnProgress
 from .config_sources import SettingsOrFile
 from .events import logger
 from .readiness import Readiness, observed_warm_up
-from .replicas import ReplicaGroup
 from .routing.call_sites import CallSite, Name, call_fallback, definition_of, notify_listeners
 from .runtime import ApplyRuntime, connect, get_runtime, set_runtime
 
@@ -110,7 +109,6 @@ def enable_apply(
     *,
     stats: bool | None = None,
     on_progress: OnProgress | None = None,
-    replicas: ReplicaGroup | None = None,
 ) -> ApplyRuntime:
     """Route calls by a data set: from now on, or within a ``with`` block.
 
@@ -122,7 +120,6 @@ def enable_apply(
             of ``FIB_APPLY_CONFIG``, or the defaults.
         stats: Whether calls are counted, see `ApplyRuntime.stats`; None means as the file says.
         on_progress: Called while solutions are built.
-        replicas: The processes that must route alike; see `ApplyRuntime.synchronize`.
 
     Returns:
         The runtime: a context manager that restores the previously active runtime, and a function like `apply`.
@@ -132,7 +129,7 @@ def enable_apply(
         InvalidConfigFile: `apply_config` is a file that is not valid (a ValueError).
     """
     activation.initialize()
-    return ApplyRuntime(dataset_path, apply_config, stats=stats, on_progress=on_progress, replicas=replicas).start()
+    return ApplyRuntime(dataset_path, apply_config, stats=stats, on_progress=on_progress).start()
 
 
 def disable_apply() -> None:
@@ -172,8 +169,8 @@ def capture_phase(timeout_seconds: float) -> Iterator[None]:
     For engines that call each size once, uncaptured, right before they capture it. Within the block such a call waits
     until its solution is built and was run in a child process, so that the capture can record it; in all, calls wait
     until the deadline. What was run before with the same sizes, also by an earlier process, is not run again. A call
-    that is being captured never waits. Replicas do not wait: their solutions take effect when they are synchronized.
-    Captures after the block record only solutions that are ready at its end, as after `warm_up`.
+    that is being captured never waits. Captures after the block record only solutions that are ready at its end, as
+    after `warm_up`.
 
     Args:
         timeout_seconds: The longest time that calls wait in all.

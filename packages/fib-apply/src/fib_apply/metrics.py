@@ -12,8 +12,6 @@ from .key import ApplyKey
 
 BEING_BUILT = "being built"
 """The only reason for a miss that ends by itself."""
-NOT_AGREED = "not agreed"
-"""The reason for a miss that ends when the replicas are synchronized."""
 FALLBACK_IS_BEST = "the fallback is the best"
 """The reason for a miss whose key is recorded: the best solution is the fallback in another form."""
 NOTHING_BUILT = "nothing built"

@@ -1,7 +1,7 @@
 """Apply runtime: routes calls by the table of one data set. Runtimes nest; the last one started is active.
 
-A `Router` has the dispatchers of one table. A reload replaces it, so that a call sees one table as a whole; replicas
-replace it when they agree. Nothing here imports torch before a call is routed or a solution is built.
+A `Router` has the dispatchers of one table. A reload replaces it, so that a call sees one table as a whole. Nothing
+here imports torch before a call is routed or a solution is built.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from . import activation
 from .build_service.service import BuildService, OnProgress
 from .config import ApplyConfigRegistry, OnError
 from .config_sources import Configuration, SettingsOrFile
-from .errors import InvalidSetting, NoKernel
+from .errors import NoKernel
 from .events import emit, is_observed, logger, reload_failed, reloaded
 from .explain import explain_call, explain_definition
 from .key import ApplyKeyBuilder, ApplyKeyFactory, AxesOnlyKeyBuilder
@@ -33,23 +33,18 @@ from .readiness import (
     Readiness,
     WarmUpOutcome,
     build_ahead,
-    build_pairs,
-    first_candidates,
     key_states,
     observed_warm_up,
     routed_event,
 )
-from .replicas import AgreedKernels, Agreement, NoAgreement, ReplicaGroup, ReplicaState, Synchronization
 from .routing.call_sites import Name, call_fallback, definition_of, serve_directly
 from .routing.native.module import wait_with_native
-from .selection.table import ApplyTable, local_hardware, setting_problems
+from .selection.table import ApplyTable, setting_problems
 
 if TYPE_CHECKING:
     from .routing.dispatcher import Dispatcher
     from .routing.resolver import CandidatePool
 
-_MAX_ROUNDS = 16
-"""Solutions that fail one after the other on some replica, before the rest is left to the fallback."""
 _NONE: Mapping[str, str] = {}
 _FORKED = "the runtime was made before this process was forked; make another one"
 
@@ -64,12 +59,10 @@ class ApplyRuntime:
         stats: Whether calls are counted; None means as the file says.
         on_progress: Called while solutions are built.
         wait_seconds: How long a call may wait for a solution that is being built; by default the fallback serves it.
-        replicas: The processes that must route alike: nothing is routed before `synchronize`, and only that changes it.
 
     Raises:
         DataSetNotFound: There is no such folder.
         InvalidConfigFile: `apply_config` is a file that is not valid (a ValueError).
-        InvalidSetting: There are replicas, and settings compare calls with the fallback (`ApplyConfig.shadow_ratio`).
     """
 
     def __init__(
@@ -80,14 +73,10 @@ class ApplyRuntime:
         stats: bool | None = None,
         on_progress: OnProgress | None = None,
         wait_seconds: float = 0.0,
-        replicas: ReplicaGroup | None = None,
     ) -> None:
         self.configuration = Configuration.of(apply_config, stats)
         """The settings, and where they come from."""
         self._on_progress = on_progress or (lambda *_: None)
-        self._replicas = replicas
-        self._staged: tuple[Router, Configuration] | None = None
-        _check_settings(replicas, self.configuration.registry)
         self._lock = threading.RLock()
         self._reloads = self._loaded = self._entered = 0
         self._below: tuple[activation.ActiveRuntime, ...] = ()
@@ -95,7 +84,7 @@ class ApplyRuntime:
         self._make_router = partial(Router, metrics=dict[str, CallMetrics](), wait_seconds=wait_seconds)
         table = _load_table(trace_set, self.configuration.registry)
         make = partial(self._make_router, build_service=BuildService(), quarantined={})
-        self._router = make(table, self.configuration, agreed=None if replicas is None else AgreedKernels())
+        self._router = make(table, self.configuration)
         self.is_off = self.configuration.why_off() is not None
         """Whether it routes no calls: ``FIB_ENABLE_APPLY`` is 0, or the file of ``FIB_APPLY_CONFIG`` is not usable."""
         self._is_prepared = False
@@ -215,7 +204,7 @@ class ApplyRuntime:
             self._router.build_service.submit(build, "building ahead")
 
     def reload(self) -> None:
-        """Load the changed data set, as a whole for each call. With replicas, it takes effect in `synchronize`."""
+        """Load the changed data set, as a whole for each call."""
         self.rebuild()
 
     def rebuild(
@@ -241,7 +230,6 @@ class ApplyRuntime:
         began = time.monotonic()
         try:
             configuration = self.configuration.renewed(config)
-            _check_settings(self._replicas, configuration.registry)
             source = self._source if traceset is None else traceset
             if isinstance(source, TraceSet) and source.root is not None:
                 source = source.root  # the objects of an opened set do not change
@@ -252,7 +240,6 @@ class ApplyRuntime:
                 configuration,
                 build_service=earlier.build_service.successor(),
                 quarantined=earlier.still_quarantined(table),
-                agreed=earlier.agreed,
             )
             is_off = configuration.why_off() is not None
             if not is_off:
@@ -260,9 +247,6 @@ class ApplyRuntime:
             made.continue_quarantines(self._router)
             with self._lock:  # builders may decorate functions and reload, so no lock is held before
                 if number < self._loaded:
-                    return
-                if self._replicas is not None:
-                    self._loaded, self._source, self._staged = number, source, (made, configuration)
                     return
                 is_changed = table.digest != self.table.digest
                 self._loaded, self._source, self._router = number, source, made
@@ -272,38 +256,6 @@ class ApplyRuntime:
             emit(reload_failed(time.monotonic() - began, error))
             raise
         emit(reloaded(time.monotonic() - began, is_changed=is_changed))
-
-    def synchronize(self, timeout_seconds: float = 60.0) -> Synchronization:
-        """Agree with all replicas on what is routed from now on; blocks until all have called this.
-
-        All must call it at the same place of their sequence of calls, while no other thread calls. What all have built,
-        quarantines of any, and a reload that all have made take effect. Without an agreement nothing changes.
-
-        Args:
-            timeout_seconds: How long to wait for the others, their builds included.
-
-        Raises:
-            InvalidSetting: The runtime was made without `replicas`.
-        """
-        if self._replicas is None:
-            raise InvalidSetting("replicas", None, "a ReplicaGroup, to synchronize with")
-        with self._lock:
-            current, staged = self._router, self._staged
-        wanted, configuration = staged or (current, self.configuration)
-        off = configuration.why_off() is not None
-        try:
-            agreement, agreed = _agree(self._replicas, current, wanted, self._on_progress, timeout_seconds, is_off=off)
-        except NoAgreement as error:
-            logger.error("the replicas have not agreed, and route as before: %s", error)
-            return Synchronization(False, str(error))
-        make = partial(self._make_router, build_service=wanted.build_service, quarantined=agreement.quarantined)
-        made = make(wanted.table, configuration, agreed=agreed)
-        with self._lock:
-            self._router, self.configuration, self.is_off = made, configuration, off
-            if self._staged is staged:  # else there was another reload meanwhile
-                self._staged = None
-        self._rebind()
-        return Synchronization(True, solutions=tuple(sorted(agreed.runnables)))
 
     def _rebind(self) -> None:
         if get_runtime() is self:
@@ -407,7 +359,6 @@ class Router:
         metrics: Counters by definition, which all routers of a runtime share, so that a reload resets none.
         quarantined: By definition, the solutions that must not be called, each with the reason.
         wait_seconds: How long a call may wait for solutions that are being built.
-        agreed: What all replicas may call; None if there are no replicas.
     """
 
     def __init__(
@@ -419,9 +370,7 @@ class Router:
         metrics: dict[str, CallMetrics],
         quarantined: Mapping[str, Mapping[str, str]],
         wait_seconds: float = 0.0,
-        agreed: AgreedKernels | None = None,
     ) -> None:
-        self.agreed = agreed
         self.table = table
         self.config = configuration.registry
         self.build_service = build_service
@@ -465,7 +414,6 @@ class Router:
             load_solution=self.table.solution,
             quarantined=self._quarantined.get(name, {}),
             wait_seconds=self._wait_seconds,
-            agreed=self.agreed,
         )
 
     def stats(self) -> dict[str, DefinitionStats]:
@@ -484,7 +432,7 @@ class Router:
     def quarantined(self, definition: str) -> Mapping[str, str]:
         """The solutions of a definition that are no longer called, each with the reason."""
         dispatcher = self._dispatchers.get(definition)
-        return self._quarantined.get(definition, _NONE) if dispatcher is None else dispatcher.pool.reported
+        return self._quarantined.get(definition, _NONE) if dispatcher is None else dispatcher.pool.quarantined
 
     def left_out(self) -> dict[str, str]:
         """The solutions that are not called, each with the reason."""
@@ -548,11 +496,6 @@ class Router:
                     found.setdefault(name, {})[solution] = reason
         return found
 
-    def compiled_runs(self) -> set[str]:
-        """The names of first runs whose kernels are compiled; of replicas, also those of earlier routers."""
-        agreed = () if self.agreed is None else self.agreed.own_runs
-        return {run for found in self._made().values() for run in found.compiled_runs()}.union(agreed)
-
     def _made(self) -> dict[str, Dispatcher]:
         """The dispatchers that exist."""
         return {name: found for name, found in self._dispatchers.copy().items() if found is not None}
@@ -586,85 +529,6 @@ def _load_table(source: TraceSet | str | os.PathLike[str] | None, settings: Appl
     for problem in setting_problems(settings, table):
         logger.warning("setting %s: %s", problem.path, problem.message)
     return table
-
-
-# -- replicas -----------------------------------------------------------------------------------------
-
-
-def _agree(
-    group: ReplicaGroup,
-    current: Router,
-    wanted: Router,
-    on_progress: OnProgress,
-    timeout_seconds: float,
-    *,
-    is_off: bool,
-) -> tuple[Agreement, AgreedKernels]:
-    """Build what all replicas can use, and return it.
-
-    If a solution is not usable on some replica, all build the next candidate and exchange their states again.
-
-    Args:
-        group: The replicas.
-        current: The active router.
-        wanted: The router to activate; the same, or that of a reload.
-        on_progress: Called while solutions are built.
-        timeout_seconds: How long each exchange waits for the others, builds included.
-        is_off: Whether this replica routes nothing.
-
-    Raises:
-        NoAgreement: A replica did not come in time, or its table differs.
-    """
-    table, service = wanted.table, wanted.build_service
-    name = "routing is off" if is_off else table.replica_hash(local_hardware())
-    runs = _unchanged_runs(current.compiled_runs(), current.table, table)
-    agreement = None
-    for _ in range(_MAX_ROUNDS):
-        state = _state_of_replica(name, current, wanted, runs)
-        agreement = Agreement.of(group.exchange(state.to_json(), timeout_seconds))
-        chosen = set(first_candidates(table, table.definitions, agreement.excluded))
-        missing = sorted(pair for pair in chosen if pair[1] not in agreement.solutions)
-        if not missing or is_off:
-            break
-        build_pairs(table, missing, service, on_progress)
-    assert agreement is not None  # there is at least one round
-    loaded = service.loaded()
-    runnables = {name: loaded[name][1] for name in agreement.solutions - agreement.excluded}
-    return agreement, AgreedKernels(runnables, agreement.runs, runs)
-
-
-def _state_of_replica(name: str, current: Router, wanted: Router, runs: frozenset[str]) -> ReplicaState:
-    service = wanted.build_service
-    loaded = {solution_name: solution.hash() for solution_name, (solution, _) in service.loaded().items()}
-    found = sorted(current.still_quarantined(wanted.table).items())
-    quarantined = [(definition, solution, why) for definition, of_it in found for solution, why in of_it.items()]
-    return ReplicaState(name, loaded, sorted(service.left_out()), quarantined, sorted(runs))
-
-
-def _check_settings(replicas: ReplicaGroup | None, config: ApplyConfigRegistry) -> None:
-    """Refuse settings by which replicas would run different kernels for one call.
-
-    Raises:
-        InvalidSetting: A share of the calls is to be compared, which each replica draws on its own.
-    """
-    for settings in (config.default, *config.per_definition.values()) if replicas is not None else ():
-        if settings.shadow_ratio > 0:
-            raise InvalidSetting(
-                "shadow_ratio", settings.shadow_ratio, "0 with replicas, which draw calls on their own"
-            )
-
-
-def _unchanged_runs(runs: set[str], old: ApplyTable, new: ApplyTable) -> frozenset[str]:
-    """The first runs of solutions that are the same in another table."""
-    names = {name for name in {run.partition("\0")[0] for run in runs} if _is_same(name, old, new)}
-    return frozenset(run for run in runs if run.partition("\0")[0] in names)
-
-
-def _is_same(solution: str, old: ApplyTable, new: ApplyTable) -> bool:
-    try:
-        return old is new or old.digest_of_solution(solution) == new.digest_of_solution(solution)
-    except FibError:
-        return False  # it was removed
 
 
 # -- the runtime of the environment -------------------------------------------------------------------

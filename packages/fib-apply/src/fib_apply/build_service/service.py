@@ -165,11 +165,6 @@ class BuildService:
         """The solutions that are left out, each with the reason."""
         return {name: result.problem for name, result in self._results.copy().items() if result.problem is not None}
 
-    def loaded(self) -> dict[str, tuple[Solution, Runnable]]:
-        """The loaded solutions by name."""
-        found = self._results.copy().items()
-        return {name: (result.solution, result.runnable) for name, result in found if result.runnable is not None}
-
     @property
     def pending(self) -> int:
         """Number of unfinished jobs, the running one included."""

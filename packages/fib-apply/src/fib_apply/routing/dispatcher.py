@@ -313,10 +313,6 @@ class Dispatcher:
         """Reason why a solution that compiles when it is called is not ready for a key; None if it is."""
         return self.resolver.first_run_problem(solution, key)
 
-    def compiled_runs(self) -> set[str]:
-        """The names of first runs whose kernels are compiled; see `AgreedKernels`."""
-        return self.resolver.runs.compiled_names()
-
     def _handle_error(self, error: BaseException, kernel: Kernel) -> None:
         self._handle_error_of(self.resolver.solution_of(kernel), error)
 
@@ -326,8 +322,6 @@ class Dispatcher:
         if self.config.on_error is OnError.RAISE:
             raise error
         self.quarantine(solution, f"it raised {type(error).__name__}: {error}")
-        if self.pool.agreed is not None:
-            raise error  # the fallback would be another kernel than that of the other replicas
 
     def _compare(
         self,

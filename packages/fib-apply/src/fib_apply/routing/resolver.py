@@ -20,8 +20,7 @@ from ..build_service.service import BuildService
 from ..config import ApplyConfig, OnMiss
 from ..events import emit, logger, quarantined
 from ..key import ApplyKey, ApplyKeyBuilder, makes_keys_of_axes
-from ..metrics import BEING_BUILT, FALLBACK_IS_BEST, NOT_AGREED, NOTHING_BUILT, QUARANTINED, CallMetrics, Counter
-from ..replicas import AgreedKernels
+from ..metrics import BEING_BUILT, FALLBACK_IS_BEST, NOTHING_BUILT, QUARANTINED, CallMetrics, Counter
 from ..selection.rankings import Candidate, HardwareRankings, NearestKeys, Ranking, ranking_for
 from .call_variant import CacheEntry, CallVariant, Kernel
 from .guards import CallKinds, Guard, GuardOptions, are_aligned, specialization
@@ -68,7 +67,6 @@ class CandidatePool:
         load_solution: Reads a solution by its name.
         quarantined: Solutions that must not be called, each with the reason.
         wait_seconds: How long a call may wait for solutions that are being built; 0 serves it by the fallback.
-        agreed: What all replicas may call; None if there are no replicas.
     """
 
     def __init__(
@@ -81,17 +79,13 @@ class CandidatePool:
         load_solution: Callable[[str], Solution],
         quarantined: Mapping[str, str],
         wait_seconds: float = 0.0,
-        agreed: AgreedKernels | None = None,
     ) -> None:
-        self.agreed = agreed
         self.definition = definition
         self.rankings = rankings
         self.config = config
         self.build_service = build_service
         self.quarantined = quarantined
         """Solutions that are no longer called, each with the reason; replaced on change, never edited."""
-        self.reported = quarantined
-        """The same; of replicas also those that are called until the next synchronization."""
         self.load_solution = load_solution
         self._wait_seconds = wait_seconds
         self._requested: set[str] = set()
@@ -176,8 +170,6 @@ class CandidatePool:
 
     def find(self, solution: str) -> Runnable | None:
         """A loaded solution."""
-        if self.agreed is not None:
-            return self.agreed.runnables.get(solution)
         return self.build_service.find(solution)
 
     def _is_no_speedup(self, candidate: Candidate, equivalents: Sequence[Candidate]) -> bool:
@@ -190,8 +182,6 @@ class CandidatePool:
         plain = ranking.plain_candidates
         if not plain:
             return ranking.plain_problem
-        if self.agreed is not None:
-            return NOT_AGREED
         loaded = [self.build_service.find(c.solution) for c in self._usable(ranking) if c in plain]
         if None in loaded:
             return BEING_BUILT
@@ -200,12 +190,9 @@ class CandidatePool:
         return QUARANTINED if any(c.solution in self.quarantined for c in plain) else NOTHING_BUILT
 
     def _usable(self, ranking: Ranking) -> Iterator[Candidate]:
-        """The candidates that are neither quarantined nor left out; of replicas, those that all have."""
+        """The candidates that are neither quarantined nor left out."""
         for candidate in ranking.candidates:
-            if self.agreed is not None:
-                if candidate.solution in self.agreed.runnables and candidate.solution not in self.quarantined:
-                    yield candidate
-            elif candidate.solution not in self.quarantined and self.build_service.problem(candidate.solution) is None:
+            if candidate.solution not in self.quarantined and self.build_service.problem(candidate.solution) is None:
                 yield candidate
 
     def _request(self, name: str) -> None:
@@ -220,18 +207,13 @@ class CandidatePool:
             self.quarantine(name, str(error))
 
     def quarantine(self, solution: str, reason: str) -> bool:
-        """Exclude a solution; returns False if it was excluded before, or stays in use until the next synchronization.
-
-        One replica alone must not exclude it: the others would call it.
-        """
+        """Exclude a solution; returns False if it was excluded before."""
         with self._lock:
-            if solution in self.reported:
+            if solution in self.quarantined:
                 return False
-            self.reported = {**self.reported, solution: reason}
-            if self.agreed is None:
-                self.quarantined = self.reported
+            self.quarantined = {**self.quarantined, solution: reason}
         emit(quarantined(self.definition.name, solution, reason))
-        return self.agreed is None
+        return True
 
     def candidate(self, solution: str, key: ApplyKey, device: str) -> Candidate | None:
         """Recorded facts about a solution at a key, e.g. its tolerance; None without a record."""
@@ -282,7 +264,7 @@ class Resolver:
         self._arity = len(pool.definition.inputs)
         self._lock = threading.RLock()  # reentrant: a signal handler may make calls
         self._logged: set[str] = set()
-        self.runs = RunTracker(pool.definition, pool.build_service, pool.agreed, self.quarantine)
+        self.runs = RunTracker(pool.definition, pool.build_service, self.quarantine)
         """The states of runs, which decide what may be called now."""
         self._kernels: dict[tuple[str, bool], Kernel] = {}
         self._variants: dict[tuple[frozenset[str], str | None], tuple[CallVariant, CallVariant]] = {}

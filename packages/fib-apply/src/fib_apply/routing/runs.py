@@ -22,8 +22,6 @@ from ..build_service.probe import ProbeResult
 from ..build_service.service import BuildService
 from ..events import logger
 from ..key import ApplyKey
-from ..metrics import NOT_AGREED
-from ..replicas import AgreedKernels
 
 _MAX_RUNS = 8_192
 
@@ -50,7 +48,7 @@ class RunEvent(Enum):
     SUCCEEDED = "the first run has succeeded"
     FAILED = "the first run has failed, for no fault of the solution"
     DROPPED = "the first run was dropped, or the solution is to blame for its failure"
-    FOUND = "an earlier process, or each replica, has compiled it"
+    FOUND = "an earlier process has compiled it"
     CALLED = "the engine has made it"
 
 
@@ -98,7 +96,6 @@ class RunTracker:
     Args:
         definition: The definition.
         build_service: Loads solutions and makes first runs.
-        agreed: What all replicas may call; None if there are no replicas.
         quarantine: Called with a solution and the reason if its first run fails each time.
     """
 
@@ -106,10 +103,9 @@ class RunTracker:
         self,
         definition: Definition,
         build_service: BuildService,
-        agreed: AgreedKernels | None,
         quarantine: Callable[[str, str], None],
     ) -> None:
-        self._definition, self._service, self._agreed = definition, build_service, agreed
+        self._definition, self._service = definition, build_service
         self._quarantine = quarantine
         self._arity = len(definition.inputs)
         self._records: dict[Run, _Record] = {}
@@ -127,8 +123,6 @@ class RunTracker:
             return "capturing"
         if not run.compiles_when_called:
             return None
-        if self._agreed is not None:
-            return self._refusal_of_replica(run, args, self._agreed)
         state = self.state(run)
         if state not in _READY and self._was_made_earlier(run, args):
             state = self._advance(run, RunEvent.FOUND)
@@ -137,17 +131,6 @@ class RunTracker:
         if state is RunState.COMPILING and self.has_waited(run.device):
             state = self.state(run)
         return None if state in _READY else state.value
-
-    def _refusal_of_replica(self, run: Run, args: Sequence[Any], agreed: AgreedKernels) -> str | None:
-        name, state = self._name(run), self.state(run)
-        if name in agreed.runs:
-            self._advance(run, RunEvent.FOUND)
-            return None
-        if state in _READY or name in agreed.own_runs:
-            return NOT_AGREED
-        if state is RunState.NEW:
-            state = self._request(run, args)
-        return state.value
 
     def state(self, run: Run) -> RunState:
         """The state of a run."""
@@ -166,12 +149,7 @@ class RunTracker:
 
     def has_waited(self, device: str) -> bool:
         """Wait for builds and first runs, if captures are prepared; whether all are finished."""
-        return self._agreed is None and not is_capturing(device) and self._service.wait_for_captures()
-
-    def compiled_names(self) -> set[str]:
-        """The names of the compiled runs, which are the same on all replicas."""
-        records = self._records.copy().items()
-        return {self._name(run) for run, record in records if run.compiles_when_called and record.state in _READY}
+        return not is_capturing(device) and self._service.wait_for_captures()
 
     def problem(self, solution: str, is_asked: Callable[[Run], bool]) -> str | None:
         """State of the kernels of a solution that are not compiled; None if they are.
@@ -251,11 +229,6 @@ class RunTracker:
     def _was_made_earlier(self, run: Run, args: Sequence[Any]) -> bool:
         """Whether an earlier process has made a run; asked where captures are prepared, as kernels may be deleted."""
         return self._service.prepares_captures and self._service.was_run(run.solution, args[: self._arity])
-
-    def _name(self, run: Run) -> str:
-        """The name of a run on all replicas: the device without its number."""
-        kind = run.device.partition(":")[0]
-        return "\0".join([run.solution, self._definition.name, run.key.encode, kind, repr(run.specializations)])
 
 
 def is_capturing(device: str) -> bool:

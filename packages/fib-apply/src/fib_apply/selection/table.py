@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import inspect
 import os
-import platform
 import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -50,7 +49,6 @@ _NO_RANKINGS: Mapping[str, HardwareRankings] = MappingProxyType({})
 _FORMAT = "5"
 """1, the first. 2, times of the fallback and batch axes. 3, capture only of what was verified in replays; keys with
 layouts. 4, keys of padded indices. 5, one message of MessagePack."""
-_VERSIONED = ("fib-schema", "fib-compile", "fib-apply", "torch")
 
 
 class _Place(msgspec.Struct, array_like=True, frozen=True):
@@ -179,42 +177,6 @@ class ApplyTable:
             self._rankings[definition] = MappingProxyType(_decoded(self._content.definitions[definition].rankings))
         return self._rankings[definition]
 
-    def replica_hash(self, hardware: Sequence[str]) -> str:
-        """The hash of all that decides which solution serves a call, equal on all hosts that would choose the same.
-
-        It covers the order of the candidates of each key, the content of definitions and solutions, the settings, the
-        hardware, and the versions of Python, torch and these packages. It does not cover latencies, paths and times of
-        files, which may differ between hosts.
-
-        Args:
-            hardware: The hardware names of this machine.
-        """
-        return digest_of(self._hashed(hardware))
-
-    def _hashed(self, hardware: Sequence[str]) -> Iterator[str]:
-        yield from (platform.python_version(), *map(installed_version, _VERSIONED), repr(hardware))
-        solutions: set[str] = set()
-        for name in sorted(self.definitions):
-            settings = attrs.asdict(self.settings(name), recurse=False)
-            yield from (
-                name,
-                self.digest_of_definition(name),
-                repr({**settings, "nearest": sorted(settings["nearest"].items())}),
-            )
-            rankings = self.rankings(name)
-            for place in dict.fromkeys(one for own in hardware for one in self.hardware_order(own, name)):
-                if (found := rankings.get(place)) is None:
-                    continue
-                yield repr((place, found.batch_axes))
-                best = [] if found.best is None else [("", found.best)]
-                by_key = sorted((key.encode, ranking) for key, ranking in found.by_key.items())
-                for key, ranking in best + by_key:
-                    chosen = [(c.solution, c.has_setup, c.may_capture, c.may_pad) for c in ranking.candidates]
-                    yield repr((key, chosen))
-                    solutions.update(solution for solution, *_ in chosen)
-        for name in sorted(solutions):
-            yield from (name, self.digest_of_solution(name))
-
     def for_hardware(self, name: str) -> HardwareView:
         """The view of the table from one hardware, named as in traces."""
         return HardwareView(self, name)
@@ -260,15 +222,6 @@ class ApplyTable:
         except FibError:  # unknown or changed; `setting_problems` names it
             return None
         return found if found is not None and found.definition == definition else None
-
-    def digest_of_definition(self, name: str) -> str:
-        """A digest of a definition's content; of its file, if it has one."""
-        return self._content.definitions[name].place.digest or digest_of([repr(attrs.asdict(self.definition(name)))])
-
-    def digest_of_solution(self, name: str) -> str:
-        """A digest of a solution's content; of its file, if it has one."""
-        place = self._content.solutions.get(name)
-        return self.solution(name).hash() if place is None else place.digest
 
     def definition(self, name: str) -> Definition:
         """Load a definition; reads its file only.
