@@ -1,10 +1,12 @@
-"""The cache of a call variant: entries by shapes, and the inline cache."""
+"""The table of a call variant before native guards are loaded."""
 
 from __future__ import annotations
 
-from concurrent.futures import ThreadPoolExecutor
+from typing import Any
 
-from fib_apply.routing.call_variant import _MAX_ENTRIES, CacheEntry, CallVariant
+import pytest
+import torch
+from fib_apply.routing.call_variant import _MAX_SHAPES, CallVariant, PythonTable
 from fib_schema import AxisVar, Definition, TensorSpec
 
 DEFINITION = Definition(
@@ -17,53 +19,35 @@ DEFINITION = Definition(
 )
 
 
-def entry() -> CacheEntry:
-    return (lambda *args: True, lambda *args: args, int)
+def entry(kernel: str, *, passes: bool = True) -> Any:
+    return (lambda *args: passes, kernel, int)
 
 
-def make_variant() -> CallVariant:
+@pytest.fixture
+def variant() -> CallVariant:
     return CallVariant(DEFINITION, is_destination_passing=False, is_cached=True)
 
 
-def test_the_first_entry_goes_into_the_inline_cache() -> None:
-    variant, first = make_variant(), entry()
-    assert not variant.inline_cache[0][0]()
-    variant.install((1,), first, variant.generation)
-    variant.install((2,), entry(), variant.generation)
-    assert variant.inline_cache == [first]
+def test_an_entry_serves_calls_of_its_shapes_that_pass_its_guard(variant: CallVariant) -> None:
+    x = torch.zeros(3)
+    variant.install(entry("refuses", passes=False), (x,), variant.generation)
+    variant.install(entry("first"), (x,), variant.generation)
+    variant.install(entry("second"), (x,), variant.generation)
+    assert variant.table(x) == "first"
+    assert variant.table(torch.zeros(4)) is variant.table("no tensor") is PythonTable.MISS
 
 
-def test_promotion_replaces_the_inline_cache_entry() -> None:
-    variant, second = make_variant(), entry()
-    variant.install((1,), entry(), variant.generation)
-    variant.install((2,), second, variant.generation)
-    variant.promote((2,), second)
-    assert variant.inline_cache == [second]
-
-
-def test_an_invalidated_entry_is_neither_promoted_nor_installed() -> None:
-    """A call may find an entry just before it is invalidated."""
-    variant, first = make_variant(), entry()
-    variant.install((1,), first, variant.generation)
+def test_an_invalidated_entry_is_neither_found_nor_installed(variant: CallVariant) -> None:
+    x = torch.zeros(3)
+    variant.install(entry("old"), (x,), variant.generation)
     variant.invalidate()
-    assert not variant.inline_cache[0][0]()
-    variant.promote((1,), first)
-    variant.install((1,), first, variant.generation - 1)
-    assert not variant.inline_cache[0][0]()
+    assert variant.find((x,)) is None
+    variant.install(entry("old"), (x,), variant.generation - 1)
+    assert variant.find((x,)) is None
 
 
-def test_the_number_of_entries_is_bounded_and_the_inline_cache_holds_no_dropped_one() -> None:
-    variant, entries = make_variant(), [entry() for _ in range(_MAX_ENTRIES + 1)]
-    for size, each in enumerate(entries):
-        variant.install((size,), each, variant.generation)
-    assert len(variant.entries) == _MAX_ENTRIES // 2 + 1
-    assert variant.inline_cache[0] in variant.entries.values()
-
-
-def test_promotion_does_not_wait_for_the_lock() -> None:
-    variant, second = make_variant(), entry()
-    variant.install((1,), entry(), variant.generation)
-    variant.install((2,), second, variant.generation)
-    with ThreadPoolExecutor(1) as others, variant._lock:
-        others.submit(variant.promote, (2,), second).result(timeout=60)
-    assert variant.inline_cache != [second]
+def test_the_oldest_of_too_many_shapes_are_forgotten(variant: CallVariant) -> None:
+    for size in range(_MAX_SHAPES + 1):
+        variant.install(entry("kernel"), (torch.empty(size, device="meta"),), variant.generation)
+    assert variant.table(torch.zeros(1)) is PythonTable.MISS
+    assert variant.table(torch.zeros(_MAX_SHAPES)) == "kernel"

@@ -1,10 +1,10 @@
-"""Call variants: value-returning and destination-passing calls of a definition, each with a cache."""
+"""Call variants: value-returning and destination-passing calls of a definition, each with a table of known calls."""
 
 from __future__ import annotations
 
 import itertools
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -13,49 +13,96 @@ from fib_schema import Definition
 
 from ..key import Axes, SizeReader, compile_size_reader
 from .codegen import shapes_expression
-from .guards import CallKinds, Guard, GuardOptions, compile_python_guard, make_native_guard
+from .guards import Guard, GuardOptions, compile_python_guard, make_native_guard
 from .native.module import NativeGuards
-from .validation import CallValidator
+from .validation import CallValidator, has_nested
 
 Kernel: TypeAlias = Callable[..., Any]
 CacheEntry: TypeAlias = "tuple[Guard, Kernel | None, Callable[[], int]]"
 """A guard, the kernel of calls that pass it (None is the fallback), and the increment of a counter."""
 
-_MAX_ENTRIES = 8192
-_PROMOTION_INTERVAL = 16
-"""Calls that miss the inline cache before one of them replaces its entry."""
+_MAX_SHAPES = 8192
 _MAX_LAYOUTS = 4
 """Kinds of valid calls whose sizes are read in a few microseconds."""
-_MAX_ALTERNATIVES = 8
-"""Entries of the same shapes, e.g. for parameters and tensors, with and without gradients; per kind of entry."""
+_MAX_ENTRIES = 16
+"""Entries of the same shapes, e.g. for parameters and tensors, with and without gradients."""
 
 
-def _reject_all(*args: Any) -> bool:
-    del args
-    return False
+class PythonTable:
+    """Entries by the shapes of calls, with the methods of the native table, which replaces it once it is loaded.
 
+    Readers take no lock: entries are replaced, never edited.
 
-_BY_GUARD = object()
-"""The cache key of all calls in a native table, which finds entries by the sizes that their guards hold."""
-_NO_ENTRY: CacheEntry = (_reject_all, None, int)
+    Args:
+        definition: The definition of the calls.
+        is_destination_passing: Whether outputs are among the arguments.
+        is_counted: Whether calls that it serves are counted.
+    """
+
+    MISS = object()
+    """Returned if there is no entry for a call."""
+
+    def __init__(self, definition: Definition, *, is_destination_passing: bool, is_counted: bool) -> None:
+        self._shapes_of = compile_shapes(definition, is_destination_passing=is_destination_passing)
+        self._is_counted = is_counted
+        self._entries: dict[Any, tuple[CacheEntry, ...]] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        """The kernel of a call, which is counted."""
+        try:
+            if has_nested(args):  # guards abort for such a tensor
+                return self.MISS
+            entries = self._entries[self._shapes_of(*args)]
+        except Exception:  # noqa: BLE001 - an argument may be any object
+            return self.MISS
+        for guard, kernel, count in entries:
+            if guard(*args):
+                if self._is_counted:
+                    count()
+                return kernel
+        return self.MISS
+
+    def find(self, *args: Any) -> CacheEntry | None:
+        """The entry whose guard passes a call."""
+        entries = self._entries.get(self._shapes(args), ())
+        return next((entry for entry in entries if entry[0](*args)), None)
+
+    def install(self, entry: CacheEntry, args: Sequence[Any]) -> None:
+        """Add an entry for calls like one; the oldest shapes and entries make room."""
+        shapes = self._shapes(args)
+        if shapes is None:
+            return
+        if len(self._entries) >= _MAX_SHAPES:
+            for some in list(itertools.islice(self._entries, _MAX_SHAPES // 2)):
+                self._entries.pop(some, None)
+        self._entries[shapes] = (*self._entries.get(shapes, ()), entry)[-_MAX_ENTRIES:]
+
+    def clear(self) -> None:
+        """Drop all entries."""
+        self._entries = {}
+
+    def _shapes(self, args: Sequence[Any]) -> Any:
+        """The shapes of a call; None for arguments that have none."""
+        try:
+            shapes = self._shapes_of(*args)
+            hash(shapes)  # symbolic sizes have no hash: a compiler traces the engine
+        except Exception:  # noqa: BLE001 - an argument may be any object
+            return None
+        return shapes
 
 
 class CallVariant:
-    """One call variant of a definition, with its cache.
+    """One call variant of a definition, with its table: a native one once native guards are loaded.
 
-    The cache is a native `table` once native guards are loaded and a route is made; until then, it holds entries by
-    shapes and an inline cache of one entry. The guard of an entry is authoritative, and a lookup costs as much as a
-    guard, so the fast path tries the entry that was used last, or the inline-cache entry, first.
-
-    Readers take no lock: entries are replaced, never edited. The generation rejects entries that were resolved before
-    an invalidation. The lock is reentrant, because a signal handler may make calls during a change; a writer
-    therefore checks afterwards whether its entry was invalidated meanwhile.
+    The generation rejects entries that were resolved before an invalidation. The lock is reentrant, because a signal
+    handler may make calls during a change; a writer therefore checks afterwards whether its entry was invalidated
+    meanwhile.
 
     Args:
         definition: The definition.
         is_destination_passing: Whether outputs are among the arguments.
         is_cached: Whether shapes determine the key; else nothing is cached.
-        is_counted: Whether the native table counts the calls that it serves.
+        is_counted: Whether the table counts the calls that it serves.
         fallback_equivalents: Solutions that are the fallback in another form.
         padded_axis: The axis of padded indices; None if the inputs end at their totals.
     """
@@ -74,22 +121,15 @@ class CallVariant:
         self.padded_axis = padded_axis
         self.fallback_equivalents = fallback_equivalents
         self._definition = definition
-        self._layouts: list[tuple[Guard, CallKinds]] = []
-        self.entries: dict[Any, CacheEntry] = {}
-        """The first entry of each shapes; read by the fast path."""
-        self.inline_cache: list[CacheEntry] = [_NO_ENTRY]
-        """The entry that the fast path tries first."""
-        self.count_miss = itertools.cycle([False] * (_PROMOTION_INTERVAL - 1) + [True]).__next__
-        """Whether the entry of this call should be promoted; rarely true, because sizes may alternate."""
+        self._layouts: list[Guard] = []
         self._native: NativeGuards | None = None
-        self.table: Any = None
-        """The native table, which then holds all entries; None if there is none."""
+        self.table: Any = PythonTable(definition, is_destination_passing=is_destination_passing, is_counted=is_counted)
+        """Finds the entries of calls."""
+        self.is_native = False
+        """Whether the table is a native one, which lets no nested tensor through."""
         self.generation = 0
         """The number of invalidations."""
-        self._alternatives: dict[tuple[Any, bool], tuple[CacheEntry, ...]] = {}
-        """Further entries by shapes, and whether the fallback serves them: neither kind displaces the other."""
         self._is_cached, self._is_counted = is_cached, is_counted
-        self._shapes_of = compile_shapes(definition, is_destination_passing=is_destination_passing)
         self._lock = threading.RLock()
 
     @cached_property
@@ -110,19 +150,19 @@ class CallVariant:
         if not self._is_cached:
             return False
         with self._lock:
-            if self.table is None:
+            if not self.is_native:
                 self._native = native
-                self._layouts = []  # before the table: with one, nested tensors reach these guards
+                self._layouts = []  # before `is_native`: with it, nested tensors reach these guards
+                self.table.clear()
                 self.table = native.Table(is_counted=self._is_counted)
-                self._drop(list(self.entries))
+                self.is_native = True
         return True
 
-    def known_call(self, args: Sequence[Any]) -> tuple[Axes, CallKinds] | None:
+    def known_call(self, args: Sequence[Any]) -> Axes | None:
         """The sizes of a valid call that differs from an earlier one in nothing else; None for all other calls."""
-        for guard, kinds in self._layouts:
+        for guard in self._layouts:
             if guard(*args):
-                axes = None if self._read_sizes is None else self._read_sizes(*args)
-                return None if axes is None else (axes, kinds)
+                return None if self._read_sizes is None else self._read_sizes(*args)
         return None
 
     def remember_call(self, args: Sequence[Any]) -> None:
@@ -133,97 +173,42 @@ class CallVariant:
         if self._read_sizes(*args) is not None:
             guard = self.guard(args, GuardOptions(has_grad=torch.is_grad_enabled(), ignores_sizes=True))
             if guard is not None:
-                layouts.append((guard, CallKinds.of_call(args)))
+                layouts.append(guard)
 
-    def guard(self, args: Sequence[Any], options: GuardOptions, kinds: CallKinds | None = None) -> Guard | None:
+    def guard(self, args: Sequence[Any], options: GuardOptions) -> Guard | None:
         """A guard for calls that equal one; None if they cannot be cached."""
-        if self._native is None:
-            return compile_python_guard(args, options, kinds)
-        return make_native_guard(self._native, args, options, kinds)
-
-    def shapes(self, args: Sequence[Any]) -> Any:
-        """The cache key of a call; None for calls that cannot be cached."""
         if not self._is_cached:
             return None
-        if self.table is not None:
-            return _BY_GUARD
-        try:
-            shapes = self._shapes_of(*args)
-            hash(shapes)  # symbolic sizes have no hash: a compiler traces the engine
-            return shapes
-        except Exception:  # noqa: BLE001 - an argument may be any object
-            return None
+        if self._native is None:
+            return compile_python_guard(args, options)
+        return make_native_guard(self._native, args, options)
 
-    def find(self, shapes: Any, args: Sequence[Any]) -> CacheEntry | None:
+    def find(self, args: Sequence[Any]) -> CacheEntry | None:
         """The entry whose guard passes a call."""
-        if self.table is not None:
-            found: CacheEntry | None = self.table.find(*args)
-            return found
-        first = self.entries.get(shapes)
-        if first is None:
-            return None
-        of_kernels, of_fallback = (self._alternatives.get((shapes, is_fallback), ()) for is_fallback in (False, True))
-        for entry in (first, *of_kernels, *of_fallback):
-            if entry[0](*args):
-                return entry
-        return None
+        found: CacheEntry | None = self.table.find(*args) if self._is_cached else None
+        return found
 
-    def install(self, shapes: Any, entry: CacheEntry, generation: int) -> None:
-        """Cache an entry, unless it was resolved in an earlier generation."""
-        if shapes is None:
-            return
+    def install(self, entry: CacheEntry, args: Sequence[Any], generation: int) -> None:
+        """Cache an entry for calls like one, unless it was resolved in an earlier generation."""
         with self._lock:
             if generation != self.generation:
                 return
-            if self.table is not None:
+            if self.is_native:
                 self.table.install(entry)
-                if generation != self.generation:
-                    self.table.clear()
-                return
-            if len(self.entries) >= _MAX_ENTRIES:
-                self._drop(list(itertools.islice(self.entries, _MAX_ENTRIES // 2)))
-            if self.inline_cache[0] is _NO_ENTRY:
-                self.inline_cache[0] = entry
-            if self.entries.setdefault(shapes, entry) is not entry:
-                place = shapes, entry[1] is None
-                self._alternatives[place] = (*self._alternatives.get(place, ()), entry)[-_MAX_ALTERNATIVES:]
+            else:
+                self.table.install(entry, args)
             if generation != self.generation:
-                self._drop([shapes])
-
-    def promote(self, shapes: Any, entry: CacheEntry) -> None:
-        """Put an entry into the inline cache, if it is still valid.
-
-        The fast path calls this, so it never waits: while another thread holds the lock, nothing changes.
-        """
-        lock = self._lock
-        if not lock.acquire(blocking=False):
-            return
-        try:
-            if self.entries.get(shapes) is entry:
-                self.inline_cache[0] = entry
-                if self.entries.get(shapes) is not entry:  # a signal handler has invalidated it
-                    self.inline_cache[0] = _NO_ENTRY
-        finally:
-            lock.release()
+                self.table.clear()
 
     def invalidate(self) -> None:
         """Drop all entries; calls are resolved again."""
         with self._lock:
             self.generation += 1
-            if self.table is not None:
-                self.table.clear()
-            self._drop(list(self.entries))
-
-    def _drop(self, shapes: Iterable[Any]) -> None:
-        for some in shapes:
-            self.entries.pop(some, None)
-            for is_fallback in (False, True):
-                self._alternatives.pop((some, is_fallback), None)
-        self.inline_cache[0] = _NO_ENTRY  # last: a signal handler may have promoted a dropped entry
+            self.table.clear()
 
 
 def compile_shapes(definition: Definition, *, is_destination_passing: bool) -> Callable[..., Any]:
-    """A function of a call's arguments that returns the same cache key as the generated code."""
+    """A function of a call's arguments that returns the shapes which determine all its sizes."""
     inputs, outputs = tuple(definition.inputs), tuple(definition.outputs) if is_destination_passing else ()
     names = [f"_{name}" for name in (*inputs, *outputs)]
     expression = shapes_expression(definition, names[: len(inputs)], names[len(inputs) :])

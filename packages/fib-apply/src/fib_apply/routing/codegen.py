@@ -1,10 +1,9 @@
 """Code generation: writes the functions that a routed call goes through, and maps their parameters to a definition's.
 
 The *wrapper* is what the decorator returns. It has the user's signature and calls ``_fib_route``: the user's function
-or a *route*. A route serves one function and one definition. Its fast path asks a native table for the kernel of the
-call; without one, it tries the guard of the inline-cache entry, then that of the entry for the call's shapes. Then it
-calls the kernel. All other calls go to the slow path, ``_fib_resolve``. Names of generated code begin with ``_fib_``;
-all others are parameters.
+or a *route*. A route serves one function and one definition. Its fast path asks a table for the kernel of the call, and
+calls it. All other calls go to the slow path, ``_fib_resolve``. Names of generated code begin with ``_fib_``; all
+others are parameters.
 """
 
 from __future__ import annotations
@@ -120,8 +119,6 @@ class RouteOptions:
 
     is_cached: bool = True
     """Whether shapes determine the key; else each call takes the slow path."""
-    is_native: bool = False
-    """Whether a native table finds entries, and counts calls."""
     is_counted: bool = False
     catches: bool = False
     """Whether exceptions of kernels are caught."""
@@ -152,7 +149,7 @@ def notifying_source(name: str, parameters: Sequence[Parameter], callbacks: int)
     return "\n".join([*lines, f"    return _fib_target({argument_list(parameters)})"]) + "\n"
 
 
-def route_source(name: str, definition: Definition, mapped: ParameterMap, options: RouteOptions) -> str:
+def route_source(name: str, mapped: ParameterMap, options: RouteOptions) -> str:
     """The source of a route."""
     lines = [f"def {name}({parameter_list(mapped.parameters, has_defaults=False)}):"]
     fallback = f"return _fib_fallback({argument_list(mapped.parameters)})"
@@ -161,17 +158,16 @@ def route_source(name: str, definition: Definition, mapped: ParameterMap, option
         lines += [f"    if {given_condition(extra)}:", *counted, f"        {fallback}"]
     inputs = [name or "None" for name in mapped.inputs]
     if mapped.outputs and not mapped.has_optional_outputs:
-        lines += _body(definition, inputs, mapped.outputs, options, fallback, 1)
+        lines += _body(inputs, mapped.outputs, options, fallback, 1)
         return "\n".join(lines) + "\n"
     if mapped.outputs:
         lines.append(f"    if {' or '.join(f'{output} is not None' for output in mapped.outputs)}:")
-        lines += _body(definition, inputs, mapped.outputs, options, fallback, 2, returns_outputs=True)
-    lines += _body(definition, inputs, (), options, fallback, 1)
+        lines += _body(inputs, mapped.outputs, options, fallback, 2, returns_outputs=True)
+    lines += _body(inputs, (), options, fallback, 1)
     return "\n".join(lines) + "\n"
 
 
 def _body(
-    definition: Definition,
     inputs: Sequence[str],
     outputs: Sequence[str],
     options: RouteOptions,
@@ -186,38 +182,13 @@ def _body(
     """
     variant = DESTINATION_PASSING if outputs else VALUE_RETURNING
     args = ", ".join((*inputs, *outputs))
-    counted = ["_fib_count()"] if options.is_counted else []
     returned = ", ".join(outputs) if returns_outputs else "None"
     call = ["if _fib_kernel is None:", f"    {fallback}", *_call(args, outputs, options, fallback, returned)]
     slow_path = [f"_fib_kernel = _fib_resolve_{variant}(({args},))", *call]
     if not options.is_cached:
         return _indented(slow_path, depth)
-    if options.is_native:
-        find = [f"_fib_kernel = _fib_table_{variant}({args})", "if _fib_kernel is _fib_miss:"]
-        return _indented([*find, f"    {slow_path[0]}", *call], depth)
-    lines = [
-        "try:",
-        f"    _fib_is_nested = {_nested_expression(definition, inputs, outputs)}",
-        "except _fib_errors:  # not a tensor",
-        "    _fib_is_nested = True",
-        "if _fib_is_nested:  # guards abort for a nested tensor",
-        *_indented(slow_path, 1),
-        f"_fib_guard, _fib_kernel, _fib_count = _fib_inline_cache_{variant}[0]",
-        f"if not _fib_guard({args}):",
-        "    try:",
-        f"        _fib_shapes = {shapes_expression(definition, inputs, outputs)}",
-        f"        _fib_entry = _fib_find_{variant}(_fib_shapes)",
-        "    except _fib_errors:",
-        "        _fib_entry = None",
-        f"    if _fib_entry is None or not _fib_entry[0]({args}):  # slow path",
-        *_indented(slow_path, 2),
-        f"    if _fib_count_miss_{variant}():",
-        f"        _fib_promote_{variant}(_fib_shapes, _fib_entry)",
-        "    _fib_guard, _fib_kernel, _fib_count = _fib_entry",
-        *counted,
-        *call,
-    ]
-    return _indented(lines, depth)
+    find = [f"_fib_kernel = _fib_table_{variant}({args})", "if _fib_kernel is _fib_miss:"]
+    return _indented([*find, f"    {slow_path[0]}", *call], depth)
 
 
 def _call(args: str, outputs: Sequence[str], options: RouteOptions, fallback: str, returned: str) -> list[str]:
@@ -246,19 +217,8 @@ def _call(args: str, outputs: Sequence[str], options: RouteOptions, fallback: st
     return [*lines, *call]
 
 
-def _nested_expression(definition: Definition, inputs: Sequence[str], outputs: Sequence[str]) -> str:
-    """The condition that a value may be a nested tensor: its `is_nested` is anything but False, as for proxies."""
-    specs = [*definition.inputs.values(), *definition.outputs.values()]
-    conditions = [
-        f"{'' if not spec.optional else f'{name} is not None and '}{name}.is_nested is not False"
-        for name, spec in zip((*inputs, *outputs), specs, strict=False)
-        if spec.shape is not None and name != "None"
-    ]
-    return " or ".join(conditions) or "False"
-
-
 def shapes_expression(definition: Definition, inputs: Sequence[str], outputs: Sequence[str]) -> str:
-    """The shapes that determine all variable axes, of as few tensors as possible: the cache key of a call."""
+    """The shapes that determine all variable axes, of as few tensors as possible."""
     specs = {**definition.inputs, **definition.outputs}
     pairs = list(zip((*inputs, *outputs), specs.values(), strict=False))
     tensors = [(name, spec) for name, spec in pairs if spec.shape is not None and name != "None"]

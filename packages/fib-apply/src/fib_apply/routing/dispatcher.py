@@ -22,7 +22,7 @@ from ..key import ApplyKey, ApplyKeyBuilder
 from ..metrics import FALLBACK_IS_BEST, CallMetrics
 from ..selection.rankings import Candidate
 from . import shadow
-from .call_variant import CallVariant, Kernel, compile_shapes
+from .call_variant import CallVariant, Kernel, PythonTable, compile_shapes
 from .codegen import DESTINATION_PASSING, VALUE_RETURNING, ParameterMap, RouteOptions, compile_function, route_source
 from .guards import Guard, GuardOptions, compile_guard
 from .native.module import guards_in_use, loaded_guards
@@ -220,10 +220,8 @@ class Dispatcher:
         axis = self._padded_axis() if is_padded else None
         variants = self.resolver.variants(fallback_equivalents, axis)
         native = loaded_guards()
-        if native is not None and not all(variant.use_native_table(native) for variant in variants):
-            native = None
-        options = attrs.evolve(self._options, is_native=native is not None)
-        source = self.sources[name] = route_source(name, self.definition, mapped, options)
+        is_native = native is not None and all(variant.use_native_table(native) for variant in variants)
+        source = self.sources[name] = route_source(name, mapped, self._options)
         scope: dict[str, Any] = {
             **default_values(mapped.extras),
             "_fib_fallback": fallback,
@@ -235,15 +233,10 @@ class Dispatcher:
             "_fib_handle_error": self._handle_error,
             "_fib_compare": partial(self._compare, padded_axis=axis),
             "_fib_random": shadow.draw,
+            "_fib_miss": native.MISS if native is not None and is_native else PythonTable.MISS,
         }
-        if native is not None:
-            scope["_fib_miss"] = native.MISS
         for label, variant in zip((VALUE_RETURNING, DESTINATION_PASSING), variants, strict=True):
             scope |= {
-                f"_fib_inline_cache_{label}": variant.inline_cache,
-                f"_fib_find_{label}": variant.entries.get,
-                f"_fib_count_miss_{label}": variant.count_miss,
-                f"_fib_promote_{label}": variant.promote,
                 f"_fib_table_{label}": variant.table,
                 f"_fib_resolve_{label}": partial(self.resolver.resolve, variant),
             }

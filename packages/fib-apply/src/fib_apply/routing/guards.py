@@ -12,7 +12,6 @@ import functools
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-import attrs
 import torch
 
 from ..events import logger
@@ -50,51 +49,9 @@ _DEFAULT = GuardOptions()
 _TYPED, _SPECIALIZED = -1, -2
 
 
-@attrs.frozen
-class CallKinds:
-    """Properties of a call's arguments that calls of other sizes share; a guard that ignores sizes checks them."""
-
-    places: tuple[int, ...]
-    """Of each tensor the first argument that is the same one, of others `_TYPED`."""
-    tensors: tuple[int, ...]
-    """The places of tensors, each tensor once."""
-    types: tuple[type, ...]
-    """Of all arguments that are not tensors."""
-    integers: tuple[int, ...]
-    """The places of integers."""
-    requires_grad: bool
-    has_cuda: bool
-
-    @classmethod
-    def of_call(cls, args: Sequence[Any]) -> CallKinds:
-        """The properties of a call."""
-        first: dict[int, int] = {}  # by identity
-        places = tuple(
-            [first.setdefault(id(v), place) if isinstance(v, torch.Tensor) else _TYPED for place, v in enumerate(args)]
-        )
-        tensors = tuple(first.values())
-        return cls(
-            places,
-            tensors,
-            tuple([type(value) for value in args if not isinstance(value, torch.Tensor)]),
-            tuple([place for place, value in enumerate(args) if isinstance(value, int)]),
-            any(args[place].requires_grad for place in tensors),
-            any(args[place].is_cuda for place in tensors),
-        )
-
-
-def make_native_guard(
-    native: NativeGuards, args: Sequence[Any], options: GuardOptions, kinds: CallKinds | None = None
-) -> Guard | None:
-    """A native guard from a call; None if the native module cannot describe the call.
-
-    Args:
-        native: The native module.
-        args: The call's arguments.
-        options: What is checked.
-        kinds: Of the arguments, if they are known.
-    """
-    has_cuda = _has_cuda(args) if kinds is None else kinds.has_cuda
+def make_native_guard(native: NativeGuards, args: Sequence[Any], options: GuardOptions) -> Guard | None:
+    """A native guard from a call; None if the native module cannot describe the call."""
+    has_cuda = _has_cuda(args)
     return native.make_guard(
         tuple(args),
         options.outputs,
@@ -107,55 +64,45 @@ def make_native_guard(
     )
 
 
-def compile_guard(
-    args: Sequence[Any], options: GuardOptions = _DEFAULT, kinds: CallKinds | None = None
-) -> Guard | None:
+def compile_guard(args: Sequence[Any], options: GuardOptions = _DEFAULT) -> Guard | None:
     """Compile a guard from a call that a `CallValidator` accepted or rejected: a native one if that can be.
 
     None if there is no usable form of guards: such calls take the slow path.
-
-    Args:
-        args: The call's arguments.
-        options: What is checked.
-        kinds: Of the arguments, if they are known.
     """
     native = loaded_guards()
-    guard = None if native is None else make_native_guard(native, args, options, kinds)
-    return compile_python_guard(args, options, kinds) if guard is None else guard
+    guard = None if native is None else make_native_guard(native, args, options)
+    return compile_python_guard(args, options) if guard is None else guard
 
 
-def compile_python_guard(
-    args: Sequence[Any], options: GuardOptions = _DEFAULT, kinds: CallKinds | None = None
-) -> Guard | None:
-    """Compile a guard of Python conditions and torch's tensor guards; None if the latter cannot be used.
-
-    Args:
-        args: The call's arguments.
-        options: What is checked.
-        kinds: Of the arguments, if they are known.
-    """
+def compile_python_guard(args: Sequence[Any], options: GuardOptions = _DEFAULT) -> Guard | None:
+    """Compile a guard of Python conditions and torch's tensor guards; None if the latter cannot be used."""
     if _tensor_guard_problem() is not None:
         return None
-    if kinds is None:
-        kinds = CallKinds.of_call(args)
-    places, integers = kinds.places, kinds.integers if options.is_specialized else ()
-    if integers:
-        places = tuple([_SPECIALIZED if place in integers else same for place, same in enumerate(places)])
+    first: dict[int, int] = {}  # by identity
+    places = [first.setdefault(id(v), place) if isinstance(v, torch.Tensor) else _TYPED for place, v in enumerate(args)]
+    specialized = []
+    for place, value in enumerate(args) if options.is_specialized else ():
+        if isinstance(value, int):
+            places[place] = _SPECIALIZED
+            specialized.append(specialization(value))
+    tensors = [args[place] for place in first.values()]
+    has_cuda = _has_cuda(tensors)
     conditions = _Conditions(
-        places,
+        tuple(places),
         options.outputs,
         options.is_aligned,
-        options.has_grad if kinds.requires_grad else None,
-        kinds.has_cuda and not options.may_capture,
-        kinds.has_cuda and torch.cuda.device_count() > 1,
+        options.has_grad if any(tensor.requires_grad for tensor in tensors) else None,
+        has_cuda and not options.may_capture,
+        has_cuda and torch.cuda.device_count() > 1,
     )
-    tensors = [args[place] for place in kinds.tensors]
-    extents = [extent_bytes(tensor) for tensor in tensors] if options.outputs else ()
-    index = tensors[0].device.index if conditions.checks_device else None
-    specializations = [specialization(args[place]) for place in integers]
-    guard = _tensor_guard(tensors, ignores_sizes=options.ignores_sizes)
-    default = torch.get_default_dtype()
-    return _compile_factory(conditions)(guard, kinds.types, specializations, extents, index, default)
+    return _compile_factory(conditions)(
+        _tensor_guard(tensors, ignores_sizes=options.ignores_sizes),
+        [type(value) for value in args if not isinstance(value, torch.Tensor)],
+        specialized,
+        [extent_bytes(tensor) for tensor in tensors] if options.outputs else (),
+        tensors[0].device.index if conditions.checks_device else None,
+        torch.get_default_dtype(),
+    )
 
 
 class _Conditions(NamedTuple):

@@ -23,7 +23,7 @@ from ..key import ApplyKey, ApplyKeyBuilder, makes_keys_of_axes
 from ..metrics import BEING_BUILT, FALLBACK_IS_BEST, NOTHING_BUILT, QUARANTINED, CallMetrics, Counter
 from ..selection.rankings import Candidate, HardwareRankings, NearestKeys, Ranking, ranking_for
 from .call_variant import CacheEntry, CallVariant, Kernel
-from .guards import CallKinds, Guard, GuardOptions, are_aligned, specialization
+from .guards import Guard, GuardOptions, are_aligned, specialization
 from .runs import Run, RunState, RunTracker
 from .validation import Rejection, call_strides, has_nested
 
@@ -229,18 +229,14 @@ class _SlowCall:
     args: Sequence[Any]
     generation: int
     """Of the variant; read before everything else, so that an invalidation meanwhile prevents caching."""
-    shapes: Any
-    """None if the call cannot be cached."""
-    kinds: CallKinds | None = None
-    """None if it is not a known call."""
 
     def guard(self, options: GuardOptions) -> Guard | None:
         """A guard for calls like this; None if this cannot be cached."""
-        return None if self.shapes is None else self.variant.guard(self.args, options, self.kinds)
+        return self.variant.guard(self.args, options)
 
     def cache(self, entry: CacheEntry) -> None:
         """Let the fast path serve calls like this."""
-        self.variant.install(self.shapes, entry, self.generation)
+        self.variant.install(entry, self.args, self.generation)
 
 
 class Resolver:
@@ -297,16 +293,15 @@ class Resolver:
 
     def resolve(self, variant: CallVariant, args: Sequence[Any]) -> Kernel | None:
         """The kernel for a call, from the cache if it has an entry; None is the fallback."""
-        if variant.table is None and has_nested(args):  # a native table lets no nested tensor through
+        if not variant.is_native and has_nested(args):  # a native table lets no nested tensor through
             return self._miss("tensor")
-        call = _SlowCall(variant, args, variant.generation, variant.shapes(args))
-        if call.shapes is not None and (entry := variant.find(call.shapes, args)) is not None:
+        call = _SlowCall(variant, args, variant.generation)
+        if (entry := variant.find(args)) is not None:
             _, kernel, count = entry
             if self._is_counted:
                 count()
             return kernel
-        if self._makes_keys_of_axes and (known := variant.known_call(args)) is not None:
-            axes, call.kinds = known
+        if self._makes_keys_of_axes and (axes := variant.known_call(args)) is not None:
             return self._select(call, _padded(ApplyKey.of_axes(axes), variant.padded_axis))
         rejection = variant.validator.rejection(args)
         key = self.key(args, variant.padded_axis) if rejection is None else rejection
