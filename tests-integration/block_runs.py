@@ -190,7 +190,7 @@ def count_hits(job: Job, batch: int, modes: Mapping[str, Callable[[], Call]]) ->
 def _chosen(job: Job, part: str, batch: int, runtime: ApplyRuntime) -> dict[str, Any]:
     """The solution that serves a part: the first candidate that is neither quarantined nor has a setup."""
     name = job.definitions[part].name
-    rankings = runtime.table.for_hardware(hardware_from_device(job.options.device)).rankings(name)
+    rankings = runtime.table.rankings(name).get(hardware_from_device(job.options.device))
     ranking = rankings.by_key.get(ApplyKey(axes_of(part, batch))) if rankings is not None else None
     left_out = runtime.left_out()
     names = [c.solution for c in (ranking.candidates if ranking else ()) if not c.has_setup]

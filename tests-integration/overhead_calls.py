@@ -53,8 +53,7 @@ def pair_of(runtime: ApplyRuntime, device: str, definition: Definition, axes: Ma
 
 def chosen_solution(runtime: ApplyRuntime, device: str, definition: Definition, axes: Mapping[str, int]) -> Solution:
     """The solution that apply would call."""
-    view = runtime.table.for_hardware(hardware_from_device(device))
-    name = view.match_solution(definition.name, ApplyKey(axes))
+    name = runtime.table.match_solution(definition.name, ApplyKey(axes), hardware_from_device(device))
     if name is None:
         raise LookupError(f"no solution of {definition.name} was chosen for {dict(axes)}")
     return runtime.table.solution(name)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 import torch
-from fib_apply.config_sources import read_config
+from fib_apply.config import read_config
 from fib_apply.hook import callbacks_for
 from fib_integrations.adapters.gqa_paged import GQA_PAGED_DECODE
 from fib_integrations.baselines import baseline_solutions

@@ -779,13 +779,6 @@ class TestHardware:
         with enable_apply(data_set(trace("ones", hardware="NVIDIA B200"))):
             assert served_by(gemm(A, B)) == "fallback"
 
-    def test_traces_of_other_hardware_count_if_settings_name_it(self, gemm: Any) -> None:
-        config = ApplyConfig(other_hardware=("NVIDIA B200",))
-        with enable_apply(data_set(trace("ones", hardware="NVIDIA B200")), config) as runtime:
-            gemm(A, B)
-            assert runtime.wait_until_built(60)
-            assert served_by(gemm(A, B)) == "solution"
-
 
 class TestBackgroundBuilds:
     def test_the_fallback_serves_until_a_solution_is_built(self, gemm: Any) -> None:

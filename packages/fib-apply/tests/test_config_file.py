@@ -18,11 +18,11 @@ from fib_apply import (
     ApplyConfigRegistry,
     InvalidConfigFile,
     apply,
-    config_sources,
+    config,
     enable_apply,
 )
 from fib_apply.cli import main
-from fib_apply.config_sources import read_config
+from fib_apply.config import read_config
 from fib_apply.errors import ConfigProblem
 from fib_schema import Definition, TraceSet
 from hypothesis import given
@@ -55,7 +55,7 @@ def write(tmp_path: Path) -> Write:
 
 @pytest.fixture(autouse=True)
 def _reports_again() -> None:
-    config_sources._reported.clear()
+    config._reported.clear()
 
 
 @pytest.fixture(name="found")
@@ -223,8 +223,8 @@ class TestBadFileOfTheEnvironment:
         elif kind == "folder":
             path.mkdir()
         monkeypatch.setenv("FIB_APPLY_CONFIG", str(path))
-        for config in (None, ApplyConfig()):
-            with enable_apply(found, config):
+        for settings in (None, ApplyConfig()):
+            with enable_apply(found, settings):
                 assert served(X) == "fallback"
         errors = [record.getMessage() for record in caplog.records if record.levelname == "ERROR"]
         assert len(errors) == 1

@@ -141,15 +141,11 @@ class TestContent:
         assert open_table().rankings("unknown") == {}
         assert open_table().rankings("idle") == {}
 
-    def test_view_from_one_hardware(self, open_table: Open) -> None:
-        view = open_table().for_hardware("cpu")
-        assert view.match_solution("scale", key_of(1)) == "fast"
-        assert view.match_solution("scale", key_of(3)) is None
-        assert view.match_solution("unknown", key_of(1)) is None
-        assert {name: dict(keys) for name, keys in view.index.items()} == {
-            "scale": {key_of(1): "fast", key_of(2): "fast"}
-        }
-        assert view.def_best == {"scale": "fast"}
+    def test_solutions_on_one_hardware(self, open_table: Open) -> None:
+        table = open_table()
+        assert table.match_solution("scale", key_of(1), "cpu") == "fast"
+        assert table.match_solution("scale", key_of(3), "cpu") is None
+        assert table.match_solution("unknown", key_of(1), "cpu") is None
 
     def test_view_from_this_machine(self, open_table: Open, monkeypatch: pytest.MonkeyPatch) -> None:
         table = open_table()
@@ -160,27 +156,17 @@ class TestContent:
         assert table.index["scale"] == {key_of(3): "slow"}
         assert set(table.def_best) == {"scale"}
 
-    def test_other_hardware_is_a_substitute(self, open_table: Open) -> None:
-        table = open_table()
-        assert table.for_hardware("tpu").rankings("scale") is None
-        several = open_table(ApplyConfig(other_hardware=("none", "gpu", "cpu"))).for_hardware("tpu")
-        assert several.match_solution("scale", key_of(3)) == "slow"
-        assert several.winners() == [("scale", "slow", 1)]
-        by_config = open_table(ApplyConfig(other_hardware=("cpu",))).for_hardware("tpu")
-        assert by_config.match_solution("scale", key_of(1)) == "fast"
-        assert by_config.winners() == [("scale", "fast", 2), ("scale", "slow", 1)]
-
     def test_winners(self, open_table: Open) -> None:
         table = open_table()
         # `slow` is simpler and within the interval, but has a setup: plain calls get `fast`
-        assert table.for_hardware("cpu").winners() == [("scale", "fast", 2), ("scale", "slow", 1)]
-        assert table.for_hardware("gpu").winners() == [("scale", "slow", 1)]
-        assert table.for_hardware("tpu").winners() == []
+        assert table.winners("cpu") == [("scale", "fast", 2), ("scale", "slow", 1)]
+        assert table.winners("gpu") == [("scale", "slow", 1)]
+        assert table.winners("tpu") == []
 
     def test_settings_by_definition(self, open_table: Open) -> None:
         config = ApplyConfigRegistry()
         config.register("scale", ApplyConfig(baseline="fast"))
-        assert open_table(config).for_hardware("cpu").def_best == {}
+        assert open_table(config).def_best == {}
 
     def test_opened_from_a_trace_set(self, open_table: Open, root: Path, tmp_path: Path, builds: Builds) -> None:
         open_table()
@@ -344,7 +330,7 @@ class TestCache:
             (path / "in_the_way").mkdir(parents=True)
         with caplog.at_level(logging.WARNING, logger="fib_apply"):
             table = ApplyTable.load_or_build(root, cache_root=tmp_path / "cache")
-        assert table.for_hardware("cpu").match_solution("scale", key_of(2)) == "fast"
+        assert table.match_solution("scale", key_of(2), "cpu") == "fast"
         assert "cannot be cached" in caplog.text
         assert not list((tmp_path / "cache").rglob("*.tmp"))
 
@@ -372,7 +358,7 @@ class TestBadData:
             assert [place.split(" at ")[0] for place in places] == [
                 f"{trace_file(root)}:{whole + number}" for number in (1, 2, 3, 5)
             ]
-            assert table.for_hardware("cpu").match_solution("scale", key_of(2)) == "fast"
+            assert table.match_solution("scale", key_of(2), "cpu") == "fast"
 
     def test_unusual_but_valid_lines_count(self, open_table: Open, root: Path) -> None:
         path = trace_file(root)
@@ -381,7 +367,7 @@ class TestBadData:
         lines[0]["evaluation"]["environment"] = {"device": "cpu"}  # the first release's name
         lines[0]["evaluation"]["extra"] = {"flags": ["unsealed"]}
         path.write_text("\n\n".join(map(json.dumps, lines)) + "\n")
-        assert open_table().for_hardware("cpu").match_solution("scale", key_of(1)) == "fast"
+        assert open_table().match_solution("scale", key_of(1), "cpu") == "fast"
 
     def test_names_that_utf_8_cannot_encode_are_reported(self, open_table: Open, root: Path) -> None:
         path = trace_file(root)
@@ -395,7 +381,7 @@ class TestBadData:
         path.write_text(path.read_text().replace('"M":1}', f'"M":{10**30}}}', 1))
         table = open_table()
         assert "must be below 2**63" in str(table.problems[0])
-        assert table.for_hardware("cpu").match_solution("scale", key_of(2)) == "fast"
+        assert table.match_solution("scale", key_of(2), "cpu") == "fast"
 
     def test_damaged_records_are_left_out(self, open_table: Open, root: Path) -> None:
         files = next(root.rglob("fast.json")), next(root.rglob("idle.json"))
@@ -404,7 +390,7 @@ class TestBadData:
         table = open_table()
         assert [any(str(path) in str(problem) for problem in table.problems) for path in files] == [True, True]
         assert table.definitions == ("scale",)
-        assert table.for_hardware("cpu").match_solution("scale", key_of(2)) is None
+        assert table.match_solution("scale", key_of(2), "cpu") is None
         with pytest.raises(UnknownName):
             table.solution("fast")
 
@@ -413,7 +399,7 @@ class TestBadData:
         path.with_name("copy.json").write_bytes(path.read_bytes())
         table = open_table()
         assert "another solution is named 'fast'" in str(table.problems[0])
-        assert table.for_hardware("cpu").match_solution("scale", key_of(2)) is None
+        assert table.match_solution("scale", key_of(2), "cpu") is None
 
     def test_records_in_files_of_other_names_count(
         self, open_table: Open, root: Path, new_definition: Callable[[str], Definition]
@@ -421,9 +407,9 @@ class TestBadData:
         expected = {key_of(1): "fast", key_of(2): "fast"}
         path = trace_file(root)
         path.rename(path.with_name("idle.jsonl"))
-        assert dict(open_table().for_hardware("cpu").index["scale"]) == expected
+        assert dict(open_table().index["scale"]) == expected
         path.with_name("idle.jsonl").rename(path.with_name("anything.jsonl"))
-        assert dict(open_table().for_hardware("cpu").index["scale"]) == expected
+        assert dict(open_table().index["scale"]) == expected
 
     def test_definitions_whose_files_are_swapped(
         self, open_table: Open, root: Path, new_trace: Callable[..., Trace], new_solution: Callable[..., Solution]
@@ -435,7 +421,7 @@ class TestBadData:
         one.rename(root / "swap")
         other.rename(one)
         (root / "swap").rename(other)
-        index = open_table().for_hardware("cpu").index
+        index = open_table().index
         assert {name: set(index[name]) for name in index} == {
             "scale": {key_of(1), key_of(2)},
             "idle": {key_of(5)},
@@ -447,10 +433,10 @@ class TestBadData:
         path.rename(inside)
         path.symlink_to(inside)
         (path.parent / "circle").symlink_to(root / "traces")
-        assert open_table().for_hardware("cpu").match_solution("scale", key_of(2)) == "fast"
+        assert open_table().match_solution("scale", key_of(2), "cpu") == "fast"
         inside.rename(tmp_path / "outside.jsonl")
         path.unlink()
         path.symlink_to(tmp_path / "outside.jsonl")
         table = open_table()
-        assert table.for_hardware("cpu").match_solution("scale", key_of(2)) is None
+        assert table.match_solution("scale", key_of(2), "cpu") is None
         assert any(str(path) in str(problem) for problem in table.problems)

@@ -81,7 +81,7 @@ OBJECTS = [
     CONFIG,
     EvalConfig(rtol=0.5),
     ResolvedEvalConfig(),
-    ApplyConfig(max_atol=0.1, other_hardware=("H200",)),
+    ApplyConfig(max_atol=0.1, exclude=("a",)),
     TracingConfig("dump_all"),
     RunnableMetadata("python", "scale", "plain", definition=DEFINITION),
 ]

@@ -22,7 +22,7 @@ from fib_schema.entry_points import find_entry_points, load_entry_point
 
 from . import hook
 from .build_service.executor import BackgroundExecutor
-from .environment import ENABLE_VARIABLE, enabled_by_environment
+from .config import ENABLE_VARIABLE, enabled_by_environment
 from .events import logger
 from .routing import call_sites
 from .routing.native.module import forget_request, request_native

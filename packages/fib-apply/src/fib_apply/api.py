@@ -12,7 +12,7 @@ from fib_schema import TraceSet
 
 from . import activation, hook
 from .build_service.service import OnProgress
-from .config_sources import SettingsOrFile
+from .config import SettingsOrFile
 from .events import logger
 from .readiness import Readiness, observed_warm_up
 from .routing.call_sites import CallSite, Name, call_fallback, definition_of, notify_listeners

@@ -1,21 +1,54 @@
-"""Settings of routing: which traces count, what is built ahead of time, and what serves a miss."""
+"""Configuration: settings of definitions, files with them, and variables of the environment; files in the cache.
+
+A file has the keys ``default`` (fields of `ApplyConfig`), ``definitions`` (the same by definition; what is not given
+there is as in ``default``), and ``stats``, whether calls are counted. An argument counts before the file that
+``FIB_APPLY_CONFIG`` names, for the part that it sets: `apply_config` for the settings of definitions, `stats` for
+counting. ``FIB_ENABLE_APPLY=0`` counts before all.
+"""
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 from collections.abc import Callable, Iterable, Mapping
 from enum import StrEnum
+from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import attrs
 from fib_schema import FibError
-from fib_schema.settings import InvalidSetting
+from fib_schema.files import atomic_write, explain_os_error, find_private_folder, private_folder, read_private
+from fib_schema.settings import InvalidSetting, SettingsFile
 
+from .events import Event, EventKind, emit
+
+ENABLE_VARIABLE = "FIB_ENABLE_APPLY"
+"""``1`` enables routing on first use; ``0`` keeps it off, whatever the program does."""
+CONFIG_VARIABLE = "FIB_APPLY_CONFIG"
+"""A YAML file with the settings of all runtimes whose program passes none."""
 SIGNERS_VARIABLE = "FIB_REQUIRE_SIGNED_BY"
 """A file with public keys, or their text: required of every data set whose settings name no keys."""
+_BOOLEANS = {"1": True, "true": True, "on": True, "yes": True, "0": False, "false": False, "off": False, "no": False}
 _KEYS_WANTED = "a file with public keys, the text of a key, or a sequence of these; or None"
+
+
+def enabled_by_environment(variable: str = ENABLE_VARIABLE) -> bool | None:
+    """The value of a boolean variable; None if it is not set.
+
+    Raises:
+        InvalidSetting: It has another value.
+    """
+    value = os.environ.get(variable, "").strip().lower()
+    if not value:
+        return None
+    if value not in _BOOLEANS:
+        raise InvalidSetting(variable, value, "one of " + ", ".join(_BOOLEANS))
+    return _BOOLEANS[value]
+
+
+# -- settings of definitions -------------------------------------------------------------------------
 
 
 class OnMiss(StrEnum):
@@ -74,24 +107,14 @@ def _texts(wanted: str) -> Any:
     return attrs.field(default=(), converter=_to_texts, validator=_checked(is_valid, wanted))
 
 
-def _member(kind: type[StrEnum], value: Any) -> Any:
-    """A member of an enumeration; anything else is left to the validator."""
-    try:
-        return kind(value)
-    except ValueError:
-        return value
+def _policy(kind: type[StrEnum]) -> dict[str, Any]:
+    """The converter and the validator of a member of an enumeration."""
 
+    def convert(value: Any) -> Any:
+        return kind(value) if value in list(kind) else value
 
-def _to_on_miss(value: object) -> Any:
-    return _member(OnMiss, value)
-
-
-def _to_on_error(value: object) -> Any:
-    return _member(OnError, value)
-
-
-def _is_policy(kind: type[StrEnum]) -> Any:
-    return _checked(lambda value: isinstance(value, kind), "one of " + ", ".join(repr(str(item)) for item in kind))
+    wanted = "one of " + ", ".join(repr(str(item)) for item in kind)
+    return {"converter": convert, "validator": _checked(lambda value: isinstance(value, kind), wanted)}
 
 
 def _to_bounds(value: Any) -> Any:
@@ -154,9 +177,7 @@ class ApplyConfig:
 
     The others are built in the background when they are first needed.
     """
-    on_miss_policy: OnMiss = attrs.field(
-        default=OnMiss.FALLBACK_ONLY, converter=_to_on_miss, validator=_is_policy(OnMiss)
-    )
+    on_miss_policy: OnMiss = attrs.field(default=OnMiss.FALLBACK_ONLY, **_policy(OnMiss))
     nearest: Mapping[str, float] = attrs.field(
         factory=dict,
         converter=_to_bounds,
@@ -164,7 +185,7 @@ class ApplyConfig:
         hash=False,
     )
     """For `OnMiss.NEAREST`: the axes that may differ from the recorded key, each with the largest factor."""
-    on_error: OnError = attrs.field(default=OnError.RAISE, converter=_to_on_error, validator=_is_policy(OnError))
+    on_error: OnError = attrs.field(default=OnError.RAISE, **_policy(OnError))
     baseline: str | None = attrs.field(default=None, validator=_is_solution)
     """The solution that represents the engine's own kernel: its time is that of the fallback."""
     require_speedup: bool = attrs.field(default=True, validator=_is_bool)
@@ -178,8 +199,6 @@ class ApplyConfig:
 
     A definition marks its batch axes by tags (``batch_axis:M``); without a mark, all variable axes count.
     """
-    other_hardware: tuple[str, ...] = _texts("hardware names as in traces")
-    """Hardware whose traces count where there are none of this machine's hardware, in this order."""
     margin: float = attrs.field(default=0.03, validator=_number(least=0.0))
     """Latencies that differ by at most this share count as equal where traces record no interval."""
     require_signed_by: tuple[str, ...] | None = attrs.field(default=None, converter=to_signers)
@@ -260,8 +279,10 @@ class ApplyConfigRegistry:
                 raise InvalidSetting(f"{name}: require_signed_by", config.require_signed_by, wanted)
 
 
-Settings: TypeAlias = "ApplyConfig | ApplyConfigRegistry | None"
+Settings: TypeAlias = ApplyConfig | ApplyConfigRegistry | None
 """Settings as users pass them: for all definitions, by definition, or None for the defaults."""
+SettingsOrFile: TypeAlias = Settings | str | os.PathLike[str]
+"""Settings, or a YAML file with them."""
 
 
 def to_registry(settings: Settings) -> ApplyConfigRegistry:
@@ -270,11 +291,203 @@ def to_registry(settings: Settings) -> ApplyConfigRegistry:
     Raises:
         InvalidSetting: The value is not a `Settings`.
     """
-    if isinstance(settings, ApplyConfigRegistry):
-        return settings
-    return ApplyConfigRegistry(ApplyConfig() if settings is None else settings)
+    return settings if isinstance(settings, ApplyConfigRegistry) else ApplyConfigRegistry(settings)
 
 
 def _check_config(name: str, config: object) -> None:
     if not isinstance(config, ApplyConfig):
         raise InvalidSetting(name, config, "an ApplyConfig")
+
+
+# -- files -------------------------------------------------------------------------------------------
+
+MAX_FILE_BYTES = 128 << 10
+"""One of this size, with 1,500 definitions, takes 1.6 s, and a thread of the engine waits."""
+_ELSEWHERE = "a setting of definitions; put it below 'default', or below 'definitions'"
+
+
+@attrs.frozen
+class ConfigFile:
+    """The settings of a file."""
+
+    path: Path
+    registry: ApplyConfigRegistry
+    stats: bool = False
+    """Whether calls are counted."""
+
+    def to_plain(self) -> dict[str, Any]:
+        """The settings with all defaults as plain objects, for JSON."""
+        of_definitions = {name: _plain(config) for name, config in self.registry.per_definition.items()}
+        return {"default": _plain(self.registry.default), "definitions": of_definitions, "stats": self.stats}
+
+
+@attrs.frozen(kw_only=True)
+class _Top:
+    """The keys of a file."""
+
+    default: Mapping[str, Any] = attrs.field(factory=dict)
+    definitions: Mapping[str, Any] = attrs.field(factory=dict)
+    stats: bool = False
+
+
+def read_config(path: str | os.PathLike[str]) -> ConfigFile:
+    """Read a configuration file.
+
+    Relative paths in it start at its folder.
+
+    Raises:
+        InvalidConfigFile: It is not valid; the error lists all problems (a ValueError).
+        OSError: It cannot be read, is larger than 128 KiB, or is not a regular file.
+    """
+    file = SettingsFile.load(path, max_bytes=MAX_FILE_BYTES)
+    top = file.read(_Top, elsewhere=dict.fromkeys(attrs.fields_dict(ApplyConfig), _ELSEWHERE)) or _Top()
+    names = file.names("definitions")
+    for keys in (("default",), *(("definitions", name) for name in names)):
+        _resolve_signers(file.value(*keys), Path(path).absolute().parent)
+    default = file.read(ApplyConfig, "default") or ApplyConfig()
+    configs = {name: file.read(ApplyConfig, "definitions", name, base=default) or default for name in names}
+    registry = ApplyConfigRegistry()
+    try:
+        registry = ApplyConfigRegistry(default, configs)
+    except InvalidSetting as error:  # settings that contradict each other
+        file.note(error.problem, "definitions")
+    file.check()
+    return ConfigFile(Path(path), registry, top.stats)
+
+
+def _resolve_signers(settings: Any, folder: Path) -> None:
+    """Signers are files or the texts of keys; a text that names a file of the folder becomes its path."""
+
+    def resolve(value: Any) -> Any:
+        if isinstance(value, list):
+            return [resolve(item) for item in value]
+        if isinstance(value, str) and "\n" not in value and len(value) < os.pathconf("/", "PC_NAME_MAX"):
+            return str(folder / value) if (folder / value).is_file() else value
+        return value
+
+    if isinstance(settings, dict) and "require_signed_by" in settings:
+        settings["require_signed_by"] = resolve(settings["require_signed_by"])
+
+
+def _plain(config: ApplyConfig) -> dict[str, Any]:
+    def convert(value: Any) -> Any:
+        if isinstance(value, Mapping):
+            return dict(value)
+        return list(value) if isinstance(value, tuple) else value
+
+    return {field.name: convert(getattr(config, field.name)) for field in attrs.fields(ApplyConfig)}
+
+
+# -- what counts -------------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class Configuration:
+    """The settings of a runtime, and where they come from."""
+
+    registry: ApplyConfigRegistry
+    is_counted: bool = False
+    """Whether calls are counted."""
+    is_rejected: bool = False
+    """Whether the file of the environment is not usable. Nothing is routed then: without its settings, the runtime
+    could select what the file excludes."""
+    argument: SettingsOrFile = None
+    stats: bool | None = None
+
+    @classmethod
+    def of(cls, argument: SettingsOrFile, stats: bool | None = None, *, is_strict: bool = False) -> Configuration:
+        """Combine the arguments of a program with the file of the environment.
+
+        Args:
+            argument: Settings, or a file with them; None means the file of the environment.
+            stats: Whether calls are counted; None means as the file says.
+            is_strict: Whether an unusable file of the environment is an error, too; else it is reported once.
+
+        Raises:
+            InvalidSetting: `argument` is neither settings nor None.
+            InvalidConfigFile: A file is not valid.
+            OSError: A file cannot be read.
+        """
+        path, settings, is_read = os.environ.get(CONFIG_VARIABLE), argument, is_strict
+        if isinstance(settings, str | os.PathLike):
+            path, settings, is_read = os.fspath(settings), None, True
+        found = (read_config(path) if is_read else _read_of_environment(path)) if path else None
+        registry = found.registry if settings is None and found is not None else to_registry(settings)
+        is_counted = found is not None and found.stats if stats is None else stats
+        return cls(registry, is_counted, bool(path) and found is None, argument, stats)
+
+    def renewed(self, argument: SettingsOrFile = None) -> Configuration:
+        """The configuration of another argument, or of the same ones with files as they are now; see `of`."""
+        if argument is not None:
+            return self.of(argument, self.stats)
+        return self.of(self.argument, self.stats, is_strict=True)
+
+    def why_off(self) -> str | None:
+        """Reason why nothing is routed, whatever the table holds; None if calls are routed.
+
+        Raises:
+            InvalidSetting: ``FIB_ENABLE_APPLY`` has another value than a boolean.
+        """
+        if self.is_rejected:
+            return f"the file of {CONFIG_VARIABLE} is not usable"
+        is_killed = enabled_by_environment() is False
+        return f"{ENABLE_VARIABLE} is {os.environ[ENABLE_VARIABLE]!r}" if is_killed else None
+
+
+def _read_of_environment(path: str) -> ConfigFile | None:
+    """The settings of a file; None, which is reported once, if it is not usable: the engine must go on."""
+    try:
+        return read_config(path)
+    except OSError as error:
+        _report(path, explain_os_error(error))
+    except FibError as error:
+        _report(path, str(error))
+    return None
+
+
+def _report(path: str, problem: str) -> None:
+    token = object()
+    if _reported.setdefault((path, problem), token) is token:  # one step, so that one of several threads reports it
+        text = (
+            f"{CONFIG_VARIABLE}={path}: nothing is routed until the file is corrected, because its settings may "
+            f"exclude solutions: {problem}\n  'fib-apply check' shows the same"
+        )
+        emit(Event(EventKind.CONFIG_REJECTED, text, logging.ERROR, problem=problem))
+
+
+_reported: dict[tuple[str, str], object] = {}
+
+
+# -- the cache ---------------------------------------------------------------------------------------
+
+CACHE_FOLDER = "apply-v1"
+"""The folder of tables and probe results below ``FIB_CACHE_PATH``."""
+
+
+def publish(root: Path, name: str, data: bytes) -> None:
+    """Write a file atomically; no other user can read or replace it.
+
+    Args:
+        root: ``FIB_CACHE_PATH``.
+        name: The file's path below `CACHE_FOLDER`.
+        data: The content.
+
+    Raises:
+        OSError: The file cannot be written, or another user can change its folder.
+    """
+    path = root / CACHE_FOLDER / name
+    atomic_write(private_folder(path.parent) / path.name, data, mode=0o600)
+
+
+def read_published(root: Path, name: str) -> bytes:
+    """Read a file that `publish` wrote.
+
+    Raises:
+        FileNotFoundError: There is none.
+        OSError: The file cannot be read, or another user can change it or its folder.
+    """
+    path = root / CACHE_FOLDER / name
+    folder = find_private_folder(path.parent)
+    if folder is None:
+        raise FileNotFoundError(path)
+    return read_private(folder / path.name)

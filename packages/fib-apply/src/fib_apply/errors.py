@@ -6,19 +6,7 @@ import attrs
 from fib_schema import FibError
 from fib_schema.settings import ConfigProblem, InvalidConfigFile, InvalidSetting
 
-__all__ = ["CannotRoute", "ConfigProblem", "InvalidConfigFile", "InvalidSetting", "NoKernel", "UnusableOption"]
-
-
-@attrs.frozen
-class UnusableOption(FibError, ValueError):
-    """An option of a command names something that a data set does not have, or has no effect."""
-
-    setting: str
-    problem: str
-
-    def __str__(self) -> str:
-        option = "on-miss" if self.setting == "on_miss_policy" else self.setting.replace("_", "-")
-        return f"--{option}: {self.problem}"
+__all__ = ["CannotRoute", "ConfigProblem", "InvalidConfigFile", "InvalidSetting", "NoKernel"]
 
 
 @attrs.frozen

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import attrs
 import msgspec
+from fib_schema import Definition
 
 from .config import ApplyConfig
 from .key import ApplyKey
@@ -76,14 +78,68 @@ class Answer:
         }
 
 
+@attrs.frozen
+class HardwareReport:
+    """The answers for the keys in question of a definition on one hardware."""
+
+    hardware: str
+    rankings: HardwareRankings | None
+    answers: Sequence[Answer]
+    measured_on: Sequence[str]
+    """All hardware with traces of the definition."""
+    sizes: Mapping[str, int]
+    """Of some axes; empty for all recorded keys."""
+
+    @classmethod
+    def of(
+        cls,
+        hardware: str,
+        by_hardware: Mapping[str, HardwareRankings],
+        config: ApplyConfig,
+        definition: Definition,
+        sizes: Mapping[str, int] = MappingProxyType({}),
+    ) -> HardwareReport:
+        """The recorded keys of some sizes; if there are none, and all axes have one, the key of these sizes."""
+        rankings = by_hardware.get(hardware)
+        recorded = [] if rankings is None else sorted_keys(rankings)
+        asked = {} if rankings is None else dict(rankings.key_of(ApplyKey(sizes)).axes)
+        keys = [key for key in recorded if asked.items() <= dict(key.axes).items()]
+        if not keys and sizes and sizes.keys() == set(definition.var_axes):
+            keys = [ApplyKey(sizes)]
+        answers = [Answer.of(rankings, key, config) for key in keys]
+        return cls(hardware, rankings, answers, tuple(by_hardware), sizes)
+
+    def lines(self, config: ApplyConfig, left_out: Mapping[str, str] = MappingProxyType({})) -> Iterator[str]:
+        """The answers, and without sizes the ranking over all keys; `left_out` are solutions that are not called."""
+        if self.rankings is None:
+            elsewhere = f" (but on {', '.join(self.measured_on)})" if self.measured_on else ""
+            yield f"on {self.hardware}: no measurements{elsewhere}; the fallback serves all calls"
+            return
+        yield f"on {self.hardware}:"
+        if not self.answers:
+            yield f"  nothing is recorded for {ApplyKey(self.sizes)}; give all variable axes to apply the miss policy"
+        for answer in self.answers:
+            for line in answer.lines(config.on_miss_policy, left_out):
+                yield f"  {line}"
+        if not self.sizes and self.rankings.best is not None:
+            yield "  over all keys"
+            for line in ranking_lines(self.rankings.best, left_out):
+                yield f"    {line}"
+
+    def to_plain(self) -> dict[str, Any]:
+        """The report as plain objects, for JSON."""
+        best = None if self.rankings is None or self.rankings.best is None else plain_ranking(self.rankings.best)
+        return {"hardware": self.hardware, "keys": [answer.to_plain() for answer in self.answers], "best": best}
+
+
 def explain_definition(dispatcher: Dispatcher, left_out: Mapping[str, str], problems: Iterable[str] = ()) -> str:
     """The problems of a definition, notes of its callers, its guards, rankings by hardware, and the generated code."""
-    lines = [f"{dispatcher.definition.name} ({dispatcher.definition.op_type})", *problems, *dispatcher.notes.values()]
+    definition, config, by_hardware = dispatcher.definition, dispatcher.config, dispatcher.pool.rankings
+    lines = [f"{definition.name} ({definition.op_type})", *problems, *dispatcher.notes.values()]
     lines.append(f"calls pass {dispatcher.guards}")
-    for rankings in dispatcher.pool.rankings.values():
-        answers = [Answer.of(rankings, key, dispatcher.config) for key in sorted_keys(rankings)]
-        lines += ["", f"on {rankings.hardware}:", *hardware_lines(rankings, answers, dispatcher.config, left_out)]
-    if not dispatcher.pool.rankings:
+    for hardware in by_hardware:
+        lines += ["", *HardwareReport.of(hardware, by_hardware, config, definition).lines(config, left_out)]
+    if not by_hardware:
         lines += ["", "no measurements: the fallback serves all calls"]
     for source in dispatcher.sources.values():
         lines += ["", source.rstrip()]
@@ -125,24 +181,6 @@ def explain_call(dispatcher: Dispatcher, args: Sequence[Any], kwargs: Mapping[st
 def sorted_keys(rankings: HardwareRankings) -> list[ApplyKey]:
     """The recorded keys, by size."""
     return sorted(rankings.by_key, key=lambda key: (key.axes, key.encode))
-
-
-def hardware_lines(
-    rankings: HardwareRankings,
-    answers: Iterable[Answer],
-    config: ApplyConfig,
-    left_out: Mapping[str, str],
-    *,
-    has_best: bool = True,
-) -> Iterator[str]:
-    """The answers of one hardware, and with `has_best` the ranking over all keys."""
-    for answer in answers:
-        for line in answer.lines(config.on_miss_policy, left_out):
-            yield f"  {line}"
-    if has_best and rankings.best is not None:
-        yield "  over all keys"
-        for line in ranking_lines(rankings.best, left_out):
-            yield f"    {line}"
 
 
 def ranking_lines(ranking: Ranking, left_out: Mapping[str, str]) -> Iterator[str]:

@@ -53,7 +53,7 @@ def first_candidates(table: ApplyTable, definitions: Iterable[str], left_out: Co
     """The first candidate of each key for plain calls that is not left out."""
     for name in definitions:
         for hardware in local_hardware():
-            rankings = table.for_hardware(hardware).rankings(name)
+            rankings = table.rankings(name).get(hardware)
             for ranking in rankings.by_key.values() if rankings is not None else ():
                 usable = (c.solution for c in ranking.plain_candidates if c.solution not in left_out)
                 if (solution := next(usable, None)) is not None:
@@ -64,7 +64,7 @@ def _wanted(table: ApplyTable, config: ApplyConfigRegistry) -> list[_Wanted]:
     """The share of winners of each definition, those that win most keys first."""
     winners: dict[str, list[str]] = {}
     for hardware in local_hardware():
-        for definition, solution, _ in table.for_hardware(hardware).winners():
+        for definition, solution, _ in table.winners(hardware):
             winners.setdefault(definition, []).append(solution)
     counts = {name: math.ceil(config.get(name).aot_ratio * len(found)) for name, found in winners.items()}
     wanted = [(name, solution) for name, found in winners.items() for solution in found[: counts[name]]]
@@ -78,7 +78,7 @@ def _wanted_for_misses(table: ApplyTable, config: ApplyConfigRegistry) -> Iterat
         if settings.on_miss_policy is not OnMiss.USE_DEF_BEST or settings.aot_ratio == 0:
             continue
         for hardware in local_hardware():
-            rankings = table.for_hardware(hardware).rankings(name)
+            rankings = table.rankings(name).get(hardware)
             if rankings is not None and rankings.best is not None and rankings.best.plain is not None:
                 yield name, rankings.best.plain.solution
 
@@ -108,8 +108,8 @@ def key_states(
         service: Holds the loaded solutions.
         quarantined: Solutions that are not called, each with the reason.
     """
-    views = map(table.for_hardware, local_hardware())
-    rankings = next((found for view in views if (found := view.rankings(definition)) is not None), None)
+    by_hardware = table.rankings(definition)
+    rankings = next((by_hardware[name] for name in local_hardware() if name in by_hardware), None)
     if rankings is None:
         return []
     return [_state(key, ranking, service, quarantined) for key, ranking in rankings.by_key.items()]

@@ -21,8 +21,7 @@ from fib_schema.problems import problem_lines
 
 from . import activation
 from .build_service.service import BuildService, OnProgress
-from .config import ApplyConfigRegistry, OnError
-from .config_sources import Configuration, SettingsOrFile
+from .config import ApplyConfigRegistry, Configuration, OnError, SettingsOrFile
 from .errors import NoKernel
 from .events import emit, is_observed, logger, reload_failed, reloaded
 from .explain import explain_call, explain_definition

@@ -26,7 +26,7 @@ from typing import Any, Self
 
 import attrs
 import torch
-from fib_apply.environment import enabled_by_environment
+from fib_apply.config import enabled_by_environment
 from fib_apply.hook import add_listener, remove_listener
 from fib_schema import FibError, Problem, Severity, TraceSet
 from fib_schema.problems import problem_lines

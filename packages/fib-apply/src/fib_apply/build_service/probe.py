@@ -30,8 +30,7 @@ from fib_schema import Definition, Solution, format_json, get_fib_cache_path, pa
 from fib_schema.files import explain_os_error
 from fib_schema.framing import framed
 
-from ..cache_files import publish, read_published
-from ..environment import ENABLE_VARIABLE
+from ..config import ENABLE_VARIABLE, publish, read_published
 from ..errors import is_out_of_memory
 from ..events import EventKind, emit, finished, logger
 

@@ -23,7 +23,7 @@ import attrs
 from fib_schema import Definition, Solution, get_fib_cache_path
 from fib_schema.files import explain_os_error
 
-from ..cache_files import publish, read_published
+from ..config import publish, read_published
 from ..events import EventKind, emit, finished, logger
 from .executor import BackgroundExecutor, InterpreterExit, summarize_error
 from .probe import Cancelled, Pair, ProbeResult, ProbeTask, note_name, probe, run_tasks

@@ -112,11 +112,10 @@ class CandidatePool:
         return ranking_for(rankings, key, self.config, nearest)
 
     def _rankings_on(self, device: str) -> HardwareRankings | None:
-        """The rankings of a device's hardware, else of its first substitute with traces."""
+        """The rankings of a device's hardware."""
         if device not in self._rankings_of:
             hardware = hardware_from_device("cuda:0" if device == "cuda" else device)
-            names = (hardware, *self.config.other_hardware)
-            self._rankings_of[device] = next((self.rankings[name] for name in names if name in self.rankings), None)
+            self._rankings_of[device] = self.rankings.get(hardware)
         return self._rankings_of[device]
 
     def first_loaded(

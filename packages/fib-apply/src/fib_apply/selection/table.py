@@ -11,7 +11,7 @@ import contextlib
 import inspect
 import os
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
@@ -33,8 +33,16 @@ from fib_schema.display import escape_line
 from fib_schema.files import explain_os_error
 from fib_schema.package_init import installed_version
 
-from ..cache_files import CACHE_FOLDER, publish, read_published
-from ..config import ApplyConfig, ApplyConfigRegistry, OnMiss, Settings, to_registry
+from ..config import (
+    CACHE_FOLDER,
+    ApplyConfig,
+    ApplyConfigRegistry,
+    OnMiss,
+    Settings,
+    publish,
+    read_published,
+    to_registry,
+)
 from ..errors import ConfigProblem
 from ..events import logger
 from ..key import ApplyKey, ApplyKeyFactory
@@ -43,7 +51,6 @@ from .rankings import Candidate, HardwareRankings, Ranking
 from .rules import SELECTION_SETTINGS, SolutionFacts, select
 
 R = TypeVar("R", Definition, Solution)
-T = TypeVar("T")
 
 _NO_RANKINGS: Mapping[str, HardwareRankings] = MappingProxyType({})
 _FORMAT = "5"
@@ -177,51 +184,58 @@ class ApplyTable:
             self._rankings[definition] = MappingProxyType(_decoded(self._content.definitions[definition].rankings))
         return self._rankings[definition]
 
-    def for_hardware(self, name: str) -> HardwareView:
-        """The view of the table from one hardware, named as in traces."""
-        return HardwareView(self, name)
-
     @property
     def index(self) -> Mapping[str, Mapping[ApplyKey, str]]:
         """By definition and key, the solution for plain calls on this machine. Decodes the whole table."""
-        return self._on_local_hardware(lambda view: view.index)
+        found = {}
+        for name, rankings in self._on_local_hardware():
+            plain = ((key, ranking.plain) for key, ranking in rankings.by_key.items())
+            found[name] = {key: candidate.solution for key, candidate in plain if candidate is not None}
+        return found
 
     @property
     def def_best(self) -> Mapping[str, str]:
         """By definition, the best solution over all keys on this machine. Decodes the whole table."""
-        return self._on_local_hardware(lambda view: view.def_best)
+        best = {name: found.best for name, found in self._on_local_hardware()}
+        return {name: one.plain.solution for name, one in best.items() if one is not None and one.plain is not None}
 
-    def match_solution(self, definition: str, key: ApplyKey) -> str | None:
-        """The solution for a recorded key on this machine; None on a miss."""
-        views = map(self.for_hardware, local_hardware())
-        return next((found for view in views if (found := view.match_solution(definition, key))), None)
+    def _on_local_hardware(self) -> Iterator[tuple[str, HardwareRankings]]:
+        """Rankings by definition; the first of this machine's devices with traces counts."""
+        devices = local_hardware()
+        for name in self.definitions:
+            found = self.rankings(name)
+            yield from [(name, found[one]) for one in devices if one in found][:1]
 
-    def _on_local_hardware(self, read: Callable[[HardwareView], Mapping[str, T]]) -> dict[str, T]:
-        """Merge the views of this machine's devices; the first device that knows a definition counts."""
-        views = [self.for_hardware(name) for name in reversed(local_hardware())]
-        return {definition: value for view in views for definition, value in read(view).items()}
+    def match_solution(self, definition: str, key: ApplyKey, hardware: str | None = None) -> str | None:
+        """The solution for plain calls of a recorded key; None on a miss.
 
-    def hardware_order(self, name: str, definition: str) -> tuple[str, ...]:
-        """A hardware and its substitutes, in the order in which their traces count for a definition."""
-        return (name, *self._config.get(definition).other_hardware)
+        Args:
+            definition: Its name.
+            key: The key.
+            hardware: Its name as in traces; None means the devices of this machine.
+        """
+        for name in local_hardware() if hardware is None else (hardware,):
+            rankings = self.rankings(definition).get(name)
+            ranking = None if rankings is None else rankings.by_key.get(rankings.key_of(key))
+            if ranking is not None and ranking.plain is not None:
+                return ranking.plain.solution
+        return None
 
-    def wins(self, definition: str, hardware: Sequence[str]) -> Mapping[str, int]:
-        """By solution, the number of keys that it wins on the first hardware with traces. Decodes nothing."""
-        wins = self._content.definitions[definition].wins
-        return next((wins[name] for name in hardware if name in wins), {})
+    def winners(self, hardware: str) -> list[tuple[str, str, int]]:
+        """Definition, solution and number of keys that it wins, most keys first. Decodes nothing.
+
+        A solution wins a key if it is the first candidate, or the first that needs no plan.
+        """
+        found = [
+            (definition, solution, keys)
+            for definition, entry in self._content.definitions.items()
+            for solution, keys in entry.wins.get(hardware, {}).items()
+        ]
+        return sorted(found, key=lambda winner: (-winner[2], winner[0], winner[1]))
 
     def settings(self, definition: str) -> ApplyConfig:
         """The settings of a definition."""
         return self._config.get(definition)
-
-    def baseline(self, definition: str) -> Solution | None:
-        """The solution of the setting `ApplyConfig.baseline`; None if the definition has none of this name."""
-        name = self.settings(definition).baseline
-        try:
-            found = None if name is None else self.solution(name)
-        except FibError:  # unknown or changed; `setting_problems` names it
-            return None
-        return found if found is not None and found.definition == definition else None
 
     def definition(self, name: str) -> Definition:
         """Load a definition; reads its file only.
@@ -254,57 +268,6 @@ class ApplyTable:
 
     def _read(self, place: _Place, cls: type[R]) -> R:
         return read_unchanged(f"{self._source}{os.sep}{os.fsdecode(place.path)}", cls, place.digest)
-
-
-@attrs.frozen
-class HardwareView:
-    """The view of a table from one hardware. Solutions are those for plain calls, which need no plan."""
-
-    table: ApplyTable = attrs.field(repr=False)
-    name: str
-
-    def rankings(self, definition: str) -> HardwareRankings | None:
-        """The rankings of the hardware, else of its first substitute with traces."""
-        found = self.table.rankings(definition)
-        return next((found[name] for name in self.table.hardware_order(self.name, definition) if name in found), None)
-
-    def match_solution(self, definition: str, key: ApplyKey) -> str | None:
-        """The solution for a recorded key; None on a miss."""
-        rankings = self.rankings(definition)
-        ranking = None if rankings is None else rankings.by_key.get(rankings.key_of(key))
-        return ranking.plain.solution if ranking is not None and ranking.plain is not None else None
-
-    @property
-    def index(self) -> Mapping[str, Mapping[ApplyKey, str]]:
-        """Solutions by definition and key. Decodes the whole table."""
-        found = {}
-        for definition in self.table.definitions:
-            if (rankings := self.rankings(definition)) is not None:
-                plain = ((key, ranking.plain) for key, ranking in rankings.by_key.items())
-                found[definition] = {key: candidate.solution for key, candidate in plain if candidate is not None}
-        return found
-
-    @property
-    def def_best(self) -> Mapping[str, str]:
-        """By definition, the best solution over all keys. Decodes the whole table."""
-        found = {}
-        for definition in self.table.definitions:
-            rankings = self.rankings(definition)
-            if rankings is not None and rankings.best is not None and rankings.best.plain is not None:
-                found[definition] = rankings.best.plain.solution
-        return found
-
-    def winners(self) -> list[tuple[str, str, int]]:
-        """Definition, solution and number of keys that it wins, most keys first. Decodes nothing.
-
-        A solution wins a key if it is the first candidate, or the first that needs no plan.
-        """
-        found = [
-            (definition, solution, keys)
-            for definition in self.table.definitions
-            for solution, keys in self.table.wins(definition, self.table.hardware_order(self.name, definition)).items()
-        ]
-        return sorted(found, key=lambda winner: (-winner[2], winner[0], winner[1]))
 
 
 # -- the cached file ---------------------------------------------------------------------------------

@@ -35,7 +35,7 @@ def get_fib_enable_tracing() -> bool:
 def _is_enabled(variable: str) -> bool:
     if os.environ.get(variable, "0") in ("", "0"):
         return False  # without the import
-    from fib_apply.environment import enabled_by_environment
+    from fib_apply.config import enabled_by_environment
 
     return bool(enabled_by_environment(variable))
 

@@ -16,7 +16,7 @@ import attrs
 import fib_apply
 import fib_schema
 from fib_apply import activation, disable_apply
-from fib_apply.environment import CONFIG_VARIABLE
+from fib_apply.config import CONFIG_VARIABLE
 from fib_integrations import install_flashinfer_integrations
 
 from .trace_set import TraceSet

@@ -17,7 +17,7 @@ import attrs
 import fib_schema
 import fib_tracer
 import torch
-from fib_apply.environment import enabled_by_environment
+from fib_apply.config import enabled_by_environment
 from fib_integrations import install_flashinfer_integrations
 from fib_schema import UnknownName
 from fib_tracer import InvalidSetting, disable_tracing, get_tracing_runtime
