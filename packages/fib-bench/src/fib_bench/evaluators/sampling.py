@@ -25,7 +25,7 @@ from ..config.model import ResolvedEvalConfig
 from ..secure_random import SECRET
 from .protocol import Case, Check, Evaluator, Observation, Tensors, Verdict, calls_of
 from .sampling_filters import Cuts, Filters, Rows, cut, is_known, rows_and_filters
-from .sampling_tests import LOG_ALARM, PooledDraws, RowDistances, problem_of_samples, problems_of_pairs
+from .sampling_tests import PooledDraws, RowDistances, draw, problem_of_samples, problems_of_pairs
 
 TRIALS = 100
 SAMPLES = 10_000
@@ -89,17 +89,15 @@ class Sampling(Evaluator):
         if not known:
             return _judge_unknown(observations)
         threshold = max(o.check.tvd_threshold for o in known if isinstance(o.check, Draws))
-        generator = torch.Generator().manual_seed(SECRET.getrandbits(62))
-        pooled, distances = PooledDraws(generator), RowDistances(threshold)
+        pooled, distances = PooledDraws(), RowDistances(threshold)
         checks = list(dict.fromkeys(o.check for o in known))
-        between = []
         for check in checks:
             assert isinstance(check, Draws)
             tokens = torch.cat([check.tokens(o.outputs) for o in known if o.check is check], dim=1)
             budget = _MAX_TOKENS[tokens.device.type] // len(checks)
-            between += check.gather(tokens, budget, pooled, distances)
+            check.gather(tokens, budget, pooled, distances)
         found = [f"{problem} ({pooled.draws} draws)" for problem in pooled.problems()]
-        problems = [*found, *distances.conclude(), *between]
+        problems = [*found, *distances.problems()]
         text = "; ".join(problems[:_MAX_PROBLEMS])
         more = f"; and {len(problems) - _MAX_PROBLEMS} more" if len(problems) > _MAX_PROBLEMS else ""
         return Verdict(
@@ -159,8 +157,8 @@ class Draws(Check):
         level = float(self.source.levels(slice(row, row + 1))[0, token])
         return f"{text} token {token} of {what} {level:.6g}, where {float(self.cuts.least[row]):.6g} is the least"
 
-    def gather(self, tokens: torch.Tensor, budget: int, pooled: PooledDraws, distances: RowDistances) -> list[str]:
-        """Test the draws of some randomly chosen rows; returns the problems with tokens at the boundary.
+    def gather(self, tokens: torch.Tensor, budget: int, pooled: PooledDraws, distances: RowDistances) -> None:
+        """Add the draws of some randomly chosen rows to the tests.
 
         Args:
             tokens: ``[rows, draws]``, of all calls on these inputs.
@@ -171,29 +169,35 @@ class Draws(Check):
         rows, vocabulary = self.source.values.shape
         most = min(rows, _MAX_ROWS, max(1, budget // vocabulary))
         chosen = torch.tensor(SECRET.sample(range(rows), most), device=tokens.device)
-        boundary = _Boundary()
         for part in torch.split(chosen, max(1, _CHUNK // vocabulary)):
-            draws = tokens[part].clamp(0, vocabulary - 1)
-            levels = self.source.levels(part)
-            weights = self.source.weights(levels).masked_fill(levels < self.cuts.sure[part, None], 0.0)
-            weights /= weights.sum(dim=1, keepdim=True).clamp(min=1e-300)
-            is_sure = weights.gather(1, draws) > 0
-            shares = torch.stack([self.cuts.fewest[part], self.cuts.most[part]]).sum(dim=1) * draws.shape[1]
-            boundary.add(int((~is_sure).sum()), draws.numel(), *shares.tolist())
-            pooled.add(weights, draws, is_sure)
-            if draws.shape[1] >= _MIN_TRIES:
-                self._add_rows(distances, part, weights, draws)
-        return [f"output {self.name!r}: {problem}" for problem in boundary.problems()]
+            rows_with_choice, weights = self._sure_weights(part)
+            if len(weights):
+                draws = tokens[rows_with_choice].clamp(0, vocabulary - 1)
+                self._add(rows_with_choice, weights, draws, pooled, distances)
 
-    def _add_rows(
-        self, distances: RowDistances, rows: torch.Tensor, weights: torch.Tensor, draws: torch.Tensor
+    def _sure_weights(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        """Those of some rows in which several tokens are allowed for certain, and the probabilities of these tokens."""
+        levels = self.source.levels(rows)
+        weights = self.source.weights(levels).masked_fill(levels < self.cuts.sure[rows, None], 0.0)
+        has_choice = (weights > 0).sum(dim=1) > 1
+        weights = weights[has_choice]
+        return rows[has_choice], weights / weights.sum(dim=1, keepdim=True)
+
+    def _add(
+        self,
+        rows: torch.Tensor,
+        weights: torch.Tensor,
+        draws: torch.Tensor,
+        pooled: PooledDraws,
+        distances: RowDistances,
     ) -> None:
-        for row, p, drawn in zip(rows.tolist(), weights.cpu(), draws.cpu(), strict=True):
-            allowed = p.nonzero()[:, 0]
-            places = torch.full((len(p),), -1)
-            places[allowed] = torch.arange(len(allowed))
-            found = places[drawn]
-            distances.add(f"output {self.name!r}: row {row}", p[allowed], found[found >= 0])
+        own, is_sure = draw(weights, draws.shape[1]), weights.gather(1, draws) > 0
+        pooled.add(weights, draws, own, is_sure)
+        if draws.shape[1] < _MIN_TRIES:
+            return
+        tables = [table.cpu() for table in (weights, draws, own, is_sure)]
+        for row, p, found, ours, is_tested in zip(rows.tolist(), *tables, strict=True):
+            distances.add(f"output {self.name!r}: row {row}", p, found[is_tested], ours[is_tested])
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -259,32 +263,8 @@ def _judge_unknown(observations: Sequence[Observation]) -> Verdict:
                 pairs.setdefault(name, []).append((found[0], seen[0]))
     for name, some in pairs.items():
         draws, expected = (torch.cat(parts) for parts in zip(*some, strict=True))
-        problems += problems_of_pairs(name, draws, expected)
+        problems += problems_of_pairs(f"draws of output {name!r}", draws, expected)
     return Verdict(problems=tuple(problems), extra={"sampling": {"calls": len(observations)}})
-
-
-@attrs.define
-class _Boundary:
-    """The number of draws of tokens at the boundary, and its limit."""
-
-    draws: int = 0
-    found: int = 0
-    fewest: float = 0.0
-    most: float = 0.0
-
-    def add(self, found: int, draws: int, fewest: float, most: float) -> None:
-        self.found += found
-        self.draws += draws
-        self.fewest += fewest
-        self.most += most
-
-    def problems(self) -> list[str]:
-        """The problems, with a limit by Hoeffding's inequality."""
-        slack = math.sqrt(self.draws * LOG_ALARM / 2)
-        if self.fewest - slack <= self.found <= self.most + slack:
-            return []
-        bounds = f"between {self.fewest:.0f} and {self.most:.0f} are to be expected"
-        return [f"{self.found} of {self.draws} tokens are from the boundary of the allowed set, where {bounds}"]
 
 
 def _known(case: Case, *, is_joint: bool) -> Draws:

@@ -53,11 +53,6 @@ class Rows:
             return levels
         return (levels - (levels.logsumexp(-1, keepdim=True) if total is None else total)).exp()
 
-    def chunks(self) -> list[slice]:
-        """Rows that are looked at together."""
-        step = max(1, _CHUNK // max(self.values.shape[1], 1))
-        return [slice(start, start + step) for start in range(0, len(self.values), step)]
-
 
 @attrs.frozen(eq=False)
 class Filters:
@@ -77,69 +72,39 @@ class Filters:
         top_k, top_p, min_p = (None if v is None else v[rows] for v in (self.top_k, self.top_p, self.min_p))
         return Filters(top_k, top_p, min_p, self.is_joint)
 
-    @property
-    def is_nothing(self) -> bool:
-        """Whether there are no filters."""
-        return self.top_k is None and self.top_p is None and self.min_p is None
-
 
 @attrs.frozen(eq=False)
 class Cuts:
-    """The levels at which rows are cut; all ``[rows]`` in float64."""
+    """The levels at which rows are cut; both ``[rows]`` in float64."""
 
     sure: torch.Tensor
     """Tokens from this level on are kept for certain."""
     least: torch.Tensor
     """No token below this level is."""
-    fewest: torch.Tensor
-    """Share of the draws that must go to tokens between the two levels,"""
-    most: torch.Tensor
-    """and the share that may."""
 
 
 def cut(rows: Rows, filters: Filters) -> Cuts:
     """Find the levels."""
-    parts = [_cut_chunk(rows, filters, chunk) for chunk in rows.chunks()]
-    fields = attrs.fields(Cuts)
-    return Cuts(*(torch.cat([getattr(part, field.name) for part in parts]) for field in fields))
+    step = max(1, _CHUNK // max(rows.values.shape[1], 1))
+    chunks = [slice(start, start + step) for start in range(0, len(rows.values), step)]
+    parts = [_cut_chunk(rows, filters, chunk) for chunk in chunks]
+    return Cuts(torch.cat([part.sure for part in parts]), torch.cat([part.least for part in parts]))
 
 
 def _cut_chunk(rows: Rows, filters: Filters, chunk: slice) -> Cuts:
     levels = rows.levels(chunk)
     floor = torch.full_like(levels[:, 0], torch.finfo(torch.float64).min if rows.is_logits else _MIN_PROBABILITY)
-    if filters.is_nothing:
-        return Cuts(floor, floor, torch.zeros_like(floor), torch.zeros_like(floor))
+    if filters.top_k is None and filters.top_p is None and filters.min_p is None:
+        return Cuts(floor, floor)
     total = levels.logsumexp(-1, keepdim=True) if rows.is_logits else levels[:, :1]
     own = filters.of(chunk)
-    head = _best_of(rows, levels, total, own, min(_HEAD, levels.shape[1]))
-    if not head.is_enough:
-        head = _best_of(rows, levels, total, own, levels.shape[1])
-    return _levels(rows, head, floor)
-
-
-@attrs.frozen(eq=False)
-class _Best:
-    """The most likely tokens of some rows, in order."""
-
-    levels: torch.Tensor
-    """``[rows, head]``"""
-    weights: torch.Tensor
-    fewest: torch.Tensor
-    """``[rows]``: how many of them are kept for certain,"""
-    most: torch.Tensor
-    """and how many at most."""
-    is_enough: bool
-    """Whether all kept tokens, and tokens of equal probability, are among them."""
-
-
-def _best_of(rows: Rows, levels: torch.Tensor, total: torch.Tensor, filters: Filters, count: int) -> _Best:
-    """Look at the `count` most likely tokens; waits for the device."""
-    best = levels.topk(count, dim=1).values
-    weights = rows.weights(best, total)
-    fewest, most = _counts(weights, filters, levels.shape[1])
-    last = best.gather(1, (most - 1).clamp(max=count - 1)[:, None])
-    is_enough = bool((best[:, -1:] < last - rows.slack(last)).all())
-    return _Best(best, weights, fewest.clamp(max=count), most.clamp(max=count), is_enough)
+    for count in (min(_HEAD, levels.shape[1]), levels.shape[1]):
+        best = levels.topk(count, dim=1).values
+        fewest, most = _counts(rows.weights(best, total), own, levels.shape[1])
+        last = best.gather(1, (most - 1).clamp(max=count - 1)[:, None])
+        if bool((best[:, -1:] < last - rows.slack(last)).all()):  # nothing beyond these is kept, nor equal to what is
+            break
+    return _levels(rows, best, fewest.clamp(max=count), most.clamp(max=count), floor)
 
 
 def _counts(weights: torch.Tensor, filters: Filters, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
@@ -172,22 +137,14 @@ def _nucleus(before: torch.Tensor, top_p: torch.Tensor, whole: torch.Tensor, err
     return (before <= reach[:, None]).sum(dim=1).clamp(min=1)
 
 
-def _levels(rows: Rows, head: _Best, floor: torch.Tensor) -> Cuts:
+def _levels(rows: Rows, best: torch.Tensor, fewest: torch.Tensor, most: torch.Tensor, floor: torch.Tensor) -> Cuts:
     """Levels from counts: where a group of equals is cut in two, all of them lie between the levels."""
-    best, weights, fewest = head.levels, head.weights, head.fewest[:, None]
-    width = best.shape[1]
-    last_sure, last = best.gather(1, fewest - 1), best.gather(1, head.most[:, None] - 1)
-    least = torch.maximum(last - rows.slack(last), floor[:, None])
-    following = best.gather(1, fewest.clamp(max=width - 1))
-    is_split = (fewest < width) & (following >= last_sure - rows.slack(last_sure)) & (following >= least)
+    last_sure, last = (best.gather(1, counts[:, None] - 1)[:, 0] for counts in (fewest, most))
+    least = torch.maximum(last - rows.slack(last), floor)
+    following = best.gather(1, fewest.clamp(max=best.shape[1] - 1)[:, None])[:, 0]
+    is_split = (fewest < best.shape[1]) & (following >= last_sure - rows.slack(last_sure)) & (following >= least)
     above = (last_sure + rows.slack(last_sure)).nextafter(torch.full_like(last_sure, torch.inf))
-    sure = torch.maximum(torch.where(is_split, above, last_sure), least)
-    is_sure, is_kept = best >= sure, best >= least
-    certain = (weights * is_sure).sum(dim=1)
-    between = (weights * (is_kept & ~is_sure)).sum(dim=1)
-    owed = (head.fewest - is_sure.sum(dim=1)).clamp(min=0) * weights.gather(1, fewest - 1)[:, 0]
-    shares = [torch.nan_to_num(part / (certain + part)) for part in (torch.minimum(owed, between), between)]
-    return Cuts(sure[:, 0], least[:, 0], *shares)
+    return Cuts(torch.maximum(torch.where(is_split, above, last_sure), least), least)
 
 
 _IGNORED = re.compile(r".*(seed|offset|philox|generator|deterministic).*")
