@@ -9,7 +9,6 @@ import pytest
 import torch
 from fib_bench import ResolvedEvalConfig
 from fib_bench.checking.comparison import Comparison, ErrorLimits, compare, compare_by, measure_extent
-from fib_bench.checking.elements import dtype_name
 from fib_bench.config.model import Tolerance
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -281,7 +280,7 @@ def test_nothing_waits_for_a_device_until_the_end(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr("fib_bench.checking.elements._DEVICE_CHUNK", 8)
     expected = (torch.arange(30) % 7).to(dtype)
     extent = measure_extent(expected)
-    rule = ErrorLimits.from_config(STRICT, dtype_name(expected), extent)
+    rule = ErrorLimits.from_config(STRICT, expected, extent)
     with CountWaits() as mode:
         result = compare_by(rule, "y", expected.flip(0), expected, extent)
     assert result.wrong > 0
@@ -298,7 +297,7 @@ def test_a_device_finds_what_the_cpu_finds_and_is_waited_for_once(dtype: torch.d
         expected[5, 5] = found[5, 5] = found[6, 6] = NAN
     extent = measure_extent(expected.cuda())
     assert extent == measure_extent(expected)
-    rule = ErrorLimits.from_config(STRICT, dtype_name(expected), extent)
+    rule = ErrorLimits.from_config(STRICT, expected, extent)
     a, b = found.cuda(), expected.cuda()
     with warnings.catch_warnings(record=True) as waits:
         warnings.simplefilter("always")

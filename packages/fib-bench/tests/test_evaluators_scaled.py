@@ -41,7 +41,7 @@ class TestScaledPart:
     def test_each_row_has_its_own_tolerance(self) -> None:
         expected = torch.tensor([[100.0, 1.0, -3.0], [0.1, 0.001, -0.003]])
         part = scaled_part("y", expected, ResolvedEvalConfig())
-        assert part.atol.tolist() == pytest.approx([1.0, 0.001])
+        assert part.rule.atol.tolist() == pytest.approx([1.0, 0.001])
         assert part.compare(expected + torch.tensor([[0.9], [0.0009]]), expected).wrong == 0
         assert part.compare(expected + torch.tensor([[1.1], [0.0]]), expected).wrong == 3
         assert part.compare(expected + torch.tensor([[0.0], [0.0011]]), expected).wrong == 3

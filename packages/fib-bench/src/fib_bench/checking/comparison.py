@@ -5,13 +5,13 @@ gives NaN the element is undefined, and any value is right. Infinity is right wh
 and nowhere else. Integers must be equal, and so must the bytes of booleans: any other byte than 0 and 1 reads as true.
 With a matched ratio some elements may be wrong, but no whole row.
 
-Statistics stay on the device, as a row of numbers per chunk, until they are read together.
+Statistics stay on the device, as a row of numbers per piece, until they are read together.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -22,14 +22,14 @@ from ..errors import OutputsUndefined
 from .elements import (
     NO_ROW,
     WHOLE_ROW,
-    RowCounter,
     WorstRow,
-    chunks,
     dtype_name,
     element_count,
     has_same_bytes,
     is_on_cpu,
     logical_shape,
+    row_pieces,
+    row_width,
     to_double,
 )
 
@@ -61,11 +61,74 @@ class Extent:
         return self.infinite / self.count if self.count else 0.0
 
 
+def limit_of(error_cap: float, extent: Extent) -> float:
+    """The error cap of an output in absolute terms: a multiple of its largest magnitude."""
+    return math.inf if math.isinf(error_cap) else error_cap * extent.largest
+
+
+@attrs.frozen(eq=False)
+class Piece:
+    """Some rows of an output in float64, found and expected."""
+
+    rows: slice
+    found: torch.Tensor
+    """``[rows, width]``; part of the row where the output has only one."""
+    expected: torch.Tensor
+    absolute: torch.Tensor
+    """Errors: 0 where both are the same or `expected` is NaN, infinite where either alone is NaN or infinite."""
+    relative: torch.Tensor
+    start: int
+    """The index of the first element."""
+    integers: tuple[torch.Tensor, torch.Tensor] | None = None
+    """Both as int64 where the output has integers: float64 cannot distinguish those beyond 2**53."""
+
+    @classmethod
+    def of(cls, rows: slice, start: int, found: torch.Tensor, expected: torch.Tensor) -> Piece:
+        """The piece of flat tensors in float64."""
+        a, b = (tensor.view(rows.stop - rows.start, -1) for tensor in (found, expected))
+        return cls(rows, a, b, *errors(a, b), start)
+
+    def with_integers(self, found: torch.Tensor, expected: torch.Tensor) -> Piece:
+        """The piece of flat tensors of integers."""
+        a, b = (tensor.to(torch.int64).view_as(self.found) for tensor in (found, expected))
+        return attrs.evolve(self, absolute=torch.maximum(self.absolute, (a - b).abs().double()), integers=(a, b))
+
+
+def pieces(found: torch.Tensor, expected: torch.Tensor, width: int, *, may_skip: bool = True) -> Iterator[Piece]:
+    """Iterate over the rows of an output in pieces, so that temporaries stay small.
+
+    Args:
+        found: What a function gave.
+        expected: What it should have, of the same shape and dtype.
+        width: The elements in a row; rows lie one behind the other.
+        may_skip: Whether to pass over what is the same bit by bit, where that is quickly seen.
+    """
+    for rows, start, (a, b) in row_pieces(width, found, expected):
+        if may_skip and is_on_cpu(b) and has_same_bytes(a, b):
+            continue
+        piece = Piece.of(rows, start, to_double(a), to_double(b))
+        yield piece if expected.dtype.is_floating_point else piece.with_integers(a, b)
+
+
+def errors(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Absolute and relative errors of float64 tensors: 0 where they are equal and where `b` is NaN."""
+    absolute = (a - b).abs_()  # NaN where either is NaN, or both are the same infinity
+    if is_on_cpu(absolute) and absolute.max().isfinite():
+        return absolute, (absolute / b.abs()).nan_to_num_(nan=0.0, posinf=math.inf)
+    fits = (a == b) | b.isnan()
+    absolute.nan_to_num_(nan=math.inf, posinf=math.inf).masked_fill_(fits, 0)
+    relative = (absolute / b.abs()).nan_to_num_(nan=math.inf, posinf=math.inf).masked_fill_(fits, 0)
+    return absolute, relative
+
+
 @attrs.frozen
 class ErrorLimits:
     """The limits beyond which an element or a row is wrong."""
 
-    atol: float
+    width: int
+    """The elements in a row."""
+    atol: Any
+    """A number, or one for each row: ``[rows]``, float64."""
     rtol: float
     limit: float = math.inf
     """The error that no element may have, however many match."""
@@ -73,28 +136,43 @@ class ErrorLimits:
     """The largest share of a row's elements that may be wrong, however many match in other rows."""
 
     @classmethod
-    def from_config(cls, config: ResolvedEvalConfig, dtype: str, extent: Extent) -> ErrorLimits:
-        """The rule for an output by the configuration."""
-        tolerance = config.tolerance(dtype)
-        return cls(tolerance.atol, tolerance.rtol, limit_of(config.error_cap, extent))
+    def from_config(cls, config: ResolvedEvalConfig, expected: torch.Tensor, extent: Extent) -> ErrorLimits:
+        """The limits for an output by the configuration."""
+        tolerance = config.tolerance(dtype_name(expected))
+        return cls(row_width(expected), tolerance.atol, tolerance.rtol, limit_of(config.error_cap, extent))
+
+    def exceeds(self, piece: Piece) -> torch.Tensor:
+        """The elements of a piece whose absolute error is larger than `atol`."""
+        atol = self.atol[piece.rows, None] if isinstance(self.atol, torch.Tensor) else self.atol
+        return piece.absolute > atol
+
+    def wrong(self, piece: Piece) -> torch.Tensor:
+        """The elements of a piece that are wrong."""
+        return self.exceeds(piece) & (piece.relative > self.rtol) if piece.integers is None else self.exceeds(piece)
+
+    def is_bad_row(self, wrong: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+        """Whether too many elements are wrong in rows; one may be in any case.
+
+        Shapes:
+            wrong: ``[rows]``, how many.
+            expected: ``[rows, width]``.
+        """
+        return wrong > ((~expected.isnan()).sum(dim=1) * self.row_share).clamp(min=1.0)
 
     def explain(self) -> str:
         """The errors that an element may have, in words."""
+        if isinstance(self.atol, torch.Tensor):
+            return f"relative error {self.rtol:g} or the absolute error of its row"
         return f"absolute error {self.atol:g} or relative error {self.rtol:g}"
-
-
-def limit_of(error_cap: float, extent: Extent) -> float:
-    """The error cap of an output in absolute terms: a multiple of its largest magnitude."""
-    return math.inf if math.isinf(error_cap) else error_cap * extent.largest
 
 
 @attrs.frozen
 class Statistics:
-    """The statistics of a chunk, or of all."""
+    """The statistics of a piece, or of all."""
 
-    absolute: float
-    relative: float
-    raw_relative: float
+    absolute: float = 0.0
+    relative: float = 0.0
+    raw_relative: float = 0.0
     worst_error: float = -1.0
     """The largest error of a wrong element; -1 if none is."""
     wrong: int = 0
@@ -104,35 +182,26 @@ class Statistics:
     """Found and expected there: an integer, or the bits of a float64."""
     worst_row: WorstRow = NO_ROW
 
-    FLOATS, INTEGERS, WIDTH = 4, 5, 12
+    _FLOATS = 4
 
     @classmethod
     def pack(cls, floats: Sequence[torch.Tensor], *integers: torch.Tensor) -> torch.Tensor:
-        """One row without counts of rows, reinterpreted as int64, so that one transfer reads it.
-
-        Float64 rounds large integers.
-        """
-        head = torch.stack(list(floats)).view(torch.int64)
-        return torch.cat([head, *integers, torch.zeros(3, dtype=torch.int64, device=head.device)])
-
-    @classmethod
-    def pack_rows(cls, worst: torch.Tensor) -> torch.Tensor:
-        """One row that contains only the worst row of an output, as packed by `RowCounter.worst`."""
-        floats = torch.zeros(cls.FLOATS, dtype=torch.float64, device=worst.device)
-        floats[-1] -= 1.0
-        return torch.cat([floats.view(torch.int64), torch.zeros_like(worst[:1]).expand(cls.INTEGERS), worst])
+        """A row of int64, ``[12]``, so that one transfer reads it; float64 rounds large integers."""
+        return torch.cat([torch.stack(list(floats)).view(torch.int64), *integers])
 
     @classmethod
     def worst_of(cls, rows: Sequence[torch.Tensor]) -> Statistics:
-        """The worst of all rows, of which there is at least one; synchronizes the device."""
+        """The worst of all rows; synchronizes the device."""
+        if not rows:
+            return cls()
         table = (torch.stack(list(rows)) if len(rows) > 1 else rows[0].unsqueeze(0)).cpu()
-        floats = table[:, : cls.FLOATS].contiguous().view(torch.float64).tolist()
-        integers = table[:, cls.FLOATS :].tolist()
+        floats = table[:, : cls._FLOATS].contiguous().view(torch.float64).tolist()
+        integers = table[:, cls._FLOATS :].tolist()
         worst = max(range(len(floats)), key=lambda index: floats[index][-1])
+        index, *bits = integers[worst][2:5]
+        row_wrong, row, _ = max((row[5:] for row in integers), key=lambda counts: counts[0])
         absolute, relative, raw_relative, worst_error = (max(column) for column in zip(*floats, strict=True))
         wrong, capped = (sum(row[column] for row in integers) for column in (0, 1))
-        index, *bits = integers[worst][2 : cls.INTEGERS]
-        row_wrong, row, _ = max((row[cls.INTEGERS :] for row in integers), key=lambda counts: counts[0])
         worst_row = WorstRow(row_wrong, row, sum(row[-1] for row in integers))
         return cls(absolute, relative, raw_relative, worst_error, wrong, capped, index, (bits[0], bits[1]), worst_row)
 
@@ -150,63 +219,33 @@ class Statistics:
         return f"at {place}: {found} instead of {wanted}"
 
 
-def _statistics(
-    found: torch.Tensor, expected: torch.Tensor, rule: ErrorLimits, *, has_undefined: bool
-) -> list[torch.Tensor]:
-    """The rows of all chunks of an output and of its worst row; nothing if both are seen to be the same.
+def statistics_of(piece: Piece, rule: ErrorLimits, wrong: torch.Tensor, exceeds: torch.Tensor) -> torch.Tensor:
+    """The statistics of a piece, packed by `Statistics.pack`; they stay on the device.
 
     Args:
-        found: What a function gave.
-        expected: What it should have given, of the same shape and dtype.
+        piece: Some rows.
         rule: The limits of errors.
-        has_undefined: Whether some expected elements are NaN.
+        wrong: ``[rows, width]``, the elements that are wrong.
+        exceeds: ``[rows, width]``, the elements whose relative errors count.
     """
-    rows = []
-    counter = RowCounter(expected, has_undefined=has_undefined)
-    for (start, a), (_, b) in zip(chunks(found), chunks(expected), strict=True):
-        if not (is_on_cpu(a) and has_same_bytes(a, b)):
-            rows.append(_compare_chunk(a, b, rule, start, counter))
-    if rows:
-        rows.append(Statistics.pack_rows(counter.worst(rule.row_share)))
-    return rows
-
-
-def _compare_chunk(
-    found: torch.Tensor, expected: torch.Tensor, rule: ErrorLimits, start: int, counter: RowCounter
-) -> torch.Tensor:
-    is_float = expected.dtype.is_floating_point
-    a, b = to_double(found), to_double(expected)
-    absolute, relative = errors(a, b)
-    if not is_float:  # float64 cannot distinguish integers beyond 2**53
-        absolute = torch.maximum(absolute, (found.to(torch.int64) - expected.to(torch.int64)).abs().to(torch.float64))
-    largest, raw_relative = absolute.max(), relative.max()
-    if is_on_cpu(absolute) and largest <= rule.atol:
+    largest, raw_relative = piece.absolute.max(), piece.relative.max()
+    if is_on_cpu(wrong) and not exceeds.any():
         nothing = torch.zeros((), dtype=torch.float64)
-        return Statistics.pack((largest, nothing, raw_relative, nothing - 1), torch.zeros(5, dtype=torch.int64))
-    exceeds = absolute > rule.atol
-    wrong = exceeds & (relative > rule.rtol) if is_float else exceeds
-    counter.add(start, wrong)
-    worst_error, index = torch.where(wrong, absolute, -1.0).max(0)
-    capped = (wrong & (absolute > rule.limit)).sum()
-    counts = torch.stack([wrong.sum(), capped, index + start])
-    pair = [tensor.index_select(0, index.reshape(1)) for tensor in (a, b)]
-    if not is_float:
-        pair = [tensor.to(torch.int64).index_select(0, index.reshape(1)) for tensor in (found, expected)]
-    values = torch.cat(pair).view(torch.int64)
+        return Statistics.pack((largest, nothing, raw_relative, nothing - 1), torch.zeros(8, dtype=torch.int64))
+    worst_error, index = torch.where(wrong, piece.absolute, -1.0).flatten().max(0)
+    counts = torch.stack([wrong.sum(), (wrong & (piece.absolute > rule.limit)).sum(), index + piece.start])
+    pair = piece.integers or (piece.found, piece.expected)
+    values = torch.cat([part.flatten().index_select(0, index.reshape(1)) for part in pair])
+    by_row = wrong.sum(dim=1)
+    row_wrong, row = by_row.max(dim=0)
+    bad_rows = rule.is_bad_row(by_row, piece.expected).sum()
+    relative = torch.where(exceeds, piece.relative, 0.0).max()
     return Statistics.pack(
-        (largest, relative.masked_fill_(~exceeds, 0).max(), raw_relative, worst_error), counts, values
+        (largest, relative, raw_relative, worst_error),
+        counts,
+        values.view(torch.int64),
+        torch.stack([row_wrong, row + piece.rows.start, bad_rows]),
     )
-
-
-def errors(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Absolute and relative errors of float64 tensors: 0 where they are equal and where `b` is NaN."""
-    absolute = (a - b).abs_()  # NaN where either is NaN, or both are the same infinity
-    if is_on_cpu(absolute) and absolute.max().isfinite():
-        return absolute, (absolute / b.abs()).nan_to_num_(nan=0.0, posinf=math.inf)
-    fits = (a == b) | b.isnan()
-    absolute.nan_to_num_(nan=math.inf, posinf=math.inf).masked_fill_(fits, 0)
-    relative = (absolute / b.abs()).nan_to_num_(nan=math.inf, posinf=math.inf).masked_fill_(fits, 0)
-    return absolute, relative
 
 
 Answer = Callable[[torch.Tensor, int], torch.Tensor]
@@ -218,8 +257,8 @@ def count_wrong(
     expected: torch.Tensor,
     rule: ErrorLimits,
     *,
-    has_undefined: bool,
-    must_fail: Callable[[int, int], bool] | None = None,
+    wrong: Callable[[Piece], torch.Tensor],
+    must_fail: Callable[[int, int], bool],
 ) -> torch.Tensor:
     """Count elements of a wrong answer that differ, are wrong, exceed the limit, and rows with too many wrong ones.
 
@@ -227,37 +266,38 @@ def count_wrong(
         answer: The wrong answer.
         expected: The expected output. Elements that are not finite are right in every answer.
         rule: The limits of errors.
-        has_undefined: Whether some expected elements are NaN.
+        wrong: The elements that are wrong.
         must_fail: Whether so many elements that are wrong and exceed the limit decide; then the count ends, on a CPU.
     """
-    total = torch.zeros(3, dtype=torch.int64, device=expected.device)
-    counter = RowCounter(expected, has_undefined=has_undefined)
-    for start, chunk in chunks(expected):
+    total = torch.zeros(4, dtype=torch.int64, device=expected.device)
+    defined = torch.zeros_like(total[0])
+    for rows, start, (chunk,) in row_pieces(rule.width, expected):
         b = to_double(chunk)
-        absolute, relative = errors(answer(b, start), b)
-        absolute.masked_fill_(~b.isfinite(), 0)
-        wrong = (absolute > rule.atol) & (relative > rule.rtol)
-        counter.add(start, wrong)
-        total += torch.stack([(absolute > 0).sum(), wrong.sum(), (wrong & (absolute > rule.limit)).sum()])
-        if is_on_cpu(total):
-            _, so_far, capped = total.tolist()
-            if must_fail is not None and must_fail(so_far, capped):
-                break
-    return torch.cat([total, counter.worst(rule.row_share)[-1:]])
+        piece = Piece.of(rows, start, answer(b, start), b)
+        piece.absolute.masked_fill_(~piece.expected.isfinite(), 0)
+        is_wrong = wrong(piece)
+        capped = (is_wrong & (piece.absolute > rule.limit)).sum()
+        bad_rows = rule.is_bad_row(is_wrong.sum(dim=1), piece.expected).sum()
+        counts = [(piece.absolute > 0).sum(), is_wrong.sum(), capped, bad_rows]
+        total += torch.stack(counts)
+        defined += (~b.isnan()).sum()
+        if is_on_cpu(total) and must_fail(*total.tolist()[1:3]):
+            return total
+    if 0 < element_count(expected) <= rule.width:
+        total[3] = total[1] > (defined * rule.row_share).clamp(min=1.0)
+    return total
 
 
 def measure_extent(expected: torch.Tensor) -> Extent:
     """Measure an expected output; synchronizes the device once."""
-    rows = []
-    for _, chunk in chunks(expected):
+    table = []
+    for _, _, (chunk,) in row_pieces(element_count(expected), expected):
         values = to_double(chunk).abs_()
         is_undefined, is_infinite = values.isnan(), values.isinf()
         counts = [flags.sum(dtype=torch.float64) for flags in (is_undefined, is_infinite)]
-        rows.append(torch.stack([values.masked_fill_(is_undefined | is_infinite, 0).max(), *counts]))
-    table = torch.stack(rows).tolist() if rows else []
-    largest = max((largest for largest, _, _ in table), default=0.0)
-    undefined, infinite = (int(sum(row[column] for row in table)) for column in (1, 2))
-    return Extent(element_count(expected), undefined, infinite, largest)
+        table.append(torch.stack([values.masked_fill_(is_undefined | is_infinite, 0).max(), *counts]))
+    columns = torch.stack(table).T.tolist() if table else [[0.0]] * 3
+    return Extent(element_count(expected), int(sum(columns[1])), int(sum(columns[2])), max(columns[0]))
 
 
 @attrs.frozen
@@ -342,31 +382,53 @@ def compare(name: str, found: torch.Tensor, expected: torch.Tensor, config: Reso
         found, expected: any, the same.
     """
     extent = measure_extent(expected)
-    return compare_by(ErrorLimits.from_config(config, dtype_name(expected), extent), name, found, expected, extent)
+    return compare_by(ErrorLimits.from_config(config, expected, extent), name, found, expected, extent)
 
 
-def compare_by(rule: ErrorLimits, name: str, found: torch.Tensor, expected: torch.Tensor, extent: Extent) -> Comparison:
-    """Compare by a rule; `extent` is that of the expected output. Synchronizes the device once."""
-    has_undefined = extent.undefined > 0
-    rows = _statistics(found, expected, rule, has_undefined=has_undefined)
-    allowed = rule.explain() if expected.is_floating_point() else ""
-    return comparison_of(name, rows, expected, extent, rule.limit, allowed)
+def compare_by(
+    rule: ErrorLimits,
+    name: str,
+    found: torch.Tensor,
+    expected: torch.Tensor,
+    extent: Extent,
+    *,
+    wrong: Callable[[Piece], torch.Tensor] | None = None,
+) -> Comparison:
+    """Compare by a rule; synchronizes the device once.
+
+    Args:
+        rule: The limits of errors.
+        name: The output's name.
+        found: What a function gave.
+        expected: What it should have, of the same shape and dtype.
+        extent: The extent of the expected output.
+        wrong: The elements that are wrong, if not by the rule.
+    """
+    is_wrong = wrong or rule.wrong
+    rows = [
+        statistics_of(piece, rule, is_wrong(piece), rule.exceeds(piece))
+        for piece in pieces(found, expected, rule.width)
+    ]
+    return comparison_of(name, rows, expected, extent, rule, rule.explain() if expected.is_floating_point() else "")
 
 
 def comparison_of(
-    name: str, rows: Sequence[torch.Tensor], expected: torch.Tensor, extent: Extent, limit: float, allowed: str
+    name: str, rows: Sequence[torch.Tensor], expected: torch.Tensor, extent: Extent, rule: ErrorLimits, allowed: str
 ) -> Comparison:
-    """Combine the statistics of all pieces of an output; synchronizes the device once.
+    """Combine the results of `statistics_of` for all pieces of an output; synchronizes the device once.
 
     Args:
         name: The output's name.
-        rows: The results of `Statistics.pack` and `Statistics.pack_rows` for each compared piece.
+        rows: The results for each compared piece.
         expected: The expected output; only its shape and dtype matter.
         extent: The extent of the expected output.
-        limit: The error that no element may have.
+        rule: The limits of errors.
         allowed: The errors that an element may have, in words.
     """
-    total = Statistics.worst_of(rows) if rows else Statistics(0.0, 0.0, 0.0)
+    total = Statistics.worst_of(rows)
+    worst_row = total.worst_row
+    if extent.count <= rule.width and total.wrong:  # the only row, of which each piece has seen a part
+        worst_row = WorstRow(total.wrong, 0, int(total.wrong > max(1.0, extent.defined * rule.row_share)))
     return Comparison(
         name=name,
         count=extent.count,
@@ -376,10 +438,10 @@ def comparison_of(
         raw_max_relative_error=total.raw_relative,
         worst=total.describe_worst(expected),
         capped=total.capped,
-        limit=limit,
+        limit=rule.limit,
         undefined=extent.undefined,
         infinite_share=extent.infinite_share,
-        worst_row=total.worst_row,
+        worst_row=worst_row,
         allowed=allowed,
     )
 

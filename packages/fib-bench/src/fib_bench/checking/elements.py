@@ -59,12 +59,25 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
     return (tensor.view(torch.uint8) if tensor.dtype is torch.bool else tensor).reshape(-1)
 
 
-def chunks(tensor: torch.Tensor) -> Iterator[tuple[int, torch.Tensor]]:
-    """Flat pieces, each with the index of its first element."""
-    per_item = 2 if is_float4(tensor) else 1
-    items, size = flat(tensor), chunk_size(tensor) // per_item
-    for start in range(0, items.numel(), size):
-        yield start * per_item, items[start : start + size]
+def row_pieces(width: int, *tensors: torch.Tensor) -> Iterator[tuple[slice, int, list[torch.Tensor]]]:
+    """Pieces of flat tensors of one shape and dtype: whole rows, or parts of the only one.
+
+    Args:
+        width: The elements in a row; a tensor that has no more is one row.
+        tensors: At least one.
+
+    Returns:
+        The rows, the index of the first element, and the elements of each tensor, flat and in its dtype.
+    """
+    per_item = 2 if is_float4(tensors[0]) else 1
+    count, size = element_count(tensors[0]), chunk_size(tensors[0])
+    is_one_row = count <= width
+    step = size if is_one_row else max(1, size // width) * width
+    items = [flat(tensor) for tensor in tensors]
+    for start in range(0, count, step):
+        end = min(start + step, count)
+        rows = slice(0, 1) if is_one_row else slice(start // width, end // width)
+        yield rows, start, [item[start // per_item : end // per_item] for item in items]
 
 
 def to_double(chunk: torch.Tensor) -> torch.Tensor:
@@ -107,42 +120,6 @@ def row_width(tensor: torch.Tensor) -> int:
     return next((size for size in reversed(logical_shape(tensor)) if size != 1), 1)
 
 
-class RowSums:
-    """Sums of columns of numbers, one sum per row.
-
-    Args:
-        width: The elements in a row.
-        rows: The number of rows.
-        columns: How many numbers each element has.
-        device: Where the numbers are.
-    """
-
-    def __init__(self, width: int, rows: int, columns: int, device: torch.device) -> None:
-        self._width = max(width, 1)
-        self.sums = torch.zeros(columns, rows, dtype=torch.float64, device=device)
-        """``[columns, rows]``"""
-
-    def add(self, start: int, *columns: torch.Tensor) -> None:
-        """Add consecutive elements.
-
-        Args:
-            start: The index of the first element.
-            columns: ``[elements]`` each, one tensor per column, of any dtype.
-        """
-        first, lead = divmod(start, self._width)
-        count = columns[0].numel()
-        head = min(count, self._width - lead) if lead else 0
-        whole = (count - head) // self._width
-        rows, end = first + (head > 0), head + whole * self._width
-        for sums, values in zip(self.sums, columns, strict=True):
-            if head:
-                sums[first] += values[:head].sum()
-            if whole:
-                sums[rows : rows + whole] += values[head:end].view(whole, self._width).sum(dim=1)
-            if end < count:
-                sums[rows + whole] += values[end:].sum()
-
-
 @attrs.frozen
 class WorstRow:
     """The row with the most wrong elements, and how many rows have too many."""
@@ -159,56 +136,3 @@ class WorstRow:
 
 NO_ROW = WorstRow()
 """Result for outputs without a wrong row."""
-
-
-def pack_worst_row(wrong: torch.Tensor, defined: torch.Tensor | int, share: float) -> torch.Tensor:
-    """The fields of a `WorstRow` as integers, ``[3]``; they stay on the device.
-
-    Args:
-        wrong: ``[rows]``, the wrong elements of each row; at least one row.
-        defined: ``[rows]``, the elements of each row that the reference defines; a number if all rows have as many.
-        share: The largest share of them that may be wrong; one element may be in any case.
-    """
-    worst, index = wrong.max(dim=0)
-    allowed = max(1.0, defined * share) if isinstance(defined, int) else (defined * share).clamp(min=1.0)
-    return torch.stack([worst.long(), index, (wrong > allowed).sum()])
-
-
-class RowCounter:
-    """Counts of the wrong elements of each row of an output.
-
-    Args:
-        expected: The output.
-        has_undefined: Whether some of its elements are NaN, so that rows have fewer elements that count.
-    """
-
-    def __init__(self, expected: torch.Tensor, *, has_undefined: bool) -> None:
-        self._width = row_width(expected)
-        self._rows = element_count(expected) // max(self._width, 1)
-        self._wrong = RowSums(self._width, self._rows, 1, expected.device)
-        self._expected = expected if has_undefined else None
-
-    def add(self, start: int, wrong: torch.Tensor) -> None:
-        """Count a piece.
-
-        Args:
-            start: The index of its first element.
-            wrong: ``[elements]``, which are wrong.
-        """
-        self._wrong.add(start, wrong)
-
-    def worst(self, share: float) -> torch.Tensor:
-        """The worst row as `pack_worst_row` packs it; it stays on the device.
-
-        Args:
-            share: The largest share of a row's elements that may be wrong.
-        """
-        return pack_worst_row(self._wrong.sums[0], self._defined(), share)
-
-    def _defined(self) -> torch.Tensor | int:
-        if self._expected is None:
-            return self._width
-        defined = RowSums(self._width, self._rows, 1, self._expected.device)
-        for start, chunk in chunks(self._expected):
-            defined.add(start, ~to_double(chunk).isnan())
-        return defined.sums[0]

@@ -45,7 +45,8 @@ import attrs
 import torch
 
 from ..secure_random import SECRET
-from .elements import RowSums, chunks, element_count, row_width, to_double
+from .comparison import pieces
+from .elements import element_count, row_width
 
 LOW_PRECISION = "low_precision"
 MAX_MOVE = 2.0**-16
@@ -139,16 +140,13 @@ def _as_one_call(tensors: Tensors) -> Tensors:
 
 def _relative_errors(found: torch.Tensor, expected: torch.Tensor) -> list[float]:
     width = row_width(expected[0])
-    squares = RowSums(width, element_count(expected) // width, 2, expected.device)
-    for (start, a), (_, b) in zip(chunks(found), chunks(expected), strict=True):
-        wanted = to_double(b)
-        is_finite = wanted.isfinite()
-        wanted = wanted.where(is_finite, 0)
-        error = (to_double(a) - wanted).where(is_finite, 0)
-        squares.add(start, error.square(), wanted.square())
-    error_squares, wanted_squares = squares.sums
-    counts = wanted_squares > 0
-    ratios = (error_squares / wanted_squares).sqrt().masked_fill(~counts, math.nan)
+    squares = torch.zeros(2, element_count(expected) // width, dtype=torch.float64, device=expected.device)
+    for piece in pieces(found, expected, width, may_skip=False):
+        is_finite = piece.expected.isfinite()
+        for sums, values in zip(squares, (piece.absolute, piece.expected), strict=True):
+            sums[piece.rows] += values.where(is_finite, 0).square().sum(dim=1)
+    error_squares, wanted_squares = squares
+    ratios = (error_squares / wanted_squares).sqrt().masked_fill(wanted_squares == 0, math.nan)
     errors: list[float] = ratios.view(len(expected), -1).nanmedian(dim=1).values.nan_to_num(0.0).tolist()
     return errors
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, Protocol, TypeVar
 
 import attrs
 import torch
@@ -28,13 +28,14 @@ from .comparison import (
     Comparison,
     ErrorLimits,
     Extent,
+    Piece,
     compare_by,
     count_wrong,
     is_enough,
     limit_of,
     measure_extent,
 )
-from .elements import dtype_name, flat, is_float4, to_double
+from .elements import flat, is_float4, row_width, to_double
 
 ZEROS, SHUFFLED, SCALED = "zeros", "shuffled", "scaled"
 
@@ -60,7 +61,7 @@ _SAMPLE = 1 << 18
 """Elements from which a quantile is taken."""
 
 
-@attrs.frozen
+@attrs.frozen(kw_only=True)
 class OutputCheck:
     """The check of one output of one input set, and the wrong answers that it accepts."""
 
@@ -68,23 +69,13 @@ class OutputCheck:
     rule: ErrorLimits
     extent: Extent
     required_matched_ratio: float | None
-    error_cap: float
-    is_tightened: bool
+    error_cap: float = math.inf
+    is_tightened: bool = False
     """Whether `atol` was lowered to the output's scale."""
-    insensitive_to: tuple[str, ...]
+    insensitive_to: tuple[str, ...] = ()
     """Wrong answers that pass: ``zeros``, ``input NAME``, ``shuffled``, ``scaled``."""
-    rejects: tuple[str, ...]
+    rejects: tuple[str, ...] = ()
     """Wrong answers that fail. An answer that happens to be right, such as equal elements shuffled, is in neither."""
-
-    @property
-    def atol(self) -> float:
-        """The absolute tolerance in force."""
-        return self.rule.atol
-
-    @property
-    def rtol(self) -> float:
-        """The relative tolerance in force."""
-        return self.rule.rtol
 
     @property
     def undefined_share(self) -> float:
@@ -96,16 +87,21 @@ class OutputCheck:
         """The share of expected elements that are infinite; only the same passes there."""
         return self.extent.infinite_share
 
+    def wrong(self, piece: Piece) -> torch.Tensor:
+        """The elements of a piece that are wrong."""
+        return self.rule.wrong(piece)
+
     def compare(self, found: torch.Tensor, expected: torch.Tensor) -> Comparison:
         """Compare an output of a solution with the examined output; synchronizes the device once."""
-        return compare_by(self.rule, self.name, found, expected, self.extent)
+        return compare_by(self.rule, self.name, found, expected, self.extent, wrong=self.wrong)
 
     def compare_calls(self, found: torch.Tensor, expected: torch.Tensor) -> Comparison:
         """Compare the outputs of several calls on inputs of the same distribution, ``[calls, *shape]`` each.
 
         Elements are judged as by `alike`; rows and the limit are not, which matter only where some are wrong.
         """
-        return compare_by(self.rule, self.name, found, expected, measure_extent(expected))
+        rule = attrs.evolve(self.rule, width=row_width(expected))
+        return compare_by(rule, self.name, found, expected, measure_extent(expected))
 
     def alike(self, expected: torch.Tensor) -> OutputCheck:
         """The check of another output whose inputs have the same distribution; no probes are tried on it."""
@@ -120,8 +116,8 @@ class OutputCheck:
     def to_extra(self) -> dict[str, Any]:
         """The fields of a trace."""
         return {
-            "atol": self.atol,
-            "rtol": self.rtol,
+            "atol": self.rule.atol,
+            "rtol": self.rule.rtol,
             "required_matched_ratio": self.required_matched_ratio,
             "error_cap": self.error_cap,
             "is_tightened": self.is_tightened,
@@ -141,42 +137,41 @@ def examine(name: str, expected: torch.Tensor, inputs: Mapping[str, object], con
         config: The settings in force.
     """
     extent = measure_extent(expected)
-    rule = loose = _allow_rounding(ErrorLimits.from_config(config, dtype_name(expected), extent), expected, extent)
-    ratio = config.required_matched_ratio
-    probes = list(_probes(expected, inputs, rule.rtol)) if extent.count else []
-    passing, failing = _try_out(probes, expected, loose, extent, ratio)
-    if passing and expected.dtype.is_floating_point:
-        tight = attrs.evolve(loose, atol=min(loose.atol, _atol_at_scale(expected, inputs, extent, loose.rtol, ratio)))
-        left, caught = _try_out(probes, expected, tight, extent, ratio)
-        if left != passing:  # a tighter rule that rejects no more wrong answers only harms honest ones
-            rule, passing, failing = tight, left, caught
-    return OutputCheck(
+    rule = _allow_rounding(ErrorLimits.from_config(config, expected, extent), expected, extent)
+    loose = OutputCheck(
         name=name,
         rule=rule,
         extent=extent,
-        required_matched_ratio=ratio,
+        required_matched_ratio=config.required_matched_ratio,
         error_cap=config.error_cap,
-        is_tightened=rule != loose,
-        insensitive_to=passing,
-        rejects=failing,
     )
+    probes = [*_given(inputs, expected), *_derived(expected, rule.rtol)] if extent.count else []
+    check = _try_out(loose, probes, expected)
+    if check.insensitive_to and expected.dtype.is_floating_point:
+        atol = _atol_at_scale(expected, inputs, extent, rule.rtol, config.required_matched_ratio)
+        tight = attrs.evolve(loose, rule=attrs.evolve(rule, atol=min(rule.atol, atol)), is_tightened=atol < rule.atol)
+        tight = _try_out(tight, probes, expected)
+        if tight.insensitive_to != check.insensitive_to:
+            return tight  # one that rejects no more wrong answers only harms honest ones
+    return check
 
 
-class Sensitive(Protocol):
-    """A check with known wrong answers that it accepts."""
+_Checked = TypeVar("_Checked", bound=OutputCheck)
 
+
+def with_blind_spots(check: _Checked, expected: torch.Tensor, inputs: Mapping[str, object]) -> _Checked:
+    """The check with the result of trying zeros and each input as the output."""
+    return _try_out(check, list(_given(inputs, expected)) if check.extent.count else [], expected)
+
+
+class _Sensitive(Protocol):
     @property
-    def insensitive_to(self) -> tuple[str, ...]:
-        """Wrong answers that pass."""
-        ...
-
+    def insensitive_to(self) -> tuple[str, ...]: ...
     @property
-    def rejects(self) -> tuple[str, ...]:
-        """Wrong answers that fail."""
-        ...
+    def rejects(self) -> tuple[str, ...]: ...
 
 
-def insensitive_to_all(checks: Iterable[Sensitive]) -> tuple[str, ...]:
+def insensitive_to_all(checks: Iterable[_Sensitive]) -> tuple[str, ...]:
     """Wrong answers that pass a check of this output and fail none, whatever the input distribution."""
     checks = list(checks)
     passing = dict.fromkeys(probe for check in checks for probe in check.insensitive_to)
@@ -194,11 +189,15 @@ class _Probe:
     """Derived from the expected output: where both are equal it is not a wrong answer."""
 
 
-def _probes(expected: torch.Tensor, inputs: Mapping[str, object], rtol: float) -> Iterator[_Probe]:
+def _given(inputs: Mapping[str, object], expected: torch.Tensor) -> Iterator[_Probe]:
+    """Answers that do not depend on the output: zeros, and each input that could be returned."""
     yield _Probe(ZEROS, lambda b, _: torch.zeros_like(b))
     for name, value in inputs.items():
         if isinstance(value, torch.Tensor) and _could_be_returned(value, expected):
             yield _Probe(f"input {name}", _elements_of(value))
+
+
+def _derived(expected: torch.Tensor, rtol: float) -> Iterator[_Probe]:
     yield _shuffled(expected)
     if rtol > 0:
         factor = 1 + _SCALED_BY * rtol
@@ -235,35 +234,27 @@ def _order(count: int, device: torch.device) -> torch.Tensor:
     return torch.randperm(count, generator=torch.Generator(device).manual_seed(0), device=device)
 
 
-def _try_out(
-    probes: Iterable[_Probe], expected: torch.Tensor, rule: ErrorLimits, extent: Extent, ratio: float | None
-) -> tuple[tuple[str, ...], tuple[str, ...]]:
-    """The names of the wrong answers that a rule accepts, and of those it rejects; synchronizes the device once.
+def _try_out(check: _Checked, probes: Sequence[_Probe], expected: torch.Tensor) -> _Checked:
+    """The check with the names of the wrong answers that it accepts and rejects; synchronizes the device once.
 
-    Undefined and infinite elements count as right in all of them: an exploit can reproduce infinities.
+    Undefined and infinite elements count as right in all of them: an exploit can reproduce infinities. On a CPU a
+    count ends as soon as the answer must fail.
     """
-    counts = [(probe, _count(probe, expected, rule, extent, ratio)) for probe in probes]
-    if not counts:
-        return (), ()
+    ratio, defined = check.required_matched_ratio, check.extent.defined
+
+    def must_fail(wrong: int, capped: int) -> bool:
+        return not is_enough(wrong, capped, 0, defined, ratio)
+
+    counts = [count_wrong(p.answer, expected, check.rule, wrong=check.wrong, must_fail=must_fail) for p in probes]
     passing, failing = [], []
-    table = torch.stack([count for _, count in counts]).tolist()
-    for (probe, _), (different, wrong, capped, bad_rows) in zip(counts, table, strict=True):
-        if not is_enough(wrong, capped, bad_rows, extent.defined, ratio):
+    for probe, (different, wrong, capped, bad_rows) in zip(
+        probes, torch.stack(counts).tolist() if counts else [], strict=True
+    ):
+        if not is_enough(wrong, capped, bad_rows, defined, ratio):
             failing.append(probe.name)
         elif different or not probe.is_derived:
             passing.append(probe.name)
-    return tuple(passing), tuple(failing)
-
-
-def _count(
-    probe: _Probe, expected: torch.Tensor, rule: ErrorLimits, extent: Extent, ratio: float | None
-) -> torch.Tensor:
-    """The counts of `count_wrong`. On a CPU the count ends as soon as the answer must fail."""
-
-    def must_fail(wrong: int, capped: int) -> bool:
-        return not is_enough(wrong, capped, 0, extent.defined, ratio)
-
-    return count_wrong(probe.answer, expected, rule, has_undefined=extent.undefined > 0, must_fail=must_fail)
+    return attrs.evolve(check, insensitive_to=tuple(passing), rejects=tuple(failing))
 
 
 def _allow_rounding(rule: ErrorLimits, expected: torch.Tensor, extent: Extent) -> ErrorLimits:

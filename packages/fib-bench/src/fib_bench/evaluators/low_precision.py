@@ -17,12 +17,23 @@ import attrs
 import torch
 from fib_schema import Definition
 
-from ..checking.comparison import Comparison, Extent, comparison_of, errors, limit_of, measure_extent
+from ..checking.comparison import (
+    Comparison,
+    ErrorLimits,
+    Extent,
+    Piece,
+    comparison_of,
+    errors,
+    limit_of,
+    measure_extent,
+    pieces,
+    statistics_of,
+)
 from ..checking.elements import dtype_name, element_count, is_float4, logical_shape
+from ..checking.sensitivity import OutputCheck
 from ..config.model import ONE_STEP, ResolvedEvalConfig
 from .default import default_parts
 from .protocol import Case, Check, Evaluator, Part, Tensors, Verdict
-from .scaled import Piece, pieces, statistics_of
 
 _PACKED = re.compile(r"fp4|float4|e2m1|packed", re.IGNORECASE)
 _EXPONENT_BIAS = 127
@@ -204,31 +215,12 @@ class StepsComparison(Comparison):
 
 
 @attrs.frozen(eq=False, kw_only=True)
-class StepsPart:
+class StepsPart(OutputCheck):
     """The check of one quantised output."""
 
-    name: str
     format: Format
     steps: float
     """The number of steps that an element may be off by."""
-    width: int
-    """The numbers in the last axis."""
-    extent: Extent
-    """Extent of the real values, with their scales."""
-    limit: float
-    required_matched_ratio: float | None
-    insensitive_to: tuple[str, ...] = ()
-    rejects: tuple[str, ...] = ()
-
-    @property
-    def undefined_share(self) -> float:
-        """The share of expected elements that are NaN; anything passes there."""
-        return self.extent.undefined_share
-
-    @property
-    def infinite_share(self) -> float:
-        """The share of expected elements that are infinite; only the same passes there."""
-        return self.extent.infinite_share
 
     def compare(self, found: torch.Tensor, expected: torch.Tensor) -> Comparison:
         """Compare without scales."""
@@ -237,16 +229,17 @@ class StepsPart:
     def compare_scaled(self, found: torch.Tensor, expected: torch.Tensor, scales: Pair | None) -> StepsComparison:
         """Compare real values, with the scales that were found and expected; waits for the device twice."""
         a, b = self.format.view(found), self.format.view(expected)
-        factors = None if scales is None else (_rows(scales[0], b, self.width), _rows(scales[1], b, self.width))
+        width = self.rule.width
+        factors = None if scales is None else (_rows(scales[0], b, width), _rows(scales[1], b, width))
         rows: list[torch.Tensor] = []
         leans = []
-        for piece in pieces(a, b, self.width, may_skip=scales is None):
+        for piece in pieces(a, b, width, may_skip=scales is None):
             steps = self.format.step(piece.found), self.format.step(piece.expected)
             if factors is not None:
                 piece, steps = _scaled(piece, steps, factors)
             within = torch.maximum(*steps) * (self.steps * _SLACK)
             wrong = ~(piece.absolute <= within) & ~piece.expected.isnan()
-            rows += statistics_of(piece, wrong, self.limit)
+            rows.append(statistics_of(piece, self.rule, wrong, wrong))
             leans.append(_lean(piece, steps[1]))
         return self._comparison(rows, leans, b)
 
@@ -255,7 +248,7 @@ class StepsPart:
     ) -> StepsComparison:
         like = torch.empty_like(expected, dtype=None if expected.is_floating_point() else torch.float64, device="meta")
         allowed = f"{self.steps:g} rounding steps"
-        comparison = comparison_of(self.name, rows, like, self.extent, self.limit, allowed)
+        comparison = comparison_of(self.name, rows, like, self.extent, self.rule, allowed)
         total, squares = torch.stack(leans).sum(dim=0).tolist() if leans else (0.0, 0.0)
         count = max(self.extent.count, 1)
         fields = attrs.asdict(comparison, recurse=False)
@@ -268,14 +261,11 @@ class StepsPart:
 
     def to_extra(self) -> dict[str, Any]:
         """The fields of a trace."""
-        return {
-            "format": self.format.name,
-            "steps": self.steps,
-            "required_matched_ratio": self.required_matched_ratio,
-            "insensitive_to": list(self.insensitive_to),
-            "undefined_share": self.undefined_share,
-            "infinite_share": self.infinite_share,
-        }
+        extra = super().to_extra()
+        return {"format": self.format.name, "steps": self.steps} | {name: extra[name] for name in _KEPT}
+
+
+_KEPT = ("required_matched_ratio", "insensitive_to", "undefined_share", "infinite_share")
 
 
 def _rows(scale: torch.Tensor, numbers: torch.Tensor, width: int) -> torch.Tensor:
@@ -288,8 +278,7 @@ def _scaled(piece: Piece, steps: Pair, factors: Pair) -> tuple[Piece, Pair]:
     a, b = (factor[piece.rows].double() for factor in factors)
     found, expected = piece.found * a, piece.expected * b
     absolute, relative = errors(found, expected)
-    piece = attrs.evolve(piece, found=found, expected=expected, absolute=absolute, relative=relative, is_float=True)
-    return piece, (steps[0] * a.abs(), steps[1] * b.abs())
+    return Piece(piece.rows, found, expected, absolute, relative, piece.start), (steps[0] * a.abs(), steps[1] * b.abs())
 
 
 def _lean(piece: Piece, step: torch.Tensor) -> torch.Tensor:
@@ -307,9 +296,8 @@ def _steps_part(name: str, fmt: Format, case: Case, scale: torch.Tensor | None) 
         name=name,
         format=fmt,
         steps=_steps(dtype_name(expected), case.config),
-        width=width,
+        rule=ErrorLimits(width, 0.0, 0.0, limit_of(case.config.error_cap, extent)),
         extent=extent,
-        limit=limit_of(case.config.error_cap, extent),
         required_matched_ratio=case.config.required_matched_ratio,
     )
     if not extent.count:

@@ -15,10 +15,12 @@ import attrs
 import torch
 from fib_schema import Definition
 
+from ..checking.comparison import Piece
+from ..checking.sensitivity import with_blind_spots
 from ..config.model import ResolvedEvalConfig
 from .default import default_parts
 from .protocol import Case, EachOutput, Evaluator, Part
-from .scaled import Piece, ScaledPart, scaled_part, typical_inputs, with_blind_spots
+from .scaled import ScaledPart, scaled_part, typical_inputs
 
 _LOGITS = re.compile(r".*(rout|gat|logits|scores).*")
 _BIAS = re.compile(r".*bias.*")
@@ -175,7 +177,7 @@ class RowsPart(ScaledPart):
         found, expected = (rows.masked_fill(is_undefined, 0.0) for rows in (piece.found, piece.expected))
         sizes = found.norm(dim=1), expected.norm(dim=1)
         is_alike = (sizes[0] <= sizes[1] * _TIED_SIZE) & (sizes[1] <= sizes[0] * _TIED_SIZE)
-        least = _TIED_COSINE * self.ties.certain_share[piece.rows] - _COSINE_SIGMAS * self.width**-0.5
+        least = _TIED_COSINE * self.ties.certain_share[piece.rows] - _COSINE_SIGMAS * self.rule.width**-0.5
         is_similar: torch.Tensor = is_alike & ((found * expected).sum(dim=1) >= least * sizes[0] * sizes[1])
         return is_similar
 
@@ -188,12 +190,13 @@ def _rows_part(name: str, case: Case) -> Part:
     expected = case.expected[name]
     part = scaled_part(name, expected, case.config, share=_share(case))
     ties = find_ties(case)
-    if ties is None or len(ties.tied) != len(part.atol):
-        nothing = torch.zeros(len(part.atol), dtype=torch.bool, device=expected.device)
+    rows = len(part.rule.atol)
+    if ties is None or len(ties.tied) != rows:
+        nothing = torch.zeros(rows, dtype=torch.bool, device=expected.device)
         ties = Ties(nothing, (~nothing).double())
     fields = {field.name: getattr(part, field.name) for field in attrs.fields(ScaledPart)}
-    row_part = RowsPart(**fields | {"row_share": ROW_SHARE}, ties=ties)
-    return with_blind_spots(row_part, expected, case.inputs)
+    rule = attrs.evolve(part.rule, row_share=ROW_SHARE)
+    return with_blind_spots(RowsPart(**fields | {"rule": rule}, ties=ties), expected, case.inputs)
 
 
 def _share(case: Case) -> float | None:

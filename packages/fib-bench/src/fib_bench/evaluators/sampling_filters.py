@@ -98,12 +98,15 @@ def _cut_chunk(rows: Rows, filters: Filters, chunk: slice) -> Cuts:
         return Cuts(floor, floor)
     total = levels.logsumexp(-1, keepdim=True) if rows.is_logits else levels[:, :1]
     own = filters.of(chunk)
-    for count in (min(_HEAD, levels.shape[1]), levels.shape[1]):
+    count = min(_HEAD, levels.shape[1])
+    while True:
         best = levels.topk(count, dim=1).values
         fewest, most = _counts(rows.weights(best, total), own, levels.shape[1])
         last = best.gather(1, (most - 1).clamp(max=count - 1)[:, None])
-        if bool((best[:, -1:] < last - rows.slack(last)).all()):  # nothing beyond these is kept, nor equal to what is
+        is_enough = bool((best[:, -1:] < last - rows.slack(last)).all())  # neither kept nor equal to what is
+        if is_enough or count == levels.shape[1]:
             break
+        count = levels.shape[1]
     return _levels(rows, best, fewest.clamp(max=count), most.clamp(max=count), floor)
 
 
