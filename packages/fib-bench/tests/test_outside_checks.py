@@ -176,7 +176,7 @@ class TestThreads:
             from fib_bench.sandbox.seccomp import seal_process
             threading.Thread(target=threading.Event().wait, daemon=True).start()
             tell()
-            tell(seal_process().is_complete)
+            tell(bool(seal_process().held))
         """)
         before = seccomp_filters(process.pid)
         if process.go_on() != "True":

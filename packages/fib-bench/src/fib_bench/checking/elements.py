@@ -60,7 +60,7 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def row_pieces(width: int, *tensors: torch.Tensor) -> Iterator[tuple[slice, int, list[torch.Tensor]]]:
-    """Pieces of flat tensors of one shape and dtype: whole rows, or parts of the only one.
+    """Pieces of tensors of one shape and dtype: whole rows, or parts of the only one.
 
     Args:
         width: The elements in a row; a tensor that has no more is one row.

@@ -2,38 +2,19 @@
 
 Such an output is within its tolerance, but its error is far above that of another order of summation. The bound comes
 from the reference: it is called on inputs that were moved a little, and the change of its outputs shows how much the
-function enlarges errors.
+function enlarges errors. Inputs of float32 are moved by up to 2**-16 of themselves: TF32 rounds operands to 10 bits and
+bfloat16 to 7. Inputs of 16 bits each move by one unit in the last place, and inputs of float32 beside them by as much,
+because honest kernels round intermediate values to 16 bits (split-K partial sums, attention weights).
 
-- Inputs of float32 are moved by up to 2**-16 of themselves. TF32 rounds operands to 10 bits and
-  bfloat16 to 7; 2**-16 is less than either, and far more than the 23 bits of float32.
-- Inputs of 16 bits cannot move by less than one unit in the last place, so each moves by just one, and
-  inputs of float32 beside them by as much. Honest kernels round intermediate values to 16 bits (split-K
-  partial sums, attention weights), so an error of less than that is accepted. Sums that are kept in
-  16 bits and operands rounded to 8 bits exceed it.
+Outputs of fewer than 16 bits and outputs that jump under such a move (routing, rounding) are not judged. The error of
+an output is the median over its rows of the root mean square error of a row relative to the row, so that a few rows in
+which a tie was resolved otherwise do not count.
 
-Outputs of fewer than 16 bits and outputs that jump under such a move (routing, rounding) are not judged.
-
-The error of an output is the median over its rows of the root mean square error of a row relative to
-the row, so that a few rows in which a tie was resolved otherwise do not count.
-
-Measured on matrix products over 64 to 16,384 addends, float32 in and out: any order up to 2.3e-6, TF32
-2.9e-4, bfloat16 2.9e-3; the bound lies at 6e-5. With 16 bits in and out, in units of half the dtype's
-`eps`, the same numbers for bfloat16 and float16 unless stated:
-
-| computation | error |
-| --- | --- |
-| float32 sums in any order, float64 sums | 0.0 |
-| 2 to 16 partial sums rounded to 16 bits, added in float32 | 0.6 to 0.8 |
-| 4 / 8 / 16 partial sums added in 16 bits (atomics) | 0.9 / 1.1 / 1.5 |
-| the bound (inputs moved by one unit in the last place) | 2.1 to 2.2 |
-| sums kept in 16 bits, steps of 8 addends, 1,024 / 4,096 / 16,384 of them | 3.4 / 6.7 / 13 |
-| steps of 32 addends | 1.8 / 3.5 / 6.8 |
-| steps of 128 addends | 1.0 / 1.7 / 3.4 |
-| bfloat16 operands for float16 inputs | 4.7 to 5.1 |
-| one operand in e4m3, bfloat16 / float16 | 6.7 / 52 |
-| both in e4m3 | 9.5 / 74 |
-
-So a sum of few steps in 16 bits is as precise as split-K and is not flagged.
+Measured on matrix products over 64 to 16,384 addends, float32 in and out: any order up to 2.3e-6, TF32 2.9e-4, bfloat16
+2.9e-3; the bound lies at 6e-5. With 16 bits in and out, in units of half the dtype's `eps`: float32 sums 0.0; 2 to 16
+partial sums rounded to 16 bits 0.6 to 0.8, added in 16 bits 0.9 to 1.5; **the bound 2.1 to 2.2**; sums kept in 16 bits
+3.4 to 13 in steps of 8 addends, 1.8 to 6.8 of 32, 1.0 to 3.4 of 128; bfloat16 operands for float16 4.7 to 5.1; one
+operand in e4m3 6.7. So a sum of few steps in 16 bits is as precise as split-K and is not flagged.
 """
 
 from __future__ import annotations
@@ -117,25 +98,17 @@ def relative_errors(found: Tensors, expected: Tensors) -> dict[str, float]:
 
     Elements that are NaN or infinite in `expected` do not count.
     """
-    calls = relative_errors_of_calls(_as_one_call(found), _as_one_call(expected))
-    return {name: error for name, (error,) in calls.items()}
+    as_call = ({name: tensor.unsqueeze(0) for name, tensor in tensors.items()} for tensors in (found, expected))
+    return {name: error for name, (error,) in relative_errors_of_calls(*as_call).items()}
 
 
 def relative_errors_of_calls(found: Tensors, expected: Tensors) -> dict[str, list[float]]:
-    """Like `relative_errors`, for each of several calls.
-
-    Shapes:
-        found, expected: ``[calls, *shape]``
-    """
+    """Like `relative_errors`, for each of several calls: ``[calls, *shape]``."""
     return {
         name: _relative_errors(found[name], tensor)
         for name, tensor in expected.items()
         if tensor.dtype in _JUDGED and tensor.numel()
     }
-
-
-def _as_one_call(tensors: Tensors) -> Tensors:
-    return {name: tensor.unsqueeze(0) for name, tensor in tensors.items()}
 
 
 def _relative_errors(found: torch.Tensor, expected: torch.Tensor) -> list[float]:

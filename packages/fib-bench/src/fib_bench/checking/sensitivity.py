@@ -1,15 +1,13 @@
 """Sensitivity of checks. Known wrong answers are tried before a solution is judged.
 
-A tolerance that suits outputs around 1 accepts anything where all outputs are tiny. So each expected
-output is compared with wrong answers: zeros, each input of its size, its own elements shuffled, and
-itself scaled by 1 + 5 rtol. If one would pass, atol is lowered to the output's scale. Answers that pass
-even then are reported, because the check is insensitive to them. Undefined elements are ignored.
+A tolerance that suits outputs around 1 accepts anything where all outputs are tiny. So each expected output is compared
+with wrong answers: zeros, each input of its size, its own elements shuffled, and itself scaled by 1 + 5 rtol. If one
+would pass, atol is lowered to the output's scale. Answers that pass even then are reported.
 
-Where outputs are large, atol is raised instead: an element near zero is then a difference of large sums,
-and has their rounding errors. Tensor cores cut off the bits that a float32 sum cannot hold; simulated for
-28,672 products of normally distributed halves, that leaves errors of 4.5e-5 of the outputs' standard deviation
-(1.3e-5 for 8,192), 0.004 near zero where outputs are around 169; 2 of 32,768 elements exceed an atol and rtol of
-0.01 against a sum in another order. The raised atol is 15 times that error.
+Where outputs are large, atol is raised instead: an element near zero is then a difference of large sums, and has their
+rounding errors. Tensor cores cut off the bits that a float32 sum cannot hold; simulated for 28,672 products of normally
+distributed halves, that leaves errors of 4.5e-5 of the outputs' standard deviation, 0.004 near zero where outputs are
+around 169. The raised atol is 15 times that error.
 """
 
 from __future__ import annotations

@@ -89,19 +89,8 @@ def format_of(tensor: torch.Tensor, described: str) -> Format | None:
     return _FORMATS.get(dtype)
 
 
-def fits(scale: torch.Tensor, shape: Sequence[int]) -> bool:
-    """Whether the shape of the scales determines to which elements each scale applies."""
-    return _oriented(scale, shape) is not None
-
-
 def expand_scale(scale: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """The factor of every number.
-
-    Args:
-        scale: One for all, one per row, or one per block along every axis, the last two of which may
-            be exchanged; bytes are exponents.
-        shape: Of the numbers; `fits` holds for it.
-    """
+    """The factor of every number; bytes are exponents. The shape of the scales fits that of the numbers."""
     factors = _oriented(_real(scale), shape)
     assert factors is not None
     for axis, size in enumerate(shape):
@@ -110,7 +99,10 @@ def expand_scale(scale: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
 
 
 def _oriented(scale: torch.Tensor, shape: Sequence[int]) -> torch.Tensor | None:
-    """The scales with an axis for every one of a shape."""
+    """The scales with an axis for every one of a shape; None if they do not fit.
+
+    There is one for all, one per row, or one per block along every axis, the last two of which may be exchanged.
+    """
     if scale.numel() == 1:
         return scale.reshape([1] * len(shape))
     if scale.shape == tuple(shape[:-1]):
@@ -187,7 +179,7 @@ def _scale_of(name: str, case: Case) -> str | None:
     named = [other for other in scales if other.startswith(name)]
     shape = case.expected[name].shape
     for other in named or (scales if len(case.expected) == len(scales) + 1 else []):
-        if fits(case.expected[other], shape):
+        if _oriented(case.expected[other], shape) is not None:
             return other
     return None
 

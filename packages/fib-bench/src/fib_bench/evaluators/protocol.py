@@ -43,34 +43,27 @@ class Part(Protocol):
     @property
     def insensitive_to(self) -> tuple[str, ...]:
         """Wrong answers that pass."""
-        ...
 
     @property
     def rejects(self) -> tuple[str, ...]:
         """Wrong answers that fail."""
-        ...
 
     @property
     def undefined_share(self) -> float:
         """The share of expected elements that are NaN; any value passes there."""
-        ...
 
     @property
     def infinite_share(self) -> float:
         """The share of expected elements that are infinite; only the same passes there."""
-        ...
 
     def compare(self, found: torch.Tensor, expected: torch.Tensor) -> Comparison:
         """Compare an output with the expected one."""
-        ...
 
     def is_right(self, comparison: Comparison) -> bool:
         """Whether a comparison by this part passes."""
-        ...
 
     def to_extra(self) -> dict[str, Any]:
         """The fields of a trace."""
-        ...
 
 
 class Check(abc.ABC):

@@ -52,11 +52,7 @@ def _built_in(name: str) -> Evaluator:
 
 
 def _outside() -> dict[str, EntryPoint]:
-    """The entry points by name.
-
-    Raises:
-        EvaluatorUnusable: Two evaluators have one name.
-    """
+    """The entry points by name."""
     found: dict[str, EntryPoint] = {}
     for entry in find_entry_points(GROUP):
         if entry.name in BUILT_IN:
@@ -69,11 +65,6 @@ def _outside() -> dict[str, EntryPoint]:
 
 @functools.cache
 def _installed(entry: EntryPoint) -> Evaluator:
-    """Load the evaluator of an entry point.
-
-    Raises:
-        EvaluatorUnusable: It cannot be loaded, or is not an evaluator.
-    """
     try:
         cls = entry.load()
         evaluator = cls() if isinstance(cls, type) else cls
@@ -81,7 +72,6 @@ def _installed(entry: EntryPoint) -> Evaluator:
         raise EvaluatorUnusable(entry.name, f"cannot load {entry.value}: {type(error).__name__}: {error}") from error
     if not isinstance(evaluator, Evaluator):
         raise EvaluatorUnusable(entry.name, f"{entry.value} is not a subclass of fib_bench.evaluators.Evaluator")
-    if getattr(evaluator, "name", None) != entry.name:
-        found = getattr(evaluator, "name", None)
+    if (found := getattr(evaluator, "name", None)) != entry.name:
         raise EvaluatorUnusable(entry.name, f"{entry.value} calls itself {found!r}; the two must be the same")
     return evaluator

@@ -86,12 +86,11 @@ def _verified(chosen: torch.Tensor, values: torch.Tensor, length: torch.Tensor |
 
 @attrs.frozen(eq=False)
 class Rows:
-    """The layout of an output of indices."""
+    """The layout of an output of indices, and the scores if they are known."""
 
     width: int
     """The indices in a row."""
     scores: Scores | None
-    """None if they are not known."""
 
 
 @attrs.frozen(eq=False)
