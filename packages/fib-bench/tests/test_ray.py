@@ -162,14 +162,3 @@ def test_a_port_that_does_not_exist_is_refused() -> None:
 
     with pytest.raises(ClusterUnreachable, match=r"127\.0\.0\.1:99999 does not answer"):
         connect("127.0.0.1:99999")
-
-
-def test_the_reason_of_an_actor_that_does_not_start_is_named() -> None:
-    from fib_bench.execution.ray_scheduler import to_local_error
-    from ray.exceptions import RayError
-
-    said = (
-        "The actor died because of an error raised in its creation task, A.__init__()\n  File\nImportError: no torch\n"
-    )
-    assert str(to_local_error(RayError(said))).endswith("it did not start on a node: ImportError: no torch")
-    assert str(to_local_error(RayError("the node is full\nmore"))).endswith("the node is full")

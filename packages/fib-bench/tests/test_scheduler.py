@@ -52,8 +52,6 @@ class Fake:
     lasts: int | None = None
     """Number of pairs that it manages."""
     pause: float = 0.0
-    poison: str = ""
-    """A workload at which it breaks each time."""
     is_closed: bool = False
 
     @property
@@ -63,7 +61,7 @@ class Fake:
     def execute(self, part: DefinitionPlan) -> Iterator[Event]:
         for workload in part.workloads:
             for solution in part.pending[workload.uuid]:
-                if self.lasts == 0 or workload.uuid == self.poison:
+                if self.lasts == 0:
                     raise JudgeFailed("it broke")
                 if self.lasts is not None:
                     self.lasts -= 1
@@ -141,18 +139,6 @@ def test_a_device_of_other_hardware_is_excluded() -> None:
     assert pairs(events) == wanted(PARTS)
     (out,) = [e for e in events if isinstance(e, DeviceExcluded)]
     assert "the device is 'gpu' and the run is for 'cpu'" in out.reason
-
-
-def test_work_that_ends_device_workers_is_given_up_and_the_rest_is_done() -> None:
-    events = run([lambda: Fake(poison="a-1")] * 2, PARTS)
-    skipped = [e.skip for e in events if isinstance(e, Skipped)]
-    done = pairs(events)
-    given_up = sum(e.count for e in events if isinstance(e, Skipped))
-    assert all(count == 1 for count in done.values())
-    assert sum(done.values()) + given_up == sum(wanted(PARTS).values())
-    assert all(skip.is_failure for skip in skipped)
-    assert {skip.workload for skip in skipped} >= {"a-1"}
-    assert any("it broke" in skip.reason for skip in skipped)
 
 
 def test_without_devices_everything_is_given_up() -> None:

@@ -15,7 +15,7 @@ from fib_schema.display import counted, escape_controls, escape_line, paragraph
 from fib_schema.notebook import trace_cells, traces_frame, traces_html
 
 from .config.benchmark import BenchmarkConfig
-from .events import DeviceExcluded, Evaluated, Observer, Phase, PhaseTimes, Planned, Skipped, Started
+from .events import DeviceExcluded, Evaluated, Observer, Phase, PhaseTimes, Planned, Skipped
 from .execution.executors import make_executor
 from .plan import Skip, check_names, in_order_of, make_plan
 from .report.ratios import bounds_of, latency_with_bounds, speedup_of
@@ -23,7 +23,7 @@ from .report.ratios import bounds_of, latency_with_bounds, speedup_of
 if TYPE_CHECKING:
     import pandas
 
-    from .execution.scheduler import Executor
+    from .execution.scheduler import Scheduler
 
 _COLUMNS = ("definition", "workload", "sizes", "solution", "status", "latency", "speedup", "flags")
 _MAX_LOG_LINES = 20
@@ -44,8 +44,6 @@ class RunResult:
     """The devices that were excluded after repeated failures."""
     device_busy_share: float | None = None
     """The share of the wall time in which a kernel ran, as the driver samples it; None if it does not tell."""
-    starts: tuple[Started, ...] = ()
-    """Steps in which each judge started, with their seconds."""
     notes: tuple[str, ...] = ()
     """Notes of the plan, such as that solutions for other hardware of the same architecture ran."""
 
@@ -92,7 +90,7 @@ class Benchmark:
     def __init__(self, trace_set: TraceSet, config: BenchmarkConfig | None = None) -> None:
         self._trace_set = trace_set
         self._config = (config or BenchmarkConfig()).for_data_set(trace_set)
-        self._executor: Executor | None = None
+        self._executor: Scheduler | None = None
         self._is_stopped = False
 
     def __enter__(self) -> Self:
@@ -156,7 +154,6 @@ class Benchmark:
         seconds: dict[Phase, float] = {}
         busy_seconds: list[float] = []
         excluded_devices: list[DeviceExcluded] = []
-        starts: list[Started] = []
         check_names(self._trace_set, self._config)
         begin = time.monotonic()
         with closing(self._make_executor()) as executor:
@@ -178,8 +175,6 @@ class Benchmark:
                     left -= event.count
                 elif isinstance(event, DeviceExcluded):
                     excluded_devices.append(event)
-                elif isinstance(event, Started):
-                    starts.append(event)
                 elif isinstance(event, PhaseTimes):
                     for phase, taken in event.seconds.items():
                         seconds[phase] = seconds.get(phase, 0.0) + taken
@@ -208,11 +203,10 @@ class Benchmark:
             is_stopped=is_stopped,
             excluded_devices=tuple(excluded_devices),
             device_busy_share=busy_share,
-            starts=tuple(starts),
             notes=plan.notes,
         )
 
-    def _make_executor(self) -> Executor:
+    def _make_executor(self) -> Scheduler:
         name = self._config.baseline
         found = {} if name is None else self._trace_set.solutions
         baselines = {d: solution for d, solutions in found.items() for solution in solutions if solution.name == name}

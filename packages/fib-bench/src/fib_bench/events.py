@@ -83,14 +83,6 @@ class PhaseTimes:
 
 
 @attrs.frozen
-class Started:
-    """A judge has started: the seconds of each step in its process, and in its fork server at the same time."""
-
-    judge: Mapping[str, float]
-    server: Mapping[str, float]
-
-
-@attrs.frozen
 class DeviceExcluded:
     """A device is excluded from the rest of the run."""
 
@@ -101,5 +93,5 @@ class DeviceExcluded:
         return f"{self.device} is excluded, and other devices take its work: {self.reason}"
 
 
-Event: TypeAlias = Planned | Working | Evaluated | Skipped | PhaseTimes | Started | DeviceExcluded
+Event: TypeAlias = Planned | Working | Evaluated | Skipped | PhaseTimes | DeviceExcluded
 Observer: TypeAlias = Callable[[Event], None]

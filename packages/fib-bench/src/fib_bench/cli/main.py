@@ -33,7 +33,7 @@ from .output import error_console, output_console, print_json, say
 from .progress import format_trace, progress_on
 from .reports import add_reports
 from .selftest import add_selftest
-from .tables import print_leaderboard, print_seconds, print_skipped, print_starts, print_summary
+from .tables import print_leaderboard, print_seconds, print_skipped, print_summary
 
 if TYPE_CHECKING:
     from ..benchmark import Benchmark, RunResult  # imports torch: only `run` and `demo` do
@@ -114,7 +114,6 @@ def _run(arguments: argparse.Namespace, errors: Console) -> int:
     print_skipped(errors, result.skipped)
     if arguments.verbose:
         print_seconds(errors, result.seconds, result.device_busy_share)
-        print_starts(errors, result.starts)
     if not result.traces and not result.failures:
         say(errors, "nothing to run; see the reasons above", "yellow")
     return _exit_code(result, errors) or int(is_empty)

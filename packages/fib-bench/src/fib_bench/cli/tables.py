@@ -13,7 +13,7 @@ from fib_schema.trace_facts import CPU_TIMING, INTERPRETED
 from rich.console import Console
 from rich.table import Table
 
-from ..events import Phase, Started
+from ..events import Phase
 from ..flags import SYNTHESIZED
 from ..plan import Skip
 from ..report import Author, Best, LeaderboardRow, Summary
@@ -254,15 +254,6 @@ def print_seconds(
         busy = "" if busy_share is None else f"; device busy {busy_share:.0%}"
         text = f"{sum(seconds.values()):.1f} seconds: {shown}{busy}"
         say(console, text)
-
-
-def print_starts(console: Console, starts: Iterable[Started]) -> None:
-    """Print the steps in which each judge and its fork server started, which they do at the same time."""
-    for start in starts:
-        for title, steps in (("judge", start.judge), ("fork server", start.server)):
-            shown = ", ".join(f"{step} {spent:.2f}" for step, spent in steps.items())
-            text = f"start of the {title}: {sum(steps.values()):.2f} seconds: {shown}"
-            say(console, text)
 
 
 def _share_or_dash(share: float | None) -> str:

@@ -12,7 +12,7 @@ from fib_schema import Problem, Solution
 from ..config.benchmark import BenchmarkConfig
 from ..errors import InvalidConfig, UnsupportedDevice
 from .judge_process import JudgeProcess
-from .scheduler import Executor, Scheduler
+from .scheduler import Scheduler
 
 ALL = "all"
 _MAX_JUDGES, _CORES_PER_JUDGE = 4, 4  # of one device; more of them wait for it, and compilers need cores
@@ -85,7 +85,7 @@ def _all_devices() -> Sequence[str]:
     return tuple(f"cuda:{index}" for index in range(count))
 
 
-def make_executor(config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> Executor:
+def make_executor(config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> Scheduler:
     """The executor that a configuration names.
 
     Raises:
@@ -108,10 +108,10 @@ def _check(config: BenchmarkConfig) -> None:
         InvalidConfig: There are such settings.
     """
     is_local = config.executor == "local"
-    pairs = (
-        ("devices", config.devices is not None and not is_local, "a Ray cluster lists its devices itself"),
-        ("address", config.address is not None and is_local, "only a Ray cluster has one: set `executor` to 'ray'"),
-    )
-    problems = tuple(Problem("<configuration>", name, why) for name, is_given, why in pairs if is_given)
+    problems = []
+    if config.devices is not None and not is_local:
+        problems.append(Problem("<configuration>", "devices", "a Ray cluster lists its devices itself"))
+    if config.address is not None and is_local:
+        problems.append(Problem("<configuration>", "address", "only a Ray cluster has one: set `executor` to 'ray'"))
     if problems:
-        raise InvalidConfig(problems)
+        raise InvalidConfig(tuple(problems))

@@ -11,11 +11,12 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
 from types import TracebackType
-from typing import NoReturn, Self, cast
+from typing import TYPE_CHECKING, NoReturn, Self, cast
 
 import attrs
 from fib_compile.device import parse_device
@@ -24,12 +25,14 @@ from fib_schema import Environment, FibError, Solution
 
 from ..config.benchmark import BenchmarkConfig
 from ..errors import JudgeFailed, UnsupportedDevice
-from ..events import Evaluated, Event, Skipped, Started, Working
+from ..events import Evaluated, Event, Skipped, Working
 from ..plan import DefinitionPlan, Skip
 from ..sandbox.policy import protect_memory
 from ..sandbox.syscalls import PR_SET_PDEATHSIG, prctl
-from ..step_timer import StepTimer
 from ..worker.server_client import ForkServerClient
+
+if TYPE_CHECKING:
+    from .execution import Execution
 
 _EXIT_SECONDS = 10.0
 
@@ -128,7 +131,7 @@ class JudgeProcess:
         return message
 
     def _start(self) -> Environment:
-        ours, theirs = _pipe()
+        ours, theirs = Pipe()
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-P", "-m", __name__, str(theirs.fileno())],
@@ -154,12 +157,6 @@ class JudgeProcess:
     def _exit_reason(self) -> str:
         code = self._process.wait()
         return f"it was ended by {signal.Signals(-code).name}" if code < 0 else f"it exited with status {code}"
-
-
-def _pipe() -> tuple[Connection, Connection]:
-    from multiprocessing import Pipe
-
-    return Pipe()
 
 
 def _skip_of_crash(part: DefinitionPlan, at: Working | None, end: str) -> Skipped:
@@ -199,8 +196,6 @@ def run() -> NoReturn:
 
 def main() -> None:
     """Serve the driver on the pipe whose descriptor is the first argument."""
-    steps = StepTimer()
-    steps.finish("interpreter")
     prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
     os.set_inheritable(int(sys.argv[1]), False)
     connection = Connection(int(sys.argv[1]))
@@ -210,16 +205,12 @@ def main() -> None:
         _check_device(config.device)
         with ForkServerClient(config.device, () if root is None else (root,)) as server:
             server.launch()
-            steps.finish("launch of the server")
             from .execution import Execution  # imports torch, and the server does so at the same time
 
-            steps.finish("import torch")
             with Execution(config, root, baselines, server) as execution:
                 protect_memory()  # after device initialisation: a driver may read this process's files in /proc
                 gc.freeze()  # the objects of modules: a full collection would take 50 ms for them, between two passes
-                steps.finish("device context")
                 connection.send(execution.environment)
-                _serve(connection, execution, lambda: [Started(steps.seconds, server.start_seconds)])
                 while True:
                     _serve(connection, execution)
     except FibError as error:
@@ -242,13 +233,8 @@ def _check_device(name: str) -> None:
         raise UnsupportedDevice(name, str(error)) from error
 
 
-def _serve(connection: Connection, execution: object, last_events: Callable[[], Iterable[Event]] = tuple) -> None:
-    from .execution import Execution
-
-    assert isinstance(execution, Execution)
+def _serve(connection: Connection, execution: Execution) -> None:
     for event in execution.execute(connection.recv()):
-        connection.send(event)
-    for event in last_events():
         connection.send(event)
     connection.send(_Done())
     execution.settle(connection)

@@ -28,30 +28,17 @@ from .scheduler import DeviceWorker, Scheduler
 
 try:
     import ray as _ray
-    from ray.exceptions import GetTimeoutError, RayError, RayTaskError, TaskUnschedulableError
+    from ray.exceptions import GetTimeoutError, RayError, RayTaskError
     from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 except ImportError as error:
     raise UnsupportedDevice("ray", "the Ray executor needs Ray: pip install 'fib-bench[ray]'") from error
 
-__all__ = [
-    "DeviceSlot",
-    "GetTimeoutError",
-    "RayError",
-    "TaskUnschedulableError",
-    "actor_options",
-    "connect",
-    "device_slots",
-    "on_node",
-    "ray",
-    "to_local_error",
-]
+__all__ = ["DeviceSlot", "RayDeviceWorker", "RayError", "connect", "device_slots", "ray", "ray_scheduler"]
 ray: Any = _ray  # its type hints do not match its use
 
 
 _ADDRESS = re.compile(r"(?:ray://)?(?P<host>[\w.-]+|\[[0-9a-fA-F:.%]+\]):(?P<port>[0-9]{1,5})")
 _CONNECT_SECONDS = 5.0
-_CREATION = "raised in its creation task"
-"""In the first line of the message of an actor that did not start."""
 
 
 def connect(address: str | None) -> None:
@@ -106,37 +93,18 @@ def device_slots(nodes: Sequence[Mapping[str, Any]], resource: str) -> list[Devi
     return slots
 
 
-def actor_options(node: str, *, is_cuda: bool) -> dict[str, Any]:
-    """Options of an actor that has one device of a node for itself; a lost one is not restarted."""
-    return {
-        "num_cpus": 0 if is_cuda else 1,
-        "num_gpus": 1 if is_cuda else 0,
-        "scheduling_strategy": on_node(node),
-        "max_restarts": 0,
-    }
-
-
-def on_node(node: str) -> NodeAffinitySchedulingStrategy:
-    """A strategy that schedules on this node only."""
-    return NodeAffinitySchedulingStrategy(node, soft=False)
-
-
 def to_local_error(error: RayError) -> Exception:
     """The exception that fib-bench raised on a node; `JudgeFailed` if the cluster lost the node or a process."""
     if not isinstance(error, RayTaskError):
-        return JudgeFailed(_reason(error))
+        return JudgeFailed(_first_line(error))
     cause = error.cause
     if isinstance(cause, RayError) and not isinstance(cause, RayTaskError):
-        return JudgeFailed(_reason(cause))
+        return JudgeFailed(_first_line(cause))
     return cause if isinstance(cause, Exception) else error
 
 
-def _reason(error: RayError) -> str:
-    """The first line of a message of Ray, or the last line of the traceback of an actor that did not start."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    if not lines:
-        return type(error).__name__
-    return f"it did not start on a node: {lines[-1]}" if _CREATION in lines[0] else lines[0]
+def _first_line(error: RayError) -> str:
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)
 
 
 _OPEN_TIMEOUT_SECONDS = 120.0
@@ -177,8 +145,13 @@ class RayDeviceWorker:
     """
 
     def __init__(self, node: str, factory: Callable[[], DeviceWorker], *, is_cuda: bool) -> None:
-        options = actor_options(node, is_cuda=is_cuda)
-        self._actor: Any = ray.remote(_DeviceActor).options(**options).remote(factory)
+        actor = ray.remote(_DeviceActor).options(
+            num_cpus=0 if is_cuda else 1,
+            num_gpus=1 if is_cuda else 0,
+            scheduling_strategy=NodeAffinitySchedulingStrategy(node, soft=False),
+            max_restarts=0,
+        )
+        self._actor: Any = actor.remote(factory)
         try:
             self._environment: Environment = ray.get(self._actor.open.remote(), timeout=_OPEN_TIMEOUT_SECONDS)
         except GetTimeoutError as error:

@@ -24,7 +24,6 @@ from ..plan import DefinitionPlan, Skip
 from .judge_process import finished_pairs
 
 _MAX_FAILURES = 3  # of a worker in succession
-_MAX_FAILED_WORKERS = 2  # that may fail on one item
 _SMALL = 0.15  # of a worker's share of the work: a definition with less of it is not split
 # Shares of a definition, and the size of their pieces in shares of a worker's work: pieces become smaller, so that no
 # worker idles for long at the end.
@@ -52,46 +51,17 @@ class DeviceWorker(Protocol):
         ...
 
 
-class Executor(Protocol):
-    """Runs plans on one or more devices."""
-
-    @property
-    def environment(self) -> Environment:
-        """The hardware and the versions that traces state."""
-        ...
-
-    @property
-    def device_count(self) -> int:
-        """The number of devices that share the work."""
-        ...
-
-    def execute(self, parts: Sequence[DefinitionPlan]) -> Iterator[Event]:
-        """Run plans, and yield events as they occur."""
-        ...
-
-    def stop(self) -> None:
-        """Finish the running evaluations, and start no others."""
-        ...
-
-    def close(self) -> None:
-        """Terminate all processes that were started."""
-        ...
-
-
 @attrs.define(eq=False)
 class _Item:
-    """A piece of work with the workers that failed on it."""
+    """A piece of work."""
 
     part: DefinitionPlan
-    failed_on: set[str] = attrs.field(factory=set)
-    """Names of the workers that failed while they ran it."""
     done: set[tuple[str, str | None]] = attrs.field(factory=set)
     """Its finished pairs."""
 
-    def drop_finished(self) -> None:
-        """Remove finished pairs from the plan, in time proportional to the plan: not once for each pair."""
-        self.part = self.part.without(self.done)
-        self.done = set()
+    def rest(self) -> _Item:
+        """What is left of it."""
+        return _Item(self.part.without(self.done))
 
 
 @attrs.frozen
@@ -172,7 +142,9 @@ class Scheduler:
             else:
                 yield event
         for item in self._items:  # all workers are excluded
-            yield from _skip_all(item, "no device is left")
+            for workload in item.part.workloads:
+                skip = Skip(item.part.definition.name, None, workload.uuid, "no device is left", is_failure=True)
+                yield Skipped(skip, len(item.part.pending[workload.uuid]))
         self._items.clear()
 
     def stop(self) -> None:
@@ -202,16 +174,14 @@ class Scheduler:
             with suppress(JudgeFailed):  # the next start, for the first item, counts as a failure
                 self._open(name, factory)
             self._has_begun.wait()
-            while failures < _MAX_FAILURES and (item := self._next_item(name)) is not None:
-                worker = None
+            while failures < _MAX_FAILURES and (item := self._next_item()) is not None:
                 try:
-                    worker = self._worker(name, factory)
-                    self._work_on(item, worker)
+                    self._work_on(item, self._worker(name, factory))
                     failures = 0
                 except JudgeFailed as error:
                     failures += 1
                     self._close(name)
-                    self._requeue(item, str(error), None if worker is None else name)
+                    self._requeue(item.rest())
                     if failures == _MAX_FAILURES:
                         self._events.put(DeviceExcluded(name, str(error)))
                 finally:
@@ -260,39 +230,25 @@ class Scheduler:
             if self._is_stopping and isinstance(event, Evaluated | Skipped):
                 return
 
-    def _next_item(self, name: str) -> _Item | None:
-        """The next item, preferably one on which this worker has not failed.
-
-        The largest come first. Waits while another worker may still requeue one.
-        """
+    def _next_item(self) -> _Item | None:
+        """The next item; waits while another worker may still requeue one."""
         with self._change:
             while not self._items and self._under_way:
                 self._change.wait()
             if not self._items:
                 return None
             self._under_way += 1
-            item = next((item for item in self._items if name not in item.failed_on), self._items[0])
-            self._items.remove(item)
-            return item
+            return self._items.pop(0)
 
     def _finish(self) -> None:
         with self._change:
             self._under_way -= 1
             self._change.notify_all()
 
-    def _requeue(self, item: _Item, reason: str, failed_on: str | None) -> None:
-        """Requeue the rest of an item, unless several workers have failed on it."""
-        item.drop_finished()
-        if self._is_stopping or not item.part.count:
-            return
-        if failed_on is not None:
-            item.failed_on.add(failed_on)
-        if len(item.failed_on) >= _MAX_FAILED_WORKERS:
-            for event in _skip_all(item, f"{len(item.failed_on)} devices failed on it: {reason}"):
-                self._events.put(event)
-            return
+    def _requeue(self, item: _Item) -> None:
         with self._change:
-            self._items.insert(0, item)
+            if item.part.count and not self._is_stopping:
+                self._items.insert(0, item)
 
 
 def _split(parts: Sequence[DefinitionPlan], workers: int) -> list[DefinitionPlan]:
@@ -314,9 +270,3 @@ def _split(parts: Sequence[DefinitionPlan], workers: int) -> list[DefinitionPlan
                 count = min(count, len(some.workloads))  # pieces that share a workload prepare it twice
             pieces += some.split(count)
     return sorted(pieces, key=lambda piece: -piece.count)
-
-
-def _skip_all(item: _Item, reason: str) -> Iterator[Event]:
-    for workload in item.part.workloads:
-        skip = Skip(item.part.definition.name, None, workload.uuid, reason, is_failure=True)
-        yield Skipped(skip, len(item.part.pending[workload.uuid]))
