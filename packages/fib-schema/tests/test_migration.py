@@ -389,14 +389,6 @@ class TestRejected:
         assert report.rejected == ()
         assert (tmp_path / "new/traces/bob/pointwise/scaled.jsonl").exists()
 
-    def test_a_record_with_a_key_twice_is_migrated_and_kept_as_it_was(self, old: Path, tmp_path: Path) -> None:
-        text = json.dumps(OLD_DEFINITION)[:-1] + ', "x_origin": 1}'
-        write(old / "definitions/scaled.json", text)
-        report = migrate(old, tmp_path / "new")
-        assert [problem.code for problem in report.rejected] == ["duplicate-key"]
-        assert (tmp_path / "new/rejected/definitions/scaled.json").read_text() == text + "\n"
-        assert report.counts["definitions"] == 1
-
     def test_files_of_other_names_are_kept(self, old: Path, tmp_path: Path) -> None:
         write(old / "traces/notes.txt", "words")
         report = migrate(old, tmp_path / "new")

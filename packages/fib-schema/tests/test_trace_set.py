@@ -562,8 +562,3 @@ class TestLinesThatAreBeingAppended:
         lines = [b"[1]\n", b"[22]\n", b"[333]\n"]
         assert [line for _, line in read_lines(file, findings)] == lines[:count]
         assert findings.problems == []
-
-    def test_a_line_that_is_not_whole_is_read_as_far_as_it_was_found(self, tmp_path: Path) -> None:
-        path = tmp_path / "a.jsonl"
-        path.write_bytes(b"[1]\n[22, 3")
-        assert [line for _, line in read_lines(DataFile(str(path), "a.jsonl", 7), Findings())] == [b"[1]\n", b"[22"]

@@ -15,7 +15,7 @@ from .data_files import DataFile
 from .display import counted
 from .errors import DataWarning, InvalidRecord, Problem, UnknownName
 from .problems import Findings
-from .reader import TraceReader, read_json
+from .reader import read_json, read_traces
 from .solution import Solution
 from .trace import Trace
 
@@ -148,7 +148,6 @@ class TraceFiles:
         self._of_definition: dict[str, list[DataFile]] = {}
         self._anonymous: list[DataFile] = []
         self._traces: dict[str, list[Trace]] = {}
-        self._reader = TraceReader()
         for file in files:
             if file.stem in definitions:
                 self._of_definition.setdefault(file.stem, []).append(file)
@@ -175,7 +174,7 @@ class TraceFiles:
     def _read(self, file: DataFile) -> None:
         findings = Findings()
         with _paused_gc():
-            traces = [trace for _, trace in self._reader.read(file, findings)]
+            traces = [trace for _, trace in read_traces(file, findings)]
         for definition, group in grouped(traces).items():
             self._traces.setdefault(definition, []).extend(group)
         self.problems += findings.problems

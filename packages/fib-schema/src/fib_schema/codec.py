@@ -1,38 +1,35 @@
 """Codec of records: JSON to records and back, by cattrs.
 
-Reading is strict: 4.7 is not an integer, 3 is not a string and ``true`` is not a number. `structure` tries a converter
-that raises at the first deviation, a field that the class does not know included. What it refuses goes to a second one,
-which keeps unknown fields and collects every problem with its JSON path.
-
-Measured on two busy cores: 200,000 traces in 2.9 s, of which JSON takes 0.5 s; with own parsers it was 2.9 s too.
+Reading is strict: 4.7 is not an integer, 3 is not a string and ``true`` is not a number. A canonical text is
+read in two steps: msgspec checks all types while it decodes, into structs that are made from the record classes and
+refuse unknown fields, and cattrs makes records of the structs. A text that is refused is decoded to plain objects, for
+a second converter, which keeps unknown fields and collects every problem with its JSON path.
 """
 
 from __future__ import annotations
 
 import json
-import marshal
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from enum import StrEnum
 from functools import cache
 from types import GenericAlias, MappingProxyType, UnionType
-from typing import Any, TypeVar, get_args, get_origin
+from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import attrs
-import cattrs
 import msgspec
-from cattrs.errors import AttributeValidationNote, BaseValidationError, IterableValidationNote
-from cattrs.gen import make_dict_structure_fn, make_dict_unstructure_fn, override
-from cattrs.preconf.msgspec import MsgspecJsonConverter, make_converter
 
 from ._legacy import upgrade
 from ._record import FrozenDict, Record, closest, describe
-from .definition import AxisConst, AxisSpec, AxisVar, DType
+from .definition import AxisConst, AxisVar, DType
 from .errors import InvalidRecord, Problem
 from .solution import SupportedBindings, SupportedLanguages
-from .trace import Environment, EvaluationStatus, Trace
-from .workload import InputSpec, RandomInput, SafetensorsInput, ScalarInput, Workload
+from .trace import Environment, EvaluationStatus
+from .workload import RandomInput, SafetensorsInput, ScalarInput, Workload
+
+if TYPE_CHECKING:
+    from cattrs import Converter  # imported on use: opening a data set parses nothing
 
 R = TypeVar("R", bound=Record)
 Hook = Callable[[Any, Any], Any]
@@ -55,13 +52,14 @@ _ALWAYS_WRITTEN = frozenset({
     "dependencies", "destination_passing_style",
 })  # fmt: skip
 """Fields that are written even where they have their default."""
+_SHARED = (Workload, Environment)
+"""Records that recur on many lines: equal texts of them become one object."""
 _MAX_COMPARED = 100
 """Number of unknown keys that are compared with a missing field."""
 _MAX_SHARED = 100_000
-"""Number of workloads and environments that are kept, because thousands of traces share them."""
-_MAX_FORMATTED = 1000
 _NON_FINITE = MappingProxyType({text: float(text) for text in ("Infinity", "-Infinity", "NaN")})
 _EXPECTED: Mapping[Any, str] = MappingProxyType({int: "an integer", str: "a string", bool: "true or false"})
+_ENUMS: tuple[type[StrEnum], ...] = (DType, EvaluationStatus, SupportedBindings, SupportedLanguages)
 
 
 class _Mismatch(ValueError):
@@ -112,12 +110,151 @@ def may_be_too_deep(text: bytes | str) -> bool:
 
 def nesting(plain: Any) -> int:
     """Number of levels of nested objects and lists."""
-    depth, level = 0, [plain] if isinstance(plain, dict | list) else []
-    while level:
+    depth, level = 0, [plain]
+    while level := [item for item in level if isinstance(item, dict | list)]:
         depth += 1
-        inner = [i for item in level for i in (item.values() if isinstance(item, dict) else item)]
-        level = [item for item in inner if isinstance(item, dict | list)]
+        level = [i for item in level for i in (item.values() if isinstance(item, dict) else item)]
     return depth
+
+
+# -- canonical JSON to records -----------------------------------------------------------------------
+
+
+def parse_json(text: bytes | str, cls: type[R], *, source: str = "<memory>") -> R:
+    """Parse one JSON text into a record.
+
+    Raises:
+        InvalidRecord: The text is not JSON or no such record; holds every problem with its path.
+    """
+    try:
+        return canonical_parser(cls)(text)
+    except Exception:  # noqa: BLE001 the second converter decides, and explains
+        return structure(decode(text, cls.__name__, source=source), cls, source=source)
+
+
+def parse_upgraded(text: bytes | str, cls: type[R], *, source: str) -> tuple[R, list[str]]:
+    """Parse one JSON text of the current schema or a legacy one into a record.
+
+    Returns:
+        The record, and the changes that made it current.
+
+    Raises:
+        InvalidRecord: As `parse_json`.
+    """
+    try:
+        return canonical_parser(cls)(text), []
+    except Exception:  # noqa: BLE001 the second converter decides, and explains
+        plain, changes = upgrade(decode(text, cls.__name__, source=source), cls)
+        return structure(plain, cls, source=source), changes
+
+
+def canonical_parser(cls: type[R]) -> Callable[[bytes | str], R]:
+    """The function that parses a canonical text; of any other, whatever is wrong with it, it raises something."""
+    record_class: Any = cls  # mypy takes the hash of an unhashable record for that of its class
+    parser: Callable[[bytes | str], R] = _parser(record_class)
+    return parser
+
+
+@cache
+def _parser(cls: Any) -> Callable[[bytes | str], Any]:
+    decode_struct = msgspec.json.Decoder(_struct_of(cls)).decode
+    hook = _canonical().get_structure_hook(cls)
+
+    def parse(text: bytes | str) -> Any:
+        if may_be_too_deep(text):
+            decode(text, cls.__name__, source="")
+        return hook(decode_struct(text), cls)
+
+    return parse
+
+
+@cache
+def _struct_of(cls: Any) -> Any:
+    """The struct with the fields of a record class."""
+    kinds = get_type_hints(cls)
+    fields: Any = [
+        (field.name, _checked(kinds[field.name]), *([] if field.default is attrs.NOTHING else [field.default]))
+        for field in _fields(cls)
+    ]
+    tag = {"tag_field": "type", "tag": TAGS[cls]} if cls in TAGS else {}
+    return msgspec.defstruct(cls.__name__, fields, forbid_unknown_fields=True, gc=False, **tag)  # type: ignore[arg-type]
+
+
+def _checked(kind: Any) -> Any:
+    """The type of which msgspec checks the values of a field."""
+    if isinstance(kind, UnionType):
+        return Union[tuple(map(_checked, get_args(kind)))]  # noqa: UP007 of a tuple of types
+    if _is_object(kind):
+        return GenericAlias(dict, (str, _checked(get_args(kind)[1])))
+    if _is_list(kind):
+        return GenericAlias(tuple, (_checked(get_args(kind)[0]), ...))
+    if kind in _SHARED:
+        return msgspec.Raw
+    return _struct_of(kind) if attrs.has(kind) else kind
+
+
+def _not_none(kind: Any) -> Any:
+    """The type of the values of an optional field that are not None."""
+    kinds = [one for one in get_args(kind) if one is not type(None)]
+    return kinds[0] if isinstance(kind, UnionType) and len(kinds) == 1 else kind
+
+
+def _holds_records(kind: Any) -> bool:
+    return attrs.has(kind) or any(map(_holds_records, get_args(kind)))
+
+
+@cache
+def _canonical() -> Converter:
+    """The converter of structs, whose types are right, to records."""
+    from cattrs import Converter
+
+    converter = Converter(detailed_validation=False)
+    converter.register_structure_hook_factory(_is_union, lambda kind: _union_of_structs(kind, converter))
+    converter.register_structure_hook_factory(_is_object, lambda kind: _object_hook(kind, converter))
+    converter.register_structure_hook_factory(attrs.has, lambda cls: _struct_hook(cls, converter))
+    return converter
+
+
+def _struct_hook(cls: Any, converter: Converter) -> Hook:
+    kinds = [_not_none(get_type_hints(cls)[field.name]) for field in _fields(cls)]
+    inner = [
+        (index, kind, _shared_hook(kind) if kind in _SHARED else converter.get_structure_hook(kind))
+        for index, kind in enumerate(kinds)
+        if _holds_records(kind)
+    ]
+    values_of = msgspec.structs.astuple
+    if not inner:
+        return lambda struct, _: cls(*values_of(struct))
+
+    def hook(struct: Any, _: Any) -> Any:
+        values: list[Any] = list(values_of(struct))
+        for index, kind, made in inner:
+            if (value := values[index]) is not None:
+                values[index] = made(value, kind)
+        return cls(*values)
+
+    return hook
+
+
+def _union_of_structs(kind: Any, converter: Converter) -> Hook:
+    """The hook of one of several records."""
+    hooks = {_struct_of(one): converter.get_structure_hook(one) for one in get_args(kind)}
+    return lambda struct, _: hooks[type(struct)](struct, None)
+
+
+def _shared_hook(cls: Any) -> Hook:
+    known: dict[bytes, Any] = {}
+
+    def hook(raw: Any, _: Any) -> Any:
+        text = bytes(raw)
+        found = known.get(text)
+        if found is None:
+            found = _parser(cls)(text)
+            if len(known) < _MAX_SHARED:
+                known[text] = found
+        return found
+
+    return hook
 
 
 # -- plain objects to records ------------------------------------------------------------------------
@@ -129,48 +266,34 @@ def structure(plain: Any, cls: type[R], *, source: str = "<memory>") -> R:
     Raises:
         InvalidRecord: Holds every problem with its path.
     """
-    record: R
-    record_class: Any = cls  # mypy takes the hash of an unhashable record for that of its class
+    from cattrs.errors import BaseValidationError
+
     try:
-        record = structure_hook(record_class)(plain, cls)
-    except Exception:  # noqa: BLE001 the second converter decides, and explains
-        try:
-            record = _lenient().structure(plain, cls)
-        except (BaseValidationError, ValueError, TypeError) as error:
-            found = tuple(Problem(source, path, text, code="schema") for path, text in _problems(error, plain, "$"))
-            raise InvalidRecord(cls.__name__, found) from None
+        record: R = _explaining().structure(plain, cls)
+    except (BaseValidationError, ValueError, TypeError) as error:
+        found = tuple(Problem(source, path, text, code="schema") for path, text in _problems(error, plain, "$"))
+        raise InvalidRecord(cls.__name__, found) from None
     return record
 
 
-@cache
-def structure_hook(cls: Any) -> Hook:
-    """The function of plain objects and a class that makes canonical records, and raises anything for others."""
-    return _strict().get_structure_hook(cls)
-
-
-def _problems(error: Exception, plain: Any, path: str) -> Iterator[tuple[str, str]]:
+def _problems(error: BaseException, plain: Any, path: str) -> Iterator[tuple[str, str]]:
     """The paths and messages in an error of cattrs, which is a tree of errors with the names of fields."""
-    if not isinstance(error, BaseValidationError):
+    from cattrs.errors import AttributeValidationNote, IterableValidationNote
+
+    if not isinstance(error, BaseExceptionGroup):
         yield path, _missing(error.args[0], plain) if isinstance(error, KeyError) else str(error)
         return
-    for inner, note in _annotated(error):
-        if note is None:
-            yield from _problems(inner, plain, path)
-        elif isinstance(note, AttributeValidationNote):
-            is_missing = isinstance(inner, KeyError) and note.name not in plain
-            below = plain if is_missing else plain[note.name]
-            yield from _problems(inner, below, child_path(path, note.name))
-        else:
-            yield from _problems(inner, plain[note.index], child_path(path, note.index))
-
-
-def _annotated(error: BaseValidationError) -> Iterator[tuple[Exception, Any]]:
     for inner in error.exceptions:
-        notes = [n for n in getattr(inner, "__notes__", ()) if isinstance(n, _NOTES)]
-        yield inner, notes[-1] if notes else None
-
-
-_NOTES = (AttributeValidationNote, IterableValidationNote)
+        notes = [
+            note.name if isinstance(note, AttributeValidationNote) else note.index
+            for note in getattr(inner, "__notes__", ())
+            if isinstance(note, AttributeValidationNote | IterableValidationNote)
+        ]
+        if not notes:
+            yield from _problems(inner, plain, path)
+        else:
+            is_missing = isinstance(inner, KeyError) and notes[-1] not in plain
+            yield from _problems(inner, plain if is_missing else plain[notes[-1]], child_path(path, notes[-1]))
 
 
 def child_path(path: str, key: str | int) -> str:
@@ -184,30 +307,21 @@ def _missing(name: str, plain: Mapping[str, Any]) -> str:
 
 
 @cache
-def _strict() -> MsgspecJsonConverter:
-    """The converter of canonical records."""
-    return _converter(is_lenient=False)
-
-
-@cache
-def _lenient() -> MsgspecJsonConverter:
+def _explaining() -> Converter:
     """The converter that keeps unknown fields and collects all problems."""
-    return _converter(is_lenient=True)
+    from cattrs import Converter
 
-
-def _converter(*, is_lenient: bool) -> MsgspecJsonConverter:
-    converter = make_converter(detailed_validation=is_lenient)
-    for kind, hook in _SCALAR_HOOKS.items():  # each by itself: a class of enumerations would be taken for a str
-        converter.register_structure_hook(kind, hook)
+    converter = Converter(detailed_validation=True)
+    for kind in _EXPECTED:
+        converter.register_structure_hook(kind, _exactly)
+    for kind in _ENUMS:  # each by itself: a common hook would come after that of str
+        converter.register_structure_hook(kind, _member)
+    converter.register_structure_hook(float, _float)
     converter.register_structure_hook_func(_is_number, _number)
-    converter.register_structure_hook_factory(_is_optional, lambda kind: _optional_hook(kind, converter))
+    converter.register_structure_hook_factory(_is_union, lambda kind: _union_hook(kind, converter))
     converter.register_structure_hook_factory(_is_object, lambda kind: _object_hook(kind, converter))
     converter.register_structure_hook_factory(_is_list, lambda kind: _list_hook(kind, converter))
     converter.register_structure_hook_factory(attrs.has, lambda cls: _record_hook(cls, converter))
-    for union in (AxisSpec, InputSpec):
-        converter.register_structure_hook(union, _tagged_hook(get_args(union), converter))
-    for shared in () if is_lenient else (Workload, Environment):
-        converter.register_structure_hook(shared, _shared_hook(converter.get_structure_hook(shared)))
     return converter
 
 
@@ -215,16 +329,8 @@ def _is_number(kind: Any) -> bool:
     return isinstance(kind, UnionType) and float in get_args(kind)
 
 
-def _is_optional(kind: Any) -> bool:
-    return isinstance(kind, UnionType) and len(get_args(kind)) == 2 and type(None) in get_args(kind)
-
-
-def _optional_hook(kind: Any, converter: MsgspecJsonConverter) -> Hook:
-    inner_kind = next(one for one in get_args(kind) if one is not type(None))
-    if attrs.has(inner_kind):
-        return _record_hook(inner_kind, converter, is_optional=True)
-    inner = converter.get_structure_hook(inner_kind)
-    return lambda value, _: None if value is None else inner(value, inner_kind)
+def _is_union(kind: Any) -> bool:
+    return isinstance(kind, UnionType) and not _is_number(kind)
 
 
 def _is_object(kind: Any) -> bool:
@@ -235,13 +341,10 @@ def _is_list(kind: Any) -> bool:
     return get_origin(kind) is tuple
 
 
-def _exactly(kind: type) -> Hook:
-    def hook(value: Any, _: Any) -> Any:
-        if type(value) is kind:
-            return value
-        raise _Mismatch(f"expected {_EXPECTED[kind]}, got {describe(value)}")
-
-    return hook
+def _exactly(value: Any, kind: Any) -> Any:
+    if type(value) is kind:
+        return value
+    raise _Mismatch(f"expected {_EXPECTED[kind]}, got {describe(value)}")
 
 
 def _float(value: Any, _: Any) -> float:
@@ -261,31 +364,34 @@ def _number(value: Any, kind: Any) -> int | float | bool:
     return value if type(value) in (bool, int) else _float(value, kind)
 
 
-def _member_hook(kind: Any) -> Hook:
-    members = {str(member): member for member in kind}
+def _member(value: Any, kind: Any) -> Any:
+    if type(value) is str and value in set(kind):
+        return kind(value)
+    raise _Mismatch(f"{describe(value)} is unknown (known: {', '.join(kind)})")
+
+
+def _union_hook(kind: Any, converter: Converter) -> Hook:
+    """The hook of a type or None, or of one of several records, which have tags."""
+    if (inner := _not_none(kind)) is not kind:
+        return lambda value, _: None if value is None else converter.structure(value, inner)
+    classes = {TAGS[one]: one for one in get_args(kind)}
 
     def hook(value: Any, _: Any) -> Any:
-        if type(value) is str and value in members:
-            return members[value]
-        raise _Mismatch(f"{describe(value)} is unknown (known: {', '.join(members)})")
+        _check(value, dict)
+        tag = value.get("type")
+        if not isinstance(tag, str) or tag not in classes:
+            raise _Mismatch(f"'type' is {describe(tag)} (known: {', '.join(classes)})")
+        return converter.structure(value, classes[tag])
 
     return hook
 
 
-_ENUMS: tuple[type[StrEnum], ...] = (DType, EvaluationStatus, SupportedBindings, SupportedLanguages)
-_SCALAR_HOOKS: Mapping[Any, Hook] = {
-    **{kind: _exactly(kind) for kind in _EXPECTED},
-    float: _float,
-    **{kind: _member_hook(kind) for kind in _ENUMS},
-}
+def _object_hook(kind: Any, converter: Converter) -> Hook:
+    from cattrs.cols import mapping_structure_factory
 
-
-def _object_hook(kind: Any, converter: MsgspecJsonConverter) -> Hook:
     item_kind: Any = get_args(kind)[1]
     plain_kind: Any = GenericAlias(dict, (str, item_kind))
-    inner: Hook | None = None
-    if item_kind is not Any:
-        inner = cattrs.cols.mapping_structure_factory(plain_kind, converter)
+    inner = None if item_kind is Any else mapping_structure_factory(plain_kind, converter)
 
     def hook(value: Any, _: Any) -> Any:
         _check(value, dict)
@@ -294,9 +400,11 @@ def _object_hook(kind: Any, converter: MsgspecJsonConverter) -> Hook:
     return hook
 
 
-def _list_hook(kind: Any, converter: MsgspecJsonConverter) -> Hook:
+def _list_hook(kind: Any, converter: Converter) -> Hook:
     """The hook of lists alone: a string would be taken for its letters, an object for its keys."""
-    inner = cattrs.cols.homogenous_tuple_structure_factory(kind, converter)
+    from cattrs.cols import homogenous_tuple_structure_factory
+
+    inner = homogenous_tuple_structure_factory(kind, converter)
 
     def hook(value: Any, _: Any) -> Any:
         _check(value, list)
@@ -305,58 +413,17 @@ def _list_hook(kind: Any, converter: MsgspecJsonConverter) -> Hook:
     return hook
 
 
-def _record_hook(cls: Any, converter: MsgspecJsonConverter, *, is_optional: bool = False) -> Hook:
-    made: Hook = make_dict_structure_fn(cls, converter, unknown_fields=override(omit=True))
+def _record_hook(cls: Any, converter: Converter) -> Hook:
+    from cattrs.gen import make_dict_structure_fn, override
+
+    made = make_dict_structure_fn(cls, converter, unknown_fields=override(omit=True))
     known = field_names(cls)
-    has_known_keys = known.issuperset  # `forbid_extra_keys` makes two sets for each object
 
-    def strict(value: Any, _: Any) -> Any:
-        if value is None and is_optional:
-            return None
-        if type(value) is not dict or not has_known_keys(value):
-            raise _Mismatch("is no object, or has unknown fields")
-        return made(value, cls)
-
-    def lenient(value: Any, _: Any) -> Any:
-        if value is None and is_optional:
-            return None
+    def hook(value: Any, _: Any) -> Any:
         _check(value, dict)
         record = made(value, cls)
         unknown = {key: item for key, item in value.items() if key not in known}
         return attrs.evolve(record, unknown_fields=unknown) if unknown else record
-
-    return lenient if converter.detailed_validation else strict
-
-
-def _tagged_hook(kinds: Iterable[Any], converter: MsgspecJsonConverter) -> Hook:
-    hooks = {TAGS[kind]: (kind, converter.get_structure_hook(kind)) for kind in kinds}
-    without_fields = {TAGS[RandomInput]: RandomInput(), TAGS[AxisVar]: AxisVar()}
-
-    def hook(value: Any, _: Any) -> Any:
-        _check(value, dict)
-        tag = value.get("type")
-        if not isinstance(tag, str) or tag not in hooks:
-            raise _Mismatch(f"'type' is {describe(tag)} (known: {', '.join(hooks)})")
-        if len(value) == 1 and tag in without_fields:
-            return without_fields[tag]
-        kind, made = hooks[tag]
-        return made(value, kind)
-
-    return hook
-
-
-def _shared_hook(made: Hook) -> Hook:
-    """The hook of records that recur on many lines: equal ones become one object."""
-    known: dict[bytes, Any] = {}
-
-    def hook(value: Any, kind: Any) -> Any:
-        key = marshal.dumps(value, 2)  # tells 1, 1.0 and true apart
-        found = known.get(key)
-        if found is None:
-            found = made(value, kind)
-            if len(known) < _MAX_SHARED:
-                known[key] = found
-        return found
 
     return hook
 
@@ -366,47 +433,15 @@ def _check(value: Any, kind: type) -> None:
         raise _Mismatch(f"expected {'an object' if kind is dict else 'a list'}, got {describe(value)}")
 
 
+def _fields(cls: Any) -> list[attrs.Attribute[Any]]:
+    return [field for field in attrs.fields(cls) if field.name != "unknown_fields"]
+
+
 @cache
 def field_names(cls: Any) -> frozenset[str]:
     """The keys of a record's JSON that its class knows."""
-    known = {field.name for field in attrs.fields(cls)} - {"unknown_fields"}
+    known = {field.name for field in _fields(cls)}
     return frozenset(known | {"type"} if cls in TAGS else known)
-
-
-def parse_json(text: bytes | str, cls: type[R], *, source: str = "<memory>") -> R:
-    """Parse one JSON text into a record.
-
-    Raises:
-        InvalidRecord: The text is not JSON or no such record; holds every problem with its path.
-    """
-    return structure(decode(text, cls.__name__, source=source), cls, source=source)
-
-
-def parse_upgraded(text: bytes | str, cls: type[R], *, source: str) -> tuple[R, list[str]]:
-    """Parse one JSON text of the current schema or a legacy one into a record.
-
-    Returns:
-        The record, and the changes that made it current.
-
-    Raises:
-        InvalidRecord: As `parse_json`.
-    """
-    plain, changes = upgrade(decode(text, cls.__name__, source=source), cls)
-    return structure(plain, cls, source=source), changes
-
-
-@cache
-def trace_parser() -> Callable[[bytes], Trace]:
-    """The function that parses a canonical line; of any other, whatever is wrong with it, it raises something."""
-    hook, decode_line = structure_hook(Trace), msgspec.json.decode
-
-    def parse(line: bytes) -> Trace:
-        if line.count(b"{") + line.count(b"[") > MAX_DEPTH:
-            return parse_json(line, Trace)
-        trace: Trace = hook(decode_line(line), Trace)
-        return trace
-
-    return parse
 
 
 # -- records to JSON ---------------------------------------------------------------------------------
@@ -437,15 +472,11 @@ def format_json(record: Record, *, indent: int | None = None) -> str:
         raise _unwritable(record, "nests too deeply to be written") from error
     if depth > MAX_DEPTH:
         raise _unwritable(record, f"nests too deeply: {depth} levels, and at most {MAX_DEPTH} are read")
-    return text if text.isascii() else _SURROGATE.sub(_escaped, text)
+    return text if text.isascii() else _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 _COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
 _SURROGATE = re.compile("[\ud800-\udfff]")
-
-
-def _escaped(found: re.Match[str]) -> str:
-    return f"\\u{ord(found[0]):04x}"
 
 
 def _unwritable(record: Record, problem: str) -> InvalidRecord:
@@ -453,57 +484,11 @@ def _unwritable(record: Record, problem: str) -> InvalidRecord:
     return InvalidRecord(name, (Problem("<memory>", "$", f"{problem}; change its fields", code="json"),))
 
 
-class LineFormatter:
-    """Formats traces as lines. Workloads and environments recur, so each is formatted once."""
-
-    def __init__(self) -> None:
-        self._formatted: dict[int, tuple[Record, msgspec.Raw]] = {}
-        self._unstructure: Callable[[Trace], Any] | None = None
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return LineFormatter, ()
-
-    def __call__(self, trace: Trace) -> bytes:
-        """The line, without its newline."""
-        if self._unstructure is None:
-            converter = _make_unstructurer()
-            for cls in (Workload, Environment):
-                converter.register_unstructure_hook(cls, self._share)
-            converter.register_unstructure_hook_func(_is_object, _raw_object)
-            self._unstructure = converter.get_unstructure_hook(Trace)
-        try:
-            return msgspec.json.encode(self._unstructure(trace))
-        except (TypeError, ValueError, RecursionError):  # such as a number that is not finite, or half of a surrogate
-            return format_json(trace).encode()
-
-    def _share(self, record: Record) -> msgspec.Raw:
-        entry = self._formatted.get(id(record))
-        if entry is None:
-            if len(self._formatted) >= _MAX_FORMATTED:
-                self._formatted.clear()
-            entry = self._formatted[id(record)] = record, msgspec.Raw(format_json(record).encode())
-        return entry[1]
-
-
-def _raw_object(value: Any) -> msgspec.Raw | None:
-    if value is None:
-        return None
-    text = _FINITE(value)
-    if may_be_too_deep(text):
-        raise ValueError
-    return msgspec.Raw(text.encode())
-
-
-_FINITE = json.JSONEncoder(ensure_ascii=False, separators=(",", ":"), allow_nan=False).encode
-
-
 @cache
-def _unstructurer() -> MsgspecJsonConverter:
-    return _make_unstructurer()
+def _unstructurer() -> Converter:
+    from cattrs import Converter
 
-
-def _make_unstructurer() -> MsgspecJsonConverter:
-    converter = make_converter()
+    converter = Converter()
     converter.register_unstructure_hook(float, _plain_float)
     for kind in _ENUMS:
         converter.register_unstructure_hook(kind, str)
@@ -513,25 +498,21 @@ def _make_unstructurer() -> MsgspecJsonConverter:
     return converter
 
 
-def _plain_hook(cls: Any, converter: MsgspecJsonConverter) -> Callable[[Any], Any]:
-    fields: Any = {
-        field.name: override(omit_if_default=field.name not in _ALWAYS_WRITTEN)
-        for field in attrs.fields(cls)
-        if field.name != "unknown_fields"
-    }
+def _plain_hook(cls: Any, converter: Converter) -> Callable[[Any], Any]:
+    from cattrs.gen import make_dict_unstructure_fn, override
+
+    fields: Any = {field.name: override(omit_if_default=field.name not in _ALWAYS_WRITTEN) for field in _fields(cls)}
     made = make_dict_unstructure_fn(cls, converter, unknown_fields=override(omit=True), **fields)
     tag = {"type": TAGS[cls]} if cls in TAGS else {}
 
     def hook(record: Any) -> Any:
-        plain = made(record)
-        if tag:
-            plain = tag | plain
+        plain = tag | made(record) if tag else made(record)
         return {**plain, **_plain_object(record.unknown_fields)} if record.unknown_fields else plain
 
     return hook
 
 
-def _plain_list_hook(kind: Any, converter: MsgspecJsonConverter) -> Callable[[Any], Any]:
+def _plain_list_hook(kind: Any, converter: Converter) -> Callable[[Any], Any]:
     inner = converter.get_unstructure_hook(get_args(kind)[0])
     return lambda value: [inner(item) for item in value]
 

@@ -26,7 +26,7 @@ from .display import counted
 from .errors import DataSetNotFound, FibError, Problem, UnknownName
 from .files import copy_file, naming, open_regular, staged, sync_folders, sync_tree
 from .problems import Findings, Report, group_problems, plain_problem
-from .reader import parse_line, read_json, read_lines
+from .reader import parse_record, read_json, read_lines
 from .solution import Solution
 from .trace import Trace
 from .validation import validate
@@ -100,13 +100,13 @@ class Rewriter:
 
     def _read(self, file: DataFile, cls: type[R], found: Findings) -> tuple[R | None, bytes]:
         """The current record of a file, and its text: the file's own if the record is current."""
-        parsed = read_json(file, cls, found, self._log, checks_keys=True)
+        parsed = read_json(file, cls, found, self._log)
         self.changes.update(parsed.changes)
         return parsed.record, _dumped(parsed.plain, indent=2) + b"\n" if parsed.changes else parsed.text
 
     def _place_line(self, file: DataFile, line: bytes, place: str, found: Findings) -> str | None:
         """Add a line to its file in the new set and return that path; None if the line is bad or has no place."""
-        parsed = parse_line(line, Trace, place, found, self._log, checks_keys=True)
+        parsed = parse_record(line, Trace, place, found, self._log)
         trace = parsed.record
         definition = self._definition_of(trace, place, found)
         if trace is None or definition is None:

@@ -6,11 +6,10 @@ The store, validation and migration use it. The functions that load and save sin
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, BinaryIO, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import attrs
 import msgspec
@@ -18,7 +17,7 @@ import msgspec
 from ._legacy import LogReader, legacy_warnings, upgrade
 from ._record import Record, component_problem
 from .appending import append_new_lines, rewrite_file
-from .codec import MAX_RECORD_BYTES, decode, format_json, parse_json, structure, trace_parser
+from .codec import MAX_RECORD_BYTES, canonical_parser, decode, format_json, parse_json, structure
 from .data_files import LEGACY_WORKLOADS, DataFile
 from .errors import InvalidRecord
 from .files import atomic_write, open_regular, read_regular
@@ -29,11 +28,9 @@ R = TypeVar("R", bound=Record)
 
 _BUFFER_BYTES = 1 << 18
 """Buffer of a file of lines; with the default of 8 KiB, loading a set takes 5 % longer."""
-BOM = b"\xef\xbb\xbf"
 LFS_POINTER = b"version https://git-lfs"
 
 _LFS_MESSAGE = "is a Git LFS pointer and not the file itself; run 'git lfs pull' in the data set"
-_BOM_MESSAGE = "starts with a byte order mark, which JSON does not allow; save the file as UTF-8 without it"
 _TORN_MESSAGE = (
     "the last line is torn (incomplete JSON, no newline: its writer was stopped); readers skip it; remove the line"
 )
@@ -46,112 +43,91 @@ class Parsed(Generic[R]):
     record: R | None = None
     """None if the text holds no valid record."""
     plain: Any = None
-    """The plain objects in the current schema; None if the text is not JSON."""
+    """The plain objects in the current schema; None if the text is canonical or no JSON."""
     changes: tuple[str, ...] = ()
     """Changes that made a legacy record current."""
-    misspellings: tuple[Misspelling, ...] = ()
-    """Unknown keys that look like misspelt fields."""
     text: bytes = b""
-    """The JSON without a byte order mark."""
+
+    @property
+    def misspellings(self) -> tuple[Misspelling, ...]:
+        """Unknown keys that look like misspelt fields; a canonical record has none."""
+        return () if self.record is None or self.plain is None else tuple(find_misspellings(self.record, self.plain))
 
 
-def read_json(
-    file: DataFile,
-    cls: type[R],
-    findings: Findings,
-    read_log: LogReader | None = None,
-    *,
-    checks_keys: bool = False,
-) -> Parsed[R]:
+def read_json(file: DataFile, cls: type[R], findings: Findings, read_log: LogReader | None = None) -> Parsed[R]:
     """Read the record of a JSON file and report every problem."""
-    text = _read_text(file, cls, findings)
-    if text is None:
+    kind = cls.__name__.lower()
+    if file.size_bytes > MAX_RECORD_BYTES:
+        findings.error(file.name, _too_large("file"), "size")
         return Parsed()
-    parsed = parse_record(text, cls, file.name, findings, read_log, checks_keys=checks_keys)
+    try:
+        text = read_regular(file.path, MAX_RECORD_BYTES)
+    except OSError as error:
+        findings.error(file.name, f"cannot be read: {error.strerror or error}", "unreadable")
+        return Parsed()
+    if not text.strip():
+        findings.error(file.name, f"is empty; write a {kind} or remove the file", "empty")
+        return Parsed()
+    if text.startswith(LFS_POINTER):
+        findings.error(file.name, _LFS_MESSAGE, "git-lfs")
+        return Parsed()
+    parsed = parse_record(text, cls, file.name, findings, read_log)
     findings.add(*legacy_warnings(file.name, dict.fromkeys(parsed.changes, 1)))
     findings.add(*misspelling_warnings(file.name, dict.fromkeys(parsed.misspellings, 1)))
     return parsed
 
 
 def parse_record(
-    text: bytes,
-    cls: type[R],
-    place: str,
-    findings: Findings,
-    read_log: LogReader | None = None,
-    *,
-    checks_keys: bool = False,
+    text: bytes, cls: type[R], place: str, findings: Findings, read_log: LogReader | None = None
 ) -> Parsed[R]:
     """Parse one JSON text of the current schema or a legacy one and report every problem.
 
     Args:
-        text: The JSON.
+        text: The JSON; a line that does not end with a newline may be torn.
         cls: The class of the record.
         place: What to call the text in problems.
         findings: Where problems go.
         read_log: Reads the log files that legacy traces name.
-        checks_keys: Whether keys that occur twice in an object are reported, which takes as long again.
     """
     try:
-        plain = decode(text, cls.__name__, source=place)
-    except InvalidRecord as error:
-        findings.add(*error.problems)
-        return Parsed()
-    if checks_keys:
-        _report_repeated_keys(text, place, findings)
-    current, changes = upgrade(plain, cls, read_log)
-    record: R | None
+        return Parsed(canonical_parser(cls)(text), text=text)
+    except Exception:  # noqa: BLE001 the second converter decides, and explains
+        plain: Any = None
+        changes: list[str] = []
     try:
-        record = structure(current, cls, source=place)
+        plain, changes = upgrade(decode(text, cls.__name__, source=place), cls, read_log)
+        return Parsed(structure(plain, cls, source=place), plain, tuple(changes), text)
     except InvalidRecord as error:
-        findings.add(*error.problems)
-        record = None
-    misspellings = () if record is None else tuple(find_misspellings(record, current))
-    return Parsed(record, current, tuple(changes), misspellings, text)
-
-
-def parse_line(
-    line: bytes,
-    cls: type[R],
-    place: str,
-    findings: Findings,
-    read_log: LogReader | None = None,
-    *,
-    checks_keys: bool = False,
-) -> Parsed[R]:
-    """As `parse_record`, of a line with its newline; a last line without one may be torn."""
-    if not line.endswith(b"\n") and not _is_json(line):
-        findings.error(place, _TORN_MESSAGE, "torn-line")
-        return Parsed()
-    return parse_record(line, cls, place, findings, read_log, checks_keys=checks_keys)
+        is_torn = plain is None and ".jsonl:" in place and not text.endswith(b"\n")
+        if is_torn:
+            findings.error(place, _TORN_MESSAGE, "torn-line")
+        else:
+            findings.add(*error.problems)
+        return Parsed(None, plain, tuple(changes), text)
 
 
 def read_lines(file: DataFile, findings: Findings) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a JSON Lines file that hold something, with their numbers, one at a time.
 
-    Reading stops at the size that the file had when it was found, or at the end of a line that was being appended
-    then. What makes the whole file or a line unreadable is reported and left out.
+    Reading stops behind the size that the file had when it was found. What makes the rest of the file unreadable is
+    reported.
     """
     is_empty = True
     left = file.size_bytes
     try:
         with open_regular(file.path, _BUFFER_BYTES) as handle:
-            start = handle.read(len(LFS_POINTER))
-            if start == LFS_POINTER:
-                findings.error(file.name, _LFS_MESSAGE, "git-lfs")
-                return
-            if start.startswith(BOM):
-                findings.error(f"{file.name}:1", _BOM_MESSAGE, "bom")
-                left -= len(BOM)
-            handle.seek(file.size_bytes - left)
-            for number, (line, size) in enumerate(_bounded_lines(handle, left), start=1):
-                if size > MAX_RECORD_BYTES:
-                    findings.error(f"{file.name}:{number}", _too_large("line", size), "size")
-                elif line.isspace():
-                    continue
-                else:
+            number = 0
+            while left > 0 and (line := handle.readline(MAX_RECORD_BYTES + 1)):
+                number, left = number + 1, left - len(line)
+                if number == 1 and line.startswith(LFS_POINTER):
+                    findings.error(file.name, _LFS_MESSAGE, "git-lfs")
+                    return
+                if len(line) > MAX_RECORD_BYTES:
+                    findings.error(f"{file.name}:{number}", f"{_too_large('line')}; the rest is not read", "size")
+                    return
+                if not line.isspace():
+                    is_empty = False
                     yield number, line
-                is_empty = False
     except OSError as error:
         findings.error(file.name, f"cannot be read: {error.strerror or error}", "unreadable")
         return
@@ -159,101 +135,28 @@ def read_lines(file: DataFile, findings: Findings) -> Iterator[tuple[int, bytes]
         findings.warning(file.name, "holds no record; remove the file", "empty")
 
 
-def _bounded_lines(handle: BinaryIO, left: int) -> Iterator[tuple[bytes, int]]:
-    """The lines that begin in the next bytes of a file, with their sizes; of too large ones the start alone."""
-    readline, limit = handle.readline, MAX_RECORD_BYTES + 1
-    while left > 0 and (line := readline(limit)):
-        size = len(line)
-        if size == limit:
-            while not line.endswith(b"\n") and (part := readline(1 << 20)):
-                line, size = part, size + len(part)
-        left -= size
-        if left < 0 and not line.endswith(b"\n"):
-            line = line[:left]
-        yield line, size
-
-
-class TraceReader:
-    """Reads traces from JSON Lines files.
-
-    Args:
-        checks_keys: Whether keys that occur twice in an object are reported.
-    """
-
-    def __init__(self, *, checks_keys: bool = False) -> None:
-        self._checks_keys = checks_keys
-
-    def read(self, file: DataFile, findings: Findings) -> Iterator[tuple[int, Trace]]:
-        """Yield the good traces of a file with their line numbers and report every problem of the others."""
-        changes: Counter[str] = Counter()
-        misspellings: Counter[Misspelling] = Counter()
-        parse = trace_parser()
-        for number, line in read_lines(file, findings):
-            try:
-                trace = parse(line)
-            except Exception:  # noqa: BLE001 the full parser decides, and explains
-                place = f"{file.name}:{number}"
-                parsed = parse_line(line, Trace, place, findings, checks_keys=self._checks_keys)
-                changes.update(parsed.changes)
-                misspellings.update(parsed.misspellings)
-                if parsed.record is not None:
-                    yield number, parsed.record
+def read_traces(file: DataFile, findings: Findings) -> Iterator[tuple[int, Trace]]:
+    """Yield the good traces of a file with their line numbers and report every problem of the others."""
+    changes: Counter[str] = Counter()
+    misspellings: Counter[Misspelling] = Counter()
+    parse = canonical_parser(Trace)
+    for number, line in read_lines(file, findings):
+        try:
+            trace = parse(line)
+        except Exception:  # noqa: BLE001 the second converter decides, and explains
+            parsed = parse_record(line, Trace, f"{file.name}:{number}", findings)
+            changes.update(parsed.changes)
+            misspellings.update(parsed.misspellings)
+            if parsed.record is None:
                 continue
-            if self._checks_keys:
-                _report_repeated_keys(line, f"{file.name}:{number}", findings)
-            yield number, trace
-        findings.add(*legacy_warnings(file.name, changes))
-        findings.add(*misspelling_warnings(file.name, misspellings))
+            trace = parsed.record
+        yield number, trace
+    findings.add(*legacy_warnings(file.name, changes))
+    findings.add(*misspelling_warnings(file.name, misspellings))
 
 
-def _report_repeated_keys(text: bytes, place: str, findings: Findings) -> None:
-    """Report keys that an object has more than once, of which decoding keeps the last; the text must be JSON."""
-    repeated: set[str] = set()
-
-    def check(pairs: list[tuple[str, Any]]) -> None:
-        if len(dict(pairs)) != len(pairs):
-            repeated.update(key for key, count in Counter(key for key, _ in pairs).items() if count > 1)
-
-    json.loads(text, object_pairs_hook=check)
-    for key in sorted(repeated):
-        message = f"has {key!r} more than once in an object, and readers take the last; remove the others"
-        findings.error(place, message, "duplicate-key")
-
-
-def _read_text(file: DataFile, cls: type[Record], findings: Findings) -> bytes | None:
-    """The content of a JSON file; None if it holds no text, which is reported."""
-    kind = cls.__name__.lower()
-    if file.size_bytes > MAX_RECORD_BYTES:
-        findings.error(file.name, _too_large("file", file.size_bytes), "size")
-        return None
-    try:
-        with open_regular(file.path) as handle:
-            data = handle.read(MAX_RECORD_BYTES + 1)
-    except OSError as error:
-        findings.error(file.name, f"cannot be read: {error.strerror or error}", "unreadable")
-        return None
-    if not data.strip():
-        findings.error(file.name, f"is empty; write a {kind} or remove the file", "empty")
-        return None
-    if data.startswith(LFS_POINTER):
-        findings.error(file.name, _LFS_MESSAGE, "git-lfs")
-        return None
-    if data.startswith(BOM):
-        findings.error(file.name, _BOM_MESSAGE, "bom")
-    return data.removeprefix(BOM)
-
-
-def _is_json(line: bytes) -> bool:
-    try:
-        decode(line, "record", source="")
-    except InvalidRecord:
-        return False
-    return True
-
-
-def _too_large(what: str, size_bytes: int) -> str:
-    limit = MAX_RECORD_BYTES >> 20
-    return f"the {what} has {size_bytes >> 20} MiB, and a record at most {limit} MiB; store tensors as blobs"
+def _too_large(what: str) -> str:
+    return f"the {what} is larger than {MAX_RECORD_BYTES >> 20} MiB, the most for a record; store tensors as blobs"
 
 
 def holds_legacy_workloads(file: DataFile, prefix: str) -> bool:
@@ -265,12 +168,9 @@ def holds_legacy_workloads(file: DataFile, prefix: str) -> bool:
     """
     if not file.name.startswith(prefix + LEGACY_WORKLOADS):
         return False
-    with contextlib.suppress(OSError), open_regular(file.path) as lines:
-        while line := lines.readline(MAX_RECORD_BYTES):
-            try:
-                plain = json.loads(line)
-            except (ValueError, RecursionError):
-                continue
+    for _, line in read_lines(file, Findings()):
+        with contextlib.suppress(InvalidRecord):
+            plain = decode(line, "Trace", source=file.name)
             return isinstance(plain, dict) and plain.get("evaluation") is None
     return False
 
@@ -386,7 +286,9 @@ def load_jsonl_file(cls: type[R], path: str | os.PathLike[str]) -> list[R]:
     """
     findings = Findings()
     file = DataFile(os.fspath(path), os.fspath(path), os.stat(path).st_size)
-    found = [parse_line(line, cls, f"{path}:{number}", findings).record for number, line in read_lines(file, findings)]
+    found = [
+        parse_record(text, cls, f"{path}:{number}", findings).record for number, text in read_lines(file, findings)
+    ]
     if findings.errors:
         raise InvalidRecord(f"list of {cls.__name__} records", tuple(findings.errors))
     return [record for record in found if record is not None]

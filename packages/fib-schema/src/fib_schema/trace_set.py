@@ -22,7 +22,7 @@ from ._lazy import LazyRecords, SolutionsByDefinition, TraceFiles, TracesByDefin
 from ._legacy import legacy_warnings
 from ._record import Record, component_problem
 from .appending import append_in_groups
-from .codec import LineFormatter, format_json, to_plain
+from .codec import format_json, to_plain
 from .definition import Definition
 from .display import counted
 from .errors import DataSetNotFound, DuplicateName, FibError, NoRoot, Problem, UnknownName
@@ -210,7 +210,6 @@ class Store(DataSetFolder):
             self._index_solutions(group)
         self._workloads = TracesByDefinition(TraceFiles([], ()), _lists(workloads), kind="workloads")
         self._traces = TracesByDefinition(TraceFiles([], ()), _lists(traces))
-        self._format_line = LineFormatter()
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str] | None = None) -> Self:
@@ -376,7 +375,7 @@ class Store(DataSetFolder):
             if self.root is not None:
                 path = self._writable(path)
             groups.setdefault(path, []).append(trace)
-            lines.setdefault(path, []).append(self._format_line(trace))
+            lines.setdefault(path, []).append(format_json(trace).encode())
         if self.root is None:
             self._remember(groups.values())
             return

@@ -21,7 +21,7 @@ from .display import counted
 from .errors import DataSetNotFound, InvalidField, UnknownName
 from .files import get_fib_dataset_path
 from .problems import MAX_PROBLEMS, Findings, Report
-from .reader import TraceReader, read_json
+from .reader import Parsed, read_json, read_traces
 from .solution import Solution
 from .strides import stated_strides
 from .syntax import parse_source
@@ -67,13 +67,12 @@ class LineChecks:
         self._known = known
         self._findings = findings
         self._blobs = blobs
-        self._reader = TraceReader(checks_keys=True)
         self._of_traces: dict[tuple[str, str], Workload] = {}
 
     def check(self, file: DataFile) -> None:
         """Report everything that is wrong with a file and its records."""
         checks = _FileChecks(file, self._known, self._findings, self._blobs, self._of_traces)
-        for number, trace in self._reader.read(file, self._findings):
+        for number, trace in read_traces(file, self._findings):
             checks.check(trace, f"{file.name}:{number}")
         checks.finish()
 
@@ -285,8 +284,8 @@ def _legacy_workloads_first(files: list[DataFile]) -> list[DataFile]:
 
 
 def _check_definition_file(file: DataFile, known: Known, findings: Findings) -> None:
-    parsed = read_json(file, Definition, findings, checks_keys=True)
-    definition, name = parsed.record, _name(parsed.plain, file)
+    parsed = read_json(file, Definition, findings)
+    definition, name = parsed.record, _name(parsed, file)
     if name in known.definition_files:
         _duplicate("definition", name, known.definition_files[name], file, findings)
         return
@@ -300,8 +299,8 @@ def _check_definition_file(file: DataFile, known: Known, findings: Findings) -> 
 
 
 def _check_solution_file(file: DataFile, known: Known, findings: Findings) -> None:
-    parsed = read_json(file, Solution, findings, checks_keys=True)
-    solution, name = parsed.record, _name(parsed.plain, file)
+    parsed = read_json(file, Solution, findings)
+    solution, name = parsed.record, _name(parsed, file)
     if name in known.solution_files:
         _duplicate("solution", name, known.solution_files[name], file, findings)
         return
@@ -320,8 +319,11 @@ def _check_solution_file(file: DataFile, known: Known, findings: Findings) -> No
     _check_path(file, ("", "author", "definition's op_type", "definition", "name"), wanted, findings)
 
 
-def _name(plain: Any, file: DataFile) -> str:
-    name = plain.get("name") if isinstance(plain, dict) else None
+def _name(parsed: Parsed[Any], file: DataFile) -> str:
+    """The name that a file states, even if its record is bad; else that of the file."""
+    if parsed.record is not None:
+        return str(parsed.record.name)
+    name = parsed.plain.get("name") if isinstance(parsed.plain, dict) else None
     return name if isinstance(name, str) else file.stem
 
 

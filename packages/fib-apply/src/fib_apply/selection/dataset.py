@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Generic, TypeVar
 
 import attrs
 from fib_schema import Definition, InvalidRecord, Problem, Solution, Trace
-from fib_schema.codec import MAX_RECORD_BYTES, parse_upgraded, trace_parser
+from fib_schema.codec import MAX_RECORD_BYTES, parse_upgraded
 from fib_schema.data_files import list_data_files
 from fib_schema.files import read_regular
 from fib_schema.framing import framed
@@ -135,13 +135,10 @@ class DatasetFiles:
             if not text or text.isspace():
                 continue
             try:
-                trace = trace_parser()(text)
-            except Exception:  # noqa: BLE001 the full parser decides, and explains
-                try:
-                    trace = parse_upgraded(text, Trace, source=f"{path}:{number}")[0]
-                except InvalidRecord as error:
-                    self.problems.append(_first(error))
-                    continue
+                trace = parse_upgraded(text, Trace, source=f"{path}:{number}")[0]
+            except InvalidRecord as error:
+                self.problems.append(_first(error))
+                continue
             if trace.evaluation is not None:
                 found.append(trace)
         return found
