@@ -7,8 +7,6 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from fib_schema.json_schema import write_schemas
-
 sys.path.insert(0, str(Path(__file__).parent))
 
 project = "FIB"
@@ -36,7 +34,6 @@ copybutton_prompt_text = "$ "
 copybutton_line_continuation_character = "\\"
 copybutton_here_doc_delimiter = "EOF"
 html_extra_path = [str(Path(__file__).parents[1] / ".dev" / "docs" / "files")]
-write_schemas(Path(html_extra_path[0]) / "schemas")
 for report in Path(__file__).with_name("published").glob("*.html"):  # finished pages, made by make_published.py
     copy = Path(html_extra_path[0]) / "published" / report.name
     copy.parent.mkdir(parents=True, exist_ok=True)

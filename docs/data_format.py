@@ -1,19 +1,31 @@
-"""Reference of the data format: fields of records from JSON Schemas, and fields of settings from their classes."""
+"""Reference of the data format: fields of records and of settings from their classes."""
 
 from __future__ import annotations
 
+import inspect
 import json
+import typing
 from collections.abc import Iterator, Mapping
+from enum import StrEnum
 from pathlib import Path
+from types import UnionType
 from typing import Any
 
 import attrs
 from fib_bench.config.benchmark import BenchmarkConfig
 from fib_bench.config.model import ResolvedEvalConfig
-from fib_schema.json_schema import RECORD_KINDS, json_schema
+from fib_schema import Definition, Solution, Trace, Workload
+from fib_schema._record import Record
+from fib_schema.codec import TAGS
 from sphinx.pycode import ModuleAnalyzer
 
 EXAMPLES = Path(__file__).parent / "examples" / "data-format"
+RECORD_KINDS: Mapping[str, type[Record]] = {
+    "definition": Definition,
+    "solution": Solution,
+    "workload": Workload,
+    "trace": Trace,
+}
 FILES = {
     "definition": "definitions/*/*.json",
     "solution": "solutions/*/*/*/*.json",
@@ -21,18 +33,41 @@ FILES = {
     "trace": "traces/*/*/*.jsonl",
 }
 """The files of the example by kind; a line below ``workloads/`` is a trace without solution and evaluation."""
+_WORDS = {str: "string", int: "integer", float: "number", bool: "boolean", type(None): "null"}
 _HIDDEN = {"data_set_layers", "overrides"}
 
 
 def record_reference(kind: str) -> str:
     """Markdown: an example of a record, and a table of fields for its class and each class below it."""
-    schema = json_schema(RECORD_KINDS[kind])
-    parts = [schema["description"], "", f"Example, `{example_file(kind).relative_to(EXAMPLES)}`:", ""]
+    top, *below = record_classes(RECORD_KINDS[kind])
+    parts = [_summary(top), "", f"Example, `{example_file(kind).relative_to(EXAMPLES)}`:", ""]
     parts += ["```json", json.dumps(example(kind), indent=2), "```", ""]
-    parts += [*_table(schema), ""]
-    for name, below in schema.get("$defs", {}).items():
-        parts += [f"### {name} in a {kind}", "", below["description"], "", *_table(below), ""]
+    parts += [*_table(top), ""]
+    for cls in below:
+        parts += [f"### {cls.__name__} in a {kind}", "", _summary(cls), "", *_table(cls), ""]
     return "\n".join(parts)
+
+
+def record_classes(cls: type[Record]) -> list[type[Record]]:
+    """A record class, and those of its fields and of theirs by name."""
+    found: dict[str, type[Record]] = {}
+    pending = [cls]
+    while pending:
+        one = pending.pop()
+        found[one.__name__] = one
+        for kind in typing.get_type_hints(one).values():
+            pending += [part for part in _parts(kind) if attrs.has(part) and part.__name__ not in found]
+    return [cls, *(found[name] for name in sorted(found) if name != cls.__name__)]
+
+
+def _parts(kind: Any) -> Iterator[Any]:
+    yield kind
+    for part in typing.get_args(kind):
+        yield from _parts(part)
+
+
+def _summary(cls: type) -> str:
+    return inspect.cleandoc(cls.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
 
 
 def example_file(kind: str) -> Path:
@@ -59,31 +94,31 @@ def _place(name: str) -> int:
     return [field.name for field in attrs.fields(ResolvedEvalConfig)].index(name)
 
 
-def _table(schema: Mapping[str, Any]) -> Iterator[str]:
+def _table(cls: type[Record]) -> Iterator[str]:
+    documented, kinds = _field_documents(cls), typing.get_type_hints(cls)
     yield "| field | type | default | meaning |"
     yield "| --- | --- | --- | --- |"
-    for name, field in schema["properties"].items():
-        default = "required" if name in schema["required"] else f"`{json.dumps(field.get('default'))}`"
-        meaning = field.get("description", "Kind of this object.")
-        yield f"| `{name}` | {_type(field)} | {default} | {_code(meaning)} |"
+    if cls in TAGS:
+        yield f"| `type` | `{json.dumps(TAGS[cls])}` | required | Kind of this object. |"
+    for field in attrs.fields(cls):
+        if field.name != "unknown_fields":
+            default: Any = field.default
+            shown = "required" if default is attrs.NOTHING else f"`{json.dumps(default)}`"
+            yield f"| `{field.name}` | {_type(kinds[field.name])} | {shown} | {_code(documented[field.name])} |"
 
 
-def _type(field: Mapping[str, Any]) -> str:
+def _type(kind: Any) -> str:
     """The type of a field in words."""
-    if "$ref" in field:
-        return str(field["$ref"]).rpartition("/")[2]
-    if "const" in field:
-        return f"`{json.dumps(field['const'])}`"
-    if "enum" in field:
-        return ", ".join(f"`{json.dumps(value)}`" for value in field["enum"])
-    for key in ("oneOf", "anyOf"):
-        if key in field:
-            return " or ".join(dict.fromkeys(_type(part) for part in field[key]))
-    kinds = field.get("type", "any value")
-    names = [kinds] if isinstance(kinds, str) else list(kinds)
-    items = field.get("items") or field.get("additionalProperties")
-    of = f" of {_type(items)}" if items else ""
-    return " or ".join(name + (of if name in ("array", "object") else "") for name in names)
+    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    if isinstance(kind, UnionType):
+        return " or ".join(_type(part) for part in inner)
+    if origin is tuple:
+        return f"array of {_type(inner[0])}"
+    if origin is not None:
+        return "object" if inner[1] is Any else f"object of {_type(inner[1])}"
+    if issubclass(kind, StrEnum):
+        return ", ".join(f"`{json.dumps(value)}`" for value in kind)
+    return _WORDS.get(kind, kind.__name__)
 
 
 def _settings(cls: type, names: list[str]) -> Iterator[str]:

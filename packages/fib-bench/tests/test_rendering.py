@@ -45,7 +45,6 @@ def test_latencies_and_speedups_have_their_intervals(half_width_ms: float, speed
     measured = attrs.evolve(passed.evaluation.performance, extra={"timing": timing, "reference_timing": reference})
     result = RunResult((attrs.evolve(passed, evaluation=attrs.evolve(passed.evaluation, performance=measured)),), ())
     assert f"  {speedup}  " in str(result)
-    assert f"<td>{speedup}</td>" in result._repr_html_()
 
 
 def test_a_long_log_is_cut_off() -> None:
@@ -62,14 +61,3 @@ def test_a_result_is_represented_by_its_counts() -> None:
 def test_text_of_solutions_is_escaped() -> None:
     result = RunResult((trace("broken", 4, "RUNTIME_ERROR", HOSTILE),), (Skip("d", None, None, HOSTILE),))
     assert "\x1b" not in str(result)
-    page = result._repr_html_()
-    assert "<img" not in page
-    assert "\x1b" not in page
-    assert "&lt;img" in page
-
-
-def test_a_frame_has_the_traces() -> None:
-    pytest.importorskip("pandas", reason="needs the extra pandas of fib-schema")
-    frame = RunResult((trace("a", 4), trace("b", 16)), ()).to_frame()
-    assert list(frame["solution"]) == ["a", "b"]
-    assert list(frame["axes.n"]) == [4, 16]

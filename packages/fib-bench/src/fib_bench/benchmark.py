@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Self
 
 import attrs
 from fib_schema import Trace, TraceSet
-from fib_schema.display import counted, escape_controls, escape_line, paragraph
-from fib_schema.notebook import trace_cells, traces_frame, traces_html
+from fib_schema.display import counted, escape_controls, escape_line
 
 from .config.benchmark import BenchmarkConfig
 from .events import DeviceExcluded, Evaluated, Observer, Phase, PhaseTimes, Planned, Skipped
@@ -21,8 +20,6 @@ from .plan import Skip, check_names, in_order_of, make_plan
 from .report.ratios import bounds_of, latency_with_bounds, speedup_of
 
 if TYPE_CHECKING:
-    import pandas
-
     from .execution.scheduler import Scheduler
 
 _COLUMNS = ("definition", "workload", "sizes", "solution", "status", "latency", "speedup", "flags")
@@ -56,17 +53,6 @@ class RunResult:
         """The table, then each log of a failure once, then the skipped work."""
         skipped = (f"skipped {escape_line(str(skip))}" for skip in self.skipped)
         return "\n".join([*_table(self.traces), *_failures(self.traces), *skipped])
-
-    def _repr_html_(self) -> str:
-        return traces_html(self.traces, _cells) + "".join(paragraph(f"skipped {skip}") for skip in self.skipped)
-
-    def to_frame(self) -> pandas.DataFrame:
-        """The traces as a frame of pandas; sizes are columns ``axes.NAME``.
-
-        Raises:
-            PandasMissing: pandas is not installed (an ImportError).
-        """
-        return traces_frame(self.traces)
 
     @property
     def failures(self) -> tuple[Skip, ...]:
@@ -217,13 +203,17 @@ class Benchmark:
 
 
 def _cells(trace: Trace) -> tuple[str, ...]:
-    """The cells of `trace_cells`, with intervals, and `noise` or `imprecise` in place of unclear speedups."""
-    *head, latency, speedup, flags = trace_cells(trace)
-    performance = trace.evaluation.performance if trace.evaluation is not None else None
-    if performance is not None:
+    """The cells of `_COLUMNS`, with intervals, and `noise` or `imprecise` in place of unclear speedups."""
+    sizes = ", ".join(f"{axis}={size}" for axis, size in trace.workload.axes.items())
+    head = (trace.definition, trace.workload.uuid, sizes, trace.solution or "")
+    evaluation = trace.evaluation
+    if evaluation is None:
+        return (*head, "", "", "", "")
+    latency = speedup = ""
+    if (performance := evaluation.performance) is not None:
         latency = latency_with_bounds(performance.latency_ms, bounds_of(performance))
         speedup = speedup_of(performance).text
-    return (*head, latency, speedup, flags)
+    return (*head, str(evaluation.status), latency, speedup, ", ".join(evaluation.flags))
 
 
 def _table(traces: Sequence[Trace]) -> Iterator[str]:

@@ -15,7 +15,6 @@ from typing import Any, NoReturn, TypeVar
 
 import attrs
 
-from .display import MAX_LOG, details, shortened, table
 from .errors import InvalidField
 
 K = TypeVar("K")
@@ -72,44 +71,12 @@ def to_optional_mapping(value: Any) -> FrozenDict[str, Any] | None:
     return None if value is None else to_mapping(value)
 
 
-_LONG_TEXTS = {"content": "", "reference": "", "log": "(untrusted output of the solution)"}
-"""Fields that are shown below the others, and what is said about each."""
-
-
-def _items(name: str, value: Any) -> Iterable[tuple[str, Any]]:
-    """The members of a mapping or a tuple with their names, or a value with its name."""
-    if isinstance(value, Mapping):
-        return [(f"{name}: {key}", item) for key, item in value.items()]
-    if isinstance(value, tuple):
-        return [(f"{name}[{index}]", item) for index, item in enumerate(value)]
-    return [(name, value)]
-
-
 @attrs.frozen(kw_only=True)
 class Record:
     """Base of every class that is stored as a JSON object."""
 
     unknown_fields: FrozenDict[str, Any] = attrs.field(default=NO_FIELDS, converter=to_mapping, repr=False)
     """Fields of the source that this version does not know; written back as they were."""
-
-    def _repr_html_(self) -> str:
-        rows: list[tuple[str, object]] = []
-        texts: list[tuple[str, str]] = []
-        self._show("", rows, texts)
-        shown = [(name, shortened(str(value))) for name, value in rows]
-        return table(("", ""), shown) + "".join(details(name, text[:MAX_LOG]) for name, text in texts)
-
-    def _show(self, prefix: str, rows: list[tuple[str, object]], texts: list[tuple[str, str]]) -> None:
-        """Add short fields and long texts, those of records inside included."""
-        for name in attrs.fields_dict(type(self)):
-            value = getattr(self, name)
-            for key, item in _items(f"{prefix}{name}", value):
-                if isinstance(item, Record):
-                    item._show(f"{key}: ", rows, texts)  # noqa: SLF001 the method of another record
-                elif name in _LONG_TEXTS and item:
-                    texts.append((f"{key} {_LONG_TEXTS[name]}", item))
-                elif item is not None:
-                    rows.append((key, item))
 
 
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]

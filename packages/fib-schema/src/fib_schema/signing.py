@@ -27,7 +27,7 @@ import attrs
 import msgspec
 
 from .data_files import is_below
-from .display import counted, escape_line
+from .display import escape_line
 from .errors import FibError
 from .files import atomic_write, open_regular, read_regular, walk
 
@@ -56,15 +56,10 @@ FOLDERS = ("definitions", "solutions", "workloads", "traces", "blob")
 """The folders that a manifest covers."""
 MANIFEST = "signatures/manifest.json"
 SIGNATURE = f"{MANIFEST}.sig"
-MAX_MANIFEST_BYTES = 64 << 20
-"""Enough for 250,000 files; parsing takes three times as much memory."""
+_MAX_MANIFEST_BYTES = 64 << 20  # enough for 250,000 files
 _OWNER = "owner"
-_GROWING = ("traces/", "workloads/")
-_LFS_POINTER = b"version https://git-lfs"
 _KEY_TYPES = ("ssh-", "ecdsa-", "sk-")
 _FINGERPRINT = re.compile(rb"key (SHA256:\S+)")
-_MAX_KEY_BYTES = 1 << 16
-_MAX_PROBLEMS = 100
 
 
 class FileState(StrEnum):
@@ -144,16 +139,15 @@ class PublicKey:
         Raises:
             InvalidKey: It is no OpenSSH public key.
         """
-        words = text.split()
+        kind, content, *_ = [*text.split(), "", ""]
         try:
-            is_key = len(words) > 1 and words[0].startswith(_KEY_TYPES) and "-cert-" not in words[0]
-            content = base64.b64decode(words[1], validate=True) if is_key else b""
+            data = base64.b64decode(content, validate=True) if kind.startswith(_KEY_TYPES) else b""
         except binascii.Error:
-            content = b""
-        if not content or content[4 : 4 + len(words[0])] != words[0].encode():  # the length of the type precedes it
+            data = b""
+        if not data or "-cert-" in kind or data[4 : 4 + len(kind)] != kind.encode():  # after the length of the type
             remedy = "pass the content of a .pub file; 'ssh-keygen -t ed25519 -f FILE' makes a key"
-            raise InvalidKey(source, f"{' '.join(words)[:40]!r} is no OpenSSH public key; {remedy}")
-        return cls(" ".join(words[:2]))
+            raise InvalidKey(source, f"{text.strip()[:40]!r} is no OpenSSH public key; {remedy}")
+        return cls(f"{kind} {content}")
 
     @property
     def fingerprint(self) -> str:
@@ -172,9 +166,15 @@ def read_public_keys(given: str | os.PathLike[str]) -> tuple[PublicKey, ...]:
         InvalidKey: The file cannot be read, has no key, or a line is no key.
     """
     source, text = "public key", os.fspath(given)
-    is_text = "\n" in text or (text.lstrip().startswith(_KEY_TYPES) and len(text.split()) > 1)
-    if isinstance(given, os.PathLike) or not is_text:
-        source, text = text, _read_key_file(text)
+    if isinstance(given, os.PathLike) or not ("\n" in text or text.startswith(_KEY_TYPES)):
+        source = text or source
+        try:
+            text = read_regular(text, 1 << 16).decode()
+        except (OSError, ValueError) as error:
+            reason = error.strerror if isinstance(error, OSError) else "it is not text"
+            raise InvalidKey(
+                source, f"the public key cannot be read: {reason}; pass the path of a .pub file"
+            ) from error
     lines = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
     if "PRIVATE KEY-----" in text:
         raise InvalidKey(source, "is a private key; pass the public one, a file whose name ends in .pub")
@@ -183,34 +183,19 @@ def read_public_keys(given: str | os.PathLike[str]) -> tuple[PublicKey, ...]:
     return tuple(dict.fromkeys(PublicKey.parse(line, source) for line in lines))
 
 
-def _read_key_file(path: str) -> str:
-    if not path:
-        raise InvalidKey("public key", "is empty; pass a key file or the text of a key")
-    try:
-        return read_regular(path, _MAX_KEY_BYTES).decode()
-    except (OSError, ValueError) as error:
-        reason = error.strerror if isinstance(error, OSError) else "it is not text"
-        raise InvalidKey(path, f"the public key cannot be read: {reason}") from error
-
-
-def _find_ssh_keygen() -> str:
-    program = shutil.which("ssh-keygen")
-    if program is None:
-        raise InvalidKey("ssh-keygen", "is not installed; signatures need it: install OpenSSH's client, 8.1 or later")
-    return program
-
-
-def _run_ssh_keygen(*arguments: str | Path, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+def _ssh_keygen(*arguments: str | Path, data: bytes = b"") -> subprocess.CompletedProcess[bytes]:
     """Run ``ssh-keygen``; it asks for a passphrase on the terminal, not on stdin.
 
     Raises:
         InvalidKey: It is not installed.
     """
-    words = [_find_ssh_keygen(), *map(str, arguments)]
-    return subprocess.run(words, input=data, capture_output=True, check=False)
+    program = shutil.which("ssh-keygen")
+    if program is None:
+        raise InvalidKey("ssh-keygen", "is not installed; signatures need it: install OpenSSH's client, 8.1 or later")
+    return subprocess.run([program, *map(str, arguments)], input=data, capture_output=True, check=False)
 
 
-# -- the manifest ------------------------------------------------------------------------------------
+# -- signed files ------------------------------------------------------------------------------------
 
 
 class SignedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -222,13 +207,13 @@ class SignedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Bytes."""
     sha256: str
     """In hexadecimal digits."""
-    definitions: tuple[str, ...] = msgspec.field(default=())
+    definitions: tuple[str, ...] = ()
     """Sorted names of the definitions that the lines of a traces file state."""
 
     @property
     def may_grow(self) -> bool:
         """Whether appended lines leave it valid."""
-        return self.path.startswith(_GROWING) and self.path.endswith(".jsonl")
+        return self.path.startswith(("traces/", "workloads/")) and self.path.endswith(".jsonl")
 
 
 class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -262,17 +247,16 @@ class SignedFiles:
             NotSigned: None has, the manifest or its signature is not valid, or ``ssh-keygen`` is missing.
         """
         place = os.fspath(root)
-        data, signature = (_read_signed_file(place, name) for name in (MANIFEST, SIGNATURE))
+        data, signature = (_read_signature_file(place, name) for name in (MANIFEST, SIGNATURE))
         signer = _signer_of(place, data, signature, signers)
         try:
             manifest = msgspec.json.decode(data, type=Manifest)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise NotSigned(place, f"{MANIFEST} is not valid: {error}") from error
         files = {file.path: file for file in manifest.files}
-        if manifest.format != FORMAT or len(files) != len(manifest.files) or not all(map(_is_covered, files)):
+        if manifest.format != FORMAT or not all(map(_is_covered, files)):
             raise NotSigned(place, f"{MANIFEST} is not valid: format {manifest.format}, or paths that no set has")
-        digest = hashlib.sha256(signer.text.encode() + b"\0" + data).digest()
-        return cls(place, signer, manifest, digest, files)
+        return cls(place, signer, manifest, hashlib.sha256(signer.text.encode() + b"\0" + data).digest(), files)
 
     def paths(self, folder: str, suffix: str) -> list[str]:
         """The signed paths below a folder, sorted; whether the files exist is not checked."""
@@ -295,9 +279,9 @@ class SignedFiles:
         return _read_as_signed(self.root, self._files[path])[0]
 
 
-def _read_signed_file(root: str, name: str) -> bytes:
+def _read_signature_file(root: str, name: str) -> bytes:
     try:
-        return read_regular(os.path.join(root, name), MAX_MANIFEST_BYTES)
+        return read_regular(os.path.join(root, name), _MAX_MANIFEST_BYTES)
     except FileNotFoundError as error:
         raise NotSigned(root, f"there is no {name}; sign it with 'fib-schema sign'") from error
     except OSError as error:
@@ -312,15 +296,14 @@ def _signer_of(root: str, data: bytes, signature: bytes, signers: Sequence[Publi
         signature_file.write_bytes(signature)
         words = ("-Y", "verify", "-f", allowed, "-I", _OWNER, "-n", NAMESPACE, "-s", signature_file)
         try:
-            done = _run_ssh_keygen(*words, data=data)
+            done = _ssh_keygen(*words, data=data)
         except InvalidKey as error:
             raise NotSigned(root, str(error)) from error
     found = _FINGERPRINT.search(done.stdout)
     made = {key.fingerprint: key for key in signers}.get(found[1].decode()) if found else None
     if done.returncode or made is None:
-        names = ", ".join(key.fingerprint for key in signers)
-        reason = done.stderr.decode(errors="replace").strip().splitlines()
-        raise NotSigned(root, f"{SIGNATURE} is no signature of {MANIFEST} by {names} ({'; '.join(reason)[:200]})")
+        names, reason = ", ".join(key.fingerprint for key in signers), done.stderr.decode(errors="replace").strip()
+        raise NotSigned(root, f"{SIGNATURE} is no signature of {MANIFEST} by {names} ({reason[:200]})")
     return made
 
 
@@ -347,8 +330,7 @@ def _read_as_signed(root: str, signed: SignedFile) -> tuple[bytes, int]:
     if len(data) < signed.size or (size > signed.size and not signed.may_grow):
         raise _differs(signed, f"it has {size} bytes, and {signed.size} were signed")
     if (found := hashlib.sha256(data).hexdigest()) != signed.sha256:
-        part = f"of its first {signed.size} bytes " if signed.may_grow else ""
-        raise _differs(signed, f"the sha256 {part}is {found[:16]}, and {signed.sha256[:16]} was signed")
+        raise _differs(signed, f"its sha256 is {found[:16]}, and {signed.sha256[:16]} was signed")
     return data, size - signed.size
 
 
@@ -356,7 +338,7 @@ def _differs(signed: SignedFile, problem: str) -> NotAsSigned:
     return NotAsSigned(signed.path, FileState.CHANGED, f"changed after signing: {problem}", signed.definitions)
 
 
-# -- comparing ---------------------------------------------------------------------------------------
+# -- comparing and signing ---------------------------------------------------------------------------
 
 
 @attrs.frozen
@@ -415,6 +397,63 @@ def verify(root: str | os.PathLike[str], signers: Sequence[PublicKey]) -> Verifi
     return Verification(signed.signer, signed.manifest, _compare(signed.root, signed.manifest.files))
 
 
+def sign(root: str | os.PathLike[str], key_path: str | os.PathLike[str], *, writes: bool = True) -> Verification:
+    """Sign all files of a data set, in the place of the last signature.
+
+    Args:
+        root: The data set.
+        key_path: The private key; or the public one, if an agent of OpenSSH has the private one.
+        writes: Whether to sign; if not, the differences alone are found.
+
+    Returns:
+        The new manifest, and how the files compare with the last one that the key signed. Read it: it is what the
+        signature vouches for in addition.
+
+    Raises:
+        CannotSign: The set has no files, or some that cannot be signed; another key has signed it; or the key lies in
+            the set, where others can read it.
+        InvalidKey: The key cannot be used, or ``ssh-keygen`` is missing.
+    """
+    place, key = os.fspath(root), os.fspath(key_path)
+    if is_below(os.path.realpath(key), os.path.realpath(place)):
+        raise CannotSign(place, (f"the private key {key} lies in the data set, which others can read; move it",))
+    public = _public_key_of(key)
+    last = _last_manifest(place, public)
+    files = _hash_files(place)
+    created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
+    manifest = Manifest(FORMAT, last.serial + 1 if last else 1, created, files)
+    reports = _compare(place, last.files if last else ())
+    if writes:
+        data = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
+        done = _ssh_keygen("-Y", "sign", "-f", key, "-n", NAMESPACE, data=data)
+        if done.returncode:
+            raise InvalidKey(key, f"cannot sign: {done.stderr.decode(errors='replace').strip()}")
+        atomic_write(os.path.join(place, MANIFEST), data, durable=True, mode=0o644)
+        atomic_write(os.path.join(place, SIGNATURE), done.stdout, durable=True, mode=0o644)
+    return Verification(public, manifest, reports)
+
+
+def _public_key_of(key_path: str) -> PublicKey:
+    done = _ssh_keygen("-y", "-f", key_path)
+    if done.returncode == 0:
+        return PublicKey.parse(done.stdout.decode(), key_path)
+    beside = Path(key_path if key_path.endswith(".pub") else f"{key_path}.pub")
+    if not beside.exists():
+        raise InvalidKey(key_path, f"cannot be used: {done.stderr.decode(errors='replace').strip()}")
+    return read_public_keys(beside)[0]
+
+
+def _last_manifest(root: str, public: PublicKey) -> Manifest | None:
+    """The manifest that a key has signed before; None if nobody has."""
+    if not os.path.lexists(os.path.join(root, MANIFEST)):
+        return None
+    try:
+        return SignedFiles.open(root, [public]).manifest
+    except NotSigned as error:
+        remedy = "remove the folder 'signatures' to begin anew"
+        raise CannotSign(root, (f"the last signature is not valid: {error.problem}; {remedy}",)) from error
+
+
 def _compare(root: str, files: Sequence[SignedFile]) -> tuple[FileReport, ...]:
     """The state of every file below the root, and of every file of the manifest, sorted by path."""
     known = {file.path for file in files}
@@ -440,103 +479,24 @@ def _list_files(root: str) -> Iterator[tuple[str, str]]:
             path = os.path.relpath(entry.path, root)
             if "/." in path or entry.is_dir(follow_symlinks=False):
                 continue
-            if entry.is_symlink():
-                yield path, "is a link; copy what it points to instead"
-            elif not entry.is_file(follow_symlinks=False):
-                yield path, "is not a regular file; remove it"
+            if not entry.is_file(follow_symlinks=False):
+                yield path, "is a link or no regular file; copy what it points to, or remove it"
             else:
                 yield path, "" if path.isprintable() else "has characters that cannot be printed; rename the file"
-
-
-# -- signing -----------------------------------------------------------------------------------------
-
-
-def sign(
-    root: str | os.PathLike[str], key_path: str | os.PathLike[str], *, serial: int | None = None, writes: bool = True
-) -> Verification:
-    """Sign all files of a data set, in the place of the last signature.
-
-    Args:
-        root: The data set.
-        key_path: The private key; or the public one, if an agent of OpenSSH has the private one.
-        serial: The number of this state; None means the last one plus 1.
-        writes: Whether to sign; if not, the differences alone are found.
-
-    Returns:
-        The new manifest, and how the files compare with the last one that the key signed. Read it: it is what the
-        signature vouches for in addition.
-
-    Raises:
-        CannotSign: The set has no files, or some that cannot be signed; another key has signed it; or the key lies in
-            the set, where others can read it.
-        InvalidKey: The key cannot be used, or ``ssh-keygen`` is missing.
-    """
-    place = os.fspath(root)
-    if is_below(os.path.realpath(key_path), os.path.realpath(place)):
-        problem = f"the private key {os.fspath(key_path)} lies in the data set, which others can read; move it"
-        raise CannotSign(place, (problem,))
-    _find_ssh_keygen()
-    public = _public_key_of(os.fspath(key_path))
-    last = _last_manifest(place, public)
-    files = _hash_files(place)
-    created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    manifest = Manifest(FORMAT, serial or (last.serial + 1 if last else 1), created, files)
-    if manifest.serial <= (before := last.serial if last else 0):
-        raise CannotSign(place, (f"serial {manifest.serial} does not follow {before}, the last one",))
-    reports = _compare(place, last.files if last else ())
-    if writes:
-        data = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-        signature = _sign(data, os.fspath(key_path))
-        atomic_write(os.path.join(place, MANIFEST), data, durable=True, mode=0o644)
-        atomic_write(os.path.join(place, SIGNATURE), signature, durable=True, mode=0o644)
-    return Verification(public, manifest, reports)
-
-
-def _public_key_of(key_path: str) -> PublicKey:
-    beside = key_path if key_path.endswith(".pub") else f"{key_path}.pub"
-    if os.path.exists(beside):
-        return read_public_keys(Path(beside))[0]
-    done = _run_ssh_keygen("-y", "-f", key_path)
-    if done.returncode:
-        raise InvalidKey(key_path, f"cannot be used: {done.stderr.decode(errors='replace').strip()}")
-    return PublicKey.parse(done.stdout.decode(), key_path)
-
-
-def _last_manifest(root: str, public: PublicKey) -> Manifest | None:
-    """The manifest that a key has signed before; None if nobody has."""
-    if not os.path.lexists(os.path.join(root, MANIFEST)):
-        return None
-    try:
-        return SignedFiles.open(root, [public]).manifest
-    except NotSigned as error:
-        remedy = "remove the folder 'signatures' to begin anew"
-        raise CannotSign(root, (f"the last signature is not valid: {error.problem}; {remedy}",)) from error
-
-
-def _sign(data: bytes, key_path: str) -> bytes:
-    done = _run_ssh_keygen("-Y", "sign", "-f", key_path, "-n", NAMESPACE, data=data)
-    if done.returncode or not done.stdout:
-        raise InvalidKey(key_path, f"cannot sign: {done.stderr.decode(errors='replace').strip()}")
-    return done.stdout
 
 
 def _hash_files(root: str) -> tuple[SignedFile, ...]:
     files: list[SignedFile] = []
     problems: list[str] = []
     for path, problem in _list_files(root):
-        if problem:
-            problems.append(f"{escape_line(path)}: {problem}")
-            continue
         try:
+            if problem:
+                raise ValueError(problem)
             files.append(_hash_file(root, path))
         except (OSError, ValueError) as error:
-            problems.append(f"{path}: {error}")
-    if not files and not problems:
-        problems.append("it has no files; is it a data set?")
-    if (more := len(problems) - _MAX_PROBLEMS) > 0:
-        problems[_MAX_PROBLEMS:] = [f"and {counted(more, 'more problem')}"]
-    if problems:
-        raise CannotSign(root, tuple(problems))
+            problems.append(f"{escape_line(path)}: {error}")
+    if problems or not files:
+        raise CannotSign(root, tuple(problems) or ("it has no files; is it a data set?",))
     return tuple(sorted(files, key=lambda file: file.path))
 
 
@@ -544,11 +504,9 @@ def _hash_file(root: str, path: str) -> SignedFile:
     """Hash a file as far as it reaches when it is opened; lines that are appended meanwhile are not signed."""
     with open_regular(os.path.join(root, path)) as file:
         data = file.read(os.fstat(file.fileno()).st_size)
-    if data.startswith(_LFS_POINTER):
+    if data.startswith(b"version https://git-lfs"):
         raise ValueError("is a Git LFS pointer and not the file itself; run 'git lfs pull' in the data set")
-    definitions: tuple[str, ...] = ()
-    if path.startswith("traces/"):
-        definitions = tuple(sorted({name for line in data.split(b"\n") if (name := _definition_of(line)) is not None}))
+    definitions = _definitions_in(data) if path.startswith("traces/") else ()
     return SignedFile(path, len(data), hashlib.sha256(data).hexdigest(), definitions)
 
 
@@ -556,12 +514,13 @@ class _Line(msgspec.Struct):
     definition: str
 
 
-_decode_line = msgspec.json.Decoder(_Line).decode
-
-
-def _definition_of(line: bytes) -> str | None:
-    """The definition that a line states; None if it is not a trace."""
-    try:
-        return _decode_line(line).definition
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-        return None
+def _definitions_in(lines: bytes) -> tuple[str, ...]:
+    """The definitions that lines state; those of lines that are no traces are left out."""
+    found = set()
+    decode_line = msgspec.json.Decoder(_Line).decode
+    for line in lines.split(b"\n"):
+        try:
+            found.add(decode_line(line).definition)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            continue
+    return tuple(sorted(found))

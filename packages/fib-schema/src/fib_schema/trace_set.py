@@ -35,7 +35,6 @@ from .trace_facts import counting_traces, disqualifying_flags, speedup_of
 from .workload_log import WorkloadLog
 
 if TYPE_CHECKING:
-    import pandas
     import torch
 
 __all__ = ["PartlyAdded", "TraceSet"]
@@ -752,21 +751,3 @@ class TraceSet(Scores):
     """
 
     root: Path | None
-
-    def to_frame(self) -> pandas.DataFrame:
-        """All traces as a frame of pandas (extra ``pandas``); sizes are columns ``axes.NAME``.
-
-        Raises:
-            PandasMissing: pandas is not installed (an ImportError).
-        """
-        from .notebook import traces_frame
-
-        return traces_frame(trace for traces in self.traces.values() for trace in traces)
-
-    def _repr_html_(self) -> str:
-        """The data set in a notebook: its definitions; traces are not read."""
-        from .notebook import data_set_html
-
-        name = f"data set in {self.root or 'memory'}"
-        counts = {definition: len(self.solution_names(definition)) for definition in self.definition_names()}
-        return data_set_html(name, self.definitions, counts)
