@@ -1,4 +1,4 @@
-"""Tests of add, new, edit, show and watch, as a newcomer types them, with mistakes."""
+"""Tests of add, new and watch, as a newcomer types them, with mistakes."""
 
 from __future__ import annotations
 
@@ -217,32 +217,6 @@ class TestNewDefinition:
         assert code == 2
         assert said in err
         assert not (tmp_path / "new").exists()
-
-
-class TestShow:
-    @pytest.mark.slow
-    def test_a_solution_has_its_source_and_results(self, run: Run, root: Path, kernel: Path) -> None:
-        run("add", kernel, "--definition", "double", "--dataset", root)
-        code, out, _ = run("show", "kernel", "--dataset", root)
-        assert code == 0
-        assert "  1 | def run(x):\n  2 |     return x * 2\n" in out
-        assert "no results yet" in out
-        run("run", root, "--quick")
-        _, out, _ = run("show", "kernel", "--dataset", root)
-        assert out.count("  n=2: PASSED, ") == 1
-        assert "flags: unranked: cpu timing, quick" in out
-        _, out, _ = run("show", "kernel", "--dataset", root, "--json")
-        assert len(json.loads(out)["traces"]) == 2
-
-    def test_definitions_and_workloads_are_found_by_name(self, run: Run, root: Path) -> None:
-        _, out, _ = run("show", "double", "--dataset", root)
-        assert "definition double" in out
-        assert 'inputs       {"x": {"shape": ["n"], "dtype": "float32"}}' in out
-        assert "n-2  n=2" in out
-        _, out, _ = run("show", "n-3", "--dataset", root)
-        assert "workload n-3" in out
-        code, _, err = run("show", "duoble", "--dataset", root)
-        assert (code, "did you mean 'double'?" in err) == (2, True)
 
 
 @pytest.mark.slow

@@ -96,7 +96,7 @@ def _run(arguments: argparse.Namespace, errors: Console) -> int:
         say(errors, f"settings of the data set: {file} (options and --config override them)")
     say(errors, f"device: {', '.join(config.devices or (config.device,))}")
     if arguments.reference_as_solution:
-        from ..coverage import add_references
+        from ..references import add_references
 
         say(errors, f"added {counted(len(add_references(trace_set, config)), 'reference')} as solutions")
     result = _benchmark(trace_set, config, arguments.resume, errors)

@@ -12,7 +12,7 @@ import attrs
 from cattrs.errors import BaseValidationError
 from cattrs.preconf.json import make_converter
 from fib_bench import Benchmark, BenchmarkConfig
-from fib_bench.coverage import run_references
+from fib_bench.references import run_references
 from fib_compile import BuilderRegistry, BuildError
 from fib_compile.device import list_cuda_devices
 from fib_schema import (
@@ -365,7 +365,7 @@ class _Validation:
         assert self.device is not None  # else the check is skipped
         config = BenchmarkConfig(device=self.device, quick=True)
         runs = run_references(self.trace_set, config, [name])
-        problems = [f"reference: {problem}" for problem in (runs[name].problems if name in runs else ())]
+        problems = [f"reference: {problem}" for problem in runs.get(name, ())]
         problems += self._run_baselines(name, config)
         return [CheckMessage("error", problem) for problem in problems]
 
