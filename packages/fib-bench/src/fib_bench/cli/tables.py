@@ -334,7 +334,6 @@ def print_merge(console: Console, report: MergeReport) -> None:
     """Print the result of a merge."""
     counts = ", ".join(counted(count, kind.removesuffix("s")) for kind, count in report.counts.items()) or "nothing"
     say(console, f"{' + '.join(report.sources)} -> {report.target}: {counts}")
-    console.print(f"copied byte for byte: {counted(report.copied, 'file')}")
     if report.repeated:
         repeated = ", ".join(counted(count, kind.removesuffix("s")) for kind, count in report.repeated.items())
         console.print(f"duplicates, written once: {repeated}", soft_wrap=True)
