@@ -161,7 +161,7 @@ def describe(workspace: Workspace, definition: str, *, workloads: Sequence[str] 
         moved, operations, floor_ms = floor_of(workspace, found, workload)
         if floor_ms is None and one is not None and one.attainable_fraction is not None:
             floor_ms = one.attainable_fraction * one.latency_ms  # the judge knows the values that the work depends on
-        known = (one.solution, one.latency_ms, one.speedup_text, one.hardware) if one else (None,) * 4
+        known = (one.solution, one.latency_ms, one.speedup.text, one.hardware) if one else (None,) * 4
         inputs = {name: _input_text(spec) for name, spec in workload.inputs.items()}
         facts.append(WorkloadFacts(workload.uuid, dict(workload.axes), inputs, moved, operations, floor_ms, *known))
     return Description(

@@ -265,7 +265,7 @@ def result_of(trace: Trace) -> WorkloadResult:
         speedup=None if ratio is None else ratio.value,
         certain_speedup=None if ratio is None else ratio.certain_value,
         speedup_text="" if ratio is None else ratio.text,
-        attainable_fraction=None if performance is None else light_of(performance).fraction,
+        attainable_fraction=None if performance is None else light_of(performance),
         labels=tuple(labels_of(evaluation)),
         timed_by="" if performance is None else timed_by(performance),
         log=evaluation.log,

@@ -89,16 +89,17 @@ def _score(entry: LeaderboardRow | None) -> float | None:
     """The rank of the report; where the report prints no number, the certain part of it."""
     if entry is None or not entry.is_ranked:
         return None
-    if entry.rank_value is None and entry.speedup_interval is not None:
-        return entry.speedup_interval[0] if math.isfinite(entry.speedup_interval[0]) else None
-    return entry.rank_value
+    speedup = entry.speedup
+    if speedup.rank_value is None and speedup.interval is not None:
+        return speedup.interval[0] if math.isfinite(speedup.interval[0]) else None
+    return speedup.rank_value
 
 
 def _public(entry: LeaderboardRow) -> dict[str, Any]:
     return {
-        "speedup": entry.speedup,
-        "speedup_text": entry.speedup_text,
-        "speedup_interval": _finite(entry.speedup_interval),
+        "speedup": entry.speedup.value,
+        "speedup_text": entry.speedup.text,
+        "speedup_interval": _finite(entry.speedup.interval),
         "latency_ms": _finite(entry.latency_ms),
         "timed_by": list(entry.timed_by),
         "labels": list(entry.labels),
@@ -118,8 +119,8 @@ def _finite(bounds: tuple[float, float] | None) -> list[float] | None:
 def _aggregate(entry: LeaderboardRow, traces: Sequence[Trace]) -> dict[str, Any]:
     return {
         "verdict": _verdict(traces),
-        "speedup": entry.speedup,
-        "speedup_text": entry.speedup_text,
+        "speedup": entry.speedup.value,
+        "speedup_text": entry.speedup.text,
         "labels": list(entry.labels),
     }
 

@@ -18,7 +18,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-_PAIRS = frozenset({"latency_ms", "interval_ms", "speedup_interval", "baseline_speedup_interval", "ratio_interval"})
+_PAIRS = frozenset({"latency_ms", "interval_ms", "interval"})
 """Fields of two numbers."""
 _MIN_WORDS_WIDTH = 16
 """Characters to which a column of words may be folded."""
@@ -91,7 +91,7 @@ def _flat(row: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
         if field == "axes":
             yield field, _cell(", ".join(f"{axis}={size}" for axis, size in value.items()))
         elif isinstance(value, Mapping):
-            yield from ((f"{field}.{key}", _cell(item)) for key, item in value.items())
+            yield from ((f"{field}.{key}", item) for key, item in _flat(value))
         elif field in _PAIRS and not isinstance(value, float):
             low, high = value or (None, None)
             yield from ((f"{field}.low", low), (f"{field}.high", high))

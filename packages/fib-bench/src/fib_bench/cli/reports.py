@@ -17,9 +17,10 @@ from fib_schema.trace_facts import CPU_TIMING
 from rich.console import Console
 
 from ..report import Options, best, summarise
-from ..report.comparing import DEFAULT_MARGIN, DEFAULT_MIN_CHANGE, Run, Thresholds, compare
-from ..report.leaderboard import FAST_FACTORS, count_cpu_timed, report_problems
+from ..report.comparing import DEFAULT_MIN_CHANGE, Run, compare
+from ..report.leaderboard import count_cpu_timed, report_problems
 from ..report.merging import MergeConflicts, merge
+from ..report.ratios import plain_record
 from .options import (
     Commands,
     InvalidRequest,
@@ -80,9 +81,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--baseline", metavar="NAME", help=text)
     text = "rank authors against this one's solutions (default: %(default)s)"
     parser.add_argument("--baseline-author", default="baseline", metavar="NAME", help=text)
-    text = f"factors p of fast_p (default: {' '.join(f'{factor:g}' for factor in FAST_FACTORS)})"
-    kind = number_option(float, least=0.0)
-    parser.add_argument("--fast", nargs="+", type=kind, default=FAST_FACTORS, metavar="P", help=text)
 
 
 def _flags_of(arguments: argparse.Namespace) -> tuple[str, ...]:
@@ -95,7 +93,6 @@ def _options_of(arguments: argparse.Namespace) -> Options:
         allow_flags=_flags_of(arguments),
         baseline=arguments.baseline,
         baseline_author=arguments.baseline_author,
-        fast_factors=tuple(dict.fromkeys(arguments.fast)),
     )
 
 
@@ -123,7 +120,7 @@ def _print_plain(arguments: argparse.Namespace, value: object, rows: Iterable[An
     if arguments.json:
         print_json(value)
     elif arguments.csv:
-        print_csv(map(attrs.asdict, rows))
+        print_csv(map(plain_record, rows))
     return bool(arguments.json or arguments.csv)
 
 
@@ -142,10 +139,8 @@ def _summary(arguments: argparse.Namespace, errors: Console) -> int:
     speedup    geometric mean of reference latency / latency; none for a solution that fails anywhere. `noise` if
                its interval includes 1, `imprecise` if the interval is wider than 10 % to each side
     timed by   the timing method, unless all are `linked`; `host` includes time of the host
-    fast_p     share of workloads on which it passes with a speedup greater than p (KernelBench); fast_1 is correct
-               and faster than the reference
+    fast_1     share of workloads on which it passes and is faster than the reference (KernelBench)
     light      median share of what the device can attain, where the op_type is known
-    weighted   speedup of the calls that fib-tracer counted in an engine, and the share of them that it stands for
 
     Examples:
       fib-bench report summary DIR
@@ -155,7 +150,7 @@ def _summary(arguments: argparse.Namespace, errors: Console) -> int:
     trace_set = TraceSet.from_path(arguments.dir)
     summary = summarise(trace_set, _options_of(arguments))
     code = _print_problems(trace_set, arguments.dir)
-    if not _print_plain(arguments, attrs.asdict(summary), summary.leaderboard):
+    if not _print_plain(arguments, plain_record(summary), summary.leaderboard):
         print_summary(output_console(), summary)
         if summary.authors_note:
             say(errors, summary.authors_note, "yellow")
@@ -180,7 +175,7 @@ def _best(arguments: argparse.Namespace, errors: Console) -> int:
     rows = best(trace_set, definitions, allow_flags=_flags_of(arguments))
     left_out = 0 if arguments.include_unranked else count_cpu_timed(trace_set, definitions)
     code = _print_problems(trace_set, arguments.dir, definitions)
-    if _print_plain(arguments, list(map(attrs.asdict, rows)), rows):
+    if _print_plain(arguments, list(map(plain_record, rows)), rows):
         pass
     elif rows:
         print_best(output_console(), rows)
@@ -198,13 +193,8 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     text = "compare solution X with solution Y, whatever their names, instead of each solution with itself"
     parser.add_argument("--solutions", nargs=2, metavar=("X", "Y"), help=text)
     add_definitions(parser)
-    for option, default, text in (
-        ("--margin", DEFAULT_MARGIN, "share by which latencies without an interval must differ"),
-        ("--min-change", DEFAULT_MIN_CHANGE, "share by which latencies whose intervals are apart must differ too"),
-    ):
-        text = f"{text} (default: {default:g})"
-        parser.add_argument(option, type=number_option(float, least=0.0), default=default, metavar="SHARE", help=text)
-    parser.add_argument("--any-hardware", action="store_true", help="compare traces of different devices too")
+    text, kind = "share by which latencies must differ (default: %(default)g)", number_option(float, least=0.0)
+    parser.add_argument("--min-change", type=kind, default=DEFAULT_MIN_CHANGE, metavar="SHARE", help=text)
     parser.add_argument("--complete", action="store_true", help="exit with 1 also if a workload was tried before only")
     _add_output(parser)
     _add_flags(parser)
@@ -213,9 +203,9 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
 def _compare(arguments: argparse.Namespace, errors: Console) -> int:
     """List the changes of latency between two runs, or between two solutions.
 
-    Latencies differ if their 95 % confidence intervals are apart and the medians by --min-change; where a trace
-    has no interval, by --margin. CPU timings are compared with --include-unranked only. Exits with 0 if nothing
-    became slower or stopped passing, with 1 if a workload did, with 2 if there is nothing to compare.
+    Latencies differ if the medians differ by --min-change, and their 95 % confidence intervals, where traces have
+    them, are apart. Only traces of one device are compared, CPU timings with --include-unranked only. Exits with 0 if
+    nothing became slower or stopped passing, with 1 if a workload did, with 2 if there is nothing to compare.
 
     Examples:
       fib-bench report compare BEFORE AFTER
@@ -223,19 +213,13 @@ def _compare(arguments: argparse.Namespace, errors: Console) -> int:
       fib-bench report compare DIR --solutions old_kernel new_kernel
     """
     before, after = _runs(arguments)
-    thresholds = Thresholds(
-        margin=arguments.margin,
-        min_change=arguments.min_change,
-        allow_flags=_flags_of(arguments),
-        any_hardware=arguments.any_hardware,
-    )
     definitions = names_of(arguments.definitions)
     try:
-        found = compare(before, after, thresholds, definitions)
+        found = compare(before, after, definitions, min_change=arguments.min_change, allow_flags=_flags_of(arguments))
     finally:  # a bad file may be why there is nothing to compare
         for run in (before, after):
             print_problems(_problems(run.trace_set, definitions))
-    if not _print_plain(arguments, attrs.asdict(found) | {"is_worse": found.is_worse}, found.pairs):
+    if not _print_plain(arguments, plain_record(found) | {"is_worse": found.is_worse}, found.pairs):
         print_comparison(output_console(), found)
     if found.missing and not arguments.json:
         say(errors, f"tried before only: {counted(found.missing, 'workload')} (--complete makes that fail)", "yellow")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -92,15 +91,12 @@ def _columns_of(rows: Sequence[LeaderboardRow]) -> dict[str, Callable[[Leaderboa
     """The columns that are not empty for these solutions."""
     columns: dict[str, Callable[[LeaderboardRow], str]] = {
         "passed": lambda row: f"{row.passed}/{row.total}",
-        "speedup": lambda row: row.speedup_text,
+        "speedup": lambda row: row.speedup.text,
     }
     if any(row.baseline is not None for row in rows):
-        columns["vs baseline"] = lambda row: row.baseline_speedup_text
-    if any(row.traffic_share for row in rows):
-        columns["weighted"] = _weighted_of
+        columns["vs baseline"] = lambda row: row.baseline_speedup.text
     if any(row.is_ranked for row in rows):
-        for factor in rows[0].fast_p:
-            columns[f"fast_{factor}"] = functools.partial(_fast_of, factor)
+        columns["fast_1"] = lambda row: f"{row.fast_1:.0%}" if row.is_ranked or row.problem else "-"
     if any(row.attainable_fraction is not None for row in rows):
         columns["light"] = lambda row: _share_or_dash(row.attainable_fraction)
     columns["latency"] = _latency_of
@@ -115,15 +111,6 @@ def _is_cpu_timed(rows: Iterable[LeaderboardRow]) -> bool:
     """Whether all latencies are CPU timings, which the title says."""
     timed = [row for row in rows if row.passed]
     return bool(timed) and all(CPU_TIMING in row.labels for row in timed)
-
-
-def _fast_of(factor: str, row: LeaderboardRow) -> str:
-    return f"{row.fast_p[factor]:.0%}" if row.is_ranked or row.problem else "-"
-
-
-def _weighted_of(row: LeaderboardRow) -> str:
-    share = f" ({row.traffic_share:.0%})" if row.traffic_share else ""
-    return f"{row.weighted_speedup_text}{share}"
 
 
 def _latency_of(row: LeaderboardRow) -> str:
@@ -205,7 +192,7 @@ def _best_columns(rows: Sequence[Best]) -> dict[str, Callable[[Best], str]]:
     if len({(row.labels, row.timed_by) for row in rows}) > 1:
         columns["note"] = lambda row: ", ".join(row.labels)
         columns["timed by"] = lambda row: row.timed_by or "linked"
-    columns["speedup"] = lambda row: row.speedup_text
+    columns["speedup"] = lambda row: row.speedup.text
     columns["latency"] = lambda row: latency_with_bounds(row.latency_ms, row.bounds_ms)
     columns["reference"] = lambda row: (
         "-" if row.reference_latency_ms is None else format_latency(row.reference_latency_ms)
@@ -293,9 +280,8 @@ def print_comparison(console: Console, found: ChangeReport) -> None:
         text = reason if reason.startswith(f"{verdict}: ") else f"{verdict}: {reason}"
         say(console, f"{count} {text}", "yellow")
     counts = ", ".join(f"{count} {verdict}" for verdict, count in found.counts.items())
-    ratio = "" if found.ratio_text == "-" else f"; after / before: {found.ratio_text} (geometric mean)"
-    style = "red" if found.is_worse else ""
-    say(console, f"{counts}{ratio}; {_criterion(found.pairs)}", style)
+    ratio = "" if found.ratio.text == "-" else f"; after / before: {found.ratio.text} (geometric mean)"
+    say(console, f"{counts}{ratio}", "red" if found.is_worse else "")
 
 
 def _table_of(title: str, pairs: Sequence[Pair]) -> Table:
@@ -314,20 +300,7 @@ def _table_of(title: str, pairs: Sequence[Pair]) -> Table:
 def _numbers_of(pair: Pair) -> tuple[str, str, str]:
     before = "-" if pair.before_ms is None else latency_with_bounds(pair.before_ms, pair.before_bounds_ms)
     after = "-" if pair.after_ms is None else latency_with_bounds(pair.after_ms, pair.after_bounds_ms)
-    return before, after, pair.ratio_text
-
-
-def _criterion(pairs: Iterable[Pair]) -> str:
-    """The criterion by which latencies were compared."""
-    criteria = [pair.decided_by for pair in pairs if pair.decided_by]
-    by_margin = criteria.count("margin")
-    if not criteria:
-        return "no latencies to compare"
-    if not by_margin:
-        return "decided by confidence intervals"
-    if by_margin == len(criteria):
-        return "decided by --margin: these traces have no confidence intervals"
-    return f"decided by confidence intervals, and for {by_margin} without any by --margin"
+    return before, after, pair.ratio.text
 
 
 def print_merge(console: Console, report: MergeReport) -> None:

@@ -1,9 +1,8 @@
 """Comparison of two runs or two solutions: pairs that became faster or slower, or stopped passing.
 
-Two latencies differ if their 95 % confidence intervals are disjoint and the medians differ by at least
-`min_change`: an interval describes one run, and between runs clocks and memory placement move medians
-by more than that. Where a trace has no interval, latencies must differ by `margin`. CPU timings and
-latencies of which only one includes time of the host are shown and not compared.
+Two latencies differ if the medians differ by at least `min_change`, and their 95 % confidence intervals, where traces
+have them, are disjoint: an interval describes one run, and between runs clocks and memory placement move medians by
+more than that. CPU timings and latencies of which only one includes time of the host are shown and not compared.
 """
 
 from __future__ import annotations
@@ -29,8 +28,9 @@ from ..flags import SYNTHESIZED
 from .leaderboard import failure_text
 from .ratios import DEFAULT_METHOD, HOST_METHODS, UNKNOWN, Bounds, Ratio, mean_of, ratio_of, timing_bounds
 
-DEFAULT_MARGIN = 0.02
-DEFAULT_MIN_CHANGE = 0.01
+DEFAULT_MIN_CHANGE = 0.02
+_MEASURED_ALL_THE_SAME = frozenset({CPU_TIMING, INTERPRETED})
+"""Flags with which a solution counts as passing, although it is not ranked."""
 
 
 class Change(StrEnum):
@@ -56,6 +56,7 @@ class Change(StrEnum):
 
 
 WORSE = frozenset({Change.BROKEN, Change.SLOWER})
+_COMPARED = frozenset({Change.SLOWER, Change.SAME, Change.FASTER})
 
 
 @attrs.frozen
@@ -81,19 +82,6 @@ class Run:
     """Only this solution; it is compared with that of the other side even if their names differ."""
 
 
-@attrs.frozen(kw_only=True)
-class Thresholds:
-    """The rule that decides whether two latencies differ."""
-
-    margin: float = DEFAULT_MARGIN
-    """The share by which they must differ where there are no intervals."""
-    min_change: float = DEFAULT_MIN_CHANGE
-    """The share by which they must differ where there are intervals."""
-    allow_flags: Collection[str] = ()
-    any_hardware: bool = False
-    """Whether to compare traces of different devices; the last trace of a workload counts."""
-
-
 @attrs.frozen
 class Pair:
     """One workload before and after."""
@@ -110,13 +98,8 @@ class Pair:
     before_bounds_ms: Bounds | None
     """The 95 % interval of the median, widened by the uncertainty of the clock; None where the trace has none."""
     after_bounds_ms: Bounds | None
-    ratio: float | None
-    """After divided by before: below 1 is faster. None where it is not a number, see `ratio_text`."""
-    ratio_interval: Bounds | None
-    ratio_text: str
-    """The number with its interval, or ``noise``, ``imprecise``, ``-``."""
-    decided_by: str
-    """``intervals``, ``margin``, or nothing where no latencies were compared."""
+    ratio: Ratio
+    """After divided by before: below 1 is faster. Unknown where they were not compared."""
     timed_by: str
     """Timing methods before and after; empty for ``linked`` alone."""
     reason: str
@@ -130,9 +113,8 @@ class ChangeReport:
     before: str
     after: str
     counts: Mapping[str, int]
-    ratio: float | None
-    """Geometric mean of after divided by before over compared latencies; None where it is not a number."""
-    ratio_text: str
+    ratio: Ratio
+    """Geometric mean of after divided by before over compared latencies."""
     pairs: tuple[Pair, ...]
     """The worst changes first."""
 
@@ -148,37 +130,40 @@ class ChangeReport:
 
 
 def compare(
-    before: Run, after: Run, rule: Thresholds | None = None, definitions: Collection[str] | None = None
+    before: Run,
+    after: Run,
+    definitions: Collection[str] | None = None,
+    *,
+    min_change: float = DEFAULT_MIN_CHANGE,
+    allow_flags: Collection[str] = (),
 ) -> ChangeReport:
-    """Compare two runs, or two solutions.
+    """Compare two runs, or two solutions, on the devices that both ran on.
 
     Args:
         before: The run to compare with.
         after: The run to judge.
-        rule: When latencies differ.
         definitions: Only these.
+        min_change: The share by which latencies must differ.
+        allow_flags: Flags with which a trace counts all the same.
 
     Raises:
         UnknownName: A definition or a solution is in neither set.
         NothingToCompare: The two have no definition, solution, workload and device in common.
     """
-    rule = rule or Thresholds()
     _check_definitions(before, after, definitions)
-    old, new = _sides(before, rule, definitions), _sides(after, rule, definitions)
+    old, new = (_sides(run, allow_flags, definitions) for run in (before, after))
     for run, sides in ((before, old), (after, new)):
         _check_solution(run, sides)
     if not old.keys() & new.keys():
-        raise NothingToCompare(before.name, after.name, _remedy(old.values(), new.values(), before, rule))
-    pairs = [_pair(old.get(key), new.get(key), rule) for key in dict.fromkeys([*old, *new])]
-    mean = mean_of(ratio for _, ratio in pairs)
-    counts = Counter(pair.verdict for pair, _ in pairs)
+        raise NothingToCompare(before.name, after.name, _remedy(old.values(), new.values(), before))
+    pairs = [_pair(old.get(key), new.get(key), min_change) for key in dict.fromkeys([*old, *new])]
+    counts = Counter(pair.verdict for pair in pairs)
     return ChangeReport(
         before=before.name,
         after=after.name,
         counts={str(verdict): counts[verdict] for verdict in Change if counts[verdict]},
-        ratio=mean.value,
-        ratio_text=mean.text,
-        pairs=tuple(sorted((pair for pair, _ in pairs), key=_severity)),
+        ratio=mean_of(pair.ratio for pair in pairs),
+        pairs=tuple(sorted(pairs, key=_severity)),
     )
 
 
@@ -201,17 +186,16 @@ class _Side:
     """The reason why it does not pass."""
 
     @classmethod
-    def of(cls, trace: Trace, rule: Thresholds) -> _Side:
+    def of(cls, trace: Trace, allow_flags: Collection[str]) -> _Side:
         evaluation = trace.evaluation
         assert evaluation is not None  # `latest` has evaluated traces only
-        allowed = (*rule.allow_flags, CPU_TIMING)
-        blocking = disqualifying_flags(evaluation, rule.allow_flags)
-        passes = trace.is_successful() and set(blocking) <= {CPU_TIMING, INTERPRETED}
+        blocking = disqualifying_flags(evaluation, allow_flags)
+        passes = trace.is_successful() and set(blocking) <= _MEASURED_ALL_THE_SAME
         unranked = f"unranked, flagged: {', '.join(blocking)}"
         reason = "" if passes else unranked if trace.is_successful() else failure_text(evaluation)
         timing = None if evaluation.performance is None else timing_of(evaluation.performance)
         hardware = evaluation.environment.hardware
-        return cls(trace, hardware, passes, blocking, latency_of(trace, allowed), timing, reason)
+        return cls(trace, hardware, passes, blocking, latency_of(trace, (*allow_flags, CPU_TIMING)), timing, reason)
 
     @property
     def bounds_ms(self) -> Bounds | None:
@@ -229,29 +213,25 @@ class _Side:
         return self.trace.evaluation is not None and SYNTHESIZED in self.trace.evaluation.flags
 
 
-def _sides(run: Run, rule: Thresholds, definitions: Collection[str] | None) -> dict[_Key, _Side]:
+def _sides(run: Run, allow_flags: Collection[str], definitions: Collection[str] | None) -> dict[_Key, _Side]:
     """The latest traces by comparison key."""
     found: dict[_Key, _Side] = {}
-    for definition in run.trace_set.traces:
-        if definitions is not None and definition not in definitions:
-            continue
+    for definition in [name for name in run.trace_set.traces if definitions is None or name in definitions]:
         for hardware, workloads in latest(counting_traces(run.trace_set, definition)).items():
-            device = "" if rule.any_hardware else hardware
             for uuid, group in workloads.items():
                 for solution, trace in group.items():
                     if run.solution in (None, solution):
                         name = solution if run.solution is None else ""
-                        found[definition, name, uuid, device] = _Side.of(trace, rule)
+                        found[definition, name, uuid, hardware] = _Side.of(trace, allow_flags)
     return found
 
 
-def _pair(before: _Side | None, after: _Side | None, rule: Thresholds) -> tuple[Pair, Ratio]:
-    """A pair, and the ratio of its latencies; unknown where they are not compared."""
+def _pair(before: _Side | None, after: _Side | None, min_change: float) -> Pair:
     side = before or after
     assert side is not None
-    verdict, decided_by, reason = _verdict(before, after, rule)
-    ratio = ratio_of(after.timing, before.timing) if before and after and decided_by else UNKNOWN
-    pair = Pair(
+    verdict, reason = _verdict(before, after, min_change)
+    is_compared = before is not None and after is not None and verdict in _COMPARED
+    return Pair(
         definition=side.trace.definition,
         solution=str(side.trace.solution),
         workload=side.trace.workload.uuid,
@@ -262,39 +242,32 @@ def _pair(before: _Side | None, after: _Side | None, rule: Thresholds) -> tuple[
         after_ms=after.latency_ms if after else None,
         before_bounds_ms=before.bounds_ms if before else None,
         after_bounds_ms=after.bounds_ms if after else None,
-        ratio=ratio.value,
-        ratio_interval=ratio.interval,
-        ratio_text=ratio.text,
-        decided_by=decided_by,
+        ratio=ratio_of(after.timing, before.timing) if before and after and is_compared else UNKNOWN,
         timed_by=_timed_by([each.method for each in (before, after) if each]),
         reason=reason,
     )
-    return pair, ratio
 
 
-def _verdict(before: _Side | None, after: _Side | None, rule: Thresholds) -> tuple[Change, str, str]:
-    """The change, the criterion of the decision, and why a side fails or latencies are not compared."""
+def _verdict(before: _Side | None, after: _Side | None, min_change: float) -> tuple[Change, str]:
+    """The change, and why a side fails or latencies are not compared."""
     if before is None or after is None:
-        return (
-            (Change.NEW if before is None else Change.MISSING),
-            "",
-            before.reason if before else after.reason if after else "",
-        )
+        change = Change.NEW if before is None else Change.MISSING
+        return change, before.reason if before else after.reason if after else ""
     if not before.passes or not after.passes:
         change = Change.BROKEN if before.passes else Change.FIXED if after.passes else Change.FAILING
-        return change, "", after.reason or before.reason
+        return change, after.reason or before.reason
     flags = dict.fromkeys((*before.blocking, *after.blocking))
     if CPU_TIMING in flags:
-        return Change.UNRANKED, "", ", ".join(flags)
+        return Change.UNRANKED, ", ".join(flags)
     old, new = before.latency_ms, after.latency_ms
     difference = _difference(before, after)
     if old is None or new is None or difference:
-        return Change.UNMEASURED, "", ", ".join(flags) or difference
-    old_bounds, new_bounds = before.bounds_ms, after.bounds_ms
-    if old_bounds is None or new_bounds is None:
-        return _by_share(old, new, rule.margin), "margin", ""
-    is_apart = old_bounds[1] < new_bounds[0] or new_bounds[1] < old_bounds[0]
-    return (_by_share(old, new, rule.min_change) if is_apart else Change.SAME), "intervals", ""
+        return Change.UNMEASURED, ", ".join(flags) or difference
+    return (Change.SAME if _overlap(before.bounds_ms, after.bounds_ms) else _by_share(old, new, min_change)), ""
+
+
+def _overlap(one: Bounds | None, other: Bounds | None) -> bool:
+    return one is not None and other is not None and one[0] <= other[1] and other[0] <= one[1]
 
 
 def _by_share(old: float, new: float, share: float) -> Change:
@@ -338,10 +311,10 @@ def _check_solution(run: Run, sides: Mapping[_Key, _Side]) -> None:
         raise UnknownName("solution", run.solution, known)
 
 
-def _remedy(old: Iterable[_Side], new: Iterable[_Side], before: Run, rule: Thresholds) -> str:
+def _remedy(old: Iterable[_Side], new: Iterable[_Side], before: Run) -> str:
     devices = [", ".join(sorted({side.hardware for side in group})) or "nowhere" for group in (old, new)]
-    if devices[0] != devices[1] and not rule.any_hardware:
-        return f"the first ran on {devices[0]}, the second on {devices[1]} (--any-hardware compares them all the same)"
+    if devices[0] != devices[1]:
+        return f"the first ran on {devices[0]}, the second on {devices[1]}"
     if before.solution is None:
         return "compare runs of the same solutions, or two solutions with --solutions"
     return "run both solutions on the same workloads"

@@ -2,24 +2,16 @@
 
 Results are grouped by definition and device: the latest trace of each solution on each workload that measured the
 workload's layout. The workloads of a group are those that any solution was tried on, and shares are always shares of
-all of them:
-
-- ``fast_p``: on which the solution passes and its speedup over the reference is greater than p; ``fast_1`` is being
-  correct and faster than the reference. Source: KernelBench (Ouyang et al., 2025).
-  Its *area* is the mean over 61 values of p from 0.1 to 100, equally spaced on a logarithmic scale: 0 if nothing
-  passes, 1/3 for always as fast as the reference.
-- *weighted speedup*, if the data set has counts of an engine's calls (`fib_schema.traffic`): the time that the counted
-  calls take with the reference, divided by that with the solution: the sums of calls * latency over the workloads. The
-  calls of a size and layout are divided evenly among its workloads.
+all of them. ``fast_1`` is the share on which a solution passes and is faster than the reference. Source: KernelBench
+(Ouyang et al., 2025).
 """
 
 from __future__ import annotations
 
 import re
 import statistics
-from bisect import bisect_right
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import cached_property
 
 import attrs
@@ -50,7 +42,6 @@ from fib_schema.trace_facts import (
     shown_latency_of,
     timing_of,
 )
-from fib_schema.traffic import DefinitionTraffic, load_traffic
 
 from .ratios import (
     UNKNOWN,
@@ -68,10 +59,6 @@ from .ratios import (
     timing_bounds,
 )
 
-FAST_FACTORS = (1.0,)
-"""The values of p at which tables show ``fast_p``."""
-FAST_GRID = tuple(round(10 ** (step / 20), 6) for step in range(-20, 41))
-"""The values of p whose mean is the area."""
 _NUMBER = re.compile(r"[-+]?(?:0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[-+]?\d+)?|\bnan\b|\binf\b)", re.IGNORECASE)
 _PLURAL = re.compile(r"(?<=\w)s\b")
 
@@ -86,8 +73,6 @@ class Options:
     """The solution that speedups are quoted against too; None means the one that a trace itself names."""
     baseline_author: str = "baseline"
     """The author against whose solutions authors are ranked."""
-    fast_factors: Sequence[float] = FAST_FACTORS
-    """The values of p at which ``fast_p`` is given."""
 
 
 # -- groups ------------------------------------------------------------------------------------
@@ -102,8 +87,6 @@ class DeviceResults:
     traces: Mapping[str, Mapping[str, Trace]]
     """Traces by solution, then by workload."""
     allow_flags: Collection[str] = ()
-    traffic: DefinitionTraffic | None = None
-    """Calls of the definition in a traced engine, if they were counted."""
 
     @cached_property
     def workloads(self) -> Mapping[str, Workload]:
@@ -121,11 +104,10 @@ class DeviceResults:
         found = map(self.speedup, self.traces[solution].values())
         return [ratio for ratio in found if ratio.outcome is not Outcome.UNKNOWN]
 
-    def fast_curve(self, solution: str, factors: Iterable[float] = FAST_GRID) -> list[float]:
-        """``fast_p`` at each factor p; only ranked traces count, imprecise ones with the lower bound of their ratio."""
+    def fast_1(self, solution: str) -> float:
+        """The share of workloads on which a ranked trace is faster than the reference, also at its lower bound."""
         ranked = [trace for trace in self.traces[solution].values() if latency_of(trace, self.allow_flags) is not None]
-        speedups = sorted(value for trace in ranked if (value := self.speedup(trace).certain_value) is not None)
-        return [(len(speedups) - bisect_right(speedups, p)) / len(self.workloads) for p in factors]
+        return sum((self.speedup(trace).certain_value or 0.0) > 1.0 for trace in ranked) / len(self.workloads)
 
     def over_baseline(self, solution: str, baseline: str | None) -> tuple[str | None, Ratio]:
         """The baseline that most traces of a solution are compared with, and the mean speedup over it.
@@ -149,29 +131,6 @@ class DeviceResults:
             return None, UNKNOWN
         name = max(found, key=lambda each: len(found[each]))
         return name, mean_of(found[name])
-
-    def weighted_speedup(self, solution: str) -> tuple[Ratio, float | None]:
-        """The speedup of the counted calls, and the share of all counted calls that it stands for; None without counts.
-
-        It is the mean of the workloads' ratios, weighted by the time that the solution takes for their calls.
-        """
-        if self.traffic is None or not self._calls:
-            return UNKNOWN, None
-        ratios, times, calls = [], [], 0.0
-        for uuid, trace in self.traces[solution].items():
-            latency_ms = None if trace.evaluation is None else shown_latency_of(trace.evaluation)
-            ratio = self.speedup(trace)
-            if uuid in self._calls and latency_ms is not None and ratio.outcome is not Outcome.UNKNOWN:
-                ratios.append(ratio)
-                times.append(self._calls[uuid] * latency_ms)
-                calls += self._calls[uuid]
-        return mean_of(ratios, times), calls / max(self.traffic.calls, 1)
-
-    @cached_property
-    def _calls(self) -> Mapping[str, float]:
-        """The counted calls by workload."""
-        calls = {} if self.traffic is None else self.traffic.calls_by_workload(self.workloads.values())
-        return {uuid: count for uuid, count in calls.items() if count}
 
     @cached_property
     def _cpu_reference_bounds_ms(self) -> Mapping[str, Bounds]:
@@ -203,14 +162,13 @@ def group_results(
     """
     for name in definitions or ():
         trace_set.get_definition(name)
-    traffic = load_traffic(trace_set.root).definitions if trace_set.root is not None else {}
     for definition in trace_set.traces if definitions is None else definitions:
         for hardware, workloads in latest(counting_traces(trace_set, definition)).items():
             traces: dict[str, dict[str, Trace]] = {}
             for uuid, group in workloads.items():
                 for solution, trace in group.items():
                     traces.setdefault(solution, {})[uuid] = trace
-            yield DeviceResults(definition, hardware, traces, options.allow_flags, traffic.get(definition))
+            yield DeviceResults(definition, hardware, traces, options.allow_flags)
 
 
 def _performance(trace: Trace) -> Performance:
@@ -227,8 +185,8 @@ def count_cpu_timed(trace_set: TraceSet, definitions: Collection[str] | None = N
 
 
 def report_problems(trace_set: TraceSet, definitions: Collection[str] | None = None) -> list[Problem]:
-    """Files of counts that cannot be read, and definitions with traces of another layout than their workload's."""
-    problems = [] if trace_set.root is None else list(load_traffic(trace_set.root).problems)
+    """Definitions with traces of another layout than their workload's."""
+    problems = []
     for name in trace_set.traces if definitions is None else definitions:
         left_out = len(trace_set.traces.get(name, [])) - len(counting_traces(trace_set, name))
         if left_out:
@@ -317,25 +275,12 @@ class LeaderboardRow:
     total: int
     is_ranked: bool
     """Whether every workload passed, without a flag that keeps a trace out of rankings."""
-    speedup: float | None
-    """Geometric mean of the speedups over the reference; None where it is not a number, see `speedup_text`."""
-    speedup_interval: Bounds | None
-    speedup_text: str
-    """The number with its interval, or ``noise``, ``imprecise``, ``not comparable``, ``-``."""
+    speedup: Ratio
+    """Geometric mean of the speedups over the reference."""
     baseline: str | None
-    baseline_speedup: float | None
+    baseline_speedup: Ratio
     """The same speedup, over the baseline."""
-    baseline_speedup_interval: Bounds | None
-    baseline_speedup_text: str
-    weighted_speedup: float | None
-    """The speedup of the calls that were counted in an engine, see `DeviceResults.weighted_speedup`."""
-    weighted_speedup_text: str
-    traffic_share: float | None
-    """The share of the counted calls that it stands for; None if none were counted."""
-    fast_p: Mapping[str, float]
-    """By the factor p, as it is printed: the share of workloads on which it passes and is more than p times as fast as
-    the reference."""
-    fast_area: float
+    fast_1: float
     attainable_fraction: float | None
     """The median share of the attainable speed, over workloads where it is known."""
     latency_ms: Bounds | None
@@ -352,8 +297,6 @@ class LeaderboardRow:
     """The status and the error line of the first failure, or why the solution is not ranked."""
     failures: tuple[Failure, ...]
     """All failures, those of one cause together."""
-    rank_value: float | None = attrs.field(default=None, repr=False)
-    """The number by which ranked solutions are ordered: the speedup, or 1 for noise."""
 
 
 def leaderboard(
@@ -397,11 +340,8 @@ def _row(trace_set: TraceSet, results: DeviceResults, name: str, options: Option
     baseline, over_baseline = results.over_baseline(name, options.baseline) if is_shown else (None, UNKNOWN)
     timed = [(latency, e.performance) for e in evaluations if (latency := shown_latency_of(e)) and e.performance]
     latencies = [latency for latency, _ in timed]
-    weighted, traffic_share = results.weighted_speedup(name)
-    weighted = _mark_imprecise(weighted, results.speedups(name), labels) if is_shown else UNKNOWN
-    fractions = [fraction for p in good if (fraction := light_of(p).fraction) is not None]
+    fractions = [fraction for p in good if (fraction := light_of(p)) is not None]
     author, language = _source(trace_set, name)
-    curve = results.fast_curve(name, options.fast_factors)
     return LeaderboardRow(
         definition=results.definition,
         hardware=results.hardware,
@@ -411,18 +351,10 @@ def _row(trace_set: TraceSet, results: DeviceResults, name: str, options: Option
         passed=len(good),
         total=len(evaluations),
         is_ranked=not bad and not blocking,
-        speedup=speedup.value,
-        speedup_interval=speedup.interval,
-        speedup_text=speedup.text,
+        speedup=speedup,
         baseline=baseline,
-        baseline_speedup=over_baseline.value,
-        baseline_speedup_interval=over_baseline.interval,
-        baseline_speedup_text=over_baseline.text,
-        weighted_speedup=weighted.value,
-        weighted_speedup_text=weighted.text,
-        traffic_share=traffic_share,
-        fast_p={f"{p:g}": share for p, share in zip(options.fast_factors, curve, strict=True)},
-        fast_area=statistics.fmean(results.fast_curve(name)),
+        baseline_speedup=over_baseline,
+        fast_1=results.fast_1(name),
         attainable_fraction=statistics.median(fractions) if fractions else None,
         latency_ms=(min(latencies), max(latencies)) if latencies else None,
         latency_bounds_ms=bounds_of(good[0]) if len(good) == len(latencies) == 1 else None,
@@ -432,7 +364,6 @@ def _row(trace_set: TraceSet, results: DeviceResults, name: str, options: Option
         flags=tuple(sorted({flag for e in evaluations for flag in e.flags})),
         problem=failure_text(bad[0]) if bad else _unranked(blocking),
         failures=group_failures(results.traces[name].values()),
-        rank_value=speedup.rank_value,
     )
 
 
@@ -462,8 +393,8 @@ def _source(trace_set: TraceSet, name: str) -> tuple[str, str]:
 
 
 def _order(row: LeaderboardRow) -> tuple[bool, bool, float, int, float, str]:
-    value = row.rank_value if row.is_ranked else None
-    return (not row.is_ranked, value is None, -(value or 0.0), -row.passed, -row.fast_area, row.solution)
+    value = row.speedup.rank_value if row.is_ranked else None
+    return (not row.is_ranked, value is None, -(value or 0.0), -row.passed, -row.fast_1, row.solution)
 
 
 # -- the fastest solutions ---------------------------------------------------------------------
@@ -477,11 +408,8 @@ class Best:
     workload: str
     axes: Mapping[str, int]
     solution: str
-    speedup: float | None
-    """Over the reference; None where it is not a number, see `speedup_text`."""
-    speedup_interval: Bounds | None
-    speedup_text: str
-    """The number with its interval, or ``noise``, ``imprecise``, ``not comparable``, ``-``."""
+    speedup: Ratio
+    """Over the reference."""
     latency_ms: float
     interval_ms: Bounds | None
     bounds_ms: Bounds | None
@@ -524,20 +452,17 @@ def _best(winner: Trace, results: DeviceResults) -> Best:
     assert winner.evaluation is not None
     performance = _performance(winner)
     timing, reference = timing_of(performance), reference_timing_of(performance)
-    speedup = results.speedup(winner)
     return Best(
         definition=winner.definition,
         workload=winner.workload.uuid,
         axes=dict(winner.workload.axes),
         solution=str(winner.solution),
-        speedup=speedup.value,
-        speedup_interval=speedup.interval,
-        speedup_text=speedup.text,
+        speedup=results.speedup(winner),
         latency_ms=performance.latency_ms,
         interval_ms=None if timing is None else timing.interval_ms,
         bounds_ms=timing_bounds(timing),
         reference_latency_ms=None if reference is None else reference.latency_ms,
-        attainable_fraction=light_of(performance).fraction,
+        attainable_fraction=light_of(performance),
         hardware=results.hardware,
         timed_by=timed_by(performance),
         labels=labels_of(winner.evaluation),

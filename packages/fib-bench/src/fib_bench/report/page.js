@@ -143,9 +143,7 @@ function styled(spec) {
       const label = digest.baselines.length === 1 ? `vs ${digest.baselines[0]}` : "vs baseline";
       columns.push({ label, value: (row) => number(row.baseline), descends: true, show: (row) => ratio(row.baseline) });
     }
-    digest.fastFactors.forEach((factor, index) => columns.push(
-      { label: `fast_${factor}`, value: (row) => row.fast[index], descends: true, show: (row) => percent(row.fast[index]) }));
-    columns.push({ label: "fast_p area", value: (row) => row.area, descends: true, show: (row) => (row.area === null ? "–" : row.area.toFixed(3)) });
+    columns.push({ label: "fast_1", value: (row) => row.fast, descends: true, show: (row) => percent(row.fast) });
     if (has("fraction")) columns.push({ label: "speed of light", value: (row) => row.fraction, descends: true, show: (row) => percent(row.fraction) });
     const range = (row) => (row.low === null ? "–" : row.low === row.high ? latency(row.low * 1e3) : `${latency(row.low * 1e3)} – ${latency(row.high * 1e3)}`);
     columns.push({ label: "latency", value: (row) => row.low, show: range });

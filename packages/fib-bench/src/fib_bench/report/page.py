@@ -47,7 +47,7 @@ from .leaderboard import (
     rank_authors,
     ranked_rows,
 )
-from .ratios import Outcome, labels_of, light_of, timed_by
+from .ratios import Outcome, Ratio, labels_of, light_of, timed_by
 
 VEGA_LITE = "6.4"
 _STATUSES = tuple(map(str, EvaluationStatus))
@@ -134,7 +134,6 @@ def _overview(
         "authors": [(author.author, author.speedup, author.workloads) for author in authors],
         "authorsNote": authors_note,
         "baselineAuthor": options.baseline_author,
-        "fastFactors": [f"{factor:g}" for factor in options.fast_factors],
         "sections": [
             [results.definition, *_described(trace_set, results.definition), results.hardware, len(results.workloads)]
             for results in groups
@@ -165,11 +164,10 @@ def _leader(section: int, row: LeaderboardRow) -> dict[str, Any]:
     return {
         "section": section,
         **{name: getattr(row, name) for name in ("solution", "author", "language", "passed", "total", "labels")},
-        "speedup": _number_or_text(row.speedup, row.speedup_text),
-        "said": row.speedup_text,
-        "baseline": _number_or_text(row.baseline_speedup, row.baseline_speedup_text),
-        "fast": [_short(share) if row.is_ranked else None for share in row.fast_p.values()],
-        "area": _short(row.fast_area) if row.is_ranked else None,
+        "speedup": _number_or_text(row.speedup),
+        "said": row.speedup.text,
+        "baseline": _number_or_text(row.baseline_speedup),
+        "fast": _short(row.fast_1) if row.is_ranked else None,
         "fraction": _short(row.attainable_fraction),
         "low": _short(low),
         "high": _short(high),
@@ -179,9 +177,11 @@ def _leader(section: int, row: LeaderboardRow) -> dict[str, Any]:
     }
 
 
-def _number_or_text(number: float | None, text: str) -> float | str | None:
+def _number_or_text(ratio: Ratio) -> float | str | None:
     """A ratio for the page: the number, or why there is none; None if it is unknown."""
-    return _short(number) if number is not None else None if text == "-" else text
+    if ratio.outcome is Outcome.UNKNOWN:
+        return None
+    return ratio.text if ratio.value is None else _short(ratio.value)
 
 
 def _short(number: float | None) -> float | int | None:
@@ -268,11 +268,10 @@ def _reading(trace: Trace, results: DeviceResults) -> tuple[Any, ...]:
     timing = None if latency is None else timing_of(performance)
     low, high = (None if timing is None else timing.interval_ms) or (None, None)
     host = None if timing is None else timing.host_latency_ms
-    ratio = results.speedup(trace)
-    speedup = None if ratio.outcome is Outcome.UNKNOWN else _number_or_text(ratio.value, ratio.text)
+    speedup = _number_or_text(results.speedup(trace))
     flagged = dict.fromkeys((*labels_of(evaluation), *disqualifying_flags(evaluation, results.allow_flags)))
     words = ", ".join(flagged) or None, (timed_by(performance) or None) if timing is not None else None
-    return status, _us(latency), speedup, _us(low), _us(high), _us(host), _short(light_of(performance).fraction), *words
+    return status, _us(latency), speedup, _us(low), _us(high), _us(host), _short(light_of(performance)), *words
 
 
 def _beside(traces: Iterable[Trace], uuids: Mapping[str, int]) -> dict[str, Any]:

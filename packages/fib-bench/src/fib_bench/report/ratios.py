@@ -11,6 +11,7 @@ import math
 import statistics
 from collections.abc import Iterable, Sequence
 from enum import StrEnum
+from typing import Any
 
 import attrs
 from fib_schema import Evaluation, Performance
@@ -124,8 +125,17 @@ class Ratio:
             return ratio_with_interval(self.value, self.interval)
         return "-" if self.outcome is Outcome.UNKNOWN else str(self.outcome)
 
+    def to_plain(self) -> dict[str, Any]:
+        """The value, the interval and the text, for JSON and CSV."""
+        return {"value": self.value, "interval": self.interval, "text": self.text}
+
 
 UNKNOWN = Ratio(None)
+
+
+def plain_record(record: Any) -> dict[str, Any]:
+    """An attrs record of a report as plain objects."""
+    return attrs.asdict(record, value_serializer=lambda _, __, v: v.to_plain() if isinstance(v, Ratio) else v)
 
 
 def speedup_of(performance: Performance, reference_bounds_ms: Bounds | None = None) -> Ratio:
@@ -156,30 +166,21 @@ def ratio_of(numerator: Timing | None, denominator: Timing | None) -> Ratio:
     return _quotient(numerator.latency_ms / denominator.latency_ms, numerator, denominator)
 
 
-def mean_of(ratios: Iterable[Ratio], weights: Iterable[float] | None = None) -> Ratio:
-    """The mean of ratios that are known. Errors of single ratios are taken to be correlated.
-
-    Args:
-        ratios: The ratios.
-        weights: Positive weights, with which the mean is arithmetic; without them it is geometric.
-    """
-    ratios = list(ratios)
-    pairs = zip(ratios, [1.0] * len(ratios) if weights is None else weights, strict=True)
-    known = [(ratio, weight) for ratio, weight in pairs if ratio.point is not None]
+def mean_of(ratios: Iterable[Ratio]) -> Ratio:
+    """The geometric mean of the ratios that are known. Errors of single ratios are taken to be correlated."""
+    known = [(ratio, ratio.point) for ratio in ratios if ratio.point is not None]
     if not known:
         return UNKNOWN
-
-    def mean(values: Sequence[float]) -> float:
-        if weights is None:
-            return 0.0 if min(values) <= 0.0 else statistics.geometric_mean(values)
-        return statistics.fmean(values, [weight for _, weight in known])
-
-    points = [ratio.point or 0.0 for ratio, _ in known]
     interval = None
     if any(ratio.interval is not None for ratio, _ in known):
-        bounds = [ratio.interval or (point, point) for (ratio, _), point in zip(known, points, strict=True)]
-        interval = mean([low for low, _ in bounds]), mean([high for _, high in bounds])
-    return Ratio(mean(points), interval, all(ratio.is_comparable for ratio, _ in known))
+        lows, highs = zip(*(ratio.interval or (point, point) for ratio, point in known), strict=True)
+        interval = _geometric_mean(lows), _geometric_mean(highs)
+    point = _geometric_mean([point for _, point in known])
+    return Ratio(point, interval, all(ratio.is_comparable for ratio, _ in known))
+
+
+def _geometric_mean(values: Sequence[float]) -> float:
+    return 0.0 if min(values) <= 0.0 else statistics.geometric_mean(values)
 
 
 def _quotient(
@@ -234,23 +235,10 @@ def timed_by(performance: Performance) -> str:
     return f"{method} (reference: {reference})"
 
 
-@attrs.frozen
-class Light:
-    """The position of a call on the roofline of its device; None where a trace does not say."""
-
-    bytes: float | None
-    """The bytes that the call must move."""
-    operations: float | None
-    """The operations that the call must execute."""
-    fraction: float | None
-    """The share of the speed that the device attains in practice."""
-
-
-def light_of(performance: Performance) -> Light:
-    """The speed of light, as far as it is known."""
-    given = extra_group(performance.extra, "speed_of_light")
-    values = (given.get(name) for name in ("bytes", "operations", "attainable_fraction"))
-    return Light(*(float(value) if is_usable(value) else None for value in values))
+def light_of(performance: Performance) -> float | None:
+    """The share of the speed that the device attains in practice; None where a trace does not say."""
+    share = extra_group(performance.extra, "speed_of_light").get("attainable_fraction")
+    return float(share) if is_usable(share) else None
 
 
 # -- numbers as text ---------------------------------------------------------------------------
