@@ -226,7 +226,7 @@ def test_the_progress_of_several_runs_adds_up(make_trace: MakeTrace) -> None:
             observe(Evaluated(make_trace("a", "1", 2.0)))
     text = console.export_text()
     assert "[1/1]" in text
-    assert "[2/2 " in text
+    assert "[2/2]" in text
 
 
 @pytest.mark.parametrize("width", [40, 80, 160])
