@@ -5,9 +5,11 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
+import attrs
 from fib_schema.command import print_problems
-from fib_schema.display import counted, format_latency
+from fib_schema.display import counted
 from fib_schema.trace_facts import CPU_TIMING, INTERPRETED
 from rich.console import Console
 from rich.table import Table
@@ -19,7 +21,7 @@ from ..report import Author, Best, LeaderboardRow, Summary
 from ..report.comparing import Change, ChangeReport, Pair
 from ..report.leaderboard import Failure
 from ..report.merging import MergeReport
-from ..report.ratios import format_ratio, latency_range, latency_with_bounds
+from ..report.ratios import DEFAULT_METHOD, Bounds, format_ratio, latency_range, latency_with_bounds
 from .output import error_console, make_table, print_table, safe_cell, say
 
 _SHOWN_SKIPS = 3
@@ -38,7 +40,46 @@ _STYLES = {
 }
 """The verdicts that the table shows."""
 _NOT_COMPARED = frozenset({Change.UNMEASURED, Change.UNRANKED})
-_WORDS = frozenset({"definition", "device", "axes", "solution", "note", "timed by"})
+
+
+@attrs.frozen
+class _Column:
+    """A column of a table; one without a text in any row is left out."""
+
+    title: str
+    cell: Callable[[Any], str]
+    is_word: bool = False
+    """Whether it may be folded on narrow terminals; other columns stand on the right."""
+    blank: str = "-"
+    """The text of an empty cell."""
+
+
+def _table(title: str, rows: Sequence[Any], columns: Sequence[_Column], style: Callable[[Any], str]) -> Table:
+    """A table with a row for each record."""
+    texts = [[column.cell(row) for column in columns] for row in rows]
+    shown = [index for index in range(len(columns)) if any(cells[index] for cells in texts)]
+    words = [columns[index].title for index in shown if columns[index].is_word]
+    table = make_table(title, words, [columns[index].title for index in shown if not columns[index].is_word])
+    for row, cells in zip(rows, texts, strict=True):
+        table.add_row(*(safe_cell(cells[index] or columns[index].blank) for index in shown), style=style(row))
+    return table
+
+
+def _light(row: LeaderboardRow | Best) -> str:
+    return "" if row.attainable_fraction is None else f"{row.attainable_fraction:.0%}"
+
+
+def _axes(row: Best | Pair) -> str:
+    return ", ".join(f"{axis}={size}" for axis, size in row.axes.items()) or row.workload
+
+
+def _device_column(rows: Iterable[Any]) -> _Column:
+    """The device of each row, where there are several."""
+    is_needed = len({row.hardware for row in rows}) > 1
+    return _Column("device", lambda row: row.hardware if is_needed else "", is_word=True)
+
+
+# -- leaderboards ------------------------------------------------------------------------------
 
 
 def print_summary(console: Console, summary: Summary) -> None:
@@ -54,18 +95,16 @@ def print_leaderboard(console: Console, rows: Iterable[LeaderboardRow]) -> None:
     """Print the solutions of each definition, the best first; below them, the labels and all failures."""
     rows = list(rows)
     print_devices(console, [row.hardware for row in rows])
-    cpu_timed = set()
     for title, group in _by_definition(rows).items():
         console.print()
         print_table(console, _leaderboard_of(title, group))
-        cpu_timed |= {row.solution for row in group if CPU_TIMING in row.labels and not row.is_ranked}
         if baselines := sorted({row.baseline for row in group if row.baseline is not None}):
             say(console, f"baseline: {', '.join(baselines)}")
     print_failures(console, rows)
     if made := sum(SYNTHESIZED in row.labels for row in rows):
         note = f"{SYNTHESIZED}: of {counted(made, 'solution')}, on workloads whose blobs are missing"
         say(console, note, "yellow")
-    if cpu_timed:
+    if cpu_timed := {row.solution for row in rows if CPU_TIMING in row.labels and not row.is_ranked}:
         note = f"{CPU_TIMING}: no order for {counted(len(cpu_timed), 'solution')} (--include-unranked orders them)"
         say(console, note, "yellow")
 
@@ -76,41 +115,33 @@ def print_devices(console: Console, names: Iterable[str]) -> None:
         say(console, f"device{'s' * (len(devices) > 1)}: {', '.join(devices)}")
 
 
-def _leaderboard_of(title: str, rows: Sequence[LeaderboardRow]) -> Table:
-    if _is_cpu_timed(rows):
-        title = f"{title} ({CPU_TIMING})"
-    columns = _columns_of(rows)
-    table = make_table(title, ["solution", "language"], list(columns))
+def _by_definition(rows: Iterable[LeaderboardRow]) -> dict[str, list[LeaderboardRow]]:
+    """The rows by definition and device; titles name the device if there are several."""
+    rows = list(rows)
+    has_devices = len({row.hardware for row in rows}) > 1
+    groups: dict[str, list[LeaderboardRow]] = {}
     for row in rows:
-        cells = (safe_cell(show(row)) for show in columns.values())
-        table.add_row(safe_cell(row.solution), row.language, *cells, style="red" if row.problem else "")
-    return table
+        groups.setdefault(f"{row.definition} on {row.hardware}" if has_devices else row.definition, []).append(row)
+    return groups
 
 
-def _columns_of(rows: Sequence[LeaderboardRow]) -> dict[str, Callable[[LeaderboardRow], str]]:
-    """The columns that are not empty for these solutions."""
-    columns: dict[str, Callable[[LeaderboardRow], str]] = {
-        "passed": lambda row: f"{row.passed}/{row.total}",
-        "speedup": lambda row: row.speedup.text,
-    }
-    if any(row.baseline is not None for row in rows):
-        columns["vs baseline"] = lambda row: row.baseline_speedup.text
-    if any(row.is_ranked for row in rows):
-        columns["fast_1"] = lambda row: f"{row.fast_1:.0%}" if row.is_ranked or row.problem else "-"
-    if any(row.attainable_fraction is not None for row in rows):
-        columns["light"] = lambda row: _share_or_dash(row.attainable_fraction)
-    columns["latency"] = _latency_of
-    if any(row.timed_by for row in rows) and not _is_cpu_timed(rows):
-        columns["timed by"] = _methods_of
-    if len({CPU_TIMING in row.labels for row in rows if row.passed}) > 1:
-        columns["note"] = lambda row: ", ".join(row.labels)
-    return columns
-
-
-def _is_cpu_timed(rows: Iterable[LeaderboardRow]) -> bool:
-    """Whether all latencies are CPU timings, which the title says."""
+def _leaderboard_of(title: str, rows: Sequence[LeaderboardRow]) -> Table:
     timed = [row for row in rows if row.passed]
-    return bool(timed) and all(CPU_TIMING in row.labels for row in timed)
+    is_cpu_timed = bool(timed) and all(CPU_TIMING in row.labels for row in timed)
+    columns = [
+        _Column("solution", lambda row: row.solution, is_word=True),
+        _Column("language", lambda row: row.language, is_word=True),
+        _Column("passed", lambda row: f"{row.passed}/{row.total}"),
+        _Column("speedup", lambda row: row.speedup.text),
+        _Column("vs baseline", lambda row: row.baseline_speedup.text if row.baseline is not None else ""),
+        _Column("fast_1", lambda row: f"{row.fast_1:.0%}" if row.is_ranked else ""),
+        _Column("light", _light),
+        _Column("latency", _latency_of),
+        _Column("timed by", lambda row: "" if is_cpu_timed else ", ".join(row.timed_by), blank=DEFAULT_METHOD),
+        _Column("note", lambda row: "" if is_cpu_timed or CPU_TIMING not in row.labels else ", ".join(row.labels)),
+    ]
+    title = f"{title} ({CPU_TIMING})" if is_cpu_timed else title
+    return _table(title, rows, columns, lambda row: "red" if row.problem else "")
 
 
 def _latency_of(row: LeaderboardRow) -> str:
@@ -119,12 +150,6 @@ def _latency_of(row: LeaderboardRow) -> str:
     if row.latency_ms is not None and row.latency_bounds_ms is not None:
         return latency_with_bounds(row.latency_ms[0], row.latency_bounds_ms)
     return latency_range(row.latency_ms)
-
-
-def _methods_of(row: LeaderboardRow) -> str:
-    if row.latency_ms is None:
-        return "-"
-    return ", ".join(row.timed_by) or "linked"
 
 
 def print_failures(console: Console, rows: Iterable[LeaderboardRow]) -> None:
@@ -159,47 +184,38 @@ def _workloads_of(failure: Failure, total: int) -> str:
 
 def print_authors(console: Console, authors: Sequence[Author]) -> None:
     """Print the authors by score, if any has one."""
-    if not authors:
-        return
-    table = make_table("authors", ["author"], ["speedup", "workloads"])
-    for author in authors:
-        table.add_row(safe_cell(author.author), format_ratio(author.speedup), str(author.workloads))
-    print_table(console, table)
+    columns = [
+        _Column("author", lambda author: author.author, is_word=True),
+        _Column("speedup", lambda author: format_ratio(author.speedup)),
+        _Column("workloads", lambda author: str(author.workloads)),
+    ]
+    if authors:
+        print_table(console, _table("authors", authors, columns, lambda _: ""))
 
 
 def print_best(console: Console, rows: Sequence[Best]) -> None:
     """Print the fastest solution of each workload."""
     print_devices(console, [row.hardware for row in rows])
-    if len(common := {(row.labels, row.timed_by) for row in rows}) == 1:
-        (labels, methods), *_ = common
-        for text in (*labels, *([f"timed by: {methods}"] if methods else [])):
-            say(console, text)
-    columns = _best_columns(rows)
-    words = [name for name in columns if name in _WORDS]
-    table = make_table("", words, [name for name in columns if name not in _WORDS])
-    for row in rows:
-        table.add_row(*(safe_cell(show(row)) for show in columns.values()))
-    print_table(console, table)
+    columns = [
+        _Column("definition", lambda row: row.definition, is_word=True),
+        _device_column(rows),
+        _Column("axes", _axes, is_word=True),
+        _Column("solution", lambda row: row.solution, is_word=True),
+        _Column("note", lambda row: ", ".join(row.labels), is_word=True),
+        _Column("timed by", lambda row: row.timed_by, is_word=True, blank=DEFAULT_METHOD),
+        _Column("speedup", lambda row: row.speedup.text),
+        _Column("latency", lambda row: latency_with_bounds(row.latency_ms, row.bounds_ms)),
+        _Column("reference", lambda row: _latency_or_blank(row.reference_latency_ms)),
+        _Column("light", _light),
+    ]
+    print_table(console, _table("", rows, columns, lambda _: ""))
 
 
-def _best_columns(rows: Sequence[Best]) -> dict[str, Callable[[Best], str]]:
-    """The columns that are not empty for these rows, those of words first."""
-    columns: dict[str, Callable[[Best], str]] = {"definition": lambda row: row.definition}
-    if len({row.hardware for row in rows}) > 1:
-        columns["device"] = lambda row: row.hardware
-    columns["axes"] = lambda row: ", ".join(f"{axis}={size}" for axis, size in row.axes.items())
-    columns["solution"] = lambda row: row.solution
-    if len({(row.labels, row.timed_by) for row in rows}) > 1:
-        columns["note"] = lambda row: ", ".join(row.labels)
-        columns["timed by"] = lambda row: row.timed_by or "linked"
-    columns["speedup"] = lambda row: row.speedup.text
-    columns["latency"] = lambda row: latency_with_bounds(row.latency_ms, row.bounds_ms)
-    columns["reference"] = lambda row: (
-        "-" if row.reference_latency_ms is None else format_latency(row.reference_latency_ms)
-    )
-    if any(row.attainable_fraction is not None for row in rows):
-        columns["light"] = lambda row: _share_or_dash(row.attainable_fraction)
-    return columns
+def _latency_or_blank(latency_ms: float | None, bounds_ms: Bounds | None = None) -> str:
+    return "" if latency_ms is None else latency_with_bounds(latency_ms, bounds_ms)
+
+
+# -- runs --------------------------------------------------------------------------------------
 
 
 def print_skipped(console: Console, skipped: Iterable[Skip]) -> None:
@@ -243,20 +259,6 @@ def print_seconds(
         say(console, text)
 
 
-def _share_or_dash(share: float | None) -> str:
-    return "-" if share is None else f"{share:.0%}"
-
-
-def _by_definition(rows: Iterable[LeaderboardRow]) -> dict[str, list[LeaderboardRow]]:
-    """The rows by definition and device; titles name the device if there are several."""
-    rows = list(rows)
-    has_devices = len({row.hardware for row in rows}) > 1
-    groups: dict[str, list[LeaderboardRow]] = {}
-    for row in rows:
-        groups.setdefault(f"{row.definition} on {row.hardware}" if has_devices else row.definition, []).append(row)
-    return groups
-
-
 # -- comparisons and merges --------------------------------------------------------------------
 
 
@@ -265,16 +267,12 @@ def print_comparison(console: Console, found: ChangeReport) -> None:
     changed = [pair for pair in found.pairs if pair.verdict in _STYLES]
     print_devices(console, [pair.hardware for pair in found.pairs])
     if changed:
-        print_table(console, _table_of(f"{found.before} -> {found.after}", changed[:_SHOWN_PAIRS]))
+        print_table(console, _changes(f"{found.before} -> {found.after}", changed[:_SHOWN_PAIRS]))
     if (more := len(changed) - _SHOWN_PAIRS) > 0:
         console.print(f"{more} more changed (--json lists all)")
-    broken: dict[str, list[Pair]] = {}
-    for pair in found.pairs:
-        if pair.verdict is Change.BROKEN:
-            broken.setdefault(f"{pair.solution}: {pair.reason}", []).append(pair)
-    for reason, pairs in broken.items():
-        where = "" if len(pairs) == 1 else f" ({len(pairs)} workloads)"
-        say(console, f"{reason}{where}", "red")
+    broken = Counter(f"{pair.solution}: {pair.reason}" for pair in found.pairs if pair.verdict is Change.BROKEN)
+    for reason, count in broken.items():
+        say(console, reason if count == 1 else f"{reason} ({count} workloads)", "red")
     skipped = Counter((str(p.verdict), p.reason) for p in found.pairs if p.verdict in _NOT_COMPARED and p.reason)
     for (verdict, reason), count in skipped.items():
         text = reason if reason.startswith(f"{verdict}: ") else f"{verdict}: {reason}"
@@ -284,23 +282,19 @@ def print_comparison(console: Console, found: ChangeReport) -> None:
     say(console, f"{counts}{ratio}", "red" if found.is_worse else "")
 
 
-def _table_of(title: str, pairs: Sequence[Pair]) -> Table:
-    has_devices, has_methods = len({pair.hardware for pair in pairs}) > 1, any(pair.timed_by for pair in pairs)
-    words = ["definition", *(["device"] if has_devices else []), "solution", "axes"]
-    words += ["timed by"] if has_methods else []
-    table = make_table(title, words, ["before", "after", "ratio", "verdict"])
-    for pair in pairs:
-        axes = ", ".join(f"{axis}={size}" for axis, size in pair.axes.items()) or pair.workload
-        cells = [pair.definition, *([pair.hardware] if has_devices else []), pair.solution, axes]
-        cells += [pair.timed_by or "linked"] if has_methods else []
-        table.add_row(*map(safe_cell, cells), *_numbers_of(pair), str(pair.verdict), style=_STYLES[pair.verdict])
-    return table
-
-
-def _numbers_of(pair: Pair) -> tuple[str, str, str]:
-    before = "-" if pair.before_ms is None else latency_with_bounds(pair.before_ms, pair.before_bounds_ms)
-    after = "-" if pair.after_ms is None else latency_with_bounds(pair.after_ms, pair.after_bounds_ms)
-    return before, after, pair.ratio.text
+def _changes(title: str, pairs: Sequence[Pair]) -> Table:
+    columns = [
+        _Column("definition", lambda pair: pair.definition, is_word=True),
+        _device_column(pairs),
+        _Column("solution", lambda pair: pair.solution, is_word=True),
+        _Column("axes", _axes, is_word=True),
+        _Column("timed by", lambda pair: pair.timed_by, is_word=True, blank=DEFAULT_METHOD),
+        _Column("before", lambda pair: _latency_or_blank(pair.before_ms, pair.before_bounds_ms)),
+        _Column("after", lambda pair: _latency_or_blank(pair.after_ms, pair.after_bounds_ms)),
+        _Column("ratio", lambda pair: pair.ratio.text),
+        _Column("verdict", lambda pair: str(pair.verdict)),
+    ]
+    return _table(title, pairs, columns, lambda pair: _STYLES[pair.verdict])
 
 
 def print_merge(console: Console, report: MergeReport) -> None:
