@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import inspect
-import math
 import os
 import sys
 from collections.abc import Callable, Mapping
@@ -83,22 +82,6 @@ def names_of(words: list[str] | None) -> tuple[str, ...] | None:
     return tuple(name for word in words for name in word.split(",") if name)
 
 
-def number_option(kind: type[int] | type[float], *, above: float = -math.inf, least: float = -math.inf) -> Any:
-    """A parser of numbers in a range for `argparse`."""
-    limit = f"greater than {above:g}" if above > -math.inf else f"at least {least:g}"
-
-    def parse(text: str) -> int | float:
-        try:
-            value = kind(text)
-        except ValueError:
-            raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
-        if not (above < value < math.inf and least <= value):
-            raise argparse.ArgumentTypeError(f"must be {limit} and finite, got {text}")
-        return value
-
-    return parse
-
-
 # -- the data set ------------------------------------------------------------------------------
 
 
@@ -129,9 +112,12 @@ def data_set_of(arguments: argparse.Namespace) -> Path:
 # -- the device --------------------------------------------------------------------------------
 
 
+_DEVICE_HELP = "where to run: cpu or cuda:N (default: the first GPU, or the CPU without one)"
+
+
 def add_device(parser: argparse._ActionsContainer) -> None:
     """Declare ``--device``."""
-    parser.add_argument("--device", help="where to run: cpu or cuda:N (default: the first GPU, or the CPU without one)")
+    parser.add_argument("--device", help=_DEVICE_HELP)
 
 
 def default_device() -> str:
@@ -159,6 +145,71 @@ def _is_gpu_visible() -> bool:
 
 # -- runs --------------------------------------------------------------------------------------
 
+_NAMES: Mapping[str, Any] = {"nargs": "+", "metavar": "NAME"}
+_COUNT: Mapping[str, Any] = {"type": int, "metavar": "N"}
+_NUMBER: Mapping[str, Any] = {"type": float, "metavar": "X"}
+_FLAG: Mapping[str, Any] = {"action": "store_const", "const": True}
+_RUN_OPTIONS: Mapping[str, Mapping[str, tuple[Mapping[str, Any], str]]] = {
+    "what to run": {
+        "definitions": (_NAMES, "only these definitions"),
+        "solutions": (_NAMES, "only these solutions"),
+        "op_types": (_NAMES, "only definitions of these op_types"),
+        "max_workloads": (_COUNT, "at most N workloads of each definition"),
+    },
+    "how to run it": {
+        "device": ({}, _DEVICE_HELP),
+        "devices": (_NAMES, "devices that share the work, such as cuda:0,cuda:1 or all"),
+        "concurrency": (
+            _COUNT,
+            f"evaluations in flight on each GPU, at most {MAX_CONCURRENCY} (default: by the number of cores)",
+        ),
+        "executor": ({"choices": EXECUTORS}, "where the work runs"),
+        "address": ({}, "address of the Ray cluster (default: a local one)"),
+        "timeout_seconds": (
+            {"type": float, "metavar": "SECONDS"},
+            "bound on one build and on each step of an evaluation",
+        ),
+        "seed": (_COUNT, "seed of the inputs"),
+        "baseline": ({"metavar": "NAME"}, "the solution that speedups are quoted against"),
+        "quick": (_FLAG, "two distributions and one short timing; traces are flagged and unranked"),
+        "synthesize_missing": (_FLAG, "make inputs where a blob is missing; traces are flagged"),
+        "strict_hardware": (
+            _FLAG,
+            "only solutions whose target_hardware names the device, not all of its architecture",
+        ),
+        "profile_baseline": ({"action": "store_const", "const": False}, "do not time the reference"),
+    },
+    "settings of every definition, above those of the data set and of --config": {
+        "warmup_runs": (_COUNT, "calls before timing"),
+        "iterations": (_COUNT, "calls to time at least, if time allows"),
+        "num_trials": (_COUNT, "input sets with different values"),
+        "measure_seconds": (_NUMBER, "cap on timing one function on one workload"),
+        "confidence": (_NUMBER, "sample until the median is known to this share of itself"),
+        "rtol": (_NUMBER, "relative error; an element is wrong if its errors exceed both --rtol and --atol"),
+        "atol": (_NUMBER, "absolute error; an element is wrong if its errors exceed both --rtol and --atol"),
+        "required_matched_ratio": (_NUMBER, "share of elements that must be right (default: all)"),
+    },
+}
+"""Options by group and field, with how `argparse` reads them and their help; the fields check the values."""
+
+
+def add_run_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options that `config_of` reads; an option that is not given inherits."""
+    parser.add_argument("--config", metavar="YAML", help="settings, which options override")
+    text = "add the reference as a solution to each definition that has none"
+    parser.add_argument("--reference-as-solution", action="store_true", help=text)
+    for title, options in _RUN_OPTIONS.items():
+        group = parser.add_argument_group(title)
+        for field, (how, text) in options.items():
+            default = _DEFAULTS[field]
+            has_default = "const" not in how and default is not None and "default:" not in text
+            shown = f" (default: {default:g})" if isinstance(default, float) else f" (default: {default})"
+            group.add_argument(_option(field), dest=field, **how, help=text + shown if has_default else text)
+
+
+def _option(field: str) -> str:
+    return f"--{_OPTIONS.get(field, field.replace('_', '-'))}"
+
 
 def config_of(arguments: argparse.Namespace, trace_set: TraceSet) -> BenchmarkConfig:
     """The configuration: the command line overrides --config, which overrides the file of the data set.
@@ -167,11 +218,9 @@ def config_of(arguments: argparse.Namespace, trace_set: TraceSet) -> BenchmarkCo
         InvalidConfig: A file is not valid, or a name in it matches nothing.
         InvalidField: The value of an option is invalid.
     """
-    given = {name: getattr(arguments, name, None) for name in _DEFAULTS}
-    fields = {name: value for name, value in given.items() if value is not None}
-    fields |= {
-        name: names_of(fields[name]) for name in ("definitions", "solutions", "op_types", "devices") if name in fields
-    }
+    given = {field: getattr(arguments, field) for options in _RUN_OPTIONS.values() for field in options}
+    fields = {field: value for field, value in given.items() if value is not None}
+    fields |= {field: names_of(value) for field, value in fields.items() if isinstance(value, list)}
     if arguments.config is not None:
         fields = {**read_fields(Path(arguments.config), trace_set), **fields}
     if not {"device", "devices"} & fields.keys():
@@ -179,74 +228,8 @@ def config_of(arguments: argparse.Namespace, trace_set: TraceSet) -> BenchmarkCo
     try:
         config = BenchmarkConfig(**fields)
     except InvalidField as error:
-        raise _with_option(error, given) from error
+        field = error.where.rpartition(".")[2]
+        if given.get(field) is None:
+            raise
+        raise InvalidField(_option(field), error.problem) from error
     return config.for_data_set(trace_set)
-
-
-def _with_option(error: InvalidField, given: Mapping[str, object]) -> InvalidField:
-    """The error of a field with the name of the option that gave its value, if one did."""
-    name = error.where.rpartition(".")[2]
-    if given.get(name) is None:
-        return error
-    option = _OPTIONS.get(name, name.replace("_", "-"))
-    return InvalidField(f"--{option}", error.problem)
-
-
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `config_of` reads; an option that is not given inherits."""
-    parser.add_argument("--config", metavar="YAML", help="settings, which options override")
-    choice = parser.add_argument_group("what to run")
-    add_definitions(choice)
-    choice.add_argument("--solutions", nargs="+", metavar="NAME", help="only these solutions")
-    choice.add_argument("--op-types", nargs="+", metavar="TYPE", help="only definitions of these op_types")
-    text = "at most N workloads of each definition"
-    choice.add_argument("--max-workloads", type=number_option(int, above=0), metavar="N", help=text)
-    _add_conditions(parser.add_argument_group("how to run it"))
-    _add_settings(
-        parser.add_argument_group("settings of every definition, above those of the data set and of --config")
-    )
-
-
-def _add_conditions(group: argparse._ArgumentGroup) -> None:
-    add_device(group)
-    text = "devices that share the work, such as cuda:0,cuda:1 or all"
-    group.add_argument("--devices", nargs="+", metavar="NAME", help=text)
-    text = f"evaluations in flight on each GPU, at most {MAX_CONCURRENCY} (default: by the number of cores)"
-    group.add_argument("--concurrency", type=number_option(int, above=0), metavar="N", help=text)
-    group.add_argument("--executor", choices=EXECUTORS, help=f"where the work runs (default: {_DEFAULTS['executor']})")
-    group.add_argument("--address", help="address of the Ray cluster (default: a local one)")
-    text = f"bound on one build and on each step of an evaluation (default: {_DEFAULTS['timeout_seconds']:g})"
-    kind = number_option(float, above=0)
-    group.add_argument("--timeout", dest="timeout_seconds", type=kind, metavar="SECONDS", help=text)
-    group.add_argument("--seed", type=int, metavar="N", help=f"seed of the inputs (default: {_DEFAULTS['seed']})")
-    group.add_argument("--baseline", metavar="NAME", help="the solution that speedups are quoted against")
-    text = "add the reference as a solution to each definition that has none"
-    group.add_argument("--reference-as-solution", action="store_true", help=text)
-    for option, field, value, text in (
-        ("quick", "quick", True, "two distributions and one short timing; traces are flagged and unranked"),
-        ("synthesize-missing", "synthesize_missing", True, "make inputs where a blob is missing; traces are flagged"),
-        (
-            "strict-hardware",
-            "strict_hardware",
-            True,
-            "only solutions whose target_hardware names the device, not all of its architecture",
-        ),
-        ("no-profile-baseline", "profile_baseline", False, "do not time the reference"),
-    ):
-        group.add_argument(f"--{option}", dest=field, action="store_const", const=value, help=text)
-
-
-def _add_settings(group: argparse._ArgumentGroup) -> None:
-    for option, kind, metavar, text in (
-        ("--warmup-runs", int, "N", "calls before timing"),
-        ("--iterations", int, "N", "calls to time at least, if time allows"),
-        ("--num-trials", int, "N", "input sets with different values"),
-        ("--measure-seconds", float, "S", "cap on timing one function on one workload"),
-        ("--confidence", float, "SHARE", "sample until the median is known to this share of itself"),
-        ("--rtol", float, "X", "relative error; an element is wrong if its errors exceed both --rtol and --atol"),
-        ("--atol", float, "X", "absolute error; an element is wrong if its errors exceed both --rtol and --atol"),
-        ("--required-matched-ratio", float, "SHARE", "share of elements that must be right"),
-    ):
-        default = _DEFAULTS[option.removeprefix("--").replace("-", "_")]
-        shown = "all" if default is None else f"{default:g}"
-        group.add_argument(option, type=kind, metavar=metavar, help=f"{text} (default: {shown})")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from collections.abc import Collection, Iterable
 from pathlib import Path
 from typing import Any
@@ -28,7 +29,6 @@ from .options import (
     add_definitions,
     add_json,
     names_of,
-    number_option,
     set_help,
 )
 from .output import output_console, print_csv, print_json, say
@@ -50,11 +50,41 @@ def add_reports(commands: Commands) -> None:
     report = commands.add_parser("report", help="tables and pages made from traces")
     set_help(report, _HELP)
     reports = report.add_subparsers(required=True, metavar="REPORT")
-    _add_summary(add_command(reports, "summary", "totals, the leaderboard, and the ranking of authors", _summary))
-    _add_best(add_command(reports, "best", "the fastest passing solution of each workload", _best))
+    summary = add_command(reports, "summary", "totals, the leaderboard, and the ranking of authors", _summary)
+    _add_data_set(summary)
+    _add_output(summary)
+    _add_options(summary)
+    fastest = add_command(reports, "best", "the fastest passing solution of each workload", _best)
+    _add_data_set(fastest)
+    add_definitions(fastest)
+    _add_output(fastest)
+    _add_flags(fastest)
     _add_compare(add_command(reports, "compare", "changes of latency between two runs, or two solutions", _compare))
-    _add_merge(add_command(reports, "merge", "merge several data sets", _merge))
-    _add_html(add_command(reports, "html", "one HTML page that needs no network", _html))
+    merged = add_command(reports, "merge", "merge several data sets", _merge)
+    merged.add_argument("sources", metavar="DIR", nargs="+", help="the data sets; they are not changed")
+    merged.add_argument("--into", required=True, metavar="DST", help="a folder that is new or empty")
+    add_json(merged)
+    page = add_command(reports, "html", "one HTML page that needs no network", _html)
+    _add_data_set(page)
+    page.add_argument("--output", default="report.html", metavar="FILE", help="the page (default: %(default)s)")
+    text = "text below the title, such as where inputs come from"
+    page.add_argument("--note", metavar="TEXT", default="", help=text)
+    add_definitions(page)
+    add_json(page)
+    _add_options(page)
+
+
+def _add_compare(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("before", metavar="BEFORE", help="a data set")
+    parser.add_argument("after", metavar="AFTER", nargs="?", help="another run of it (default: the same)")
+    text = "compare solution X with solution Y, whatever their names, instead of each solution with itself"
+    parser.add_argument("--solutions", nargs=2, metavar=("X", "Y"), help=text)
+    add_definitions(parser)
+    text = "share by which latencies must differ (default: %(default)g)"
+    parser.add_argument("--min-change", type=float, default=DEFAULT_MIN_CHANGE, metavar="SHARE", help=text)
+    parser.add_argument("--complete", action="store_true", help="exit with 1 also if a workload was tried before only")
+    _add_output(parser)
+    _add_flags(parser)
 
 
 def _add_data_set(parser: argparse.ArgumentParser) -> None:
@@ -97,13 +127,7 @@ def _options_of(arguments: argparse.Namespace) -> Options:
 
 
 def _print_problems(trace_set: TraceSet, root: str, definitions: Collection[str] | None = None) -> int:
-    """Print the problems of a data set; returns the exit code of a report: 1 for a folder without records.
-
-    Args:
-        trace_set: The data set.
-        root: Its folder.
-        definitions: The definitions of the report; without them, files that it has not read are read too.
-    """
+    """Print the problems of a data set; returns the exit code of a report: 1 for a folder without records."""
     problems = _problems(trace_set, definitions)
     is_empty = not trace_set.definition_names() and not trace_set.traces
     print_problems([*problems, missing_data(root)] if is_empty else problems)
@@ -111,6 +135,7 @@ def _print_problems(trace_set: TraceSet, root: str, definitions: Collection[str]
 
 
 def _problems(trace_set: TraceSet, definitions: Collection[str] | None) -> list[Problem]:
+    """The problems of the definitions of a report; without them, files that it has not read are read too."""
     problems = trace_set.problems if definitions else trace_set.all_problems()
     return [*problems, *report_problems(trace_set, definitions or None)]
 
@@ -125,12 +150,6 @@ def _print_plain(arguments: argparse.Namespace, value: object, rows: Iterable[An
 
 
 # -- the commands ------------------------------------------------------------------------------
-
-
-def _add_summary(parser: argparse.ArgumentParser) -> None:
-    _add_data_set(parser)
-    _add_output(parser)
-    _add_options(parser)
 
 
 def _summary(arguments: argparse.Namespace, errors: Console) -> int:
@@ -157,13 +176,6 @@ def _summary(arguments: argparse.Namespace, errors: Console) -> int:
     return code
 
 
-def _add_best(parser: argparse.ArgumentParser) -> None:
-    _add_data_set(parser)
-    add_definitions(parser)
-    _add_output(parser)
-    _add_flags(parser)
-
-
 def _best(arguments: argparse.Namespace, errors: Console) -> int:
     """The fastest passing solution of each workload: what `fib-apply` chooses from.
 
@@ -185,19 +197,6 @@ def _best(arguments: argparse.Namespace, errors: Console) -> int:
         note = f"left out: {counted(left_out, 'trace')}, {CPU_TIMING} (--include-unranked includes them)"
         say(errors, note, "yellow")
     return code
-
-
-def _add_compare(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("before", metavar="BEFORE", help="a data set")
-    parser.add_argument("after", metavar="AFTER", nargs="?", help="another run of it (default: the same)")
-    text = "compare solution X with solution Y, whatever their names, instead of each solution with itself"
-    parser.add_argument("--solutions", nargs=2, metavar=("X", "Y"), help=text)
-    add_definitions(parser)
-    text, kind = "share by which latencies must differ (default: %(default)g)", number_option(float, least=0.0)
-    parser.add_argument("--min-change", type=kind, default=DEFAULT_MIN_CHANGE, metavar="SHARE", help=text)
-    parser.add_argument("--complete", action="store_true", help="exit with 1 also if a workload was tried before only")
-    _add_output(parser)
-    _add_flags(parser)
 
 
 def _compare(arguments: argparse.Namespace, errors: Console) -> int:
@@ -227,13 +226,11 @@ def _compare(arguments: argparse.Namespace, errors: Console) -> int:
 
 
 def _runs(arguments: argparse.Namespace) -> tuple[Run, Run]:
-    """The two runs to compare.
-
-    Raises:
-        InvalidRequest: The arguments name one run only.
-    """
+    """The two runs to compare."""
     if arguments.after is None and arguments.solutions is None:
         raise InvalidRequest("compare takes two data sets, or --solutions X Y and one")
+    if not 0 <= arguments.min_change < math.inf:
+        raise InvalidRequest(f"--min-change: must be at least 0 and finite, got {arguments.min_change}")
     sets = [TraceSet.from_path(arguments.before)]
     sets.append(sets[0] if arguments.after is None else TraceSet.from_path(arguments.after))
     places = [arguments.before, arguments.after or arguments.before]
@@ -242,12 +239,6 @@ def _runs(arguments: argparse.Namespace) -> tuple[Run, Run]:
     names = [f"{name} ({place})" for name, place in zip(arguments.solutions, places, strict=True)]
     old, new = arguments.solutions
     return Run(sets[0], names[0], old), Run(sets[1], names[1], new)
-
-
-def _add_merge(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("sources", metavar="DIR", nargs="+", help="the data sets; they are not changed")
-    parser.add_argument("--into", required=True, metavar="DST", help="a folder that is new or empty")
-    add_json(parser)
 
 
 def _merge(arguments: argparse.Namespace, errors: Console) -> int:
@@ -273,16 +264,6 @@ def _merge(arguments: argparse.Namespace, errors: Console) -> int:
     else:
         print_merge(output_console(), report)
     return 0 if report.is_ok else 1
-
-
-def _add_html(parser: argparse.ArgumentParser) -> None:
-    _add_data_set(parser)
-    parser.add_argument("--output", default="report.html", metavar="FILE", help="the page (default: %(default)s)")
-    text = "text below the title, such as where inputs come from"
-    parser.add_argument("--note", metavar="TEXT", default="", help=text)
-    add_definitions(parser)
-    add_json(parser)
-    _add_options(parser)
 
 
 def _html(arguments: argparse.Namespace, errors: Console) -> int:
