@@ -29,7 +29,7 @@ from .options import Commands, add_command, add_json, set_help
 from .output import output_console, print_json, say, say_fields
 
 if TYPE_CHECKING:
-    from ..problem_import import GpuModeTask, Imported, KernelBenchFile
+    from ..problem_import import ForeignProblem, Imported
 
 _SHOWN_PROBLEMS = 100
 _CASES = ("tests", "benchmarks")
@@ -221,7 +221,7 @@ def _gpumode(arguments: argparse.Namespace, errors: Console) -> int:
     )
 
 
-def _import(arguments: argparse.Namespace, errors: Console, found: KernelBenchFile | GpuModeTask) -> int:
+def _import(arguments: argparse.Namespace, errors: Console, found: ForeignProblem) -> int:
     from ..problem_import import add_problem
 
     sources = {file: found.solution(file) for file in arguments.solution}  # errors come before anything is written

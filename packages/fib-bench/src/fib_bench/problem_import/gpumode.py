@@ -9,30 +9,31 @@ Source: the format of the problems of GPU MODE's kernel competitions.
 from __future__ import annotations
 
 import ast
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 import torch
 import yaml
-from fib_schema import AxisConst, SourceFile
+from fib_schema import AxisConst
 from fib_schema.files import read_regular
 
 from ..authoring.sources import read_sources
 from .problem import (
     Argument,
     Call,
+    ForeignProblem,
     Problem,
     ProblemError,
     attribute,
     explained,
     identifier,
+    imported_by,
     modules,
     on_cpu,
     record_name,
     tensors_of,
-    without_cuda,
 )
 
 CASES = ("tests", "benchmarks")
@@ -74,48 +75,26 @@ _PROBLEM = _load()
 def run({parameters}):
 {lines}    return _PROBLEM.ref_kernel({data})
 '''
+_FILL = """from submission import custom_kernel
+
+
+def run({parameters}):
+    _result = custom_kernel({data})
+    _results = _result if isinstance(_result, (tuple, list)) else (_result,)
+    for _output, _found in zip({outputs}, _results, strict=True):
+        if _found is not _output:
+            _output.copy_(_found)
+"""
+_RETURN = """from submission import custom_kernel
+
+
+def run({parameters}):
+    return custom_kernel({data})
+"""
 
 
 @attrs.frozen
-class ProblemFiles:
-    """The Python files of a problem, by the name that others import them by."""
-
-    paths: Mapping[str, Path]
-
-    @classmethod
-    def of_task(cls, folder: Path, task: Mapping[str, Any]) -> ProblemFiles:
-        """The files that a task lists, and those beside it."""
-        paths = {path.stem: path for path in sorted(folder.glob("*.py"))}
-        listed = task.get("files") or []
-        for entry in listed if isinstance(listed, list) else []:
-            name, source = (
-                (str(entry.get(key, "")) for key in ("name", "source")) if isinstance(entry, dict) else ("", "")
-            )
-            if name.endswith(".py") and source.endswith(".py") and source != _SUBMISSION:
-                paths[Path(name).stem] = folder / source
-        return cls({name: path for name, path in paths.items() if name.isidentifier() and name != "submission"})
-
-    def imported_by(self, source: str, where: str) -> dict[str, str]:
-        """The sources of the modules that a source imports, directly or not; each behind those that it imports.
-
-        Raises:
-            KernelFileError: A file cannot be read.
-            ProblemError: A source does not parse.
-        """
-        found: dict[str, str] = {}
-        self._collect(source, where, found, ())
-        return found
-
-    def _collect(self, source: str, where: str, found: dict[str, str], above: tuple[str, ...]) -> None:
-        for name in _imports(source, where):
-            if name in self.paths and name not in found and name not in above:
-                (file,) = read_sources(self.paths[name])
-                self._collect(file.content, str(self.paths[name]), found, (*above, name))
-                found[name] = file.content
-
-
-@attrs.frozen
-class Parts:
+class _Parts:
     """The data of a call: its parts in order, and how the reference treats them."""
 
     names: tuple[str, ...]
@@ -134,51 +113,31 @@ class Parts:
     @property
     def expression(self) -> str:
         """Source of the data, of variables with the names of the parts."""
-        return tuple_of(self.names) if self.is_tuple else self.names[0]
+        return _tuple_of(self.names) if self.is_tuple else self.names[0]
 
+    def reference(self, problem: Problem, sources: Mapping[str, str]) -> str:
+        """Source of the reference, with all modules that it needs."""
+        lines = [f"    {name} = {name}.clone()  # the reference writes to it\n" for name in self.written]
+        lines += [f"    {name} = {_allocation(problem, name)}\n" for name in self.outputs]
+        return _RUN.format(
+            sources="".join(f"    {name!r}: {text!r},\n" for name, text in sources.items()),
+            parameters=", ".join(self.inputs),
+            lines="".join(lines),
+            data=self.expression,
+        )
 
-@attrs.frozen
-class GpuModeTask:
-    """A problem folder: the problem, and what solutions of it need."""
-
-    problem: Problem
-    parts: Parts
-    files: ProblemFiles
-
-    def solution(self, submission: Path) -> tuple[SourceFile, ...]:
-        """The sources of a solution: a submission, the files it imports, and an entry file ``main.py`` with `run`.
-
-        Args:
-            submission: The file with `custom_kernel`; it is not executed.
-
-        Raises:
-            KernelFileError: It cannot be read.
-            ProblemError: It does not parse.
-        """
-        (source, *_) = read_sources(submission)
-        imported = self.files.imported_by(source.content, str(submission))
-        data, outputs = self.parts.expression, self.parts.outputs
-        lines = [f"def run({', '.join([*self.parts.inputs, *outputs])}):", f"    _result = custom_kernel({data})"]
-        if outputs:
-            lines += ["    _results = _result if isinstance(_result, (tuple, list)) else (_result,)"]
-            lines += [f"    for _output, _found in zip({tuple_of(outputs)}, _results, strict=True):"]
-            lines += ["        if _found is not _output:", "            _output.copy_(_found)"]
-        else:
-            lines += ["    return _result"]
-        main = "from submission import custom_kernel\n\n\n" + "\n".join(lines) + "\n"
-        helpers = (SourceFile(f"{name}.py", text) for name, text in imported.items())
-        return (SourceFile("main.py", main), SourceFile("submission.py", source.content), *helpers)
-
-    @property
-    def is_destination_passing(self) -> bool:
-        """Whether solutions get the outputs as arguments."""
-        return bool(self.parts.outputs)
+    def adapter(self) -> str:
+        """Source of the entry file of a solution."""
+        parameters, outputs = ", ".join([*self.inputs, *self.outputs]), _tuple_of(self.outputs)
+        return (_FILL if self.outputs else _RETURN).format(parameters=parameters, data=self.expression, outputs=outputs)
 
 
 def read_gpumode(
     folder: Path, *, name: str | None = None, op_type: str = "gpumode", cases: Sequence[str] = CASES
-) -> GpuModeTask:
+) -> ForeignProblem:
     """Run a problem folder and describe it. On a machine without a GPU its data is made on the CPU.
+
+    A solution is a file with a function `custom_kernel`.
 
     Args:
         folder: The folder. Its ``reference.py``, and the files that this imports, are executed.
@@ -192,12 +151,12 @@ def read_gpumode(
     """
     where, task = str(folder), _read_task(folder)
     chosen = _cases(where, task, cases)
-    files = ProblemFiles.of_task(folder, task)
+    files = _files(folder, task)
     (reference,) = read_sources(folder / "reference.py")
-    sources = {**files.imported_by(reference.content, where), "reference": reference.content}
+    sources = {**imported_by(reference.content, files, where), "reference": reference.content}
     is_here = torch.cuda.is_available()
     executed = sources if is_here else {key: on_cpu(text, where) for key, text in sources.items()}
-    with modules(executed, where) as module, torch.no_grad(), without_cuda(is_here):
+    with modules(executed, where) as module, torch.no_grad():
         kernel, generate = (attribute(module, wanted, where) for wanted in ("ref_kernel", "generate_input"))
         runner = _Runner(where, generate, kernel, _part_names(reference.content))
         shown = [runner.show(label, case) for label, case in chosen]
@@ -214,10 +173,11 @@ def read_gpumode(
         rtol=tolerances.get("rtol"),
         atol=tolerances.get("atol"),
     )
-    return GpuModeTask(attrs.evolve(problem, reference=_reference(problem, parts, sources)), parts, files)
+    problem = attrs.evolve(problem, reference=parts.reference(problem, sources))
+    return ForeignProblem(problem, parts.adapter(), "submission.py", files, is_destination_passing=bool(parts.outputs))
 
 
-def tuple_of(names: Sequence[str]) -> str:
+def _tuple_of(names: Sequence[str]) -> str:
     """Source of a tuple of variables."""
     return f"({', '.join(names)},)"
 
@@ -251,6 +211,17 @@ def _cases(where: str, task: Mapping[str, Any], kinds: Sequence[str]) -> list[tu
     return found
 
 
+def _files(folder: Path, task: Mapping[str, Any]) -> dict[str, Path]:
+    """The Python files that a task lists, and those beside it, by the name that others import them by."""
+    paths = {path.name: path for path in sorted(folder.glob("*.py"))}
+    listed = task.get("files")
+    for entry in listed if isinstance(listed, list) else []:
+        if isinstance(entry, dict) and entry.get("source") != _SUBMISSION:
+            paths[str(entry.get("name"))] = folder / str(entry.get("source"))
+    named = {name.removesuffix(".py"): path for name, path in paths.items() if name.endswith(".py")}
+    return {name: path for name, path in named.items() if name != "submission" and path.suffix == ".py"}
+
+
 # -- one case ------------------------------------------------------------------------------------
 
 
@@ -263,7 +234,7 @@ class _Runner:
     kernel: Callable[[Any], Any]
     names: Sequence[str]
 
-    def show(self, label: str, case: Mapping[str, Any]) -> tuple[Parts, Call]:
+    def show(self, label: str, case: Mapping[str, Any]) -> tuple[_Parts, Call]:
         """The parts of the data, and the call."""
         with explained(self.where, f"generate_input of {label}"):
             data = self.generate(**case)
@@ -279,23 +250,22 @@ class _Runner:
             outputs = dict(zip(filled, outputs.values(), strict=True))
         else:
             filled = []
-        parts = Parts(tuple(values), is_tuple, tuple(filled), tuple(name for name in written if name not in filled))
+        parts = _Parts(tuple(values), is_tuple, tuple(filled), tuple(name for name in written if name not in filled))
         sizes = {key: value for key, value in case.items() if type(value) is int and key != "seed"}
         return parts, Call(label, sizes, {name: kept[name] for name in parts.inputs}, outputs)
 
     def _named(self, data: object) -> dict[str, Argument]:
         values: list[Any] = list(data) if isinstance(data, tuple | list) else [data]
-        names: list[str] = []
-        for index in range(len(values)):
+        found: dict[str, Argument] = {}
+        for index, value in enumerate(values):
             told = self.names[index] if len(self.names) == len(values) else "_"
-            names.append(identifier(told if told.strip("_") else f"input_{index}", (*names, *_USED_NAMES)))
-        for name, value in zip(names, values, strict=True):
+            name = identifier(told if told.strip("_") else f"input_{index}", (*found, *_USED_NAMES))
             if not isinstance(value, torch.Tensor | int | float):
-                problem = (
-                    f"part {name!r} of the data is a {type(value).__name__}; only tensors and numbers can be inputs"
-                )
+                kind = type(value).__name__
+                problem = f"part {name!r} of the data is a {kind}; only tensors and numbers can be inputs"
                 raise ProblemError(self.where, problem)
-        return dict(zip(names, values, strict=True))
+            found[name] = value
+        return found
 
     def _only_fills(
         self, kept: Mapping[str, Argument], filled: Sequence[str], outputs: Mapping[str, torch.Tensor], is_tuple: bool
@@ -328,35 +298,21 @@ def _part_of(output: torch.Tensor, values: Mapping[str, Argument]) -> str | None
     return None
 
 
-# -- the reference -------------------------------------------------------------------------------
-
-
-def _reference(problem: Problem, parts: Parts, sources: Mapping[str, str]) -> str:
-    lines = [f"    {name} = {name}.clone()  # the reference writes to it\n" for name in parts.written]
-    lines += [f"    {name} = {_allocation(problem, name)}\n" for name in parts.outputs]
-    return _RUN.format(
-        sources="".join(f"    {name!r}: {text!r},\n" for name, text in sources.items()),
-        parameters=", ".join(parts.inputs),
-        lines="".join(lines),
-        data=parts.expression,
-    )
+# -- sources -------------------------------------------------------------------------------------
 
 
 def _allocation(problem: Problem, name: str) -> str:
     """Source of an empty tensor for an output."""
     definition = problem.to_definition()
     spec, places = definition.outputs[name], definition.var_axes_bindings
-    sizes = []
+    sizes = ""
     for axis in spec.shape or ():
         known = definition.axes[axis]
         place = f"{places[axis][0]}.shape[{places[axis][1]}]" if axis in places else ""
-        sizes.append(str(known.value) if isinstance(known, AxisConst) else place)
+        sizes += f"{known.value if isinstance(known, AxisConst) else place}, "
     tensor = next((key for key, value in definition.inputs.items() if value.shape is not None), None)
     device = f"{tensor}.device" if tensor else "'cuda'"
-    return f"torch.empty(({''.join(size + ', ' for size in sizes)}), dtype=torch.{spec.dtype}, device={device})"
-
-
-# -- sources -------------------------------------------------------------------------------------
+    return f"torch.empty(({sizes}), dtype=torch.{spec.dtype}, device={device})"
 
 
 def _part_names(reference: str) -> tuple[str, ...]:
@@ -378,23 +334,10 @@ def _tolerances_of(reference: str) -> dict[str, float]:
         match node:
             case ast.Call(func=ast.Name(id="make_match_reference"), keywords=keywords):
                 return {
-                    keyword.arg: float(keyword.value.value)
+                    str(keyword.arg): float(keyword.value.value)
                     for keyword in keywords
                     if keyword.arg in _TOLERANCES
                     and isinstance(keyword.value, ast.Constant)
                     and isinstance(keyword.value.value, int | float)
                 }
     return {}
-
-
-def _imports(source: str, where: str) -> Iterator[str]:
-    try:
-        tree = ast.parse(source)
-    except (SyntaxError, ValueError) as error:
-        raise ProblemError(where, f"does not parse: {error}") from error
-    for node in ast.walk(tree):
-        match node:
-            case ast.Import(names=names):
-                yield from (alias.name.partition(".")[0] for alias in names)
-            case ast.ImportFrom(module=str(module), level=0):
-                yield module.partition(".")[0]

@@ -16,14 +16,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import attrs
 import torch
-from fib_schema import SourceFile
 
 from ..authoring.sources import read_sources
 from .problem import (
-    Argument,
     Call,
+    ForeignProblem,
     Problem,
     ProblemError,
     attribute,
@@ -65,46 +63,10 @@ def run({parameters}):
 """
 
 
-@attrs.frozen
-class KernelBenchFile:
-    """A problem file: the problem, and what solutions of it need."""
-
-    problem: Problem
-    source: str
-    inputs: tuple[str, ...]
-    """Arguments of the model."""
-    parameters: Mapping[str, str]
-    """Inputs of the definition that are parameters of the model, with their names there."""
-    buffers: Mapping[str, str]
-    init: str
-    """Source of the model's own arguments."""
-
-    def solution(self, candidate: Path) -> tuple[SourceFile, ...]:
-        """The sources of a solution: a file with a module `ModelNew`, and an entry file ``main.py`` with `run`.
-
-        Args:
-            candidate: The file; it is not executed. `ModelNew` must have the parameters of `Model`.
-
-        Raises:
-            KernelFileError: It cannot be read.
-        """
-        (source, *_) = read_sources(candidate)
-        imports = ["from candidate import ModelNew\n"]
-        files = [SourceFile("candidate.py", source.content)]
-        if self.init:
-            imports += ["from problem import get_init_inputs\n"]
-            files += [SourceFile("problem.py", self.source)]
-        adapter = _adapter(self.inputs, self.parameters, self.buffers, "ModelNew", self.init)
-        return (SourceFile("main.py", "".join(imports) + adapter), *files)
-
-    @property
-    def is_destination_passing(self) -> bool:
-        """Whether solutions get the outputs as arguments."""
-        return False
-
-
-def read_kernelbench(path: Path, *, name: str | None = None, op_type: str = "kernelbench") -> KernelBenchFile:
+def read_kernelbench(path: Path, *, name: str | None = None, op_type: str = "kernelbench") -> ForeignProblem:
     """Run a problem file and describe it.
+
+    A solution is a file with a module `ModelNew`, which must have the parameters of `Model`.
 
     Args:
         path: The file. It is executed.
@@ -123,23 +85,26 @@ def read_kernelbench(path: Path, *, name: str | None = None, op_type: str = "ker
         init = "get_init_inputs()" if callable(getattr(module, "get_init_inputs", None)) else ""
         model, arguments = _make(module, where)
         names = _input_names(model, len(arguments))
-        parameters, buffers = _state(model, names)
+        state = _state(model, names)
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
-        values = dict(zip(names, map(_detached, arguments), strict=True))
-        values |= {argument: tensors[key].detach().clone() for argument, key in {**parameters, **buffers}.items()}
+        values = {n: v.detach() if isinstance(v, torch.Tensor) else v for n, v in zip(names, arguments, strict=True)}
+        values |= {argument: tensors[key].detach().clone() for argument, key in state.items()}
         with explained(where, "Model.forward"):
             result = _forward(model, arguments)
         sizes = {key: value for key, value in vars(module).items() if type(value) is int and not key.startswith("_")}
+    buffers = [key for key, _ in model.named_buffers()]
+    imports = "from candidate import ModelNew\n" + ("from problem import get_init_inputs\n" if init else "")
     problem = Problem(
         path=where,
         name=name or _name(path),
         op_type=op_type,
         description=f"Problem {path.stem} in the format of KernelBench.",
-        reference=source.content.rstrip() + _adapter(names, parameters, buffers, "Model", init),
+        reference=source.content.rstrip() + _adapter(names, state, buffers, "Model", init),
         calls=(Call("given", sizes, values, tensors_of(result, where)),),
-        recorded=frozenset({*parameters, *buffers}),
+        recorded=frozenset(state),
     )
-    return KernelBenchFile(problem, source.content, tuple(names), parameters, buffers, init)
+    main = imports + _adapter(names, state, buffers, "ModelNew", init)
+    return ForeignProblem(problem, main, "candidate.py", {"problem": path}, is_destination_passing=False)
 
 
 def _name(path: Path) -> str:
@@ -174,21 +139,16 @@ def _input_names(model: torch.nn.Module, count: int) -> list[str]:
     return names
 
 
-def _state(model: torch.nn.Module, names: Sequence[str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Inputs of the definition for parameters and for buffers, each with its name in the model.
+def _state(model: torch.nn.Module, names: Sequence[str]) -> dict[str, str]:
+    """Inputs of the definition for parameters and buffers, with their names in the model.
 
     Numbers (tensors without dimensions) and integers stay those of the module, which makes them from the same seed.
     """
-    taken = list(names)
-    found: list[dict[str, str]] = []
-    for tensors in (model.named_parameters(), model.named_buffers()):
-        part = {}
-        for key, tensor in tensors:
-            if tensor.dim() and tensor.is_floating_point():
-                taken.append(identifier(key, taken))
-                part[taken[-1]] = key
-        found.append(part)
-    return found[0], found[1]
+    found: dict[str, str] = {}
+    for key, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.dim() and tensor.is_floating_point():
+            found[identifier(key, (*names, *found))] = key
+    return found
 
 
 def _forward(model: torch.nn.Module, arguments: Sequence[Any]) -> object:
@@ -200,17 +160,12 @@ def _forward(model: torch.nn.Module, arguments: Sequence[Any]) -> object:
         return model(*arguments)
 
 
-def _detached(value: Argument) -> Argument:
-    return value.detach() if isinstance(value, torch.Tensor) else value
-
-
-def _adapter(names: Sequence[str], state: Mapping[str, str], buffers: Mapping[str, str], model: str, init: str) -> str:
-    """Source of a function ``run`` that calls a module with parameters from outside."""
-    lines = [f"        {key!r}: {argument},\n" for argument, key in state.items()]
-    lines += [f"        {key!r}: {argument}.clone(),  # a call may update it\n" for argument, key in buffers.items()]
+def _adapter(names: Sequence[str], state: Mapping[str, str], buffers: Sequence[str], model: str, init: str) -> str:
+    """Source of a function ``run`` that calls a module with parameters from outside; a call may update buffers."""
+    values = {key: f"{argument}.clone()" if key in buffers else argument for argument, key in state.items()}
     return _RUN.format(
-        state="".join(lines),
-        parameters=", ".join([*names, *state, *buffers]),
+        state="".join(f"        {key!r}: {value},\n" for key, value in values.items()),
+        parameters=", ".join([*names, *state]),
         inputs=", ".join(names),
         seed=SEED,
         model=model,

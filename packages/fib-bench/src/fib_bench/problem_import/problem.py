@@ -27,6 +27,7 @@ from fib_schema import (
     RandomInput,
     SafetensorsInput,
     ScalarInput,
+    SourceFile,
     TensorSpec,
     Trace,
     TraceSet,
@@ -34,8 +35,8 @@ from fib_schema import (
 )
 from fib_schema.files import atomic_write
 from fib_schema.workload import InputSpec
-from torch.overrides import TorchFunctionMode
 
+from ..authoring.sources import read_sources
 from ..checking.elements import dtype_name
 from ..config.benchmark import DATA_SET_FILE
 from ..inputs.synthesis import Role, role_of
@@ -120,10 +121,6 @@ class Problem:
             raise ProblemError(self.path, f"{name!r} has dtype {dtype}; a definition knows {', '.join(DType)}")
         return TensorSpec(tuple(axes[name, index] for index in range(value.dim())), dtype)
 
-    def error(self, problem: str) -> ProblemError:
-        """An error about this problem."""
-        return ProblemError(self.path, problem)
-
 
 def identifier(text: str, taken: Iterable[str] = ()) -> str:
     """A name of an input or axis from any text, other than those that are taken."""
@@ -154,7 +151,9 @@ def _axes(problem: Problem) -> tuple[dict[str, AxisSpec], dict[Slot, str]]:
         is_constant = len(set(sizes)) == 1
         if not is_constant and all(tensor in problem.calls[0].outputs for tensor, _ in slots):
             tensor, index = slots[0]
-            raise problem.error(f"dimension {index} of output {tensor!r} varies and is not a dimension of an input")
+            raise ProblemError(
+                problem.path, f"dimension {index} of output {tensor!r} varies and is not a dimension of an input"
+            )
         axes[name] = AxisConst(sizes[0]) if is_constant else AxisVar()
         names |= dict.fromkeys(slots, name)
     return axes, names
@@ -165,7 +164,8 @@ def _sizes(problem: Problem) -> dict[Slot, tuple[int, ...]]:
     shapes = [dict(_shapes(call)) for call in problem.calls]
     for call in problem.calls:
         if _kinds(call) != _kinds(problem.calls[0]):
-            raise problem.error(f"call {call.name!r} has other inputs, ranks or dtypes than {problem.calls[0].name!r}")
+            text = f"call {call.name!r} has other inputs, ranks or dtypes than {problem.calls[0].name!r}"
+            raise ProblemError(problem.path, text)
     slots = [(name, index) for name, shape in shapes[0].items() for index in range(len(shape))]
     return {(name, index): tuple(found[name][index] for found in shapes) for name, index in slots}
 
@@ -263,33 +263,85 @@ def tensors_of(result: object, path: str) -> dict[str, torch.Tensor]:
     return dict(zip(names, values, strict=True))
 
 
-# -- without a GPU -------------------------------------------------------------------------------
+# -- sources -------------------------------------------------------------------------------------
 
 
-def on_cpu(source: str, path: str) -> str:
-    """A source whose texts that name a CUDA device name the CPU.
+@attrs.frozen
+class ForeignProblem:
+    """A problem as its files describe it, and what solutions of it need."""
+
+    problem: Problem
+    main: str
+    """Source of the entry file of a solution, which imports the solution's own file."""
+    file: str
+    """The name of that file."""
+    files: Mapping[str, Path]
+    """Files of the problem, by the name that others import them by."""
+    is_destination_passing: bool = attrs.field(kw_only=True)
+    """Whether solutions get the outputs as arguments."""
+
+    def solution(self, path: Path) -> tuple[SourceFile, ...]:
+        """The sources of a solution: its own file, which is not executed, an entry file, and files of the problem.
+
+        Raises:
+            KernelFileError: A file cannot be read.
+            ProblemError: One does not parse.
+        """
+        (own, *_) = read_sources(path)
+        helpers = {name: text for text in (self.main, own.content) for name, text in self._needed(text, path).items()}
+        sources = {"main.py": self.main, self.file: own.content}
+        sources |= {f"{name}.py": text for name, text in helpers.items()}
+        return tuple(SourceFile(name, text) for name, text in sources.items())
+
+    def _needed(self, source: str, path: Path) -> dict[str, str]:
+        return imported_by(source, self.files, str(path))
+
+
+def imported_by(source: str, files: Mapping[str, Path], where: str, above: tuple[str, ...] = ()) -> dict[str, str]:
+    """The sources of the modules that a source imports, directly or not; each behind those that it imports.
+
+    Raises:
+        KernelFileError: A file cannot be read.
+        ProblemError: A source does not parse.
+    """
+    found: dict[str, str] = {}
+    for name in _imports(source, where):
+        if name in files and name not in above:
+            (file,) = read_sources(files[name])
+            found |= imported_by(file.content, files, str(files[name]), (*above, name)) | {name: file.content}
+    return found
+
+
+def _imports(source: str, where: str) -> Iterator[str]:
+    for node in ast.walk(_parsed(source, where)):
+        match node:
+            case ast.Import(names=names):
+                yield from (alias.name.partition(".")[0] for alias in names)
+            case ast.ImportFrom(module=str(module), level=0):
+                yield module.partition(".")[0]
+
+
+def _parsed(source: str, where: str) -> ast.Module:
+    try:
+        return ast.parse(source)
+    except (SyntaxError, ValueError) as error:
+        raise ProblemError(where, f"does not parse: {error}") from error
+
+
+def on_cpu(source: str, where: str) -> str:
+    """A source in which texts that name a CUDA device name the CPU, and calls of `cuda` are calls of `cpu`.
 
     Raises:
         ProblemError: It does not parse.
     """
-    with explained(path, "parsing"):
-        tree = ast.parse(source)
+    tree = _parsed(source, where)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and _CUDA.fullmatch(node.value):
-            node.value = "cpu"
+        match node:
+            case ast.Constant(value=str(text)) if _CUDA.fullmatch(text):
+                node.value = "cpu"
+            case ast.Call(func=ast.Attribute(attr="cuda") as function):
+                function.attr = "cpu"
     return ast.unparse(tree)
-
-
-class _StayOnCpu(TorchFunctionMode):
-    """Makes `Tensor.cuda` return the tensor itself."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return args[0] if func is torch.Tensor.cuda else func(*args, **(kwargs or {}))
-
-
-def without_cuda(is_here: bool) -> contextlib.AbstractContextManager[object]:
-    """A context for code that moves tensors to a GPU, if none is here."""
-    return contextlib.nullcontext() if is_here else _StayOnCpu()
 
 
 # -- records -------------------------------------------------------------------------------------
