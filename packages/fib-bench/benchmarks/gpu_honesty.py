@@ -79,7 +79,7 @@ def _selftest_rows(bench: Bench, cases: Sequence[Case], budget: Budget) -> dict[
     def watch(event: Event) -> None:
         if isinstance(event, Evaluated) and (evaluation := event.trace.evaluation) is not None:
             bench.traces.append(event.trace)
-            outcome = Outcome.of(by_name[str(event.trace.solution)], evaluation, budget.used)
+            outcome = Outcome.of(by_name[str(event.trace.solution)], evaluation)
             found[outcome.case.name] = outcome
             timed = "" if outcome.timing is None else f" {_timed(outcome.to_plain())}"
             about = f"{outcome.case.name}: {outcome.found}{timed} {outcome.evidence[:160]}"

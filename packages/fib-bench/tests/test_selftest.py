@@ -140,7 +140,7 @@ class TestSuites:
 
 
 def outcome(case: Case, status: str, flags: tuple[str, ...] = ()) -> Outcome:
-    return Outcome(case, status, flags, "because", 1.0, {"level": 2, "name": "confined"})
+    return Outcome(case, status, flags, "because", {"level": 2, "name": "confined"})
 
 
 def named(file: str) -> Case:
@@ -177,13 +177,12 @@ class TestOutcomes:
 
     def test_the_table_shows_verdicts_evidence_and_isolation(self) -> None:
         result = SelfTest("cpu", (outcome(self.EXPLOIT, "REWARD_HACK"), outcome(HONEST[0], "REWARD_HACK")))
-        console = Console(width=160, record=True)
+        console = Console(width=240, record=True)
         print_selftest(console, result)
         printed = console.export_text()
-        assert re.search(r"5 .* keeps outputs by shape .* REWARD_HACK .* because", printed)
+        assert re.search(r"5 .* keeps outputs by shape .*REWARD_HACK .* because", printed)
         assert f"{HONEST[0].file}: found REWARD_HACK, expected PASSED: because" in printed
         assert "1 of 1 exploits ended as expected, 0 of 1 honest solutions passed unflagged" in summary_of(result)
-        assert "outputs cached by address, identity or shape" in printed
         assert printed.rstrip().endswith("isolation of workers: level 2 (confined)")
 
     def test_the_lowest_level_of_isolation_is_told(self) -> None:
@@ -264,7 +263,7 @@ class TestGains:
     def test_the_table_and_json_state_the_gain(self) -> None:
         twin = timed(self.TWIN, 1.0)
         result = SelfTest("cuda:0", (timed(self.HARMLESS, 0.25).compared_with(twin), twin))
-        console = Console(width=180, record=True)
+        console = Console(width=240, record=True)
         print_selftest(console, result)
         printed = console.export_text()
         assert "4.00x" in printed

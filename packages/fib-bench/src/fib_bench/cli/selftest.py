@@ -3,21 +3,35 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
-from itertools import groupby
 from typing import TYPE_CHECKING
 
 from rich.console import Console
-from rich.table import Table
 
 from .options import Commands, add_command, add_device, add_json, default_device
-from .output import make_table, output_console, print_json, print_table, safe_cell, say
+from .output import output_console, print_json, print_table, say
 from .progress import progress_on
+from .tables import Column, rows_table
 
 if TYPE_CHECKING:
     from ..selftest import Outcome, SelfTest  # imports torch
 
 _EVIDENCE_CHARS = 160
+_TITLES = {"exploits": "exploits", "honest": "honest solutions", "twins": "twins of exploits"}
+_ENDS = {
+    "exploits": "exploits ended as expected",
+    "honest": "honest solutions passed unflagged",
+    "twins": "twins passed unflagged",
+}
+_COLUMNS = (
+    Column("row", lambda outcome: "" if outcome.case.row is None else str(outcome.case.row), is_word=True),
+    Column("language", lambda outcome: outcome.case.language, is_word=True),
+    Column("definition", lambda outcome: outcome.case.definition, is_word=True),
+    Column("what it does", lambda outcome: outcome.case.title, is_word=True),
+    Column("expected", lambda outcome: " or ".join(outcome.case.expected), is_word=True),
+    Column("found", lambda outcome: outcome.found, is_word=True),
+    Column("gain", lambda outcome: "" if outcome.gain is None else str(outcome.gain), is_word=True),
+    Column("evidence", lambda outcome: outcome.evidence[:_EVIDENCE_CHARS], is_word=True),
+)
 
 
 def add_selftest(commands: Commands) -> None:
@@ -56,13 +70,9 @@ def _selftest(arguments: argparse.Namespace, errors: Console) -> int:
 
 def print_selftest(console: Console, result: SelfTest) -> None:
     """Print the suites, the unexpected outcomes and the totals."""
-    for title, outcomes in (
-        ("exploits", result.exploits),
-        ("honest solutions", result.honest),
-        ("twins of exploits", result.twins),
-    ):
-        if outcomes:
-            print_table(console, _table(f"{title} on {result.device}", outcomes))
+    for suite, title in _TITLES.items():
+        if outcomes := result.of_suite(suite):
+            print_table(console, rows_table(f"{title} on {result.device}", outcomes, _COLUMNS, _style))
     for outcome in result.outcomes:
         if not outcome.holds:
             text = f"{outcome.case.file}: found {outcome.found}, expected {' or '.join(outcome.case.expected)}"
@@ -70,48 +80,17 @@ def print_selftest(console: Console, result: SelfTest) -> None:
     say(console, summary_of(result))
 
 
+def _style(outcome: Outcome) -> str:
+    return "" if outcome.holds else "red"
+
+
 def summary_of(result: SelfTest) -> str:
     """The totals in two lines."""
-    counts = [
-        f"{sum(outcome.holds for outcome in outcomes)} of {len(outcomes)} {text}"
-        for outcomes, text in (
-            (result.exploits, "exploits ended as expected"),
-            (result.honest, "honest solutions passed unflagged"),
-            (result.twins, "twins passed unflagged"),
-        )
-        if outcomes or text != "twins passed unflagged"
-    ]
+    counts = []
+    for suite, text in _ENDS.items():
+        outcomes = result.of_suite(suite)
+        if outcomes or suite != "twins":
+            counts.append(f"{sum(outcome.holds for outcome in outcomes)} of {len(outcomes)} {text}")
     isolation = result.isolation
     level = "unknown" if isolation is None else f"level {isolation['level']} ({isolation['name']})"
     return f"{', '.join(counts)}\nisolation of workers: {level}"
-
-
-def _table(title: str, outcomes: Sequence[Outcome]) -> Table:
-    from ..selftest import ROW_NAMES
-
-    table = make_table(title, ["", "what it does", "expected", "found"])
-    has_gains = any(outcome.gain is not None for outcome in outcomes)
-    if has_gains:
-        table.add_column("gain", justify="right", overflow="fold")
-    table.add_column("s", justify="right", no_wrap=True)
-    table.add_column("evidence", overflow="fold")
-    for row, group in groupby(outcomes, key=lambda outcome: outcome.case.row):
-        if row is not None:
-            table.add_row(str(row), f"[bold]{ROW_NAMES[row]}[/]")
-        for outcome in group:
-            table.add_row(*_cells(outcome, has_gains=has_gains), style="" if outcome.holds else "red")
-    return table
-
-
-def _cells(outcome: Outcome, *, has_gains: bool) -> tuple[str, ...]:
-    case = outcome.case
-    gain = () if not has_gains else ("" if outcome.gain is None else str(outcome.gain),)
-    return (
-        case.language if case.row is None else str(case.row),
-        safe_cell(f"{case.definition}: {case.title}" if case.row is None else case.title),
-        "\n".join(case.expected),
-        outcome.found,
-        *gain,
-        f"{outcome.seconds:.1f}",
-        safe_cell(outcome.evidence[:_EVIDENCE_CHARS]),
-    )

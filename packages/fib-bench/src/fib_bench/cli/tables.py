@@ -43,7 +43,7 @@ _NOT_COMPARED = frozenset({Change.UNMEASURED, Change.UNRANKED})
 
 
 @attrs.frozen
-class _Column:
+class Column:
     """A column of a table; one without a text in any row is left out."""
 
     title: str
@@ -54,7 +54,7 @@ class _Column:
     """The text of an empty cell."""
 
 
-def _table(title: str, rows: Sequence[Any], columns: Sequence[_Column], style: Callable[[Any], str]) -> Table:
+def rows_table(title: str, rows: Sequence[Any], columns: Sequence[Column], style: Callable[[Any], str]) -> Table:
     """A table with a row for each record."""
     texts = [[column.cell(row) for column in columns] for row in rows]
     shown = [index for index in range(len(columns)) if any(cells[index] for cells in texts)]
@@ -73,10 +73,10 @@ def _axes(row: Best | Pair) -> str:
     return ", ".join(f"{axis}={size}" for axis, size in row.axes.items()) or row.workload
 
 
-def _device_column(rows: Iterable[Any]) -> _Column:
+def _device_column(rows: Iterable[Any]) -> Column:
     """The device of each row, where there are several."""
     is_needed = len({row.hardware for row in rows}) > 1
-    return _Column("device", lambda row: row.hardware if is_needed else "", is_word=True)
+    return Column("device", lambda row: row.hardware if is_needed else "", is_word=True)
 
 
 # -- leaderboards ------------------------------------------------------------------------------
@@ -129,19 +129,19 @@ def _leaderboard_of(title: str, rows: Sequence[LeaderboardRow]) -> Table:
     timed = [row for row in rows if row.passed]
     is_cpu_timed = bool(timed) and all(CPU_TIMING in row.labels for row in timed)
     columns = [
-        _Column("solution", lambda row: row.solution, is_word=True),
-        _Column("language", lambda row: row.language, is_word=True),
-        _Column("passed", lambda row: f"{row.passed}/{row.total}"),
-        _Column("speedup", lambda row: row.speedup.text),
-        _Column("vs baseline", lambda row: row.baseline_speedup.text if row.baseline is not None else ""),
-        _Column("fast_1", lambda row: f"{row.fast_1:.0%}" if row.is_ranked else ""),
-        _Column("light", _light),
-        _Column("latency", _latency_of),
-        _Column("timed by", lambda row: "" if is_cpu_timed else ", ".join(row.timed_by), blank=DEFAULT_METHOD),
-        _Column("note", lambda row: "" if is_cpu_timed or CPU_TIMING not in row.labels else ", ".join(row.labels)),
+        Column("solution", lambda row: row.solution, is_word=True),
+        Column("language", lambda row: row.language, is_word=True),
+        Column("passed", lambda row: f"{row.passed}/{row.total}"),
+        Column("speedup", lambda row: row.speedup.text),
+        Column("vs baseline", lambda row: row.baseline_speedup.text if row.baseline is not None else ""),
+        Column("fast_1", lambda row: f"{row.fast_1:.0%}" if row.is_ranked else ""),
+        Column("light", _light),
+        Column("latency", _latency_of),
+        Column("timed by", lambda row: "" if is_cpu_timed else ", ".join(row.timed_by), blank=DEFAULT_METHOD),
+        Column("note", lambda row: "" if is_cpu_timed or CPU_TIMING not in row.labels else ", ".join(row.labels)),
     ]
     title = f"{title} ({CPU_TIMING})" if is_cpu_timed else title
-    return _table(title, rows, columns, lambda row: "red" if row.problem else "")
+    return rows_table(title, rows, columns, lambda row: "red" if row.problem else "")
 
 
 def _latency_of(row: LeaderboardRow) -> str:
@@ -185,30 +185,30 @@ def _workloads_of(failure: Failure, total: int) -> str:
 def print_authors(console: Console, authors: Sequence[Author]) -> None:
     """Print the authors by score, if any has one."""
     columns = [
-        _Column("author", lambda author: author.author, is_word=True),
-        _Column("speedup", lambda author: format_ratio(author.speedup)),
-        _Column("workloads", lambda author: str(author.workloads)),
+        Column("author", lambda author: author.author, is_word=True),
+        Column("speedup", lambda author: format_ratio(author.speedup)),
+        Column("workloads", lambda author: str(author.workloads)),
     ]
     if authors:
-        print_table(console, _table("authors", authors, columns, lambda _: ""))
+        print_table(console, rows_table("authors", authors, columns, lambda _: ""))
 
 
 def print_best(console: Console, rows: Sequence[Best]) -> None:
     """Print the fastest solution of each workload."""
     print_devices(console, [row.hardware for row in rows])
     columns = [
-        _Column("definition", lambda row: row.definition, is_word=True),
+        Column("definition", lambda row: row.definition, is_word=True),
         _device_column(rows),
-        _Column("axes", _axes, is_word=True),
-        _Column("solution", lambda row: row.solution, is_word=True),
-        _Column("note", lambda row: ", ".join(row.labels), is_word=True),
-        _Column("timed by", lambda row: row.timed_by, is_word=True, blank=DEFAULT_METHOD),
-        _Column("speedup", lambda row: row.speedup.text),
-        _Column("latency", lambda row: latency_with_bounds(row.latency_ms, row.bounds_ms)),
-        _Column("reference", lambda row: _latency_or_blank(row.reference_latency_ms)),
-        _Column("light", _light),
+        Column("axes", _axes, is_word=True),
+        Column("solution", lambda row: row.solution, is_word=True),
+        Column("note", lambda row: ", ".join(row.labels), is_word=True),
+        Column("timed by", lambda row: row.timed_by, is_word=True, blank=DEFAULT_METHOD),
+        Column("speedup", lambda row: row.speedup.text),
+        Column("latency", lambda row: latency_with_bounds(row.latency_ms, row.bounds_ms)),
+        Column("reference", lambda row: _latency_or_blank(row.reference_latency_ms)),
+        Column("light", _light),
     ]
-    print_table(console, _table("", rows, columns, lambda _: ""))
+    print_table(console, rows_table("", rows, columns, lambda _: ""))
 
 
 def _latency_or_blank(latency_ms: float | None, bounds_ms: Bounds | None = None) -> str:
@@ -284,17 +284,17 @@ def print_comparison(console: Console, found: ChangeReport) -> None:
 
 def _changes(title: str, pairs: Sequence[Pair]) -> Table:
     columns = [
-        _Column("definition", lambda pair: pair.definition, is_word=True),
+        Column("definition", lambda pair: pair.definition, is_word=True),
         _device_column(pairs),
-        _Column("solution", lambda pair: pair.solution, is_word=True),
-        _Column("axes", _axes, is_word=True),
-        _Column("timed by", lambda pair: pair.timed_by, is_word=True, blank=DEFAULT_METHOD),
-        _Column("before", lambda pair: _latency_or_blank(pair.before_ms, pair.before_bounds_ms)),
-        _Column("after", lambda pair: _latency_or_blank(pair.after_ms, pair.after_bounds_ms)),
-        _Column("ratio", lambda pair: pair.ratio.text),
-        _Column("verdict", lambda pair: str(pair.verdict)),
+        Column("solution", lambda pair: pair.solution, is_word=True),
+        Column("axes", _axes, is_word=True),
+        Column("timed by", lambda pair: pair.timed_by, is_word=True, blank=DEFAULT_METHOD),
+        Column("before", lambda pair: _latency_or_blank(pair.before_ms, pair.before_bounds_ms)),
+        Column("after", lambda pair: _latency_or_blank(pair.after_ms, pair.after_bounds_ms)),
+        Column("ratio", lambda pair: pair.ratio.text),
+        Column("verdict", lambda pair: str(pair.verdict)),
     ]
-    return _table(title, pairs, columns, lambda pair: _STYLES[pair.verdict])
+    return rows_table(title, pairs, columns, lambda pair: _STYLES[pair.verdict])
 
 
 def print_merge(console: Console, report: MergeReport) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -14,10 +13,10 @@ from fib_schema.trace_facts import Timing, timing_of
 
 from ..benchmark import Benchmark
 from ..config.benchmark import BenchmarkConfig
-from ..events import Evaluated, Event, Observer, Skipped
+from ..events import Observer
 from ..report import error_line
 from ..temporary_folders import TemporaryFolder
-from .cases import EXPLOITS, HONEST, TWINS, Case, Gain, with_twins
+from .cases import ROW_NAMES, Case, Gain, with_twins
 from .definitions import OPS
 
 _INPUT_FLAGS = ("fixed_inputs", "insensitive")
@@ -37,7 +36,6 @@ class Outcome:
     """Flags of the solution; those of the inputs are left out."""
     evidence: str
     """First line of the log, or the reason for which it did not run."""
-    seconds: float
     isolation: Mapping[str, Any] | None = None
     timing: Timing | None = None
     """Published latency of a pass."""
@@ -45,13 +43,13 @@ class Outcome:
     """Comparison with the twin, if both passed."""
 
     @classmethod
-    def of(cls, case: Case, evaluation: Evaluation, seconds: float) -> Outcome:
-        """The outcome of an evaluation with its duration; not yet compared with a twin."""
+    def of(cls, case: Case, evaluation: Evaluation) -> Outcome:
+        """The outcome of an evaluation; not yet compared with a twin."""
         extra: Mapping[str, Any] = evaluation.extra or {}
         flags = tuple(flag for flag in extra.get("flags", ()) if not flag.startswith(_INPUT_FLAGS))
         evidence = "" if evaluation.status == "PASSED" else error_line(evaluation)
         timing = None if evaluation.performance is None else timing_of(evaluation.performance)
-        return cls(case, str(evaluation.status), flags, evidence, seconds, extra.get("isolation"), timing)
+        return cls(case, str(evaluation.status), flags, evidence, extra.get("isolation"), timing)
 
     @property
     def holds(self) -> bool:
@@ -65,17 +63,20 @@ class Outcome:
 
     def to_plain(self) -> dict[str, Any]:
         """The outcome as plain values."""
-        case = self.case
-        about: dict[str, Any] = {"suite": case.suite, "row": case.row, "name": case.file, "title": case.title}
-        about |= {"definition": case.definition, "language": case.language, "expected": sorted(case.expect)}
-        about |= {"twin": case.twin, "no_gain": case.no_gain}
-        found: dict[str, Any] = {"status": self.status, "flags": list(self.flags), "evidence": self.evidence}
-        found |= {
-            "latency_ms": None if self.timing is None else self.timing.latency_ms,
-            "method": None if self.timing is None else self.timing.method,
+        case, timing = self.case, self.timing
+        names = ("suite", "row", "title", "definition", "language", "twin", "no_gain")
+        about: dict[str, Any] = {name: getattr(case, name) for name in names}
+        about |= {"name": case.file, "expected": sorted(case.expect), "row_title": ROW_NAMES.get(case.row or 0)}
+        return {
+            **about,
+            "status": self.status,
+            "flags": list(self.flags),
+            "evidence": self.evidence,
+            "latency_ms": None if timing is None else timing.latency_ms,
+            "method": None if timing is None else timing.method,
             "gain": None if self.gain is None else round(self.gain.factor, 4),
+            "holds": self.holds,
         }
-        return {**about, **found, "seconds": round(self.seconds, 3), "holds": self.holds}
 
     def compared_with(self, twin: Outcome) -> Outcome:
         """The outcome with the gain over its twin, if both passed; otherwise with the reason as evidence."""
@@ -99,22 +100,8 @@ class SelfTest:
         """Whether all cases ended as expected."""
         return all(outcome.holds for outcome in self.outcomes)
 
-    @property
-    def exploits(self) -> tuple[Outcome, ...]:
-        """The outcomes of the exploits."""
-        return self._outcomes_of(EXPLOITS)
-
-    @property
-    def honest(self) -> tuple[Outcome, ...]:
-        """The outcomes of the honest solutions."""
-        return self._outcomes_of(HONEST)
-
-    @property
-    def twins(self) -> tuple[Outcome, ...]:
-        """The outcomes of the twins."""
-        return self._outcomes_of(TWINS)
-
-    def _outcomes_of(self, suite: str) -> tuple[Outcome, ...]:
+    def of_suite(self, suite: str) -> tuple[Outcome, ...]:
+        """The outcomes of one suite."""
         return tuple(outcome for outcome in self.outcomes if outcome.case.suite == suite)
 
     @property
@@ -176,32 +163,13 @@ def _write(root: Path, cases: Iterable[Case], kind: str) -> TraceSet:
 
 
 def _run(trace_set: TraceSet, cases: Sequence[Case], config: BenchmarkConfig, observe: Observer) -> dict[str, Outcome]:
-    collector = _Collector({case.name: case for case in cases}, observe)
     with Benchmark(trace_set, config.with_fields(solutions=tuple(case.name for case in cases))) as benchmark:
-        result = benchmark.run(dump_traces=False, observe=collector)
-    outcomes = collector.outcomes
+        result = benchmark.run(dump_traces=False, observe=observe)
+    evaluations = {trace.solution: trace.evaluation for trace in result.traces if trace.evaluation is not None}
+    outcomes = {case.name: Outcome.of(case, evaluations[case.name]) for case in cases if case.name in evaluations}
     for case in cases:
         if case.name not in outcomes:
             reasons = [skip.reason for skip in result.skipped if skip.solution in {None, case.name}]
             why = next(iter(reasons), "the plan does not contain it").partition("\n")[0]
-            outcomes[case.name] = Outcome(case, NOT_RUN, (), why, 0.0)
+            outcomes[case.name] = Outcome(case, NOT_RUN, (), why)
     return outcomes
-
-
-class _Collector:
-    """Observer that collects the outcomes of a run."""
-
-    def __init__(self, cases: Mapping[str, Case], observe: Observer) -> None:
-        self._cases = cases
-        self._observe = observe
-        self._since = time.monotonic()
-        self.outcomes: dict[str, Outcome] = {}
-
-    def __call__(self, event: Event) -> None:
-        self._observe(event)
-        now = time.monotonic()
-        if isinstance(event, Evaluated) and (trace := event.trace).evaluation is not None:
-            case = self._cases[str(trace.solution)]
-            self.outcomes[case.name] = Outcome.of(case, trace.evaluation, now - self._since)
-        if isinstance(event, Evaluated | Skipped) or getattr(event, "solution", "") is None:
-            self._since = now
