@@ -15,7 +15,7 @@ from fib_apply import ApplyConfig, ApplyRuntime, apply, capture_phase, enable_ap
 from fib_apply.build_service import service
 from fib_apply.build_service.recorded_call import RecordedCall, copied_bytes, make_inputs
 from fib_apply.routing import dispatcher
-from fib_apply.routing import runs as routing_runs
+from fib_apply.routing import resolver as routing_runs
 from fib_schema import (
     AxisConst,
     AxisVar,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fib_apply.metrics import CallMetrics
+from fib_apply.events import CallMetrics
 
 
 def test_hits_of_many_keys_are_counted_together() -> None:

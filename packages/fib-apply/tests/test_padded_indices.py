@@ -219,7 +219,7 @@ class TestCapture:
             serve = route(runtime)
             assert serve(*arguments(20)).tolist() == [[2.0, 2.0], [2.0, 2.0]]
             dispatcher_of(runtime).invalidate()
-            monkeypatch.setattr("fib_apply.routing.runs.is_capturing", lambda device: True)
+            monkeypatch.setattr("fib_apply.routing.resolver.is_capturing", lambda device: True)
             assert serve(*arguments(20)).tolist() == served
 
 

@@ -53,11 +53,11 @@ def test_it_has_counts_by_definition_and_reason_and_durations(
         values = values_in(registry)
     assert values['fib_apply_hits_total{definition="scale"}'] == 3
     assert values['fib_apply_misses_total{definition="scale",reason="not recorded"}'] == 1
-    assert values['fib_apply_quarantines_total{definition="scale"}'] == 1
     assert values["fib_apply_up"] == values["fib_apply_left_out_solutions"] == 1
-    for kind in ("build", "probe", "reload"):
-        assert values[f'fib_apply_{kind}_seconds_count{{result="done"}}'] == 1
-        assert values[f'fib_apply_{kind}_seconds_sum{{result="done"}}'] > 0
+    for kind, result in (("built", "done"), ("probed", "done"), ("reloaded", "done"), ("quarantined", "failed")):
+        labels = f'{{kind="{kind}",result="{result}"}}'
+        assert values[f"fib_apply_event_seconds_count{labels}"] == 1
+        assert (values[f"fib_apply_event_seconds_sum{labels}"] > 0) == (kind != "quarantined")
     assert values_in(registry)["fib_apply_up"] == 0
 
 

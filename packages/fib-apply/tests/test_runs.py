@@ -11,7 +11,7 @@ import pytest
 import torch
 from fib_apply.build_service.probe import ProbeResult
 from fib_apply.key import ApplyKey
-from fib_apply.routing.runs import TRANSITIONS, Run, RunEvent, RunState, RunTracker
+from fib_apply.routing.resolver import TRANSITIONS, Run, RunEvent, RunState, RunTracker
 from fib_schema import Definition
 
 ARGS = (torch.zeros(2, 4),)
@@ -125,7 +125,7 @@ def test_what_an_earlier_process_has_made_is_only_asked_for_where_captures_are_p
 def test_captures_record_only_what_was_called_and_was_ready_at_the_last_warm_up(
     runs: Runs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fib_apply.routing.runs.is_capturing", lambda device: True)
+    monkeypatch.setattr("fib_apply.routing.resolver.is_capturing", lambda device: True)
     assert runs.refusal(AHEAD) == "capturing"
     runs.tracker.mark_called(AHEAD)
     assert runs.refusal(AHEAD) is None

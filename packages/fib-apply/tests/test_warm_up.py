@@ -11,7 +11,7 @@ import pytest
 import torch
 from fib_apply import ApplyConfig, ApplyKey, apply, enable_apply, warm_up
 from fib_apply.readiness import observed_warm_up
-from fib_apply.routing import dispatcher, runs
+from fib_apply.routing import dispatcher, resolver
 from fib_schema import Definition, TraceSet
 
 GOOD = "def run(x, y):\n    y.copy_(3 * x)\n"
@@ -95,9 +95,10 @@ def test_without_a_runtime_nothing_is_ready() -> None:
 
 
 def test_an_error_is_a_problem_of_the_result() -> None:
-    with observed_warm_up() as outcome:
+    def fail() -> str:
         raise ValueError("damaged")
-    assert outcome.readiness().problem == "ValueError: damaged"  # type: ignore[unreachable]
+
+    assert observed_warm_up(fail).problem == "ValueError: damaged"
 
 
 class TestCaptures:
@@ -106,7 +107,7 @@ class TestCaptures:
     @pytest.fixture
     def capturing(self, monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         flag = [False]
-        for module in (dispatcher, runs):  # the former imports the function of the latter
+        for module in (dispatcher, resolver):  # the former imports the function of the latter
             monkeypatch.setattr(module, "is_capturing", lambda device: flag[0])
         return flag
 

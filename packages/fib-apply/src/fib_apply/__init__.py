@@ -66,7 +66,7 @@ if TYPE_CHECKING:
     from .api import apply, capture_phase, disable_apply, enable_apply, warm_up
     from .config import ApplyConfig, ApplyConfigRegistry, OnError, OnMiss
     from .errors import CannotRoute, InvalidConfigFile, InvalidSetting, NoKernel
-    from .events import Event, EventKind, add_event_listener, remove_event_listener
+    from .events import DefinitionStats, Event, EventKind, add_event_listener, remove_event_listener
     from .hook import add_listener, get_apply_hook, remove_listener, set_apply_hook
     from .key import (
         ApplyKey,
@@ -77,7 +77,6 @@ if TYPE_CHECKING:
         GQAKeyBuilder,
         MLAKeyBuilder,
     )
-    from .metrics import DefinitionStats
     from .readiness import Readiness
     from .runtime import ApplyRuntime, get_runtime, set_runtime
     from .selection.table import ApplyTable
@@ -92,14 +91,13 @@ else:
             "api": "apply capture_phase disable_apply enable_apply warm_up",
             "config": "ApplyConfig ApplyConfigRegistry OnError OnMiss",
             "errors": "CannotRoute InvalidConfigFile InvalidSetting NoKernel",
-            "events": "Event EventKind add_event_listener remove_event_listener",
+            "events": "DefinitionStats Event EventKind add_event_listener remove_event_listener",
             "hook": "add_listener get_apply_hook remove_listener set_apply_hook",
             "key": (
                 "ApplyKey ApplyKeyBuilder ApplyKeyFactory AxesOnlyKeyBuilder GEMMKeyBuilder GQAKeyBuilder MLAKeyBuilder"
             ),
             "readiness": "Readiness",
             "runtime": "ApplyRuntime get_runtime set_runtime",
-            "metrics": "DefinitionStats",
             "selection.table": "ApplyTable",
         },
     )

@@ -14,7 +14,7 @@ from . import activation, hook
 from .build_service.service import OnProgress
 from .config import SettingsOrFile
 from .events import logger
-from .readiness import Readiness, observed_warm_up
+from .readiness import Readiness, Settled, observed_warm_up
 from .routing.call_sites import CallSite, Name, call_fallback, definition_of, notify_listeners
 from .runtime import ApplyRuntime, connect, get_runtime, set_runtime
 
@@ -152,14 +152,15 @@ def warm_up(timeout_seconds: float) -> Readiness:
         nothing is raised.
     """
     began = time.monotonic()
-    with observed_warm_up() as outcome:
+
+    def settle() -> Settled | str:
         activation.wait_until_built(max(0.0, timeout_seconds))
         runtime = get_runtime()
         if runtime is None or runtime.is_off:
-            outcome.problem = "routing is off"
-        else:
-            runtime.wait_and_settle(timeout_seconds - (time.monotonic() - began), outcome)
-    return outcome.readiness()
+            return "routing is off"
+        return runtime.settle(timeout_seconds - (time.monotonic() - began))
+
+    return observed_warm_up(settle)
 
 
 @contextlib.contextmanager

@@ -467,11 +467,6 @@ CACHE_FOLDER = "apply-v1"
 def publish(root: Path, name: str, data: bytes) -> None:
     """Write a file atomically; no other user can read or replace it.
 
-    Args:
-        root: ``FIB_CACHE_PATH``.
-        name: The file's path below `CACHE_FOLDER`.
-        data: The content.
-
     Raises:
         OSError: The file cannot be written, or another user can change its folder.
     """

@@ -46,12 +46,7 @@ class Answer:
         return self.source == self.key
 
     def lines(self, policy: str, left_out: Mapping[str, str]) -> Iterator[str]:
-        """The key, and below it the ranking.
-
-        Args:
-            policy: The miss policy.
-            left_out: Solutions that are not called, each with the reason.
-        """
+        """The key, and below it the ranking."""
         if self.batch_axes:
             sizes = f"all sizes of {', '.join(self.batch_axes)}"
             yield f"{self.key}, {sizes}" if self.key.axes or self.key.feats else sizes
@@ -150,11 +145,6 @@ def explain_call(dispatcher: Dispatcher, args: Sequence[Any], kwargs: Mapping[st
     """Explain a call without a plan; nothing is called, built or counted, but the key builder runs.
 
     A solution that still has to compile for the call is named, although the fallback serves the call until then.
-
-    Args:
-        dispatcher: Of the definition.
-        args: Inputs by position, followed by outputs or nothing.
-        kwargs: Inputs and outputs by name.
     """
     from .routing.resolver import device_of, not_chosen
     from .routing.validation import Rejection

@@ -13,16 +13,9 @@ from typing import Any, Protocol
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
-from .events import Event, EventKind, add_event_listener, remove_event_listener
-from .metrics import DefinitionStats
+from .events import DefinitionStats, Event, add_event_listener, remove_event_listener
 
 _PREFIX = "fib_apply"
-_TIMED = {
-    EventKind.BUILT: "build",
-    EventKind.PROBED: "probe",
-    EventKind.FIRST_RUN: "first_run",
-    EventKind.RELOADED: "reload",
-}
 
 
 class Measured(Protocol):
@@ -51,9 +44,8 @@ class ApplyCollector(Collector):
     def __init__(self, find_runtime: Callable[[], Measured | None]) -> None:
         self._find_runtime = find_runtime
         self._lock = threading.Lock()
-        self._durations: dict[tuple[EventKind, str], tuple[int, float]] = {}
-        """The number and the sum of durations, by kind and result."""
-        self._quarantines: dict[str, int] = {}
+        self._events: dict[tuple[str, str], tuple[int, float]] = {}
+        """The number and the durations of events, by kind and result."""
         add_event_listener(self._observe)
 
     def close(self) -> None:
@@ -64,33 +56,21 @@ class ApplyCollector(Collector):
         """The metrics now."""
         runtime = self._find_runtime()
         with self._lock:
-            found = list(self._of_events())
-        yield from found
+            events = dict(self._events)
+        family = SummaryMetricFamily(f"{_PREFIX}_event_seconds", "Durations of events.", labels=["kind", "result"])
+        for labels, (count, seconds) in events.items():
+            family.add_metric(labels, count_value=count, sum_value=seconds)
+        yield family
         yield _gauge("up", "Whether calls are routed.", float(runtime is not None and not runtime.is_off))
         if runtime is not None:
             yield _gauge("left_out_solutions", "Solutions not called.", len(runtime.left_out()))
             yield from _of_calls(runtime.stats())
 
-    def _of_events(self) -> Iterator[Metric]:
-        for kind, name in _TIMED.items():
-            family = SummaryMetricFamily(
-                f"{_PREFIX}_{name}_seconds", f"Duration of each {name.replace('_', ' ')}.", labels=["result"]
-            )
-            for (other, result), (count, total) in self._durations.items():
-                if other is kind:
-                    family.add_metric([result], count_value=count, sum_value=total)
-            yield family
-        quarantines = {(name,): count for name, count in self._quarantines.items()}
-        yield _counter("quarantines", "Solutions that were quarantined.", ("definition",), quarantines)
-
     def _observe(self, event: Event) -> None:
+        place = str(event.kind), "done" if event.problem is None else "failed"
         with self._lock:
-            if event.kind in _TIMED:
-                place = event.kind, "done" if event.problem is None else "failed"
-                count, total = self._durations.get(place, (0, 0.0))
-                self._durations[place] = count + 1, total + event.seconds
-            elif event.kind is EventKind.QUARANTINED:
-                self._quarantines[event.definition] = self._quarantines.get(event.definition, 0) + 1
+            count, total = self._events.get(place, (0, 0.0))
+            self._events[place] = count + 1, total + event.seconds
 
 
 def _of_calls(stats: Mapping[str, DefinitionStats]) -> Iterator[Metric]:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
 import time
 from collections import Counter
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping
 from typing import TypeAlias
 
 import attrs
@@ -15,11 +14,10 @@ from fib_schema.display import counted
 
 from .build_service.service import BuildService, OnProgress
 from .config import ApplyConfigRegistry, OnMiss
-from .events import Event, logger, routed
+from .events import BEING_BUILT, NOTHING_BUILT, QUARANTINED, Event, logger, routed
 from .key import ApplyKey
-from .metrics import BEING_BUILT, NOTHING_BUILT, QUARANTINED
 from .routing.native.module import guards_in_use
-from .selection.rankings import Candidate, Ranking
+from .selection.rankings import Ranking
 from .selection.table import ApplyTable, local_hardware
 
 _Wanted: TypeAlias = tuple[str, str]
@@ -100,14 +98,7 @@ class KeyState:
 def key_states(
     table: ApplyTable, definition: str, service: BuildService, quarantined: Mapping[str, str]
 ) -> list[KeyState]:
-    """The states of the recorded keys of a definition, on the first hardware of this machine that has some.
-
-    Args:
-        table: The selected solutions.
-        definition: Its name.
-        service: Holds the loaded solutions.
-        quarantined: Solutions that are not called, each with the reason.
-    """
+    """The states of the recorded keys of a definition, on the first hardware of this machine that has some."""
     by_hardware = table.rankings(definition)
     rankings = next((by_hardware[name] for name in local_hardware() if name in by_hardware), None)
     if rankings is None:
@@ -127,21 +118,14 @@ def _state(key: ApplyKey, ranking: Ranking, service: BuildService, quarantined: 
     plain = ranking.plain_candidates
     if not plain:
         return KeyState(key, None, ranking.plain_problem)
-    first = next(_usable(plain, service, quarantined), None)
+    usable = (c.solution for c in plain if c.solution not in quarantined and service.problem(c.solution) is None)
+    first = next(usable, None)
     if first is None:
         is_any_quarantined = any(candidate.solution in quarantined for candidate in plain)
         return KeyState(key, None, QUARANTINED if is_any_quarantined else NOTHING_BUILT)
-    if service.find(first.solution) is None:
-        return KeyState(key, None, BEING_BUILT if service.is_requested(first.solution) else "not built yet")
-    return KeyState(key, first.solution, None)
-
-
-def _usable(
-    candidates: Iterable[Candidate], service: BuildService, quarantined: Mapping[str, str]
-) -> Iterator[Candidate]:
-    for candidate in candidates:
-        if candidate.solution not in quarantined and service.problem(candidate.solution) is None:
-            yield candidate
+    if service.find(first) is None:
+        return KeyState(key, None, BEING_BUILT if service.is_requested(first) else "not built yet")
+    return KeyState(key, first, None)
 
 
 @attrs.frozen
@@ -169,40 +153,30 @@ class Readiness:
         return text if self.problem is None else f"{text}; {self.problem}"
 
 
-@attrs.define
-class WarmUpOutcome:
-    """The outcome of a warm-up while it is being made."""
-
-    began: float = attrs.field(factory=time.monotonic)
-    states: Mapping[str, list[KeyState]] = attrs.field(factory=dict)
-    is_finished: bool = False
-    problem: str | None = None
-    guards: str = ""
-
-    def add(self, states: Mapping[str, list[KeyState]]) -> None:
-        """Set the states of keys, by definition."""
-        self.states = states
-        self.guards = guards_in_use()
-
-    def readiness(self) -> Readiness:
-        """The result."""
-        ready: dict[str, dict[ApplyKey, str]] = {}
-        not_ready: dict[str, dict[ApplyKey, str]] = {}
-        for name, states in self.states.items():
-            for state in states:
-                if state.solution is not None:
-                    ready.setdefault(name, {})[state.key] = state.solution
-                else:
-                    not_ready.setdefault(name, {})[state.key] = state.reason or ""
-        return Readiness(ready, not_ready, self.is_finished, time.monotonic() - self.began, self.problem, self.guards)
+Settled: TypeAlias = "tuple[bool, Mapping[str, list[KeyState]]]"
+"""Whether all background work has ended, and the states of keys by definition."""
 
 
-@contextlib.contextmanager
-def observed_warm_up() -> Iterator[WarmUpOutcome]:
-    """Turn an exception of the block into a problem of the outcome: an engine must go on without routing."""
-    outcome = WarmUpOutcome()
+def observed_warm_up(work: Callable[[], Settled | str]) -> Readiness:
+    """The result of a warm-up. Work that raises, or returns a problem, is no error: the engine goes on."""
+    began, is_finished, problem = time.monotonic(), False, None
+    states: Mapping[str, list[KeyState]] = {}
     try:
-        yield outcome
+        found = work()
+        if isinstance(found, str):
+            problem = found
+        else:
+            is_finished, states = found
     except Exception as error:  # noqa: BLE001 becomes a part of the result
-        outcome.problem = f"{type(error).__name__}: {error}"
-    logger.info("%s", outcome.readiness())
+        problem = f"{type(error).__name__}: {error}"
+    ready: dict[str, dict[ApplyKey, str]] = {}
+    not_ready: dict[str, dict[ApplyKey, str]] = {}
+    for name, state in ((name, state) for name, of_name in states.items() for state in of_name):
+        if state.solution is not None:
+            ready.setdefault(name, {})[state.key] = state.solution
+        else:
+            not_ready.setdefault(name, {})[state.key] = state.reason or ""
+    guards = guards_in_use() if problem is None else ""
+    result = Readiness(ready, not_ready, is_finished, time.monotonic() - began, problem, guards)
+    logger.info("%s", result)
+    return result

@@ -23,14 +23,12 @@ from . import activation
 from .build_service.service import BuildService, OnProgress
 from .config import ApplyConfigRegistry, Configuration, OnError, SettingsOrFile
 from .errors import NoKernel
-from .events import emit, is_observed, logger, reload_failed, reloaded
-from .explain import explain_call, explain_definition
+from .events import CallMetrics, DefinitionStats, emit, is_observed, logger, reload_failed, reloaded
 from .key import ApplyKeyBuilder, ApplyKeyFactory, AxesOnlyKeyBuilder
-from .metrics import CallMetrics, DefinitionStats
 from .readiness import (
     KeyState,
     Readiness,
-    WarmUpOutcome,
+    Settled,
     build_ahead,
     key_states,
     observed_warm_up,
@@ -266,15 +264,12 @@ class ApplyRuntime:
 
     def warm_up(self, timeout_seconds: float) -> Readiness:
         """Wait for builds, first runs and native guards before CUDA graphs are captured; see `fib_apply.warm_up`."""
-        with observed_warm_up() as outcome:
-            self.wait_and_settle(timeout_seconds, outcome)
-        return outcome.readiness()
+        return observed_warm_up(lambda: self.settle(timeout_seconds))
 
-    def wait_and_settle(self, timeout_seconds: float, outcome: WarmUpOutcome) -> None:
-        """Do the work of `warm_up`, and add its results to an outcome, which the caller logs."""
+    def settle(self, timeout_seconds: float) -> Settled:
+        """Wait for background work, and let captures record no solution that becomes ready from now on."""
         activation.request_native_guards(self)  # adapters request them only when they are first called
-        outcome.is_finished = self.wait_until_built(max(0.0, timeout_seconds))
-        outcome.add(self._router.close_capture_gate())
+        return self.wait_until_built(max(0.0, timeout_seconds)), self._router.close_capture_gate()
 
     def prepare_captures(self, timeout_seconds: float) -> None:
         """Let calls wait for their solutions until the next `warm_up`; see `fib_apply.capture_phase`."""
@@ -310,6 +305,8 @@ class ApplyRuntime:
             UnknownName: The data set has no such definition (a KeyError).
             InvalidRecord: Its file has changed since the table was made.
         """
+        from .explain import explain_call, explain_definition
+
         is_call = bool(args or kwargs)
         dispatcher = None if is_call and self.is_off else self._router.dispatcher(name)
         if dispatcher is not None and is_call:
@@ -349,16 +346,7 @@ def set_runtime(runtime: ApplyRuntime | None) -> None:
 
 
 class Router:
-    """Makes the dispatchers of a table when they are first needed.
-
-    Args:
-        table: The selected solutions.
-        configuration: The settings.
-        build_service: Builds and holds solutions.
-        metrics: Counters by definition, which all routers of a runtime share, so that a reload resets none.
-        quarantined: By definition, the solutions that must not be called, each with the reason.
-        wait_seconds: How long a call may wait for solutions that are being built.
-    """
+    """Makes the dispatchers of a table when they are first needed."""
 
     def __init__(
         self,

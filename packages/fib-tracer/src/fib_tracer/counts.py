@@ -22,7 +22,7 @@ from typing import Any, TypeAlias
 import attrs
 import msgspec
 import torch
-from fib_apply.metrics import Counter
+from fib_apply.events import Counter
 from fib_schema.files import atomic_write
 from fib_schema.strides import Strides
 from fib_schema.traffic import FOLDER, VERSION, Layout, layout_key, plain_size

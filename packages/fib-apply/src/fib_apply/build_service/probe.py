@@ -172,11 +172,6 @@ def run_tasks(
 ) -> Generator[ProbeResult, None, None]:
     """Yield one result for each task in turn; starts another child process where a solution has ended one.
 
-    Args:
-        tasks: What to do.
-        timeout_seconds: Maximum time for each task, and for the start of a process.
-        is_cancelled: Asked while a child works.
-
     Raises:
         Cancelled: `is_cancelled` returned true.
     """
@@ -197,11 +192,6 @@ def run_tasks(
 
 class ProbeProcess:
     """A child process that does one task after another, until a solution ends it.
-
-    Args:
-        tasks: What it does.
-        timeout_seconds: Maximum time for each task, and for the start of the process.
-        is_cancelled: Asked while the child works.
 
     Raises:
         OSError: The process cannot be started.

@@ -85,10 +85,6 @@ class BuildService:
     All builds run in one background thread. There, an interrupt raised by a solution differs from the user's,
     which Python raises in the main thread; and a solution that hangs blocks no caller. Results are read
     without waiting. A solution with the name of another and new content replaces it.
-
-    Args:
-        registry: Builds solutions; the registry of the process by default.
-        cache_root: Where results of probes are cached, in place of ``FIB_CACHE_PATH``.
     """
 
     def __init__(self, registry: BuilderRegistry | None = None, *, cache_root: Path | None = None) -> None:
@@ -225,12 +221,6 @@ class BuildService:
         on_done: Callable[[ProbeResult | None], None],
     ) -> bool:
         """Run a loaded solution once in a child process, in the background.
-
-        Args:
-            definition: What the solution implements.
-            solution_name: The solution.
-            inputs: Of the call; integers are copied now, in the caller's stream.
-            on_done: Called in any thread with the result; with None if the run was dropped.
 
         Returns:
             Whether the run is queued; False if copies of the inputs take too much memory.
@@ -465,12 +455,7 @@ class _FirstRun:
 
 
 class _FirstRunQueue:
-    """Runs to make, within a byte budget; the oldest are dropped.
-
-    Args:
-        executor: Its thread starts the child process and waits for it.
-        cache_root: Where runs are noted, in place of ``FIB_CACHE_PATH``.
-    """
+    """Runs to make, within a byte budget; the oldest are dropped."""
 
     def __init__(self, executor: BackgroundExecutor, cache_root: Path | None = None) -> None:
         self._executor = executor

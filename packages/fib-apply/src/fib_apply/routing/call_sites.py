@@ -56,10 +56,6 @@ class Rebindable(Protocol):
 class CallSite:
     """A function whose calls are routed.
 
-    Args:
-        name: The definition of its calls, or a resolver.
-        function: The user's function, which is the fallback.
-
     Raises:
         CannotRoute: It is a coroutine function or a generator function.
     """
@@ -245,13 +241,6 @@ def serve_directly(
     fallback: Callable[..., Any] | None,
 ) -> Any:
     """Serve one call by a dispatcher, or by the fallback.
-
-    Args:
-        dispatcher: Of the definition; None if nothing routes its calls.
-        name: The definition's name.
-        args: Inputs by position, followed by outputs or nothing.
-        kwargs: Inputs and outputs by name.
-        fallback: Serves the call if no solution does; takes the same arguments.
 
     Raises:
         NoKernel: No solution serves the call, and there is no fallback.

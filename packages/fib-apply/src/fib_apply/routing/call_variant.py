@@ -32,11 +32,6 @@ class PythonTable:
     """Entries by the shapes of calls, with the methods of the native table, which replaces it once it is loaded.
 
     Readers take no lock: entries are replaced, never edited.
-
-    Args:
-        definition: The definition of the calls.
-        is_destination_passing: Whether outputs are among the arguments.
-        is_counted: Whether calls that it serves are counted.
     """
 
     MISS = object()
@@ -97,14 +92,6 @@ class CallVariant:
     The generation rejects entries that were resolved before an invalidation. The lock is reentrant, because a signal
     handler may make calls during a change; a writer therefore checks afterwards whether its entry was invalidated
     meanwhile.
-
-    Args:
-        definition: The definition.
-        is_destination_passing: Whether outputs are among the arguments.
-        is_cached: Whether shapes determine the key; else nothing is cached.
-        is_counted: Whether the table counts the calls that it serves.
-        fallback_equivalents: Solutions that are the fallback in another form.
-        padded_axis: The axis of padded indices; None if the inputs end at their totals.
     """
 
     def __init__(

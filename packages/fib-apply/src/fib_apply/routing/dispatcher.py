@@ -18,16 +18,15 @@ from fib_schema.padded_indices import padded_indices_of
 
 from ..config import OnError
 from ..errors import NoKernel, is_out_of_memory
+from ..events import FALLBACK_IS_BEST, CallMetrics
 from ..key import ApplyKey, ApplyKeyBuilder
-from ..metrics import FALLBACK_IS_BEST, CallMetrics
 from ..selection.rankings import Candidate
 from . import shadow
 from .call_variant import CallVariant, Kernel, PythonTable, compile_shapes
 from .codegen import DESTINATION_PASSING, VALUE_RETURNING, ParameterMap, RouteOptions, compile_function, route_source
 from .guards import Guard, GuardOptions, compile_guard
 from .native.module import guards_in_use, loaded_guards
-from .resolver import CandidatePool, LoadedCandidate, Resolver, device_of, not_chosen
-from .runs import is_capturing
+from .resolver import CandidatePool, LoadedCandidate, Resolver, device_of, is_capturing, not_chosen
 from .validation import Rejection, has_nested
 
 _FAILED = object()
@@ -62,12 +61,6 @@ class PlanSelector:
 
     A selection that waits for a build is not remembered. The others are forgotten when a solution is quarantined or
     entries of the variant are dropped; a reload makes another selector.
-
-    Args:
-        pool: The candidates.
-        resolver: Makes the keys.
-        variant: The value-returning variant, whose generation counts invalidations.
-        is_cached: Whether shapes determine the key; else nothing is remembered.
     """
 
     def __init__(self, pool: CandidatePool, resolver: Resolver, variant: CallVariant, *, is_cached: bool) -> None:
@@ -84,12 +77,7 @@ class PlanSelector:
         return self._may_have_setup
 
     def select(self, inputs: Sequence[Any], fallback_equivalents: frozenset[str] = frozenset()) -> PlanSelection:
-        """The best solution for inputs, with or without ``setup``.
-
-        Args:
-            inputs: The definition's inputs, in order.
-            fallback_equivalents: Solutions that are the fallback in another form.
-        """
+        """The best solution for inputs, with or without ``setup``."""
         if has_nested(inputs):  # guards abort for such tensors
             return PlanSelection()
         place = self._place_of(inputs, fallback_equivalents)
@@ -148,14 +136,7 @@ class ServedByFallback:
 
 
 class Dispatcher:
-    """Routes the calls of one definition.
-
-    Args:
-        pool: The candidates of the definition.
-        key_builder: Makes the keys of calls.
-        is_counted: Whether calls are counted.
-        metrics: Earlier counts to continue.
-    """
+    """Routes the calls of one definition."""
 
     def __init__(
         self,
@@ -249,12 +230,7 @@ class Dispatcher:
         return padded.axis
 
     def serve(self, args: Sequence[Any], fallback: Callable[[], Any]) -> Any:
-        """Serve one call without a generated route.
-
-        Args:
-            args: The definition's inputs, in order, followed by its outputs or nothing.
-            fallback: Serves the call if no solution does.
-        """
+        """Serve one call without a generated route."""
         variant = self._destination_passing if len(args) > self._arity else self._value_returning
         kernel = self.resolver.resolve(variant, args)
         if kernel is None:

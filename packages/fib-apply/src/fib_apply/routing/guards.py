@@ -169,13 +169,7 @@ def _compile_factory(conditions: _Conditions) -> Callable[..., Guard]:
 
 
 def _address_conditions(tensors: Sequence[str], outputs: int, *, is_aligned: bool) -> list[str]:
-    """Conditions of alignment and of outputs that overlap with no other tensor. Each address is read once.
-
-    Args:
-        tensors: Outputs last.
-        outputs: The number of outputs.
-        is_aligned: Whether addresses must be aligned.
-    """
+    """Conditions of alignment and of outputs that overlap with no other tensor. Each address is read once."""
     if not (outputs or is_aligned):
         return []
     addresses = " | ".join(f"(p_{name} := {name}.data_ptr())" for name in tensors)

@@ -31,12 +31,6 @@ def compare_outputs(definition: Definition, found: Any, expected: Any, recorded:
 
     An element is wrong if both its absolute and its relative error exceed their bounds.
 
-    Args:
-        definition: Names the outputs.
-        found: The outputs of the solution: a tensor, or one for each output.
-        expected: The outputs of the fallback.
-        recorded: Holds the tolerance of the solution's trace.
-
     Raises:
         OutputMismatch: They differ.
     """

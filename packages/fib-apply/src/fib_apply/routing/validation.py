@@ -37,12 +37,7 @@ class Rejection:
 
 
 class CallValidator:
-    """Validates the calls of one definition.
-
-    Args:
-        definition: The definition.
-        has_outputs: Whether outputs are among the arguments, behind the inputs.
-    """
+    """Validates the calls of one definition."""
 
     def __init__(self, definition: Definition, *, has_outputs: bool) -> None:
         self._definition = definition
@@ -59,11 +54,7 @@ class CallValidator:
         }
 
     def rejection(self, args: Sequence[Any]) -> Rejection | None:
-        """Reason for rejecting a call; None if it is valid.
-
-        Args:
-            args: The definition's inputs, and its outputs if they are arguments.
-        """
+        """Reason for rejecting a call; None if it is valid."""
         if len(args) != len(self._specs):
             return Rejection("arguments", f"{len(args)} arguments instead of {len(self._specs)}")
         tensors = [value for value in args if isinstance(value, torch.Tensor)]

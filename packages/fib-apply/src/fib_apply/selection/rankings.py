@@ -11,6 +11,10 @@ import msgspec
 from ..config import ApplyConfig, OnMiss
 from ..key import ApplyKey
 
+SELECTION_SETTINGS = (
+    *("max_atol", "max_rtol", "baseline", "margin", "require_speedup", "batch_invariant", "enabled", "exclude", "only"),
+)
+"""The settings that decide which solutions are selected."""
 _ROUNDING = 1e-12
 """Tolerance of logarithms, so that latencies that differ by exactly the margin count as equal."""
 
@@ -114,12 +118,7 @@ class HardwareRankings:
 
 
 class NearestKeys:
-    """Known keys, among which the closest one is found.
-
-    Args:
-        known: The keys.
-        bounds: The axes that may differ, each with the largest factor.
-    """
+    """Known keys, among which the closest one is found."""
 
     def __init__(self, known: Iterable[ApplyKey], bounds: Mapping[str, float]) -> None:
         self._bounds = dict(bounds)

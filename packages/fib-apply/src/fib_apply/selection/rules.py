@@ -66,10 +66,6 @@ from ..config import ApplyConfig
 from ..key import ApplyKey, ApplyKeyBuilder
 from .rankings import Candidate, HardwareRankings, Ranking, log_margin
 
-SELECTION_SETTINGS = (
-    *("max_atol", "max_rtol", "baseline", "margin", "require_speedup", "batch_invariant", "enabled", "exclude", "only"),
-)
-"""The settings that decide which solutions are selected."""
 BATCH_TAG = "batch_axis:"
 _BY_SIMPLICITY = ("python", "helion", "triton", "cutile", "tilelang", "cute_dsl", "cpp", "cuda", "cutlass")
 _LANGUAGE_RANK = {language: rank for rank, language in enumerate(_BY_SIMPLICITY)}
@@ -112,15 +108,7 @@ def select(
     config: ApplyConfig,
     key_builder: ApplyKeyBuilder,
 ) -> Selection:
-    """Rank the solutions for every hardware and key, by the rules above.
-
-    Args:
-        definition: The definition; traces of others are ignored.
-        traces: In the order of appending.
-        facts: Of the present solutions.
-        config: Settings; `SELECTION_SETTINGS` matter.
-        key_builder: Makes keys of workloads. Workloads for which it fails are left out and reported.
-    """
+    """Rank the solutions for every hardware and key, by the rules above."""
     by_name = {fact.name: fact for fact in facts}
     counting, not_counting = _counting(definition, traces, by_name)
     hacks = {t.solution for t in counting if t.evaluation and t.evaluation.status == EvaluationStatus.REWARD_HACK}
@@ -362,11 +350,7 @@ def batch_axes(definition: Definition) -> tuple[str, ...]:
 
 
 def _mean_over_keys(keys: Sequence[Hashable]) -> _Mean:
-    """The total time of several keys by their number; each counts by the arithmetic mean over its workloads.
-
-    Args:
-        keys: The key of each workload.
-    """
+    """The total time of several keys by their number; each counts by the arithmetic mean over its workloads."""
     counts = Counter(keys)
 
     def mean(measured: _Numbered) -> tuple[float, _Interval | None]:
@@ -512,13 +496,7 @@ class _Ranker:
         self._scores_by_key: list[list[_Score]] = []
 
     def add(self, key: ApplyKey, group: Sequence[_KeyRun], excluded: Mapping[str, str]) -> None:
-        """Rank the solutions at one key; one of padded indices is left out if no solution was right with such.
-
-        Args:
-            key: The key.
-            group: The workloads, each with the key before batch axes were left out.
-            excluded: Solutions of which no evaluation counts, each with the reason.
-        """
+        """Rank the solutions at one key; one of padded indices is left out if no solution was right with such."""
         group = sorted(group, key=lambda item: item[1][0]) if len(group) > 1 else group
         runs = [run for _, run in group]
         measured, left_out = self._eligible(runs)

@@ -3,18 +3,23 @@
 A table is made once from a data set and its settings, and cached below ``FIB_CACHE_PATH`` as one file with a checksum.
 The file is valid while no file of the data set changes its size, modification time or inode, and no relevant setting
 or key builder changes. The rankings of a definition are decoded on first access.
+
+If the settings require a signature, only files that the owner signed are listed, and each is verified when it is read,
+on the bytes that are used.
 """
 
 from __future__ import annotations
 
 import contextlib
+import gc
+import hashlib
 import inspect
 import os
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import attrs
 import msgspec
@@ -22,6 +27,7 @@ from fib_schema import (
     DataSetNotFound,
     Definition,
     FibError,
+    InvalidRecord,
     Problem,
     Solution,
     Trace,
@@ -29,8 +35,11 @@ from fib_schema import (
     UnknownName,
     get_fib_cache_path,
 )
+from fib_schema.codec import MAX_RECORD_BYTES, parse_upgraded
+from fib_schema.data_files import list_data_files
 from fib_schema.display import escape_line
-from fib_schema.files import explain_os_error
+from fib_schema.files import explain_os_error, read_regular
+from fib_schema.framing import framed
 from fib_schema.package_init import installed_version
 
 from ..config import (
@@ -46,16 +55,25 @@ from ..config import (
 from ..errors import ConfigProblem
 from ..events import logger
 from ..key import ApplyKey, ApplyKeyFactory
-from .dataset import DatasetFiles, Stored, TracesByDefinition, digest_of, paused_gc, read_unchanged
-from .rankings import Candidate, HardwareRankings, Ranking
-from .rules import SELECTION_SETTINGS, SolutionFacts, select
+from .rankings import SELECTION_SETTINGS, Candidate, HardwareRankings, Ranking
+
+if TYPE_CHECKING:
+    from fib_schema.signing import SignedFiles
+
+    from .rules import SolutionFacts
+
+# -- the data set -----------------------------------------------------------------------------------
 
 R = TypeVar("R", Definition, Solution)
 
-_NO_RANKINGS: Mapping[str, HardwareRankings] = MappingProxyType({})
-_FORMAT = "5"
-"""1, the first. 2, times of the fallback and batch axes. 3, capture only of what was verified in replays; keys with
-layouts. 4, keys of padded indices. 5, one message of MessagePack."""
+FOLDERS = {"definitions": ".json", "solutions": ".json", "traces": ".jsonl"}
+"""The folders that a table depends on, and the suffixes of their files."""
+_MAX_TRACES_BYTES = 2 << 30
+
+
+def digest_of(parts: Iterable[str | bytes]) -> str:
+    """A hash of a sequence of parts; parts are length-prefixed, so different sequences differ."""
+    return hashlib.blake2b(framed(parts), digest_size=32).hexdigest()
 
 
 class _Place(msgspec.Struct, array_like=True, frozen=True):
@@ -65,6 +83,189 @@ class _Place(msgspec.Struct, array_like=True, frozen=True):
     """Relative to the root."""
     digest: str = ""
     """Digest of the file's content."""
+
+
+class _Ignored(Exception):
+    """A file that is not used; the message says why."""
+
+
+@attrs.define
+class DatasetFiles:
+    """The files of a data set that a table depends on."""
+
+    root: str
+    files: dict[str, list[str]]
+    """Sorted paths by folder of `FOLDERS`."""
+    problems: list[Problem]
+    """Records that are not used, and why; grows while files are read."""
+    blocked: dict[str, str] = attrs.field(factory=dict, init=False)
+    """Definitions that are not routed, each with the reason."""
+    _states: list[str] = attrs.field(factory=list)
+    _signed: SignedFiles | None = None
+
+    @classmethod
+    def of(cls, root: str | os.PathLike[str], signers: Sequence[str] | None = None) -> DatasetFiles:
+        """List a data set as `fib_schema` reads it: at any depth, without hidden files and links to the outside.
+
+        Raises:
+            NotSigned: None of the signers has signed it, or the manifest or its signature is not valid.
+        """
+        real = os.path.realpath(root)
+        listed, problems = list_data_files(real, FOLDERS)
+        files = {folder: [file.path for file in found] for folder, found in listed.items()}
+        states = [
+            f"{file.path[len(real) + 1 :]}\0{file.size_bytes} {file.modified_ns} {file.inode}"
+            for found in listed.values()
+            for file in found
+        ]
+        made = cls(real, files, problems, [*states, *map(str, problems)])
+        if signers is not None:
+            made._require_signature(signers)
+        return made
+
+    def _require_signature(self, signers: Sequence[str]) -> None:
+        from fib_schema.signing import PublicKey, SignedFiles
+
+        signed = self._signed = SignedFiles.open(self.root, [PublicKey(text) for text in signers])
+        self._states.append(signed.digest.hex())
+        unsigned = [p for paths in self.files.values() for p in paths if not signed.covers(self.relative(p))]
+        self.problems += [Problem(path, "$", "ignored: not signed: added after signing") for path in unsigned]
+        self.files = {
+            folder: [f"{self.root}{os.sep}{path}" for path in signed.paths(folder, suffix)]
+            for folder, suffix in FOLDERS.items()
+        }
+
+    def fingerprint(self) -> str:
+        """Fingerprint of the path, size, modification time and inode of every file, of problems and of a signature."""
+        return digest_of(self._states)
+
+    def relative(self, path: str) -> str:
+        """A listed path, relative to the root."""
+        return path[len(self.root) + 1 :]
+
+    def records(self, folder: str, cls: type[R]) -> dict[str, tuple[R, _Place]]:
+        """Read the records of a folder by name. A name in two files is ambiguous, so neither counts."""
+        found: dict[str, tuple[R, _Place]] = {}
+        paths: dict[str, str] = {}
+        ambiguous: set[str] = set()
+        for path in self.files[folder]:
+            if (content := self._content(path)) is None:
+                continue
+            try:
+                record = parse_upgraded(content, cls, source=path)[0]
+            except InvalidRecord as error:
+                self.problems += error.problems
+                continue
+            if record.name in paths:
+                ambiguous.add(record.name)
+                message = f"another {cls.__name__.lower()} is named {record.name!r}: {paths[record.name]}"
+                self.problems.append(Problem(path, "$", message))
+            paths.setdefault(record.name, path)
+            found[record.name] = record, _Place(os.fsencode(self.relative(path)), digest_of([content]))
+        return {name: one for name, one in found.items() if name not in ambiguous}
+
+    def traces(self, path: str) -> list[Trace]:
+        """Read the evaluations of a file."""
+        found = []
+        for number, text in enumerate((self._content(path) or b"").split(b"\n"), start=1):
+            if not text or text.isspace():
+                continue
+            try:
+                trace = parse_upgraded(text, Trace, source=f"{path}:{number}")[0]
+            except InvalidRecord as error:
+                self.problems.append(_first(error))
+                continue
+            if trace.evaluation is not None:
+                found.append(trace)
+        return found
+
+    def _content(self, path: str) -> bytes | None:
+        """The content of a listed file; None, with a problem, if it is not used."""
+        try:
+            return _read_file(path) if self._signed is None else self._verified(path, self._signed)
+        except _Ignored as error:
+            self.problems.append(Problem(path, "$", f"ignored: {error}"))
+        except OSError as error:
+            self.problems.append(Problem(path, "$", f"cannot be read: {error.strerror}"))
+        return None
+
+    def _verified(self, path: str, signed: SignedFiles) -> bytes:
+        """The signed content of a file. If it held traces and cannot be verified, their definitions are blocked."""
+        from fib_schema.signing import NotAsSigned
+
+        try:
+            return signed.read(self.relative(path))
+        except NotAsSigned as error:
+            for definition in error.definitions:
+                self.blocked.setdefault(definition, f"{path} is {error.state}, and its traces were signed")
+            raise _Ignored(error.problem) from error
+
+
+def _first(error: InvalidRecord) -> Problem:
+    """The first problem of a line, with the number of the others."""
+    problem, more = error.problems[0], len(error.problems) - 1
+    return attrs.evolve(problem, message=f"{problem.message} (and {more} more)") if more else problem
+
+
+def _read_file(path: str) -> bytes:
+    return read_regular(path, MAX_RECORD_BYTES if path.endswith(".json") else _MAX_TRACES_BYTES)
+
+
+class TracesByDefinition:
+    """The traces of one definition at a time, so that not all are in memory at once.
+
+    A file belongs to the definition that its stem names. Records of another definition, which only foreign tools
+    write there, are kept for it; a definition that was processed before is processed again.
+    """
+
+    def __init__(self, files: DatasetFiles, definitions: Mapping[str, object]) -> None:
+        self._dataset = files
+        self._paths: dict[str, list[str]] = {name: [] for name in definitions}
+        self._strays: dict[str, list[Trace]] = {}
+        self._read: set[str] = set()
+        self._pending: dict[str, None] = dict.fromkeys(sorted(definitions, reverse=True))
+        for path in files.files["traces"]:
+            if (name := Path(path).stem) in definitions:
+                self._paths[name].append(path)
+            else:
+                self._keep_strays(files.traces(path), "")
+
+    def next_name(self) -> str | None:
+        """The next definition to process; None at the end."""
+        return self._pending.popitem()[0] if self._pending else None
+
+    def of(self, name: str) -> list[Trace]:
+        """The traces of a definition."""
+        found = [trace for path in self._paths[name] for trace in self._dataset.traces(path)]
+        if name not in self._read:
+            self._read.add(name)
+            self._keep_strays(found, name)
+        return self._strays.get(name, []) + found
+
+    def _keep_strays(self, traces: list[Trace], name: str) -> None:
+        for trace in traces:
+            other = trace.definition
+            if other != name and other in self._paths:
+                self._strays.setdefault(other, []).append(trace)
+                self._pending[other] = None
+
+
+@contextlib.contextmanager
+def paused_gc() -> Iterator[None]:
+    """Pause the garbage collector: records have no cycles, and collections take most of the time of making many."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+_NO_RANKINGS: Mapping[str, HardwareRankings] = MappingProxyType({})
+_FORMAT = "5"
+"""1, the first. 2, times of the fallback and batch axes. 3, capture only of what was verified in replays; keys with
+layouts. 4, keys of padded indices. 5, one message of MessagePack."""
 
 
 class _Entry(msgspec.Struct, array_like=True, frozen=True):
@@ -267,7 +468,16 @@ class ApplyTable:
         return self._read(self._content.solutions[name], Solution)
 
     def _read(self, place: _Place, cls: type[R]) -> R:
-        return read_unchanged(f"{self._source}{os.sep}{os.fsdecode(place.path)}", cls, place.digest)
+        """A record whose file must be unchanged since the table was made: only measured code may run."""
+        path = f"{self._source}{os.sep}{os.fsdecode(place.path)}"
+        try:
+            content = _read_file(path)
+        except OSError as error:
+            raise InvalidRecord(cls.__name__, (Problem(path, "$", f"cannot be read: {error.strerror}"),)) from error
+        if digest_of([content]) != place.digest:
+            problem = Problem(path, "$", "changed after the table was made; reload the runtime")
+            raise InvalidRecord(cls.__name__, (problem,))
+        return parse_upgraded(content, cls, source=path)[0]
 
 
 # -- the cached file ---------------------------------------------------------------------------------
@@ -345,6 +555,8 @@ class _Builder:
         self, definition: Definition, traces: list[Trace], facts: list[SolutionFacts], place: _Place | None = None
     ) -> None:
         """Select solutions for one definition; a second call for it replaces the first."""
+        from .rules import select  # only needed to build a table
+
         name = definition.name
         rankings: Mapping[str, HardwareRankings] = {}
         try:
@@ -392,31 +604,35 @@ def _wins(rankings: Mapping[str, HardwareRankings]) -> dict[str, dict[str, int]]
 
 
 def _build_from_files(files: DatasetFiles, config: ApplyConfigRegistry, digest: str) -> _Content:
-    def place(stored: Stored[Any]) -> _Place:
-        return _Place(os.fsencode(files.relative(stored.path)), stored.digest)
-
     builder = _Builder(config, files.problems)
     with paused_gc():
         definitions = files.records("definitions", Definition)
         solutions = files.records("solutions", Solution)
-        facts: dict[str, list[SolutionFacts]] = {}
-        for stored in solutions.values():
-            facts.setdefault(stored.record.definition, []).append(SolutionFacts.from_solution(stored.record))
+        facts = _facts_by_definition(solution for solution, _ in solutions.values())
         traces = TracesByDefinition(files, definitions)
         while name := traces.next_name():
-            found = definitions[name]
-            builder.add(found.record, traces.of(name), facts.get(name, []), place(found))
+            definition, place = definitions[name]
+            builder.add(definition, traces.of(name), facts.get(name, []), place)
         for name, reason in files.blocked.items():
             builder.block(name, reason)
-        return builder.finished(digest, {name: place(stored) for name, stored in solutions.items()})
+        return builder.finished(digest, {name: place for name, (_, place) in solutions.items()})
+
+
+def _facts_by_definition(solutions: Iterable[Solution]) -> dict[str, list[SolutionFacts]]:
+    from .rules import SolutionFacts
+
+    found: dict[str, list[SolutionFacts]] = {}
+    for solution in solutions:
+        found.setdefault(solution.definition, []).append(SolutionFacts.from_solution(solution))
+    return found
 
 
 def _build_from_memory(trace_set: TraceSet, config: ApplyConfigRegistry) -> _Content:
     builder = _Builder(config, [])
     with paused_gc():
         for name in trace_set.definitions:
-            facts = [SolutionFacts.from_solution(solution) for solution in trace_set.solutions.get(name, [])]
-            builder.add(trace_set.definitions[name], trace_set.traces.get(name, []), facts)
+            facts = _facts_by_definition(trace_set.solutions.get(name, ()))
+            builder.add(trace_set.definitions[name], trace_set.traces.get(name, []), facts.get(name, []))
     return builder.finished(None, {})
 
 
@@ -424,12 +640,7 @@ def _build_from_memory(trace_set: TraceSet, config: ApplyConfigRegistry) -> _Con
 
 
 def setting_problems(registry: ApplyConfigRegistry, table: ApplyTable) -> tuple[ConfigProblem, ...]:
-    """The problems of all settings, each with the path of the setting in a configuration file.
-
-    Args:
-        registry: The settings.
-        table: Of the data set, made with these settings.
-    """
+    """The problems of all settings, each with the path of the setting in a configuration file."""
     return tuple(_problems(registry, table))
 
 

@@ -13,11 +13,7 @@ from torch.overrides import TorchFunctionMode
 
 
 def find_tensor_problem(compile_: Callable[..., Callable[..., Any]]) -> str | None:
-    """Error of guards that check tensors and torch's modes; None if none was found.
-
-    Args:
-        compile_: Compiles a guard from the tensors of a call. With ``ignores_sizes=True`` it accepts other sizes.
-    """
+    """Error of guards that check tensors and torch's modes; None if none was found."""
     return _tensor_problem(compile_, ignores_sizes=False) or _tensor_problem(compile_, ignores_sizes=True)
 
 
