@@ -176,12 +176,8 @@ class Evaluator:
     ) -> Iterator[Event]:
         """Evaluate a solution with all checks, and yield each event as it occurs.
 
-        Args:
-            definition: The definition that the solution implements.
-            solution: In any language that has a builder here.
-            workloads: The workloads; their uuids differ.
-            cache_key: Evaluations with different keys share no build cache, through which a solution could tell a
-                later evaluation what it has seen in an earlier one.
+        The uuids of the workloads differ. Evaluations with different cache keys share no build cache, through which a
+        solution could tell a later evaluation what it has seen in an earlier one.
 
         Raises:
             JudgeFailed: The judge process died and cannot be restarted, or `close` was called.
@@ -195,12 +191,7 @@ class Evaluator:
 
 
 def remove_build_cache(solution: Solution, cache_key: str) -> None:
-    """Remove what a solution has built in evaluations with a cache key; none of them may be running.
-
-    Args:
-        solution: As it was evaluated.
-        cache_key: The key of `Evaluator.run`; empty for the cache of all evaluations without one.
-    """
+    """Remove what a solution has built in evaluations with a cache key, the empty one included; none may be running."""
     remove_caches(CacheOwner.of_solution(solution, cache_key))
 
 
@@ -222,8 +213,7 @@ def probe_isolation(device: str, private: Sequence[Path], folder: Path | None = 
     Args:
         device: The device that workers will run on.
         private: Files and folders that exist and that no worker may open; at least one.
-        folder: The folder in which the judge will be started, if that is another one than the current: Python imports
-            from there, so workers can read it.
+        folder: The folder in which the judge will be started, if not the current one: workers can read it.
 
     Raises:
         JudgeFailed: The worker could not be started.

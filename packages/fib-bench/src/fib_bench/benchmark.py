@@ -14,9 +14,9 @@ from fib_schema import Trace, TraceSet
 from fib_schema.display import counted, escape_controls, escape_line
 
 from .config.benchmark import BenchmarkConfig
-from .events import DeviceExcluded, Evaluated, Observer, Phase, PhaseTimes, Planned, Skipped
+from .events import DeviceExcluded, Evaluated, Event, Observer, Phase, PhaseTimes, Planned, Skipped, Working
 from .execution.executors import make_executor
-from .plan import Skip, check_names, in_order_of, make_plan
+from .plan import Plan, Skip, check_names, in_order_of, make_plan
 from .report.ratios import bounds_of, latency_with_bounds, speedup_of
 
 if TYPE_CHECKING:
@@ -66,12 +66,7 @@ class RunResult:
 
 
 class Benchmark:
-    """Benchmarks the solutions of a data set.
-
-    Args:
-        trace_set: The data set; with a root, traces are appended there as they are made.
-        config: Names and settings.
-    """
+    """Benchmarks the solutions of a data set; with a root, traces are appended there as they are made."""
 
     def __init__(self, trace_set: TraceSet, config: BenchmarkConfig | None = None) -> None:
         self._trace_set = trace_set
@@ -136,67 +131,57 @@ class Benchmark:
             UnknownName: A name in the configuration matches nothing.
             UnsupportedDevice: The configuration's device cannot be measured on.
         """
-        traces: list[Trace] = []
-        seconds: dict[Phase, float] = {}
-        busy_seconds: list[float] = []
-        excluded_devices: list[DeviceExcluded] = []
         check_names(self._trace_set, self._config)
-        begin = time.monotonic()
+        begin, events = time.monotonic(), list[Event]()
         with closing(self._make_executor()) as executor:
             devices = executor.device_count
-            seconds[Phase.START] = (time.monotonic() - begin) * devices
+            start_seconds = (time.monotonic() - begin) * devices
             plan = make_plan(self._trace_set, self._config, executor.environment.hardware, resume=resume)
-            skipped = list(plan.skipped)
             observe(Planned(plan))
             self._executor = executor
-            left = plan.count
             for event in () if self._is_stopped else executor.execute(plan.definitions):
-                if isinstance(event, Evaluated):
-                    traces.append(event.trace)
-                    left -= 1
-                    if dump_traces:
-                        self._trace_set.add_traces([event.trace])
-                elif isinstance(event, Skipped):
-                    skipped.append(event.skip)
-                    left -= event.count
-                elif isinstance(event, DeviceExcluded):
-                    excluded_devices.append(event)
-                elif isinstance(event, PhaseTimes):
-                    for phase, taken in event.seconds.items():
-                        seconds[phase] = seconds.get(phase, 0.0) + taken
-                    busy_seconds += [] if event.busy_seconds is None else [event.busy_seconds]
+                if isinstance(event, Evaluated) and dump_traces:
+                    self._trace_set.add_traces([event.trace])
+                if not isinstance(event, Working):
+                    events.append(event)
                 observe(event)
             self._executor = None
         wall_seconds = (time.monotonic() - begin) * devices
-        seconds[Phase.OTHER] = 0.0  # the rest contains the time that judges count as such
-        seconds[Phase.OTHER] = max(wall_seconds - sum(seconds.values()), 0.0)
-        if left:
-            skipped.append(
-                Skip(
-                    "all definitions",
-                    None,
-                    None,
-                    f"the run was stopped before {left} of {counted(plan.count, 'evaluation')}",
-                )
-            )
-        is_stopped, self._is_stopped = self._is_stopped and left > 0, False
-        by_phase = {phase: seconds[phase] for phase in Phase if phase in seconds}
-        busy_share = sum(busy_seconds) / wall_seconds if busy_seconds else None
-        return RunResult(
-            traces=in_order_of(plan.definitions, traces),
-            skipped=tuple(skipped),
-            seconds=by_phase,
-            is_stopped=is_stopped,
-            excluded_devices=tuple(excluded_devices),
-            device_busy_share=busy_share,
-            notes=plan.notes,
-        )
+        result = _result_of(plan, events, start_seconds, wall_seconds)
+        is_stopped, self._is_stopped = self._is_stopped and result.is_stopped, False
+        return attrs.evolve(result, is_stopped=is_stopped)
 
     def _make_executor(self) -> Scheduler:
         name = self._config.baseline
         found = {} if name is None else self._trace_set.solutions
         baselines = {d: solution for d, solutions in found.items() for solution in solutions if solution.name == name}
         return make_executor(self._config, self._trace_set.root, baselines)
+
+
+def _result_of(plan: Plan, events: Sequence[Event], start_seconds: float, wall_seconds: float) -> RunResult:
+    """The result of a run, which was stopped if work is left."""
+    traces = [event.trace for event in events if isinstance(event, Evaluated)]
+    skips = [event for event in events if isinstance(event, Skipped)]
+    times = [event for event in events if isinstance(event, PhaseTimes)]
+    skipped = [*plan.skipped, *(event.skip for event in skips)]
+    if left := plan.count - len(traces) - sum(event.count for event in skips):
+        reason = f"the run was stopped before {left} of {counted(plan.count, 'evaluation')}"
+        skipped.append(Skip("all definitions", None, None, reason))
+    seconds = {Phase.START: start_seconds}
+    for phase, taken in (item for event in times for item in event.seconds.items()):
+        seconds[phase] = seconds.get(phase, 0.0) + taken
+    seconds[Phase.OTHER] = 0.0  # the rest contains the time that judges count as such
+    seconds[Phase.OTHER] = max(wall_seconds - sum(seconds.values()), 0.0)
+    busy_seconds = [event.busy_seconds for event in times if event.busy_seconds is not None]
+    return RunResult(
+        traces=in_order_of(plan.definitions, traces),
+        skipped=tuple(skipped),
+        seconds={phase: seconds[phase] for phase in Phase if phase in seconds},
+        is_stopped=left > 0,
+        excluded_devices=tuple(event for event in events if isinstance(event, DeviceExcluded)),
+        device_busy_share=sum(busy_seconds) / wall_seconds if busy_seconds else None,
+        notes=plan.notes,
+    )
 
 
 # -- results as text ---------------------------------------------------------------------------

@@ -20,16 +20,25 @@ class InvalidConfig(FibError, ValueError):
 
 
 @attrs.frozen
-class InputError(FibError, ValueError):
-    """The inputs of a workload cannot be made."""
-
+class _WorkloadError(FibError):
     definition: str
     workload: str
-    input: str
-    problem: str
 
     def __str__(self) -> str:
         return f"workload {self.workload} of {self.definition!r}: {self.reason}"
+
+    @property
+    def reason(self) -> str:
+        """The problem without the workload, for tables that name it already."""
+        raise NotImplementedError
+
+
+@attrs.frozen
+class InputError(_WorkloadError, ValueError):
+    """The inputs of a workload cannot be made."""
+
+    input: str
+    problem: str
 
     @property
     def reason(self) -> str:
@@ -38,15 +47,10 @@ class InputError(FibError, ValueError):
 
 
 @attrs.frozen
-class ReferenceFailed(FibError, RuntimeError):
+class ReferenceFailed(_WorkloadError, RuntimeError):
     """The reference of a definition failed, so there are no expected outputs."""
 
-    definition: str
-    workload: str
     problem: str
-
-    def __str__(self) -> str:
-        return f"workload {self.workload} of {self.definition!r}: {self.reason}"
 
     @property
     def reason(self) -> str:
@@ -85,17 +89,12 @@ class EvaluatorUnusable(FibError, RuntimeError):
 
 
 @attrs.frozen
-class EvaluatorFailed(FibError, RuntimeError):
+class EvaluatorFailed(_WorkloadError, RuntimeError):
     """An evaluator could not judge a workload, or could not be had: no solution is to blame."""
 
-    definition: str
-    workload: str
     evaluator: str
     """Its name; empty if something else failed, such as the allocation of memory in the judge."""
     problem: str
-
-    def __str__(self) -> str:
-        return f"workload {self.workload} of {self.definition!r}: {self.reason}"
 
     @property
     def reason(self) -> str:

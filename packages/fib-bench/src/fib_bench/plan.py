@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Container, Iterable, Iterator, Mapping
 
 import attrs
@@ -15,6 +16,7 @@ from fib_schema import (
     UnknownName,
     Workload,
 )
+from fib_schema.display import counted
 from fib_schema.hardware import Fit, architectures_of, fit_of, unknown_targets
 from fib_schema.trace_facts import counting_traces, is_quick
 
@@ -64,11 +66,7 @@ class DefinitionPlan:
         return sum(map(len, self.pending.values()))
 
     def without(self, done: Container[tuple[str, str | None]]) -> DefinitionPlan:
-        """The plan without pairs that are done or skipped.
-
-        Args:
-            done: Pairs of a workload's uuid and a solution's name; None stands for all solutions.
-        """
+        """The plan without pairs of a workload's uuid and a solution's name, of which None stands for all solutions."""
         pending: dict[str, tuple[Solution, ...]] = {}
         for uuid, solutions in self.pending.items():
             left = tuple(s for s in solutions if (uuid, s.name) not in done and (uuid, None) not in done)
@@ -128,79 +126,17 @@ def in_order_of(parts: Iterable[DefinitionPlan], traces: Iterable[Trace]) -> tup
     return tuple(sorted(traces, key=lambda t: places[t.definition, t.workload.uuid, t.solution or ""]))
 
 
-@attrs.define
-class _Findings:
-    """Findings of making a plan."""
-
-    hardware: str
-    """The name of the device."""
-    skipped: list[Skip] = attrs.field(factory=list)
-    related: dict[tuple[str, ...], int] = attrs.field(factory=dict)
-    """Number of solutions that run because the device has the architecture of a target, by targets."""
-
-    def notes(self) -> Iterator[str]:
-        """One note for the solutions of the same targets."""
-        (architecture,) = architectures_of(self.hardware) if self.related else ("",)
-        for targets, count in self.related.items():
-            solutions = "1 solution" if count == 1 else f"{count} solutions"
-            yield (
-                f"{solutions} made for {', '.join(targets)}: this device, {self.hardware!r}, has the same architecture "
-                f"({architecture}); --strict-hardware skips such solutions"
-            )
-
-
 def make_plan(trace_set: TraceSet, config: BenchmarkConfig, hardware: str, *, resume: bool = False) -> Plan:
     """Select the work to run.
 
-    Args:
-        trace_set: The data set.
-        config: Names and limits.
-        hardware: The device's name, as traces state it.
-        resume: Skip pairs that have a trace from this hardware, from the same version of the solution and with the
-            layout of the workload. A trace with the flag ``quick`` counts in quick runs only.
+    With `resume`, pairs are skipped that have a trace from this hardware, from the same version of the solution and
+    with the layout of the workload. A trace with the flag ``quick`` counts in quick runs only.
 
     Raises:
         UnknownName: A name in the configuration matches nothing.
     """
     check_names(trace_set, config)
-    found = _Findings(hardware)
-    chosen = list(_chosen_definitions(trace_set, config, found.skipped))
-    plans = [plan for definition in chosen if (plan := _plan_definition(definition, trace_set, config, resume, found))]
-    found.skipped += _crossed(trace_set, config, {definition.name for definition in chosen})
-    if chosen and not plans and not found.skipped:
-        found.skipped.append(Skip("all definitions", None, None, "there are no solutions"))
-    notes = (*found.notes(), *_without_solutions(trace_set, chosen))
-    return Plan(tuple(plans), tuple(found.skipped), notes)
-
-
-def _without_solutions(trace_set: TraceSet, chosen: Iterable[Definition]) -> Iterator[str]:
-    """A note about the definitions without solutions, and what gives them one."""
-    names = [definition.name for definition in chosen if not trace_set.solution_names(definition.name)]
-    if names:
-        count = "1 definition has" if len(names) == 1 else f"{len(names)} definitions have"
-        more = ", ..." if len(names) > _SHOWN_NAMES else ""
-        yield (
-            f"{count} no solutions: {', '.join(names[:_SHOWN_NAMES])}{more}; --reference-as-solution adds their "
-            "references, `fib-integrations baselines DIR` adds solutions that call FlashInfer"
-        )
-
-
-def _crossed(trace_set: TraceSet, config: BenchmarkConfig, chosen: Container[str]) -> Iterable[Skip]:
-    """Requested names for which the other names leave no work."""
-    for name in config.definitions or ():
-        solutions = trace_set.solution_names(name)
-        if not solutions:
-            yield Skip(name, None, None, "it has no solutions")
-        elif name not in chosen:
-            yield Skip(name, None, None, "its op_type was not requested")
-        elif config.solutions is not None and not set(solutions) & set(config.solutions):
-            yield Skip(name, None, None, "it has none of the requested solutions")
-    for definition in trace_set.solutions:
-        is_known = definition in trace_set.definition_names()
-        reason = "its definition was not requested" if is_known else "its definition is missing"
-        for name in trace_set.solution_names(definition):
-            if definition not in chosen and name in (config.solutions or ()):
-                yield Skip(definition, name, None, reason, is_failure=not is_known)
+    return _Planning(trace_set, config, hardware, resume).plan()
 
 
 def check_names(trace_set: TraceSet, config: BenchmarkConfig) -> None:
@@ -216,113 +152,147 @@ def check_names(trace_set: TraceSet, config: BenchmarkConfig) -> None:
             raise UnknownName("solution", name, trace_set.solution_names())
 
 
-def _chosen_definitions(trace_set: TraceSet, config: BenchmarkConfig, skipped: list[Skip]) -> Iterable[Definition]:
-    names = config.definitions if config.definitions is not None else trace_set.definition_names()
-    chosen, op_types = [], set()
-    for name in names:
-        try:
-            definition = trace_set.definitions[name]
-        except InvalidRecord as error:
-            skipped.append(Skip(name, None, None, str(error), is_failure=True))
-            continue
-        op_types.add(definition.op_type)
-        if config.op_types is None or definition.op_type in config.op_types:
-            chosen.append(definition)
-    for op_type in config.op_types or ():
-        if op_type not in op_types:
-            raise UnknownName("op_type", op_type, tuple(sorted(op_types)))
-    return chosen
+@attrs.define
+class _Planning:
+    """Makes a plan for the device of this name."""
 
+    trace_set: TraceSet
+    config: BenchmarkConfig
+    hardware: str
+    resume: bool
+    skipped: list[Skip] = attrs.field(factory=list)
+    related: Counter[tuple[str, ...]] = attrs.field(factory=Counter)
+    """Number of solutions that run because the device has the architecture of a target, by targets."""
 
-def _plan_definition(
-    definition: Definition,
-    trace_set: TraceSet,
-    config: BenchmarkConfig,
-    resume: bool,
-    found: _Findings,
-) -> DefinitionPlan | None:
-    skipped = found.skipped
-    solutions = list(_chosen_solutions(definition, trace_set, config, found))
-    if not solutions:
-        return None
-    workloads = list(_distinct_workloads(definition.name, trace_set, skipped))
-    if not workloads:
-        skipped.append(Skip(definition.name, None, None, "it has no workloads"))
-        return None
-    workloads = workloads[: config.max_workloads]
-    traces = counting_traces(trace_set, definition.name) if resume else []
-    done = _done((trace for trace in traces if config.quick or not is_quick(trace.evaluation)), found.hardware)
-    hashes = [solution.hash() for solution in solutions]
-    pending: dict[str, tuple[Solution, ...]] = {}
-    for workload in workloads:
-        left = []
-        for solution, content in zip(solutions, hashes, strict=True):
-            if (workload.uuid, solution.name, content) in done:
-                reason = "a trace of it exists (resume)"
-                skipped.append(Skip(definition.name, solution.name, workload.uuid, reason, is_done=True))
+    def plan(self) -> Plan:
+        chosen = list(self._definitions())
+        plans = [plan for definition in chosen if (plan := self._plan_definition(definition))]
+        self.skipped += self._crossed({definition.name for definition in chosen})
+        if chosen and not plans and not self.skipped:
+            self._skip("all definitions", None, None, "there are no solutions")
+        return Plan(tuple(plans), tuple(self.skipped), tuple(self._notes(chosen)))
+
+    def _skip(self, definition: str, solution: str | None, workload: str | None, reason: str, **kind: bool) -> None:
+        self.skipped.append(Skip(definition, solution, workload, reason, **kind))
+
+    def _notes(self, chosen: Iterable[Definition]) -> Iterator[str]:
+        """One note for the solutions of the same targets, and one for all definitions without solutions."""
+        for targets, count in self.related.items():
+            (architecture,) = architectures_of(self.hardware)
+            yield (
+                f"{counted(count, 'solution')} made for {', '.join(targets)}: this device, {self.hardware!r}, has the "
+                f"same architecture ({architecture}); --strict-hardware skips such solutions"
+            )
+        names = [definition.name for definition in chosen if not self.trace_set.solution_names(definition.name)]
+        if names:
+            who = "1 definition has" if len(names) == 1 else f"{len(names)} definitions have"
+            more = ", ..." if len(names) > _SHOWN_NAMES else ""
+            yield (
+                f"{who} no solutions: {', '.join(names[:_SHOWN_NAMES])}{more}; --reference-as-solution adds their "
+                "references, `fib-integrations baselines DIR` adds solutions that call FlashInfer"
+            )
+
+    def _crossed(self, chosen: Container[str]) -> Iterator[Skip]:
+        """Requested names for which the other names leave no work."""
+        wanted = self.config.solutions
+        for name in self.config.definitions or ():
+            solutions = self.trace_set.solution_names(name)
+            if not solutions:
+                yield Skip(name, None, None, "it has no solutions")
+            elif name not in chosen:
+                yield Skip(name, None, None, "its op_type was not requested")
+            elif wanted is not None and not set(solutions) & set(wanted):
+                yield Skip(name, None, None, "it has none of the requested solutions")
+        for definition in self.trace_set.solutions:
+            is_known = definition in self.trace_set.definition_names()
+            reason = "its definition was not requested" if is_known else "its definition is missing"
+            for name in self.trace_set.solution_names(definition):
+                if definition not in chosen and name in (wanted or ()):
+                    yield Skip(definition, name, None, reason, is_failure=not is_known)
+
+    def _definitions(self) -> Iterator[Definition]:
+        op_types = set()
+        names = self.config.definitions
+        for name in self.trace_set.definition_names() if names is None else names:
+            try:
+                definition = self.trace_set.definitions[name]
+            except InvalidRecord as error:
+                self._skip(name, None, None, str(error), is_failure=True)
+                continue
+            op_types.add(definition.op_type)
+            if self.config.op_types is None or definition.op_type in self.config.op_types:
+                yield definition
+        for op_type in self.config.op_types or ():
+            if op_type not in op_types:
+                raise UnknownName("op_type", op_type, tuple(sorted(op_types)))
+
+    def _plan_definition(self, definition: Definition) -> DefinitionPlan | None:
+        name = definition.name
+        solutions = [(solution, solution.hash()) for solution in self._solutions(definition)]
+        if not solutions:
+            return None
+        workloads = list(self._workloads(name))[: self.config.max_workloads]
+        if not workloads:
+            self._skip(name, None, None, "it has no workloads")
+            return None
+        done = self._done(name) if self.resume else frozenset()
+        pending: dict[str, tuple[Solution, ...]] = {}
+        for uuid in [workload.uuid for workload in workloads]:
+            for solution, content in solutions:
+                if (uuid, solution.name, content) in done:
+                    self._skip(name, solution.name, uuid, "a trace of it exists (resume)", is_done=True)
+                else:
+                    pending[uuid] = (*pending.get(uuid, ()), solution)
+        return DefinitionPlan(definition, tuple(w for w in workloads if w.uuid in pending), pending)
+
+    def _workloads(self, definition: str) -> Iterator[Workload]:
+        """The workloads of a definition; those with the uuid of an earlier one cannot be told apart and are skipped."""
+        seen: set[str] = set()
+        for trace in self.trace_set.workloads.get(definition, []):
+            uuid = trace.workload.uuid
+            if uuid in seen:
+                reason = "an earlier workload has the same uuid; give each a uuid of its own"
+                self._skip(definition, None, uuid, reason, is_failure=True)
             else:
-                left.append(solution)
-        if left:
-            pending[workload.uuid] = tuple(left)
-    return DefinitionPlan(definition, tuple(w for w in workloads if w.uuid in pending), pending)
+                seen.add(uuid)
+                yield trace.workload
 
+    def _solutions(self, definition: Definition) -> Iterator[Solution]:
+        is_strict = self.config.resolve_eval_config(definition).strict_hardware
+        for name in self.trace_set.solution_names(definition.name):
+            if self.config.solutions is not None and name not in self.config.solutions:
+                continue
+            try:
+                solution = self.trace_set.get_solution(name)
+            except InvalidRecord as error:
+                self._skip(definition.name, name, None, str(error), is_failure=True)
+                continue
+            if solution is not None and self._runs_here(solution, is_strict=is_strict):
+                yield solution
 
-def _distinct_workloads(definition: str, trace_set: TraceSet, skipped: list[Skip]) -> Iterator[Workload]:
-    """The workloads of a definition; those with the uuid of an earlier one cannot be told apart and are skipped."""
-    seen: set[str] = set()
-    for trace in trace_set.workloads.get(definition, []):
-        uuid = trace.workload.uuid
-        if uuid in seen:
-            reason = "an earlier workload has the same uuid; give each a uuid of its own"
-            skipped.append(Skip(definition, None, uuid, reason, is_failure=True))
-        else:
-            seen.add(uuid)
-            yield trace.workload
+    def _runs_here(self, solution: Solution, *, is_strict: bool) -> bool:
+        """Whether a solution runs on the device; if not, it is skipped with the reason."""
+        targets = solution.spec.target_hardware
+        match fit_of(targets, self.hardware):
+            case Fit.NAMED:
+                return True
+            case Fit.SAME_ARCHITECTURE if not is_strict:
+                self.related[targets] += 1
+                return True
+        unknown = () if is_strict else unknown_targets(targets, self.hardware)
+        problem = f"target_hardware: {'; '.join(map(str, unknown))}" if unknown else f"made for {', '.join(targets)}"
+        reason = f"{problem}; this device is {self.hardware!r}"
+        self._skip(solution.definition, solution.name, None, reason, is_failure=bool(unknown))
+        return False
 
-
-def _chosen_solutions(
-    definition: Definition,
-    trace_set: TraceSet,
-    config: BenchmarkConfig,
-    found: _Findings,
-) -> Iterable[Solution]:
-    is_strict = config.resolve_eval_config(definition).strict_hardware
-    for name in trace_set.solution_names(definition.name):
-        if config.solutions is not None and name not in config.solutions:
-            continue
-        try:
-            solution = trace_set.get_solution(name)
-        except InvalidRecord as error:
-            found.skipped.append(Skip(definition.name, name, None, str(error), is_failure=True))
-            continue
-        if solution is not None and _runs_here(solution, found, is_strict=is_strict):
-            yield solution
-
-
-def _runs_here(solution: Solution, found: _Findings, *, is_strict: bool) -> bool:
-    """Whether a solution runs on the device; if not, the reason is added to the findings."""
-    targets = solution.spec.target_hardware
-    match fit_of(targets, found.hardware):
-        case Fit.NAMED:
-            return True
-        case Fit.SAME_ARCHITECTURE if not is_strict:
-            found.related[targets] = found.related.get(targets, 0) + 1
-            return True
-    unknown = () if is_strict else unknown_targets(targets, found.hardware)
-    reason = f"made for {', '.join(targets)}; this device is {found.hardware!r}"
-    if unknown:
-        reason = f"target_hardware: {'; '.join(map(str, unknown))}; this device is {found.hardware!r}"
-    found.skipped.append(Skip(solution.definition, solution.name, None, reason, is_failure=bool(unknown)))
-    return False
-
-
-def _done(traces: Iterable[Trace], hardware: str) -> frozenset[tuple[str, str, str]]:
-    """The key of an existing trace: workload, solution and the hash of the solution as it was."""
-    return frozenset(
-        (trace.workload.uuid, trace.solution, _solution_hash(trace.evaluation))
-        for trace in traces
-        if trace.solution and trace.evaluation and trace.evaluation.environment.hardware == hardware
-    )
+    def _done(self, definition: str) -> frozenset[tuple[str, str, str]]:
+        """The keys of existing traces: workload, solution and the hash of the solution as it was."""
+        return frozenset(
+            (trace.workload.uuid, trace.solution, _solution_hash(trace.evaluation))
+            for trace in counting_traces(self.trace_set, definition)
+            if trace.solution and trace.evaluation and trace.evaluation.environment.hardware == self.hardware
+            if self.config.quick or not is_quick(trace.evaluation)
+        )
 
 
 def _solution_hash(evaluation: Evaluation) -> str:

@@ -23,11 +23,7 @@ _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class TemporaryFolder:
-    """A new folder that only this user can open; a context manager that removes it.
-
-    Raises:
-        OSError: It cannot be made.
-    """
+    """A new folder that only this user can open; a context manager that removes it."""
 
     def __init__(self) -> None:
         while (made := _make()) is None:
@@ -52,11 +48,7 @@ class TemporaryFolder:
 
 
 def remove_abandoned(uids: Collection[int] = ()) -> None:
-    """Remove the folders of killed runs.
-
-    Args:
-        uids: Users besides this one whose folders are this user's: those of its workers.
-    """
+    """Remove the folders of killed runs: those of this user, and of others that are its workers."""
     with suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
         for entry in entries:
             if entry.name.startswith(_PREFIX):

@@ -97,11 +97,7 @@ class Piece:
 def pieces(found: torch.Tensor, expected: torch.Tensor, width: int, *, may_skip: bool = True) -> Iterator[Piece]:
     """Iterate over the rows of an output in pieces, so that temporaries stay small.
 
-    Args:
-        found: What a function gave.
-        expected: What it should have, of the same shape and dtype.
-        width: The elements in a row; rows lie one behind the other.
-        may_skip: Whether to pass over what is the same bit by bit, where that is quickly seen.
+    With `may_skip`, what is the same bit by bit is passed over where that is quickly seen.
     """
     for rows, start, (a, b) in row_pieces(width, found, expected):
         if may_skip and is_on_cpu(b) and has_same_bytes(a, b):
@@ -151,12 +147,7 @@ class ErrorLimits:
         return self.exceeds(piece) & (piece.relative > self.rtol) if piece.integers is None else self.exceeds(piece)
 
     def is_bad_row(self, wrong: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-        """Whether too many elements are wrong in rows; one may be in any case.
-
-        Shapes:
-            wrong: ``[rows]``, how many.
-            expected: ``[rows, width]``.
-        """
+        """Whether of ``[rows, width]`` too many elements are wrong in a row, ``[rows]``; one may be in any case."""
         return wrong > ((~expected.isnan()).sum(dim=1) * self.row_share).clamp(min=1.0)
 
     def explain(self) -> str:
@@ -222,9 +213,7 @@ class Statistics:
 def statistics_of(piece: Piece, rule: ErrorLimits, wrong: torch.Tensor, exceeds: torch.Tensor) -> torch.Tensor:
     """The statistics of a piece, packed by `Statistics.pack`; they stay on the device.
 
-    Args:
-        piece: Some rows.
-        rule: The limits of errors.
+    Shapes:
         wrong: ``[rows, width]``, the elements that are wrong.
         exceeds: ``[rows, width]``, the elements whose relative errors count.
     """
@@ -262,12 +251,8 @@ def count_wrong(
 ) -> torch.Tensor:
     """Count elements of a wrong answer that differ, are wrong, exceed the limit, and rows with too many wrong ones.
 
-    Args:
-        answer: The wrong answer.
-        expected: The expected output. Elements that are not finite are right in every answer.
-        rule: The limits of errors.
-        wrong: The elements that are wrong.
-        must_fail: Whether so many elements that are wrong and exceed the limit decide; then the count ends, on a CPU.
+    Elements that are not finite are right in every answer. On a CPU the count ends as soon as `must_fail` is true of
+    the elements that are wrong and of those that exceed the limit.
     """
     total = torch.zeros(4, dtype=torch.int64, device=expected.device)
     defined = torch.zeros_like(total[0])
@@ -376,11 +361,7 @@ def is_enough(wrong: int, capped: int, bad_rows: int, defined: int, required_mat
 
 
 def compare(name: str, found: torch.Tensor, expected: torch.Tensor, config: ResolvedEvalConfig) -> Comparison:
-    """Compare one output of equal shape and dtype with its reference.
-
-    Shapes:
-        found, expected: any, the same.
-    """
+    """Compare one output with its reference, of equal shape and dtype."""
     extent = measure_extent(expected)
     return compare_by(ErrorLimits.from_config(config, expected, extent), name, found, expected, extent)
 
@@ -394,16 +375,7 @@ def compare_by(
     *,
     wrong: Callable[[Piece], torch.Tensor] | None = None,
 ) -> Comparison:
-    """Compare by a rule; synchronizes the device once.
-
-    Args:
-        rule: The limits of errors.
-        name: The output's name.
-        found: What a function gave.
-        expected: What it should have, of the same shape and dtype.
-        extent: The extent of the expected output.
-        wrong: The elements that are wrong, if not by the rule.
-    """
+    """Compare by a rule, or by what `wrong` says is wrong; synchronizes the device once."""
     is_wrong = wrong or rule.wrong
     rows = [
         statistics_of(piece, rule, is_wrong(piece), rule.exceeds(piece))
@@ -417,13 +389,7 @@ def comparison_of(
 ) -> Comparison:
     """Combine the results of `statistics_of` for all pieces of an output; synchronizes the device once.
 
-    Args:
-        name: The output's name.
-        rows: The results for each compared piece.
-        expected: The expected output; only its shape and dtype matter.
-        extent: The extent of the expected output.
-        rule: The limits of errors.
-        allowed: The errors that an element may have, in words.
+    Only the shape and the dtype of `expected` matter; `allowed` says in words which errors an element may have.
     """
     total = Statistics.worst_of(rows)
     worst_row = total.worst_row
@@ -452,11 +418,6 @@ MOST_UNDEFINED = 0.5
 
 def raise_if_mostly_undefined(definition: str, workload: str, outputs: Mapping[str, torch.Tensor]) -> None:
     """Refuse a workload on which the reference leaves most of an output undefined.
-
-    Args:
-        definition: The definition's name.
-        workload: The workload's identifier.
-        outputs: The reference's outputs by name.
 
     Raises:
         OutputsUndefined: More than half of the elements of an output are NaN.

@@ -62,10 +62,6 @@ def flat(tensor: torch.Tensor) -> torch.Tensor:
 def row_pieces(width: int, *tensors: torch.Tensor) -> Iterator[tuple[slice, int, list[torch.Tensor]]]:
     """Pieces of tensors of one shape and dtype: whole rows, or parts of the only one.
 
-    Args:
-        width: The elements in a row; a tensor that has no more is one row.
-        tensors: At least one.
-
     Returns:
         The rows, the index of the first element, and the elements of each tensor, flat and in its dtype.
     """

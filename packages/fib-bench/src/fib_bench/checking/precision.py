@@ -131,9 +131,6 @@ def error_bounds(inputs: Tensors, moved: Tensors, expected: Tensors) -> dict[str
         inputs: The inputs; only their dtypes count.
         moved: The reference's outputs for inputs that `move_inputs` moved.
         expected: The reference's outputs for the inputs themselves.
-
-    Returns:
-        Bounds of `relative_errors` by output, without outputs that cannot be judged.
     """
     dtype = _coarsest(inputs.values())
     if dtype is None:
@@ -158,11 +155,7 @@ def _unchanged_share(moved: torch.Tensor, expected: torch.Tensor) -> float:
 
 @attrs.define
 class PrecisionWatch:
-    """The errors of one solution on one workload.
-
-    Args:
-        bounds: The bounds of the workload by output; see `error_bounds`.
-    """
+    """The errors of one solution on one workload, whose bounds are those of `error_bounds`."""
 
     bounds: Mapping[str, float]
     _errors: dict[str, list[float]] = attrs.field(init=False, factory=dict)

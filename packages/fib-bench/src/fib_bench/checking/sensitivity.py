@@ -126,14 +126,7 @@ class OutputCheck:
 
 
 def examine(name: str, expected: torch.Tensor, inputs: Mapping[str, object], config: ResolvedEvalConfig) -> OutputCheck:
-    """Make the check of an expected output, just tight enough to fail known wrong answers.
-
-    Args:
-        name: The output's name.
-        expected: The output of the reference.
-        inputs: The inputs of the reference; only tensors matter.
-        config: The settings in force.
-    """
+    """Make the check of an expected output, just tight enough to fail known wrong answers."""
     extent = measure_extent(expected)
     rule = _allow_rounding(ErrorLimits.from_config(config, expected, extent), expected, extent)
     loose = OutputCheck(

@@ -77,12 +77,7 @@ _FORMATS = {
 
 
 def format_of(tensor: torch.Tensor, described: str) -> Format | None:
-    """The format of a tensor; None if its elements have many bits.
-
-    Args:
-        tensor: Any.
-        described: Words about it: bytes may hold pairs of fp4 numbers.
-    """
+    """The format of a tensor; None if its elements have many bits. Its description tells whether bytes hold fp4."""
     dtype = dtype_name(tensor)
     if dtype == "int8":
         return _FORMATS["float4_e2m1"] if _PACKED.search(described) else Format("int8", 0)

@@ -158,13 +158,9 @@ class Draws(Check):
         return f"{text} token {token} of {what} {level:.6g}, where {float(self.cuts.least[row]):.6g} is the least"
 
     def gather(self, tokens: torch.Tensor, budget: int, pooled: PooledDraws, distances: RowDistances) -> None:
-        """Add the draws of some randomly chosen rows to the tests.
+        """Add the draws of some randomly chosen rows, ``[rows, draws]`` of all calls on these inputs, to the tests.
 
-        Args:
-            tokens: ``[rows, draws]``, of all calls on these inputs.
-            budget: The elements of rows that may be looked at.
-            pooled: Tests over all inputs.
-            distances: Tests of rows with many draws.
+        `budget` limits the elements of rows that are looked at.
         """
         rows, vocabulary = self.source.values.shape
         most = min(rows, _MAX_ROWS, max(1, budget // vocabulary))

@@ -182,12 +182,7 @@ def is_known(case: Case) -> bool:
 
 
 def rows_and_filters(case: Case, *, is_joint: bool) -> tuple[Rows, Filters]:
-    """The rows and their filters; only if `is_known`.
-
-    Args:
-        case: An input set.
-        is_joint: Whether top-p is meant of the whole row, rather than of what top-k leaves.
-    """
+    """The rows and their filters; only if `is_known`. If `is_joint`, top-p is meant of the whole row."""
     roles = _roles(case)
     assert roles is not None
     rows = _tensor(case.inputs[roles["rows"]])

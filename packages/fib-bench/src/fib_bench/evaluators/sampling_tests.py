@@ -89,8 +89,7 @@ class PooledDraws:
 class RowDistances:
     """The total variation distances of rows with many draws, beside those of the judge's own draws.
 
-    Args:
-        threshold: The distance that is allowed beyond that of the judge's draws.
+    The threshold is the distance that is allowed beyond that of the judge's draws.
     """
 
     threshold: float
@@ -147,10 +146,8 @@ def _distance(draws: torch.Tensor, probabilities: torch.Tensor) -> float:
 def problem_of_samples(name: str, found: torch.Tensor, reference: torch.Tensor) -> str:
     """Compare draws on one input set with those of the reference; empty if they may have the same distribution.
 
-    Args:
-        name: The output.
-        found: ``[calls, elements]``, int64.
-        reference: ``[calls, elements]``, int64; another number of calls.
+    Shapes:
+        found, reference: ``[calls, elements]``, int64; their numbers of calls may differ.
     """
     step = max(1, -(-reference.shape[1] // _MAX_ELEMENTS))
     parts = [_homogeneity(found[:, i], reference[:, i]) for i in range(0, reference.shape[1], step)]
@@ -187,15 +184,10 @@ def _chi_square_tail(statistic: float, freedom: int) -> float:
 
 
 def problems_of_pairs(what: str, found: torch.Tensor, expected: torch.Tensor) -> list[str]:
-    """Compare single draws from many distributions with draws of a right sampler from the same ones.
+    """Compare single draws from many distributions, ``[pairs]``, with draws of a right sampler from the same ones.
 
     A right sampler is the larger in half of the pairs that differ, and has a bit alone in half of those that differ
     in it.
-
-    Args:
-        what: The draws, in words.
-        found: ``[pairs]``, int64.
-        expected: ``[pairs]``, int64.
     """
     problems = []
     if _is_uneven(found > expected, found < expected):

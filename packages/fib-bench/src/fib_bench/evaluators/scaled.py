@@ -47,15 +47,14 @@ def scaled_part(
     axes: int = 1,
     share: float | None = None,
 ) -> ScaledPart:
-    """Make the check of an output.
+    """Make the check of a floating output that is not packed.
 
     Args:
         name: The output's name.
-        expected: What the reference gave; floating, and not packed.
-        config: The settings: `rtol`, `required_matched_ratio` and `error_cap` as always; an `atol` only if it
-            is larger than the default, which is meant for numbers around 1.
+        expected: The output of the reference.
+        config: The settings; an `atol` counts only above the default, which is meant for numbers around 1.
         axes: The last axes that make up a row.
-        share: What an element may be off by, of the largest in its row; None means `rtol`.
+        share: The error that an element may have, of the largest in its row; None means `rtol`.
     """
     tolerance, extent = config.tolerance(dtype_name(expected)), measure_extent(expected)
     width = math.prod(expected.shape[-axes:])

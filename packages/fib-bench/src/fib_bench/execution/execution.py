@@ -35,12 +35,6 @@ _ROOM_SECONDS, _ROOM_POLL_SECONDS = 120.0, 0.05  # other judges finish their blo
 class Execution:
     """Runs plans in this process.
 
-    Args:
-        config: Settings of the run.
-        root: The data set's folder, for blobs.
-        baselines: The baseline of each definition that has one.
-        server: Starts workers; by default a new one.
-
     Raises:
         UnsupportedDevice: There is no such device here.
     """

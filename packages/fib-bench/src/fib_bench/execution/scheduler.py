@@ -72,11 +72,7 @@ class _Crash:
 
 
 class Scheduler:
-    """Runs plans on device workers, each served by a thread.
-
-    Args:
-        factories: Names of the workers, and functions that start them. All start concurrently; the constructor
-            waits for the first one.
+    """Runs plans on device workers, each served by a thread. All start at once; the constructor waits for the first.
 
     Raises:
         FibError: The first worker cannot be started.

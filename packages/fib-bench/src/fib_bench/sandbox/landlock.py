@@ -53,9 +53,6 @@ def restrict(grants: Iterable[tuple[Path, int]], scopes: int, *, tcp: bool = Fal
         scopes: ``SCOPE_`` bits.
         tcp: Leave TCP to other measures.
         ports: The TCP ports that may be used all the same.
-
-    Raises:
-        OSError: The system refuses.
     """
     abi = landlock_abi()
     handled = (1 << _FILE_RIGHTS[min(abi, max(_FILE_RIGHTS))]) - 1

@@ -50,12 +50,7 @@ class NotPossible(Exception):
 
 @attrs.frozen
 class Isolation:
-    """The measures in force for a worker.
-
-    Args:
-        held: The measures that were applied, with the threats that each one stops.
-        missing: The measures that could not be applied, with the reasons.
-    """
+    """The measures in force for a worker with the threats that each stops, and the missing ones with the reasons."""
 
     held: Mapping[str, frozenset[Threat]]
     missing: Mapping[str, str]
@@ -139,8 +134,7 @@ class SandboxPaths:
         cache: The part of the build cache that is its own.
         uid: The user that it becomes, from `processes.reserve_uid`; None keeps the current one.
         why_no_uid: The reason where `uid` is None.
-        device_files: What `landlock.cuda_device_files` found outside of the sandbox, for a process that is confined
-            further and cannot list them; None lists them.
+        device_files: Found by `landlock.cuda_device_files` outside of the sandbox, where they can be listed.
     """
 
     policy: SandboxPolicy
@@ -167,12 +161,9 @@ class SandboxState:
 
 @attrs.frozen
 class Measure:
-    """One measure.
+    """One measure: its name in reports, the lowest level that includes it, and a function that applies it.
 
-    Args:
-        name: Its name in reports.
-        level: The lowest level that includes it.
-        apply: Applies it and returns the threats that it stops; raises `NotPossible` or `OSError`.
+    That returns the threats that it stops, or raises `NotPossible` or `OSError`.
     """
 
     name: str

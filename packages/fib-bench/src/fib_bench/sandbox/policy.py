@@ -99,9 +99,7 @@ def isolate(paths: SandboxPaths) -> Isolation:
 def confine_files(paths: SandboxPaths, *, is_enclosed: bool) -> None:
     """Confine the files of a process further that one with `starts_call` has started, where that is possible.
 
-    Args:
-        paths: The folders of the call.
-        is_enclosed: Whether the process is in a network namespace of its own.
+    `is_enclosed` says whether the process is in a network namespace of its own.
 
     Raises:
         OSError: The system refuses.

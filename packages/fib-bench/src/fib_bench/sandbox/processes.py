@@ -126,13 +126,7 @@ _LOCK_FOLDERS = (Path("/run/fib-bench-uids"), Path("/tmp/fib-bench-uids"))  # th
 def reserve_uid(policy: SandboxPolicy, name: str, channel: socket.socket) -> int:
     """Reserve a uid that no process has; usually the same one for the same name, so that caches stay usable.
 
-    Args:
-        policy: The settings of all workers.
-        name: What the worker runs, as a word that stays the same from run to run.
-        channel: The worker's end of a socket pair.
-
-    Returns:
-        The uid. It stays reserved until the other end of the pair is closed.
+    It stays reserved until the other end of the socket pair, to which `channel` belongs, is closed.
 
     Raises:
         NotPossible: This process cannot change its user, or could not work as another one.

@@ -79,10 +79,8 @@ class Refusal:
 class Filter:
     """A seccomp filter that allows everything but some refusals; built once, loaded after forks.
 
-    Args:
-        refusals: The system calls that it refuses.
-        all_threads: Whether it applies to every thread of the process (``SECCOMP_FILTER_FLAG_TSYNC``), also to
-            those that exist already; otherwise only to the calling thread and to threads that it starts.
+    With `all_threads` it applies to every thread of the process (``SECCOMP_FILTER_FLAG_TSYNC``), else only to the
+    calling thread and to threads that it starts.
 
     Raises:
         OSError: There is no libseccomp, or it cannot make the filter.
@@ -112,11 +110,7 @@ class Filter:
                 raise OSError(-code, f"libseccomp cannot refuse {name}: {os.strerror(-code)}")
 
     def load(self) -> None:
-        """Install the filter for this process and its children; it cannot be removed. Requires no_new_privs.
-
-        Raises:
-            OSError: The system refuses.
-        """
+        """Install the filter for this process and its children; it cannot be removed. Requires no_new_privs."""
         code = self._library.seccomp_load(self._context)
         if code < 0:
             raise OSError(-code, f"seccomp: {os.strerror(-code)}")
@@ -210,11 +204,7 @@ def refuse_calls(state: SandboxState) -> frozenset[Threat]:
 
 @cache
 def worker_filter(is_cuda: bool) -> Filter:
-    """The filter of workers; built once in the fork server.
-
-    Raises:
-        OSError: There is no libseccomp, or it cannot build the filter.
-    """
+    """The filter of workers; built once in the fork server."""
     return Filter((*REFUSALS, *(_ONLY_SOCKETS_OF_CUDA if is_cuda else _NO_SOCKETS)))
 
 

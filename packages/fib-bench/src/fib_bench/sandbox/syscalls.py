@@ -33,11 +33,7 @@ CLONE_NEWNS, CLONE_NEWUTS, CLONE_NEWIPC, CLONE_NEWUSER, CLONE_NEWPID, CLONE_NEWN
 
 
 def checked(result: int, what: str) -> int:
-    """The result of a system call.
-
-    Raises:
-        OSError: The call failed.
-    """
+    """The result of a system call; `OSError` if it failed."""
     if result < 0:
         number = ctypes.get_errno()
         raise OSError(number, f"{what}: {os.strerror(number)}")
@@ -45,11 +41,7 @@ def checked(result: int, what: str) -> int:
 
 
 def prctl(option: int, value: int, more: int = 0) -> None:
-    """Change an attribute of the process.
-
-    Raises:
-        OSError: The system refuses.
-    """
+    """Change an attribute of the process."""
     checked(LIBC.prctl(option, *(ctypes.c_ulong(number) for number in (value, more, 0, 0))), f"prctl({option})")
 
 
@@ -64,11 +56,7 @@ def has_capability(number: int) -> bool:
 
 
 def keep_capabilities(kept: Sequence[int]) -> None:
-    """Drop all capabilities but these, which programs that are started inherit.
-
-    Raises:
-        OSError: The system refuses.
-    """
+    """Drop all capabilities but these, which programs that are started inherit."""
     bits = sum(1 << number for number in kept)
     low, high = bits & 0xFFFFFFFF, bits >> 32
     header = struct.pack("Ii", _CAPABILITY_VERSION, 0)
@@ -79,11 +67,7 @@ def keep_capabilities(kept: Sequence[int]) -> None:
 
 
 def enter_namespaces(flags: int) -> None:
-    """Leave namespaces for new ones. In a new user namespace the user stays what it is.
-
-    Raises:
-        OSError: The system refuses; then the process may be left half way.
-    """
+    """Leave namespaces for new ones, or fail half way. In a new user namespace the user stays what it is."""
     uid, gid = os.geteuid(), os.getegid()
     checked(LIBC.unshare(flags), "unshare")
     if flags & CLONE_NEWUSER:
@@ -94,21 +78,13 @@ def enter_namespaces(flags: int) -> None:
 
 
 def enable_loopback() -> None:
-    """Switch the loopback device of this network namespace on.
-
-    Raises:
-        OSError: The system refuses.
-    """
+    """Switch the loopback device of this network namespace on."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as one:
         fcntl.ioctl(one, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP))
 
 
 def mount_empty_memory(folder: str) -> None:
-    """Mount an empty file system in memory over a folder, for this process and its children only.
-
-    Raises:
-        OSError: The system refuses.
-    """
+    """Mount an empty file system in memory over a folder, for this process and its children only."""
     checked(LIBC.unshare(CLONE_NEWNS), "unshare")
     checked(LIBC.mount(b"none", b"/", None, ctypes.c_ulong(_MS_REC | _MS_PRIVATE), None), "mount /")
     flags = ctypes.c_ulong(_MS_NOSUID | _MS_NODEV)

@@ -54,14 +54,7 @@ def place(layouts: Sequence[TensorLayout]) -> tuple[tuple[TensorSlot, ...], int]
 
 
 def tensor_in(memory: torch.Tensor, slot: TensorSlot) -> torch.Tensor:
-    """The tensor at a place in memory; it shares the memory.
-
-    Shapes:
-        memory: ``[bytes]`` uint8, or ``[slots, bytes]`` for the same place in each slot.
-
-    Returns:
-        ``slot.shape``, or ``[slots, *slot.shape]``.
-    """
+    """The tensor at a place in ``[bytes]``, or in each slot of ``[slots, bytes]``; it shares the memory."""
     dtype, size_bytes = _element_type_and_bytes(slot)
     flat = memory[..., slot.offset : slot.offset + size_bytes]
     if not flat.numel():  # a view of no bytes can have any shape
@@ -74,14 +67,7 @@ def tensor_in(memory: torch.Tensor, slot: TensorSlot) -> torch.Tensor:
 
 
 def bytes_in(memory: torch.Tensor, slot: TensorSlot) -> torch.Tensor:
-    """The bytes of a tensor at a place in memory, those between its elements included.
-
-    Shapes:
-        memory: ``[bytes]`` uint8, or ``[slots, bytes]``.
-
-    Returns:
-        ``[size]`` or ``[slots, size]``.
-    """
+    """The bytes of a tensor at a place in ``[bytes]`` or ``[slots, bytes]``, those between its elements included."""
     _, size_bytes = _element_type_and_bytes(slot)
     return memory[..., slot.offset : slot.offset + size_bytes]
 
@@ -96,7 +82,7 @@ class Arena:
 
     Args:
         memory: All its bytes, as a uint8 tensor on the device.
-        handle: How another process maps it.
+        handle: Maps it into another process.
         descriptor: Of the memory file, or -1 on a CUDA device.
         release: Gives the memory back; no tensor in it may be used afterwards.
     """
@@ -201,12 +187,7 @@ def ipc_handle_bytes(handle: Any) -> ctypes.Array[ctypes.c_ubyte]:
 
 
 def _checked(result: Any) -> tuple[Any, ...]:
-    """The values that a driver call returned beside its status.
-
-    Raises:
-        torch.OutOfMemoryError: There is not enough memory.
-        RuntimeError: The call failed otherwise.
-    """
+    """The values that a driver call returned beside its status."""
     status, *values = result
     if status.value == 0:
         return tuple(values)

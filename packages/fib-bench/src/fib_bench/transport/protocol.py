@@ -54,13 +54,9 @@ def is_readable(channel: socket.socket | int, seconds: float) -> bool:
 
 
 class Receiver:
-    """Reads messages from a channel; can be fed piecewise by a selector loop.
+    """Reads messages of some kinds from a Unix stream socket; can be fed piecewise by a selector loop.
 
-    Args:
-        channel: A stream socket of the Unix family.
-        kinds: The union of messages to accept.
-        max_bytes: The longest body to accept.
-        max_descriptors: How many file descriptors the other side may send at a time.
+    A body may have `max_bytes`, and at most `max_descriptors` may come at a time.
     """
 
     def __init__(self, channel: socket.socket, kinds: object, max_bytes: int, max_descriptors: int = 0) -> None:

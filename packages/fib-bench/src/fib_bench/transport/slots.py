@@ -113,12 +113,8 @@ _TELLING_BYTES = 4
 class Slots:
     """Slots for `count` calls, shared with one worker.
 
-    Args:
-        layout: Where the tensors of one call lie.
-        count: How many calls.
-        device: Where.
-        shares_inputs_with: Slots with the same inputs, which outlive these: functions that are compared read the
-            same memory, because the addresses of inputs shift a latency by some percent. Outputs are never shared.
+    Functions that are compared read the same memory, because the addresses of inputs shift a latency by some percent:
+    `shares_inputs_with` has the inputs, and outlives these slots. Outputs are never shared.
     """
 
     def __init__(
