@@ -47,22 +47,6 @@ def test_each_place_gives_a_contiguous_tensor_of_its_dtype_and_shape(layouts: li
             assert tensor.data_ptr() == memory.data_ptr() + slot.offset
 
 
-@given(st.lists(LAYOUTS, min_size=1, max_size=4), st.integers(1, 5))
-def test_the_same_place_in_all_slots_is_one_tensor_whose_parts_are_those_of_the_slots(
-    layouts: list[TensorLayout], count: int
-) -> None:
-    places, size_bytes = place(layouts)
-    slots = torch.zeros(count, size_bytes, dtype=torch.uint8)
-    for slot in places:
-        tensor = tensor_in(slots, slot)
-        assert tuple(tensor.shape) == (count, *slot.shape)
-        for part, memory in zip(tensor, slots, strict=True):
-            single = tensor_in(memory, slot)
-            assert part.is_contiguous()
-            assert (part.shape, part.dtype) == (single.shape, single.dtype)
-            assert not part.numel() or part.data_ptr() == single.data_ptr()
-
-
 @given(st.integers(1, 5000), st.integers(1, 9))
 def test_slots_are_equal_aligned_and_do_not_overlap(size_bytes: int, count: int) -> None:
     stride = -(-size_bytes // 256) * 256
@@ -81,17 +65,6 @@ def test_a_second_map_sees_the_same_memory() -> None:
     assert tensor_in(ours.memory, slot).tolist() == [1.0, 2.0, 3.0]
     theirs.close()
     ours.close()
-
-
-def test_nothing_is_left_open_when_the_memory_has_gone(
-    nothing_left_open: Watch,
-) -> None:
-    with nothing_left_open():
-        ours = Arena.allocate(256, CPU)
-        theirs = Arena.attach(ours.handle, os.dup(ours.descriptor), CPU)
-        ours.close()
-        theirs.close()
-        del ours, theirs
 
 
 @pytest.mark.parametrize("size_bytes", [0, 128, 1024])

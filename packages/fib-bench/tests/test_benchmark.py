@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import resource
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import attrs
@@ -102,19 +101,6 @@ def test_phases_add_up_to_the_wall_time(make_data_set: MakeDataSet, make_solutio
     assert list(result.seconds) == [phase for phase in Phase if phase in result.seconds]
 
 
-@pytest.mark.slow
-def test_results_appear_before_all_workloads_are_prepared(
-    make_data_set: MakeDataSet, make_solution: MakeSolution
-) -> None:
-    sizes = tuple(range(1, 81))
-    root = make_data_set(make_solution(GOOD), sizes=sizes)
-    events: list[Event] = []
-    benchmark(root, quick=True, measure_seconds=0.001, profile_baseline=False).run(observe=events.append)
-    kinds = [type(event) for event in events if isinstance(event, Evaluated) or getattr(event, "solution", "") is None]
-    assert kinds.count(Evaluated) == len(sizes)
-    assert Evaluated in kinds[:70]
-
-
 def test_what_cannot_run_is_reported_and_the_rest_runs(
     make_data_set: MakeDataSet, make_solution: MakeSolution, make_definition: Callable[..., Definition]
 ) -> None:
@@ -174,20 +160,6 @@ def run(x, y):
     result = benchmark(make_data_set(*solutions, sizes=(5,)), timeout_seconds=300.0).run()
     assert [(t.solution, t.evaluation.log) for t in result.traces if t.evaluation and not t.is_successful()] == []
     assert len(result.traces) == 2
-
-
-@pytest.fixture
-def few_descriptors() -> Iterator[None]:
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (600, hard))
-    yield
-    resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
-
-
-@pytest.mark.usefixtures("few_descriptors")
-def test_many_workloads_need_few_descriptors(make_data_set: MakeDataSet, make_solution: MakeSolution) -> None:
-    root = make_data_set(make_solution(GOOD), sizes=range(1, 15))
-    assert len(benchmark(root, num_trials=16, iterations=1).run().traces) == 14
 
 
 def test_workloads_are_prepared_a_few_at_a_time_where_memory_is_short(

@@ -46,32 +46,6 @@ def compared(found: list[float], expected: list[float], dtype: torch.dtype = tor
     return compare("y", torch.tensor(found, dtype=dtype), torch.tensor(expected, dtype=dtype), STRICT)
 
 
-@pytest.mark.parametrize(
-    ("found", "expected", "is_right"),
-    [
-        (1.0, 1.0, True),
-        (1.009, 1.0, True),
-        (1.02, 1.0, False),
-        (0.009, 0.0, True),  # within atol, however large the relative error
-        (0.02, 0.0, False),
-        (1005.0, 1000.0, True),  # within rtol, however large the absolute error
-        (1020.0, 1000.0, False),
-        (NAN, NAN, True),
-        (INF, INF, True),
-        (-INF, -INF, True),
-        (NAN, 0.0, False),
-        (0.0, NAN, True),  # undefined: any value is right
-        (INF, NAN, True),
-        (-INF, INF, False),
-        (INF, 1e30, False),
-        (1e30, INF, False),
-        (0.0, -0.0, True),
-    ],
-)
-def test_an_element_is_wrong_beyond_both_tolerances(found: float, expected: float, is_right: bool) -> None:
-    assert compared([found], [expected]).is_within(None) is is_right
-
-
 def test_a_comparison_counts_and_says_which_element_is_worst() -> None:
     found, expected = torch.zeros(2, 3), torch.zeros(2, 3)
     found[0, 1], found[1, 2] = 1.0, 5.0
@@ -87,12 +61,6 @@ def test_a_comparison_counts_and_says_which_element_is_worst() -> None:
 class TestUndefinedElements:
     """Any value is right for an element that is NaN in the reference."""
 
-    def test_they_are_counted_apart_from_infinities(self) -> None:
-        result = compared([0.0, 1.0, INF, 1.0], [NAN, NAN, INF, 1.0])
-        assert result.is_within(None)
-        extra = result.to_extra()
-        assert (extra["undefined_share"], extra["infinite_share"]) == (0.5, 0.25)
-
     def test_a_matched_ratio_is_one_of_defined_elements(self) -> None:
         found, expected = torch.ones(20, 10), torch.ones(20, 10)
         expected[:10], found[:10] = NAN, 7.0
@@ -101,13 +69,6 @@ class TestUndefinedElements:
         assert result.matched_ratio == pytest.approx(0.92)
         assert result.is_within(0.92)
         assert not result.is_within(0.93)
-
-    def test_kernels_that_write_zeros_there_pass(self) -> None:
-        """As attention kernels do for queries without keys."""
-        expected = torch.randn(8, 4)
-        found = expected.clone()
-        expected[2:5], found[2:5] = NAN, 0.0
-        assert compare("y", found, expected, STRICT).is_within(None)
 
 
 @pytest.mark.usefixtures("place")
@@ -172,20 +133,6 @@ def test_float4_is_compared_by_its_values() -> None:
     dtype = torch.float4_e2m1fn_x2
     result = compare("y", found.view(dtype), expected.view(dtype), STRICT)
     assert (result.count, result.wrong, result.max_absolute_error) == (2, 1, 1.5)
-
-
-def test_errors_are_reported_with_and_without_the_absolute_tolerance() -> None:
-    result = compared([0.001, 1.5], [0.0, 1.0])
-    assert result.max_relative_error == 0.5
-    assert result.raw_max_relative_error == INF
-    assert result.to_extra()["wrong"] == 1
-
-
-@given(st.lists(st.floats(width=32), min_size=1, max_size=20))
-def test_equal_tensors_match_whatever_they_hold(values: list[float]) -> None:
-    result = compared(values, values)
-    assert result.wrong == 0
-    assert result.max_absolute_error == 0.0
 
 
 def is_wrong(a: float, b: float, atol: float = 1e-2, rtol: float = 1e-2) -> bool:
@@ -262,15 +209,6 @@ class TestErrorCap:
         assert (result.capped, result.limit) == (1, 2.0)
         assert not result.is_within(0.95)
         assert result.explain().endswith("; 1 beyond the error cap, which allows 2")
-
-    @pytest.mark.parametrize(("found", "expected"), [(NAN, 1.0), (INF, 1.0), (-INF, INF)])
-    def test_an_error_that_is_not_finite_is_beyond_any(self, found: float, expected: float) -> None:
-        result = compared([1.0] * 99 + [found], [1.0] * 99 + [expected])
-        assert result.capped == 1
-        assert not result.is_within(0.95)
-
-    def test_an_undefined_element_is_not(self) -> None:
-        assert compared([1.0] * 99 + [1e30], [1.0] * 99 + [NAN]).is_within(None)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32])

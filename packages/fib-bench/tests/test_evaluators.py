@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -179,24 +178,6 @@ class TestFromOutside:
         assert right.extra is not None
         assert right.extra["evaluator"] == "twice"
 
-    @pytest.mark.slow
-    def test_the_judge_process_finds_it_as_well(
-        self,
-        install: Callable[..., None],
-        make_data_set: Callable[..., Path],
-        make_solution: MakeSolution,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
-        install(twice="acme_evaluators:Twice")
-        monkeypatch.setenv("PYTHONPATH", os.pathsep.join(p for p in sys.path if p))
-        root = make_data_set(make_solution("def run(x):\n    return x * 3\n"))
-        config = BenchmarkConfig(iterations=3, num_trials=1, confidence=1.0)
-        with Benchmark(TraceSet.from_path(root), config) as benchmark:
-            (trace,) = benchmark.run().traces
-        assert trace.evaluation is not None
-        assert trace.evaluation.extra is not None
-        assert trace.evaluation.extra["evaluator"] == "twice"
-
     @pytest.mark.parametrize(
         ("entries", "said"),
         [
@@ -221,21 +202,6 @@ class TestFromOutside:
         with pytest.raises(EvaluatorUnusable) as caught:
             evaluator_for(definition, ResolvedEvalConfig())
         assert said in str(caught.value)
-
-    def test_a_setting_decides_between_two(self, install: Callable[..., None], definition: Definition) -> None:
-        install(twice="acme_evaluators:Twice", other="acme_evaluators:Other")
-        assert (
-            evaluator_for(definition, BenchmarkConfig(evaluator="other").resolve_eval_config(definition)).name
-            == "other"
-        )
-
-    def test_one_that_cannot_be_used_costs_the_workload(
-        self, install: Callable[..., None], make_judge: MakeJudge, definition: Definition, make_workload: MakeWorkload
-    ) -> None:
-        install(gone="no_such_module:X")
-        with pytest.raises(EvaluatorFailed) as caught:
-            make_judge().prepare(definition, make_workload(definition, {"n": 4}))
-        assert caught.value.reason.startswith("the evaluator 'gone' failed: cannot load no_such_module:X")
 
     def test_one_that_raises_costs_the_workload_and_not_the_run(
         self,

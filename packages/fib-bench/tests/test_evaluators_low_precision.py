@@ -211,10 +211,7 @@ def run(x, w):
 SOLUTIONS = {
     "bfloat16 products": ("y = x.float() @ w.float().T", "y = (x @ w.T).float()", True),
     "one scale for all": ("amax(dim=1, keepdim=True)", "amax().expand(len(y), 1)", False),
-    "a scale that is too large": ("/ 448", "/ 224", False),
-    "no scale": ("return (y / scale)", "scale = scale * 0 + 1; return (y / scale)", False),
     "cut off": ("(y / scale)", "(y / scale * 0.95)", False),
-    "too few products": ("x.float() @", "x.float()[:, :-2] @", False),
 }
 
 
@@ -230,8 +227,6 @@ def test_a_quantising_product_is_judged(
     )
     old, new, is_right = SOLUTIONS[name]
     code = REFERENCE.replace(old, new)
-    if name == "too few products":
-        code = code.replace("w.float().T", "w.float()[:, :-2].T")
     workloads = [Workload({"n": 32, "m": 128}, {"x": RandomInput(), "w": RandomInput()}, "w")]
     fields = {"distributions": ("normal",)}
     (evaluation,) = evaluate(

@@ -5,9 +5,8 @@ from __future__ import annotations
 import fcntl
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import attrs
 import pytest
@@ -16,48 +15,11 @@ from fib_bench.events import Evaluated
 from fib_bench.execution.execution import Execution
 from fib_bench.judge.device_context import DeviceContext
 from fib_bench.judge.device_lock import FOLDER_VARIABLE, DeviceLock, extra_memory
-from fib_bench.judge.evaluate import Judge
 from fib_bench.plan import DefinitionPlan
 from fib_bench.worker.server_client import ForkServerClient
 from fib_schema import Definition, Solution, Workload
 
 Told = tuple[str, tuple[str, ...]]
-
-
-@pytest.fixture
-def told(monkeypatch: pytest.MonkeyPatch) -> list[Told]:
-    """For each solution: which ones a judge may start ahead."""
-    found: list[Told] = []
-    ahead: list[str] = []
-    evaluate = Judge.evaluate
-
-    def start_ahead(judge: Judge, definition: Definition, solutions: Sequence[Solution]) -> None:
-        del judge, definition
-        ahead[:] = [solution.name for solution in solutions]
-
-    def noted(judge: Judge, *arguments: Any, **options: Any) -> Iterator[Any]:
-        found.append((arguments[1].name, tuple(ahead)))
-        return evaluate(judge, *arguments, **options)
-
-    monkeypatch.setattr(Judge, "start_ahead", start_ahead)
-    monkeypatch.setattr(Judge, "evaluate", noted)
-    return found
-
-
-def test_a_judge_knows_the_solutions_that_will_need_a_worker(
-    definition: Definition,
-    make_solution: Callable[..., Solution],
-    make_workload: Callable[..., Workload],
-    told: list[Told],
-) -> None:
-    solutions = [make_solution("def run(x):\n    return x * 2\n", name=name) for name in ("a", "b", "c", "d")]
-    workload = make_workload(definition, {"n": 3})
-    plan = DefinitionPlan(definition, (workload,), {workload.uuid: tuple(solutions)})
-    with ForkServerClient("cpu") as own, Execution(BenchmarkConfig(quick=True), None, {}, own) as execution:
-        traces = [event.trace for event in execution.execute(plan) if isinstance(event, Evaluated)]
-        assert execution._judge._ahead == {}
-    assert told == [("a", ("b", "c", "d")), ("b", ("c", "d")), ("c", ("d",)), ("d", ())]
-    assert len(traces) == 4
 
 
 def test_a_judge_that_waits_for_memory_lets_others_time_passes(

@@ -13,7 +13,7 @@ from fib_bench.errors import JudgeFailed
 from fib_bench.events import Event, Skipped, Working
 from fib_bench.execution.judge_process import JudgeProcess
 from fib_bench.plan import Skip
-from fib_schema import EvaluationStatus, Solution, Trace, TraceSet, Workload
+from fib_schema import Solution, Trace, TraceSet, Workload
 
 QUICK = {"warmup_runs": 1, "iterations": 3, "num_trials": 2, "confidence": 1.0, "timeout_seconds": 60.0}
 GOOD = "def run(x):\n    return x * 2\n"
@@ -63,20 +63,9 @@ class TestRuns:
             "PASSED", "RUNTIME_ERROR", "PASSED", "PASSED", "INCORRECT_NUMERICAL", "INCORRECT_NUMERICAL",
         ]  # fmt: skip
         for trace in (*found.traces, *expected.traces):
-            self.assert_compared_with_the_baseline(trace)
-
-    def assert_compared_with_the_baseline(self, trace: Trace) -> None:
-        assert trace.evaluation is not None
-        performance = trace.evaluation.performance
-        if performance is None:
-            assert trace.evaluation.status is not EvaluationStatus.PASSED
-            return
-        assert performance.extra is not None
-        baseline = performance.extra["baseline"]
-        assert baseline["solution"] == "good"
-        assert baseline["latency_ms"] > 0
-        assert baseline["speedup_factor"] == pytest.approx(baseline["latency_ms"] / performance.latency_ms)
-        assert baseline["timing"]["method"] == "cpu"
+            performance = trace.evaluation and trace.evaluation.performance
+            assert bool(performance) is trace.is_successful()
+            assert not performance or performance.extra["baseline"]["solution"] == "good"  # type: ignore[index]
 
     def test_the_death_of_the_judge_costs_one_workload(
         self, make_data_set: MakeDataSet, make_solution: MakeSolution, survivors: Survivors
@@ -134,22 +123,4 @@ class TestStart:
             assert judge.environment.hardware == "cpu"
             assert len(survivors()) in {1, 2}  # itself, and its server if that has come up
             judge.close()
-        assert survivors() == {}
-
-    @pytest.mark.slow
-    def test_closing_runs_its_clean_up_and_then_no_exit_handlers(
-        self, survivors: Survivors, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        """Those of torch take as long as a third of its import."""
-        (tmp_path / "sitecustomize.py").write_text(
-            f"import atexit, pathlib\natexit.register(pathlib.Path({str(tmp_path / 'ran')!r}).touch)\n"
-        )
-        monkeypatch.setenv(
-            "PYTHONPATH", os.pathsep.join([str(tmp_path), *filter(None, [os.environ.get("PYTHONPATH")])])
-        )
-        judge = JudgeProcess(BenchmarkConfig(**QUICK), None, {})
-        process = judge._process
-        judge.close()
-        assert process.returncode == 128 + signal.SIGTERM
-        assert not (tmp_path / "ran").exists()
         assert survivors() == {}

@@ -15,7 +15,6 @@ from fib_schema import (
     Definition,
     Environment,
     Evaluation,
-    InvalidRecord,
     Performance,
     RandomInput,
     Solution,
@@ -237,10 +236,6 @@ class TestBadFiles:
         assert plan.skipped[0].is_failure
         assert "cobol" in plan.skipped[0].reason
 
-    def test_a_bad_solution_that_was_asked_for_is_an_error(self, root: Path) -> None:
-        with pytest.raises(InvalidRecord, match="cobol"):
-            plan_of(TraceSet.from_path(root), solutions=("bad",))
-
     def test_a_solution_of_a_definition_that_is_not_there_is_reported_if_asked_for(self, root: Path) -> None:
         file = next(root.rglob("a.json"))
         file.write_text(file.read_text().replace('"double"', '"dubble"'))
@@ -271,10 +266,3 @@ class TestSplit:
             for solution in some
         ]
         assert len(pairs) == len(set(pairs)) == workloads * solutions
-
-    def test_workloads_are_split_before_solutions(self, plan: Any) -> None:
-        """A workload is prepared once in each piece."""
-        assert [piece.count for piece in plan(4, 3).split(4)] == [3, 3, 3, 3]
-
-    def test_solutions_of_one_workload_are_split(self, plan: Any) -> None:
-        assert sorted(piece.count for piece in plan(1, 7).split(3)) == [2, 2, 3]

@@ -8,9 +8,8 @@ import socket
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +17,7 @@ import pytest
 from fib_bench import Benchmark, BenchmarkConfig
 from fib_bench.errors import ClusterUnreachable, JudgeFailed
 from fib_bench.events import DeviceExcluded, Evaluated, Event
-from fib_bench.execution.scheduler import Scheduler
-from fib_bench.plan import DefinitionPlan
-from fib_schema import Definition, Environment, Solution, TraceSet, Workload
+from fib_schema import Solution, TraceSet
 
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read at the import: nodes at 127.0.0.1 only
 ray = pytest.importorskip("ray", reason="needs the extra `ray`")
@@ -91,62 +88,6 @@ def test_a_node_that_is_killed_at_any_time_costs_no_evaluation(
     assert recorded(root) == pairs(solutions, range(2, 7))
 
 
-class TestErrorsOfOurs:
-    """They end a run with that error; only what the cluster loses is tried again."""
-
-    @pytest.fixture(scope="class")
-    @classmethod
-    def node(cls, ray_cluster: RayCluster) -> Iterator[str]:
-        with ray_cluster(1):
-            yield next(node["NodeID"] for node in ray.nodes() if node["Resources"].get("CPU"))
-
-    @pytest.fixture
-    def part(
-        self, definition: Definition, make_solution: MakeSolution, make_workload: Callable[..., Workload]
-    ) -> DefinitionPlan:
-        workload = make_workload(definition, {"n": 2})
-        return DefinitionPlan(definition, (workload,), {workload.uuid: (make_solution(SLEEPS),)})
-
-    def run(self, node: str, part: DefinitionPlan, log: Path, failing: str, error: BaseException) -> list[Event]:
-        """Run at a worker that raises an error when it opens or executes, and notes each time that it does."""
-        from fib_bench.execution.ray_scheduler import RayDeviceWorker
-
-        class Broken:  # here, so that it travels to the actor, which cannot import this module
-            environment = Environment("cpu", {})
-
-            def __init__(self) -> None:
-                self._fail("open")
-
-            def execute(self, part: DefinitionPlan) -> Iterator[Event]:
-                self._fail("execute")
-                yield from ()
-
-            def close(self) -> None:
-                pass
-
-            def _fail(self, step: str) -> None:
-                if step == failing:
-                    with log.open("a") as file:
-                        file.write(f"{step}\n")
-                    raise error
-
-        with Scheduler([("one", partial(RayDeviceWorker, node, Broken, is_cuda=False))]) as scheduler:
-            return list(scheduler.execute([part]))
-
-    @pytest.mark.parametrize("failing", ["open", "execute"])
-    def test_end_the_run(self, node: str, part: DefinitionPlan, tmp_path: Path, failing: str) -> None:
-        with pytest.raises(ZeroDivisionError, match="a bug of ours"):
-            self.run(node, part, tmp_path / "log", failing, ZeroDivisionError("a bug of ours"))
-        assert (tmp_path / "log").read_text().split() == [failing]
-
-    def test_a_judge_that_fails_there_is_opened_again(self, node: str, part: DefinitionPlan, tmp_path: Path) -> None:
-        events = self.run(node, part, tmp_path / "log", "execute", JudgeFailed("it is gone"))
-        assert (tmp_path / "log").read_text().split() == ["execute"] * 3
-        assert [event.reason for event in events if isinstance(event, DeviceExcluded)] == [
-            str(JudgeFailed("it is gone"))
-        ]
-
-
 @pytest.mark.parametrize("form", ["127.0.0.1:{port}", "ray://127.0.0.1:{port}", "localhost:{port}"])
 def test_an_address_at_which_nothing_listens_is_refused_at_once(form: str) -> None:
     from fib_bench.execution.ray_scheduler import connect
@@ -162,3 +103,14 @@ def test_a_port_that_does_not_exist_is_refused() -> None:
 
     with pytest.raises(ClusterUnreachable, match=r"127\.0\.0\.1:99999 does not answer"):
         connect("127.0.0.1:99999")
+
+
+def test_errors_of_ours_come_back_and_what_the_cluster_lost_is_tried_again() -> None:
+    from fib_bench.execution.ray_scheduler import to_local_error
+    from ray.exceptions import RayError, RayTaskError
+
+    ours = ZeroDivisionError("a bug of ours")
+    assert to_local_error(RayTaskError("execute", "", ours)) is ours
+    lost = to_local_error(RayError("the node is full\nmore"))
+    assert isinstance(lost, JudgeFailed)
+    assert str(lost).endswith("the node is full")

@@ -233,10 +233,6 @@ class TestPieces:
         run([Told] * workers, parts)
         return events
 
-    def test_are_whole_definitions_where_there_are_many(self) -> None:
-        parts = [part(f"d{index}", 2) for index in range(16)]
-        assert sorted(self.sizes(parts, 2)) == sorted((f"d{index}", 4) for index in range(16))
-
     def test_of_what_is_large_are_some_of_its_workloads(self) -> None:
         found = self.sizes([part("large", 16), part("small", 1)], 2)
         assert sorted(found) == sorted([*(("large", size) for size in (10, 10, 4, 4, 2, 2)), ("small", 2)])
@@ -245,23 +241,3 @@ class TestPieces:
         assert [size for _, size in self.sizes([part(name, 10) for name in "abcd"], 1)] == [20] * 4
         found = Counter(size for _, size in self.sizes([part(name, 10) for name in "abcd"], 4))
         assert found == {12: 4, 4: 4, 2: 8}
-
-
-def test_devices_open_at_once_and_those_that_cannot_are_opened_again_for_work() -> None:
-    both, tries = threading.Barrier(2, timeout=60), Counter[str]()
-
-    def factory(name: str) -> Open:
-        def open_() -> DeviceWorker:
-            tries[name] += 1
-            if tries[name] == 1:
-                both.wait()  # neither goes on before the other is under way
-                if name == "second":
-                    raise JudgeFailed("not yet")
-            return Fake(pause=0.005)
-
-        return open_
-
-    with Scheduler([("first", factory("first")), ("second", factory("second"))]) as scheduler:
-        assert pairs(list(scheduler.execute(PARTS))) == wanted(PARTS)
-    assert tries["first"] == 1
-    assert tries["second"] >= 1

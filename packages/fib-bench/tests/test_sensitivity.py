@@ -65,15 +65,6 @@ class TestLargeOutputs:
     def test_are_checked_as_strictly_as_asked(self, config: ResolvedEvalConfig, atol: float) -> None:
         assert checked(normal(50, 60) * 169, config).rule.atol == atol
 
-    def test_do_not_lend_their_tolerance_to_most_others(self) -> None:
-        expected = normal(50, 60)
-        expected[0] *= 1e6
-        assert checked(expected).rule.atol == 1e-2
-
-    def test_that_are_no_floating_numbers_are_exact(self) -> None:
-        expected = torch.full((50, 60), 100_000)
-        assert checked(expected).compare(expected + 1, expected).wrong == expected.numel()
-
 
 class TestSmallOutputs:
     @pytest.mark.parametrize("scale", [0.03, 1e-3, 1e-6, 1e-20])

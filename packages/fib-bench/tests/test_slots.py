@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
-import attrs
 import pytest
 import torch
 from fib_bench.transport.arenas import Arena, tensor_in
@@ -102,30 +101,6 @@ class TestSlots:
                 assert (first.outputs.unique().tolist(), second.outputs.unique().tolist()) == ([1], [2])
             os.fstat(first.descriptors[0])
             first.load(0, torch.full((layout.input_bytes,), 5, dtype=torch.uint8))
-
-    def test_closing_leaves_nothing_open(self, layout: CallLayout, nothing_left_open: Watch) -> None:
-        with nothing_left_open():
-            slots = Slots(layout, 3, CPU)
-            slots.close()
-            del slots
-
-    @pytest.mark.parametrize("is_beside", [False, True])
-    def test_inputs_are_freed_if_they_are_its_own_when_there_is_no_room_for_outputs(
-        self, layout: CallLayout, monkeypatch: pytest.MonkeyPatch, nothing_left_open: Watch, is_beside: bool
-    ) -> None:
-        allocate = Arena.allocate
-
-        def only_inputs(size_bytes: int, device: torch.device) -> Arena:
-            if size_bytes == 3 * layout.output_bytes:
-                raise torch.OutOfMemoryError("full")
-            return allocate(size_bytes, device)
-
-        layout = attrs.evolve(layout, output_bytes=4096)
-        with Slots(layout, 3, CPU) as first:
-            monkeypatch.setattr(Arena, "allocate", only_inputs)
-            with nothing_left_open(), pytest.raises(torch.OutOfMemoryError):
-                Slots(layout, 3, CPU, first if is_beside else None)
-            os.fstat(first.descriptors[0])
 
 
 class TestUnwritten:

@@ -157,61 +157,12 @@ class ErrorLimits:
         return f"absolute error {self.atol:g} or relative error {self.rtol:g}"
 
 
-@attrs.frozen
-class Statistics:
-    """The statistics of a piece, or of all."""
-
-    absolute: float = 0.0
-    relative: float = 0.0
-    raw_relative: float = 0.0
-    worst_error: float = -1.0
-    """The largest error of a wrong element; -1 if none is."""
-    wrong: int = 0
-    capped: int = 0
-    worst_index: int = 0
-    worst_bits: tuple[int, int] = (0, 0)
-    """Found and expected there: an integer, or the bits of a float64."""
-    worst_row: WorstRow = NO_ROW
-
-    _FLOATS = 4
-
-    @classmethod
-    def pack(cls, floats: Sequence[torch.Tensor], *integers: torch.Tensor) -> torch.Tensor:
-        """A row of int64, ``[12]``, so that one transfer reads it; float64 rounds large integers."""
-        return torch.cat([torch.stack(list(floats)).view(torch.int64), *integers])
-
-    @classmethod
-    def worst_of(cls, rows: Sequence[torch.Tensor]) -> Statistics:
-        """The worst of all rows; synchronizes the device."""
-        if not rows:
-            return cls()
-        table = (torch.stack(list(rows)) if len(rows) > 1 else rows[0].unsqueeze(0)).cpu()
-        floats = table[:, : cls._FLOATS].contiguous().view(torch.float64).tolist()
-        integers = table[:, cls._FLOATS :].tolist()
-        worst = max(range(len(floats)), key=lambda index: floats[index][-1])
-        index, *bits = integers[worst][2:5]
-        row_wrong, row, _ = max((row[5:] for row in integers), key=lambda counts: counts[0])
-        absolute, relative, raw_relative, worst_error = (max(column) for column in zip(*floats, strict=True))
-        wrong, capped = (sum(row[column] for row in integers) for column in (0, 1))
-        worst_row = WorstRow(row_wrong, row, sum(row[-1] for row in integers))
-        return cls(absolute, relative, raw_relative, worst_error, wrong, capped, index, (bits[0], bits[1]), worst_row)
-
-    def describe_worst(self, expected: torch.Tensor) -> str:
-        """The worst element in words; nothing if none is wrong."""
-        if not self.wrong:
-            return ""
-        place: list[int] = []
-        rest = self.worst_index
-        for size in reversed(logical_shape(expected)):
-            rest, index = divmod(rest, size)
-            place.insert(0, index)
-        bits = torch.tensor(self.worst_bits)
-        found, wanted = (bits.view(torch.float64) if expected.dtype.is_floating_point else bits).tolist()
-        return f"at {place}: {found} instead of {wanted}"
-
-
 def statistics_of(piece: Piece, rule: ErrorLimits, wrong: torch.Tensor, exceeds: torch.Tensor) -> torch.Tensor:
-    """The statistics of a piece, packed by `Statistics.pack`; they stay on the device.
+    """The statistics of a piece as int64, ``[12]``, so that one transfer reads it; they stay on the device.
+
+    These are three errors and the largest of a wrong element (-1 if none is), as the bits of float64; the numbers of
+    wrong and of capped elements; index, found and expected value of the worst element, the values as integers or as
+    the bits of float64; the number of wrong elements in the worst row, its index, and the number of bad rows.
 
     Shapes:
         wrong: ``[rows, width]``, the elements that are wrong.
@@ -220,7 +171,8 @@ def statistics_of(piece: Piece, rule: ErrorLimits, wrong: torch.Tensor, exceeds:
     largest, raw_relative = piece.absolute.max(), piece.relative.max()
     if is_on_cpu(wrong) and not exceeds.any():
         nothing = torch.zeros((), dtype=torch.float64)
-        return Statistics.pack((largest, nothing, raw_relative, nothing - 1), torch.zeros(8, dtype=torch.int64))
+        floats = torch.stack([largest, nothing, raw_relative, nothing - 1])
+        return torch.cat([floats.view(torch.int64), torch.zeros(8, dtype=torch.int64)])
     worst_error, index = torch.where(wrong, piece.absolute, -1.0).flatten().max(0)
     counts = torch.stack([wrong.sum(), (wrong & (piece.absolute > rule.limit)).sum(), index + piece.start])
     pair = piece.integers or (piece.found, piece.expected)
@@ -229,12 +181,9 @@ def statistics_of(piece: Piece, rule: ErrorLimits, wrong: torch.Tensor, exceeds:
     row_wrong, row = by_row.max(dim=0)
     bad_rows = rule.is_bad_row(by_row, piece.expected).sum()
     relative = torch.where(exceeds, piece.relative, 0.0).max()
-    return Statistics.pack(
-        (largest, relative, raw_relative, worst_error),
-        counts,
-        values.view(torch.int64),
-        torch.stack([row_wrong, row + piece.rows.start, bad_rows]),
-    )
+    floats = torch.stack([largest, relative, raw_relative, worst_error])
+    rows = torch.stack([row_wrong, row + piece.rows.start, bad_rows])
+    return torch.cat([floats.view(torch.int64), counts, values.view(torch.int64), rows])
 
 
 Answer = Callable[[torch.Tensor, int], torch.Tensor]
@@ -391,25 +340,51 @@ def comparison_of(
 
     Only the shape and the dtype of `expected` matter; `allowed` says in words which errors an element may have.
     """
-    total = Statistics.worst_of(rows)
-    worst_row = total.worst_row
-    if extent.count <= rule.width and total.wrong:  # the only row, of which each piece has seen a part
-        worst_row = WorstRow(total.wrong, 0, int(total.wrong > max(1.0, extent.defined * rule.row_share)))
-    return Comparison(
-        name=name,
-        count=extent.count,
-        wrong=total.wrong,
-        max_absolute_error=total.absolute,
-        max_relative_error=total.relative,
-        raw_max_relative_error=total.raw_relative,
-        worst=total.describe_worst(expected),
-        capped=total.capped,
+    same = Comparison(
+        name,
+        extent.count,
+        0,
+        0.0,
+        0.0,
+        0.0,
+        "",
         limit=rule.limit,
         undefined=extent.undefined,
         infinite_share=extent.infinite_share,
-        worst_row=worst_row,
         allowed=allowed,
     )
+    if not rows:
+        return same
+    table = (torch.stack(list(rows)) if len(rows) > 1 else rows[0].unsqueeze(0)).cpu()
+    floats = table[:, :4].contiguous().view(torch.float64).tolist()
+    absolute, relative, raw_relative, _ = (max(column) for column in zip(*floats, strict=True))
+    worst = max(range(len(floats)), key=lambda index: floats[index][-1])
+    integers = table[:, 4:].tolist()
+    wrong, capped, bad_rows = (sum(row[column] for row in integers) for column in (0, 1, 7))
+    row_wrong, row_index = max((row[5:7] for row in integers), key=lambda counts: counts[0])
+    if extent.count <= rule.width and wrong:  # the only row, of which each piece has seen a part
+        row_wrong, bad_rows = wrong, int(wrong > max(1.0, extent.defined * rule.row_share))
+    return attrs.evolve(
+        same,
+        wrong=wrong,
+        max_absolute_error=absolute,
+        max_relative_error=relative,
+        raw_max_relative_error=raw_relative,
+        worst=_describe_worst(expected, *integers[worst][2:5]) if wrong else "",
+        capped=capped,
+        worst_row=WorstRow(row_wrong, row_index, bad_rows),
+    )
+
+
+def _describe_worst(expected: torch.Tensor, rest: int, *values: int) -> str:
+    """Where the worst element is, and what was found there instead of what."""
+    place: list[int] = []
+    for size in reversed(logical_shape(expected)):
+        rest, index = divmod(rest, size)
+        place.insert(0, index)
+    bits = torch.tensor(values)
+    found, wanted = (bits.view(torch.float64) if expected.dtype.is_floating_point else bits).tolist()
+    return f"at {place}: {found} instead of {wanted}"
 
 
 MOST_UNDEFINED = 0.5

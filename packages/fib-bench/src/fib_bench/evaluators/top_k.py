@@ -95,7 +95,7 @@ class Rows:
 
 @attrs.frozen(eq=False)
 class _Counts:
-    """The numbers of wrong indices, by kind, and the worst row."""
+    """The numbers of wrong indices, by kind."""
 
     padded: int
     outside: int
@@ -103,9 +103,8 @@ class _Counts:
     strange: int
     """Indices that are none of the reference's, or scores that are not."""
     worst_row: int
-    """The most of them in one row."""
+    """The most of them in one row, and the index of that row."""
     row: int
-    """Index of that row."""
     count: int
     """Indices expected."""
 
@@ -139,7 +138,8 @@ class IndexSets(Check):
         for name, rows in self.rows.items():
             a, b = (tensors[name].long().reshape(-1, rows.width) for tensors in (found, expected))
             counts = _count(a, b, rows.scores)
-            comparisons.append(_comparison(name, counts))
+            wrong = max(counts.strange, counts.padded, counts.outside, counts.twice)
+            comparisons.append(Comparison(name, counts.count, wrong, 0.0, 0.0, 0.0, ""))
             problems += [f"output {name!r}: {problem}" for problem in self._problems(counts, rows)]
         for name, part in self.parts.items():
             wanted = expected[name]
@@ -153,13 +153,12 @@ class IndexSets(Check):
         return Verdict(tuple(comparisons), tuple(problems))
 
     def _problems(self, counts: _Counts, rows: Rows) -> list[str]:
-        problems = []
-        if counts.padded:
-            problems.append(f"{counts.padded} entries are padding where the reference has none, or the reverse")
-        if counts.outside:
-            problems.append(f"{counts.outside} indices lie beyond all candidates")
-        if counts.twice:
-            problems.append(f"{counts.twice} indices occur twice in their row")
+        texts = {
+            "entries are padding where the reference has none, or the reverse": counts.padded,
+            "indices lie beyond all candidates": counts.outside,
+            "indices occur twice in their row": counts.twice,
+        }
+        problems = [f"{count} {text}" for text, count in texts.items() if count]
         where = f"worst in row {counts.row}, where {counts.worst_row} are"
         if rows.scores is not None:
             if counts.strange:
@@ -216,11 +215,6 @@ def _aligned(found: torch.Tensor, expected: torch.Tensor, values: torch.Tensor, 
     least = rows.masked_fill(b < 0, torch.inf).amin(dim=1, keepdim=True)
     aligned = torch.where(ordered.gather(1, places) == a, own, least)
     return torch.where(b < 0, rows, aligned).view_as(values)
-
-
-def _comparison(name: str, counts: _Counts) -> Comparison:
-    wrong = max(counts.strange, counts.padded, counts.outside, counts.twice)
-    return Comparison(name, counts.count, wrong, 0.0, 0.0, 0.0, "")
 
 
 OVERLAP = 0.98
