@@ -58,7 +58,7 @@ def run(settings: Settings, listener: socket.socket) -> int:
     Raises:
         FibError: The service cannot be started, or a device cannot be used.
     """
-    configure_logs()
+    configure_logs(settings.log_level)
     make_state(Path(settings.state))
     with _locked(Path(settings.state)), closing(Database(settings.database_path)) as database:
         contest = prepare(settings, database)
@@ -339,9 +339,9 @@ class _JsonFormatter(logging.Formatter):
         return json.dumps(fields)
 
 
-def configure_logs() -> None:
+def configure_logs(level: str) -> None:
     """Send all log records to stderr, one JSON object per line."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_JsonFormatter())
-    logging.basicConfig(level=logging.INFO, handlers=[handler], force=True)
+    logging.basicConfig(level=level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)

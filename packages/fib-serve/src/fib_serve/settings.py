@@ -21,6 +21,7 @@ from fib_schema import TraceSet
 from .errors import InvalidSetting
 
 EXECUTORS = ("local", "ray")
+LOG_LEVELS = ("debug", "info", "warning", "error")
 _RAY_DEVICES = ("cpu", "cuda:0")
 _ADDRESS = re.compile(r"auto|(?:[\w.-]+|\[[0-9a-fA-F:.%]+\]):[0-9]{1,5}")
 """Addresses of a Ray cluster. ``auto`` is the one that runs on this machine."""
@@ -69,6 +70,7 @@ class Settings:
     max_per_day: int = 1000
     requests_per_second: float = 50.0
     """Limit of one user, averaged over ten seconds; a service without tokens has no such limit."""
+    log_level: str = "info"
 
     def __attrs_post_init__(self) -> None:
         if not self.has_auth and not is_loopback(self.host):

@@ -15,7 +15,7 @@ from sqlalchemy import select
 
 from ..database import Database, make_tables, users
 from ..errors import InvalidSetting
-from ..settings import EXECUTORS, STRONGEST, Settings, listening
+from ..settings import EXECUTORS, LOG_LEVELS, STRONGEST, Settings, listening
 from .commands import Commands, add_command, base_settings, print_json, say
 
 _EVALUATION = (
@@ -64,6 +64,7 @@ def add_run(commands: Commands) -> None:
     parser.add_argument("--max-queued", type=int, help="submissions of one user that wait")
     parser.add_argument("--max-per-day", type=int, help="submissions of one user in 24 hours")
     parser.add_argument("--requests-per-second", type=float, help="requests of one user")
+    parser.add_argument("--log-level", choices=LOG_LEVELS)
     group = parser.add_argument_group("settings of all evaluations, above those of the data set")
     for option, name, kind, text in _EVALUATION:
         group.add_argument(option, dest=name, type=kind, metavar="N", help=text)
