@@ -1,4 +1,4 @@
-"""Fixture that writes call dumps in the formats of FlashInfer 0.6.4 and 0.7.2: call folders and a session file."""
+"""Fixture that writes call dumps in the format of FlashInfer 0.7.2: call folders and a session file."""
 
 from __future__ import annotations
 
@@ -17,7 +17,6 @@ class DumpMaker:
     """Dumps calls below a folder, each a millisecond after the one before."""
 
     root: Path
-    version: str = "0.6.4"
     has_safetensors: bool = False
     process: int = 77
     made: int = 0
@@ -85,8 +84,6 @@ class DumpMaker:
             return {"type": "torch.Tensor", "shape": list(value.shape), "tensor_key": key}
         if isinstance(value, torch.dtype):
             return {"type": "torch.dtype", "value": str(value)}
-        if isinstance(value, (list, tuple)) and self.version == "0.6.4":
-            return {"type": kind, "value": str(value)[:1000]}
         if isinstance(value, (list, tuple)):
             items = [self._recorded(item, f"{key}__{place}", tensors) for place, item in enumerate(value)]
             return {"type": kind, "length": len(value), "items": items, "truncated": False}

@@ -117,17 +117,6 @@ def test_sizes_beyond_the_limit_are_counted_together(
     assert traffic(root).calls == 400
 
 
-def test_all_definitions_share_a_limit(root: Path, silu: Any, gather: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fib_tracer.counts.MAX_SIZES", 5)
-    with enable_tracing(root, BY_AXES):
-        for rows in range(1, 5):
-            silu(torch.ones(rows, 8))
-            gather(torch.ones(9, 8), torch.arange(rows))
-    counted = [traffic(root, name) for name in ("silu_h8", "gather_h8")]
-    assert sum(len(found.sizes) for found in counted) == 5
-    assert [found.calls for found in counted] == [4, 4]
-
-
 def test_a_definition_is_only_counted_after_max_kept_calls(
     root: Path, silu: Any, caplog: pytest.LogCaptureFixture
 ) -> None:

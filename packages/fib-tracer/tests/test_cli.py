@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 from fib_schema import TraceSet
-from fib_tracer import PolicyRegistry, cli, dump_import, policies
+from fib_tracer import cli, dump_import
 from fib_tracer.cli import main
 
 from .conftest import workloads
@@ -141,7 +141,7 @@ def test_wrong_commands_are_refused(
     assert message in err
 
 
-# -- stats, dedup, sample, policies ------------------------------------------------------------------
+# -- stats and sample --------------------------------------------------------------------------------
 
 
 @pytest.fixture
@@ -179,17 +179,6 @@ def test_stats_exits_with_1_if_a_line_is_damaged(filled: Path, capsys: pytest.Ca
     assert "is not JSON" in err
 
 
-def test_dedup_reports_and_removes_duplicates(filled: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, out, _ = run(capsys, "dedup", filled, "--dry-run")
-    assert code == 0
-    assert "gather_h8 b is equal to a" in out
-    assert "3 workloads, 1 would be removed, with 1 blob of" in out
-    code, found = run_json(capsys, "dedup", filled, "--orphans")
-    assert code == 0
-    assert (len(found["removals"]), len(found["blobs"])) == (1, 2)
-    assert [w.uuid for w in workloads(filled, "gather_h8")] == ["a", "c"]
-
-
 @pytest.mark.parametrize(
     ("how", "chosen"),
     [(["-k", "2"], "ab"), (["--per-axes", "1"], "ac"), (["--attention", "1"], "ac"), (["--random", "3"], "abc")],
@@ -208,20 +197,6 @@ def test_sample_copies_the_chosen_workloads(
     assert f"{len(chosen)}" in next(line for line in out.splitlines() if line.startswith("gather_h8"))
 
 
-def test_policies_are_listed_with_their_docstrings(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    broken = EntryPoint("broken", "no_such_module:Policy", "fib_tracer.filter_policies")
-    monkeypatch.setattr(policies, "find_entry_points", lambda group: (broken,) if "filter" in group else ())
-    code, found = run_json(capsys, "policies")
-    assert code == 0
-    assert set(found["input_dump_policy"]) == set(PolicyRegistry.list_input_dump_policies())
-    assert found["filter_policy"]["keep_none"] == "No call."
-    assert found["filter_policy"]["broken"].startswith("(cannot be loaded: ")
-    assert "No module named 'no_such_module'" in found["filter_policy"]["broken"]
-    assert "  keep_none             No call.\n" in run(capsys, "policies")[1]
-
-
 # -- help --------------------------------------------------------------------------------------------
 
 
@@ -236,7 +211,7 @@ def test_a_sample_of_no_workload_is_refused(
     assert f"argument {option}: expected a whole number from 1 on, got '{number}'" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("command", ["import", "stats", "dedup", "sample"])
+@pytest.mark.parametrize("command", ["import", "stats", "sample"])
 def test_each_command_has_a_help_page_with_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit, match="0"):
         main([command, "--help"])

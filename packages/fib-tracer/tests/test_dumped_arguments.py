@@ -1,4 +1,4 @@
-"""Tests of arguments of recorded calls: names from signatures, values in the formats of both versions."""
+"""Tests of arguments of recorded calls: names from signatures, values as 0.7 records them."""
 
 from __future__ import annotations
 
@@ -95,11 +95,7 @@ def test_tensors_in_a_tuple_are_put_back() -> None:
         ({"type": "torch.dtype", "value": "torch.bfloat16"}, torch.bfloat16),
         ({"type": "torch.dtype", "value": "torch.save"}, Unrecorded("torch.dtype", "torch.save")),
         ({"type": "enum", "name": "Mode.A", "value": 3}, 3),
-        ({"type": "list", "value": "[1, 2, 'x']"}, [1, 2, "x"]),
         ({"type": "tuple", "value": "(tensor([1.]), 2)"}, Unrecorded("tuple", "(tensor([1.]), 2)")),
-        ({"type": "list", "value": "[1, " * 250}, Unrecorded("list", "[1, " * 250)),
-        ({"type": "list", "value": "[" * 900}, Unrecorded("list", "[" * 900)),
-        ({"type": "list", "value": "__import__('os').getpid()"}, Unrecorded("list", "__import__('os').getpid()")),
         ({"type": "list", "items": [1], "length": 40, "truncated": True}, Unrecorded("list", "")),
         ({"type": "dict", "items": [{"key": "a", "value": {"type": "tuple", "items": [1]}}]}, {"a": (1,)}),
         ({"type": "device", "repr": "cuda:0"}, Unrecorded("device", "cuda:0")),

@@ -188,25 +188,6 @@ def test_flushes_during_an_error_lose_nothing(root: Path, silu: Any) -> None:
     assert sorted(sizes(root)) == [2, 3, 4]
 
 
-@pytest.mark.parametrize("is_flushed", [True, False], ids=["by a flush", "by itself"])
-@pytest.mark.slow
-def test_unwritten_records_are_retried(root: Path, silu: Any, is_flushed: bool) -> None:
-    put_a_file_in_place_of_the_folder(root)
-    with enable_tracing(root, TracingConfig("dump_all", filter_policy="keep_first")) as runtime:
-        silu(torch.ones(2, 8))
-        until(lambda: runtime.error_counts().get("silu_h8: writing", 0) >= 1)
-        assert runtime.budget.reserved_bytes > 0
-        (root / "workloads").unlink()
-        if is_flushed:
-            runtime.flush()
-        until(lambda: runtime.budget.reserved_bytes == 0)
-        assert sizes(root) == [2]
-        stats = runtime.stats()["silu_h8"]
-        assert (stats.stored, stats.dropped) == (1, {})
-        silu(torch.ones(2, 8))  # its quota was used once
-    assert sizes(root) == [2]
-
-
 def test_unwritten_records_stay_within_the_budget(root: Path, silu: Any) -> None:
     put_a_file_in_place_of_the_folder(root)
     with TracingRuntime(root, EVERYTHING, max_bytes=1 << 20) as runtime:
@@ -241,19 +222,6 @@ def test_a_damaged_definition_does_not_keep_others_from_being_traced(
 
 
 # -- ends --------------------------------------------------------------------------------------------
-
-
-def _refuse(_: object) -> None:
-    raise RuntimeError("can't start new thread")
-
-
-def test_a_flush_raises_if_no_thread_can_start(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    runtime = enable_tracing(root)
-    with monkeypatch.context() as patched:
-        patched.setattr(threading.Thread, "start", _refuse)
-        with pytest.raises(TimeoutError, match="no thread"):
-            runtime.stop()
-    runtime.flush()
 
 
 def test_threads_may_call_while_the_process_ends(root: Path) -> None:

@@ -6,19 +6,16 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import attrs
 import pytest
 import torch
 from fib_apply import apply
-from fib_schema import Trace, TraceSet, validate
+from fib_schema import validate
 from fib_schema.strides import workload_strides
 from fib_schema.traffic import load_traffic
 from fib_tracer import Decision, FilterPolicy, TracingConfig, enable_tracing
-from fib_tracer.maintenance import dedup
 from fib_tracer.records import workload_digest
 
 from .conftest import GATHER, tensors, workloads
-from .test_survey import gather_workload
 
 
 def padded(rows: int) -> torch.Tensor:
@@ -44,18 +41,6 @@ def test_contiguous_inputs_leave_no_field(root: Path, gather: Any) -> None:
         gather(torch.ones(4, 8), torch.tensor([1, 2]))
         gather(padded(1), torch.tensor([0]))  # the stride of one row means nothing
     assert [workload.extra for workload in workloads(root, "gather_h8")] == [None, None]
-
-
-def test_deduplication_compares_normalized_layouts_and_variable_axes(root: Path) -> None:
-    plain = gather_workload("a", 1, None)
-    table = {"a": None, "b": {}, "c": {"table": [8, 1]}, "d": {"rows": [7]}, "e": {"table": [9, 1]}}
-    for uuid, layout in table.items():
-        extra = None if layout is None else {"layout": layout}
-        add(root, attrs.evolve(plain, workload=attrs.evolve(plain.workload, uuid=uuid, extra=extra)))
-    add(root, attrs.evolve(plain, workload=attrs.evolve(plain.workload, uuid="f", axes={"N": 6, "M": 1, "H": 8})))
-    report = dedup(root)
-    assert [(removal.uuid, removal.equal_to) for removal in report.removals] == [(uuid, "a") for uuid in "bcdf"]
-    assert [workload.uuid for workload in workloads(root, "gather_h8")] == ["a", "e"]
 
 
 OVERLAPPING = {
@@ -122,10 +107,6 @@ def test_a_contiguous_workload_has_the_uuid_of_earlier_releases() -> None:
     inputs = {"x": torch.ones(2, 4)}
     assert workload_digest("d", {"M": 2}, inputs, {}) == workload_digest("d", {"M": 2}, inputs)
     assert workload_digest("d", {"M": 2}, inputs, {"x": (8, 1)}) != workload_digest("d", {"M": 2}, inputs)
-
-
-def add(root: Path, *traces: Trace) -> None:
-    TraceSet.from_path(root).add_traces(traces)
 
 
 def test_the_layout_of_a_routed_call_is_recorded(root: Path) -> None:

@@ -314,16 +314,6 @@ def test_nothing_is_copied_while_a_graph_is_captured(root: Path, silu: Any, monk
     assert runtime.stats()["silu_h8"].dropped == {"captured in a graph": 1}
 
 
-def test_a_call_that_waits_too_long_for_memory_is_dropped(
-    root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with enable_tracing(root, EVERYTHING, wait_seconds=0.1) as runtime:
-        monkeypatch.setattr(runtime._context.copier, "_with_block", lambda tensors, size_bytes: None)
-        silu(torch.ones(2, 8))
-    assert runtime.stats()["silu_h8"].dropped == {"no room in the byte budget": 1}
-    assert runtime.budget.reserved_bytes == 0
-
-
 @pytest.mark.parametrize("given", ["path", "trace set", "environment"])
 def test_a_relative_root_does_not_follow_the_working_directory(
     root: Path, silu: Any, given: str, monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory

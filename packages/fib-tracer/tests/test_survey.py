@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from fib_schema import RandomInput, SafetensorsInput, ScalarInput, Trace, TraceSet, UnknownName, Workload
-from fib_tracer.maintenance import Bin, Blob, MissingBlob, histogram, survey
+from fib_tracer.maintenance import Bin, MissingBlob, histogram, survey
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -36,7 +36,7 @@ def test_a_survey_counts_sizes_input_types_and_blobs(root: Path) -> None:
     assert gather.inputs == {"table": {"random": 3}, "rows": {"random": 1, "safetensors": 2}, "scale": {"scalar": 3}}
     assert gather.blob_bytes == found.blob_bytes > 48
     assert found.without_workloads == ["gqa_paged_decode_h2", "silu_h8"]
-    assert (found.orphans, found.missing, found.unknown) == ([], [], [])
+    assert (found.orphans, found.missing, found.unknown) == ({}, [], [])
 
 
 def test_a_survey_lists_missing_blobs_and_orphans(root: Path) -> None:
@@ -50,7 +50,7 @@ def test_a_survey_lists_missing_blobs_and_orphans(root: Path) -> None:
     (root / left).with_name(".writing.tmp").touch()
     found = survey(TraceSet.from_path(root))
     assert found.missing == [MissingBlob(path, "gather_h8", "b")]
-    assert found.orphans == [Blob(left, (root / left).stat().st_size)]
+    assert found.orphans == {left: (root / left).stat().st_size}
     assert found.blobs == 2
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fib_schema import TraceSet, validate
+from fib_schema import TraceSet
 from fib_schema.traffic import load_traffic
-from fib_tracer import TracingConfig, enable_tracing, writer
+from fib_tracer import TracingConfig, enable_tracing
 from fib_tracer.cli import main
 from fib_tracer.counts import current_rank
 from fib_tracer.maintenance import sample, survey
@@ -20,59 +18,6 @@ from fib_tracer.maintenance import sample, survey
 from .conftest import workloads
 from .test_call_counts import by_rows, traffic
 from .test_processes import run, start
-
-RANKS = """
-begin, end = os.pipe()
-flushed, tell = os.pipe()
-children = []
-for rank in range(4):
-    child = os.fork()
-    if child == 0:
-        os.close(end)
-        os.environ.update(RANK=str(rank), WORLD_SIZE="4")
-        runtime = enable_tracing(sys.argv[1], TracingConfig("dump_all", filter_policy="keep_first_k_by_axes"))
-        os.read(begin, 1)  # returns when the parent lets all of them go
-        for index in range(300):
-            call(index % 3, rows=1 + index % 3)
-        runtime.flush()
-        os.write(1, b"flushed\\n")  # in one piece, beside the other ranks
-        os.write(tell, b".")
-        while rank == 3:  # until it is killed
-            call(0, rows=1)
-            runtime.flush()
-        os._exit(0)
-    children.append(child)
-os.close(end)
-for child in children[:3]:
-    assert os.waitpid(child, 0)[1] == 0
-"""
-
-KILLS_THE_LAST = """
-for rank in range(4):
-    os.read(flushed, 1)
-__import__("time").sleep(0.5)  # the last rank goes on tracing and flushing meanwhile
-os.kill(children[3], signal.SIGKILL)
-"""
-
-
-def contents(root: Path) -> list[dict[str, Any]]:
-    return [json.loads(path.read_text()) for path in sorted((root / "traffic").glob("[!.]*.json"))]
-
-
-@pytest.mark.slow
-def test_ranks_write_files_of_their_own_and_equal_workloads_once(root: Path) -> None:
-    """One rank is killed; it loses nothing that a flush acknowledged, and leaves nothing half-written."""
-    out = run(root, RANKS + KILLS_THE_LAST)
-    assert out.split() == ["flushed"] * 4
-    assert sorted(w.axes["M"] for w in workloads(root, "silu_h8")) == [1, 2, 3]
-    found = contents(root)
-    assert [(each["rank"], each["world_size"]) for each in found] == [(rank, 4) for rank in range(4)]
-    assert len({each["pid"] for each in found}) == 4
-    counts = by_rows(root)
-    assert (counts[2], counts[3]) == (400, 400)
-    assert counts[1] >= 400
-    assert validate(root).problems == ()
-    assert load_traffic(root).problems == ()
 
 
 def test_a_killed_process_keeps_the_counts_of_its_last_flush(root: Path) -> None:
@@ -131,18 +76,6 @@ runtime.flush()
     assert out.split() == ["1", "1"]
     assert by_rows(root) == {2: 2}
     assert not list(root.rglob("*.tmp"))
-
-
-def test_counts_are_saved_from_time_to_time_without_a_flush(
-    root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(writer, "_COUNTS_SECONDS", 0.01)
-    with enable_tracing(root, TracingConfig("dump_all", filter_policy="keep_first")):
-        for _ in range(3):
-            silu(torch.ones(2, 8))
-        deadline = time.monotonic() + 60
-        while load_traffic(root).files == 0 or by_rows(root) != {2: 3}:
-            assert time.monotonic() < deadline
 
 
 def test_statistics_show_the_share_of_calls_that_workloads_stand_for(

@@ -191,12 +191,7 @@ def scalar_type(spec: TensorSpec) -> type:
 
 
 def canonical_scalar(kind: type, value: Any) -> Any:
-    """A number as the definition's type, so that equal numbers have one form: 1, 1.0 and NumPy's 1.0 are one scale.
-
-    Args:
-        kind: See `scalar_type`.
-        value: A number; one that has no equal of this type is returned unchanged.
-    """
+    """A number as the definition's type, so that equal numbers have one form: 1, 1.0 and NumPy's 1.0 are one scale."""
     if type(value) is kind:
         return value
     plain = value.item() if hasattr(value, "item") else value

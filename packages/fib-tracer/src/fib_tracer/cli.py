@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import inspect
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,11 +23,10 @@ from .dump_import import (
     import_dumps,
 )
 from .maintenance import Bin, DefinitionSurvey, Survey
-from .policies import PolicyRegistry
 from .settings import Settings, TracingConfig
 
 _DESCRIPTION = """\
-Workloads of a data set: import FlashInfer's dumps, show statistics, remove duplicates, sample.
+Workloads of a data set: import FlashInfer's dumps, show statistics, sample.
 
 Live traffic is recorded inside the engine (FIB_ENABLE_TRACING=1, or fib_tracer.enable_tracing).
 Exit codes: 0; 1 if data is damaged, refused or missing; 2 if the command cannot run, or cannot read or
@@ -57,14 +55,6 @@ how inputs are given, and the files of tensors, with missing and orphaned ones.
 example:
   fib-tracer stats DATASET --definitions gemm_n4096_k4096 rmsnorm_h4096"""
 
-_DEDUP = """\
-Remove duplicates: all but the first of workloads with equal axes, scalars and bytes of tensors, whatever
-their uuids. Workloads that traces refer to are kept. Files of tensors that no line names any more are
-removed. Engines may trace into the set meanwhile; do not run a benchmark on it.
-
-example:
-  fib-tracer dedup DATASET --dry-run"""
-
 _SAMPLE = """\
 Make a smaller data set: definitions, some of their workloads, and the files of their tensors, byte for
 byte; then validate it. Workloads are chosen separately for each definition.
@@ -72,11 +62,6 @@ byte; then validate it. Workloads are chosen separately for each definition.
 examples:
   fib-tracer sample DATASET --output small -k 5
   fib-tracer sample DATASET --output small --random 20 --seed 7 --definitions gemm_n4096_k4096"""
-
-_POLICIES = """\
-List the policies that settings can name: which inputs are stored with their values, and which calls are
-kept. Other packages add policies as entry points of the groups fib_tracer.input_dump_policies and
-fib_tracer.filter_policies."""
 
 _BAR_WIDTH = 40
 _DUMP_NAMES = {"all": "dump_all", "none": "dump_none", "int": "dump_int"}
@@ -197,11 +182,8 @@ def _survey_lines(found: Survey) -> Iterator[str]:
     if empty:
         yield f"without: {', '.join(empty)}"
     yield f"{counted(found.blobs, 'blob')}, {_size(found.blob_bytes)}"
-    orphans = sum(blob.size_bytes for blob in found.orphans)
-    for blob in found.orphans:
-        yield f"orphan: {blob.path} ({_size(blob.size_bytes)}), which no record names"
-    if found.orphans:
-        yield f"{counted(len(found.orphans), 'orphan')}, {_size(orphans)}: 'fib-tracer dedup --orphans' removes them"
+    for path, size_bytes in found.orphans.items():
+        yield f"orphan: {path} ({_size(size_bytes)}), which no record names; remove it, unless an engine traces now"
     for lost in found.missing:
         yield f"missing: {lost.path}, which workload {lost.workload} of {lost.definition} names"
     if found.unknown:
@@ -233,28 +215,7 @@ def _histogram_lines(axis: str, bins: Sequence[Bin]) -> Iterator[str]:
         yield f"  {'' if index else axis:<{len(axis)}}  {b!s:>{width}}  {bar} {b.workloads}"
 
 
-# -- dedup and sample --------------------------------------------------------------------------------
-
-
-def _run_dedup(options: argparse.Namespace) -> int:
-    """``fib-tracer dedup``."""
-    report = maintenance.dedup(options.dataset, is_dry=options.dry_run, removes_orphans=options.orphans)
-    print_problems(report.problems)
-    if options.json:
-        _print_json({**report.to_plain(), "dry_run": options.dry_run})
-    else:
-        print("\n".join(_dedup_lines(report, is_dry=options.dry_run)))
-    return 1 if report.problems else 0
-
-
-def _dedup_lines(report: maintenance.DedupReport, *, is_dry: bool) -> Iterator[str]:
-    for removal in report.removals:
-        yield f"{removal.source}: {removal.definition} {removal.uuid} is equal to {removal.equal_to}"
-    done = "would be removed" if is_dry else "removed"
-    yield (
-        f"{counted(report.workloads, 'workload')}, {len(report.removals)} {done}, "
-        f"with {counted(len(report.blobs), 'blob')} of {_size(report.blob_bytes)}"
-    )
+# -- sample ------------------------------------------------------------------------------------------
 
 
 def _run_sample(options: argparse.Namespace) -> int:
@@ -284,33 +245,6 @@ def _sample_config(options: argparse.Namespace) -> TracingConfig:
 
 def _config(policy: str, **arguments: Any) -> TracingConfig:
     return TracingConfig("dump_none", filter_policy=policy, filter_policy_kwargs=arguments)
-
-
-# -- policies ----------------------------------------------------------------------------------------
-
-
-def _run_policies(options: argparse.Namespace) -> int:
-    """``fib-tracer policies``."""
-    dumping, filtering = PolicyRegistry.list_input_dump_policies(), PolicyRegistry.list_filter_policies()
-    lines = {
-        "input_dump_policy": {name: _summary(PolicyRegistry.get_input_dump_policy, name) for name in dumping},
-        "filter_policy": {name: _summary(PolicyRegistry.get_filter_policy, name) for name in filtering},
-    }
-    if options.json:
-        _print_json(lines)
-        return 0
-    for kind, found in lines.items():
-        print(f"{kind}:", *(f"  {row}" for row in _table(list(found.items()))), "", sep="\n")
-    return 0
-
-
-def _summary(get: Callable[[str], type], name: str) -> str:
-    """The first line of a policy's own docstring; an inherited one would describe another policy."""
-    try:
-        text = inspect.cleandoc(get(name).__doc__ or "").splitlines()
-    except Exception as error:  # noqa: BLE001 of another package, which must not hide other policies
-        return f"(cannot be loaded: {type(error).__name__}: {error})"
-    return text[0] if text else "(no docstring)"
 
 
 # -- options -----------------------------------------------------------------------------------------
@@ -344,16 +278,7 @@ def _parser() -> argparse.ArgumentParser:
     command = add("stats", "show statistics of workloads", _STATS, _run_stats)
     _add_dataset(command)
     _add_definitions(command)
-    command = add("dedup", "remove duplicate workloads", _DEDUP, _run_dedup)
-    _add_dataset(command)
-    command.add_argument("--dry-run", action="store_true", help="only show what would be removed")
-    command.add_argument(
-        "--orphans",
-        action="store_true",
-        help="also remove files of tensors that nothing names, as a killed engine leaves",
-    )
     _add_sample_options(add("sample", "make a smaller data set", _SAMPLE, _run_sample))
-    add("policies", "list the policies", _POLICIES, _run_policies)
     return parser
 
 

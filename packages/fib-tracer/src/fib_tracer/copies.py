@@ -154,11 +154,7 @@ def _taken(block: torch.Tensor, begin: int, dtype: torch.dtype, shape: torch.Siz
 
 
 class Copier:
-    """Copies tensors without blocking the caller.
-
-    Args:
-        budget: Limits the bytes in memory.
-    """
+    """Copies tensors without blocking the caller."""
 
     def __init__(self, budget: ByteBudget) -> None:
         self._budget = budget
@@ -173,10 +169,6 @@ class Copier:
 
     def reserve(self, tensors: Mapping[str, torch.Tensor], overhead_bytes: int) -> Reservation | None:
         """Reserve memory for copies; None if the budget or the pinned memory is used up now.
-
-        Args:
-            tensors: By name.
-            overhead_bytes: Bytes of the budget beside those of the tensors.
 
         Raises:
             ValueError: They are on several devices.

@@ -54,13 +54,7 @@ class SizeLimit:
 
 
 class CallCounts:
-    """Counts of the calls of one definition.
-
-    Args:
-        axes: The names of the definition's variable axes, in its order.
-        limit: Shared by all definitions of a runtime.
-        on_new: Called when a combination is counted for the first time.
-    """
+    """Counts of the calls of one definition."""
 
     def __init__(self, axes: tuple[str, ...], limit: SizeLimit, on_new: Callable[[], object]) -> None:
         self._axes = axes
@@ -74,12 +68,7 @@ class CallCounts:
         """Count a call without a combination: one that does not fit the definition, or comes when the table is full."""
 
     def counter(self, axes: Mapping[str, int], strides: Mapping[str, Strides] | None) -> Increment:
-        """The counter of a combination, or that of other calls if no more combinations are counted.
-
-        Args:
-            axes: The sizes of the variable axes.
-            strides: Of the inputs that are not contiguous; None if layouts are not told apart.
-        """
+        """The counter of a combination, or that of other calls if no more combinations are counted."""
         size = tuple(axes.values()), None if strides is None else layout_key(strides)
         found = self._by_size.get(size)
         if found is None:
@@ -90,12 +79,7 @@ class CallCounts:
         return found.increment
 
     def skip(self, key: Any, increment: Increment) -> None:
-        """Count calls of a key without passing them to the recorder from now on, unless there are too many keys.
-
-        Args:
-            key: As the callback computes it.
-            increment: The counter of these calls.
-        """
+        """Count calls of a key without passing them to the recorder from now on, unless there are too many keys."""
         if len(self.by_key) < MAX_SIZES and increment is not self.count_other:
             self.by_key[key] = increment
 
@@ -115,13 +99,7 @@ class CallCounts:
 
 
 class TrafficFile:
-    """Saves the counts of a process.
-
-    Args:
-        root: Of the data set.
-        counts: Returns the counts by definition.
-        errors: Where a file that cannot be written is reported; the next save tries again.
-    """
+    """Saves the counts of a process."""
 
     def __init__(self, root: Path, counts: Callable[[], Mapping[str, CallCounts]], errors: ErrorLog) -> None:
         self._root = root
@@ -225,12 +203,7 @@ class ErrorLog:
         self._counts: dict[str, int] = {}
 
     def report(self, kind: str, problem: object) -> None:
-        """Count an error, and log it if it is the first of its kind.
-
-        Args:
-            kind: What is counted: a definition and the step that failed.
-            problem: An exception or a text.
-        """
+        """Count an error, and log it if it is the first of its kind."""
         with self._lock:
             if kind not in self._counts and len(self._counts) >= MAX_ERROR_KINDS:
                 kind = "other kinds of errors"

@@ -8,13 +8,12 @@ Source: what FlashInfer 0.6.4 and 0.7.2 write below ``FLASHINFER_DUMP_DIR``: a f
 ``<time>_pid<n>_<function>_call<k>``, with ``metadata.jsonl`` (the last line counts) and ``inputs.pt`` or
 ``inputs.safetensors``; beside the folders ``session.jsonl``, in the order of calls. For a call captured in a CUDA graph
 (0.7) there is a folder each time its tensors were written, below ``graph_flushes``. Positional arguments are ``arg_0``
-and so on, keywords ``kwarg_name``. In 0.6.4 a list is text, cut off after 1,000 characters, and tensors in it are lost.
-In 0.7.2 its items are recorded one by one, and tensors among them are named by their ``tensor_key``.
+and so on, keywords ``kwarg_name``. 0.7.2 records the items of a list one by one, tensors by their
+``tensor_key``; in 0.6.4 a list is text, which is not read.
 """
 
 from __future__ import annotations
 
-import ast
 import json
 import os
 import re
@@ -41,7 +40,7 @@ _MAX_METADATA_BYTES = 64 << 20
 _MAX_HEADER_BYTES = 16 << 20
 """Bytes that a file may have beside those of its tensors."""
 _MAX_TEXT = 1000
-"""The length at which 0.6.4 cuts texts off."""
+"""Characters of the text of an unrecorded value that are kept."""
 _NAME = re.compile(r"(\d{8}_\d{6}_\d{3})_pid\d+_.+_call(\d+)")
 _ADDRESS = re.compile(r" object at (0x[0-9a-f]+)>$")
 _POSITIONAL = re.compile(r"arg_(\d{1,4})")
@@ -122,13 +121,7 @@ def is_call_folder(folder: Path) -> bool:
 
 
 def in_call_order(session: Path, folders: Iterable[Path], problems: list[Problem]) -> list[Path]:
-    """The folders of calls in the order of their session; those that it does not list come last, by their time.
-
-    Args:
-        session: The folder that contains them.
-        folders: Of calls.
-        problems: Where missing folders and an unreadable list are reported.
-    """
+    """The folders of calls in the order of their session; those that it does not list come last, by their time."""
     known = {key: path for folder in folders for key, path in _snapshots(folder)}
     listed = list(dict.fromkeys(_listed(session / SESSION, problems)))
     for key in listed:
@@ -180,12 +173,7 @@ def _time(folder: Path) -> tuple[str, int, str]:
 
 
 class CallFolders:
-    """Reads the call folders of one session.
-
-    Args:
-        session: Distinguishes it from others: objects of two sessions may have the same address.
-        max_bytes: The most bytes of tensors that a call may have.
-    """
+    """Reads the call folders of one session."""
 
     def __init__(self, session: str, max_bytes: int) -> None:
         self._session = session
@@ -273,10 +261,6 @@ def _text_field(folder: Path, metadata: Mapping[str, Any], key: str) -> str:
 
 def load_dumped_tensors(file: Path, max_bytes: int) -> dict[str, torch.Tensor]:
     """The tensors of a ``.pt`` or ``.safetensors`` file by name, on the CPU; nothing in a file is executed.
-
-    Args:
-        file: The file.
-        max_bytes: The most bytes that the tensors may have.
 
     Raises:
         DamagedCall: It is not such a file, contains anything else, or has more bytes.
@@ -416,19 +400,7 @@ def value_of(recorded: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
         return dtype if isinstance(dtype, torch.dtype) else _unrecorded(recorded)
     if kind == "enum" and "value" in recorded:
         return recorded["value"]
-    return _literal(kind, recorded)
-
-
-def _literal(kind: str, recorded: Mapping[str, Any]) -> Any:
-    """A list or mapping of numbers and strings from its text."""
-    text = recorded.get("value")
-    if kind not in _CONTAINERS or not isinstance(text, str) or len(text) >= _MAX_TEXT:
-        return _unrecorded(recorded)
-    try:
-        value = ast.literal_eval(text)
-    except (ValueError, TypeError, SyntaxError, MemoryError, RecursionError):
-        return _unrecorded(recorded)
-    return value if isinstance(value, _CONTAINERS[kind]) else _unrecorded(recorded)
+    return _unrecorded(recorded)
 
 
 def _unrecorded(recorded: Mapping[str, Any]) -> Unrecorded:

@@ -60,11 +60,7 @@ class DefinitionImport:
 
 
 def import_definition(trace_set: TraceSet, file: Path) -> DefinitionImport | None:
-    """Add the definition of a file to a data set; definitions that the set has are not changed.
-
-    Returns:
-        The result; None if the file does not look like a definition.
-    """
+    """Add the definition of a file to a data set, unless it has one of that name; None if the file has none."""
     source = os.fspath(file)
     try:
         plain = decode(read_regular(file, _MAX_FILE_BYTES), "Definition", source=source)
@@ -106,13 +102,7 @@ def _reason(error: Exception) -> str:
 
 
 def convert(plain: Plain) -> tuple[Plain, list[str]]:
-    """Convert the plain objects of a dumped file to those of a definition.
-
-    Args:
-        plain: The decoded file; it is not changed.
-
-    Returns:
-        The plain objects, and a description of each change.
+    """The plain objects of a definition from those of a dumped file, and a description of each change.
 
     Raises:
         UnsupportedDefinition: No definition can describe it.

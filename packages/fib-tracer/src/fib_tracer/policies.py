@@ -124,7 +124,7 @@ class DumpNone(InputDumpPolicy):
     def dump(self, inputs: Mapping[str, Any]) -> Iterable[str]:
         """No input."""
         del inputs
-        return ()
+        return []
 
     def always_dumped(self, definition: Definition) -> list[str]:
         """No input."""
@@ -146,12 +146,7 @@ class DumpInt(InputDumpPolicy):
 
 
 class DumpNamed(InputDumpPolicy):
-    """Inputs by name, and those that other policies choose.
-
-    Args:
-        names: Of inputs; names that a definition does not have are ignored.
-        others: Whose choices are added.
-    """
+    """Inputs by name, and those that other policies choose."""
 
     def __init__(self, names: Sequence[str], others: Sequence[InputDumpPolicy] = ()) -> None:
         self.names = tuple(names)
@@ -294,11 +289,7 @@ class KeepFirstKByKey(FilterPolicy):
 
 
 class KeepFirstK(KeepFirstKByKey):
-    """The first calls.
-
-    Args:
-        k: How many.
-    """
+    """The first calls."""
 
     def __init__(self, k: int = 1) -> None:
         super().__init__(lambda _: None, k)
@@ -313,12 +304,7 @@ class KeepFirst(KeepFirstK):
 
 
 class KeepFirstKByAxes(KeepFirstKByKey):
-    """The first calls of each combination of axis sizes.
-
-    Args:
-        k: How many of each combination.
-        axes: The axes to combine; None means all.
-    """
+    """The first calls of each combination of axis sizes."""
 
     def __init__(self, k: int = 1, axes: Sequence[str] | None = None) -> None:
         self.axes = axes
@@ -337,9 +323,6 @@ class Attention(KeepFirstKByKey):
 
     An average is the last element of an input whose name ends in ``indptr``, divided by the number of sequences. Calls
     of a definition without such inputs are distinguished by their axes.
-
-    Args:
-        k: How many of each length.
     """
 
     def __init__(self, k: int = 1) -> None:
@@ -371,12 +354,7 @@ def _average_length(total: int, indptr: Any) -> int:
 
 
 class KeepRandomK(FilterPolicy):
-    """A uniform random sample of all calls between two flushes (reservoir sampling), stored at the next flush.
-
-    Args:
-        k: The size of the sample.
-        seed: Of the choice; None for another one each time.
-    """
+    """A uniform random sample of all calls between two flushes (reservoir sampling), stored at the next flush."""
 
     def __init__(self, k: int = 1, seed: int | None = None) -> None:
         self._k = _positive("k", k)

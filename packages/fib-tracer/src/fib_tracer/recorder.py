@@ -79,13 +79,7 @@ class PendingEntry:
 
 
 class Recorder:
-    """Records the calls of one definition.
-
-    Args:
-        definition: Whose calls these are.
-        config: Its settings.
-        context: What all recorders share.
-    """
+    """Records the calls of one definition."""
 
     def __init__(self, definition: Definition, config: TracingConfig, context: CaptureContext) -> None:
         self.definition = definition
@@ -115,14 +109,7 @@ class Recorder:
     # -- receiving a call ----------------------------------------------------------------------------
 
     def bind(self, names: Sequence[str]) -> Callback | None:
-        """The callback for the calls of a function.
-
-        Args:
-            names: Of the function's parameters.
-
-        Returns:
-            The callback; None if the definition's inputs are not among the parameters, which is reported.
-        """
+        """The callback for the calls of a function."""
         positions = binding.input_positions(self.definition, names)
         if positions is None:
             problem = f"({', '.join(names)}) do not contain ({', '.join(self.definition.inputs)})"

@@ -39,15 +39,7 @@ def make_record(
     log: WorkloadLog,
     strides: Mapping[str, Strides] = NO_STRIDES,
 ) -> WorkloadRecord:
-    """The record of a kept call.
-
-    Args:
-        definition: Of the call.
-        axes: The sizes of the variable axes.
-        inputs: By name: a tensor on the CPU, a number, or `RANDOM`.
-        log: Determines the file of the tensors.
-        strides: Of the inputs that are not contiguous.
-    """
+    """The record of a kept call, whose inputs are tensors on the CPU, numbers, or `RANDOM`."""
     identity = str(uuid.uuid5(_NAMESPACE, workload_digest(definition.name, axes, inputs, strides)))
     path = log.blob_path(definition, identity)
     tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}

@@ -52,7 +52,7 @@ class TracingRuntime:
             ``FIB_TRACING_CONFIG``, or `get_full_configs`.
         max_bytes: How many bytes of copies may be in memory at a time.
         wait_seconds: How long a call may wait for memory; 0 drops it immediately and counts it.
-        exit_seconds: Longest wait of the end of the process while nothing is stored.
+        exit_seconds: Longest wait of the end of the process until all is stored.
             None means the value of the settings file, or the default of `RuntimeOptions`, of all three.
         saves_traffic: Whether the counts of calls are saved below ``traffic/``.
         probes_all: Whether policies that need values are asked about every call, also after many refusals.
@@ -143,12 +143,7 @@ class TracingRuntime:
     # -- recording -----------------------------------------------------------------------------------
 
     def bind(self, definition: str, names: tuple[str, ...]) -> Callback | None:
-        """The callback that fib-apply runs before each call of a function; None if its calls are not traced.
-
-        Args:
-            definition: The name of the definition that the calls are of.
-            names: Of the function's parameters.
-        """
+        """The callback that fib-apply runs before each call of a function; None if its calls are not traced."""
         key = definition, names
         with suppress(KeyError):
             return self._callbacks[key]
@@ -182,12 +177,7 @@ class TracingRuntime:
     def collect(
         self, name: str, args: Sequence[Any] | Mapping[str, Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> None:
-        """Record a call that is not routed; ``collect(name, {...})`` is the older form.
-
-        Args:
-            name: The definition's name.
-            args: Inputs by position, in the definition's order; or by name.
-            kwargs: Inputs by name.
+        """Record a call that is not routed, with inputs by position in the definition's order, or by name.
 
         Raises:
             UnknownName: The data set has no such definition (a KeyError).
@@ -208,12 +198,9 @@ class TracingRuntime:
         return self._context.graph_calls.scope()
 
     def snapshot_graph_tensors(self) -> int:
-        """Record the captured calls with the current values of their tensors on the current stream.
+        """Record the captured calls with the current values of their tensors on the current stream; returns how many.
 
         To be called after a replay, on its stream. Policies decide as on any call.
-
-        Returns:
-            How many calls there were.
         """
         return self._context.graph_calls.snapshot()
 
@@ -244,11 +231,14 @@ class TracingRuntime:
         return [recorder for recorder in list(self._recorders.values()) if recorder is not None]
 
     def store_before_end(self) -> bool:
-        """Store what is kept, as long as entries are stored; returns whether it was done. What is not is logged."""
-        is_done = self._writer.flush_at_exit(self._active_recorders(), self._exit_seconds)
+        """Store what is kept, in at most `exit_seconds`; returns whether it was done. What is lost is logged."""
+        self._writer.save_counts_first()
+        is_done = False
+        for _ in range(2):  # the second stores what an interrupted call has queued while the first waited for its lock
+            is_done = self._writer.flush(self._active_recorders(), self._exit_seconds)
         entries, calls = self._writer.waiting(), self._traffic.unsaved_calls()
         if entries or calls or not is_done:
-            reason = "writing failed" if is_done else f"nothing was stored for {self._exit_seconds:g} s (exit_seconds)"
+            reason = "writing failed" if is_done else f"storing takes more than {self._exit_seconds:g} s (exit_seconds)"
             logger.warning(
                 "the process ends without %d kept calls (%d bytes of copies) and the counts of %d calls: %s",
                 *(entries, self.budget.reserved_bytes, calls, reason),
@@ -296,12 +286,7 @@ def enable_tracing(
     tracing_config: Settings = None,
     **options: Any,
 ) -> TracingRuntime:
-    """Record workloads from now on, or within a ``with`` block.
-
-    Args:
-        dataset_path: The data set's folder; None means ``FIB_DATASET_PATH`` or the default.
-        tracing_config: Settings; see `TracingRuntime`.
-        options: The other arguments of `TracingRuntime`.
+    """Record workloads from now on, or within a ``with`` block; see `TracingRuntime`.
 
     Raises:
         DataSetNotFound: There is no such folder.

@@ -62,7 +62,7 @@ class RuntimeOptions:
     wait_seconds: float = attrs.field(default=0.0, validator=_check_seconds)
     """Longest wait of a call for memory; 0 drops it immediately and counts it."""
     exit_seconds: float = attrs.field(default=30.0, validator=_check_seconds)
-    """Longest wait of the end of the process while nothing is stored; it waits on as long as entries are stored."""
+    """Longest wait of the end of the process until all is stored."""
 
 
 @attrs.frozen

@@ -4,7 +4,7 @@ Entries arrive through a queue that any thread and any signal handler may fill. 
 flush is on the disk when the flush returns, or is counted as waiting, and so are the counts of calls. Records that
 cannot be written, because the disk is full for instance, keep their bytes of the budget. They are written again every
 few seconds and by each flush, and are dropped only when the runtime stops. The end of the process saves the counts
-first and waits for entries as long as some are stored.
+first, and waits for entries for a time that is a setting.
 """
 
 from __future__ import annotations
@@ -64,14 +64,7 @@ class _Batch:
 
 
 class Writer:
-    """Stores entries in a daemon thread, which starts with the first counted call or entry.
-
-    Args:
-        log: Appends to the data set.
-        budget: Where the bytes of entries are released.
-        errors: Where errors are reported.
-        save_counts: Saves the counts of calls; called by each flush, and every `_COUNTS_SECONDS` while the thread runs.
-    """
+    """Stores entries in a daemon thread, which starts with the first counted call or entry."""
 
     def __init__(self, log: WorkloadLog, budget: ByteBudget, errors: ErrorLog, save_counts: Callable[[], None]) -> None:
         self._log = log
@@ -86,8 +79,6 @@ class Writer:
         """Flushes in the queue."""
         self._in_hand = 0
         """Entries that the thread has taken from the queue and not stored yet."""
-        self._progress = 0
-        """Number of entries whose copies are complete, and of batches that were appended."""
         self._unwritten: list[_Batch] = []
         self._retry_at = 0.0
         self._counts_at = time.monotonic() + _COUNTS_SECONDS
@@ -104,54 +95,29 @@ class Writer:
         self._wake.set()
 
     def flush(self, recorders: Iterable[Recorder], timeout_seconds: float | None) -> bool:
-        """Wait until everything that was queued, and what policies hold, is stored or waits for a retry.
-
-        Args:
-            recorders: Whose policies are drained.
-            timeout_seconds: How long to wait; None for as long as it takes.
-
-        Returns:
-            Whether it was done in time.
-        """
+        """Wait until everything that was queued, and what policies hold, is stored or waits for a retry."""
         flush = _Flush(tuple(recorders))
         timeout = None if timeout_seconds is None else min(timeout_seconds, threading.TIMEOUT_MAX)
         return self._request(flush) and flush.done.wait(timeout)
 
-    def flush_at_exit(self, recorders: Iterable[Recorder], idle_seconds: float) -> bool:
-        """Save the counts, then flush as long as the thread makes progress.
-
-        Args:
-            recorders: Whose policies are drained.
-            idle_seconds: How long to wait without progress.
-
-        Returns:
-            Whether it was done.
-        """
-        flush = _Flush(tuple(recorders))
+    def save_counts_first(self) -> None:
+        """Save the counts before the entries that are queued."""
         self._counts_at = 0.0
-        return self._request(flush) and self._wait_for(flush.done.wait, idle_seconds)
 
     def waiting(self) -> int:
         """The number of entries that are not stored, without those that policies hold."""
         unwritten = sum(batch.entries for batch in list(self._unwritten))
         return max(self._queue.qsize() - self._flushes, 0) + self._in_hand + unwritten
 
-    def close(self, idle_seconds: float | None) -> None:
+    def close(self, timeout_seconds: float | None) -> None:
         """End the thread after everything that was queued; a later item starts another one.
 
         A thread that still runs torch code when the interpreter is finalized would crash the process.
-
-        Args:
-            idle_seconds: How long to wait without progress; None for as long as it takes.
         """
         thread = self._thread
-        if thread is None:
-            return
-        self._request(_Flush(is_last=True))
-        if idle_seconds is None:
-            thread.join()
-        else:
-            self._wait_for(lambda seconds: _joined(thread, seconds), idle_seconds)
+        if thread is not None:
+            self._request(_Flush(is_last=True))
+            thread.join(timeout_seconds)
 
     def abandon(self) -> None:
         """Drop everything that is queued and end the thread after the entries that it has taken."""
@@ -184,21 +150,6 @@ class Writer:
         self._queue.put(flush)
         self._wake.set()
         return self.start()
-
-    def _wait_for(self, wait: Callable[[float], bool], idle_seconds: float) -> bool:
-        """Wait as long as entries are finished or stored.
-
-        Args:
-            wait: Waits for a number of seconds at most; returns whether what it waits for has happened.
-            idle_seconds: The wait ends when this time has passed without progress.
-        """
-        seconds = min(idle_seconds, threading.TIMEOUT_MAX)
-        while True:
-            progress = self._progress
-            if wait(seconds):
-                return True
-            if self._progress == progress:
-                return False
 
     # -- the loop of the storage thread --------------------------------------------------------------
 
@@ -273,7 +224,6 @@ class Writer:
             recorder = pending.recorder
             try:
                 entry = recorder.finish(pending)
-                self._progress += 1
                 if entry is None:
                     continue
                 if recorder.policy.is_final:
@@ -370,7 +320,6 @@ class Writer:
         else:
             recorder.counters.stored += len(new)
             recorder.counters.equal += batch.entries - len(new)
-        self._progress += 1
         self._budget.release(batch.size_bytes)
         return True
 
@@ -390,8 +339,3 @@ def _broken_constraint(definition: Definition, entry: WorkloadEntry) -> str | No
             return str(error)
         return f"{constraint!r} does not hold: the call is not of this definition, or its buffers are longer than used"
     return None
-
-
-def _joined(thread: threading.Thread, seconds: float) -> bool:
-    thread.join(seconds)
-    return not thread.is_alive()
