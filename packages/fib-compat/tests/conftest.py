@@ -61,18 +61,6 @@ def run(cache_path: Path) -> Run:
     return run
 
 
-@pytest.fixture
-def run_program(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a program of `PROGRAMS` in this process, which starts in a third of the time; return stdout."""
-
-    def run(name: str, *words: object) -> str:
-        monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, words)])
-        runpy.run_path(str(PROGRAMS / f"{name}.py"), run_name="__main__")
-        return capsys.readouterr().out.strip()
-
-    return run
-
-
 @pytest.fixture(scope="session")
 def written_data_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("written")

@@ -1,4 +1,4 @@
-"""Environment variables start routing and tracing, at the first call of a function that may be routed."""
+"""Environment variables start routing, at the first call of a function that may be routed."""
 
 from __future__ import annotations
 
@@ -42,20 +42,8 @@ def measured(data_set: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_nothing_starts_without_a_variable(measured: Path, run: Run) -> None:
-    assert run(CALL, FIB_DATASET_PATH=str(measured)).split() == ["fallback", "fallback"]
-    assert batches(measured) == [1, 8]
-
-
-@pytest.mark.slow
 def test_apply_starts_by_its_variable(measured: Path, run: Run) -> None:
     assert run(CALL, FIB_DATASET_PATH=str(measured), FIB_ENABLE_APPLY="1").split() == ["fallback"]
-
-
-@pytest.mark.slow
-def test_tracing_starts_by_its_variable(data_set: Path, run: Run) -> None:
-    run(CALL, FIB_DATASET_PATH=str(data_set), FIB_ENABLE_TRACING="1")
-    assert batches(data_set) == [1, 8, 21]
 
 
 def test_variables_are_read_at_each_call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -67,7 +55,3 @@ def test_variables_are_read_at_each_call(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.delenv("FIB_CACHE_PATH", raising=False)
     assert env.get_fib_dataset_path() == tmp_path
     assert env.get_fib_cache_path() == Path.home() / ".cache" / "flashinfer_bench" / "cache"
-
-
-def batches(root: Path) -> list[int]:
-    return sorted({trace.workload.axes["batch"] for trace in TraceSet.from_path(root).workloads["rmsnorm_h64"]})

@@ -64,12 +64,6 @@ def test_a_module_runs_with_its_arguments(program: Path) -> None:
     assert out.startswith("['--b'] True 84\n")
 
 
-def test_tests_run_by_pytest(tmp_path: Path) -> None:
-    (tmp_path / "test_old.py").write_text("import flashinfer_bench\ndef test(): assert flashinfer_bench.TraceSet\n")
-    words = ("-m", "fib_compat", "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:randomly", tmp_path)
-    assert "1 passed" in python(*words, cwd=tmp_path)[0]
-
-
 def test_the_command_line_runs(tmp_path: Path, data_set: Path) -> None:
     words = ("report", "summary", "--local", data_set)
     out, _ = python("-m", "fib_compat", "cli", *words, cwd=tmp_path)

@@ -14,7 +14,7 @@ usage: python -m fib_compat run PROGRAM.py [ARGUMENT ...]
        python -m fib_compat cli [ARGUMENT ...]
 
 Run a program or a module in this process with the names of flashinfer_bench, or the command 'fib-compat'.
-Processes that the program starts do not have the names: 'fib-compat enable' and FIB_COMPAT=1 give them to all.
+Processes that the program starts call fib_compat.install() themselves.
 """
 
 

@@ -6,12 +6,7 @@ from fib_schema import FibError
 
 
 class NotOffered(FibError):
-    """Base of the exceptions for documented names that fib-compat does not offer.
-
-    Args:
-        documented: The documented name.
-        instead: What replaces it.
-    """
+    """Base of the exceptions for documented names that fib-compat does not offer."""
 
     def __init__(self, documented: str, instead: str) -> None:
         super().__init__(documented, instead)

@@ -113,8 +113,9 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "tracing.config": "flashinfer_bench.tracing: TracingConfig TracingConfigRegistry",
         "tracing.policy": "flashinfer_bench.tracing: FilterPolicy InputDumpPolicy PolicyRegistry",
         "tracing.presets": (
-            "fib_compat.names.tracing: AttentionFilterPolicy DumpAllPolicy DumpIntPolicy DumpNonePolicy KeepAllPolicy "
-            "KeepFirstKByAxesPolicy KeepFirstKPolicy KeepFirstPolicy KeepNonePolicy; "
+            "fib_tracer.policies: DumpAllPolicy=DumpAll DumpIntPolicy=DumpInt DumpNonePolicy=DumpNone; "
+            "fib_compat.names.tracing: AttentionFilterPolicy KeepAllPolicy KeepFirstKByAxesPolicy KeepFirstKPolicy "
+            "KeepFirstPolicy KeepNonePolicy; "
             "flashinfer_bench.tracing: get_attention_only_configs get_default_configs get_full_configs"
         ),
         "tracing.runtime": "flashinfer_bench.tracing: TracingRuntime",

@@ -179,22 +179,6 @@ def _render(args: argparse.Namespace) -> int:
     return 0
 
 
-def _enable(args: argparse.Namespace) -> int:
-    from ..activation import enable
-
-    del args
-    print(enable())
-    return 0
-
-
-def _disable(args: argparse.Namespace) -> int:
-    from ..activation import disable
-
-    del args
-    print(disable())
-    return 0
-
-
 def validate(args: argparse.Namespace) -> int:
     """Report the findings of a data set; return 1 if there are errors, else 0."""
     from ..names.validation import render_text_report, validate_dataset
@@ -315,7 +299,6 @@ def make_parser() -> argparse.ArgumentParser:
     _add_report(_add_command(commands, "report", "report on traces"))
     _add_validate(_add_command(commands, "validate", "report the errors of a data set"))
     _add_render(_add_command(commands, "validate-render", "convert a JSON report of 'validate' to text"))
-    _add_activation(commands)
     _add_serve(_add_command(commands, "serve", "evaluate solutions for clients over HTTP"))
     return parser
 
@@ -351,15 +334,7 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
 
 
 def _add_settings(group: argparse._ArgumentGroup) -> None:
-    for option, kind, text in (
-        ("--warmup-runs", int, "calls before timing"),
-        ("--iterations", int, "minimum number of samples"),
-        ("--num-trials", int, "input sets with different values"),
-        ("--rtol", float, "relative tolerance: an element is wrong if it exceeds both tolerances"),
-        ("--atol", float, "absolute tolerance"),
-        ("--required-matched-ratio", float, "share of elements that must be within the tolerances"),
-    ):
-        group.add_argument(option, type=kind, metavar="N" if kind is int else "X", help=text)
+    _add_numbers(group, ("--required-matched-ratio", float, None, "share of elements within the tolerances"))
     text = "limit for one build and for one evaluation"
     group.add_argument("--timeout", dest="timeout_seconds", type=float, metavar="SECONDS", help=text)
     group.add_argument(
@@ -371,12 +346,22 @@ def _add_settings(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_activation(commands: object) -> None:
-    for name, summary in (
-        ("enable", "let every process of this environment that has FIB_COMPAT=1 import flashinfer_bench"),
-        ("disable", "undo 'enable'"),
-    ):
-        _add_command(commands, name, summary).set_defaults(command=name)
+_NUMBERS: tuple[tuple[str, type, float | None, str], ...] = (
+    ("--warmup-runs", int, 10, "calls before timing"),
+    ("--iterations", int, 50, "minimum number of samples"),
+    ("--num-trials", int, 3, "input sets with different values"),
+    ("--rtol", float, 1e-2, "relative tolerance: an element is wrong if it exceeds both tolerances"),
+    ("--atol", float, 1e-2, "absolute tolerance"),
+)
+
+
+def _add_numbers(
+    group: argparse._ArgumentGroup, last: tuple[str, type, float | None, str], *, has_defaults: bool = False
+) -> None:
+    for option, kind, value, text in (*_NUMBERS, last):
+        default = value if has_defaults else None
+        shown = f"{text} (default: %(default)s)" if has_defaults else text
+        group.add_argument(option, type=kind, default=default, metavar="N" if kind is int else "X", help=shown)
 
 
 def _add_report(parser: argparse.ArgumentParser) -> None:
@@ -425,16 +410,8 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help=text)
     parser.add_argument("--port", type=int, default=8000, help="(default: %(default)s)")
     group = parser.add_argument_group("settings of all evaluations")
-    for option, kind, value, text in (
-        ("--warmup-runs", int, 10, "calls before timing"),
-        ("--iterations", int, 50, "minimum number of samples"),
-        ("--num-trials", int, 3, "input sets with different values"),
-        ("--rtol", float, 1e-2, "relative tolerance: an element is wrong if it exceeds both tolerances"),
-        ("--atol", float, 1e-2, "absolute tolerance"),
-        ("--timeout", float, 300, "limit in seconds for one build and for each step of an evaluation"),
-    ):
-        metavar = "N" if kind is int else "X"
-        group.add_argument(option, type=kind, default=value, metavar=metavar, help=f"{text} (default: %(default)s)")
+    text = "limit in seconds for one build and for each step of an evaluation"
+    _add_numbers(group, ("--timeout", float, 300, text), has_defaults=True)
     parser.set_defaults(command="serve")
 
 
@@ -462,7 +439,5 @@ _COMMANDS = {
     "report merge": merge,
     "validate": validate,
     "validate-render": _render,
-    "enable": _enable,
-    "disable": _disable,
     "serve": serve,
 }

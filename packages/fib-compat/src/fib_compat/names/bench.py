@@ -90,10 +90,6 @@ class Benchmark(fib_bench.Benchmark):
     """Benchmarks the solutions of a data set.
 
     Without a device in the configuration, all visible GPUs are used, or the CPU if there is none.
-
-    Args:
-        trace_set: The data set; with a root, traces are appended there as they are made.
-        config: Names and settings. Names that the data set lacks are logged and ignored.
     """
 
     def __init__(self, trace_set: fib_schema.TraceSet, config: fib_bench.BenchmarkConfig | None = None) -> None:
@@ -106,13 +102,8 @@ class Benchmark(fib_bench.Benchmark):
     def run_all(self, dump_traces: bool = True, resume: bool = False) -> TraceSet:
         """Run everything that the configuration selects; what is skipped is logged.
 
-        Args:
-            dump_traces: Add each trace to the data set when it is made.
-            resume: Skip pairs that have a trace in the data set.
-
-        Returns:
-            The data set with all its traces; without `dump_traces`, a set in memory with the new traces, and the
-            definitions, solutions and workloads of the data set.
+        Returns the data set with all its traces. Without `dump_traces` nothing is written, and it is a set in memory
+        with the new traces. `resume` skips pairs that have a trace.
         """
         result = self.run(dump_traces=dump_traces, resume=resume)
         trace_set = TraceSet.from_set(self.get_trace_set())

@@ -29,11 +29,7 @@ __all__ = [
 
 
 class ArgBinder:
-    """Binds the arguments of calls to a function's parameters.
-
-    Args:
-        fn: The function, whose signature is read once.
-    """
+    """Binds the arguments of calls to a function's parameters."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self._signature = inspect.signature(fn)
@@ -72,12 +68,7 @@ def infer_kv_layout_from_args(inst: object) -> str | None:
 
 
 def infer_paged_kv_layout_from_tensors(paged_kv_cache: Any, num_kv_heads: int) -> str | None:
-    """The layout of a paged cache by its shape; None if both layouts fit, or none does.
-
-    Args:
-        paged_kv_cache: A pair of 4-d tensors, or one 5-d tensor ``[pages, 2, ...]``.
-        num_kv_heads: The number of heads.
-    """
+    """The layout of a paged cache by its shape; None if both layouts fit, or none does."""
     if isinstance(paged_kv_cache, (tuple, list)):
         shape = tuple(paged_kv_cache[0].shape)
     else:
@@ -140,15 +131,7 @@ def write_back_outputs(
     out_buf: torch.Tensor | None = None,
     lse_buf: torch.Tensor | None = None,
 ) -> Any:
-    """Copy results into the caller's buffers, if there are any; returns what the caller of an attention call expects.
-
-    Args:
-        output: The result.
-        lse: The log-sum-exp of the scores.
-        want_lse: Whether both are returned.
-        out_buf: The buffer of the result.
-        lse_buf: The buffer of the log-sum-exp.
-    """
+    """Copy results into the caller's buffers, if there are any; returns what an attention call returns."""
     result = output if out_buf is None else out_buf.copy_(output)
     scores = lse if lse_buf is None else lse_buf.copy_(lse)
     return (result, scores) if want_lse else result

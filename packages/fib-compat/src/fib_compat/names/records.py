@@ -89,12 +89,7 @@ class Model:
     """Source of the methods; not a base class."""
 
     def model_dump(self, *, mode: str = "python", exclude_none: bool = False) -> dict[str, Any]:
-        """The fields as plain objects.
-
-        Args:
-            mode: ``python`` keeps enumeration members and infinities; ``json`` converts them to strings.
-            exclude_none: Whether to omit fields that are None, at any depth.
-        """
+        """The fields as plain objects."""
         if mode not in ("python", "json"):
             raise ValueError(f"mode must be 'python' or 'json', got {mode!r}")
 

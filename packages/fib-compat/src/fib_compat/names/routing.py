@@ -103,11 +103,7 @@ def get_default_registry() -> ApplyConfigRegistry:
 class ApplyRuntime(fib_apply.ApplyRuntime):
     """Routes calls to the solutions that a data set's traces select for this hardware.
 
-    Args:
-        trace_set: The data set, or its folder; None means ``FIB_DATASET_PATH`` or the default.
-        apply_config: Settings for all definitions, or by definition; those of definitions that the data set lacks are
-            logged and ignored.
-        options: Those of `fib_apply.ApplyRuntime`.
+    Settings of definitions that the data set lacks are logged and ignored.
 
     Raises:
         DataSetNotFound: There is no such folder (a FileNotFoundError).
@@ -152,11 +148,6 @@ class ApplyRuntime(fib_apply.ApplyRuntime):
 
 def enable_apply(dataset_path: Source = None, apply_config: Any = None, **options: Any) -> ApplyRuntime:
     """Install FlashInfer's adapters, and route calls by a data set: from now on, or within a ``with`` block.
-
-    Args:
-        dataset_path: The data set or its folder; None means ``FIB_DATASET_PATH`` or the default.
-        apply_config: Settings for all definitions, a registry, or None for the defaults.
-        options: Those of `fib_apply.ApplyRuntime`.
 
     Raises:
         DataSetNotFound: There is no such folder (a FileNotFoundError).

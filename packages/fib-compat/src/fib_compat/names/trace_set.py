@@ -37,13 +37,6 @@ class _Synced:
 class TraceSet(fib_schema.TraceSet):
     """A data set whose records can be changed in memory; see `fib_schema.TraceSet` for the queries.
 
-    Args:
-        root: The directory, or None for memory only.
-        definitions: Definitions by name.
-        solutions: Solutions by the name of their definition.
-        workloads: Workload traces by the name of their definition.
-        traces: Traces by the name of their definition.
-
     Raises:
         DuplicateName: Two solutions share a name; after a change, the next query raises it.
     """

@@ -20,15 +20,12 @@ import torch
 from fib_apply.config import enabled_by_environment
 from fib_integrations import install_flashinfer_integrations
 from fib_schema import UnknownName
-from fib_tracer import InvalidSetting, disable_tracing, get_tracing_runtime
+from fib_tracer import Decision, InvalidSetting, disable_tracing, get_tracing_runtime, policies
 
 from .trace_set import TraceSet
 
 __all__ = [
     "AttentionFilterPolicy",
-    "DumpAllPolicy",
-    "DumpIntPolicy",
-    "DumpNonePolicy",
     "FilterPolicy",
     "InputDumpPolicy",
     "KeepAllPolicy",
@@ -100,108 +97,78 @@ def _held(policy: object) -> list[WorkloadEntry]:
 # -- presets ------------------------------------------------------------------------------------------
 
 
-class DumpAllPolicy:
-    """Stores all inputs."""
+class _Preset(FilterPolicy):
+    """A policy of fib-tracer, which is asked when a call is submitted. Counts last across drains."""
 
-    def dump(self, inputs: dict[str, Any]) -> list[str]:
-        """All names."""
-        return list(inputs)
+    kind: ClassVar[type[fib_tracer.FilterPolicy]]
 
-
-class DumpNonePolicy:
-    """Stores no input."""
-
-    def dump(self, inputs: dict[str, Any]) -> list[str]:
-        """No name."""
-        del inputs
-        return []
-
-
-class DumpIntPolicy:
-    """Stores integer and boolean tensors."""
-
-    def dump(self, inputs: dict[str, Any]) -> list[str]:
-        """The names of such tensors."""
-        return [name for name, value in inputs.items() if _is_integer(value)]
-
-
-def _is_integer(value: object) -> bool:
-    return isinstance(value, torch.Tensor) and not (value.dtype.is_floating_point or value.dtype.is_complex)
-
-
-class KeepAllPolicy(FilterPolicy):
-    """Keeps all calls."""
-
-
-class KeepNonePolicy(FilterPolicy):
-    """Keeps no call."""
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        self._policy = self.kind(*args, **kwargs)
 
     def submit(self, entry: WorkloadEntry) -> None:
-        """Ignore it."""
-
-
-class _KeepFirstByKey(FilterPolicy):
-    """Keeps the first k calls of each key, also across drains."""
-
-    def __init__(self, k: Any = 1) -> None:
-        if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-            raise InvalidSetting("k", k, "an integer from 1 on")
-        self.k = k
-        self._counts: dict[object, int] = {}
-
-    def submit(self, entry: WorkloadEntry) -> None:
-        """Keep it while there are fewer than k of its key."""
-        key = self.key(entry)
-        self._counts[key] = self._counts.get(key, 0) + 1
-        if self._counts[key] <= self.k:
+        """Hold the call if the policy keeps it."""
+        call = fib_tracer.Call(_NO_DEFINITION, entry.axes, entry.inputs_to_dump, _totals(entry.inputs_to_dump))
+        if self._policy.decide(call) is Decision.KEEP:
+            self._policy.admit(call)
             super().submit(entry)
 
     def reset(self) -> None:
         """Forget all calls and counts."""
         super().reset()
-        self._counts.clear()
-
-    def key(self, entry: WorkloadEntry) -> object:
-        """Key by which calls are counted."""
-        del entry
-        return None
+        self._policy.reset()
 
 
-class KeepFirstKPolicy(_KeepFirstByKey):
+_NO_DEFINITION: Any = None  # the policies of the presets read none
+
+
+def _totals(inputs: Mapping[str, Any]) -> dict[str, int]:
+    """The last elements of the stored inputs that end in ``indptr``."""
+    offsets = {name: value for name, value in inputs.items() if name.endswith("indptr")}
+    return {
+        name: int(value[-1])
+        for name, value in offsets.items()
+        if isinstance(value, torch.Tensor) and value.ndim == 1 and len(value)
+    }
+
+
+class KeepAllPolicy(_Preset):
+    """Keeps all calls."""
+
+    kind = policies.KeepAll
+
+
+class KeepNonePolicy(_Preset):
+    """Keeps no call."""
+
+    kind = policies.KeepNone
+
+
+class KeepFirstKPolicy(_Preset):
     """Keeps the first k calls."""
 
+    kind = policies.KeepFirstK
 
-class KeepFirstPolicy(_KeepFirstByKey):
+
+class KeepFirstPolicy(_Preset):
     """Keeps the first call."""
 
-    def __init__(self) -> None:
-        super().__init__(1)
+    kind = policies.KeepFirst
 
 
-class KeepFirstKByAxesPolicy(_KeepFirstByKey):
+class KeepFirstKByAxesPolicy(_Preset):
     """Keeps the first k calls of each combination of axis sizes."""
 
-    def key(self, entry: WorkloadEntry) -> object:
-        """The sizes."""
-        return tuple(sorted(entry.axes.items()))
+    kind = policies.KeepFirstKByAxes
 
 
-class AttentionFilterPolicy(_KeepFirstByKey):
+class AttentionFilterPolicy(_Preset):
     """Keeps the first k calls of each average sequence length, by the stored inputs that end in ``indptr``."""
 
-    def key(self, entry: WorkloadEntry) -> object:
-        """The averages; the sizes of the axes if no such input is stored."""
-        averages = tuple(
-            (name, round(int(value[-1]) / max(1, len(value) - 1)))
-            for name, value in entry.inputs_to_dump.items()
-            if name.endswith("indptr") and isinstance(value, torch.Tensor) and value.ndim == 1 and len(value)
-        )
-        return averages or tuple(sorted(entry.axes.items()))
+    kind = policies.Attention
 
 
 # -- registry -----------------------------------------------------------------------------------------
 
-_DUMP_PRESETS: Mapping[str, type] = {"dump_all": DumpAllPolicy, "dump_none": DumpNonePolicy, "dump_int": DumpIntPolicy}
 _FILTER_PRESETS: Mapping[str, type] = {
     "keep_all": KeepAllPolicy,
     "keep_none": KeepNonePolicy,
@@ -219,7 +186,7 @@ class UnknownPolicy(UnknownName, ValueError):
 class PolicyRegistry:
     """Policies by name. Those of fib-tracer that have no preset here are found too."""
 
-    _dumping: ClassVar[dict[str, type]] = dict(_DUMP_PRESETS)
+    _dumping: ClassVar[dict[str, type]] = {}
     _filtering: ClassVar[dict[str, type]] = dict(_FILTER_PRESETS)
 
     @classmethod
@@ -335,9 +302,8 @@ class TracingConfig(fib_tracer.TracingConfig):
         setting = self.input_dump_policy
         if isinstance(setting, str):
             policy = PolicyRegistry.get_input_dump_policy(setting)
-            if policy not in _DUMP_PRESETS.values():
-                made = policy(**self.input_dump_policy_kwargs)
-                return made if isinstance(made, fib_tracer.InputDumpPolicy) else _AdaptedDump(made)
+            if not issubclass(policy, fib_tracer.InputDumpPolicy):
+                return _AdaptedDump(policy(**self.input_dump_policy_kwargs))
         elif not isinstance(setting, fib_tracer.InputDumpPolicy) and isinstance(setting, InputDumpPolicy):
             return _AdaptedDump(setting)
         return super().make_dump_policy()
@@ -347,9 +313,8 @@ class TracingConfig(fib_tracer.TracingConfig):
         setting: Any = self.filter_policy
         if isinstance(setting, str):
             policy: Any = PolicyRegistry.get_filter_policy(setting)
-            if policy not in _FILTER_PRESETS.values():
-                made = policy(**self.filter_policy_kwargs)
-                return made if isinstance(made, fib_tracer.FilterPolicy) else _AdaptedFilter(made)
+            if policy not in _FILTER_PRESETS.values() and not issubclass(policy, fib_tracer.FilterPolicy):
+                return _AdaptedFilter(policy(**self.filter_policy_kwargs))
         elif isinstance(setting, type) and not issubclass(setting, fib_tracer.FilterPolicy):
             policy = setting(**self.filter_policy_kwargs)
             return _AdaptedFilter(policy)
@@ -368,10 +333,6 @@ class TracingConfig(fib_tracer.TracingConfig):
 
     def get_inputs_to_dump(self, names: Sequence[str], values: Iterable[Any]) -> dict[str, Any]:
         """The inputs to store, by name.
-
-        Args:
-            names: Of the inputs.
-            values: In the same order.
 
         Raises:
             InvalidSetting: The settings or the policy name something else (a ValueError).
@@ -433,11 +394,7 @@ def _changeable(registry: fib_tracer.TracingConfigRegistry) -> TracingConfigRegi
 class TracingRuntime(fib_tracer.TracingRuntime):
     """Records workloads of a data set's definitions.
 
-    Args:
-        trace_set: The data set, or its folder; None means ``FIB_DATASET_PATH`` or the default.
-        tracing_config: Settings for all definitions, by definition, a registry, or None for `get_full_configs`. Those
-            of definitions that the data set lacks are logged and ignored.
-        options: Those of `fib_tracer.TracingRuntime`.
+    Settings of definitions that the data set lacks are logged and ignored; None means `get_full_configs`.
 
     Raises:
         DataSetNotFound: There is no such folder (a FileNotFoundError).
@@ -493,13 +450,7 @@ class TracingRuntime(fib_tracer.TracingRuntime):
     def collect(
         self, name: str, args: Sequence[Any] | Mapping[str, Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> None:
-        """Record a call; one that does not fit its definition is logged and skipped.
-
-        Args:
-            name: The definition's name.
-            args: Inputs by position, in the definition's order; or by name.
-            kwargs: Inputs by name.
-        """
+        """Record a call; one that does not fit its definition is logged and skipped."""
         try:
             super().collect(name, args, kwargs)
         except (LookupError, TypeError, ValueError) as error:
@@ -515,11 +466,6 @@ def enable_tracing(
     **options: Any,
 ) -> TracingRuntime:
     """Install FlashInfer's adapters, and record workloads from now on, or within a ``with`` block.
-
-    Args:
-        dataset_path: The data set or its folder; None means ``FIB_DATASET_PATH`` or the default.
-        tracing_config: Settings; see `TracingRuntime`.
-        options: Those of `fib_tracer.TracingRuntime`.
 
     Raises:
         DataSetNotFound: There is no such folder (a FileNotFoundError).

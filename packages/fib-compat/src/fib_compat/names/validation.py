@@ -177,10 +177,6 @@ def _all_messages(report: DatasetReport) -> list[CheckMessage]:
 def render_report(report_json: str | os.PathLike[str], output: str | os.PathLike[str] | None = None) -> str:
     """The text form of a report that was written as JSON.
 
-    Args:
-        report_json: The file.
-        output: The file to write the text to; None writes none.
-
     Raises:
         InvalidRecord: The file is not a report (a ValueError).
         OSError: The file cannot be read, or the text cannot be written.
