@@ -38,7 +38,6 @@ _SANITIZER_REMEDY = "install the CUDA toolkit (cuda-sanitizer) and add its bin f
 _DISASSEMBLERS = {
     "cuobjdump": "install the CUDA toolkit (cuda-cuobjdump) and add its bin folder to PATH",
     "nvdisasm": "install the CUDA toolkit (cuda-nvdisasm) and add its bin folder to PATH",
-    "objdump": "install binutils",
 }
 _SANITIZER_VARIABLES = {
     "PYTORCH_NO_CUDA_MEMORY_CACHING": "1",  # else an access beyond a tensor lands in another one of the same block
@@ -46,9 +45,6 @@ _SANITIZER_VARIABLES = {
 }
 _FORBIDDEN = re.compile(r"ERR_NVGPUCTRPERM|insufficient (?:permissions|privileges)", re.I)
 _ARCHITECTURE = re.compile(r"\d{1,2}\.\d[af]?")
-_FOREIGN = re.compile(  # functions of the bindings and of the C++ library
-    r"\b(tvm::|std::|__gnu_cxx)|<(_init|_fini|_start|(de)?register_tm|frame_dummy|__do_global|_GLOBAL__)|@plt|\.cold>"
-)
 _PARAMETERS = Path("/proc/driver/nvidia/params")
 _DEFECT_EXIT = 86
 _WARM_CALLS = 2
@@ -436,16 +432,15 @@ class Disassembly(Result):
 
     definition: str
     solution: str
-    is_device_code: bool
     resources: str = untrusted()
-    """Registers, stack and shared memory of each kernel; empty for host code."""
+    """Registers, stack and shared memory of each kernel."""
     code: str = untrusted()
-    """SASS or host assembly, the middle of long code left out."""
+    """SASS, the middle of long code left out."""
     ptx: str = untrusted()
 
     def lines(self) -> Iterator[str]:
         """The resources, then the code."""
-        yield f"{self.solution}: {'device' if self.is_device_code else 'host'} code"
+        yield self.solution
         yield from fenced(self.resources, "registers, stack and memory", _END_CHARS) if self.resources else ()
         yield from fenced(self.code, "disassembly", _MAX_CODE)
 
@@ -453,7 +448,7 @@ class Disassembly(Result):
 def disassemble(
     workspace: Workspace, definition: str, solution: Code, *, architecture: str | None = None
 ) -> Disassembly:
-    """Show machine code: registers, shared memory, spills, SASS and PTX; host code for C++ on the CPU.
+    """Show machine code of kernels: registers, shared memory, spills, SASS and PTX.
 
     Args:
         workspace: Where to work.
@@ -462,7 +457,8 @@ def disassemble(
         architecture: Compile CUDA code for this one, such as 9.0a; needs no GPU. By default that of the device.
 
     Raises:
-        ToolMissing: cuobjdump, nvdisasm or objdump is not installed.
+        NeedsGpu: The solution is compiled when it is called, and the device is not a GPU of this machine.
+        ToolMissing: cuobjdump or nvdisasm is not installed.
         ToolFailed: The solution has no machine code, or does not build.
         UnknownName: There is no such definition or solution.
     """
@@ -470,11 +466,11 @@ def disassemble(
     from .sandboxed.run import COMMAND, Sandbox, find_program, make_values, write_job
 
     found, given, workload = _chosen(workspace, definition, solution, None, 1)
-    is_device_code = workspace.is_cuda or str(given.spec.language) in ("cuda", "cutlass")
+    if str(given.spec.language) not in ("cuda", "cutlass"):
+        require_gpu(workspace, "disassemble")
     if architecture is not None and not _ARCHITECTURE.fullmatch(architecture):
         raise InvalidArguments("disassemble", (f"architecture {architecture!r}: write it as 9.0 or 9.0a",))
-    names = ("cuobjdump", "nvdisasm") if is_device_code else ("objdump",)
-    programs = {name: find_program(name, _DISASSEMBLERS[name]) for name in names}
+    programs = {name: find_program(name, remedy) for name, remedy in _DISASSEMBLERS.items()}
     with Sandbox(workspace, given) as sandbox:
         job = write_job(sandbox, workspace, found, given, workload, make_values(workspace, found, workload))[-1]
         command = [*COMMAND, "dump", job, json.dumps(programs)]
@@ -486,17 +482,10 @@ def disassemble(
         resources, code, ptx = (
             (sandbox.read(name, MAX_DUMP_BYTES) or b"").decode("utf-8", "replace") for name in (RESOURCES, CODE, PTX)
         )
-    code = code if is_device_code else own_native_code(code)
     if not code.strip():
         raise ToolFailed(given.name, f"has no machine code of its own on {workspace.device}")
     shown = (shorten(text, _MAX_CODE) for text in (resources, code, ptx))
-    return Disassembly(definition, given.name, is_device_code, *shown)
-
-
-def own_native_code(code: str) -> str:
-    """The output of ``objdump --disassemble`` without functions of the bindings and the C++ library."""
-    blocks = re.split(r"(?m)^(?=[0-9a-f]{8,} <)", code)
-    return "".join(block for block in blocks[1:] if not _FOREIGN.search(block.partition("\n")[0]))
+    return Disassembly(definition, given.name, *shown)
 
 
 # -- calls in the sandbox --------------------------------------------------------------------------
@@ -513,20 +502,9 @@ def run_tool(
     environment: Mapping[str, str] | None = None,
     warm_calls: int = 0,
 ) -> tuple[str, Finished]:
-    """Run a tool on one call of a solution, alone on the device.
+    """Run a tool on one call of a solution, alone on the device; returns its log, which is untrusted, and its end.
 
-    Args:
-        workspace: Where to work.
-        definition: What the solution implements.
-        solution: The solution.
-        workload: Its inputs.
-        command: Makes the tool's command line from the path of its log and the command line of the call.
-        timeout_seconds: The time limit.
-        environment: More variables.
-        warm_calls: Calls before the one that is looked into.
-
-    Returns:
-        The tool's log, which is untrusted, and how it ended.
+    `command` makes the command line from the path of the log and the command line of the call.
 
     Raises:
         InputError: The inputs of the workload cannot be made.

@@ -319,12 +319,7 @@ def bound_names(module: ast.Module) -> frozenset[str]:
 
 @attrs.frozen
 class Reader:
-    """Facts of single nodes.
-
-    Args:
-        aliases: See `aliases_of`.
-        bound: See `bound_names`. A variable `gc` that is not imported is not a module.
-    """
+    """Facts of single nodes."""
 
     aliases: Mapping[str, str]
     bound: frozenset[str] = frozenset()

@@ -74,12 +74,6 @@ def require_gpu(workspace: Workspace, tool: str) -> None:
 def read_solution(workspace: Workspace, trace_set: TraceSet, definition: Definition, code: Code | Solution) -> Solution:
     """The solution that an agent has handed over.
 
-    Args:
-        workspace: Its author is that of new solutions.
-        trace_set: Where names are looked up.
-        definition: What the solution implements.
-        code: A name, files, a record of the format of the data set, or a `Solution`.
-
     Raises:
         UnknownName: No solution of the definition has this name.
         InvalidArguments: There are no files, or the record belongs to another definition.

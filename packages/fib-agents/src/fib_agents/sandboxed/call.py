@@ -168,16 +168,12 @@ def dump(path: Path, programs: dict[str, str]) -> None:
     cache = Path(os.environ["FIB_CACHE_PATH"])
     texts: dict[str, list[str]] = {RESOURCES: [], CODE: [], PTX: []}
     for file in sorted(cache.rglob("*.cubin")) or sorted(cache.rglob("*.so")):
-        if "cuobjdump" in programs:
-            texts[RESOURCES].append(_output(programs["cuobjdump"], "--dump-resource-usage", str(file)))
-        if file.suffix == ".cubin" and "nvdisasm" in programs:
+        texts[RESOURCES].append(_output(programs["cuobjdump"], "--dump-resource-usage", str(file)))
+        if file.suffix == ".cubin":
             texts[CODE].append(_output(programs["nvdisasm"], str(file)))
-        elif "cuobjdump" in programs:
+        else:
             texts[CODE].append(_output(programs["cuobjdump"], "--dump-sass", str(file)))
             texts[PTX].append(_output(programs["cuobjdump"], "--dump-ptx", str(file)))
-        if "objdump" in programs:
-            options = ["--disassemble", "--no-show-raw-insn", "--demangle", "-M", "intel", "--section=.text"]
-            texts[CODE].append(_output(programs["objdump"], *options, str(file)))
     texts[PTX] += [file.read_text("utf-8", "replace") for file in sorted(cache.rglob("*.ptx"))]
     for name, parts in texts.items():
         path.with_name(name).write_bytes("\n".join(parts).encode()[:MAX_DUMP_BYTES])

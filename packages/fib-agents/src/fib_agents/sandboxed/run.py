@@ -57,13 +57,7 @@ class Finished:
 
 
 class Sandbox:
-    """A folder in which confined commands look into one solution. A context manager.
-
-    Args:
-        workspace: The data set, which commands cannot read; the device; whether the solution is trusted.
-        solution: Decides the build cache, which is the one that the benchmark's workers use for this solution.
-        local_sockets: Whether commands may open sockets on this machine.
-    """
+    """A folder in which confined commands look into one solution. A context manager."""
 
     def __init__(self, workspace: Workspace, solution: Solution, *, local_sockets: bool = False) -> None:
         self._workspace = workspace
@@ -204,10 +198,6 @@ def _read(path: Path, limit_bytes: int) -> bytes | None:
 
 def find_program(name: str, remedy: str) -> str:
     """The absolute path of a program.
-
-    Args:
-        name: Its name, or its path.
-        remedy: What to do if it is missing.
 
     Raises:
         ToolMissing: It is not installed.
