@@ -215,26 +215,6 @@ def test_pages_work_with_the_keyboard_and_have_names_for_screen_readers(
     assert tab.evaluate("document.documentElement.lang") == "en"
 
 
-_CONTRAST = """() => {
-  const light = (c) => { const [r, g, b] = c.match(/[\\d.]+/g).map((v) => { v /= 255;
-    return v <= 0.03928 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4; }); return 0.2126 * r + 0.7152 * g + 0.0722 * b; };
-  const paper = (e) => { for (; e; e = e.parentElement) { const c = getComputedStyle(e).backgroundColor;
-    if (c !== 'rgba(0, 0, 0, 0)') return c; } return 'rgb(255, 255, 255)'; };
-  return [...document.querySelectorAll('body *')].filter((e) => e.offsetParent &&
-    [...e.childNodes].some((n) => n.nodeType === 3 && n.textContent.trim())).map((e) => {
-      const [a, b] = [light(getComputedStyle(e).color), light(paper(e))];
-      return [(Math.max(a, b) + 0.05) / (Math.min(a, b) + 0.05), e.tagName + '.' + e.className]; })
-    .filter(([ratio]) => ratio < 4.5); }"""
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_text_has_enough_contrast(open_tab: Callable[..., Any], enter: Callable[..., str], scheme: str) -> None:
-    identifier = enter("alice", 'def run(x):\n    """Doc."""\n    return x * 2  # twice\n', log="log")
-    tab = open_tab(f"/submissions/{identifier}", scheme=scheme)
-    assert tab.evaluate(_CONTRAST) == []
-
-
 @pytest.mark.slow
 def test_the_page_of_a_running_submission_follows_its_progress(
     client: Any, open_tab: Callable[..., Any], token: MakeToken, database: Database, settings: Settings

@@ -163,9 +163,6 @@ def iso_time(seconds: float | None) -> str | None:
 class Database:
     """The database of one service.
 
-    Args:
-        path: The SQLite file, which is made if its folder exists.
-
     Raises:
         DatabaseUnusable: It cannot be opened.
     """

@@ -52,13 +52,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class DeviceWorker:
-    """Evaluates submissions on one device.
-
-    Args:
-        contest: The contest.
-        name: Name of the worker, and of its device in the table of devices.
-        judges: Judges of the device.
-    """
+    """Evaluates submissions on one device."""
 
     def __init__(self, contest: Contest, name: str, judges: Judges) -> None:
         self._contest, self._name, self._judges = contest, name, judges
@@ -136,14 +130,7 @@ class DeviceWorker:
 
 
 class Monitor:
-    """A thread that interrupts the judges when an evaluation must end.
-
-    Args:
-        contest: The contest.
-        claimed: The submission that is evaluated.
-        judges: Interrupted when the evaluation must end.
-        stop: Set when the worker must stop at once.
-    """
+    """A thread that interrupts the judges when an evaluation must end."""
 
     def __init__(self, contest: Contest, claimed: Claim, judges: Judges, stop: threading.Event) -> None:
         self.outcome: tuple[State, str] | None = None

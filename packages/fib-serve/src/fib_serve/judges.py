@@ -28,12 +28,7 @@ if TYPE_CHECKING:
 
 
 class Judges:
-    """Judges of a device of this machine.
-
-    Args:
-        device: The device to run on.
-        configs: The settings by the root of a data set.
-    """
+    """Judges of a device of this machine."""
 
     def __init__(self, device: str, configs: Mapping[Path, BenchmarkConfig]) -> None:
         self._device = device
@@ -99,12 +94,7 @@ class Judges:
 
 
 class RayJudges(Judges):
-    """Judges in an actor on a node, which has one device of the node for itself. An interrupted actor is killed.
-
-    Args:
-        slot: The device of the node.
-        configs: The settings by the root of a data set; their device is that of the actor, which sees no other.
-    """
+    """Judges in an actor on a node, which has one device of the node for itself. An interrupted actor is killed."""
 
     def __init__(self, slot: DeviceSlot, configs: Mapping[Path, BenchmarkConfig]) -> None:
         super().__init__(next(iter(configs.values())).device, configs)

@@ -51,10 +51,6 @@ _LOG = logging.getLogger(__name__)
 def run(settings: Settings, listener: socket.socket) -> int:
     """Run a service until a signal comes; returns the exit code.
 
-    Args:
-        settings: Of the service.
-        listener: The socket that accepts connections already; they wait until the server runs.
-
     Raises:
         FibError: The service cannot be started, or a device cannot be used.
     """
@@ -147,13 +143,7 @@ def make_server(contest: Contest) -> uvicorn.Server:
 
 
 class _Device:
-    """A device with the thread that evaluates submissions on it, and begins again after failures.
-
-    Args:
-        contest: The contest.
-        name: Of the device.
-        make_judges: Makes its judges.
-    """
+    """A device with the thread that evaluates submissions on it, and begins again after failures."""
 
     def __init__(self, contest: Contest, name: str, make_judges: Callable[[], Judges]) -> None:
         self.failure: BaseException | None = None
@@ -205,9 +195,6 @@ class _Device:
 
 class DevicePool:
     """The devices of a service: those of this machine, or of the nodes of a Ray cluster, which come and go.
-
-    Args:
-        contest: The contest.
 
     Raises:
         InvalidConfig: The settings of evaluations are not valid.

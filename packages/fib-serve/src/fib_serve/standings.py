@@ -48,15 +48,7 @@ def standing_of(
     *,
     allow_unranked: bool,
 ) -> Standing:
-    """The standing that traces give.
-
-    Args:
-        definition: The definition.
-        solution: The solution.
-        public: Its traces on public workloads.
-        hidden: Its traces on hidden workloads; None without hidden workloads.
-        allow_unranked: Whether latencies without trusted timing (CPU) rank.
-    """
+    """The standing that traces on public and hidden workloads give; without hidden ones, these are None."""
     options = Options(allow_flags=(CPU_TIMING,) if allow_unranked else ())
     shown = _entry(definition, solution, public, options)
     deciding = shown if hidden is None else _entry(definition, solution, hidden, options)

@@ -341,11 +341,7 @@ def reject(connection: Connection, identifier: str, reason: str | None) -> None:
 
 
 def cancel(database: Database, identifier: str) -> State:
-    """Cancel a submission: at once if it is queued, else soon.
-
-    Returns:
-        The state before.
-    """
+    """Cancel a submission, at once if it is queued, else soon; returns the state before."""
     with database.write() as connection:
         query = select(submissions.c.state).where(submissions.c.id == identifier)
         state = State(connection.execute(query).scalar_one())
