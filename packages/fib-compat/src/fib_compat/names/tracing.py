@@ -301,7 +301,7 @@ class TracingConfig(fib_tracer.TracingConfig):
         """A new input dump policy for fib-tracer."""
         setting = self.input_dump_policy
         if isinstance(setting, str):
-            policy = PolicyRegistry.get_input_dump_policy(setting)
+            policy: Any = PolicyRegistry.get_input_dump_policy(setting)
             if not issubclass(policy, fib_tracer.InputDumpPolicy):
                 return _AdaptedDump(policy(**self.input_dump_policy_kwargs))
         elif not isinstance(setting, fib_tracer.InputDumpPolicy) and isinstance(setting, InputDumpPolicy):
