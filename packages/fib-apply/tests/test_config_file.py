@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import threading
 from collections.abc import Callable
@@ -84,10 +83,6 @@ class TestContent:
     @pytest.mark.parametrize("text", ["", "# nothing\n", "default:\ndefinitions:\n"])
     def test_what_is_not_given_is_the_default(self, write: Write, text: str) -> None:
         assert read_config(write(text)).registry == ApplyConfigRegistry()
-
-    def test_every_setting_of_definitions_can_be_given(self, write: Write) -> None:
-        names = {field.name for field in attrs.fields(ApplyConfig)}
-        assert read_config(write("")).to_plain()["default"].keys() == names
 
     def test_all_problems_are_named_with_line_and_remedy(self, write: Write) -> None:
         text = (
@@ -268,47 +263,14 @@ class TestBadFileOfTheEnvironment:
         assert sum(record.levelname == "ERROR" for record in caplog.records) == 1
 
 
-class TestCommand:
-    def test_a_valid_file(self, write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-        path = write(EVERYTHING)
-        assert main(["check", str(path)]) == 0
-        out = capsys.readouterr().out.splitlines()
-        assert out[0] == f"{path}: valid"
-        assert "  default.on_error: fallback" in out
-        assert "  definitions.scale.baseline: engine_scale" in out
-        assert "  stats: True" in out
-
-    def test_an_invalid_file(self, write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-        path = write("default:\n  on_eror: x\n")
-        assert main(["check", str(path)]) == 1
-        assert capsys.readouterr().err.startswith(f"{path}:2: default.on_eror: no setting is named 'on_eror'; did you")
-
-    def test_an_unreadable_file(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["check", str(tmp_path / "missing.yaml")]) == 2
-        os.mkfifo(tmp_path / "apply.yaml")
-        assert main(["check", str(tmp_path / "apply.yaml")]) == 2
-        assert "it is a named pipe" in capsys.readouterr().err
-
-    def test_json(self, write: Write, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["check", "--json", str(write(EVERYTHING))]) == 0
-        settings = json.loads(capsys.readouterr().out)["settings"]
-        assert settings["definitions"]["scale"]["on_error"] == "fallback"
-        assert settings["stats"] is True
-        assert main(["check", "--json", str(write("stats: 1"))]) == 1
-        expected = [{"line": 1, "path": "stats", "message": "got 1, expected true or false"}]
-        assert json.loads(capsys.readouterr().out)["problems"] == expected
-
-    def test_settings_of_unknown_definitions(
-        self, write: Write, found: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        path = write("definitions: {scal: {margin: 1}}")
-        assert main(["check", str(path)]) == 0
-        assert main(["check", str(path), "--dataset", str(found)]) == 1
-        assert "no definition is named 'scal'; did you mean 'scale'?" in capsys.readouterr().err
-
+class TestNames:
     @pytest.mark.parametrize(
         ("text", "problem"),
         [
+            (
+                "definitions: {scal: {margin: 1}}",
+                "definitions.scal: no definition is named 'scal'; did you mean",
+            ),
             ("default: {baseline: fats}", "default.baseline: no solution is named 'fats'; did you mean 'fast'?"),
             ("definitions: {scale: {exclude: [fats]}}", "definitions.scale.exclude: no solution is named 'fats'"),
             ("definitions: {scale: {only: [other]}}", "definitions.scale.only: 'other' is a solution of 'other_scale'"),
@@ -335,17 +297,22 @@ class TestCommand:
         made.add_definitions([new_definition("other_scale")])
         made.add_solutions([new_solution("other", definition="other_scale")])
         path = write(text)
-        assert main(["check", str(path), "--dataset", str(found)]) == 1
+        assert main(["table", str(found), "--config", str(path)]) == 0
         assert problem in capsys.readouterr().err
         with enable_apply(found, path):
             assert any(problem in one.getMessage() for one in caplog.records if one.levelname == "WARNING")
 
     def test_what_definitions_inherit_is_a_problem_of_the_default_alone(
-        self, write: Write, found: Path, new_definition: Callable[[str], Definition]
+        self,
+        write: Write,
+        found: Path,
+        new_definition: Callable[[str], Definition],
+        capsys: pytest.CaptureFixture[str],
     ) -> None:
         TraceSet.from_path(found).add_definitions([new_definition("other_scale")])
         text = "default: {baseline: fast, exclude: [fast]}\ndefinitions: {scale: {margin: 1}, other_scale: {margin: 1}}"
-        assert main(["check", str(write(text)), "--dataset", str(found)]) == 0
+        assert main(["table", str(found), "--config", str(write(text))]) == 0
+        assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("setting", ["enabled: false", "exclude: [fast]", "only: [slow]"])

@@ -227,10 +227,10 @@ def test_states_of_keys_see_first_runs_of_any_buffer() -> None:
     """A first run is of one buffer; the recorded key has none."""
     with enable_apply(data_set(MIXED)) as runtime:
         dispatcher = dispatcher_of(runtime)
-        assert dispatcher.first_run_problem("slow", PADDED_KEY) == "not called yet"
+        assert dispatcher.resolver.first_run_problem("slow", PADDED_KEY) == "not called yet"
         route(runtime)(*arguments(500))
-        assert dispatcher.first_run_problem("slow", PADDED_KEY) is None
-        assert dispatcher.first_run_problem("slow", exact_key(8)) == "not called yet"
+        assert dispatcher.resolver.first_run_problem("slow", PADDED_KEY) is None
+        assert dispatcher.resolver.first_run_problem("slow", exact_key(8)) == "not called yet"
 
 
 def test_explanations_name_what_is_not_verified() -> None:

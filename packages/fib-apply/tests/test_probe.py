@@ -237,13 +237,13 @@ def test_the_child_does_not_outlive_this_process(tmp_path: Path) -> None:
 
 def test_an_interrupt_ends_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
     ended: list[int] = []
-    close = probe_module.ProbeProcess.close
+    close = probe_module.ProbeProcess.__exit__
 
-    def closing(child: probe_module.ProbeProcess) -> None:
-        close(child)
+    def closing(child: probe_module.ProbeProcess, *details: object) -> None:
+        close(child, *details)
         ended.append(child._process.returncode)
 
-    monkeypatch.setattr(probe_module.ProbeProcess, "close", closing)
+    monkeypatch.setattr(probe_module.ProbeProcess, "__exit__", closing)
 
     def interrupt(name: str) -> None:
         signal.raise_signal(signal.SIGINT)

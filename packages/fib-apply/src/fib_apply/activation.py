@@ -159,12 +159,7 @@ def push(runtime: ActiveRuntime) -> tuple[ActiveRuntime, ...]:
 
 
 def remove(runtime: ActiveRuntime, below: tuple[ActiveRuntime, ...] | None = None) -> None:
-    """Remove a runtime from the stack.
-
-    Args:
-        runtime: The runtime.
-        below: The stack to restore if the runtime was replaced meanwhile; None leaves the stack.
-    """
+    """Remove a runtime from the stack."""
     with _lock:
         if runtime in _stack:
             _set(tuple(other for other in _stack if other is not runtime))

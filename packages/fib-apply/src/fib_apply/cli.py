@@ -1,4 +1,4 @@
-"""Command line of ``fib-apply``: explain, table, warm and check."""
+"""Command line of ``fib-apply``: explain, table and warm."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ from fib_schema.data_files import missing_data
 from fib_schema.display import counted, escape_line
 
 from .build_service.service import BuildService
-from .config import CONFIG_VARIABLE, ApplyConfigRegistry, ConfigFile, read_config
-from .errors import InvalidConfigFile, InvalidSetting
+from .config import CONFIG_VARIABLE, ApplyConfigRegistry, read_config
+from .errors import InvalidSetting
 from .explain import HardwareReport, format_fallback, format_latency, plain_ranking, sorted_keys
 from .key import ApplyKey
 from .routing.native.module import prepare_native, request_native, wait_for_native
@@ -34,7 +34,8 @@ _DESCRIPTION = """\
 Show and prepare the solutions that serve calls, by the traces of a data set.
 
 All commands read the same cached table as `fib_apply.enable_apply`, so they show what an engine with the same
-settings does: those of --config, else of the file that FIB_APPLY_CONFIG names. Exit codes: 0; 1 if a selected
+settings does: those of --config, else of the file that FIB_APPLY_CONFIG names. An invalid file is an error with all
+of its problems; names that the data set does not have go to stderr. Exit codes: 0; 1 if a selected
 solution is not usable; 2 if the command is invalid, or cannot read or write a file; 130 after an interrupt; 141 if
 the reader of the output has ended."""
 
@@ -66,15 +67,6 @@ examples:
   fib-apply warm DATASET --definitions gemm_n4096_k4096 rmsnorm_h4096 -j 8
   fib-apply warm DATASET && python -m engine      # only if all are usable"""
 
-_CHECK = """\
-Read a configuration file as an engine with FIB_APPLY_CONFIG=CONFIG does, and show its problems, each with the line
-and the remedy, or the settings that result. With --dataset, also find settings of definitions that it does not have.
-Exit codes: 0 if the file is valid; 1 if it is not; 2 if it or the data set cannot be read.
-
-examples:
-  fib-apply check apply.yaml --dataset DATASET
-  fib-apply check apply.yaml --json | jq .settings.default.on_error"""
-
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command; returns its exit code: 1 if a solution is not usable, 2 if the command is invalid."""
@@ -101,14 +93,12 @@ def _parser() -> argparse.ArgumentParser:
     parser = CommandParser(prog="fib-apply", description=_DESCRIPTION, formatter_class=formatter)
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
 
-    def add(run: Any, summary: str, text: str, place: str = "dataset") -> argparse.ArgumentParser:
+    def add(run: Any, summary: str, text: str) -> argparse.ArgumentParser:
         command = commands.add_parser(run.__name__, help=summary, description=text, formatter_class=formatter)
-        help_of = {"dataset": "the folder of the data set", "config": "the configuration file"}
-        command.add_argument(place, type=Path, metavar=place.upper(), help=help_of[place])
+        command.add_argument("dataset", type=Path, metavar="DATASET", help="the folder of the data set")
         command.add_argument("--json", action="store_true", help="print JSON, and nothing else, to stdout")
-        if place == "dataset":
-            command.add_argument("--config", metavar="FILE", help="settings (default: the file of FIB_APPLY_CONFIG)")
-        if run in (explain, table):
+        command.add_argument("--config", metavar="FILE", help="settings (default: the file of FIB_APPLY_CONFIG)")
+        if run is not warm:
             command.add_argument("--hardware", metavar="NAME", help="as in traces (default: this machine's)")
         command.set_defaults(run=run, hardware=None)
         return command
@@ -122,8 +112,6 @@ def _parser() -> argparse.ArgumentParser:
     command = add(warm, "build the selected solutions into the caches", _WARM)
     command.add_argument("--definitions", nargs="+", metavar="NAME", help="only solutions of these definitions")
     command.add_argument("-j", "--jobs", type=int, help="number of parallel compilers (default: all cores)")
-    command = add(check, "check a configuration file", _CHECK, "config")
-    command.add_argument("--dataset", type=Path, metavar="DATASET", help="the folder of the data set that it is for")
     return parser
 
 
@@ -371,45 +359,3 @@ def _stdout_to_stderr() -> Iterator[None]:
     finally:
         os.dup2(kept, 1)
         os.close(kept)
-
-
-# -- check -------------------------------------------------------------------------------------------
-
-
-def check(options: argparse.Namespace) -> int:
-    """``fib-apply check``."""
-    path: Path = options.config
-    try:
-        file = read_config(path)
-        if options.dataset is not None:
-            _check_names(file, options.dataset)
-    except InvalidConfigFile as error:
-        if options.json:
-            problems = [attrs.asdict(problem) for problem in error.problems]
-            _print_json({"file": str(path), "problems": problems, "settings": None})
-        else:
-            print(*error.lines(), sep="\n", file=sys.stderr)
-        return 1
-    if options.json:
-        _print_json({"file": str(path), "problems": [], "settings": file.to_plain()})
-    else:
-        print(f"{path}: valid", *_lines(file), sep="\n")
-    return 0
-
-
-def _check_names(file: ConfigFile, dataset: Path) -> None:
-    table = ApplyTable.load_or_build(dataset, file.registry)
-    if problems := setting_problems(file.registry, table):
-        raise InvalidConfigFile(str(file.path), problems)
-
-
-def _lines(file: ConfigFile) -> Iterator[str]:
-    """The settings that differ from the defaults."""
-    plain = file.to_plain()
-    defaults = ConfigFile(file.path, ApplyConfigRegistry()).to_plain()["default"]
-    groups = {"default": plain["default"], **{f"definitions.{k}": v for k, v in plain["definitions"].items()}}
-    for name, settings in groups.items():
-        for key in (field for field in settings if settings[field] != defaults[field]):
-            yield f"  {name}.{key}: {settings[key]}"
-    if plain["stats"]:
-        yield "  stats: True"

@@ -315,11 +315,6 @@ class ConfigFile:
     stats: bool = False
     """Whether calls are counted."""
 
-    def to_plain(self) -> dict[str, Any]:
-        """The settings with all defaults as plain objects, for JSON."""
-        of_definitions = {name: _plain(config) for name, config in self.registry.per_definition.items()}
-        return {"default": _plain(self.registry.default), "definitions": of_definitions, "stats": self.stats}
-
 
 @attrs.frozen(kw_only=True)
 class _Top:
@@ -369,15 +364,6 @@ def _resolve_signers(settings: Any, folder: Path) -> None:
         settings["require_signed_by"] = resolve(settings["require_signed_by"])
 
 
-def _plain(config: ApplyConfig) -> dict[str, Any]:
-    def convert(value: Any) -> Any:
-        if isinstance(value, Mapping):
-            return dict(value)
-        return list(value) if isinstance(value, tuple) else value
-
-    return {field.name: convert(getattr(config, field.name)) for field in attrs.fields(ApplyConfig)}
-
-
 # -- what counts -------------------------------------------------------------------------------------
 
 
@@ -396,12 +382,7 @@ class Configuration:
 
     @classmethod
     def of(cls, argument: SettingsOrFile, stats: bool | None = None, *, is_strict: bool = False) -> Configuration:
-        """Combine the arguments of a program with the file of the environment.
-
-        Args:
-            argument: Settings, or a file with them; None means the file of the environment.
-            stats: Whether calls are counted; None means as the file says.
-            is_strict: Whether an unusable file of the environment is an error, too; else it is reported once.
+        """Combine a program's arguments with the file of the environment, whose problems are errors if `is_strict`.
 
         Raises:
             InvalidSetting: `argument` is neither settings nor None.
@@ -450,7 +431,7 @@ def _report(path: str, problem: str) -> None:
     if _reported.setdefault((path, problem), token) is token:  # one step, so that one of several threads reports it
         text = (
             f"{CONFIG_VARIABLE}={path}: nothing is routed until the file is corrected, because its settings may "
-            f"exclude solutions: {problem}\n  'fib-apply check' shows the same"
+            f"exclude solutions: {problem}"
         )
         emit(Event(EventKind.CONFIG_REJECTED, text, logging.ERROR, problem=problem))
 

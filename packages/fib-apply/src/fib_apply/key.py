@@ -306,11 +306,6 @@ def compile_size_reader(
 
     It checks what a guard that ignores sizes does not: contiguous tensors, sizes that agree, constraints, and outputs
     that overlap with no other argument. All optional inputs must be given.
-
-    Args:
-        definition: The definition.
-        constraint_problem: Says which constraint does not hold for the sizes of all axes.
-        has_outputs: Whether outputs are among the arguments, behind the inputs.
     """
     inputs = {f"a{index}": spec.shape for index, spec in enumerate(definition.inputs.values())}
     outputs = {f"b{index}": spec.shape for index, spec in enumerate(definition.outputs.values())} if has_outputs else {}

@@ -8,28 +8,17 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
 from prometheus_client.registry import Collector
 
 from .events import DefinitionStats, Event, add_event_listener, remove_event_listener
 
+if TYPE_CHECKING:
+    from .runtime import ApplyRuntime
+
 _PREFIX = "fib_apply"
-
-
-class Measured(Protocol):
-    """A runtime whose metrics are collected."""
-
-    is_off: bool
-
-    def stats(self) -> dict[str, DefinitionStats]:
-        """The current counts by definition."""
-        ...
-
-    def left_out(self) -> dict[str, str]:
-        """The solutions that are not called, each with the reason."""
-        ...
 
 
 class ApplyCollector(Collector):
@@ -41,7 +30,7 @@ class ApplyCollector(Collector):
         find_runtime: Returns the runtime, or None; `fib_apply.get_runtime` is the active one.
     """
 
-    def __init__(self, find_runtime: Callable[[], Measured | None]) -> None:
+    def __init__(self, find_runtime: Callable[[], ApplyRuntime | None]) -> None:
         self._find_runtime = find_runtime
         self._lock = threading.Lock()
         self._events: dict[tuple[str, str], tuple[int, float]] = {}

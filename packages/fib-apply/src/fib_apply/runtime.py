@@ -187,11 +187,7 @@ class ApplyRuntime:
     # -- table and builds ----------------------------------------------------------------------------
 
     def prepare(self, *, waits: bool = True) -> None:
-        """Build ahead of time, as the settings say; once.
-
-        Args:
-            waits: Whether this returns after the builds; else they run in the background.
-        """
+        """Build ahead of time, as the settings say; once."""
         with self._lock:
             is_first, self._is_prepared = not self._is_prepared, True
         build = partial(self._router.build_ahead, self._on_progress)
@@ -460,9 +456,9 @@ class Router:
         for state in self.key_states(name):
             reason = None
             if state.solution is not None and self.build_service.compiles_when_called(state.solution):
-                reason = (
-                    "not called yet" if dispatcher is None else dispatcher.first_run_problem(state.solution, state.key)
-                )
+                reason = "not called yet"
+                if dispatcher is not None:
+                    reason = dispatcher.resolver.first_run_problem(state.solution, state.key)
             states.append(state if reason is None else KeyState(state.key, None, reason))
         return states
 

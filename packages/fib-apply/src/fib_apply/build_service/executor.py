@@ -76,13 +76,7 @@ class BackgroundExecutor:
         return threading.current_thread() is self._thread
 
     def submit(self, run: Callable[[], None], name: str, on_drop: Callable[[], object] = lambda: None) -> None:
-        """Queue a job.
-
-        Args:
-            run: The job. An exception is logged.
-            name: Names the job in messages.
-            on_drop: Called if the job will never run, because the executor is closed or no thread can be started.
-        """
+        """Queue a job; `on_drop` is called if it never runs: the executor is closed, or no thread can be started."""
         job = _Work(run, name, on_drop, _current_device())
         problem = None
         with self._changed:

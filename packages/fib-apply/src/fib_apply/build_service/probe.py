@@ -99,13 +99,6 @@ def probe(
     reports the error. A solution whose threads end the process later is blamed only while it is being loaded;
     otherwise the next one is.
 
-    Args:
-        pairs: What to probe.
-        timeout_seconds: Maximum load time of each solution.
-        cache_root: In place of ``FIB_CACHE_PATH``.
-        on_done: Called in this thread with the name of each solution, cached ones included.
-        is_cancelled: Asked while the child works.
-
     Returns:
         By name, None for a solution that is safe to load, else the reason why it is not.
 
@@ -218,7 +211,17 @@ class ProbeProcess:
         return self
 
     def __exit__(self, *details: object) -> None:
-        self.close()
+        """Kill the child and its process group."""
+        # Until the child is waited for, its zombie reserves the group's number, so that no other group is hit.
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        try:
+            self._process.wait(_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            logger.warning("probe process %d cannot be ended", self._process.pid)
+        os.close(self._marks)
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
     def results(self) -> Iterator[ProbeResult]:
         """Yield one result for each task in turn, at least one; fewer if the child ends early.
@@ -241,20 +244,6 @@ class ProbeProcess:
         elif not ended:
             reason = f"the probe failed: its process did not start{self._last_output()}"
             yield from itertools.repeat(ProbeResult(reason, is_reproducible=False), len(self._tasks))
-
-    def close(self) -> None:
-        """Kill the child and its process group."""
-        # Until the child is waited for, its zombie reserves the group's number, so that no other group is hit. If
-        # other code of this process has waited for it, there is no such group.
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            os.killpg(self._process.pid, signal.SIGKILL)
-        try:
-            self._process.wait(_EXIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            logger.warning("probe process %d cannot be ended", self._process.pid)
-        os.close(self._marks)
-        if self._process.stdout is not None:
-            self._process.stdout.close()
 
     def _next_mark(self) -> bytes:
         """The next mark; empty if the child has ended or hangs."""

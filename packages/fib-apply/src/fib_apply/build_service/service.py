@@ -14,7 +14,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -56,16 +56,6 @@ class BuildResult:
     def matches(self, solution: Solution) -> bool:
         """Whether the result is for this content."""
         return self.solution is solution or self.solution.hash() == solution.hash()
-
-
-@attrs.frozen
-class _BuildOptions:
-    """Options of one batch."""
-
-    report: OnProgress = lambda *_: None
-    is_cancelled: Callable[[], bool] = lambda: False
-    jobs: int | None = None
-    """Number of parallel compilers; all cores by default."""
 
 
 @attrs.define
@@ -173,26 +163,28 @@ class BuildService:
 
         An unusable solution is left out with a warning. An interrupt stops the wait and the compilers; what is
         being probed or loaded is finished, the rest is not started. Earlier requests are served first.
-
-        Args:
-            pairs: What to build. Building the same again is cheap.
-            on_progress: Called in this thread after each step.
-            jobs: Number of parallel compilers; all cores by default.
         """
-        wanted = list(pairs)
-        report = on_progress or (lambda *_: None)
+        wanted, report = list(pairs), on_progress or (lambda *_: None)
         if self._executor.is_current_thread:  # a job that builds cannot wait for itself
-            build = functools.partial(
-                self._build, wanted, _BuildOptions(report, lambda: self._executor.is_closed, jobs)
-            )
+            build = functools.partial(self._build, wanted, report, lambda: self._executor.is_closed, jobs)
             if self._shared.is_building:  # a solution asks for it when it is loaded, perhaps for itself
                 self._executor.submit(build, "building ahead")
             else:
                 build()
             return
+        steps: SimpleQueue[tuple[int, int, str] | None] = SimpleQueue()
         is_cancelled = threading.Event()
+
+        def build_in_background() -> None:
+            try:
+                is_stopped = lambda: is_cancelled.is_set() or self._executor.is_closed  # noqa: E731
+                self._build(wanted, lambda *step: steps.put(step), is_stopped, jobs)
+            finally:
+                steps.put(None)
+
+        self._executor.submit(build_in_background, "building ahead", on_drop=lambda: steps.put(None))
         try:
-            for step in self._steps(wanted, is_cancelled.is_set, jobs):
+            while (step := _next_step(steps)) is not None:
                 report(*step)
         finally:
             is_cancelled.set()
@@ -259,45 +251,19 @@ class BuildService:
             self._registry = BuilderRegistry.get_instance()
         return self._registry
 
-    def _steps(
-        self, pairs: list[Pair], is_cancelled: Callable[[], bool], jobs: int | None
-    ) -> Iterator[tuple[int, int, str]]:
-        """Build in the background, and yield each step."""
-        steps: SimpleQueue[tuple[int, int, str] | None] = SimpleQueue()
-
-        def build() -> None:
-            try:
-                options = _BuildOptions(
-                    lambda *step: steps.put(step), lambda: is_cancelled() or self._executor.is_closed, jobs
-                )
-                self._build(pairs, options)
-            finally:
-                steps.put(None)
-
-        self._executor.submit(build, "building ahead", on_drop=lambda: steps.put(None))
-        while True:
-            try:
-                step = steps.get(timeout=_POLL_SECONDS)
-            except Empty:  # an interrupt that comes just before a wait does not end it
-                continue
-            if step is None:
-                return
-            yield step
-
     def _flush_requests(self) -> None:
         """Build all pending requests in one batch, which needs one probe process."""
         with self._lock:
             requests = dict(self._requests)
         try:
             # One compiler at a time: the engine needs the other cores.
-            options = _BuildOptions(is_cancelled=lambda: self._executor.is_closed, jobs=1)
-            self._build(list(requests.values()), options)
+            self._build(list(requests.values()), lambda *_: None, lambda: self._executor.is_closed, 1)
         finally:
             for key in requests:
                 self._pop_request(key)
 
-    def _build(self, pairs: list[Pair], options: _BuildOptions) -> None:
-        batch = _Batch(len(pairs), self._get_registry, self._set_result, options, self._cache_root)
+    def _build(self, pairs: list[Pair], report: OnProgress, is_cancelled: Callable[[], bool], jobs: int | None) -> None:
+        batch = _Batch(len(pairs), self._get_registry, self._set_result, report, is_cancelled, jobs, self._cache_root)
         unknown = []
         self._shared.is_building = True
         try:
@@ -305,7 +271,7 @@ class BuildService:
                 result = self._results.get(pair[1].name)
                 if result is not None and result.matches(pair[1]):
                     self._pop_request(_key(pair[1]))
-                    batch.report(pair[1].name, finished=1)
+                    batch.advance(pair[1].name, finished=1)
                 else:
                     unknown.append(pair)
             batch.build(unknown)
@@ -328,6 +294,13 @@ def _key(solution: Solution) -> _Key:
     return solution.name, solution.hash()
 
 
+def _next_step(steps: SimpleQueue[tuple[int, int, str] | None]) -> tuple[int, int, str] | None:
+    """The next step of a build; None at its end."""
+    while True:
+        with contextlib.suppress(Empty):  # an interrupt that comes just before a wait does not end it
+            return steps.get(timeout=_POLL_SECONDS)
+
+
 # -- batches -----------------------------------------------------------------------------------------
 
 
@@ -338,7 +311,9 @@ class _Batch:
     total: int
     get_registry: Callable[[], BuilderRegistry]
     set_result: Callable[[BuildResult], None]
-    options: _BuildOptions
+    report: OnProgress
+    is_cancelled: Callable[[], bool]
+    jobs: int | None
     cache_root: Path | None
     done: int = 0
     seconds: dict[str, float] = attrs.field(factory=dict)
@@ -348,23 +323,23 @@ class _Batch:
         """Set a result for each pair. Exceptions of solutions become results.
 
         Raises:
-            Cancelled: `_BuildOptions.is_cancelled` returned true.
+            Cancelled: `is_cancelled` returned true.
         """
         for pair in self._probed(self._compiled(pairs)):
             self._load(pair)
 
-    def report(self, name: str, finished: int = 0) -> None:
+    def advance(self, name: str, finished: int = 0) -> None:
         """Report the progress of a solution.
 
         Raises:
-            Cancelled: `_BuildOptions.is_cancelled` returned true.
+            Cancelled: `is_cancelled` returned true.
         """
         self.done += finished
-        self.options.report(self.done, self.total, name)
+        self.report(self.done, self.total, name)
         self._check_cancelled()
 
     def _check_cancelled(self) -> None:
-        if self.options.is_cancelled():
+        if self.is_cancelled():
             raise Cancelled
 
     def _compiled(self, pairs: list[Pair]) -> list[Pair]:
@@ -383,11 +358,11 @@ class _Batch:
 
         def on_done(outcome: BuildOutcome) -> None:
             self.seconds[outcome.solution.name] = outcome.seconds
-            self.report(outcome.solution.name)
+            self.advance(outcome.solution.name)
 
-        limits = Limits(is_stopped=self.options.is_cancelled)
+        limits = Limits(is_stopped=self.is_cancelled)
         try:
-            outcomes = self.get_registry().build_many(pairs, jobs=self.options.jobs, limits=limits, on_done=on_done)
+            outcomes = self.get_registry().build_many(pairs, jobs=self.jobs, limits=limits, on_done=on_done)
         except Exception as error:  # noqa: BLE001 - raised by a builder; loading finds out which solutions it affects
             logger.warning("parallel compilation failed: %s", summarize_error(error))
             return [None] * len(pairs)
@@ -399,8 +374,8 @@ class _Batch:
             reasons = probe(
                 pairs,
                 cache_root=self.cache_root,
-                on_done=self.report,
-                is_cancelled=self.options.is_cancelled,
+                on_done=self.advance,
+                is_cancelled=self.is_cancelled,
             )
         except Exception as error:  # noqa: BLE001 - unprobed solutions are not loaded: they could end the engine
             reasons = {solution.name: f"the probe failed: {summarize_error(error)}" for _, solution in pairs}
@@ -429,7 +404,7 @@ class _Batch:
             self.set_result(BuildResult(solution, runnable, None))
             seconds = self.seconds.get(solution.name, 0.0) + time.monotonic() - began
             emit(finished(EventKind.BUILT, definition.name, solution.name, seconds))
-            self.report(solution.name, finished=1)
+            self.advance(solution.name, finished=1)
 
     def _leave_out(self, pair: Pair, problem: str, summary: str) -> None:
         definition, solution = pair
@@ -437,7 +412,7 @@ class _Batch:
         seconds = self.seconds.get(solution.name, 0.0)
         first_line = summary.partition("\n")[0]
         emit(finished(EventKind.BUILT, definition.name, solution.name, seconds, first_line))
-        self.report(solution.name, finished=1)
+        self.advance(solution.name, finished=1)
 
 
 # -- first runs --------------------------------------------------------------------------------------

@@ -20,7 +20,6 @@ from ..config import OnError
 from ..errors import NoKernel, is_out_of_memory
 from ..events import FALLBACK_IS_BEST, CallMetrics
 from ..key import ApplyKey, ApplyKeyBuilder
-from ..selection.rankings import Candidate
 from . import shadow
 from .call_variant import CallVariant, Kernel, PythonTable, compile_shapes
 from .codegen import DESTINATION_PASSING, VALUE_RETURNING, ParameterMap, RouteOptions, compile_function, route_source
@@ -278,10 +277,6 @@ class Dispatcher:
         """Resolve all calls again."""
         self.resolver.invalidate()
 
-    def first_run_problem(self, solution: str, key: ApplyKey) -> str | None:
-        """Reason why a solution that compiles when it is called is not ready for a key; None if it is."""
-        return self.resolver.first_run_problem(solution, key)
-
     def _handle_error(self, error: BaseException, kernel: Kernel) -> None:
         self._handle_error_of(self.resolver.solution_of(kernel), error)
 
@@ -318,9 +313,12 @@ class Dispatcher:
             for output, copy in zip(outputs, copies, strict=True):
                 output.copy_(copy)
             return found  # as without comparison
+        key = self.resolver.key(args, padded_axis)
+        recorded = None if isinstance(key, Rejection) else self.pool.candidate(solution, key, device)
         try:
-            recorded = self._recorded(solution, args, padded_axis)
-            self._compare_outputs(solution, recorded, copies or found, tuple(outputs) or expected)
+            shadow.compare_outputs(self.definition, copies or found, tuple(outputs) or expected, recorded)
+        except shadow.OutputMismatch as mismatch:
+            self.quarantine(solution, f"its results differ from the fallback's: {mismatch}")
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
@@ -335,17 +333,6 @@ class Dispatcher:
                 self._metrics.error(solution).increment()
                 self.quarantine(solution, f"it raised {type(error).__name__}: {error}")
             return _FAILED
-
-    def _recorded(self, solution: str, args: Sequence[Any], padded_axis: str | None) -> Candidate | None:
-        """Recorded facts about a solution at the key of a call."""
-        key = self.resolver.key(args, padded_axis)
-        return None if isinstance(key, Rejection) else self.pool.candidate(solution, key, device_of(args))
-
-    def _compare_outputs(self, solution: str, recorded: Candidate | None, found: Any, expected: Any) -> None:
-        try:
-            shadow.compare_outputs(self.definition, found, expected, recorded)
-        except shadow.OutputMismatch as mismatch:
-            self.quarantine(solution, f"its results differ from the fallback's: {mismatch}")
 
     # -- planned calls -------------------------------------------------------------------------------
 
@@ -379,11 +366,6 @@ class Dispatcher:
         Nothing is validated where no solution of the definition can have one, or where equal inputs were planned.
         The fallback serves all calls of the plan where no solution is chosen for inputs like these, or where the best
         one is the fallback in another form.
-
-        Args:
-            inputs: The definition's inputs, in order.
-            fallback: Serves all other calls; takes the inputs, followed by the outputs or nothing.
-            fallback_equivalents: Solutions that are the fallback in another form.
         """
         if not self.may_have_setup:
             return None

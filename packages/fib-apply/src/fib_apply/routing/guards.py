@@ -52,7 +52,7 @@ _TYPED, _SPECIALIZED = -1, -2
 def make_native_guard(native: NativeGuards, args: Sequence[Any], options: GuardOptions) -> Guard | None:
     """A native guard from a call; None if the native module cannot describe the call."""
     has_cuda = _has_cuda(args)
-    return native.make_guard(
+    made: Guard | None = native.make_guard(
         tuple(args),
         options.outputs,
         _ALIGNMENT if options.is_aligned else 1,
@@ -62,6 +62,7 @@ def make_native_guard(native: NativeGuards, args: Sequence[Any], options: GuardO
         has_cuda and torch.cuda.device_count() > 1,
         options.ignores_sizes,
     )
+    return made
 
 
 def compile_guard(args: Sequence[Any], options: GuardOptions = _DEFAULT) -> Guard | None:

@@ -321,12 +321,8 @@ class CandidatePool:
     ) -> LoadedCandidate | None:
         """The first usable candidate if it is loaded; requests its build and returns None if it is not built in time.
 
-        Args:
-            ranking: The candidates.
-            is_planned: Whether solutions with ``setup`` can be used.
-            fallback_equivalents: Solutions that are the fallback in another form: callers call the fallback instead, so
-                that these serve calls without a plan as well. Others that are not faster are skipped, unless
-                `ApplyConfig.require_speedup` is off.
+        Equivalents of the fallback also serve calls without a plan, because callers call the fallback instead. Others
+        that are not faster than these are skipped, unless `ApplyConfig.require_speedup` is off.
         """
         is_equivalent = fallback_equivalents.__contains__
         equivalents = [c for c in ranking.candidates if is_equivalent(c.solution)] if fallback_equivalents else []
@@ -458,12 +454,7 @@ class Resolver:
     def variants(
         self, fallback_equivalents: frozenset[str] = frozenset(), padded_axis: str | None = None
     ) -> tuple[CallVariant, CallVariant]:
-        """The value-returning and the destination-passing variant of calls whose fallback equals certain solutions.
-
-        Args:
-            fallback_equivalents: These solutions.
-            padded_axis: The axis of padded indices; None if the inputs end at their totals.
-        """
+        """The value-returning and the destination-passing variant of calls whose fallback equals certain solutions."""
         kind = fallback_equivalents, padded_axis
         with self._lock:
             if kind not in self._variants:

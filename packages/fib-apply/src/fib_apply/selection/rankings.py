@@ -52,10 +52,6 @@ class Candidate(msgspec.Struct, frozen=True, array_like=True):
         """Whether it is faster, beyond uncertainty, than a solution that calls the same function as the fallback.
 
         If they ran different numbers of workloads, their times are compared as shares of the recorded fallback's.
-
-        Args:
-            equivalent: The fallback in another form.
-            margin: The share that counts where one has no interval.
         """
         one, other = self.latency_ms, equivalent.latency_ms
         if self.workloads != equivalent.workloads and self.fallback_ms and equivalent.fallback_ms:
@@ -151,12 +147,6 @@ def ranking_for(
 
     A recorded key is no miss, even if no solution was selected for it. If one solution serves all sizes of batch axes,
     a key is recorded at all these sizes.
-
-    Args:
-        rankings: By key.
-        key: Of a call.
-        config: States the policy for keys that are not recorded.
-        nearest: The index of `rankings`, to use it for several keys.
     """
     if rankings is None:
         return None

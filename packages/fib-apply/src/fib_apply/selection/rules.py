@@ -569,11 +569,6 @@ class _Ranker:
     ) -> tuple[list[_Score], str, _Score | None]:
         """The solutions to select among.
 
-        Args:
-            ranked: All that are eligible, the baseline included, fastest first.
-            times: Of the fallback.
-            left_out: Gets the reasons why others are left out.
-
         Returns:
             The solutions, the reason if there is none, and the fastest of those that are not faster than the fallback.
         """

@@ -408,13 +408,7 @@ class ApplyTable:
             yield from [(name, found[one]) for one in devices if one in found][:1]
 
     def match_solution(self, definition: str, key: ApplyKey, hardware: str | None = None) -> str | None:
-        """The solution for plain calls of a recorded key; None on a miss.
-
-        Args:
-            definition: Its name.
-            key: The key.
-            hardware: Its name as in traces; None means the devices of this machine.
-        """
+        """The solution for plain calls of a recorded key; None on a miss."""
         for name in local_hardware() if hardware is None else (hardware,):
             rankings = self.rankings(definition).get(name)
             ranking = None if rankings is None else rankings.by_key.get(rankings.key_of(key))
@@ -639,12 +633,8 @@ def _build_from_memory(trace_set: TraceSet, config: ApplyConfigRegistry) -> _Con
 # -- settings that do not fit the data set -----------------------------------------------------------
 
 
-def setting_problems(registry: ApplyConfigRegistry, table: ApplyTable) -> tuple[ConfigProblem, ...]:
+def setting_problems(registry: ApplyConfigRegistry, table: ApplyTable) -> Iterator[ConfigProblem]:
     """The problems of all settings, each with the path of the setting in a configuration file."""
-    return tuple(_problems(registry, table))
-
-
-def _problems(registry: ApplyConfigRegistry, table: ApplyTable) -> Iterator[ConfigProblem]:
     default = registry.default
     yield from _problems_of("default", default, ApplyConfig(), table, table.definitions)
     for name, config in registry.per_definition.items():
@@ -663,14 +653,13 @@ def _problems_of(
         for name in sorted(_names(getattr(config, setting)) - _names(getattr(inherited, setting))):
             if (problem := _problem_of_solution(name, table, definitions)) is not None:
                 yield ConfigProblem(None, f"{path}.{setting}", problem)
-    policy, axes = config.on_miss_policy, config.nearest.keys() - inherited.nearest.keys()
-    if axes and policy is not OnMiss.NEAREST:
+    if config.nearest.keys() - inherited.nearest.keys() and config.on_miss_policy is not OnMiss.NEAREST:
         yield ConfigProblem(None, f"{path}.nearest", "it has no effect without on_miss_policy: nearest")
-    if policy is OnMiss.NEAREST is not inherited.on_miss_policy and not config.nearest:
+    if config.on_miss_policy is OnMiss.NEAREST is not inherited.on_miss_policy and not config.nearest:
         problem = "it has no effect without axes in nearest, such as batch_size: 2"
         yield ConfigProblem(None, f"{path}.on_miss_policy", problem)
-    known = _axes(table, definitions) if axes else set()
-    for axis in sorted(axes - known):
+    known = {axis for name in definitions for axis in _axes(table, name)} if config.nearest else set()
+    for axis in sorted(config.nearest.keys() - inherited.nearest.keys() - known):
         yield ConfigProblem(None, f"{path}.nearest", str(UnknownName("variable axis", axis, tuple(sorted(known)))))
 
 
@@ -688,10 +677,9 @@ def _problem_of_solution(name: str, table: ApplyTable, definitions: tuple[str, .
     return None if solution.definition in definitions else f"{name!r} is a solution of {solution.definition!r}"
 
 
-def _axes(table: ApplyTable, definitions: tuple[str, ...]) -> set[str]:
-    """The variable axes of definitions; of those whose file is damaged, none."""
-    axes: set[str] = set()
-    for name in definitions:
-        with contextlib.suppress(FibError):
-            axes.update(table.definition(name).var_axes)
-    return axes
+def _axes(table: ApplyTable, name: str) -> Iterable[str]:
+    """The variable axes of a definition; none if its file is damaged."""
+    try:
+        return table.definition(name).var_axes
+    except FibError:
+        return ()

@@ -18,7 +18,7 @@ import time
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
 from fib_schema import FibError, get_fib_cache_path
@@ -42,31 +42,9 @@ _LIBRARIES = ("-lc10", "-ltorch_cpu", "-ltorch_python")
 _COMPILE_SECONDS = 300.0
 
 
-class NativeGuards(Protocol):
-    """The functions of the native module."""
-
-    MISS: object
-    """Returned by a table that has no entry for a call."""
-    Table: Callable[..., Any]
-
-    def make_guard(
-        self,
-        args: tuple[Any, ...],
-        outputs: int,
-        alignment: int,
-        has_grad: bool,
-        is_specialized: bool,
-        checks_capture: bool,
-        checks_device: bool,
-        ignores_sizes: bool = False,
-        /,
-    ) -> Callable[..., bool] | None:
-        """A guard for calls that equal one; None if it cannot be described."""
-        ...
-
-    def configure(self, device_mode: type, is_capturing: Callable[[], bool], /) -> None:
-        """Set what the module needs of torch's Python code."""
-        ...
+NativeGuards: TypeAlias = Any
+"""The native module: ``Table``, ``MISS`` (returned by a table that has no entry for a call) and ``make_guard``, which
+returns None for a call that it cannot describe; see `guards.make_native_guard` for its arguments."""
 
 
 @attrs.define(eq=False)
@@ -105,11 +83,7 @@ def guards_in_use() -> str:
 
 
 def request_native(on_ready: Callable[[], None]) -> None:
-    """Load or build the native module in the background, once per process.
-
-    Args:
-        on_ready: Called in the background thread when it is loaded; not if it is loaded now.
-    """
+    """Load or build the native module in the background, once per process."""
     if _state.guards is not None or (_state.is_requested and on_ready in _state.on_ready) or _unsupported_reason():
         return
     with _state.lock:
@@ -135,18 +109,12 @@ def wait_with_native(wait: Callable[[float], bool], timeout_seconds: float) -> b
 def prepare_native(limits: Limits | None = None) -> str | None:
     """Load the native module in this thread, and build it if need be.
 
-    Args:
-        limits: Of the compiler.
-
     Returns:
         Why it cannot be used; None if it is loaded.
     """
-    return _prepare(_state, limits)
-
-
-def _prepare(state: _State, limits: Limits | None) -> str | None:
     from fib_compile import Limits
 
+    state = _state
     if (reason := _unsupported_reason()) is None and state.guards is not None:
         return None
     limits = limits or Limits(_COMPILE_SECONDS, is_stopped=lambda: state.executor.is_closed)
@@ -155,8 +123,7 @@ def _prepare(state: _State, limits: Limits | None) -> str | None:
 
 
 def _prepare_in_background() -> None:
-    state = _state
-    problem = _prepare(state, None)
+    state, problem = _state, prepare_native()
     if problem is not None:
         logger.info("native guards are not used: %s", problem)
         return
