@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 from fib_schema import DataWarning, TraceSet, append_jsonl_file, rewrite_jsonl_file
-from fib_schema.appending import append_in_groups
 
 PROGRAM = """
 import sys
@@ -106,18 +105,7 @@ def test_concurrent_writers_lose_and_mix_nothing(seeded):
         assert mine == [f"w{index}-{n}" for n in range(50)]
 
 
-def test_a_batch_goes_to_all_files_or_to_none(tmp_path):
-    first, second = tmp_path / "a.jsonl", tmp_path / "b.jsonl"
-    list(append_in_groups({str(first): [b"1"], str(second): [b"2", b"3"]}))
-    assert (first.read_bytes(), second.read_bytes()) == (b"1\n", b"2\n3\n")
-    (tmp_path / "c.jsonl").mkdir()
-    with pytest.raises(IsADirectoryError):
-        list(append_in_groups({str(first): [b"4"], str(second): [b"5"], str(tmp_path / "c.jsonl"): [b"6"]}))
-    assert (first.read_bytes(), second.read_bytes()) == (b"1\n", b"2\n3\n")
-
-
 def test_an_empty_batch_touches_nothing(tmp_path):
-    assert list(append_in_groups({})) == []
     append_jsonl_file([], tmp_path / "a.jsonl")
     assert list(tmp_path.iterdir()) == []
 
@@ -159,9 +147,9 @@ def test_a_rewriting_that_fails_changes_nothing(tmp_path: Path) -> None:
 
 APPENDER = """
 import sys
-from fib_schema.appending import append_in_groups
+from fib_schema.appending import append_new_lines
 for number in range(60):
-    list(append_in_groups({sys.argv[1]: [b"%s-%d" % (sys.argv[2].encode(), number)]}))
+    append_new_lines(sys.argv[1], lambda _: [b"%s-%d" % (sys.argv[2].encode(), number)])
 """
 
 

@@ -1,8 +1,7 @@
-"""Locks of folders: who can hold them, and what replaces `flock` where it is refused."""
+"""Locks of folders: who can hold them."""
 
 from __future__ import annotations
 
-import errno
 import fcntl
 import os
 import tempfile
@@ -12,9 +11,7 @@ from pathlib import Path
 
 import pytest
 from fib_schema import RandomInput, Workload, append_jsonl_file, appending, rewrite_jsonl_file
-from fib_schema.appending import append_in_groups
 
-REFUSALS = [errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS]  # EOPNOTSUPP is ENOTSUP on Linux
 OWNER, MEMBER, READER, GROUP = 65531, 65532, 65533, 65530
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as other accounts")
 WORKLOAD = Workload({"M": 1}, {"A": RandomInput()}, "w")
@@ -76,7 +73,6 @@ def test_an_account_that_may_only_read_cannot_delay_writers(shared: Path, monkey
     monkeypatch.setattr(appending, "LOCK_TIMEOUT_SECONDS", 0.0)
     append_jsonl_file([WORKLOAD], file)
     assert rewrite_jsonl_file(file, lambda lines: lines[1:])
-    list(append_in_groups({str(file): [b"1"], str(shared / "y.jsonl"): [b"2"]}))
     for descriptor in (*held, *release):
         os.close(descriptor)
     os.waitpid(child, 0)
@@ -124,28 +120,3 @@ def test_a_lock_file_that_is_none_is_named(tmp_path: Path, kind: str) -> None:
     with pytest.raises(OSError, match=r"\.lock"):
         append_jsonl_file([WORKLOAD], tmp_path / "x.jsonl")
     assert os.listdir(tmp_path) == [".lock"]
-
-
-WRITER = """
-import errno, os, sys
-from fib_schema import locks, rewrite_jsonl_file
-from fib_schema.appending import append_in_groups
-def refuse(descriptor, operation):
-    raise OSError(errno.ENOSYS, "Function not implemented")
-appending.flock = refuse
-for number in range(30):
-    list(append_in_groups({sys.argv[1]: [b"%s-%d" % (sys.argv[2].encode(), number)]}))
-    if number % 20 == 0:
-        rewrite_jsonl_file(sys.argv[1], lambda lines: [b"rewritten", *lines])
-if sys.argv[2] == "killed":
-    os.open(sys.argv[1], os.O_RDWR)
-    appending.lock_folders_of(sys.argv[1:2])
-    os._exit(9)
-"""
-
-
-def test_a_folder_of_two_names_is_locked_once(tmp_path: Path) -> None:
-    (tmp_path / "a").mkdir()
-    (tmp_path / "link").symlink_to("a")
-    appending.lock_folders_of([str(tmp_path / "a/x"), str(tmp_path / "link/y"), f"{tmp_path}/link/../a/"])()
-    appending.lock_folders_of([str(tmp_path / "a/z")])()

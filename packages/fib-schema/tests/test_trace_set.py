@@ -346,17 +346,6 @@ def test_a_batch_with_an_unknown_name_adds_nothing(trace_set, make_trace, bad):
     assert "gemm" not in trace_set.traces
 
 
-def test_a_batch_that_cannot_be_written_adds_nothing_anywhere(trace_set, make_trace):
-    """The second file of the batch is a folder: the first is cut back."""
-    trace_set.add_traces([make_trace("fast", uuid="a")])
-    (trace_set.traces_path / "bob" / "gemm" / "gemm.jsonl").mkdir(parents=True)
-    with pytest.raises(IsADirectoryError):
-        trace_set.add_traces([make_trace("fast", uuid="b"), make_trace("slow", uuid="b")])
-    assert [t.workload.uuid for t in trace_set.traces["gemm"]] == ["a"]
-    (trace_set.traces_path / "bob" / "gemm" / "gemm.jsonl").rmdir()
-    assert [t.workload.uuid for t in TraceSet.from_path(trace_set.root).traces["gemm"]] == ["a"]
-
-
 def test_a_full_disk_adds_nothing(trace_set, make_trace):
     """A limit on file sizes stands for a full disk: the write comes back short, then fails."""
     trace_set.add_traces([make_trace(uuid="a")])

@@ -68,7 +68,7 @@ def staged(path: str | os.PathLike[str], *, keeps_existing: bool = False) -> Ite
     target.parent.mkdir(parents=True, exist_ok=True)
     temporary = temporary_path(target.parent)
     try:
-        with _naming(target, temporary):
+        with naming(target, temporary):
             yield temporary
             try:
                 os.replace(temporary, target)
@@ -104,7 +104,7 @@ def atomic_write(
     folders = make_folders(target.parent)
     temporary = temporary_path(target.parent)
     try:
-        with naming(target):
+        with naming(target, temporary):
             _write_new(temporary, data, mode=mode, durable=durable)
             (os.link if exclusive else os.replace)(temporary, target)
     finally:
@@ -126,18 +126,15 @@ def write_output(path: str | os.PathLike[str], data: bytes) -> None:
     Raises:
         OSError: It could not be written; a regular file is unchanged.
     """
-    target = Path(path)
-    try:
-        found = os.stat(target)
-    except FileNotFoundError:
-        found = None
+    found = os.stat(path) if os.path.exists(path) else None
     if found is not None and not stat.S_ISREG(found.st_mode):
         with naming(path), open(path, "wb", buffering=0) as stream:  # by this path: /dev/stdout may lead to a pipe
             write_all(stream.fileno(), data)
         return
     is_own = found is not None and found.st_uid == os.geteuid()
-    mode = stat.S_IMODE(found.st_mode) if found is not None and is_own else None
-    atomic_write(os.path.realpath(target) if target.is_symlink() else target, data, mode=mode)
+    atomic_write(
+        os.path.realpath(path), data, mode=stat.S_IMODE(found.st_mode) if found is not None and is_own else None
+    )
 
 
 def atomic_create_all(contents: Mapping[str, bytes], *, keeps_existing: bool) -> None:
@@ -154,26 +151,18 @@ def atomic_create_all(contents: Mapping[str, bytes], *, keeps_existing: bool) ->
         OSError: Some could not be written. With `keeps_existing`, others may have been; without it, none was made.
     """
     folders = {folder for name in contents for folder in make_folders(Path(name).parent)}
-    pending: dict[str, Path] = {}
+    wanted = [name for name in contents if not (keeps_existing and os.path.exists(name))]
+    pending = {name: temporary_path(os.path.dirname(name)) for name in wanted}
     named: list[str] = []
     try:
-        for name, data in contents.items():
-            if not (keeps_existing and os.path.exists(name)):
-                pending[name] = temporary_path(os.path.dirname(name))
-                with naming(name):
-                    _write_new(pending[name], data)
         for name, temporary in pending.items():
-            with naming(name):
+            with naming(name, temporary):
+                _write_new(temporary, contents[name])
+        for name, temporary in pending.items():
+            with naming(name, temporary):
                 _sync_file(temporary)
         for name, temporary in pending.items():
-            try:
-                with naming(name):
-                    os.link(temporary, name)
-            except FileExistsError:  # another process was faster
-                if not keeps_existing:
-                    raise
-            else:
-                named.append(name)
+            _link_new(temporary, name, named, keeps_existing=keeps_existing)
     except BaseException:
         for name in () if keeps_existing else named:
             _remove(Path(name))
@@ -182,6 +171,17 @@ def atomic_create_all(contents: Mapping[str, bytes], *, keeps_existing: bool) ->
         for temporary in pending.values():
             _remove(temporary)
     sync_folders(folders)
+
+
+def _link_new(temporary: Path, name: str, named: list[str], *, keeps_existing: bool) -> None:
+    """Give a temporary its name, and note that; another process may have been faster."""
+    try:
+        with naming(name, temporary):
+            os.link(temporary, name)
+        named.append(name)
+    except FileExistsError:
+        if not keeps_existing:
+            raise
 
 
 def make_folders(folder: Path) -> list[Path]:
@@ -277,34 +277,18 @@ def explain_os_error(error: OSError) -> str:
     return f"{place}{problem} ({error.strerror}); {remedy}"
 
 
-def named_error(error: OSError, path: str | os.PathLike[str]) -> OSError:
-    """Return an error of the system with the name of a file, and other errors unchanged."""
-    return OSError(*error.args) if error.errno is None else OSError(error.errno, error.strerror, os.fspath(path))
-
-
 @contextlib.contextmanager
-def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """Name a file in the `OSError` of a block: errors of descriptors name none, and others name the temporary."""
+def naming(target: str | os.PathLike[str], temporary: Path | None = None) -> Iterator[None]:
+    """Name the target in an `OSError` of the block that names no file, or the temporary or something below it."""
     try:
         yield
     except OSError as error:
-        if error.errno is None:
+        names = [str(name) for name in (error.filename, error.filename2) if isinstance(name, str | Path)]
+        inside = [name for name in names if temporary is not None and name.startswith(str(temporary))]
+        if error.errno is None or (names and not inside):
             raise
-        raise named_error(error, path) from error
-
-
-@contextlib.contextmanager
-def _naming(target: Path, temporary: Path) -> Iterator[None]:
-    """Name the target in an error of the disk, and in one that names the temporary."""
-    try:
-        yield
-    except OSError as error:
-        paths = [str(path) for path in (error.filename, error.filename2) if path is not None]
-        inside = next((path for path in reversed(paths) if path.startswith(str(temporary))), None)
-        if error.errno is None or (inside is None and error.errno not in _WORDS) or (inside is None and paths):
-            raise
-        place = str(target) + ("" if inside is None else inside.removeprefix(str(temporary)))
-        raise OSError(error.errno, error.strerror, place) from error
+        below = inside[-1].removeprefix(str(temporary)) if inside else ""
+        raise OSError(error.errno, error.strerror, os.fspath(target) + below) from error
 
 
 # -- system calls --------------------------------------------------------------------------------------

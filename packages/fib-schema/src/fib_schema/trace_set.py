@@ -21,7 +21,7 @@ from . import data_files
 from ._lazy import LazyRecords, SolutionsByDefinition, TraceFiles, TracesByDefinition
 from ._legacy import legacy_warnings
 from ._record import Record, component_problem
-from .appending import append_in_groups
+from .appending import append_new_lines
 from .codec import format_json, to_plain
 from .definition import Definition
 from .display import counted
@@ -359,13 +359,12 @@ class Store(DataSetFolder):
     def add_traces(self, traces: Iterable[Trace]) -> None:
         """Add traces and workload traces; with a root, they are durable when this returns.
 
-        Traces of up to 64 files are all added or, after an error, none of them, neither in memory nor on disk. Those of
-        more files are added in groups of 64 files (fewer if the process runs out of file descriptors).
+        The traces of a file are all added or, after an error, none of them, neither in memory nor on disk.
 
         Raises:
             UnknownName: A trace names an unknown definition or solution; nothing was added.
-            PartlyAdded: A later group could not be written (an OSError); it has the traces that were added.
-            OSError: They could not be written; nothing was added.
+            PartlyAdded: A later file could not be written (an OSError); it has the traces that were added.
+            OSError: The first file could not be written; nothing was added.
         """
         groups: dict[str, list[Trace]] = {}
         lines: dict[str, list[bytes]] = {}
@@ -373,28 +372,26 @@ class Store(DataSetFolder):
             path = _file_of(trace, self.get_definition(trace.definition), self._owners)
             if self.root is not None:
                 path = self._writable(path)
+                lines.setdefault(path, []).append(format_json(trace).encode())
             groups.setdefault(path, []).append(trace)
-            lines.setdefault(path, []).append(format_json(trace).encode())
-        if self.root is None:
-            self._remember(groups.values())
-            return
         added: list[Trace] = []
-        try:
-            for paths in append_in_groups(lines):
-                self._remember(groups[path] for path in paths)
-                added += (trace for path in paths for trace in groups[path])
-        except OSError as error:
-            if not added:
-                raise
-            raise PartlyAdded(tuple(added), sum(map(len, groups.values())), str(error)) from error
+        for path, group in groups.items():
+            try:
+                if self.root is not None:
+                    append_new_lines(path, lambda _, path=path: lines[path])  # type: ignore[misc]
+            except OSError as error:
+                if not added:
+                    raise
+                raise PartlyAdded(tuple(added), sum(map(len, groups.values())), str(error)) from error
+            self._remember(group)
+            added += group
 
-    def _remember(self, groups: Iterable[list[Trace]]) -> None:
-        """Show traces of some files, which are durable or need not be, in later snapshots."""
-        for traces in groups:
-            if traces[0].evaluation is None:
-                self._workloads = self._workloads.with_traces(traces)
-            else:
-                self._traces = self._traces.with_traces(traces)
+    def _remember(self, traces: list[Trace]) -> None:
+        """Show traces of one file, which are durable or need not be, in later snapshots."""
+        if traces[0].evaluation is None:
+            self._workloads = self._workloads.with_traces(traces)
+        else:
+            self._traces = self._traces.with_traces(traces)
 
     def _write_new(self, kind: str, records: Mapping[str, Record]) -> None:
         """Write records to files that do not exist yet, all or none; nothing without a root."""

@@ -158,8 +158,8 @@ class WorkloadLog:
         """
         wanted = {self._path_of(path): path for path in paths}
 
-        def choose(descriptor: int) -> list[str]:
-            names = set(_blob_names(descriptor)) if descriptor >= 0 else set()
+        def choose(lines: bytes) -> list[str]:
+            names = set(_blob_names(lines))
             return [absolute for absolute, path in wanted.items() if path.removeprefix("./") not in names]
 
         return [wanted[path] for path in remove_files(self._path_of(data_files.workloads_file(definition)), choose)]
@@ -198,9 +198,9 @@ def _read_on(descriptor: int, start: int) -> bytes:
     return bytes(data)
 
 
-def _blob_names(descriptor: int) -> Iterator[str]:
-    """The blobs that whole lines of a file name; of a line that cannot be read, all texts that could be names."""
-    for line in _read_on(descriptor, 0).splitlines():
+def _blob_names(lines: bytes) -> Iterator[str]:
+    """The blobs that lines name; of a line that cannot be read, all texts that could be names."""
+    for line in lines.splitlines():
         try:
             found = _decode_inputs(line).workload.inputs.values()
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
