@@ -190,10 +190,9 @@ def test_a_link_out_of_the_set_is_refused_and_reported(trace_set, tmp_path, defi
 
 
 def test_a_link_inside_the_set_is_followed(trace_set):
-    target = trace_set.definitions_path / "gemm"
-    (trace_set.root / "elsewhere").mkdir()
-    target.rename(trace_set.root / "elsewhere" / "gemm")
-    target.symlink_to(trace_set.root / "elsewhere" / "gemm")
+    file = trace_set.definitions_path / "gemm" / "gemm.json"
+    file.rename(trace_set.root / "elsewhere.json")
+    file.symlink_to(trace_set.root / "elsewhere.json")
     assert list(TraceSet.from_path(trace_set.root).definitions) == ["gemm"]
 
 

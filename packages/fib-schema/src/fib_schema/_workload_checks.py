@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from types import MappingProxyType
-from typing import Any, NoReturn
+from typing import Any
 
 import attrs
 
@@ -41,6 +41,7 @@ STORED_DTYPES: Mapping[DType, frozenset[str]] = MappingProxyType({
 })  # fmt: skip
 """The names of each dtype in a file; fp4 may also be stored two to a byte."""
 
+
 _STORED_BITS: Mapping[str, int] = MappingProxyType({
     "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16,
     "U16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "I8": 8, "U8": 8, "BOOL": 8, "F4": 4,
@@ -69,6 +70,8 @@ def read_header(path: str) -> dict[str, StoredTensor]:
     with open_regular(path) as file:
         size = os.fstat(file.fileno()).st_size
         start = file.read(8)
+        if start == LFS_POINTER[:8]:
+            raise BadHeader("it is a Git LFS pointer; run 'git lfs pull' in the data set")
         length = int.from_bytes(start, "little")
         if len(start) < 8 or length > min(size - 8, MAX_HEADER_BYTES):
             raise BadHeader(f"its header would take {length} bytes of {size}; it is cut off or another format")
@@ -156,9 +159,6 @@ class BlobChecks:
             self._findings.error(place, message, "blob-outside", path)
             return None
         try:
-            if problem := _pointer_problem(absolute):
-                self._findings.error(place, f"{file} {problem}", "git-lfs", path)
-                return None
             header = read_header(absolute)
         except FileNotFoundError:
             message = f"the blob {file} does not exist; get it, or remove the workloads that name it"
@@ -173,13 +173,6 @@ class BlobChecks:
             self._findings.counts["blobs"] += 1
             return header
         return None
-
-
-def _pointer_problem(path: str) -> str | None:
-    with open_regular(path) as file:
-        if file.read(len(LFS_POINTER)) == LFS_POINTER:
-            return "is a Git LFS pointer and not the tensors; run 'git lfs pull' in the data set"
-    return None
 
 
 def _contradictions(stored: StoredTensor, spec: TensorSpec, shape: tuple[int, ...] | None) -> list[str]:
@@ -204,14 +197,8 @@ def _listed(names: Iterable[str]) -> str:
     return ", ".join(shown[:8]) + (", ..." if len(shown) > 8 else "")
 
 
-_MAX_NAMES = 20
-"""Number of names of one kind that are listed for a workload; more are counted."""
-
 MAX_TENSOR_BYTES = 1 << 40
 """More than any device holds: an error in an axis."""
-
-_MAX_HINTS = 10
-"""For how many unknown names of a definition similar ones are looked up, which takes milliseconds for each."""
 
 _BITS: Mapping[DType, int] = MappingProxyType({
     DType.FLOAT32: 32, DType.FLOAT16: 16, DType.BFLOAT16: 16, DType.FLOAT8_E4M3FN: 8, DType.FLOAT8_E5M2: 8,
@@ -241,7 +228,7 @@ class WorkloadChecks:
         if len(sizes) == len(self.definition.axes):
             self._check_layout(sizes)
             self._check_sizes(sizes)
-            self._check_constraints(sizes, shapes)
+            self._check_constraints(sizes)
 
     def _check_axes(self) -> dict[str, int]:
         """Report contradictions in the axes; returns the sizes that are known."""
@@ -261,17 +248,12 @@ class WorkloadChecks:
 
     def _check_input_names(self) -> None:
         given, inputs = self.workload.inputs, self.definition.inputs
-        unknown = [name for name in given if name not in inputs]
-        for name in unknown[:_MAX_NAMES]:
-            known = UnknownName("input", name, tuple(inputs))
-            self._error(child_path("inputs", name), f"the definition has no such input: {known}")
-        if more := len(unknown[_MAX_NAMES:]):
-            self._error("inputs", f"the definition has no inputs of {more} more of the names either")
-        missing = [name for name, spec in inputs.items() if name not in given and not spec.optional]
-        for name in missing[:_MAX_NAMES]:
-            self._error("inputs", f"the required input {name!r} is missing; say where it comes from")
-        if more := len(missing[_MAX_NAMES:]):
-            self._error("inputs", f"missing too: {counted(more, 'more required input')}")
+        if unknown := [name for name in given if name not in inputs]:
+            known = UnknownName("input", unknown[0], tuple(inputs))
+            self._error(child_path("inputs", unknown[0]), f"the definition has no such input: {known}{_more(unknown)}")
+        if missing := [name for name, spec in inputs.items() if name not in given and not spec.optional]:
+            message = f"the required input {missing[0]!r} is missing{_more(missing)}; say where it comes from"
+            self._error("inputs", message)
 
     def _check_input(self, name: str, spec: TensorSpec, source: Any, shape: tuple[int, ...] | None) -> None:
         path = f"inputs.{name}"
@@ -302,17 +284,20 @@ class WorkloadChecks:
             if problem := size_problem(spec, sizes):
                 self._error("axes", f"tensor {name!r} {problem}")
 
-    def _check_constraints(self, sizes: Mapping[str, int], shapes: Mapping[str, tuple[int, ...] | None]) -> None:
-        names = {**_placeholders(self.definition, self.workload, shapes), **sizes}
+    def _check_constraints(self, sizes: Mapping[str, int]) -> None:
+        """Check the constraints that name axes, scalars and absent inputs only: the others need values of tensors."""
+        inputs = {name: self.workload.inputs.get(name) for name in self.definition.inputs}
+        scalars = {name: source.value for name, source in inputs.items() if isinstance(source, ScalarInput)}
+        names = {**{name: None for name, source in inputs.items() if source is None}, **scalars, **sizes}
         for text in self.definition.constraints:
-            try:
-                holds = evaluate_constraint(text, names)
-            except ConstraintError as error:
-                if constraint_names(text) <= sizes.keys():
-                    self._error("axes", f"{error} (with {_sizes(self.workload)})", "constraint")
+            if not constraint_names(text) <= names.keys():
                 continue
-            if not holds:
-                message = f"the definition's constraint {text!r} does not hold with {_sizes(self.workload)}"
+            try:
+                problem = "does not hold" if not evaluate_constraint(text, names) else ""
+            except ConstraintError as error:
+                problem = error.problem if constraint_names(text) <= sizes.keys() else ""
+            if problem:
+                message = f"the definition's constraint {text!r} {problem} with {_sizes(self.workload)}"
                 self._error("axes", message, "constraint")
 
     def _shape(self, spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
@@ -338,59 +323,15 @@ def size_problem(spec: TensorSpec, sizes: Mapping[str, int]) -> str | None:
 def constraint_problems(definition: Definition) -> list[tuple[int, str]]:
     """The indices of constraints that name no axis and no input, each with the problem."""
     known = (*definition.axes, *definition.inputs)
-    names = frozenset(known)
-    found: list[tuple[int, str]] = []
-    for index, text in enumerate(definition.constraints):
-        for name in sorted(constraint_names(text) - names):
-            hint = f": {UnknownName('name', name, known)}" if len(found) < _MAX_HINTS else ""
-            found.append((index, f"{name!r} is neither an axis nor an input{hint}"))
-    return found
+    return [
+        (index, f"{name!r} is neither an axis nor an input: {UnknownName('name', name, known)}")
+        for index, text in enumerate(definition.constraints)
+        for name in sorted(constraint_names(text) - frozenset(known))
+    ]
 
 
-@attrs.frozen(eq=False)
-class _Placeholder:
-    """Placeholder of an unknown value; a constraint that reads it cannot be decided."""
-
-    def _refuse(self, *_: object) -> NoReturn:
-        raise TypeError("the values are unknown here")
-
-    __eq__ = __ne__ = __bool__ = _refuse
-    __hash__ = None  # type: ignore[assignment]
-
-
-@attrs.frozen(eq=False)
-class _TensorPlaceholder(_Placeholder):
-    """Placeholder of a tensor whose shape is known."""
-
-    shape: tuple[int, ...]
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-    def dim(self) -> int:
-        return len(self.shape)
-
-    def numel(self) -> int:
-        return math.prod(self.shape)
-
-    def size(self, dim: int | None = None) -> int | tuple[int, ...]:
-        return self.shape if dim is None else self.shape[dim]
-
-
-def _placeholders(
-    definition: Definition, workload: Workload, shapes: Mapping[str, tuple[int, ...] | None]
-) -> dict[str, Any]:
-    values: dict[str, Any] = {}
-    for name in definition.inputs:
-        source, shape = workload.inputs.get(name), shapes[name]
-        if source is None:
-            values[name] = None
-        elif isinstance(source, ScalarInput):
-            values[name] = source.value
-        else:
-            values[name] = _Placeholder() if shape is None else _TensorPlaceholder(shape)
-    return values
+def _more(names: Sequence[str]) -> str:
+    return f" (and {counted(len(names) - 1, 'more name')} likewise)" if len(names) > 1 else ""
 
 
 def _scalar_problem(value: float | bool, dtype: DType) -> str | None:

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import attrs
 
 from ._record import relative_path_problem
-from ._workload_checks import BadHeader, read_header
+from ._workload_checks import read_header
 from .data_files import is_below
 from .errors import FibError
 from .files import atomic_write, open_regular
@@ -42,44 +43,13 @@ def load_tensor(root: Path | None, path: str, tensor_key: str) -> torch.Tensor:
     Raises:
         BlobError: There is no such file or tensor, or the path leaves the data set.
     """
-    from safetensors import SafetensorError, safe_open
+    from safetensors import safe_open
 
-    file = _file(root, path)
-    try:
-        _check_regular(file)
-        with safe_open(file, framework="pt") as content:
-            if tensor_key not in content.keys():  # noqa: SIM118 it is not a mapping
-                have = ", ".join(sorted(content.keys()))
-                raise BlobError(path, f"has no tensor {tensor_key!r} (it has {have})")
-            tensor: torch.Tensor = content.get_tensor(tensor_key)
-            return tensor
-    except FileNotFoundError as error:
-        raise BlobError(path, "the file does not exist") from error
-    except OSError as error:
-        raise BlobError(path, f"cannot be read: {error.strerror or error}") from error
-    except SafetensorError as error:
-        raise BlobError(path, _bad_content(file, error)) from error
-
-
-def check_blob(root: Path | None, path: str) -> None:
-    """Check that a blob is a readable safetensors file, as complete as its header says; reads the header only.
-
-    Args:
-        root: The data set's folder.
-        path: The blob's path relative to it.
-
-    Raises:
-        BlobError: It is not.
-    """
-    file = _file(root, path)
-    try:
-        read_header(os.fspath(file))
-    except FileNotFoundError as error:
-        raise BlobError(path, "the file does not exist") from error
-    except OSError as error:
-        raise BlobError(path, f"cannot be read: {error.strerror or error}") from error
-    except BadHeader as error:
-        raise BlobError(path, _bad_content(file, error)) from error
+    with _explained(path), safe_open(_file(root, path), framework="pt") as content:
+        if tensor_key not in content.keys():  # noqa: SIM118 it is not a mapping
+            raise BlobError(path, f"has no tensor {tensor_key!r} (it has {', '.join(sorted(content.keys()))})")
+        tensor: torch.Tensor = content.get_tensor(tensor_key)
+        return tensor
 
 
 def load_tensors(root: Path | None, path: str) -> dict[str, torch.Tensor]:
@@ -88,19 +58,35 @@ def load_tensors(root: Path | None, path: str) -> dict[str, torch.Tensor]:
     Raises:
         BlobError: There is no such file, it is no safetensors file, or its path leaves the set.
     """
-    file = _file(root, path)
-    from safetensors import SafetensorError
     from safetensors.torch import load_file
 
+    with _explained(path):
+        return load_file(_file(root, path))
+
+
+def check_blob(root: Path | None, path: str) -> None:
+    """Check that a blob is a readable safetensors file, as complete as its header says; reads the header only.
+
+    Raises:
+        BlobError: It is not.
+    """
+    with _explained(path):
+        read_header(os.fspath(_file(root, path)))
+
+
+@contextlib.contextmanager
+def _explained(path: str) -> Iterator[None]:
+    """Turn errors of reading a blob into a `BlobError`."""
     try:
-        _check_regular(file)
-        return load_file(file)
+        yield
     except FileNotFoundError as error:
         raise BlobError(path, "the file does not exist") from error
     except OSError as error:
         raise BlobError(path, f"cannot be read: {error.strerror or error}") from error
-    except SafetensorError as error:
-        raise BlobError(path, _bad_content(file, error)) from error
+    except Exception as error:
+        if isinstance(error, BlobError):
+            raise
+        raise BlobError(path, f"is not a valid safetensors file: {error}") from error
 
 
 def save_tensors(file: Path, path: str, tensors: Mapping[str, torch.Tensor]) -> None:
@@ -130,6 +116,7 @@ def format_tensors(tensors: Mapping[str, torch.Tensor]) -> bytes:
 
 
 def _file(root: Path | None, path: str) -> Path:
+    """The regular file of a blob: safetensors would wait for a pipe."""
     if root is None:
         raise BlobError(path, "the data set is in memory only and has no blobs")
     relative = path.removeprefix("./")
@@ -138,16 +125,7 @@ def _file(root: Path | None, path: str) -> Path:
     file = root / relative
     if not is_below(os.path.realpath(file), os.path.realpath(root)):
         raise BlobError(path, "leads out of the data set through a link")
-    return file
-
-
-def _check_regular(file: Path) -> None:
-    """Refuse what safetensors would wait for; it opens the file by its path."""
-    open_regular(file, buffer_bytes=0).close()
-
-
-def _bad_content(file: Path, error: Exception) -> str:
     with open_regular(file) as content:
         if content.read(len(LFS_POINTER)) == LFS_POINTER:
-            return "is a Git LFS pointer; run 'git lfs pull' in the data set"
-    return f"is not a valid safetensors file: {error}"
+            raise BlobError(path, "is a Git LFS pointer; run 'git lfs pull' in the data set")
+    return file

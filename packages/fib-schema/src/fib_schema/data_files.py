@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
@@ -16,6 +16,7 @@ import attrs
 from .definition import Definition
 from .display import escape_line
 from .errors import Problem
+from .files import walk
 from .problems import Findings
 from .solution import Solution
 
@@ -26,13 +27,8 @@ TRACES = "traces"
 BLOB_WORKLOADS = "blob/workloads"
 LEGACY_WORKLOADS = "traces/workloads/"
 """Folder of workloads in the first release; an author of that name may have traces there too."""
-
-
-NO_DATA_SET = "no-data-set"
-"""The code of the error about a folder without records."""
 _FOLDERS = (DEFINITIONS, SOLUTIONS, WORKLOADS, TRACES)
 _MAX_SUGGESTIONS = 3
-_SHOWN_NAME = 500
 LEGACY_PLACE = "workloads lie below workloads/ now, not below traces/"
 OTHER_SUFFIX = "other-suffix"
 """The code of warnings about files that readers ignore."""
@@ -93,8 +89,8 @@ class DataFile:
 def list_files(root: str, folder: str, suffix: str, findings: Findings, *, prefix: str = "") -> list[DataFile]:
     """Every regular file with a suffix at any depth below a folder of the root, in order of paths.
 
-    Hidden files are left out. Links out of the root, links to nothing, links to a folder that is read
-    already, other kinds of files and other suffixes are reported.
+    Hidden files are left out. Links to folders and out of the root, other kinds of files and other suffixes are
+    reported.
 
     Args:
         root: The data set's root.
@@ -103,102 +99,61 @@ def list_files(root: str, folder: str, suffix: str, findings: Findings, *, prefi
         findings: Where problems go.
         prefix: What names begin with, before the path below the root.
     """
-    walk = _Walk(os.path.realpath(root), suffix, findings)
-    walk.start(os.path.join(root, folder), prefix + escape_line(folder))
-    return sorted(walk.found, key=lambda file: file.name)
+    start, skipped, real_root = os.path.join(root, folder), len(root.rstrip(os.sep)) + 1, os.path.realpath(root)
 
+    def name_of(path: str) -> str:
+        return prefix + escape_line(path[skipped:].replace(os.sep, "/"))
 
-class _Walk:
-    """One walk below a folder. Links are followed last, so that a file is listed under its own path first."""
+    def unreadable(path: str, error: OSError) -> None:
+        findings.error(name_of(path), f"cannot be read: {error.strerror or error}", "unreadable")
 
-    def __init__(self, root: str, suffix: str, findings: Findings) -> None:
-        self.found: list[DataFile] = []
-        self._root = root
-        self._suffix = suffix
-        self._findings = findings
-        self._pending: list[tuple[str, str, str]] = []
-        """Paths, names and resolved paths of folders to read."""
-        self._links: list[tuple[str, str]] = []
-        self._folders: set[str] = set()
-        """Resolved paths of folders that were read."""
-
-    def start(self, path: str, name: str) -> None:
-        """Visit a folder of the root; nothing if there is none."""
+    try:
+        is_folder = stat.S_ISDIR(os.lstat(start).st_mode)
+    except FileNotFoundError:
+        return []
+    except OSError as error:  # the root cannot be entered
+        unreadable(start, error)
+        return []
+    if not is_folder:
+        findings.error(name_of(start), "is not a folder, so nothing is read from it; put a folder here", "no-folder")
+        return []
+    found = []
+    for entry in walk(start, enters=_is_shown, on_error=unreadable):
+        if not _is_shown(entry) or entry.is_dir(follow_symlinks=False):
+            continue
+        name = name_of(entry.path)
         try:
-            os.lstat(path)
-        except FileNotFoundError:
-            return
-        except OSError as error:  # the root cannot be entered
-            self._unreadable(name, error)
-            return
-        self._follow(path, name, is_start=True)
-        while self._pending or self._links:
-            if self._pending:
-                self._read_folder(*self._pending.pop())
+            if problem := _kind_problem(entry, real_root):
+                findings.error(name, *problem)
+            elif name.endswith(suffix):
+                status = entry.stat()
+                found.append(DataFile(entry.path, name, status.st_size, status.st_mtime_ns, status.st_ino))
             else:
-                self._follow(*self._links.pop())
-
-    def _follow(self, path: str, name: str, *, is_start: bool = False) -> None:
-        """Visit the target of a link, or the folder where the walk begins."""
-        real = os.path.realpath(path)
-        if not is_below(real, self._root):
-            message = "is a link that leads out of the data set; copy what it points to instead"
-            self._findings.error(name, message, "link-out")
-        elif not os.path.exists(real):
-            self._findings.error(name, "is a link to nothing or to itself; remove it", "link-to-nothing")
-        elif os.path.isdir(real):
-            self._pending.append((path, name, real))
-        elif is_start:
-            self._findings.error(name, "is not a folder, so nothing is read from it; remove it", "no-folder")
-        else:
-            self._add(path, name, lambda: os.stat(real))
-
-    def _read_folder(self, path: str, name: str, real: str) -> None:
-        if real in self._folders:
-            self._findings.warning(name, "links to a folder that is read already; remove the link", "link-again")
-            return
-        self._folders.add(real)
-        try:
-            with os.scandir(path) as entries:
-                shown = [entry for entry in sorted(entries, key=_entry_name) if not entry.name.startswith(".")]
-                for entry in shown:
-                    self._visit(entry, f"{name}/{escape_line(entry.name)}", f"{real}{os.sep}{entry.name}")
-            if self._suffix and not shown and name.endswith(self._suffix):
-                self._findings.error(name, "is an empty folder in the place of a file; remove it", "no-file")
-        except OSError as error:
-            self._unreadable(name, error)
-
-    def _visit(self, entry: os.DirEntry[str], name: str, real: str) -> None:
-        if entry.is_symlink():
-            self._links.append((entry.path, name))
-        elif entry.is_dir():
-            self._pending.append((entry.path, name, real))
-        else:
-            self._add(entry.path, name, entry.stat)
-
-    def _add(self, path: str, name: str, stat_file: Callable[[], os.stat_result]) -> None:
-        try:
-            status = stat_file()
+                message = f"is not read because its name does not end in {suffix}; rename or remove it"
+                findings.warning(name, message, OTHER_SUFFIX)
         except FileNotFoundError:  # removed meanwhile
-            return
+            continue
         except OSError as error:
-            self._unreadable(name, error)
-            return
-        if not stat.S_ISREG(status.st_mode):
-            self._findings.error(name, "is not a regular file (a pipe, socket or device); remove it", "no-file")
-        elif name.endswith(self._suffix):
-            self.found.append(DataFile(path, name, status.st_size, status.st_mtime_ns, status.st_ino))
-        else:
-            message = f"is not read because its name does not end in {self._suffix}; rename or remove it"
-            self._findings.warning(name, message, OTHER_SUFFIX)
-
-    def _unreadable(self, name: str, error: OSError) -> None:
-        shown = name if len(name) <= _SHOWN_NAME else f"{name[:_SHOWN_NAME]}..."
-        self._findings.error(shown, f"cannot be read: {error.strerror or error}", "unreadable")
+            unreadable(entry.path, error)
+    return sorted(found, key=lambda file: file.name)
 
 
-def _entry_name(entry: os.DirEntry[str]) -> str:
-    return entry.name
+def _is_shown(entry: os.DirEntry[str]) -> bool:
+    return not entry.name.startswith(".")
+
+
+def _kind_problem(entry: os.DirEntry[str], real_root: str) -> tuple[str, str] | None:
+    """The message and the code for what is no file, or a link that is not followed."""
+    if entry.is_symlink():
+        if not is_below(os.path.realpath(entry.path), real_root):
+            return "is a link that leads out of the data set; copy what it points to instead", "link-out"
+        if not os.path.exists(entry.path):
+            return "is a link to nothing or to itself; remove it", "link-to-nothing"
+        if entry.is_dir():
+            return "is a link to a folder, which is not followed; move the folder here", "link-to-folder"
+    if not entry.is_file():
+        return "is not a regular file (a pipe, socket or device); remove it", "no-file"
+    return None
 
 
 def is_below(path: str, root: str) -> bool:
@@ -222,24 +177,15 @@ def list_data_files(root: str, folders: Mapping[str, str]) -> tuple[dict[str, li
 
 def missing_data(root: str) -> Problem:
     """The problem of a folder without records, which names the data set that was probably meant."""
-    return Problem(root, "$", describe_missing_data(root), code=NO_DATA_SET)
-
-
-def has_data_folders(root: str) -> bool:
-    """Whether a folder has at least one of the folders of a data set."""
-    return any(os.path.lexists(os.path.join(root, folder)) for folder in _FOLDERS)
-
-
-def describe_missing_data(root: str) -> str:
-    """Say that a folder without records is not a data set, and which one was probably meant."""
-    if has_data_folders(root):
+    if any(os.path.lexists(os.path.join(root, folder)) for folder in _FOLDERS):
         problem = "has no definition, solution, workload or trace"
     else:
         problem = f"is no data set: it has none of the folders {', '.join(_FOLDERS)}"
     meant = _enclosing(root) or _enclosed(root)
-    if not meant:
-        return f"{problem}; pass the folder that has {DEFINITIONS}/ in it"
-    return f"{problem}; did you mean {' or '.join(repr(path) for path in meant)}?"
+    remedy = f"pass the folder that has {DEFINITIONS}/ in it"
+    if meant:
+        remedy = f"did you mean {' or '.join(repr(path) for path in meant)}?"
+    return Problem(root, "$", f"{problem}; {remedy}", code="no-data-set")
 
 
 def _enclosing(root: str) -> list[str]:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import ast
 import math
 import os
-from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +13,7 @@ import attrs
 from . import data_files
 from ._legacy import LEGACY_CODE
 from ._workload_checks import BlobChecks, WorkloadChecks, constraint_problems, size_problem
-from .data_files import NO_DATA_SET, DataFile, describe_missing_data, list_files
+from .data_files import DataFile, list_files, missing_data
 from .definition import Definition
 from .display import counted
 from .errors import DataSetNotFound, InvalidField, UnknownName
@@ -25,7 +23,7 @@ from .reader import Parsed, read_json, read_traces
 from .solution import Solution
 from .strides import stated_strides
 from .syntax import parse_source
-from .trace import Performance, Trace
+from .trace import Evaluation, Performance, Trace
 from .trace_facts import has_workload_layout
 from .traffic import load_traffic
 from .workload import Workload
@@ -34,47 +32,23 @@ __all__ = ["MAX_PROBLEMS", "Report", "validate"]
 
 _MAX_NAMES = 100
 """Limit of the names of one file for which a problem is listed."""
-_OTHER_NAMES = "\0others"
 _MEASURED_LAYOUT = "$.evaluation.extra.layout"
 
 
-@attrs.frozen
-class KnownSolution:
-    """The fields of a solution that traces refer to."""
-
-    name: str
-    definition: str
-    author: str
-
-
 @attrs.define
-class Known:
+class _Known:
     """Records of a data set by name; None where the record is bad."""
 
     definitions: dict[str, Definition | None] = attrs.field(factory=dict)
     definition_files: dict[str, str] = attrs.field(factory=dict)
-    solutions: dict[str, KnownSolution | None] = attrs.field(factory=dict)
+    solutions: dict[str, tuple[str, str] | None] = attrs.field(factory=dict)
+    """Definition and author."""
     solution_files: dict[str, str] = attrs.field(factory=dict)
     workloads: dict[tuple[str, str], Workload] = attrs.field(factory=dict)
     """Workloads by definition and uuid."""
     workload_places: dict[tuple[str, str], str] = attrs.field(factory=dict)
-
-
-class LineChecks:
-    """Checks files of workloads and of traces, workloads first."""
-
-    def __init__(self, known: Known, findings: Findings, blobs: BlobChecks) -> None:
-        self._known = known
-        self._findings = findings
-        self._blobs = blobs
-        self._of_traces: dict[tuple[str, str], Workload] = {}
-
-    def check(self, file: DataFile) -> None:
-        """Report everything that is wrong with a file and its records."""
-        checks = _FileChecks(file, self._known, self._findings, self._blobs, self._of_traces)
-        for number, trace in read_traces(file, self._findings):
-            checks.check(trace, f"{file.name}:{number}")
-        checks.finish()
+    of_traces: dict[tuple[str, str], Workload] = attrs.field(factory=dict)
+    """Workloads of traces that are in no workload file."""
 
 
 @attrs.define
@@ -83,8 +57,8 @@ class _Recurring:
 
     place: str
     """The first line."""
-    describe: Callable[[], str]
-    code: str
+    problem: object
+    """Its message; finding close matches of a name takes milliseconds, so it is made once, at the end."""
     path: str
     is_error: bool
     count: int = 0
@@ -95,51 +69,49 @@ class _FileChecks:
     """Checks of the records of one file; a problem that many lines share is reported once."""
 
     file: DataFile
-    known: Known
+    known: _Known
     findings: Findings
     blobs: BlobChecks
-    of_traces: dict[tuple[str, str], Workload]
-    """Workloads of traces that are in no workload file."""
     _recurring: dict[tuple[str, str], _Recurring] = attrs.field(factory=dict)
-    """Recurring problems by kind and name."""
-    _names: Counter[str] = attrs.field(factory=Counter)
+    """Recurring problems by code and name."""
 
-    def check(self, trace: Trace, place: str) -> None:
-        """Report what is wrong with one record."""
+    def run(self) -> None:
+        """Report everything that is wrong with the file and its records."""
+        for number, trace in read_traces(self.file, self.findings):
+            self._check(trace, f"{self.file.name}:{number}")
+        for (code, _), found in self._recurring.items():
+            more = f" (and on {counted(found.count - 1, 'more line')})" if found.count > 1 else ""
+            report = self.findings.error if found.is_error else self.findings.warning
+            report(found.place, f"{found.problem}{more}", code, found.path)
+
+    def _check(self, trace: Trace, place: str) -> None:
         if trace.definition != self.file.stem:
             self._check_stem(trace.definition, place)
         if trace.definition not in self.known.definitions:
             unknown = UnknownName("definition", trace.definition, tuple(self.known.definitions))
-            self._add_recurring(place, unknown.__str__, "unknown-definition", "$.definition", trace.definition)
+            self._add_recurring(place, unknown, "unknown-definition", "$.definition", trace.definition)
         if trace.evaluation is None:
             self._check_workload_record(trace, place)
         else:
-            self._check_trace(trace, place)
-
-    def finish(self) -> None:
-        """Report the problems that many lines share."""
-        for problem in self._recurring.values():
-            more = f" (and on {counted(problem.count - 1, 'more line')})" if problem.count > 1 else ""
-            report = self.findings.error if problem.is_error else self.findings.warning
-            report(problem.place, problem.describe() + more, problem.code, problem.path)
+            self._check_trace(trace, trace.evaluation, place)
 
     def _check_stem(self, name: str, place: str) -> None:
         stem = self.file.stem
         if stem in self.known.definitions:
             message = f"is of {name!r}, and its file is named for {stem!r}; move it to a file of its own"
-            self._add_recurring(place, message.__str__, "path-contradicts", "$.definition", name)
+            self._add_recurring(place, message, "path-contradicts", "$.definition", name)
         elif name in self.known.definitions:
             message = f"the file is named for no definition, so every reader reads it: call it {name}.jsonl"
-            self._add_recurring(place, message.__str__, "unusual-path", name=name, is_error=False)
+            self._add_recurring(place, message, "unusual-path", name=name, is_error=False)
 
     def _check_workload_record(self, trace: Trace, place: str) -> None:
         self.findings.counts["workloads"] += 1
         if not self.file.name.startswith((f"{data_files.WORKLOADS}/", data_files.LEGACY_WORKLOADS)):
             message = "is a workload (it has no evaluation); move it below workloads/"
-            self._add_recurring(place, message.__str__, "path-contradicts", name="workload")
+            self._add_recurring(place, message, "path-contradicts", name="workload")
         elif not self.file.name.startswith(f"{data_files.WORKLOADS}/"):
             message = "workloads below traces/ have a legacy layout; rewrite the set with 'fib-bench migrate'"
-            self._add_recurring(place, message.__str__, LEGACY_CODE, is_error=False)
+            self._add_recurring(place, message, LEGACY_CODE, is_error=False)
         key = trace.definition, trace.workload.uuid
         if key in self.known.workloads:
             message = f"the uuid {key[1]!r} is that of {self.known.workload_places[key]} too; give one of them another"
@@ -149,22 +121,22 @@ class _FileChecks:
         self.known.workload_places[key] = place
         self._check_workload(trace, place)
 
-    def _check_trace(self, trace: Trace, place: str) -> None:
+    def _check_trace(self, trace: Trace, evaluation: Evaluation, place: str) -> None:
         self.findings.counts["traces"] += 1
         if self.file.name.startswith(f"{data_files.WORKLOADS}/"):
             message = "is a trace (it has an evaluation); move it below traces/"
-            self._add_recurring(place, message.__str__, "path-contradicts", name="trace")
+            self._add_recurring(place, message, "path-contradicts", name="trace")
         name = str(trace.solution)
         if name not in self.known.solutions:
             unknown = UnknownName("solution", name, tuple(self.known.solutions))
-            self._add_recurring(place, unknown.__str__, "unknown-solution", "$.solution", name)
-        elif (solution := self.known.solutions[name]) and solution.definition != trace.definition:
-            message = f"solution {name!r} is for {solution.definition!r}, not for {trace.definition!r}"
+            self._add_recurring(place, unknown, "unknown-solution", "$.solution", name)
+        elif (solution := self.known.solutions[name]) and solution[0] != trace.definition:
+            message = f"solution {name!r} is for {solution[0]!r}, not for {trace.definition!r}"
             self.findings.error(place, message, "solution-contradicts", "$.solution")
-        if trace.evaluation and trace.evaluation.performance:
-            self._check_performance(trace.evaluation.performance, place)
+        if evaluation.performance:
+            self._check_performance(evaluation.performance, place)
         self._check_workload_of(trace, place)
-        self._check_measured_layout(trace, place)
+        self._check_measured_layout(trace, evaluation, place)
         self._check_folders(trace, place)
 
     def _check_workload_of(self, trace: Trace, place: str) -> None:
@@ -173,29 +145,28 @@ class _FileChecks:
         known = self.known.workloads.get(key)
         if known is None:
             message = "no workload file has a workload of this uuid"
-            self._add_recurring(place, message.__str__, "unknown-workload", "$.workload.uuid", is_error=False)
-            if self.of_traces.get(key) == trace.workload:
+            self._add_recurring(place, message, "unknown-workload", "$.workload.uuid", is_error=False)
+            if self.known.of_traces.get(key) == trace.workload:
                 return
-            self.of_traces[key] = trace.workload
+            self.known.of_traces[key] = trace.workload
             self._check_workload(trace, place)
         elif known != trace.workload:
             first = self.known.workload_places[key]
             message = f"has the uuid of {first} and differs from it; give it another uuid"
-            self._add_recurring(place, message.__str__, "other-workload", "$.workload", first, is_error=False)
+            self._add_recurring(place, message, "other-workload", "$.workload", first, is_error=False)
             self._check_workload(trace, place)
 
-    def _check_measured_layout(self, trace: Trace, place: str) -> None:
+    def _check_measured_layout(self, trace: Trace, evaluation: Evaluation, place: str) -> None:
         """Check the layout that an evaluation states, and that it is that of the workload."""
         workload = self.known.workloads.get((trace.definition, trace.workload.uuid), trace.workload)
-        assert trace.evaluation is not None
         try:
-            stated_strides(trace.evaluation.extra)
+            stated_strides(evaluation.extra)
         except InvalidField as error:
             self.findings.error(place, f"{error}; correct it, or remove the trace", "layout", _MEASURED_LAYOUT)
             return
-        if not has_workload_layout(self.known.definitions.get(trace.definition), workload, trace.evaluation):
+        if not has_workload_layout(self.known.definitions.get(trace.definition), workload, evaluation):
             message = "measured another layout than that of its workload, and does not count for it; measure it again"
-            self._add_recurring(place, message.__str__, "other-layout", _MEASURED_LAYOUT, is_error=False)
+            self._add_recurring(place, message, "other-layout", _MEASURED_LAYOUT, is_error=False)
 
     def _check_workload(self, trace: Trace, place: str) -> None:
         if definition := self.known.definitions.get(trace.definition):
@@ -216,34 +187,23 @@ class _FileChecks:
         solution = self.known.solutions.get(str(trace.solution))
         definition = self.known.definitions.get(trace.definition)
         for word, found, wanted in (
-            ("solution's author", parts[1], solution and solution.author),
+            ("solution's author", parts[1], solution and solution[1]),
             ("definition's op_type", parts[2], definition and definition.op_type),
         ):
             if wanted is not None and found != wanted:
                 message = f"its path says {found!r}, and the {word} is {wanted!r}; move it"
-                self._add_recurring(place, message.__str__, "path-contradicts", name=f"{word} {wanted}")
+                self._add_recurring(place, message, "path-contradicts", name=f"{word} {wanted}")
 
     def _add_recurring(
-        self,
-        place: str,
-        describe: Callable[[], str],
-        code: str,
-        path: str = "$",
-        name: str = "",
-        *,
-        is_error: bool = True,
+        self, place: str, problem: object, code: str, path: str = "$", name: str = "", *, is_error: bool = True
     ) -> None:
-        """Count a problem; it is described once, because finding close matches of a name takes milliseconds.
-
-        For the same reason only the first of many unknown names of a file are listed.
-        """
-        if (code, name) not in self._recurring:
-            self._names[code] += 1
-            if self._names[code] > _MAX_NAMES:
-                name = _OTHER_NAMES
-                describe = f"has the problem of the {_MAX_NAMES} names above with another name".__str__
-        problem = self._recurring.setdefault((code, name), _Recurring(place, describe, code, path, is_error))
-        problem.count += 1
+        """Count a problem; of many names of a file only the first are listed."""
+        if (code, name) not in self._recurring and sum(
+            1 for known, _ in self._recurring if known == code
+        ) >= _MAX_NAMES:
+            name, problem = "", f"has the problem of the {_MAX_NAMES} names above with another name"
+        found = self._recurring.setdefault((code, name), _Recurring(place, problem, path, is_error))
+        found.count += 1
 
 
 def validate(path: str | os.PathLike[str] | None = None) -> Report:
@@ -262,28 +222,28 @@ def validate(path: str | os.PathLike[str] | None = None) -> Report:
     if not os.path.isdir(root):
         raise DataSetNotFound(root)
     findings = Findings()
-    known = Known()
+    known = _Known()
     for file in list_files(root, data_files.DEFINITIONS, ".json", findings):
         _check_definition_file(file, known, findings)
     for file in list_files(root, data_files.SOLUTIONS, ".json", findings):
         _check_solution_file(file, known, findings)
-    lines = LineChecks(known, findings, BlobChecks(root, findings))
-    for file in list_files(root, data_files.WORKLOADS, ".jsonl", findings):
-        lines.check(file)
-    for file in _legacy_workloads_first(list_files(root, data_files.TRACES, ".jsonl", findings)):
-        lines.check(file)
+    blobs = BlobChecks(root, findings)
+    files = list_files(root, data_files.WORKLOADS, ".jsonl", findings)
+    traces = list_files(root, data_files.TRACES, ".jsonl", findings)
+    for file in (*files, *sorted(traces, key=_has_traces)):
+        _FileChecks(file, known, findings, blobs).run()
     findings.add(*(attrs.evolve(problem, code="traffic") for problem in load_traffic(root).problems))
     if not findings.errors and not findings.counts:
-        findings.error(root, describe_missing_data(root), NO_DATA_SET)
+        findings.add(missing_data(root))
     return findings.report(root)
 
 
-def _legacy_workloads_first(files: list[DataFile]) -> list[DataFile]:
-    """Files of legacy workloads, which lie among the traces, come first because traces refer to them."""
-    return sorted(files, key=lambda file: not file.name.startswith(data_files.LEGACY_WORKLOADS))
+def _has_traces(file: DataFile) -> bool:
+    """Whether a file below the traces holds traces; legacy workloads lie there too, and traces refer to them."""
+    return not file.name.startswith(data_files.LEGACY_WORKLOADS)
 
 
-def _check_definition_file(file: DataFile, known: Known, findings: Findings) -> None:
+def _check_definition_file(file: DataFile, known: _Known, findings: Findings) -> None:
     parsed = read_json(file, Definition, findings)
     definition, name = parsed.record, _name(parsed, file)
     if name in known.definition_files:
@@ -298,7 +258,7 @@ def _check_definition_file(file: DataFile, known: Known, findings: Findings) -> 
         _check_definition(definition, file.name, findings)
 
 
-def _check_solution_file(file: DataFile, known: Known, findings: Findings) -> None:
+def _check_solution_file(file: DataFile, known: _Known, findings: Findings) -> None:
     parsed = read_json(file, Solution, findings)
     solution, name = parsed.record, _name(parsed, file)
     if name in known.solution_files:
@@ -308,7 +268,7 @@ def _check_solution_file(file: DataFile, known: Known, findings: Findings) -> No
     known.solutions[name] = None
     if solution is None:
         return
-    known.solutions[name] = KnownSolution(solution.name, solution.definition, solution.author)
+    known.solutions[name] = solution.definition, solution.author
     findings.counts["solutions"] += 1
     if solution.definition not in known.definitions:
         message = str(UnknownName("definition", solution.definition, tuple(known.definitions)))
