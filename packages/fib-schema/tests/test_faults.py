@@ -248,7 +248,7 @@ def test_a_migration_that_is_killed_leaves_no_part_of_a_set(tmp_path: Path, defi
     TraceSet(tmp_path / "old").add_definitions([definition])
     program = (
         "import os, sys, fib_schema.migration as module\n"
-        "module.Rewriter.close = lambda self: os._exit(9)\n"
+        "module._Rewriter.close = lambda self: os._exit(9)\n"
         "from fib_schema import migrate\n"
         "migrate(*sys.argv[1:])"
     )

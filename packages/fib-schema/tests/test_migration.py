@@ -17,7 +17,6 @@ from fib_schema import (
     InvalidRecord,
     Severity,
     Solution,
-    SupportedLanguages,
     TargetNotEmpty,
     Trace,
     TraceSet,
@@ -47,18 +46,6 @@ SOLUTION: Plain = {
     "author": "ada",
     "spec": {"language": "python", "target_hardware": ["cpu"], "entry_point": "main.py::run"},
     "sources": [{"path": "main.py", "content": "def run(x, scale, y): ...\n"}],
-}
-VARIANT: Plain = {
-    **SOLUTION,
-    "name": "native",
-    "spec": {
-        "languages": ["cuda_cpp", "cutlass"],
-        "target_hardware": ["B200", "NVIDIA_H100", "LOCAL"],
-        "entry_point": "binding.cpp::run",
-        "dependencies": ["cutlass"],
-        "compile_options": {"cuda_cflags": ["-O3"], "ld_flags": ["-lcuda"]},
-    },
-    "sources": [{"path": "binding.cpp", "content": "// a binding\n"}],
 }
 WORKLOAD: Plain = {
     "definition": "scaled",
@@ -100,7 +87,7 @@ def old(tmp_path: Path) -> Path:
     root = tmp_path / "old"
     write(root / "definitions/scaled.json", OLD_DEFINITION)
     write(root / "solutions/plain.json", SOLUTION)
-    write(root / "solutions/native.json", VARIANT)
+    write(root / "solutions/native.json", {**SOLUTION, "name": "native"})
     write(root / "traces/workloads/pointwise/scaled.jsonl", WORKLOAD)
     write(root / "traces/pointwise/scaled.jsonl", OLD_TRACE, {**OLD_TRACE, "x_new": [1]})
     write(root / "logs/1.log", "Traceback")
@@ -151,57 +138,6 @@ class TestUpgrade:
         new, _ = upgrade({"evaluation": evaluation}, Trace)
         assert new["evaluation"] == {"log": "text", "extra": {"log_file": "b", "log_file_": "a"}}
 
-    def test_a_native_solution_of_the_variant(self) -> None:
-        new, changes = upgrade(VARIANT, Solution)
-        assert new["spec"] == {
-            "language": "cutlass",
-            "target_hardware": ["NVIDIA B200", "NVIDIA H100", "cuda"],
-            "entry_point": "binding.cpp::run",
-            "dependencies": ["cutlass"],
-            "compile_options": {"cuda_cflags": ["-O3"], "ldflags": ["-lcuda"]},
-            "binding": "torch",
-        }
-        kept = {"languages": ["cuda_cpp", "cutlass"], "target_hardware": ["B200", "NVIDIA_H100", "LOCAL"]}
-        assert new["extra"] == {"sol_execbench": kept}
-        assert len(changes) == 4
-
-    @pytest.mark.parametrize(
-        ("languages", "entry_point", "language"),
-        [
-            (["pytorch"], "main.py::run", "python"),
-            (["pytorch", "triton"], "main.py::run", "triton"),
-            (["cute_dsl"], "main.py::run", "cute_dsl"),
-            (["pytorch", "cutile"], "main.py::run", "cutile"),
-            (["cutlass"], "main.py::run", "python"),
-            (["cuda_cpp", "cutlass"], "main.cu::run", "cutlass"),
-            (["cudnn"], "main.py::run", "python"),
-            (["cudnn"], "main.cu::run", "cuda"),
-            (["cpp"], "main.cpp::run", "cpp"),
-            (["triton"], 5, "triton"),
-        ],
-    )
-    def test_the_entry_point_decides_the_language(
-        self, languages: list[str], entry_point: object, language: str
-    ) -> None:
-        spec = {"languages": languages, "entry_point": entry_point}
-        assert upgrade({"spec": spec}, Solution)[0]["spec"]["language"] == language
-
-    def test_a_language_that_only_the_variant_has(self) -> None:
-        new, _ = upgrade({"spec": {"language": "pytorch", "entry_point": "main.py::run"}}, Solution)
-        assert new["spec"]["language"] == "python"
-        assert new["extra"] == {"sol_execbench": {"language": "pytorch"}}
-
-    @pytest.mark.parametrize("hardware", [["H100"], ["NVIDIA H100"], ["cpu"], [3], None])
-    def test_a_current_solution_stays_as_it_is(self, hardware: object) -> None:
-        spec = {**SOLUTION["spec"], "target_hardware": hardware}
-        current = {**SOLUTION, "spec": spec}
-        assert upgrade(current, Solution) == (current, [])
-
-    @pytest.mark.parametrize("language", SupportedLanguages)
-    def test_a_current_language_stays_as_it_is(self, language: str) -> None:
-        current = {**SOLUTION, "spec": {**SOLUTION["spec"], "language": language}}
-        assert upgrade(current, Solution) == (current, [])
-
     JSON = st.recursive(
         st.none() | st.booleans() | st.integers() | st.text(max_size=3) | st.just("LOCAL"),
         lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.sampled_from("ab"), inner, max_size=2),
@@ -229,7 +165,7 @@ class TestReading:
         assert trace_set.definitions["scaled"].inputs["scale"].is_scalar
         solution = trace_set.get_solution("native")
         assert solution is not None
-        assert solution.spec.language == "cutlass"
+        assert solution.spec.language == "python"
         with pytest.warns(DataWarning, match="legacy schema.*migrate") as caught:
             traces = trace_set.traces["scaled"]
         assert len(caught) == 1

@@ -1,4 +1,4 @@
-"""Migration of a data set of a legacy schema, or of a known variant, to the current layout; nothing is lost.
+"""Migration of a data set of a legacy schema to the current layout; nothing is lost.
 
 Current records are copied byte for byte. Records that cannot be read or have no place are copied to
 ``rejected/``; ``rejected/problems.jsonl`` says why.
@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -24,7 +24,7 @@ from .data_files import DataFile, is_below, list_files
 from .definition import Definition
 from .display import counted
 from .errors import DataSetNotFound, FibError, Problem, UnknownName
-from .files import copy_file, naming, open_regular, staged, sync_folders, sync_tree
+from .files import copy_file, naming, open_regular, read_regular, staged, sync_folders, sync_tree
 from .problems import Findings, Report, group_problems, plain_problem
 from .reader import parse_record, read_json, read_lines
 from .solution import Solution
@@ -37,12 +37,10 @@ R = TypeVar("R", bound=Record)
 
 REJECTED = "rejected"
 _MAX_LOG_BYTES = 16 << 20
-_MAX_BUFFERED_BYTES = 16 << 20
-_LOSES = frozenset({"duplicate-key"})
-"""Codes of problems of records that can be read, but only with a loss."""
+_FOLDERS = (data_files.DEFINITIONS, data_files.SOLUTIONS, data_files.WORKLOADS, data_files.TRACES)
 
 
-class Rewriter:
+class _Rewriter:
     """Migrates one file after the other: definitions, then solutions, then lines."""
 
     def __init__(self, root: str, new_root: str, findings: Findings) -> None:
@@ -52,9 +50,6 @@ class Rewriter:
         self._findings = findings
         self._definitions: dict[str, Definition] = {}
         self._authors: dict[str, str] = {}
-        self._problems: list[Problem] = []
-        self._lines: dict[str, list[bytes]] = {}
-        self._buffered_bytes = 0
 
     def definition(self, file: DataFile) -> None:
         """Migrate a definition's file."""
@@ -62,40 +57,43 @@ class Rewriter:
         record, text = self._read(file, Definition, found)
         if record is not None and record.name in self._definitions:
             found.error(file.name, f"another file holds a definition named {record.name!r}", "duplicate-name")
-            record = None
-        if record is not None:
+        elif record is not None:
             self._definitions[record.name] = record
             self._write(data_files.definition_file(record), text, "definitions")
-        self._reject_file(file, found, is_lost=record is None)
+            return
+        self._reject_file(file, found)
 
     def solution(self, file: DataFile) -> None:
         """Migrate a solution's file."""
         found = Findings()
         record, text = self._read(file, Solution, found)
+        definition = self._definition_of(record, file.name, found)
         if record is not None and record.name in self._authors:
             found.error(file.name, f"another file holds a solution named {record.name!r}", "duplicate-name")
-            record = None
-        definition = self._definition_of(record, file.name, found)
-        if record is not None and definition is not None:
+        elif record is not None and definition is not None:
             self._authors[record.name] = record.author
             self._write(data_files.solution_file(record, definition), text, "solutions")
-        self._reject_file(file, found, is_lost=definition is None)
+            return
+        self._reject_file(file, found)
 
     def lines(self, file: DataFile) -> None:
         """Migrate a file of workloads or traces, line by line."""
         found = Findings()
+        lines: dict[str, list[bytes]] = {}
         for number, line in read_lines(file, found):
             problems = Findings()
-            path = self._place_line(file, line, f"{file.name}:{number}", problems)
-            self._reject_line(file, line, problems, is_lost=path is None)
-        self._flush()
-        if any(problem.code != "bom" for problem in found.errors):
-            self._reject_file(file, found, is_lost=True)
+            path, text = self._place_line(file, line, f"{file.name}:{number}", problems)
+            lines.setdefault(path or f"{REJECTED}/{file.name}", []).append(text)
+            self._findings.add(*problems.errors)
+        for path, group in lines.items():
+            self._append(path, b"\n".join([*group, b""]))
+        if found.errors:
+            self._reject_file(file, found)
 
     def close(self) -> None:
         """Write the problems of rejected records."""
-        if self._problems:
-            rows = "".join(json.dumps(plain_problem(problem)) + "\n" for problem in self._problems)
+        if problems := self._findings.errors:
+            rows = "".join(json.dumps(plain_problem(problem)) + "\n" for problem in problems)
             self._append(f"{REJECTED}/problems.jsonl", rows.encode())
 
     def _read(self, file: DataFile, cls: type[R], found: Findings) -> tuple[R | None, bytes]:
@@ -104,24 +102,23 @@ class Rewriter:
         self.changes.update(parsed.changes)
         return parsed.record, _dumped(parsed.plain, indent=2) + b"\n" if parsed.changes else parsed.text
 
-    def _place_line(self, file: DataFile, line: bytes, place: str, found: Findings) -> str | None:
-        """Add a line to its file in the new set and return that path; None if the line is bad or has no place."""
+    def _place_line(self, file: DataFile, line: bytes, place: str, found: Findings) -> tuple[str | None, bytes]:
+        """The file of a line in the new set, None if the line is bad or has no place, and its text there."""
         parsed = parse_record(line, Trace, place, found, self._log)
         trace = parsed.record
         definition = self._definition_of(trace, place, found)
         if trace is None or definition is None:
-            return None
+            return None, line.removesuffix(b"\n")
         path = self._path(trace, definition, file)
         if path is None:
             message = str(UnknownName("solution", str(trace.solution), tuple(self._authors)))
             found.error(place, message, "unknown-solution", "$.solution")
-            return None
+            return None, line.removesuffix(b"\n")
         if path.startswith(f"{data_files.WORKLOADS}/") and not file.name.startswith(f"{data_files.WORKLOADS}/"):
             self.changes[data_files.LEGACY_PLACE] += 1
         self.changes.update(parsed.changes)
-        self._buffer(path, _dumped(parsed.plain) if parsed.changes else line.strip())
         self._findings.counts["workloads" if trace.evaluation is None else "traces"] += 1
-        return path
+        return path, _dumped(parsed.plain) if parsed.changes else line.strip()
 
     def _path(self, trace: Trace, definition: Definition, file: DataFile) -> str | None:
         if trace.solution is None:
@@ -142,52 +139,25 @@ class Rewriter:
 
     def _log(self, name: str) -> str | None:
         """The text of a log file of the set."""
-        try:
+        with suppress(ValueError, OSError):  # such as a name that no file can have
             path = os.path.realpath(os.path.join(self._root, name))
-        except ValueError:  # not a possible file name
-            return None
-        if not is_below(path, os.path.realpath(self._root)) or not os.path.isfile(path):
-            return None
-        if os.path.getsize(path) > _MAX_LOG_BYTES:
-            return None
-        return Path(path).read_bytes().decode("utf-8", "replace")
+            if is_below(path, os.path.realpath(self._root)):
+                return read_regular(path, _MAX_LOG_BYTES).decode("utf-8", "replace")
+        return None
 
-    def _reject_file(self, file: DataFile, found: Findings, *, is_lost: bool) -> None:
-        """Copy a file that could not be migrated, or only with a loss."""
-        problems = found.errors
-        if is_lost or any(problem.code in _LOSES for problem in problems):
-            path = self._free_path(f"{REJECTED}/{file.name}")
-            self._keep(problems)
-            with suppress(OSError), open_regular(file.path) as handle:  # unreadable: among the problems already
-                while part := handle.read(1 << 20):
-                    self._append(path, part)
-
-    def _reject_line(self, file: DataFile, line: bytes, found: Findings, *, is_lost: bool) -> None:
-        problems = found.errors
-        if is_lost or any(problem.code in _LOSES for problem in problems):
-            self._buffer(f"{REJECTED}/{file.name}", line.removesuffix(b"\n"))
-            self._keep(problems)
-
-    def _keep(self, problems: Iterable[Problem]) -> None:
-        for problem in problems:
-            self._problems.append(problem)
-            self._findings.add(problem)
+    def _reject_file(self, file: DataFile, found: Findings) -> None:
+        """Copy a file that could not be migrated."""
+        path = f"{REJECTED}/{file.name}"
+        while (self._new_root / path).exists():
+            path += "_"
+        self._findings.add(*found.errors)
+        with suppress(OSError), open_regular(file.path) as handle:  # unreadable: among the problems already
+            while part := handle.read(1 << 20):
+                self._append(path, part)
 
     def _write(self, path: str, text: bytes, kind: str) -> None:
         self._append(path, text)
         self._findings.counts[kind] += 1
-
-    def _buffer(self, path: str, line: bytes) -> None:
-        self._lines.setdefault(path, []).append(line + b"\n")
-        self._buffered_bytes += len(line)
-        if self._buffered_bytes > _MAX_BUFFERED_BYTES:
-            self._flush()
-
-    def _flush(self) -> None:
-        for path, group in self._lines.items():
-            self._append(path, b"".join(group))
-        self._lines.clear()
-        self._buffered_bytes = 0
 
     def _append(self, path: str, data: bytes) -> None:
         target = self._new_root / path
@@ -195,21 +165,10 @@ class Rewriter:
         with naming(target), target.open("ab") as handle:
             handle.write(data)
 
-    def _free_path(self, path: str) -> str:
-        while (self._new_root / path).exists():
-            path += "_"
-        return path
-
 
 def _dumped(plain: Any, indent: int | None = None) -> bytes:
-    separators = (",", ":") if indent is None else None
-    try:
-        return json.dumps(plain, indent=indent, separators=separators, ensure_ascii=False).encode()
-    except UnicodeEncodeError:  # a lone surrogate, which JSON can spell only as an escape
-        return json.dumps(plain, indent=indent, separators=separators).encode()
-
-
-_FOLDERS = (data_files.DEFINITIONS, data_files.SOLUTIONS, data_files.WORKLOADS, data_files.TRACES)
+    text = json.dumps(plain, indent=indent, separators=(",", ":") if indent is None else None)
+    return text.encode()
 
 
 @attrs.frozen
@@ -290,14 +249,15 @@ def migrate(source: str | os.PathLike[str], target: str | os.PathLike[str]) -> M
         sync_tree(stage)
         if os.path.isdir(real):
             shutil.copymode(real, stage)
-            os.rmdir(real)  # Windows replaces no folder
     sync_folders([Path(real).parent])
-    return _report(root, new_root, findings, changes)
+    kinds = ("definitions", "solutions", "workloads", "traces", "files")
+    counts = {kind: findings.counts[kind] for kind in kinds}
+    return MigrationReport(root, new_root, counts, dict(changes), tuple(findings.errors), validate(new_root))
 
 
 def _rewrite(root: str, new_root: str, findings: Findings) -> Counter[str]:
     """Write the new set; returns the changes of records."""
-    rewriter = Rewriter(root, new_root, findings)
+    rewriter = _Rewriter(root, new_root, findings)
     _carry_over(root, new_root, findings)
     for file in list_files(root, data_files.DEFINITIONS, ".json", findings):
         rewriter.definition(file)
@@ -308,13 +268,6 @@ def _rewrite(root: str, new_root: str, findings: Findings) -> Counter[str]:
             rewriter.lines(file)
     rewriter.close()
     return rewriter.changes
-
-
-def _report(root: str, new_root: str, findings: Findings, changes: Counter[str]) -> MigrationReport:
-    kinds = ("definitions", "solutions", "workloads", "traces", "files")
-    counts = {kind: findings.counts[kind] for kind in kinds}
-    rejected = findings.report(root).problems
-    return MigrationReport(root, new_root, counts, dict(changes), rejected, validate(new_root))
 
 
 def _check_target(root: str, new_root: str) -> None:

@@ -1,7 +1,6 @@
 """TraceSet: a data set of definitions, solutions, workloads and traces, on disk or in memory.
 
-`DataSetFolder` has the root folder and its locks, `Store` reads, queries and appends records, `Scores` has scores and
-ranks of authors.
+`TraceSet` inherits the folders from `_Folder`, reading and appending from `_Store`, and scores from `_Scores`.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ import errno
 import math
 import os
 import shutil
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
@@ -30,8 +29,8 @@ from .files import atomic_create_all, get_fib_dataset_path, staged
 from .problems import Findings
 from .reader import definition_names, holds_legacy_workloads, solution_names
 from .solution import Solution
-from .trace import UNRANKED_FLAGS, Performance, Trace
-from .trace_facts import counting_traces, disqualifying_flags, speedup_of
+from .trace import Trace
+from .trace_facts import counting_traces, speedup_of
 from .workload_log import WorkloadLog
 
 if TYPE_CHECKING:
@@ -40,8 +39,6 @@ if TYPE_CHECKING:
 __all__ = ["PartlyAdded", "TraceSet"]
 
 AxesKey = tuple[tuple[str, int], ...]
-Passing = tuple[float, float, Trace]
-"""Absolute error, relative error, and trace: a loop over attributes takes three times as long."""
 
 
 @attrs.frozen
@@ -78,12 +75,8 @@ class ScoringError(FibError, ValueError):
         return f"definition {self.definition!r}: {self.problem}"
 
 
-class DataSetFolder:
-    """The root of a data set, or None for a set in memory.
-
-    Args:
-        root: The directory, which need not exist.
-    """
+class _Folder:
+    """The root of a data set, or None for a set in memory."""
 
     def __init__(self, root: str | os.PathLike[str] | None) -> None:
         self.root = None if root is None else Path(root)
@@ -186,7 +179,7 @@ class PartlyAdded(FibError, OSError):
         )
 
 
-class Store(DataSetFolder):
+class _Store(_Folder):
     """The records of a data set, on disk or in memory; see `TraceSet`."""
 
     def __init__(
@@ -198,7 +191,7 @@ class Store(DataSetFolder):
         traces: Mapping[str, Iterable[Trace]] | None = None,
     ) -> None:
         super().__init__(root)
-        self._fastest: dict[str, tuple[int, dict[AxesKey | None, list[Passing]]]] = {}
+        self._fastest: dict[str, tuple[int, dict[AxesKey | None, list[Trace]]]] = {}
         self._found_problems: list[Problem] = []
         self._definitions = LazyRecords(Definition, {}, definitions or {})
         self._solutions: LazyRecords[Solution] = LazyRecords(Solution, {}, {})
@@ -474,7 +467,7 @@ def _plain_lists(groups: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
     return {name: [to_plain(item) for item in group] for name, group in groups.items()}
 
 
-class Scores(Store):
+class _Scores(_Store):
     """Queries about the evaluated traces of a set; a base class of `TraceSet`, which stores them.
 
     Evaluations of another layout than that of their workload do not count, see `trace_facts.counting_traces`.
@@ -488,8 +481,7 @@ class Scores(Store):
             atol: Largest `max_absolute_error` to accept.
             rtol: Largest `max_relative_error` to accept.
         """
-        passing = _passing(counting_traces(self, def_name))
-        return [trace for absolute, relative, trace in passing if absolute <= atol and relative <= rtol]
+        return [trace for trace in counting_traces(self, def_name) if _is_within(trace, atol, rtol)]
 
     def get_best_trace(
         self,
@@ -509,8 +501,8 @@ class Scores(Store):
             max_rel_error: Largest `max_relative_error` to accept.
             allow_flags: Flags (of `UNRANKED_FLAGS`) that do not disqualify a trace.
         """
-        for absolute, relative, trace in self._by_speedup(def_name).get(None if axes is None else _axes_key(axes), ()):
-            if absolute <= max_abs_error and relative <= max_rel_error and _is_ranked(trace, allow_flags):
+        for trace in self._by_speedup(def_name).get(None if axes is None else tuple(sorted(axes.items())), ()):
+            if _is_within(trace, max_abs_error, max_rel_error) and _is_ranked(trace, allow_flags):
                 return trace
         return None
 
@@ -663,40 +655,33 @@ class Scores(Store):
     def _solutions_by(self, definition: str, author: str) -> list[str]:
         return [name for name in self.solution_names(definition) if self._owner(name) == (definition, author)]
 
-    def _by_speedup(self, definition: str) -> dict[AxesKey | None, list[Passing]]:
+    def _by_speedup(self, definition: str) -> dict[AxesKey | None, list[Trace]]:
         """The passing traces by axes, the fastest first; None holds those of all axes."""
         total = len(self.traces.get(definition, []))
         count, found = self._fastest.get(definition, (-1, {}))
         if count != total:
             found = {None: []}
-            passing = _passing(counting_traces(self, definition))
-            for candidate in sorted(passing, key=lambda one: speedup_of(_performance(one[2])) or -1.0, reverse=True):
-                found[None].append(candidate)
-                found.setdefault(_axes_key(candidate[2].workload.axes), []).append(candidate)
+            passing = [trace for trace in counting_traces(self, definition) if trace.is_successful()]
+            for trace in sorted(passing, key=_speedup, reverse=True):
+                found[None].append(trace)
+                found.setdefault(tuple(sorted(trace.workload.axes.items())), []).append(trace)
             self._fastest[definition] = total, found
         return found
 
 
-def _passing(traces: Iterable[Trace]) -> Iterator[Passing]:
-    for trace in traces:
-        evaluation = trace.evaluation
-        if evaluation is not None and evaluation.performance is not None and evaluation.correctness is not None:
-            yield evaluation.correctness.max_absolute_error, evaluation.correctness.max_relative_error, trace
+def _speedup(trace: Trace) -> float:
+    performance = trace.evaluation.performance if trace.evaluation else None
+    return (performance and speedup_of(performance)) or -1.0
 
 
-def _performance(trace: Trace) -> Performance:
-    assert trace.evaluation is not None
-    assert trace.evaluation.performance is not None
-    return trace.evaluation.performance
+def _is_within(trace: Trace, absolute: float, relative: float) -> bool:
+    """Whether a trace passed with errors of at most these."""
+    errors = trace.evaluation.correctness if trace.evaluation and trace.is_successful() else None
+    return errors is not None and errors.max_absolute_error <= absolute and errors.max_relative_error <= relative
 
 
 def _is_ranked(trace: Trace, allow_flags: Collection[str]) -> bool:
-    assert trace.evaluation is not None
-    return not disqualifying_flags(trace.evaluation, allow_flags, among=UNRANKED_FLAGS)
-
-
-def _axes_key(axes: Mapping[str, int]) -> AxesKey:
-    return tuple(sorted(axes.items()))
+    return trace.evaluation is not None and trace.evaluation.is_ranked(allow_flags)
 
 
 def _latencies(traces: Iterable[Trace], allow_flags: Collection[str]) -> tuple[dict[str, dict[str, float]], set[str]]:
@@ -729,7 +714,7 @@ def _valid(latency: float, definition: str, solution: str) -> float:
     return latency
 
 
-class TraceSet(Scores):
+class TraceSet(_Scores):
     """A data set of definitions, solutions, workloads and traces.
 
     With a root it is a view of a directory: opening lists files and reads names; records are parsed
