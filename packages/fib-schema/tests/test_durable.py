@@ -1,15 +1,13 @@
 """Appends of writers that are killed, that run at once, or that fail."""
 
 import json
-import os
 import random
 import signal
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from fib_schema import DataWarning, TraceSet, append_jsonl_file, rewrite_jsonl_file
+from fib_schema import DataWarning, TraceSet, append_jsonl_file
 
 PROGRAM = """
 import sys
@@ -108,65 +106,3 @@ def test_concurrent_writers_lose_and_mix_nothing(seeded):
 def test_an_empty_batch_touches_nothing(tmp_path):
     append_jsonl_file([], tmp_path / "a.jsonl")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_rewriting_keeps_what_is_chosen_and_the_mode(tmp_path: Path) -> None:
-    file = tmp_path / "x.jsonl"
-    file.write_bytes(b"1\n2\n3\ntorn")
-    file.chmod(0o640)
-    assert rewrite_jsonl_file(file, lambda lines: [line for line in lines if line != b"2"])
-    assert file.read_bytes() == b"1\n3\ntorn"
-    assert file.stat().st_mode & 0o777 == 0o640
-    inode = file.stat().st_ino
-    assert not rewrite_jsonl_file(file, lambda lines: lines)
-    assert file.stat().st_ino == inode
-    assert sorted(os.listdir(tmp_path)) == [".lock", "x.jsonl"]
-
-
-def test_rewriting_follows_a_link(tmp_path: Path) -> None:
-    (tmp_path / "real.jsonl").write_bytes(b"1\n2\n")
-    (tmp_path / "link.jsonl").symlink_to("real.jsonl")
-    assert rewrite_jsonl_file(tmp_path / "link.jsonl", lambda lines: lines[1:])
-    assert (tmp_path / "link.jsonl").is_symlink()
-    assert (tmp_path / "real.jsonl").read_bytes() == b"2\n"
-
-
-def test_a_rewriting_that_fails_changes_nothing(tmp_path: Path) -> None:
-    file = tmp_path / "x.jsonl"
-    file.write_bytes(b"1\n")
-
-    def fail(lines: object) -> list[bytes]:
-        raise ValueError(lines)
-
-    with pytest.raises(ValueError, match="1"):
-        rewrite_jsonl_file(file, fail)
-    assert file.read_bytes() == b"1\n"
-    with pytest.raises(FileNotFoundError):
-        rewrite_jsonl_file(tmp_path / "none.jsonl", fail)
-
-
-APPENDER = """
-import sys
-from fib_schema.appending import append_new_lines
-for number in range(60):
-    append_new_lines(sys.argv[1], lambda _: [b"%s-%d" % (sys.argv[2].encode(), number)])
-"""
-
-
-def test_no_appended_line_is_lost_while_the_file_is_rewritten(tmp_path: Path) -> None:
-    """A writer that waits for the lock on a file that is replaced meanwhile appends to the new one."""
-    file = tmp_path / "x.jsonl"
-    file.write_bytes(b"first\n")
-    processes = [subprocess.Popen([sys.executable, "-c", APPENDER, str(file), name]) for name in "ab"]
-    rounds = 0
-    while any(process.poll() is None for process in processes):
-        rounds += 1
-        added = b"round-%d" % rounds
-        rewrite_jsonl_file(file, lambda lines, added=added: [added, *lines])
-    assert all(process.wait() == 0 for process in processes)
-    lines = file.read_bytes().splitlines()
-    for name in "ab":
-        assert [line for line in lines if line.startswith(f"{name}-".encode())] == [
-            b"%s-%d" % (name.encode(), number) for number in range(60)
-        ]
-    assert len(lines) == 121 + rounds

@@ -10,7 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from fib_schema import RandomInput, Workload, append_jsonl_file, appending, rewrite_jsonl_file
+from fib_schema import RandomInput, Workload, append_jsonl_file, appending
 
 OWNER, MEMBER, READER, GROUP = 65531, 65532, 65533, 65530
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to act as other accounts")
@@ -72,7 +72,6 @@ def test_an_account_that_may_only_read_cannot_delay_writers(shared: Path, monkey
     assert os.read(held[0], 1) == b"2"
     monkeypatch.setattr(appending, "LOCK_TIMEOUT_SECONDS", 0.0)
     append_jsonl_file([WORKLOAD], file)
-    assert rewrite_jsonl_file(file, lambda lines: lines[1:])
     for descriptor in (*held, *release):
         os.close(descriptor)
     os.waitpid(child, 0)

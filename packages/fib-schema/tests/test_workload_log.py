@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 from fib_schema import (
@@ -19,10 +18,7 @@ from fib_schema import (
     TraceSet,
     Workload,
     WorkloadLog,
-    appending,
     files,
-    rewrite_jsonl_file,
-    workload_log,
 )
 
 torch = pytest.importorskip("torch", reason="blobs need torch")
@@ -171,58 +167,3 @@ def test_processes_that_append_the_same_store_each_once(root: Path, definition: 
 def stored(log: WorkloadLog, definition: Definition, uuid: str) -> Workload:
     path = log.blob_path(definition, uuid)
     return Workload({"M": 4}, {"A": SafetensorsInput(path, "A"), "B": RandomInput()}, uuid)
-
-
-def test_removes_tensors_that_no_line_names(root: Path, definition: Definition) -> None:
-    log = TraceSet.from_path(root).workload_log()
-    log.append(definition, {u: stored(log, definition, u) for u in "ab"}, {u: {"A": torch.ones(3)} for u in "ab"})
-    paths = {uuid: log.blob_path(definition, uuid) for uuid in "ab"}
-    file = root / "workloads" / definition.op_type / f"{definition.name}.jsonl"
-    rewrite_jsonl_file(file, lambda lines: [line for line in lines if b'"uuid":"a"' not in line])
-    assert log.remove_tensors(definition, paths.values()) == [paths["a"]]
-    assert not (root / paths["a"]).exists()
-    assert (root / paths["b"]).exists()
-    assert log.remove_tensors(definition, [paths["a"]]) == []
-
-
-@pytest.mark.parametrize("damage", [b"\xff", b"[" * 500, b"\x00"])
-def test_keeps_tensors_that_a_damaged_line_names(root: Path, definition: Definition, damage: bytes) -> None:
-    log = TraceSet.from_path(root).workload_log()
-    log.append(definition, {u: stored(log, definition, u) for u in "ab"}, {u: {"A": torch.ones(3)} for u in "ab"})
-    file = root / "workloads" / definition.op_type / f"{definition.name}.jsonl"
-    file.write_bytes(file.read_bytes().replace(b'"uuid":"a"', b'"uuid":"a' + damage + b'"'))
-    paths = [log.blob_path(definition, uuid) for uuid in "abc"]
-    (root / paths[2]).write_bytes(b"")
-    assert log.remove_tensors(definition, paths) == [paths[2]]
-
-
-def test_tensors_that_are_removed_before_their_line_is_appended_are_written_again(
-    root: Path, definition: Definition, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A dedup may remove the blob of an earlier, equal workload while another process appends it again."""
-    first, second = (TraceSet.from_path(root).workload_log() for _ in range(2))
-    path = first.blob_path(definition, "a")
-
-    def append_after_removal(*arguments: Any) -> Any:
-        assert second.remove_tensors(definition, [path]) == [path]
-        return appending.append_new_lines(*arguments)
-
-    monkeypatch.setattr(workload_log, "append_new_lines", append_after_removal)
-    assert first.append(definition, {"a": stored(first, definition, "a")}, {"a": {"A": torch.ones(3)}}) == ["a"]
-    assert (root / path).exists()
-
-
-def test_a_file_may_be_larger_than_one_read(
-    root: Path, definition: Definition, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def read_a_little(descriptor: int, size: int) -> bytes:
-        return read(descriptor, min(size, 7))
-
-    read = os.read
-    monkeypatch.setattr(os, "read", read_a_little)
-    first, second = (TraceSet.from_path(root).workload_log() for _ in range(2))
-    given = {"a": workload("a"), "b": stored(first, definition, "b")}, {"b": {"A": torch.ones(3)}}
-    first.append(definition, *given)
-
-    assert second.append(definition, *given) == []
-    assert second.remove_tensors(definition, [first.blob_path(definition, "b")]) == []

@@ -68,7 +68,6 @@ __all__ = [
     "migrate",
     "parse_constraint",
     "parse_json",
-    "rewrite_jsonl_file",
     "save_json_file",
     "save_jsonl_file",
     "to_plain",
@@ -100,7 +99,6 @@ if TYPE_CHECKING:
         append_jsonl_file,
         load_json_file,
         load_jsonl_file,
-        rewrite_jsonl_file,
         save_json_file,
         save_jsonl_file,
     )
@@ -127,9 +125,7 @@ else:
                 "InvalidField InvalidRecord NoRoot Problem Severity UnknownName"
             ),
             "migration": "MigrationReport TargetNotEmpty migrate",
-            "reader": (
-                "append_jsonl_file load_json_file load_jsonl_file rewrite_jsonl_file save_json_file save_jsonl_file"
-            ),
+            "reader": ("append_jsonl_file load_json_file load_jsonl_file save_json_file save_jsonl_file"),
             "solution": "BuildSpec CompileOptions Solution SourceFile SupportedBindings SupportedLanguages",
             "trace": "Correctness Environment Evaluation EvaluationStatus Performance Trace UNRANKED_FLAGS",
             "trace_set": "PartlyAdded ScoringError SpeedupMetrics TraceSet TraceSetSummary",

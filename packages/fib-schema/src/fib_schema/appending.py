@@ -1,8 +1,8 @@
 """Durable appends to files of lines, safe against other writers and against being killed.
 
 A writer locks the folder of its file, ends a line that another writer left torn, writes its lines, and syncs them
-before it returns. If anything fails, the file is cut back to its former size, and a file that was made is removed.
-Rewriting takes the same lock. A link to a file is followed, so that all its writers lock one folder; hard links of one
+before it returns. If anything fails, the file is cut back to its former size, and a file that was made is removed. A
+link to a file is followed, so that all its writers lock one folder; hard links of one
 file in several folders are not protected from each other.
 
 An account that may only read a file can still hold its `flock`. So no data file is locked, but a hidden file ``.lock``
@@ -16,12 +16,12 @@ import errno
 import os
 import stat
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from pathlib import Path
 
-from .files import atomic_write, make_folders, naming, sync_data, sync_folders, temporary_path, write_all
+from .files import make_folders, naming, sync_data, sync_folders, temporary_path, write_all
 
 LOCK_NAME = ".lock"
 """The file in a folder whose lock writers of the folder's files hold."""
@@ -49,7 +49,7 @@ def append_new_lines(path: str, choose: Callable[[int], Sequence[bytes]]) -> Seq
     target = os.path.realpath(path) if os.path.islink(path) else path
     folder = os.path.dirname(target) or "."
     new_names = [] if os.path.isdir(folder) else make_folders(Path(folder))
-    with naming(path), locked_folder(folder):
+    with naming(path), _locked(folder):
         is_made = not os.path.lexists(target)
         descriptor = os.open(target, _FLAGS | (os.O_CREAT | os.O_EXCL if is_made else 0), 0o666)
         is_empty = is_made
@@ -89,71 +89,18 @@ def _append(descriptor: int, size: int, lines: Sequence[bytes]) -> None:
         raise
 
 
-def rewrite_file(path: str, make: Callable[[bytes], bytes]) -> bool:
-    """Replace the content of a file under the lock that appenders take, so that no appended line is lost.
-
-    Readers see the old content or the new, never a part. Other hard links of the file keep the old content.
-
-    Args:
-        path: The file; a link is followed.
-        make: Given the content, returns the new one.
-
-    Returns:
-        Whether anything changed; the change is durable.
-
-    Raises:
-        FileNotFoundError: There is no such file.
-        OSError: It could not be written and is unchanged.
-    """
-    target = os.path.realpath(path, strict=True)
-    with locked_folder(os.path.dirname(target)):
-        old = Path(target).read_bytes()
-        new = make(old)
-        if new != old:
-            atomic_write(target, new, durable=True, mode=stat.S_IMODE(os.stat(target).st_mode))
-        return new != old
-
-
-def remove_files(path: str, choose: Callable[[bytes], Iterable[str]]) -> list[str]:
-    """Remove files that are chosen under the lock of another file, which names those that stay.
-
-    Args:
-        path: The other file, which need not exist.
-        choose: Given its content, returns the files to remove.
-
-    Returns:
-        The removed files.
-
-    Raises:
-        OSError: One could not be removed; others may have been.
-    """
-    target = os.path.realpath(path)
-    make_folders(Path(target).parent)
-    with locked_folder(os.path.dirname(target)):
-        content = Path(target).read_bytes() if os.path.exists(target) else b""
-        removed = [name for name in choose(content) if os.path.lexists(name)]
-        for name in removed:
-            os.unlink(name)
-        sync_folders({Path(name).parent for name in removed})
-        return removed
-
-
 # -- locks -------------------------------------------------------------------------------------------
 
 
 @contextmanager
-def locked_folder(folder: str, name: str = LOCK_NAME) -> Iterator[None]:
+def _locked(folder: str) -> Iterator[None]:
     """Hold the exclusive lock of a folder; a process that is forked meanwhile shares it until it is released.
-
-    Args:
-        folder: The folder.
-        name: The lock file's name in it; locks of different names are independent.
 
     Raises:
         TimeoutError: Another process held it for `LOCK_TIMEOUT_SECONDS`.
         OSError: The lock file cannot be made or opened, for example because this account may not write to the folder.
     """
-    path = os.path.join(folder, name)
+    path = os.path.join(folder, LOCK_NAME)
     descriptor = _open_lock(path)
     try:
         _flock(descriptor, path)

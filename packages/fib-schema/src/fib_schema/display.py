@@ -7,8 +7,6 @@ Everything that a command prints passes here (`fib_schema.command`), and so do p
 from __future__ import annotations
 
 import re
-import shutil
-import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -51,11 +49,6 @@ def counted(count: int, noun: str, plural: str = "") -> str:
         plural: For another number, if that is not the noun with an s.
     """
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
-
-
-def terminal_width() -> int | None:
-    """The width of the terminal on stdout; None for a file or a pipe, whose lines may be longer."""
-    return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
 def stacked_row(names: Sequence[str], fields: Mapping[str, str], width: int) -> Iterator[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 import attrs
@@ -16,7 +16,7 @@ import msgspec
 
 from ._legacy import LogReader, legacy_warnings, upgrade
 from ._record import Record, component_problem
-from .appending import append_new_lines, rewrite_file
+from .appending import append_new_lines
 from .codec import MAX_RECORD_BYTES, canonical_parser, decode, format_json, parse_json, structure
 from .data_files import LEGACY_WORKLOADS, DataFile
 from .errors import InvalidRecord
@@ -302,21 +302,3 @@ def append_jsonl_file(objs: Iterable[Record], path: str | os.PathLike[str]) -> N
     """
     if lines := [format_json(obj).encode() for obj in objs]:
         append_new_lines(os.fspath(path), lambda _: lines)
-
-
-def rewrite_jsonl_file(path: str | os.PathLike[str], choose: Callable[[Sequence[bytes]], Iterable[bytes]]) -> bool:
-    """Keep some lines of a JSON Lines file to which other processes may be appending.
-
-    A process that is killed meanwhile leaves the old file or the new one.
-
-    Args:
-        path: The file.
-        choose: Given the lines, without their newlines, under the lock that appenders take: returns those that stay.
-
-    Returns:
-        Whether the file changed; the change is durable.
-
-    Raises:
-        OSError: It could not be rewritten and is unchanged.
-    """
-    return rewrite_file(os.fspath(path), lambda data: b"\n".join(choose(data.split(b"\n"))))

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
@@ -26,11 +26,9 @@ from typing import Any, TypeAlias
 import attrs
 import msgspec
 
-from .definition import Definition
-from .errors import FibError, InvalidField, Problem
+from .errors import InvalidField, Problem
 from .files import read_regular
-from .strides import LAYOUT, Strides, normalized_strides, stated_strides
-from .trace_set import TraceSet
+from .strides import LAYOUT, Strides, stated_strides
 from .workload import Workload
 
 FOLDER = "traffic"
@@ -56,23 +54,21 @@ class DefinitionTraffic:
     """All calls, also those that no size counts."""
     sizes: Mapping[Size, int]
     """Number of calls by axis sizes and layout."""
-    definition: Definition | None = None
-    """The definition; None if the data set lacks it, and workloads are then compared as they are written."""
 
     def calls_by_workload(self, workloads: Iterable[Workload]) -> dict[str, float]:
         """The calls of workloads by uuid; workloads whose size was not counted are left out.
 
-        Workloads of one size and layout share its calls evenly, because sizes are all that is counted.
+        Workloads of one size and layout share its calls evenly, because sizes are all that is counted. Sizes and
+        layouts are compared as they are written.
         """
         by_size: dict[Size, list[str]] = {}
-        for uuid, workload in {workload.uuid: workload for workload in workloads}.items():
-            axes, layout = _size_of(workload, self.definition)
-            by_size.setdefault((axes, None), []).append(uuid)
-            if layout is not None:
-                by_size.setdefault((axes, layout), []).append(uuid)
+        for workload in {workload.uuid: workload for workload in workloads}.values():
+            axes = axes_key(workload.axes)
+            by_size.setdefault((axes, None), []).append(workload.uuid)
+            with contextlib.suppress(InvalidField):  # which the validation of the set reports
+                by_size.setdefault((axes, layout_key(stated_strides(workload.extra))), []).append(workload.uuid)
         found: dict[str, float] = {}
-        for (axes, layout), calls in self.sizes.items():
-            size = _normalized(dict(axes), None if layout is None else dict(layout), self.definition)
+        for size, calls in self.sizes.items():
             for uuid in (uuids := by_size.get(size, [])):
                 found[uuid] = found.get(uuid, 0.0) + calls / len(uuids)
         return found
@@ -97,40 +93,6 @@ def axes_key(axes: Mapping[str, int]) -> Axes:
 def layout_key(strides: Mapping[str, Strides]) -> tuple[tuple[str, Strides], ...]:
     """A layout as a key."""
     return tuple(sorted((name, tuple(values)) for name, values in strides.items()))
-
-
-def _size_of(workload: Workload, definition: Definition | None) -> Size:
-    """The size of a workload; without a layout if that is invalid, which the validation of the set reports."""
-    try:
-        strides = stated_strides(workload.extra)
-    except InvalidField:
-        return _normalized(workload.axes, None, definition)
-    return _normalized(workload.axes, strides, definition)
-
-
-def _normalized(axes: Mapping[str, int], strides: Mapping[str, Strides] | None, definition: Definition | None) -> Size:
-    """A size as a key, without constant axes, which a record may state too, and with a normalized layout."""
-    if definition is not None:
-        constants = definition.const_axes
-        axes = {axis: size for axis, size in axes.items() if constants.get(axis) != size}
-        strides = _normalized_layout(axes, strides, definition) if strides else strides
-    return axes_key(axes), None if strides is None else layout_key(strides)
-
-
-def _normalized_layout(
-    axes: Mapping[str, int], strides: Mapping[str, Strides], definition: Definition
-) -> Mapping[str, Strides]:
-    """Strides without those of contiguous inputs; those that do not fit the definition are left as they are."""
-    try:
-        shapes = dict(zip(definition.inputs, definition.get_input_shapes(axes), strict=True))
-    except FibError:
-        return strides
-    found: dict[str, Strides | None] = dict(strides)
-    for name, values in strides.items():
-        shape = shapes.get(name)
-        if shape is not None and len(shape) == len(values):
-            found[name] = normalized_strides(shape, values)
-    return {name: values for name, values in found.items() if values is not None}
 
 
 # -- files -------------------------------------------------------------------------------------------
@@ -186,24 +148,8 @@ def load_traffic(root: str | os.PathLike[str]) -> Traffic:
             for size in definition.sizes:
                 key = axes_key(size.axes), None if size.layout is None else _key_of(size.layout)
                 counted[key] = counted.get(key, 0) + size.calls
-    definitions = _definitions_of(root, calls)
-    found = {
-        name: DefinitionTraffic(calls[name], MappingProxyType(sizes[name]), definitions.get(name))
-        for name in sorted(calls)
-    }
+    found = {name: DefinitionTraffic(calls[name], MappingProxyType(sizes[name])) for name in sorted(calls)}
     return Traffic(MappingProxyType(found), files, tuple(problems))
-
-
-def _definitions_of(root: str | os.PathLike[str], names: Collection[str]) -> dict[str, Definition]:
-    """The definitions of these names; those that the set lacks or that are damaged are left out."""
-    found: dict[str, Definition] = {}
-    if not names:
-        return found
-    trace_set = TraceSet.from_path(root)
-    for name in names:
-        with contextlib.suppress(FibError):
-            found[name] = trace_set.get_definition(name)
-    return found
 
 
 def _key_of(layout: Mapping[str, Iterable[int]]) -> Layout:

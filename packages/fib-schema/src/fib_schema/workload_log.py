@@ -8,14 +8,14 @@ other processes have appended since its last read.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import attrs
 import msgspec
 
 from . import data_files
-from .appending import append_new_lines, remove_files
+from .appending import append_new_lines
 from .codec import format_json
 from .definition import Definition
 from .files import atomic_create_all
@@ -34,21 +34,8 @@ class _Line(msgspec.Struct):
     workload: _Named
 
 
-class _Input(msgspec.Struct):
-    path: str | None = None
-
-
-class _Inputs(msgspec.Struct):
-    inputs: dict[str, _Input]
-
-
-class _LineWithInputs(msgspec.Struct):
-    workload: _Inputs
-
-
 _READ_BYTES = 1 << 30
 _decode_line = msgspec.json.Decoder(_Line).decode
-_decode_inputs = msgspec.json.Decoder(_LineWithInputs).decode
 
 
 @attrs.define
@@ -132,41 +119,13 @@ class WorkloadLog:
 
         def choose(descriptor: int) -> list[bytes]:
             seen.read(descriptor)
-            chosen = {uuid: line for uuid, line in lines.items() if uuid not in seen.uuids}
-            gone = [uuid for uuid in chosen if tensors.get(uuid) and self._lacks(definition, uuid)]
-            self._write_tensors(definition, {uuid: tensors[uuid] for uuid in gone})
-            return list(chosen.values())
+            return [line for uuid, line in lines.items() if uuid not in seen.uuids]
 
         written = set(append_new_lines(self._path_of(path), choose)) if lines else set()
         appended = [uuid for uuid, line in lines.items() if line in written]
         seen.uuids.update(appended)
         seen.size_bytes += sum(len(line) + 1 for line in written)
         return appended
-
-    def remove_tensors(self, definition: Definition, paths: Iterable[str]) -> list[str]:
-        """Remove blobs that no workload names, including workloads that are appended meanwhile.
-
-        Args:
-            definition: The definition of the workloads that named them.
-            paths: Relative to the root; the caller has checked all other files that may name them.
-
-        Returns:
-            The removed paths.
-
-        Raises:
-            OSError: One could not be removed; others may have been.
-        """
-        wanted = {self._path_of(path): path for path in paths}
-
-        def choose(lines: bytes) -> list[str]:
-            names = set(_blob_names(lines))
-            return [absolute for absolute, path in wanted.items() if path.removeprefix("./") not in names]
-
-        return [wanted[path] for path in remove_files(self._path_of(data_files.workloads_file(definition)), choose)]
-
-    def _lacks(self, definition: Definition, uuid: str) -> bool:
-        """Whether the tensors are missing: `remove_tensors` may have removed them before the line was appended."""
-        return not os.path.exists(self._blob_file(definition, uuid))
 
     def _write_tensors(self, definition: Definition, tensors: Mapping[str, Mapping[str, torch.Tensor]]) -> None:
         """Write tensors; a file that exists has the same content, because its name is derived from it."""
@@ -196,14 +155,3 @@ def _read_on(descriptor: int, start: int) -> bytes:
     while part := os.read(descriptor, _READ_BYTES):
         data += part
     return bytes(data)
-
-
-def _blob_names(lines: bytes) -> Iterator[str]:
-    """The blobs that lines name; of a line that cannot be read, all texts that could be names."""
-    for line in lines.splitlines():
-        try:
-            found = _decode_inputs(line).workload.inputs.values()
-        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
-            yield from (text.decode("utf-8", "replace").removeprefix("./") for text in line.split(b'"')[1::2])
-        else:
-            yield from (one.path.removeprefix("./") for one in found if one.path is not None)
