@@ -160,13 +160,3 @@ def run(x, y):
     result = benchmark(make_data_set(*solutions, sizes=(5,)), timeout_seconds=300.0).run()
     assert [(t.solution, t.evaluation.log) for t in result.traces if t.evaluation and not t.is_successful()] == []
     assert len(result.traces) == 2
-
-
-def test_workloads_are_prepared_a_few_at_a_time_where_memory_is_short(
-    make_data_set: MakeDataSet, make_solution: MakeSolution
-) -> None:
-    root = make_data_set(make_solution(GOOD), make_solution(WRONG, name="wrong"), sizes=(10, 11, 12))
-    events: list[Event] = []
-    benchmark(root, memory_bytes=1).run(observe=events.append)
-    order = [event.trace.workload.uuid for event in events if isinstance(event, Evaluated)]
-    assert order == ["n-10", "n-10", "n-11", "n-11", "n-12", "n-12"]

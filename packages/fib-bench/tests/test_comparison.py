@@ -9,7 +9,6 @@ import pytest
 import torch
 from fib_bench import ResolvedEvalConfig
 from fib_bench.checking.comparison import Comparison, ErrorLimits, compare, compare_by, measure_extent
-from fib_bench.config.model import Tolerance
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -101,13 +100,6 @@ class TestWholeRows:
         found[5, :2] = 1.0
         assert compare("y", found, expected, self.CONFIG).is_within(0.9)
 
-    def test_without_a_matched_ratio_every_element_counts(self) -> None:
-        expected = torch.ones(200, 16)
-        found = expected.clone()
-        found[5, 5] = 3.0
-        assert not compare("y", found, expected, self.CONFIG).is_within(None)
-        assert compare("y", found, expected, self.CONFIG).is_within(0.95)
-
 
 @pytest.mark.parametrize("dtype", [torch.int8, torch.int16, torch.int32, torch.int64])
 def test_integers_must_be_equal(dtype: torch.dtype) -> None:
@@ -197,20 +189,6 @@ def naive_errors(a: float, b: float) -> tuple[float, float]:
     return absolute, absolute / abs(b) if b else INF
 
 
-class TestErrorCap:
-    """However many elements match, none may be off by more than the output is large."""
-
-    def test_one_element_beyond_it_is_too_many(self) -> None:
-        expected = torch.full((100,), 2.0)
-        near, far = expected.clone(), expected.clone()
-        near[7], far[7] = 3.5, 4.5
-        assert compare("y", near, expected, STRICT).is_within(0.95)
-        result = compare("y", far, expected, STRICT)
-        assert (result.capped, result.limit) == (1, 2.0)
-        assert not result.is_within(0.95)
-        assert result.explain().endswith("; 1 beyond the error cap, which allows 2")
-
-
 @pytest.mark.parametrize("dtype", [torch.float32, torch.int32])
 def test_nothing_waits_for_a_device_until_the_end(monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype) -> None:
     for module in ("elements", "comparison"):
@@ -247,10 +225,3 @@ def test_a_device_finds_what_the_cpu_finds_and_is_waited_for_once(dtype: torch.d
             torch.cuda.set_sync_debug_mode("default")
     assert result == compare_by(rule, "y", found, expected, extent)
     assert len(waits) == 1, [str(warning.message) for warning in waits]
-
-
-def test_the_tolerances_of_a_dtype_are_used() -> None:
-    config = ResolvedEvalConfig(dtypes={"bfloat16": Tolerance(atol=0, rtol=0)})
-    found, expected = torch.tensor([1.0, 1.01]), torch.ones(2)
-    assert compare("y", found, expected, config).wrong == 0
-    assert compare("y", found.bfloat16(), expected.bfloat16(), config).wrong == 1

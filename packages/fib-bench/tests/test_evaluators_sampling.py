@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 
 import pytest
@@ -11,7 +10,7 @@ from fib_bench import ResolvedEvalConfig
 from fib_bench.evaluators.protocol import Case, Observation, Verdict
 from fib_bench.evaluators.sampling import Draws, Sampling, UnknownDraws
 from fib_bench.evaluators.sampling_filters import Filters, Rows, cut
-from fib_schema import Definition, Evaluation, RandomInput, ScalarInput, Solution, Workload
+from fib_schema import Definition, Evaluation, RandomInput, Solution, Workload
 
 Evaluate = Callable[..., list[Evaluation]]
 Make = Callable[..., Definition]
@@ -181,21 +180,13 @@ class TestAllowedSet:
         expected = f"1 of 3 tokens are outside the allowed set; in row 1 token {token}, which does not exist"
         assert problem == f"output 'samples': {expected}"
 
-    def test_a_token_outside_is_told_with_its_probability(self, definition: Definition) -> None:
-        inputs = random_inputs(2, filters="k")
-        samples = inputs["probs"].argmax(dim=1)
-        samples[0] = inputs["probs"][0].argmin()
-        (problem,) = draws_check(definition, inputs).compare({"samples": samples}, {}).problems
-        assert re.search(r"in row 0 token \d+ of probability [\d.e-]+, where [\d.e-]+ is the least", problem)
-
 
 class TestDistribution:
     @pytest.mark.slow
     @pytest.mark.parametrize("sampler", RIGHT)
     def test_right_samplers_pass_again_and_again(self, definition: Definition, sampler: str) -> None:
-        """360 repetitions over all three."""
         torch.manual_seed(1001)
-        for repetition in range(120):
+        for repetition in range(60):
             rows, calls = ((1, 400), (8, 100), (40, 25))[repetition % 3]
             inputs = random_inputs(rows, filters=("k", "p", "kp", "")[repetition % 4])
             check = draws_check(definition, inputs)
@@ -223,17 +214,6 @@ class TestDistribution:
         drawn[:, 7] = drawn[0, 7]
         (problem,) = together(draws_check(definition, inputs), drawn).problems
         assert "row 7 is drawn from another distribution" in problem
-
-    @pytest.mark.parametrize(
-        ("temperature", "said"),
-        [(1.3, "likely tokens are drawn too seldom"), (0.7, "likely tokens are drawn too often")],
-    )
-    def test_temperatures_are_told(self, definition: Definition, temperature: float, said: str) -> None:
-        torch.manual_seed(0)
-        inputs = random_inputs(16, filters="k")
-        drawn = of_temperature(temperature)(cut_by_reference(*inputs.values()), 400)
-        (problem,) = together(draws_check(definition, inputs), drawn).problems
-        assert re.match(rf"{said}: the mean log-probability is off by [+-]\d\.\d+, \d+ standard errors", problem)
 
     def test_the_distance_threshold_is_a_setting(self, definition: Definition) -> None:
         """A right sampler is far from the distribution when it draws little; that much is expected."""
@@ -399,21 +379,6 @@ class TestEvaluation:
         evaluation = self.evaluate(evaluate, definition, solution, **fields)
         assert evaluation.status == "INCORRECT_NUMERICAL", evaluation.log
         assert "timed calls: likely tokens are drawn too often" in evaluation.log
-
-    def test_several_draws_per_row_and_scalar_filters(
-        self, evaluate: Evaluate, make_definition: Make, make_solution: MakeSolution
-    ) -> None:
-        body = "    best = probs.topk(top_k)\n    picked = torch.multinomial(best.values, 3, replacement=True)\n"
-        code = f"import torch\ndef run(probs, top_k):\n{body}    return best.indices.gather(1, picked).int()\n"
-        definition = make_definition(
-            {"probs": "float32[n,50]", "top_k": "int32"}, {"tokens": "int32[n,3]"}, code, op_type="sampling"
-        )
-        workloads = [Workload({"n": 8}, {"probs": RandomInput(), "top_k": ScalarInput(10)}, "w")]
-        good = make_solution(code, definition="made")
-        bad = make_solution(code.replace("torch.multinomial(best.values, ", "torch.randint(0, 10, (8, "
-                            ).replace(", replacement=True)", "))"), definition="made", name="bad")  # fmt: skip
-        evaluations = evaluate(good, bad, definition=definition, workloads=workloads)
-        assert [e.status for e in evaluations] == ["PASSED", "INCORRECT_NUMERICAL"], [e.log for e in evaluations]
 
 
 def calls_of(

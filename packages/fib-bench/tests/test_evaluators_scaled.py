@@ -46,13 +46,6 @@ class TestScaledPart:
         assert part.compare(expected + torch.tensor([[1.1], [0.0]]), expected).wrong == 3
         assert part.compare(expected + torch.tensor([[0.0], [0.0011]]), expected).wrong == 3
 
-    def test_where_the_reference_gives_nan_anything_is_right(self) -> None:
-        expected = torch.tensor([[1.0, math.nan, 3.0], [1.0, 2.0, 3.0]])
-        part = scaled_part("y", expected, ResolvedEvalConfig())
-        assert part.compare(expected.nan_to_num(0.0), expected).wrong == 0
-        assert part.compare(expected.flip(0), expected).wrong == 1
-        assert part.to_extra()["undefined_share"] == pytest.approx(1 / 6)
-
     @pytest.mark.parametrize("odd", [math.inf, -math.inf])
     def test_infinity_must_be_the_same(self, odd: float) -> None:
         expected = torch.tensor([[1.0, odd, 3.0], [1.0, 2.0, 3.0]])
@@ -105,19 +98,6 @@ class TestExperts:
     def check(self, definition: Definition, logits: torch.Tensor, expected: Tensors, **fields: object) -> Check:
         config = ResolvedEvalConfig(**fields)  # type: ignore[arg-type]
         return check_of(MixtureOfExperts(), definition, {"routing_logits": logits}, expected, config)
-
-    def test_rows_with_ties_are_found(self, definition: Definition, logits: torch.Tensor, expected: Tensors) -> None:
-        case = Case(
-            definition=definition, inputs={"routing_logits": logits}, expected=expected, config=ResolvedEvalConfig()
-        )
-        ties = find_ties(case)
-        assert ties is not None
-        assert ties.tied.nonzero()[:, 0].tolist() == list(range(20))
-        named = attrs.evolve(
-            definition, name="moe_topk4_e16", axes={k: v for k, v in definition.axes.items() if k != "top_k"}
-        )
-        assert find_ties(attrs.evolve(case, definition=named)) is not None
-        assert find_ties(attrs.evolve(case, inputs={})) is None
 
     def test_other_experts_are_right_only_where_there_is_a_tie(
         self, definition: Definition, logits: torch.Tensor, expected: Tensors

@@ -53,12 +53,6 @@ def plan_of(trace_set: TraceSet, hardware: str = "cpu", *, resume: bool = False,
     return make_plan(trace_set, BenchmarkConfig(**fields), hardware, resume=resume)
 
 
-def test_every_solution_runs_on_every_workload(trace_set: TraceSet) -> None:
-    plan = plan_of(trace_set)
-    assert work(plan) == {"double": {"w1": ["a", "b"], "w2": ["a", "b"], "w3": ["a", "b"]}}
-    assert plan.count == 6
-
-
 def test_a_definition_without_workloads_is_listed(trace_set: TraceSet) -> None:
     assert [str(skip) for skip in plan_of(trace_set).skipped] == ["triple: it has no workloads"]
 
@@ -82,10 +76,6 @@ def test_names_choose(trace_set: TraceSet) -> None:
     plan = plan_of(trace_set, definitions=("double",), solutions=("b",), max_workloads=2)
     assert work(plan) == {"double": {"w1": ["b"], "w2": ["b"]}}
     assert plan.skipped == ()
-
-
-def test_op_types_choose(trace_set: TraceSet) -> None:
-    assert list(work(plan_of(trace_set, op_types=("elementwise",)))) == ["double"]
 
 
 @pytest.mark.parametrize(
@@ -235,13 +225,6 @@ class TestBadFiles:
         assert work(plan) == {"double": {"n-4": ["a"]}}
         assert plan.skipped[0].is_failure
         assert "cobol" in plan.skipped[0].reason
-
-    def test_a_solution_of_a_definition_that_is_not_there_is_reported_if_asked_for(self, root: Path) -> None:
-        file = next(root.rglob("a.json"))
-        file.write_text(file.read_text().replace('"double"', '"dubble"'))
-        plan = plan_of(TraceSet.from_path(root), solutions=("a",))
-        assert [str(skip) for skip in plan.skipped] == ["dubble / a: its definition is missing"]
-        assert plan.skipped[0].is_failure
 
 
 class TestSplit:

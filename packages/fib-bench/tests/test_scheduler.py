@@ -109,18 +109,6 @@ def test_work_that_a_device_worker_fails_at_goes_to_others() -> None:
     assert pairs(events) == wanted(PARTS)
 
 
-def test_a_device_that_does_not_open_is_excluded_with_an_event() -> None:
-    def fails() -> DeviceWorker:
-        raise JudgeFailed("no such device")
-
-    events = run([Fake, fails], PARTS)
-    assert pairs(events) == wanted(PARTS)
-    assert [e for e in events if isinstance(e, DeviceExcluded)] in (
-        [DeviceExcluded("device 1", "the judge's process failed: no such device")],
-        [],
-    )
-
-
 def test_a_device_of_other_hardware_is_excluded() -> None:
     opened, is_out = Counter[str](), threading.Event()
 
@@ -139,12 +127,6 @@ def test_a_device_of_other_hardware_is_excluded() -> None:
     assert pairs(events) == wanted(PARTS)
     (out,) = [e for e in events if isinstance(e, DeviceExcluded)]
     assert "the device is 'gpu' and the run is for 'cpu'" in out.reason
-
-
-def test_without_devices_everything_is_given_up() -> None:
-    events = run([lambda: Fake(lasts=0)], PARTS)
-    assert not pairs(events)
-    assert sum(e.count for e in events if isinstance(e, Skipped)) == sum(wanted(PARTS).values())
 
 
 def test_the_first_device_must_open() -> None:

@@ -93,12 +93,6 @@ class TestSmallOutputs:
         assert not check.is_tightened
         assert check.insensitive_to == ("zeros", "shuffled", "scaled")
 
-    def test_with_one_large_element_are_not_small(self) -> None:
-        expected = normal(50, 60) * 1e-3
-        expected[7, 7] = 1.0
-        assert not checked(expected).is_tightened
-        assert checked(expected, ResolvedEvalConfig(required_matched_ratio=0.95)).is_tightened
-
     def test_whose_large_elements_make_a_row_are_not_insensitive(self) -> None:
         """Zeros are wrong in the whole row, which no matched ratio allows."""
         expected = torch.zeros(50, 60)
@@ -119,11 +113,6 @@ class TestWhatNoToleranceHelps:
         """Shuffling and scaling leave them as they are, and are no wrong answers."""
         check = checked(torch.zeros(50, 60), x=normal(50, 60))
         assert (check.insensitive_to, check.rejects, check.is_tightened) == (("zeros",), ("input x",), False)
-
-    @pytest.mark.parametrize("expected", [torch.full((50, 60), 3.0), torch.tensor(3.0), torch.tensor([3.0])])
-    def test_equal_elements_are_not_reported_for_being_so(self, expected: torch.Tensor) -> None:
-        check = checked(expected)
-        assert (check.insensitive_to, check.rejects) == ((), ("zeros", "scaled"))
 
     def test_nothing_but_nan(self) -> None:
         check = checked(torch.full((5, 5), NAN), x=normal(5, 5))
@@ -254,23 +243,6 @@ def test_honest_answers_pass_a_tightened_check(op: str, dtype: torch.dtype, magn
 
 def enumerate_names(tensors: list[torch.Tensor]) -> list[tuple[str, torch.Tensor]]:
     return [(f"x{i}", tensor) for i, tensor in enumerate(tensors)]
-
-
-@pytest.mark.parametrize("op", ["gemm", "rmsnorm", "decode"])
-@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float32])
-@pytest.mark.parametrize("magnitude", [1e-4, 1.0])
-def test_honest_answers_pass_whose_rows_differ_in_size(op: str, dtype: torch.dtype, magnitude: float) -> None:
-    compute, shapes = OPS[op]
-    rows = [2 ** (9 * torch.rand(shape[0], 1, generator=torch.Generator().manual_seed(9)) - 4) for shape in shapes]
-    tensors = [
-        normal(*shape, seed=i) * row * magnitude for i, (shape, row) in enumerate(zip(shapes, rows, strict=True))
-    ]
-    if op == "rmsnorm":
-        tensors[1] = normal(500, seed=1)
-    expected, other, *_ = (answer.to(dtype) for answer in compute(*(tensor.to(dtype) for tensor in tensors)))
-    check = examine("y", expected, {}, DEFAULT)
-    assert check.compare(other, expected).is_within(None), check.to_extra()
-    assert check.insensitive_to == ()
 
 
 class TestOutputsOfTheSameKind:

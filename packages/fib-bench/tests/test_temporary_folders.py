@@ -78,19 +78,6 @@ def test_the_folder_of_a_killed_run_is_removed_and_that_of_a_live_one_is_not(sha
         assert set(shared.iterdir()) == {held, own.path}
 
 
-def test_what_is_no_folder_of_a_run_is_left_alone(shared: Path, tmp_path: Path) -> None:
-    precious = tmp_path / "precious"
-    precious.mkdir()
-    (precious / "file").touch()
-    (shared / "fib-bench-run-link").symlink_to(precious)
-    (shared / "fib-bench-run-file").touch()
-    (shared / "another-folder").mkdir()
-    os.mkfifo(shared / "fib-bench-run-pipe")
-    remove_abandoned()
-    assert len(list(shared.iterdir())) == 4
-    assert (precious / "file").exists()
-
-
 @needs_root
 def test_folders_of_other_users_are_left_alone_unless_they_are_of_workers(shared: Path) -> None:
     foreign = shared / "fib-bench-run-planted"

@@ -60,7 +60,7 @@ class _Item:
     """Its finished pairs."""
 
     def rest(self) -> _Item:
-        """What is left of it."""
+        """The unfinished part."""
         return _Item(self.part.without(self.done))
 
 
