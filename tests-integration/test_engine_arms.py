@@ -150,17 +150,6 @@ class TestRounds:
         assert second[2:4] == ["turn off", "turn plain"]
         assert second[-2:] == ["end off", "end plain"]
 
-    def test_it_stops_before_the_time_ends_and_goes_on(
-        self, turns: Any, options: Any, engine: Any, tmp_path: Path
-    ) -> None:
-        options.seconds, options.longest = 200.0, 20.0
-        codes = []
-        while not codes or codes[-1] == turns.AGAIN:
-            codes.append(turns.measure(tmp_path, options, engine, ticking(20.0)))
-        assert codes[-1] == 0
-        assert len(codes) > 1
-        assert events(tmp_path).count("turn eager plain") == 15
-
     def test_a_process_that_fails_leaves_no_record_of_its_round(
         self, turns: Any, options: Any, engine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
@@ -179,31 +168,6 @@ class TestRounds:
         assert turns.measure(tmp_path, options, hangs) == turns.AGAIN
         assert "stopped when the time was over: call this again" in capsys.readouterr().err
 
-    def test_rounds_without_a_decided_call_are_not_repeated(
-        self, turns: Any, options: Any, engine: Any, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
-        script = Path(engine[1])
-        script.write_text(script.read_text().replace('{"decode": 7}', "{}"))
-        assert turns.measure(tmp_path, options, engine, ticking(1.0)) == 1
-        assert "problem: eager, routed: no recorded key has decided a call" in capsys.readouterr().err
-        assert events(tmp_path).count("end eager routed") + events(tmp_path).count("end profiled eager routed") == 1
-
-    def test_calls_that_the_original_serves_by_decision_are_decided(self, turns: Any) -> None:
-        misses = {"decode: the fallback is the best": 4, "decode: not recorded": 5, "norm: the fallback is the best": 6}
-        counts = {"hits": {"decode": 1, "norm": 2}, "misses": misses}
-        assert turns.decided(counts) == 13
-        assert turns.decided(counts, "decode") == 5
-
-    def test_a_round_that_was_being_measured_is_measured_again(
-        self, turns: Any, options: Any, engine: Any, tmp_path: Path
-    ) -> None:
-        (tmp_path / "rounds").mkdir()
-        (tmp_path / "rounds" / "000-eager-plain.partial").write_text("{")
-        (tmp_path / "rounds" / "000-eager-off.json").write_text("{}")
-        assert turns.measure(tmp_path, options, engine, ticking(1.0)) == 0
-        for arm in options.arms:
-            assert json.loads((tmp_path / "rounds" / f"000-eager-{arm}.json").read_text())["tokens"] == "same"
-
 
 class TestStatistics:
     def test_an_interval_is_that_of_student(self, reports: Any) -> None:
@@ -212,13 +176,6 @@ class TestStatistics:
         assert reports.interval(values) == pytest.approx((10.0, 10.0 - half, 10.0 + half))
         assert reports.interval([3.0]) == (3.0, -float("inf"), float("inf"))
         assert reports.interval([3.0] * 100) == (3.0, 3.0, 3.0)
-
-    def test_ratios_are_those_of_turns(self, reports: Any) -> None:
-        """A machine that gets slower from turn to turn, and one turn that was disturbed, change no ratio."""
-        speeds = [100.0, 50.0, 10.0, 5.0]
-        ours = [0.9 * speed for speed in speeds]
-        assert reports.ratio([(ours, speeds)] * 3) == pytest.approx((0.9, 0.9, 0.9))
-        assert reports.ratio([([*ours, 1.0], [*speeds, 9.0])] * 3) == pytest.approx((0.9, 0.9, 0.9))
 
     def test_the_interval_is_that_between_rounds(self, reports: Any) -> None:
         mean, low, high = reports.ratio([([2.0] * 9, [1.0] * 9), ([1.0] * 9, [2.0] * 9), ([1.0] * 9, [1.0] * 9)])
@@ -251,27 +208,6 @@ class TestReport:
         assert "eager, routed, at the start, hits: 10\n- decode: 10" in printed
         assert "| `decode` | 5.00 | 5.00 | 5.05 |\n| all | 35.00 | 35.00 | 35.05 |" in printed
 
-    def test_rankings_must_carry_over(
-        self,
-        arms: Any,
-        turns: Any,
-        reports: Any,
-        options: Any,
-        engine: Any,
-        tmp_path: Path,
-        capsys: pytest.CaptureFixture[str],
-    ) -> None:
-        options.arms = list(arms.ARMS)
-        assert turns.measure(tmp_path, options, engine, ticking(1.0)) == 0
-        self.change(tmp_path, "*-winners.json", tokens="rounded otherwise")
-        assert reports.report(tmp_path, options) == 0
-        self.change(tmp_path, "*-slow.json", tokens_per_second=[9000.0] * 3)
-        self.change(tmp_path, "*-winners.json", tokens_per_second=[3000.0] * 3)
-        assert reports.report(tmp_path, options) == 1
-        problems = capsys.readouterr().err
-        assert "eager, slow: not slower than plain, although its solutions are" in problems
-        assert "eager, winners: slower than plain" in problems
-
     @pytest.mark.parametrize(
         ("pattern", "fields", "problem"),
         [
@@ -301,9 +237,6 @@ class TestReport:
         self.change(tmp_path, "003-graphs-winners.json", captured={"hits": hits, "misses": {}, "unsupported": {}})
         assert reports.report(tmp_path, options) == 1
         assert "problem: graphs, winners: no captured decode of a run is a hit" in capsys.readouterr().err
-
-    def test_nothing_is_a_failure(self, reports: Any, options: Any, tmp_path: Path) -> None:
-        assert reports.report(tmp_path, options) == 1
 
 
 @needs_data_set

@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 from fib_bench import Benchmark, BenchmarkConfig, make_inputs
-from fib_bench.cli.main import main
 from fib_compile import BuilderRegistry
 from fib_schema import BuildSpec, EvaluationStatus, Solution, SourceFile, TraceSet, evaluate_constraint
 from public_data_set import (
@@ -103,18 +102,6 @@ def test_solutions_pass_and_every_trace_is_explained(root: Path) -> None:
         assert evaluation.performance is not None
         assert evaluation.performance.latency_ms > 0
         assert evaluation.performance.extra
-
-
-def test_command_without_blobs_reports_missing_ones_and_runs_the_rest(
-    root: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    names = ("rmsnorm_torch_python", "gqa_paged_prefill_torch_python")
-    few = ("--max-workloads", "1", "--num-trials", "1", "--iterations", "5", "--measure-seconds", "0.05")
-    assert main(["run", str(root), "--solutions", *names, *few, "--json"]) == 1
-    printed = capsys.readouterr()
-    result = json.loads(printed.out)
-    assert [trace["solution"] for trace in result["traces"]] == ["rmsnorm_torch_python"]
-    assert "pass --synthesize-missing to make valid inputs" in result["skipped"][0]["reason"]
 
 
 @pytest.mark.parametrize("name", definition_names())

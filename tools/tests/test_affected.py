@@ -26,13 +26,6 @@ def test_a_change_affects_its_package_and_all_dependents(repository, path, packa
     assert affected(repository, "HEAD~1") == packages
 
 
-def test_a_moved_file_counts_at_both_places(repository):
-    repository.git("mv", "packages/fib-other/pyproject.toml", "packages/fib-top/moved")
-    repository.commit()
-    assert changed_files(repository.root, "HEAD~1") == ["packages/fib-other/pyproject.toml", "packages/fib-top/moved"]
-    assert affected(repository, "HEAD~1") == ["fib-top"]
-
-
 def test_a_branch_is_compared_with_the_point_where_it_left_the_base(repository):
     repository.git("switch", "--quiet", "--create", "topic")
     repository.write("packages/fib-top/a")

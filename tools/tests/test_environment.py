@@ -38,19 +38,6 @@ def test_a_cpu_build_is_expected_if_pip_finds_one_or_uv_is_asked_for_it(pip, tmp
     assert expects_cpu_torch()
 
 
-def test_pip_settings_are_those_of_this_pip(monkeypatch):
-    monkeypatch.setenv("PIP_FIND_LINKS", "/some/folder")
-    assert environment.pip_settings.__wrapped__()["find-links"] == "/some/folder"
-
-
-def test_the_version_of_torch_is_read_without_importing_it(tmp_path):
-    assert Environment(tmp_path).torch_version == "absent"
-    folder = tmp_path / "lib/python3.11/site-packages/torch"
-    folder.mkdir(parents=True)
-    (folder / "version.py").write_text("__version__ = '2.13.0+cpu'\n")
-    assert Environment(tmp_path).torch_version == "2.13.0+cpu"
-
-
 class Session:
     """Records commands; uv puts a build of torch into the environment."""
 

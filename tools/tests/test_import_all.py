@@ -35,15 +35,6 @@ def test_a_module_may_need_an_extra(package, text):
     import_all("some-package", "some_package")
 
 
-def test_a_module_may_need_the_extra_of_another_distribution(package):
-    (package.parent / "outer-1.dist-info").mkdir()
-    requires = "".join(f"Requires-Dist: {name}; extra == 'all'\n" for name in ("some-package[fast]", "absent[x]>1"))
-    metadata = f"Metadata-Version: 2.4\nName: outer\nVersion: 1\n{requires}"
-    (package.parent / "outer-1.dist-info/METADATA").write_text(metadata)
-    (package / "fast.py").write_text("import not_there")
-    import_all("outer", "some_package")
-
-
 def test_a_dependency_that_is_not_declared_is_an_error(package):
     (package / "a.py").write_text("import undeclared")
     with pytest.raises(ModuleNotFoundError, match="undeclared"):

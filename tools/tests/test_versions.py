@@ -77,21 +77,6 @@ def test_ranges_of_siblings_follow_from_what_is_imported(package):
         assert str(bounds["<"]) in expected, f"{requirement}: expected <{expected[0]}; internal names: {internal}"
 
 
-@pytest.mark.parametrize(
-    ("current", "oldest", "uses_internals", "expected"),
-    [
-        ("0.1.0", "0.1", False, ["0.3"]),
-        ("0.2.0", "0.1", False, ["0.4", "0.3"]),
-        ("0.2.0", "0.2", False, ["0.4"]),
-        ("0.2.3", "0.1", True, ["0.3"]),
-        ("1.4.0", "1.2", False, ["2"]),
-        ("1.4.0", "1.2", True, ["1.5"]),
-    ],
-)
-def test_upper_bounds_by_policy(current, oldest, uses_internals, expected):
-    assert upper_bounds(Version(current), Version(oldest), uses_internals=uses_internals) == expected
-
-
 def upper_bounds(current, oldest, *, uses_internals):
     """The upper bounds that the policy allows, the one for a new requirement first.
 
