@@ -377,7 +377,7 @@ def comparison_of(
 
 
 def _describe_worst(expected: torch.Tensor, rest: int, *values: int) -> str:
-    """Where the worst element is, and what was found there instead of what."""
+    """The place of the worst element, and its found and expected value."""
     place: list[int] = []
     for size in reversed(logical_shape(expected)):
         rest, index = divmod(rest, size)

@@ -84,13 +84,17 @@ def format_of(tensor: torch.Tensor, described: str) -> Format | None:
     return _FORMATS.get(dtype)
 
 
-def expand_scale(scale: torch.Tensor, shape: Sequence[int]) -> torch.Tensor:
-    """The factor of every number; bytes are exponents. The shape of the scales fits that of the numbers."""
-    factors = _oriented(_real(scale), shape)
+def _factors(scale: torch.Tensor, numbers: torch.Tensor, width: int) -> torch.Tensor:
+    """The factor of every number, ``[rows, width]``; bytes are exponents. The shapes fit."""
+    shape = logical_shape(numbers)
+    if not scale.dtype.is_floating_point:
+        exponents = (scale.view(torch.uint8) if scale.dtype == torch.int8 else scale).int() - _EXPONENT_BIAS
+        scale = torch.ldexp(torch.ones(scale.shape, device=scale.device), exponents)
+    factors = _oriented(scale.float(), shape)
     assert factors is not None
     for axis, size in enumerate(shape):
         factors = factors.repeat_interleave(size // max(factors.shape[axis], 1), dim=axis)
-    return factors
+    return factors.reshape(-1, width)
 
 
 def _oriented(scale: torch.Tensor, shape: Sequence[int]) -> torch.Tensor | None:
@@ -108,14 +112,6 @@ def _oriented(scale: torch.Tensor, shape: Sequence[int]) -> torch.Tensor | None:
         ):
             return turned
     return None
-
-
-def _real(scale: torch.Tensor) -> torch.Tensor:
-    """The factors themselves, in float32."""
-    if scale.dtype.is_floating_point:
-        return scale.float()
-    exponents = (scale.view(torch.uint8) if scale.dtype == torch.int8 else scale).int() - _EXPONENT_BIAS
-    return torch.ldexp(torch.ones(scale.shape, device=scale.device), exponents)
 
 
 MATCHED_RATIO = 0.99
@@ -217,7 +213,7 @@ class StepsPart(OutputCheck):
         """Compare real values, with the scales that were found and expected; waits for the device twice."""
         a, b = self.format.view(found), self.format.view(expected)
         width = self.rule.width
-        factors = None if scales is None else (_rows(scales[0], b, width), _rows(scales[1], b, width))
+        factors = None if scales is None else (_factors(scales[0], b, width), _factors(scales[1], b, width))
         rows: list[torch.Tensor] = []
         leans = []
         for piece in pieces(a, b, width, may_skip=scales is None):
@@ -227,13 +223,9 @@ class StepsPart(OutputCheck):
             within = torch.maximum(*steps) * (self.steps * _SLACK)
             wrong = ~(piece.absolute <= within) & ~piece.expected.isnan()
             rows.append(statistics_of(piece, self.rule, wrong, wrong))
-            leans.append(_lean(piece, steps[1]))
-        return self._comparison(rows, leans, b)
-
-    def _comparison(
-        self, rows: list[torch.Tensor], leans: list[torch.Tensor], expected: torch.Tensor
-    ) -> StepsComparison:
-        like = torch.empty_like(expected, dtype=None if expected.is_floating_point() else torch.float64, device="meta")
+            off = ((piece.found - piece.expected) * piece.expected.sign() / steps[1]).nan_to_num(nan=0.0).clamp(-2, 2)
+            leans.append(torch.stack([off.sum(), off.square().sum()]))
+        like = torch.empty_like(b, dtype=None if b.is_floating_point() else torch.float64, device="meta")
         allowed = f"{self.steps:g} rounding steps"
         comparison = comparison_of(self.name, rows, like, self.extent, self.rule, allowed)
         total, squares = torch.stack(leans).sum(dim=0).tolist() if leans else (0.0, 0.0)
@@ -255,11 +247,6 @@ class StepsPart(OutputCheck):
 _KEPT = ("required_matched_ratio", "insensitive_to", "undefined_share", "infinite_share")
 
 
-def _rows(scale: torch.Tensor, numbers: torch.Tensor, width: int) -> torch.Tensor:
-    """The factor of every number, ``[rows, width]``."""
-    return expand_scale(scale, logical_shape(numbers)).reshape(-1, width)
-
-
 def _scaled(piece: Piece, steps: Pair, factors: Pair) -> tuple[Piece, Pair]:
     """Numbers and their steps, multiplied by the scales that go with them."""
     a, b = (factor[piece.rows].double() for factor in factors)
@@ -268,21 +255,16 @@ def _scaled(piece: Piece, steps: Pair, factors: Pair) -> tuple[Piece, Pair]:
     return Piece(piece.rows, found, expected, absolute, relative, piece.start), (steps[0] * a.abs(), steps[1] * b.abs())
 
 
-def _lean(piece: Piece, step: torch.Tensor) -> torch.Tensor:
-    """The sum of the errors in steps away from zero, and of their squares, each at most two steps."""
-    off = (piece.found - piece.expected) * piece.expected.sign() / step
-    off = off.nan_to_num(nan=0.0).clamp(-2.0, 2.0)
-    return torch.stack([off.sum(), off.square().sum()])
-
-
 def _steps_part(name: str, fmt: Format, case: Case, scale: torch.Tensor | None) -> StepsPart:
     expected = case.expected[name]
     width = element_count(fmt.view(expected)) // max(math.prod(expected.shape[:-1]), 1)
-    extent = _extent(fmt.view(expected), width, None if scale is None else _rows(scale, fmt.view(expected), width))
+    dtype = dtype_name(expected)
+    steps = max(1.0, case.config.tolerance(dtype).rtol / ONE_STEP[dtype].rtol) if dtype in ONE_STEP else 1.0
+    extent = _extent(fmt.view(expected), width, None if scale is None else _factors(scale, fmt.view(expected), width))
     part = StepsPart(
         name=name,
         format=fmt,
-        steps=_steps(dtype_name(expected), case.config),
+        steps=steps,
         rule=ErrorLimits(width, 0.0, 0.0, limit_of(case.config.error_cap, extent)),
         extent=extent,
         required_matched_ratio=case.config.required_matched_ratio,
@@ -303,13 +285,6 @@ def _extent(expected: torch.Tensor, width: int, factors: torch.Tensor | None) ->
         for piece in pieces(expected, expected, width, may_skip=False)
     ]
     return attrs.evolve(measure_extent(expected), largest=float(torch.stack(largest).max()) if largest else 0.0)
-
-
-def _steps(dtype: str, config: ResolvedEvalConfig) -> float:
-    """The number of allowed steps: one, or more if `rtol` is larger than a step."""
-    if dtype not in ONE_STEP:
-        return 1.0
-    return max(1.0, config.tolerance(dtype).rtol / ONE_STEP[dtype].rtol)
 
 
 @attrs.frozen(eq=False)

@@ -20,7 +20,6 @@ from ..checking.comparison import ErrorLimits, limit_of, measure_extent
 from ..checking.elements import dtype_name
 from ..checking.sensitivity import OutputCheck, examine, with_blind_spots
 from ..config.model import DISTRIBUTIONS, ResolvedEvalConfig, Tolerance
-from ..inputs.generation import Value
 from .protocol import Case, EachOutput, Evaluator, Part
 
 _SMALLEST_NORMAL = 2.0**-126
@@ -178,13 +177,10 @@ def _state_part(name: str, expected: torch.Tensor, case: Case) -> ScaledPart:
 def _old_states(name: str, expected: torch.Tensor, case: Case) -> Iterable[torch.Tensor]:
     """The inputs that might be returned for a new state."""
     for given, value in case.inputs.items():
-        if _is_alike(value, expected) and (_STATE.fullmatch(given) or given in name):
+        is_alike = isinstance(value, torch.Tensor) and value.shape == expected.shape and value.dtype.is_floating_point
+        if is_alike and (_STATE.fullmatch(given) or given in name):
             assert isinstance(value, torch.Tensor)
             yield value
-
-
-def _is_alike(value: Value, expected: torch.Tensor) -> bool:
-    return isinstance(value, torch.Tensor) and value.shape == expected.shape and value.dtype.is_floating_point
 
 
 def _within_change(

@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 import torch
-from fib_schema import Definition, TensorSpec
+from fib_schema import Definition
 
 from ..checking.comparison import Comparison
 from .default import default_parts
@@ -258,16 +258,12 @@ def index_outputs(definition: Definition) -> list[str]:
     words = " ".join([definition.op_type, definition.name, *definition.tags])
     if not (_ABOUT_CHOICE.search(words) or _CHOOSES & calls_of(definition)):
         return []
+    shapes = [spec.shape for spec in definition.inputs.values() if "float" in spec.dtype]  # of all candidates
     return [
         name
         for name, spec in definition.outputs.items()
-        if spec.is_integer and spec.shape and _INDICES.fullmatch(name) and not _is_permutation(spec, definition)
+        if spec.is_integer and spec.shape and _INDICES.fullmatch(name) and spec.shape not in shapes
     ]
-
-
-def _is_permutation(spec: TensorSpec, definition: Definition) -> bool:
-    """Whether there are as many indices as candidates: then only their order carries information."""
-    return any(other.shape == spec.shape and "float" in other.dtype for other in definition.inputs.values())
 
 
 def _beside(case: Case, indices: str) -> list[str]:

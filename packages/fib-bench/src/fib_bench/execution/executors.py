@@ -19,31 +19,8 @@ _MAX_JUDGES, _CORES_PER_JUDGE = 4, 4  # of one device; more of them wait for it,
 _BYTES_PER_JUDGE = 16 << 30  # device contexts of a judge and its workers take about 2 GiB, their slots up to 4
 
 
-def local_scheduler(config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> Scheduler:
-    """Make the scheduler for the devices that a configuration names.
-
-    Raises:
-        UnsupportedDevice: There is no such device here.
-        JudgeFailed: A judge's process did not start.
-    """
-    devices = devices_of(config)
-    factories = []
-    for device in devices:
-        count = concurrency_of(config, device, len(devices))
-        one = config.with_fields(device=device, devices=None, concurrency=count)
-        names = [device] if count == 1 else [f"{device} (judge {index + 1} of {count})" for index in range(count)]
-        factories += [(name, partial(JudgeProcess, one, root, baselines)) for name in names]
-    return Scheduler(factories)
-
-
 def concurrency_of(config: BenchmarkConfig, device: str, devices: int = 1) -> int:
-    """The number of judges that share a device.
-
-    Args:
-        config: The settings.
-        device: ``cpu`` or ``cuda:N``. Timing on the CPU needs all of it.
-        devices: The number of devices that share the cores of this machine.
-    """
+    """The number of judges that share a device, of several that share the cores; timing on the CPU needs all of it."""
     if device == "cpu":
         return 1
     if config.concurrency is not None:
@@ -72,8 +49,8 @@ def devices_of(config: BenchmarkConfig) -> Sequence[str]:
     """
     if config.devices is None:
         return (config.device,)
-    names = [name for word in config.devices for name in (_all_devices() if word == ALL else (word,))]
-    return tuple(dict.fromkeys(names))
+    every = _all_devices() if ALL in config.devices else ()
+    return tuple(dict.fromkeys(name for word in config.devices for name in (every if word == ALL else (word,))))
 
 
 def _all_devices() -> Sequence[str]:
@@ -98,7 +75,14 @@ def make_executor(config: BenchmarkConfig, root: Path | None, baselines: Mapping
         from .ray_scheduler import ray_scheduler  # imports ray, an extra
 
         return ray_scheduler(config, root, baselines)
-    return local_scheduler(config, root, baselines)
+    devices = devices_of(config)
+    factories = []
+    for device in devices:
+        count = concurrency_of(config, device, len(devices))
+        one = config.with_fields(device=device, devices=None, concurrency=count)
+        names = [device] if count == 1 else [f"{device} (judge {index + 1} of {count})" for index in range(count)]
+        factories += [(name, partial(JudgeProcess, one, root, baselines)) for name in names]
+    return Scheduler(factories)
 
 
 def _check(config: BenchmarkConfig) -> None:
