@@ -121,7 +121,7 @@ def memory(root: Path, count: int) -> list[dict[str, Any]]:
     """The process's memory while distinct workloads of 4 KiB arrive faster than they can be stored, and all are."""
     definition = add_64_definition()
     x, y = torch.ones(16, 64), torch.ones(16, 64)
-    runtime = TracingRuntime(root, TracingConfig(["x"], max_kept=None), max_bytes=BUDGET_BYTES, wait_seconds=60)
+    runtime = TracingRuntime(root, TracingConfig(["x"], max_kept=None), max_bytes=BUDGET_BYTES)
     runtime.collect(definition.name, (x, y))
     runtime.flush()
     before, most_taken = resident_bytes(), 0
@@ -132,6 +132,7 @@ def memory(root: Path, count: int) -> list[dict[str, Any]]:
         runtime.collect(definition.name, (x, y))
         if index % 100 == 0:
             most, most_taken = max(most, resident_bytes()), max(most_taken, runtime.budget.reserved_bytes)
+            runtime.settle()
     stats = runtime.flush()[definition.name]
     seconds = time.perf_counter() - begin
     runtime.stop()

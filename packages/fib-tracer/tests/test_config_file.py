@@ -34,7 +34,7 @@ rules:
 definitions:
   silu_h8: {filter_policy: keep_first_k_by_axes, max_kept: 100}
 max_bytes: 1000000
-wait_seconds: 1e-2
+exit_seconds: 1e-2
 """
 
 
@@ -68,7 +68,7 @@ def test_problems_of_all_parts_are_named_with_their_line(write: Any) -> None:
         "default:\n  input_dump_polcy: dump_int\n  max_kept: 0\n"
         "rules:\n  - {nom: a}\n  - {name: 3}\n  - a\n  - {filter_policy: keep_first_j}\n"
         "definitions:\n  a: {filter_policy: keep_first_k, filter_policy_kwargs: {j: 3}}\n"
-        "rulse: []\nmax_kept: 3\nmax_bytes: 1.5\nwait_seconds: .inf\n"
+        "rulse: []\nmax_kept: 3\nmax_bytes: 1.5\nexit_seconds: .inf\n"
     )
     with pytest.raises(InvalidConfigFile) as raised:
         TracingConfigRegistry.load(write(text))
@@ -80,7 +80,7 @@ def test_problems_of_all_parts_are_named_with_their_line(write: Any) -> None:
     assert "did you mean 'keep_first_k'" in found[8]
     assert "expected arguments of KeepFirstK" in found[10]
     assert found[12] == "max_kept: a setting of definitions; put it below 'default', 'rules' or 'definitions'"
-    assert found[14] == "wait_seconds: got inf, expected a number of seconds from 0 on"
+    assert found[14] == "exit_seconds: got inf, expected a number of seconds from 0 on"
 
 
 @pytest.mark.parametrize(

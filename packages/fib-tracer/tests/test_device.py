@@ -34,7 +34,7 @@ def test_values_are_those_of_the_call_although_they_are_overwritten_at_once(
     """The caller's stream still has work queued at the call, and overwrites the tensor right after."""
     x = torch.zeros(rows, 8, device="cuda")
     count = 20 if rows < 1000 else 3
-    with enable_tracing(root, EVERYTHING, max_bytes=1 << 30, wait_seconds=60) as runtime:
+    with enable_tracing(root, EVERYTHING, max_bytes=1 << 30) as runtime:
         spin(5)
         for value in range(1, count + 1):
             x.fill_(value)
@@ -59,7 +59,7 @@ def test_streams_of_several_threads_do_not_mix(root: Path, silu: Callable[..., A
                 x.fill_(-1)
             torch.cuda.current_stream().synchronize()
 
-    with enable_tracing(root, EVERYTHING, wait_seconds=60):
+    with enable_tracing(root, EVERYTHING):
         threads = [threading.Thread(target=work, args=(1000 * number,)) for number in range(1, 5)]
         for thread in threads:
             thread.start()

@@ -79,18 +79,6 @@ def test_a_dump_policy_that_raises_does_not_fail_the_call(root: Path, silu: Any,
     assert workloads(root, "silu_h8") == []
 
 
-@pytest.mark.parametrize("verdict", [True, False, None, "keep", 1])
-def test_an_invalid_verdict_is_reported(root: Path, silu: Any, verdict: Any) -> None:
-    class Vague(KeepAll):
-        def decide(self, call: Any) -> Any:
-            return verdict
-
-    with enable_tracing(root, TracingConfig(filter_policy=Vague)) as runtime:
-        silu(torch.ones(2, 8))
-    assert runtime.stats()["silu_h8"].dropped == {"errors": 1}
-    assert runtime.error_counts()["silu_h8: InvalidSetting"] == 1
-
-
 def test_a_policy_may_call_a_traced_function(root: Path, silu: Any) -> None:
     class Calling(KeepAll):
         def decide(self, call: Any) -> Decision:
@@ -319,14 +307,3 @@ def test_routed_functions_and_runtimes_are_garbage_collected(root: Path) -> None
     del runtime
     gc.collect()
     assert gone[1]() is None
-
-
-# -- all at once -------------------------------------------------------------------------------------
-
-
-def test_a_runtime_may_start_again(root: Path, silu: Any) -> None:
-    runtime = TracingRuntime(root, EVERYTHING)
-    for size in (1, 2):
-        with runtime:
-            silu(torch.ones(size, 8))
-    assert sizes(root) == [1, 2]

@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-import attrs
 import pytest
 import torch
 from fib_tracer import Call, Decision, FilterPolicy, InvalidSetting, PolicyRegistry, WorkloadEntry
@@ -104,17 +103,6 @@ def test_the_sample_is_uniform() -> None:
         offered(policy, [silu_call(size) for size in range(1, 9)])
         counts.update(sizes(policy.drain()))
     assert all(400 < counts[size] < 600 for size in range(1, 9))
-
-
-def test_a_repeated_decision_counts_as_one_call() -> None:
-    """A policy decides again on a call that waits for memory; the probability does not change."""
-    call = silu_call(1)
-    policy, patient = KeepRandomK(1, seed=3), KeepRandomK(1, seed=3)
-    for size in range(1, 30):
-        call = silu_call(size)
-        decision = policy.decide(call)
-        again = attrs.evolve(call, probed={"a": 1})
-        assert [patient.decide(call), patient.decide(call), patient.decide(again)] == [decision] * 3
 
 
 @pytest.mark.parametrize("k", [0, -1, True, 1.5, "3", None])

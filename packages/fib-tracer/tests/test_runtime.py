@@ -179,14 +179,6 @@ def test_calls_beyond_the_byte_budget_are_dropped_and_counted(root: Path, silu: 
     assert [w.axes["M"] for w in workloads(root, "silu_h8")] == [2]
 
 
-def test_calls_may_wait_for_memory(root: Path, silu: Any) -> None:
-    with enable_tracing(root, EVERYTHING, max_bytes=5000, wait_seconds=60) as runtime:
-        for size in range(1, 12):
-            silu(torch.ones(size, 8))
-    assert len(workloads(root, "silu_h8")) == 11
-    assert runtime.stats()["silu_h8"].dropped == {}
-
-
 def test_threads_keep_no_more_than_the_quota(root: Path, silu: Any) -> None:
     config = TracingConfig("dump_all", filter_policy="keep_first_k", filter_policy_kwargs={"k": 10})
 

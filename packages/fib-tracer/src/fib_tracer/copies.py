@@ -24,8 +24,6 @@ _MAX_STAGED_BYTES = 4 << 20
 """Calls with at most this many bytes are copied on the device first. Above that, the time that the caller's stream
 would wait is not worth the memory, which an engine has given to its caches."""
 _ALIGNMENT = 256
-_MAX_WAIT_SECONDS = 0.05
-"""Memory may have been released before a wait began: a waiting call checks again after this time."""
 
 _Layout: TypeAlias = "tuple[tuple[str, int, torch.dtype, torch.Size], ...]"
 """Name, offset in a block of pinned memory, dtype and shape of each tensor."""
@@ -37,7 +35,7 @@ class ByteBudget:
     def __init__(self, size_bytes: int) -> None:
         self.size_bytes = size_bytes
         self._reserved = 0
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
 
     @property
     def reserved_bytes(self) -> int:
@@ -46,7 +44,7 @@ class ByteBudget:
 
     def reserve(self, size_bytes: int) -> bool:
         """Reserve bytes; False if fewer are left."""
-        with self._changed:
+        with self._lock:
             if self._reserved + size_bytes > self.size_bytes:
                 return False
             self._reserved += size_bytes
@@ -54,19 +52,13 @@ class ByteBudget:
 
     def release(self, size_bytes: int) -> None:
         """Release reserved bytes."""
-        with self._changed:
+        with self._lock:
             self._reserved -= size_bytes
-            self._changed.notify_all()
 
     def forget(self) -> None:
         """Start with nothing reserved, in a forked child; a thread of the parent process may hold the lock."""
         self._reserved = 0
-        self._changed = threading.Condition()
-
-    def wait(self, timeout_seconds: float) -> None:
-        """Wait until bytes are released or the time is over."""
-        with self._changed:
-            self._changed.wait(min(timeout_seconds, _MAX_WAIT_SECONDS))
+        self._lock = threading.Lock()
 
 
 class PinnedRing:

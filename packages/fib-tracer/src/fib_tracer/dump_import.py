@@ -35,8 +35,6 @@ from .settings import Settings, TracingConfig
 
 MAX_CALL_BYTES = 8 << 30
 """The default limit of the tensors of one call."""
-WAIT_SECONDS = 5.0
-"""Longest wait of a call for earlier ones to be stored. It is bounded because a sample may hold all memory."""
 RECORDED = "given to the policies"
 NOT_TRACED = "the settings do not trace its definition"
 NO_COMPUTATION = "computes nothing itself"
@@ -194,7 +192,6 @@ class _CallImport:
             trace_set,
             options.config,
             max_bytes=options.max_bytes + (1 << 20),  # for what the largest call needs beside its tensors
-            wait_seconds=WAIT_SECONDS,
             saves_traffic=False,  # a dump has some calls of an engine, and may be imported again
             probes_all=True,  # no engine waits
         )
@@ -246,6 +243,7 @@ class _CallImport:
         before = self._dropped(name)
         try:
             self._runtime.collect(name, kwargs=read.inputs)
+            self._runtime.settle()  # the next call may need all memory
         except (TypeError, FibError) as error:  # arguments of another definition, or a damaged definition
             return self._failed(call, f"does not fit definition {name!r}: {error}")
         if name not in self._runtime.stats():

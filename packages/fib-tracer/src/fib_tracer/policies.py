@@ -43,8 +43,6 @@ class Call:
     """Inputs by the definition's names, in its order; None for an optional input that was not given."""
     probed: Mapping[str, int] = attrs.field(factory=dict)
     """The elements that the policy asked for (`FilterPolicy.value_probes`), by its labels."""
-    identity: object = attrs.field(factory=object, repr=False)
-    """An object that is the same whenever a policy is asked about this call, and another one for any other call."""
 
 
 @attrs.define(eq=False)
@@ -211,7 +209,7 @@ class FilterPolicy:
         return {}
 
     def decide(self, call: Call) -> Decision:
-        """Decide on a call; called again if the call waits for memory."""
+        """Decide on a call."""
         del call
         return Decision.KEEP
 
@@ -365,15 +363,13 @@ class KeepRandomK(FilterPolicy):
         """Start another sample."""
         self._seen = 0
         self._slot = 0
-        self._last_identity: object = None
         self._slots: dict[int, WorkloadEntry] = {}
 
     def decide(self, call: Call) -> Decision:
         """Keep the n-th call with probability k / n."""
-        if self._last_identity is not call.identity:
-            self._last_identity = call.identity
-            self._seen += 1
-            self._slot = self._seen - 1 if self._seen <= self._k else self._random.randrange(self._seen)
+        del call
+        self._seen += 1
+        self._slot = self._seen - 1 if self._seen <= self._k else self._random.randrange(self._seen)
         return Decision.KEEP if self._slot < self._k else Decision.SKIP
 
     def admit(self, call: Call) -> int:

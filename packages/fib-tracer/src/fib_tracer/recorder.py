@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import math
 import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from types import MappingProxyType
@@ -52,8 +51,6 @@ class CaptureContext:
 
     enqueue: Callable[[PendingEntry], None]
     """Passes an entry to the storage thread."""
-    request_flush: Callable[[], None]
-    """Tells the storage thread not to wait for more entries: memory is needed."""
     start_storage: Callable[[], object]
     """Starts the storage thread, if there is none, which saves the counts of calls from time to time."""
     budget: ByteBudget
@@ -63,8 +60,6 @@ class CaptureContext:
     size_limit: SizeLimit
     probes_all: bool = False
     """Whether policies that need values are asked about every call, also after many refusals."""
-    wait_seconds: float = 0.0
-    """Longest wait of a call for memory in the budget; 0 drops it immediately."""
 
 
 @attrs.define(eq=False)  # not frozen: that takes three times as long to make, and one is made for each kept call
@@ -236,33 +231,20 @@ class Recorder:
     def _keep_if_wanted(self, call: Call, probed: Mapping[str, torch.Tensor]) -> Decision:
         """Copy the tensors of a call that the policy keeps, or that it decides on when `probed` has been copied."""
         tensors = {**self._tensors_to_copy(call), **probed}
-        deadline = None
-        while True:
-            with self.lock:
-                decision = Decision.KEEP if probed else self._decide(call)
-                if decision is not Decision.KEEP:
-                    return decision
-                if self._has_unusable_layout(call):
-                    return Decision.SKIP
-                reservation = self._context.copier.reserve(tensors, ENTRY_BYTES)
-                entry = None if reservation is None else self._entry(call, reservation, is_decided=not probed)
-            if reservation is not None and entry is not None:
-                copies = self._context.copier.copy(reservation)
-                self._context.enqueue(PendingEntry(self, entry, copies, _without_memory(call) if probed else None))
-                return Decision.SKIP if probed else Decision.KEEP
-            deadline = time.monotonic() + self._context.wait_seconds if deadline is None else deadline
-            if not self._waits_for_memory(tensors, deadline - time.monotonic()):
+        with self.lock:
+            decision = Decision.KEEP if probed else self._decide(call)
+            if decision is not Decision.KEEP:
+                return decision
+            if self._has_unusable_layout(call):
                 return Decision.SKIP
-
-    def _waits_for_memory(self, tensors: Mapping[str, torch.Tensor], left_seconds: float) -> bool:
-        """Wait for memory; False, which is counted, if there is none in time or too little at all."""
-        size_bytes = ENTRY_BYTES + sum(tensor.nbytes for tensor in tensors.values())
-        if size_bytes > self._context.budget.size_bytes or left_seconds <= 0:
-            self.counters.count_dropped("no room in the byte budget")
-            return False
-        self._context.request_flush()
-        self._context.budget.wait(left_seconds)
-        return True
+            reservation = self._context.copier.reserve(tensors, ENTRY_BYTES)
+            if reservation is None:
+                self.counters.count_dropped("no room in the byte budget")
+                return Decision.SKIP
+            entry = self._entry(call, reservation, is_decided=not probed)
+        copies = self._context.copier.copy(reservation)
+        self._context.enqueue(PendingEntry(self, entry, copies, _without_memory(call) if probed else None))
+        return Decision.SKIP if probed else Decision.KEEP
 
     def _decide(self, call: Call) -> Decision:
         decision = self.policy.decide(call)

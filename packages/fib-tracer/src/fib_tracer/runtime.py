@@ -51,9 +51,8 @@ class TracingRuntime:
         tracing_config: Settings for all definitions, by definition, a registry, or a YAML file. None means the file of
             ``FIB_TRACING_CONFIG``, or `get_full_configs`.
         max_bytes: How many bytes of copies may be in memory at a time.
-        wait_seconds: How long a call may wait for memory; 0 drops it immediately and counts it.
         exit_seconds: Longest wait of the end of the process until all is stored.
-            None means the value of the settings file, or the default of `RuntimeOptions`, of all three.
+            None means the value of the settings file, or the default of `RuntimeOptions`, of both.
         saves_traffic: Whether the counts of calls are saved below ``traffic/``.
         probes_all: Whether policies that need values are asked about every call, also after many refusals.
 
@@ -72,12 +71,11 @@ class TracingRuntime:
         tracing_config: Settings = None,
         *,
         max_bytes: int | None = None,
-        wait_seconds: float | None = None,
         exit_seconds: float | None = None,
         saves_traffic: bool = True,
         probes_all: bool = False,
     ) -> None:
-        given = {"max_bytes": max_bytes, "wait_seconds": wait_seconds, "exit_seconds": exit_seconds}
+        given = {"max_bytes": max_bytes, "exit_seconds": exit_seconds}
         self.config, options = read_configuration(tracing_config, given)
         self._exit_seconds = options.exit_seconds
         self._trace_set = _open_absolute(trace_set)
@@ -92,7 +90,6 @@ class TracingRuntime:
         self._writer = Writer(log, self.budget, self._errors, self._traffic.save)
         self._context = CaptureContext(
             enqueue=self._writer.enqueue,
-            request_flush=self._writer.request_flush,
             start_storage=self._writer.start,
             budget=self.budget,
             copier=Copier(self.budget),
@@ -100,7 +97,6 @@ class TracingRuntime:
             graph_calls=GraphCalls(),
             size_limit=SizeLimit(),
             probes_all=probes_all,
-            wait_seconds=options.wait_seconds,
         )
         self._lock = threading.RLock()
         self._recorders: dict[str, Recorder | None] = {}
@@ -226,6 +222,10 @@ class TracingRuntime:
                 raise TimeoutError("flush failed: no thread can be started to store traced calls")
             raise TimeoutError(f"flush not finished after {timeout_seconds:g} s; storing goes on")
         return self.stats()
+
+    def settle(self) -> None:
+        """Wait until all calls that were kept are stored, without those that policies hold."""
+        self._writer.flush([], None)
 
     def _active_recorders(self) -> list[Recorder]:
         return [recorder for recorder in list(self._recorders.values()) if recorder is not None]

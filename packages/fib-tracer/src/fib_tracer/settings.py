@@ -59,8 +59,6 @@ class RuntimeOptions:
 
     max_bytes: int = attrs.field(default=DEFAULT_BYTES, validator=_check_count)
     """Bytes of copies that may be in memory at a time."""
-    wait_seconds: float = attrs.field(default=0.0, validator=_check_seconds)
-    """Longest wait of a call for memory; 0 drops it immediately and counts it."""
     exit_seconds: float = attrs.field(default=30.0, validator=_check_seconds)
     """Longest wait of the end of the process until all is stored."""
 

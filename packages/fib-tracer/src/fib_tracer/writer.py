@@ -90,10 +90,6 @@ class Writer:
         self._queue.put(entry)
         self.start()
 
-    def request_flush(self) -> None:
-        """Process queued entries now, without waiting for more."""
-        self._wake.set()
-
     def flush(self, recorders: Iterable[Recorder], timeout_seconds: float | None) -> bool:
         """Wait until everything that was queued, and what policies hold, is stored or waits for a retry."""
         flush = _Flush(tuple(recorders))
