@@ -106,30 +106,19 @@ def _config(args: argparse.Namespace, trace_set: TraceSet) -> BenchmarkConfig:
 
 
 def _run_one(trace_set: TraceSet, args: argparse.Namespace) -> RunResult:
-    from ..names.bench import Benchmark
+    from ..names.bench import Benchmark, with_traces
 
     if not trace_set.definition_names():
         print_problems([missing_data(str(trace_set.root))])
     errors = error_console()
     with progress_on(errors) as observe, Benchmark(trace_set, _config(args, trace_set)) as benchmark:
         result = benchmark.run(dump_traces=args.save_results, resume=args.resume, observe=observe)
-    shown = _in_memory(trace_set, result) if not args.save_results else benchmark.get_trace_set()
+    shown = benchmark.get_trace_set() if args.save_results else with_traces(trace_set, result.traces)
     ran = {trace.definition for trace in result.traces}
     print_leaderboard(output_console(), [row for row in summarise(shown).leaderboard if row.definition in ran])
     print_problems(trace_set.problems)
     print_skipped(errors, result.skipped)
     return result
-
-
-def _in_memory(trace_set: TraceSet, result: RunResult) -> TraceSet:
-    """The traces of a run as a data set of their own."""
-    names = dict.fromkeys(trace.definition for trace in result.traces)
-    return TraceSet(
-        None,
-        {name: trace_set.definitions[name] for name in names},
-        {name: trace_set.solutions[name] for name in names},
-        traces={name: [trace for trace in result.traces if trace.definition == name] for name in names},
-    )
 
 
 def _loaded(paths: Sequence[str]) -> TraceSet:

@@ -111,10 +111,15 @@ class Benchmark(fib_bench.Benchmark):
             logger.warning("%s", line)
         if dump_traces:
             return trace_set
-        traces: dict[str, list[Trace]] = {}
-        for trace in result.traces:
-            traces.setdefault(trace.definition, []).append(trace)
-        return TraceSet(None, trace_set.definitions, trace_set.solutions, trace_set.workloads, traces)
+        return with_traces(trace_set, result.traces)
+
+
+def with_traces(trace_set: fib_schema.TraceSet, traces: Iterable[Trace]) -> TraceSet:
+    """A set in memory with the records of another one, and these traces alone."""
+    groups: dict[str, list[Trace]] = {}
+    for trace in traces:
+        groups.setdefault(trace.definition, []).append(trace)
+    return TraceSet(None, trace_set.definitions, trace_set.solutions, trace_set.workloads, groups)
 
 
 def _without_absent_names(config: fib_bench.BenchmarkConfig, trace_set: TraceSet) -> fib_bench.BenchmarkConfig:

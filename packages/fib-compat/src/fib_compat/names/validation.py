@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
+from functools import cached_property
 from pathlib import Path, PurePosixPath
 from typing import Any, Self
 
@@ -260,7 +261,7 @@ def _select(known: Mapping[str, str], op_types: Sequence[str] | None, names: Seq
     return [name for name, op_type in known.items() if op_type in (op_types or ()) or name in (names or ())]
 
 
-@attrs.define
+@attrs.frozen
 class _Validation:
     """The state of one validation."""
 
@@ -268,14 +269,11 @@ class _Validation:
     checks: tuple[str, ...]
     device: str | None
     builds_baselines: bool
-    _opened: TraceSet | None = None
 
-    @property
+    @cached_property
     def trace_set(self) -> TraceSet:
         """The data set."""
-        if self._opened is None:
-            self._opened = TraceSet.from_path(self.root)
-        return self._opened
+        return TraceSet.from_path(self.root)
 
     def findings(
         self, known: Mapping[str, str]
