@@ -141,19 +141,6 @@ def test_the_loop_stops_when_its_budget_or_its_target_is_reached(loop: Loop) -> 
         assert (ended.returncode, len(requests)) == (0, 1)
 
 
-@pytest.mark.slow
-def test_wrong_tool_calls_of_a_model_are_answered_and_not_fatal(loop: Loop) -> None:
-    broken = calls("evaluate")
-    broken["tool_calls"][0]["function"]["arguments"] = "{not json"
-    with model([broken, calls("no_such_tool"), calls("evaluate", solution=3), {"content": "done"}]) as (url, requests):
-        ended = loop("--url", url)
-    assert ended.returncode == 1
-    told = [message["content"] for message in requests[-1]["messages"] if message["role"] == "tool"]
-    assert all(text.startswith("error: ") for text in told)
-    assert "no JSON" in told[0]
-    assert "no_such_tool" in told[1]
-
-
 def test_an_endpoint_that_is_not_there_is_named(loop: Loop) -> None:
     ended = loop("--url", "http://127.0.0.1:9/v1")
     assert ended.returncode == 1

@@ -7,8 +7,9 @@ import re
 from pathlib import Path
 
 import pytest
-from fib_agents import read_guide
+from fib_agents import extract_solution_to_files, read_guide
 from fib_agents.cli import main
+from fib_schema import TraceSet
 
 NAME = "softmax_n64"
 GOOD = "import torch\n\ndef run(x, y):\n    torch.softmax(x, -1, out=y)\n"
@@ -36,11 +37,10 @@ def test_a_solution_goes_from_a_file_into_the_data_set_and_back(
     assert main(["submit", NAME, kernel, *where, "--name", "mine"]) == 0
     assert main(["check", NAME, "mine", *where]) == 0
     capsys.readouterr()
-    assert main(["extract", "mine", "--dataset", str(root), "--into", str(tmp_path)]) == 0
-    folder = capsys.readouterr().out.strip()
+    solution = TraceSet.from_path(root).get_solution("mine")
+    assert solution is not None
+    folder = extract_solution_to_files(solution, tmp_path)
     assert (Path(folder) / "kernel.py").read_text() == GOOD
-    assert main(["pack", folder]) == 0
-    assert json.loads(capsys.readouterr().out)["name"] == "mine"
     assert main(["check", NAME, folder, *where]) == 0
 
 

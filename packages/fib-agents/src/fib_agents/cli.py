@@ -133,12 +133,6 @@ def _add_other_commands(add: Callable[[str, str, _Command], argparse.ArgumentPar
     shown.add_argument("--form", choices=schemas.FORMS, default="parameters")
     guide = add("guide", "print a guide for a language model", _guide)
     guide.add_argument("name", metavar="NAME", nargs="?", choices=list(GUIDES), help=", ".join(GUIDES))
-    extract = add("extract", "write the files of a solution into a folder", _extract)
-    extract.add_argument("solution", metavar="SOLUTION", help="its name")
-    extract.add_argument("--dataset", metavar="DIR", type=Path, help="the data set (default: FIB_DATASET_PATH)")
-    extract.add_argument("--into", metavar="FOLDER", type=Path, default=Path(), help="where its folder is made")
-    pack = add("pack", "print the record of a solution from a folder that extract has written", _pack)
-    pack.add_argument("folder", metavar="FOLDER", type=Path)
 
 
 def _workspace(arguments: argparse.Namespace) -> Workspace:
@@ -224,23 +218,6 @@ def _guide(arguments: argparse.Namespace) -> int:
         print("\n".join(f"{name}: {subject}" for name, subject in GUIDES.items()))
     else:
         print(read_guide(arguments.name), end="")
-    return 0
-
-
-def _extract(arguments: argparse.Namespace) -> int:
-    from fib_schema import TraceSet, UnknownName
-
-    trace_set = TraceSet.from_path(arguments.dataset or get_fib_dataset_path())
-    solution = trace_set.get_solution(arguments.solution)
-    if solution is None:
-        raise UnknownName("solution", arguments.solution, trace_set.solution_names())
-    print(files.extract_solution_to_files(solution, arguments.into))
-    return 0
-
-
-def _pack(arguments: argparse.Namespace) -> int:
-    json.dump(to_plain(files.pack_folder(arguments.folder)), sys.stdout, indent=1)
-    print()
     return 0
 
 
