@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Run the steps of the Containerfile in a chroot, where no container can be built, and `fib-serve doctor` as its user.
+# Run the steps of the Containerfile in a chroot, where no container can be built, and `fib-serve run` as its user.
 # usage, as root from the root of the repository: try_in_chroot.sh ROOT
 # ROOT is a Debian with Python, such as `debootstrap --variant=minbase --include=python3,python3-venv,ca-certificates
 # bookworm ROOT` makes it: the base image of the Containerfile, with its newer Python, is not tried.
@@ -32,4 +32,4 @@ in_container() {
   (cd / && chroot --userspec=10001:0 "$root" /usr/bin/env HOME=/var/lib/fib-serve "$@")
 }
 in_container /opt/fib-serve/bin/fib-serve --version
-in_container /opt/fib-serve/bin/fib-serve doctor /var/lib/fib-serve/data --devices cpu || echo "doctor ended with status $?: the data set is empty"
+in_container timeout 60 /opt/fib-serve/bin/fib-serve run /var/lib/fib-serve/data --devices cpu --no-auth || echo "it ended with status $?; 124 is that of the time limit"

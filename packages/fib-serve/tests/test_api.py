@@ -52,12 +52,6 @@ def test_halves_of_surrogate_pairs_are_refused(client: Client, token: MakeToken,
         assert answer.status_code == 422, answer.text
 
 
-def test_halves_of_surrogate_pairs_are_no_tasks(client: Client, token: MakeToken) -> None:
-    headers = {**bearer(token("alice")), "Content-Type": "application/json"}
-    answer = client.post("/tasks/batch", content=json.dumps({"task_ids": ["\ud800"]}), headers=headers)
-    assert_problem(answer, 422, "task_ids")
-
-
 # -- access ------------------------------------------------------------------------------------------
 
 OPEN = {"/health", "/ready", "/openapi.json"}

@@ -20,7 +20,6 @@ from fib_serve.errors import InvalidSetting
 from fib_serve.settings import Settings
 
 from .running_service import (
-    FAST,
     START_SECONDS,
     RunningService,
     follow,
@@ -30,7 +29,7 @@ from .running_service import (
     traces_by_submission,
     wait,
 )
-from .samples import GOOD, write_data_set
+from .samples import write_data_set
 
 os.environ["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # read at the import: nodes at 127.0.0.1 only
 pytest.importorskip("ray", reason="needs the extra `ray`")
@@ -188,26 +187,3 @@ def test_a_node_whose_sandbox_is_weak_is_shown_and_not_used(cluster: Cluster, tm
         identifiers = [submit(client, f"{SLOW}# {index}") for index in range(3)]
         assert [task["status"] for task in wait(client, identifiers)] == ["completed"] * 3
         assert Counter(nodes_of(client, identifiers)) == {good: 3}
-
-
-def test_a_service_whose_nodes_all_have_a_weak_sandbox_refuses_to_start_unless_it_is_accepted(
-    cluster: Cluster, tmp_path: Path
-) -> None:
-    data_set = write_data_set(tmp_path / "data")
-    weak = cluster.add(**WEAK).node_id[:8]
-    command = [sys.executable, "-m", "fib_serve.cli.main", "run", str(data_set), "--port", "0", *FAST]
-    done = subprocess.run(
-        [*command, "--devices", "cpu", *cluster.options],
-        capture_output=True,
-        text=True,
-        timeout=3 * START_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 2
-    assert "the sandbox reaches level 1 on this machine, required is 3" in done.stderr
-    with (
-        RunningService(data_set, *cluster.options, "--allow-isolation", "1") as service,
-        service.client() as client,
-    ):
-        assert usable(devices_of(client, lambda found: bool(usable(found)))) == [weak]
-        assert [task["status"] for task in wait(client, [submit(client, GOOD)])] == ["completed"]

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import json
 import os
-import sqlite3
 import sys
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -119,15 +117,6 @@ def test_a_backup_has_what_was_there(
     restored.close()
 
 
-def test_the_doctor_reports_all_checks(data_set: Path, database: Database, capsys: Capture) -> None:
-    database.path.parent.chmod(0o755)
-    assert run("doctor", data_set, "--devices", "cpu", "--json") == 1
-    found = {item["check"]: item for item in json.loads(capsys.readouterr().out)}
-    assert set(found) == {"data sets", "state folder", "database", "disk", "sandbox"}
-    assert "chmod 700" in found["state folder"]["text"]
-    assert found["database"]["is_good"]
-
-
 def test_files_of_the_state_are_private(settings: Settings, database: Database) -> None:
     assert Path(settings.state).stat().st_mode & 0o777 == 0o700
 
@@ -159,27 +148,6 @@ def test_a_state_folder_of_another_user_is_refused(tmp_path: Path) -> None:
     os.chown(folder, 12345, 12345)
     with pytest.raises(InvalidSetting, match="belongs to another user"):
         make_state(folder)
-
-
-@pytest.mark.parametrize(
-    ("statement", "problem"),
-    [
-        ("PRAGMA user_version = 9999", "another version of fib-serve wrote it (tables 9999"),
-        ("DROP TABLE submissions", "it is not a database of fib-serve"),
-    ],
-)
-def test_the_doctor_names_a_database_that_the_service_cannot_use(
-    data_set: Path, database: Database, capsys: Capture, statement: str, problem: str
-) -> None:
-    database.close()
-    with closing(sqlite3.connect(database.path)) as connection:
-        connection.execute("PRAGMA foreign_keys = OFF")
-        connection.execute(statement)
-        connection.commit()
-    assert run("doctor", data_set, "--devices", "cpu") == 1
-    (line,) = (line for line in capsys.readouterr().out.splitlines() if "database:" in line)
-    assert line.startswith("BAD")
-    assert problem in line
 
 
 @pytest.mark.parametrize(

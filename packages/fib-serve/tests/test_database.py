@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from fib_serve.database import Database, make_tables
+from fib_serve.database import Database, check_file, make_tables
 from fib_serve.errors import DatabaseUnusable
 
 
@@ -43,3 +43,16 @@ def test_a_failed_transaction_leaves_nothing(database: Database) -> None:
         fail()
     with database.read() as connection:
         assert connection.exec_driver_sql("SELECT count(*) FROM audit").scalar() == 0
+
+
+def test_a_damaged_database_or_one_of_another_version_is_named(database: Database) -> None:
+    check_file(database.path)
+    with database.write() as connection:
+        connection.exec_driver_sql("PRAGMA user_version = 9999")
+    database.close()
+    with pytest.raises(DatabaseUnusable, match="tables 9999"):
+        check_file(database.path)
+    content = database.path.read_bytes()
+    database.path.write_bytes(content[:4096] + b"\xff" * (len(content) - 4096))
+    with pytest.raises(DatabaseUnusable, match="it is damaged"):
+        check_file(database.path)

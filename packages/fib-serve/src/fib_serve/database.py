@@ -9,14 +9,16 @@ wait for the lock of SQLite.
 from __future__ import annotations
 
 import secrets
+import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fib_schema.files import staged
 from sqlalchemy import (
     JSON,
     Boolean,
@@ -209,13 +211,48 @@ def make_tables(database: Database) -> None:
     with database.write() as connection:
         found = int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
         if found not in (0, VERSION):
-            raise DatabaseUnusable(str(database.path), version_problem(found))
+            raise DatabaseUnusable(str(database.path), _other_version(found))
         metadata.create_all(connection)
         connection.exec_driver_sql(f"PRAGMA user_version = {VERSION}")
 
 
-def version_problem(found: int) -> str:
-    """The reason why tables of another version cannot be used."""
+def check_file(path: Path) -> None:
+    """Check that a file is an undamaged database of this version.
+
+    Raises:
+        DatabaseUnusable: It is not.
+    """
+    with closing(_open_to_read(path)) as connection:
+        try:
+            found = str(connection.execute("PRAGMA quick_check").fetchone()[0])
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+        except sqlite3.DatabaseError as error:
+            found, version = str(error), VERSION
+    if found != "ok":
+        raise DatabaseUnusable(str(path), f"it is damaged: {found}; restore a backup")
+    if version != VERSION:
+        raise DatabaseUnusable(str(path), _other_version(version))
+
+
+def back_up(path: Path, target: Path) -> int:
+    """Copy the database of a service, which may be running; returns the size in bytes.
+
+    Raises:
+        DatabaseUnusable: It is damaged.
+    """
+    with staged(target) as copy:
+        copy.touch(0o600)
+        with closing(_open_to_read(path)) as source, closing(sqlite3.connect(copy)) as destination:
+            source.backup(destination)
+        check_file(copy)
+    return target.stat().st_size
+
+
+def _open_to_read(path: Path) -> sqlite3.Connection:
+    return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
+
+
+def _other_version(found: int) -> str:
     return f"another version of fib-serve wrote it (tables {found}, this one has {VERSION}): use that version"
 
 

@@ -29,7 +29,7 @@ from fib_schema import FibError
 from sqlalchemy.exc import SQLAlchemyError
 
 from .contest import Contest, read_catalogs
-from .database import Database, iso_time, make_tables
+from .database import Database, check_file, iso_time, make_tables
 from .device_worker import DeviceWorker
 from .errors import InvalidSetting, IsolationTooWeak
 from .judges import Judges, RayJudges
@@ -56,6 +56,8 @@ def run(settings: Settings, listener: socket.socket) -> int:
     """
     configure_logs(settings.log_level)
     make_state(Path(settings.state))
+    if settings.database_path.exists():
+        check_file(settings.database_path)
     with _locked(Path(settings.state)), closing(Database(settings.database_path)) as database:
         contest = prepare(settings, database)
         os.chdir(settings.work_path)
@@ -72,6 +74,8 @@ def prepare(settings: Settings, database: Database) -> Contest:
     catalogs = read_catalogs(settings)
     for problem in catalogs[0].problems:
         _LOG.warning("%s", problem)
+    if empty := [name for name, workloads in catalogs[0].workloads.items() if not workloads]:
+        _LOG.warning("nothing can be submitted for definitions without workloads: %s", ", ".join(empty))
     make_tables(database)
     found = reconcile(database, catalogs)
     _LOG.info("database and trace files agree: %s", found, extra={"fields": attrs.asdict(found)})

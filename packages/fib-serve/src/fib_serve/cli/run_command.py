@@ -1,4 +1,4 @@
-"""Commands that run and operate a service: ``run``, ``doctor``, ``backup``."""
+"""Commands that run and operate a service: ``run`` and ``backup``."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from fib_bench.config.benchmark import with_device_numbers
 from fib_schema import DataSetNotFound
 from sqlalchemy import select
 
-from ..database import Database, make_tables, users
+from ..database import Database, back_up, make_tables, users
 from ..errors import InvalidSetting
 from ..settings import EXECUTORS, LOG_LEVELS, STRONGEST, Settings, listening
-from .commands import Commands, add_command, base_settings, print_json, say
+from .commands import Commands, add_command, base_settings, say
 
 _EVALUATION = (
     ("--timeout", "timeout_seconds", float, "bound on one build and on each step of an evaluation, in seconds"),
@@ -34,9 +34,6 @@ _OF_PATHS = frozenset({"dataset", "state", "hidden"})
 def add_operation(commands: Commands) -> None:
     """Add the commands."""
     add_run(commands)
-    doctor = add_command(commands, "doctor", _doctor, "check the machine, the files and the settings")
-    _add_devices(doctor)
-    doctor.add_argument("--json", action="store_true")
     backup = add_command(commands, "backup", _back_up, "copy the database, also of a running service")
     backup.add_argument("target", type=Path, metavar="BACKUP", help="a new file")
 
@@ -137,21 +134,12 @@ def _has_users(settings: Settings) -> bool:
             return connection.execute(select(users.c.id)).first() is not None
 
 
-def _doctor(arguments: argparse.Namespace) -> int:
-    from ..operation import examine
-
-    found = list(examine(settings_of(arguments)))
-    if arguments.json:
-        print_json([attrs.asdict(diagnosis) for diagnosis in found])
-    else:
-        for diagnosis in found:
-            print(f"{'ok ' if diagnosis.is_good else 'BAD'} {diagnosis.check}: {diagnosis.text}")
-    return 0 if all(diagnosis.is_good for diagnosis in found) else 1
-
-
 def _back_up(arguments: argparse.Namespace) -> int:
-    from ..operation import back_up
-
-    size = back_up(base_settings(arguments), arguments.target)
+    settings = base_settings(arguments)
+    if arguments.target.exists():
+        raise InvalidSetting("BACKUP", f"{arguments.target} exists; name a new file")
+    if not settings.database_path.exists():
+        raise InvalidSetting("DATASET", f"no database at {settings.database_path}; start the service first")
+    size = back_up(settings.database_path, arguments.target)
     say(f"wrote {arguments.target}, {size} bytes; copy the data set too: its traces are the results")
     return 0
