@@ -76,9 +76,7 @@ def test_anything_else_is_refused_when_parsed(text):
         parse_constraint(text)
 
 
-def test_nesting_and_length_are_bounded():
-    with pytest.raises(ConstraintError, match="longer than"):
-        parse_constraint("+".join(["1"] * 5000))
+def test_nesting_is_bounded():
     with pytest.raises(ConstraintError):
         parse_constraint("(" * 900 + "1" + ")" * 900)
 

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import pytest
 from fib_schema import InvalidField
-from fib_schema.settings import ConfigProblem, InvalidConfigFile, InvalidSetting, SettingsFile, format_yaml
+from fib_schema.settings import ConfigProblem, InvalidConfigFile, InvalidSetting, SettingsFile
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -171,8 +171,6 @@ sed: 0
         ("text", "line", "message"),
         [
             ("default: {", 1, "not valid YAML: expected the node content, but found"),
-            ("default: &a {margin: 1}\nparts: {x: *a}", 2, "the alias *a is not allowed; write the value itself"),
-            ("a: " + "[" * 5000, 1, "nested more than 8 levels"),
             ("default: {margin: 2026-13-45}", 1, "not a plain value: month must be in"),
             ("default: {name: !!python/object:os.system x}", 1, "not a plain value"),
             ("- default", 1, "expected a mapping of settings to values"),
@@ -212,9 +210,3 @@ class TestFiles:
         os.mkfifo(tmp_path / "pipe")
         with pytest.raises(OSError, match="it is a named pipe, not a regular file"):
             SettingsFile.load(tmp_path / "pipe")
-
-    @given(st.dictionaries(st.text(), st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.text())))
-    def test_what_is_written_is_read_as_the_same(self, plain: dict[str, Any]) -> None:
-        file = SettingsFile.parse(format_yaml(plain).encode(), "a.yaml")
-        file.check()
-        assert file.content == plain

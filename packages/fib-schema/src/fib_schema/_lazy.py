@@ -65,7 +65,7 @@ class LazyRecords(Mapping[str, R], Generic[R]):
         parsed = read_json(file, self._cls, findings)
         if parsed.record is not None:
             self._records[name] = parsed.record
-        elif name not in self._invalid:
+        else:
             self._invalid[name] = InvalidRecord(self._cls.__name__, tuple(findings.errors))
         self._problems += findings.problems
         return parsed.record
@@ -115,22 +115,22 @@ class SolutionsByDefinition(Mapping[str, list[Solution]]):
 
     def __init__(self, solutions: Mapping[str, Solution], names: Mapping[str, tuple[str, ...]]) -> None:
         self._solutions = solutions
-        self._solution_names = names
+        self._names = names
 
     def __getitem__(self, definition: str) -> list[Solution]:
-        if definition not in self._solution_names:
-            raise UnknownName("definition with solutions", str(definition), tuple(self._solution_names))
-        found = (self._solutions.get(name) for name in self._solution_names[definition])
+        if definition not in self._names:
+            raise UnknownName("definition with solutions", str(definition), tuple(self._names))
+        found = (self._solutions.get(name) for name in self._names[definition])
         return [solution for solution in found if solution is not None]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._solution_names)
+        return iter(self._names)
 
     def __len__(self) -> int:
-        return len(self._solution_names)
+        return len(self._names)
 
     def __contains__(self, definition: object) -> bool:
-        return definition in self._solution_names
+        return definition in self._names
 
     def __repr__(self) -> str:
         return f"<solutions of {counted(len(self), 'definition')}: {_shortened(self)}>"

@@ -25,7 +25,6 @@ MAX_SIZE = 2**63 - 1
 """The largest size of an axis: that of a tensor is a 64-bit integer."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_DRIVE = re.compile(r"^[A-Za-z]:")
 _MAX_MISSPELT = 60  # twice the longest field; comparing takes time quadratic in the length
 _MIN_SIMILARITY = 0.82  # a swapped pair of letters in 'language' has 0.88; 'building' has 0.8 with 'binding'
 _NO_SEPARATORS = str.maketrans("", "", "_- ")
@@ -100,8 +99,6 @@ def component_problem(name: str) -> str | None:
         return f"{name!r} contains a path separator"
     if _CONTROL.search(name):
         return f"{name!r} contains a control character"
-    if _DRIVE.match(name):
-        return f"{name!r} looks like a drive letter"
     if not name.isascii() and _SURROGATE.search(name):
         return f"{name!r} contains half of a surrogate pair, which no file name can"
     if len(name.encode("utf-8", "surrogatepass")) > _MAX_NAME_BYTES:

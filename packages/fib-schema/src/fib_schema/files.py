@@ -196,15 +196,9 @@ def make_folders(folder: Path) -> list[Path]:
 
 
 def copy_file(source: str | os.PathLike[str], target: Path, *, may_link: bool) -> None:
-    """Copy a file with its times and permissions; the folder of the target is made if it does not exist.
+    """Copy a file, which may be a link, with its times and permissions to a new path, whose folder is made.
 
-    Args:
-        source: The file; a link is followed.
-        target: A path that does not exist.
-        may_link: Whether a hard link is made where the file system allows it: for files that are never written again.
-
-    Raises:
-        OSError: The file could not be read or written.
+    `may_link` allows a hard link: for files that are never written again.
     """
     make_folders(target.parent)
     real = os.path.realpath(source)
@@ -295,8 +289,7 @@ def naming(target: str | os.PathLike[str], temporary: Path | None = None) -> Ite
 
 
 def _write_new(path: Path, data: bytes, *, mode: int | None = None, durable: bool = False) -> None:
-    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL
-    descriptor = os.open(path, flags, 0o666 if mode is None else mode)
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666 if mode is None else mode)
     try:
         write_all(descriptor, data)
         if mode is not None:
@@ -327,17 +320,12 @@ def _remove(path: Path) -> None:
 
 
 def open_regular(path: str | os.PathLike[str], buffer_bytes: int = -1) -> BinaryIO:
-    """Open a regular file for reading, without waiting.
-
-    Args:
-        path: The file; a link is followed.
-        buffer_bytes: As the buffering of `open`: 0 for none, -1 for the default.
+    """Open a regular file, or a link to one, for reading, without waiting; `buffer_bytes` is that of `open`.
 
     Raises:
         OSError: There is no such file, it cannot be read, or it is of another kind; `strerror` says why.
     """
-    descriptor, _ = _opened(path)
-    return os.fdopen(descriptor, "rb", buffering=buffer_bytes)
+    return os.fdopen(_opened(path)[0], "rb", buffering=buffer_bytes)
 
 
 def read_regular(path: str | os.PathLike[str], limit_bytes: int) -> bytes:
@@ -377,10 +365,7 @@ def walk(
 ) -> Iterator[os.DirEntry[str]]:
     """Yield everything below a folder in the order of names, each folder before its content. No link is followed.
 
-    Args:
-        folder: Where to begin.
-        enters: Whether to list a folder; called after the folder was yielded. None means every folder.
-        on_error: Called with a folder that cannot be listed, which may also be the first one; None ignores it.
+    `enters` says whether to list a folder that was yielded; `on_error` is told of folders that cannot be listed.
     """
     pending = _listed(os.fspath(folder), on_error)
     while pending:
@@ -415,10 +400,7 @@ class UnsafePath(FibError, PermissionError):
 
 
 def private_folder(path: str | os.PathLike[str]) -> Path:
-    """Make a folder for this user alone, with those above it, unless it exists.
-
-    Args:
-        path: The folder. Links above it are followed; it must not be one itself.
+    """Make a folder for this user alone, with those above it, unless it exists; it must not be a link.
 
     Returns:
         The folder without links above it: use this path, because a link can change.
@@ -429,12 +411,10 @@ def private_folder(path: str | os.PathLike[str]) -> Path:
     """
     folder = _resolved(path)
     if not os.path.lexists(folder):
-        _make_above(folder.parent)
-        try:
+        for above in reversed([one for one in folder.parents if not one.is_dir()]):
+            above.mkdir(0o755, exist_ok=True)  # a umask of 0 would let others replace what is in it
+        with contextlib.suppress(FileExistsError):  # another process was faster
             folder.mkdir(0o700)
-        except FileExistsError:
-            pass  # another process was faster
-        else:
             folder.chmod(0o700)  # whatever the umask and the defaults of the folder above
     _check(folder)
     return folder
@@ -454,9 +434,7 @@ def find_private_folder(path: str | os.PathLike[str]) -> Path | None:
 
 
 def read_private(path: str | os.PathLike[str]) -> bytes:
-    """Read a regular file of this user or of root that no other user may write to.
-
-    The folder that holds it is one of `private_folder`. Nothing is waited for: a pipe is refused.
+    """Read a regular file of this user or of root, in a folder of `private_folder`, that no other user may write to.
 
     Raises:
         UnsafePath: It is not a regular file, or another user can change it.
@@ -480,15 +458,6 @@ def _resolved(path: str | os.PathLike[str]) -> Path:
     """The path with the links above it resolved."""
     absolute = Path(os.path.abspath(path))
     return Path(os.path.realpath(absolute.parent)) / absolute.name
-
-
-def _make_above(folder: Path) -> None:
-    missing = []
-    while not folder.is_dir():
-        missing.append(folder)
-        folder = folder.parent
-    for one in reversed(missing):
-        one.mkdir(0o755, exist_ok=True)  # a umask of 0 would let others replace what is in it
 
 
 def _check(folder: Path) -> None:

@@ -190,14 +190,20 @@ class Misspelling:
     field: str
 
 
-def find_misspellings(record: Record, plain: Any, path: str = "$") -> Iterator[Misspelling]:
+def find_misspellings(value: Any, plain: Any, path: str = "$") -> Iterator[Misspelling]:
     """The misspelt keys of a record, made of plain objects, and of all records inside it."""
-    if record.unknown_fields:
-        cls: Any = type(record)  # mypy takes the hash of an unhashable record for that of its class
-        yield from (Misspelling(path, key, field) for key, field in _misspelt(cls, tuple(plain)))
-    for name in attrs.fields_dict(type(record)):
-        if name in plain:
-            yield from _find_inside(getattr(record, name), plain[name], child_path(path, name))
+    if isinstance(value, Record):
+        cls: Any = type(value)  # mypy takes the hash of an unhashable record for that of its class
+        if value.unknown_fields:
+            yield from (Misspelling(path, key, field) for key, field in _misspelt(cls, tuple(plain)))
+        inside: dict[Any, Any] = {name: getattr(value, name) for name in attrs.fields_dict(cls) if name in plain}
+    elif isinstance(value, dict | tuple):
+        inside = value if isinstance(value, dict) else dict(enumerate(value))
+    else:
+        return
+    for key, item in inside.items():
+        if isinstance(item, Record | dict | tuple):
+            yield from find_misspellings(item, plain[key], child_path(path, key))
 
 
 def misspelling_warnings(source: str, found: Mapping[Misspelling, int]) -> list[Problem]:
@@ -213,15 +219,6 @@ def misspelling_warnings(source: str, found: Mapping[Misspelling, int]) -> list[
         )
         for one, count in found.items()
     ]
-
-
-def _find_inside(value: Any, plain: Any, path: str) -> Iterator[Misspelling]:
-    if isinstance(value, Record):
-        yield from find_misspellings(value, plain, path)
-    elif isinstance(value, dict | tuple):
-        for key, item in value.items() if isinstance(value, dict) else enumerate(value):
-            if isinstance(item, Record):
-                yield from find_misspellings(item, plain[key], child_path(path, key))
 
 
 @lru_cache(maxsize=1024)

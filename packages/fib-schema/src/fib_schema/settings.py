@@ -29,8 +29,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 Keys = tuple[str | int, ...]
 """The keys and indices that lead to a value of a file."""
-MAX_DEPTH = 8
-"""Levels of mappings and lists in a file."""
 MAX_FILE_BYTES = 1 << 20
 _SHOWN = 80
 _NOTED = object()
@@ -139,11 +137,10 @@ class SettingsFile:
         """The plain value below some keys; None if the file does not have it."""
         found = self.content
         for key in keys:
-            if isinstance(found, Mapping):
-                found = found.get(key)
-            else:
-                is_item = isinstance(found, list) and isinstance(key, int) and key < len(found)
-                found = found[key] if is_item else None
+            try:
+                found = found[key]
+            except (LookupError, TypeError):
+                return None
         return found
 
     def names(self, *keys: str | int) -> tuple[str, ...]:
@@ -216,18 +213,6 @@ class SettingsFile:
             raise error
 
 
-def format_yaml(plain: Any) -> str:
-    """Plain objects as YAML that `SettingsFile` reads as the same objects."""
-    import yaml
-
-    class Dumper(yaml.SafeDumper):
-        """Quotes texts that the reader would take for a number."""
-
-    Dumper.add_implicit_resolver("tag:yaml.org,2002:float", _EXPONENT, list("-+.0123456789"))
-    text: str = yaml.dump(plain, Dumper=Dumper, sort_keys=False)
-    return text
-
-
 @attrs.frozen
 class _NodeReader:
     """Converts the nodes of a file to plain objects, and keeps their lines."""
@@ -238,32 +223,17 @@ class _NodeReader:
         import yaml
 
         try:
-            if self._is_bounded(data) and (root := yaml.compose(data, _loader())) is not None:
+            if (root := yaml.compose(data, _loader())) is not None:
                 self.file.content = self._plain(root, ())
         except yaml.MarkedYAMLError as error:
             self._note(error.problem_mark, f"not valid YAML: {error.problem}; correct the syntax")
-        except (yaml.YAMLError, ValueError) as error:  # an encoding, or characters that YAML does not allow
+        except (yaml.YAMLError, ValueError, RecursionError) as error:  # such as characters that YAML does not allow
             text = " ".join(str(error).split())
             self._note(None, f"not valid YAML: {text[:200]}; save it as UTF-8 text")
 
     def _note(self, mark: Any, message: str, *keys: str | int) -> None:
         line = None if mark is None else mark.line + 1
         self.file.problems.append(ConfigProblem(line, _joined(keys), message))
-
-    def _is_bounded(self, data: bytes) -> bool:
-        """Whether a file is flat and repeats no part of itself; else a problem is noted."""
-        import yaml
-
-        depth = 0
-        for event in yaml.parse(data, _loader()):
-            if isinstance(event, yaml.AliasEvent):
-                self._note(event.start_mark, f"the alias *{event.anchor} is not allowed; write the value itself")
-                return False
-            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
-            if depth > MAX_DEPTH:
-                self._note(event.start_mark, f"nested more than {MAX_DEPTH} levels deep; settings need no more than 4")
-                return False
-        return True
 
     def _plain(self, node: yaml.Node, keys: Keys) -> Any:
         import yaml

@@ -163,13 +163,7 @@ def _interval(given: object, latency_ms: float) -> tuple[float, float] | None:
 def disqualifying_flags(
     evaluation: Evaluation, allow_flags: Collection[str] = (), *, among: Collection[str] = NOT_RANKED
 ) -> tuple[str, ...]:
-    """The flags that disqualify an evaluation.
-
-    Args:
-        evaluation: The evaluation.
-        allow_flags: Flags that do not disqualify.
-        among: Flags that disqualify: `NOT_RANKED`, `NOT_ROUTED` or `fib_schema.UNRANKED_FLAGS`.
-    """
+    """The flags of an evaluation among `NOT_RANKED`, `NOT_ROUTED` or `UNRANKED_FLAGS` that are not allowed."""
     if evaluation.extra is None or "flags" not in evaluation.extra:
         return ()
     return tuple(flag for flag in evaluation.flags if flag in among and flag not in allow_flags)
@@ -178,13 +172,7 @@ def disqualifying_flags(
 def latency_of(
     trace: Trace | None, allow_flags: Collection[str] = (), *, among: Collection[str] = NOT_RANKED
 ) -> float | None:
-    """The latency in milliseconds of a trace that passed and has no flag that disqualifies it; else None.
-
-    Args:
-        trace: The trace.
-        allow_flags: Flags that do not disqualify.
-        among: Flags that disqualify, see `disqualifying_flags`.
-    """
+    """The latency in milliseconds of a trace that passed and has no `disqualifying_flags`; else None."""
     evaluation = trace.evaluation if trace is not None else None
     if evaluation is None or disqualifying_flags(evaluation, allow_flags, among=among):
         return None
@@ -214,22 +202,16 @@ def fastest(
 def latest(traces: Iterable[Trace]) -> LatestTraces:
     """The latest evaluation of each solution on each workload and device, by timestamp, then by order.
 
-    A trace of a quick run counts only where there is no other. Workload traces are left out.
-
-    Args:
-        traces: Of one definition, in the order of the files.
+    A trace of a quick run counts only where there is no other. Workload traces are left out. The traces are those of
+    one definition, in the order of the files.
     """
     found: LatestTraces = {}
     for trace in traces:
         evaluation, solution = trace.evaluation, trace.solution
         if evaluation is None or solution is None:
             continue
-        by_workload = found.get(evaluation.environment.hardware)
-        if by_workload is None:
-            by_workload = found[evaluation.environment.hardware] = {}
-        run = by_workload.get(trace.workload.uuid)
-        if run is None:
-            run = by_workload[trace.workload.uuid] = {}
+        by_workload = found.setdefault(evaluation.environment.hardware, {})
+        run = by_workload.setdefault(trace.workload.uuid, {})
         before = run.get(solution)
         if before is None or before.evaluation is None or _replaces(before.evaluation, evaluation):
             run[solution] = trace
@@ -264,10 +246,8 @@ def has_workload_layout(definition: Definition | None, workload: Workload, evalu
     Tools that do not know ``extra["layout"]`` measure contiguous inputs and state no layout. Such a trace says nothing
     about a workload with strides.
 
-    Args:
-        definition: Of the workload; None, where it cannot be read, compares layouts as they are written.
-        workload: The workload of the data set, which is more reliable than the copy in a trace.
-        evaluation: Of a solution on that workload.
+    The workload is that of the data set, which is more reliable than the copy in a trace. Without the definition,
+    layouts are compared as they are written.
     """
     if LAYOUT not in (evaluation.extra or ()) and LAYOUT not in (workload.extra or ()):
         return True

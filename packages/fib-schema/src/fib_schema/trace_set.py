@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-import errno
 import math
 import os
 import shutil
@@ -117,22 +116,15 @@ class _Folder:
 
         Raises:
             NoRoot: The set is in memory only.
-            FileExistsError: There is such a backup already.
-            OSError: The traces could not be copied; there is no backup.
+            OSError: The traces could not be copied, or there is such a backup already; there is no new one.
         """
         source = self.traces_path
         stamp = datetime.now().astimezone().strftime("%Y%m%d_%H%M%S_%f")
-        target = source.with_name(f"{source.name}_backup_{stamp}")
-        if target.exists():
-            raise FileExistsError(errno.EEXIST, os.strerror(errno.EEXIST), os.fspath(target))
-        with staged(target) as copy:
+        with staged(source.with_name(f"{source.name}_backup_{stamp}")) as copy:
             shutil.copytree(source, copy, symlinks=True)
 
     def get_workload_blob_tensor(self, path_str: str) -> dict[str, torch.Tensor]:
-        """Read a workload's tensors to the CPU.
-
-        Args:
-            path_str: The file's path relative to the root.
+        """Read the tensors of a workload's file, given relative to the root, to the CPU.
 
         Raises:
             BlobError: There is no such file below the root, or it is bad.
@@ -221,10 +213,9 @@ class _Store(_Folder):
         return self
 
     def __repr__(self) -> str:
-        return (
-            f"TraceSet(root={str(self.root)!r}, {counted(len(self._definitions.names), 'definition')}, "
-            f"{counted(len(self._solutions.names), 'solution')})"
-        )
+        definitions, solutions = len(self._definitions.names), len(self._solutions.names)
+        counts = f"{counted(definitions, 'definition')}, {counted(solutions, 'solution')}"
+        return f"TraceSet(root={str(self.root)!r}, {counts})"
 
     @property
     def definitions(self) -> Mapping[str, Definition]:
@@ -299,9 +290,6 @@ class _Store(_Folder):
         if def_name is None:
             return tuple(self._solutions.names)
         return self._solution_names.get(def_name, ())
-
-    def _owner(self, solution_name: str) -> tuple[str, str] | None:
-        return self._owners.get(solution_name)
 
     def add_workload_blob_tensor(self, def_name: str, workload_uuid: str, tensors: Mapping[str, torch.Tensor]) -> str:
         """Store a workload's tensors; they are durable when this returns.
@@ -474,13 +462,7 @@ class _Scores(_Store):
     """
 
     def filter_traces(self, def_name: str, atol: float = 1e-2, rtol: float = 1e-2) -> list[Trace]:
-        """The passing traces of a definition within error bounds, in the order of the files.
-
-        Args:
-            def_name: The definition's name.
-            atol: Largest `max_absolute_error` to accept.
-            rtol: Largest `max_relative_error` to accept.
-        """
+        """The passing traces of a definition whose absolute and relative errors are at most `atol` and `rtol`."""
         return [trace for trace in counting_traces(self, def_name) if _is_within(trace, atol, rtol)]
 
     def get_best_trace(
@@ -512,21 +494,14 @@ class _Scores(_Store):
         """The mean speedup of a solution over the baseline author's, on workloads that both passed.
 
         Of several traces on one workload the one with the lowest latency counts. If any trace of
-        the solution has failed, the score is 0.
-
-        Args:
-            solution_name: The solution.
-            baseline_author: The author whose solution of the same definition has a speedup of 1.
-            allow_flags: Flags (of `UNRANKED_FLAGS`) that do not exclude a trace.
-
-        Returns:
-            The score; None if the solution is unknown, is the baseline, or has no workload to compare.
+        the solution has failed, the score is 0. `allow_flags` are flags (of `UNRANKED_FLAGS`) that do not exclude a
+        trace. None if the solution is unknown, is the baseline, or has no workload to compare.
 
         Raises:
             ScoringError: The baseline author has no solution or several for the definition, or a
                 passing trace has an invalid latency (a ValueError).
         """
-        owner = self._owner(solution_name)
+        owner = self._owners.get(solution_name)
         return None if owner is None else self._scores(owner[0], baseline_author, allow_flags).get(solution_name)
 
     def get_author_score(
@@ -538,17 +513,7 @@ class _Scores(_Store):
         *,
         allow_flags: Collection[str] = (),
     ) -> SpeedupMetrics | None:
-        """The mean, over definitions in scope, of the author's best solution's score.
-
-        Args:
-            author: The author of the solutions to score.
-            baseline_author: The author whose solutions have a speedup of 1.
-            op_type: Only definitions of this op_type.
-            definition_name: Only this definition.
-            allow_flags: Flags (of `UNRANKED_FLAGS`) that do not exclude a trace.
-
-        Returns:
-            The score, or None if the author has no solution in scope that can be scored.
+        """The mean, over definitions in scope, of the author's best solution's score; None if there is none.
 
         Raises:
             UnknownName: There is no such definition (a KeyError).
@@ -568,13 +533,11 @@ class _Scores(_Store):
     ) -> list[tuple[str, SpeedupMetrics]]:
         """Every author with a score, the best first; equal scores in the order of names.
 
-        Definitions without any solution are not in scope. Traces with a flag of `UNRANKED_FLAGS`
-        do not count unless `allow_flags` names it.
+        Definitions without any solution are not in scope.
 
         Raises:
             UnknownName: There is no such definition (a KeyError).
-            ScoringError: A definition in scope has no solution or several of the baseline author,
-                or a passing trace has an invalid latency (a ValueError).
+            ScoringError: As `get_solution_score`, of a definition in scope.
             ValueError: Both `op_type` and `definition_name` are given.
         """
         scope = [name for name in self._in_scope(op_type, definition_name) if self.solution_names(name)]
@@ -621,7 +584,7 @@ class _Scores(_Store):
         best: dict[str, dict[str, SpeedupMetrics]] = {}
         for definition in scope:
             for name, score in self._scores(definition, baseline_author, allow_flags).items():
-                of_author = best.setdefault((self._owner(name) or ("", ""))[1], {})
+                of_author = best.setdefault(self._owners.get(name, ("", ""))[1], {})
                 if definition not in of_author or score.avg_speedup > of_author[definition].avg_speedup:
                     of_author[definition] = score
         means = [(author, _mean(scores.values())) for author, scores in best.items()]
@@ -653,7 +616,7 @@ class _Scores(_Store):
         return found[0]
 
     def _solutions_by(self, definition: str, author: str) -> list[str]:
-        return [name for name in self.solution_names(definition) if self._owner(name) == (definition, author)]
+        return [name for name in self.solution_names(definition) if self._owners.get(name) == (definition, author)]
 
     def _by_speedup(self, definition: str) -> dict[AxesKey | None, list[Trace]]:
         """The passing traces by axes, the fastest first; None holds those of all axes."""
