@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fib_compile.cache import cache_root
 from fib_compile.cli import main
 from fib_schema import Definition, Solution, save_json_file
 
@@ -81,57 +79,6 @@ def test_a_command_out_of_time_or_memory_fails_and_is_tried_again(
     assert main(["build", str(dataset), "--solutions", "one", "--memory", "0.00001"]) == 1
     assert "does not compile" in capsys.readouterr().out
     assert main(["build", str(dataset), "--solutions", "one"]) == 0
-
-
-def test_the_cache_is_measured_and_pruned(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    main(["build", str(dataset)])
-    capsys.readouterr()
-
-    assert main(["cache", "size"]) == 0
-    assert "  tvm_ffi\n" in capsys.readouterr().out
-
-    assert main(["cache", "prune", "--failures"]) == 0
-    assert capsys.readouterr().out.startswith("removed 1 entry")
-    main(["build", str(dataset)])
-    assert "known from an earlier build" not in capsys.readouterr().out
-
-    assert main(["cache", "prune"]) == 0
-    assert capsys.readouterr().out.startswith("removed 4 entries")
-    main(["build", str(dataset)])
-    assert capsys.readouterr().out.startswith("0 built, 3 cached, 1 failed")
-    assert main(["cache", "prune", "--all"]) == 0
-    assert capsys.readouterr().out.startswith("removed 1 entry")
-
-
-def test_old_temporary_folders_are_removed(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    new, old = (cache_root() / "tvm_ffi" / f".tmp-{age}" for age in ("new", "old"))
-    for folder in (new, old):
-        folder.mkdir(parents=True)
-        (folder / "half").write_text("x")
-    os.utime(old, (0, 0))
-
-    main(["cache", "prune"])
-    assert capsys.readouterr().out == "removed 1 entry, 1 B\n"
-    assert new.exists()
-    assert not old.exists()
-
-
-def test_an_empty_cache_is_empty(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["cache", "size"]) == 0
-    assert main(["cache", "prune", "--all"]) == 0
-    assert capsys.readouterr().out.endswith("removed 0 entries, 0 B\n")
-
-
-def test_an_unreadable_cache_is_reported_in_one_line(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "file"))
-    (tmp_path / "file").touch()
-    assert main(["cache", "size"]) == 2
-    error = capsys.readouterr().err
-    assert error.startswith(f"fib-compile: {tmp_path / 'file'}")
-    assert error.endswith(": Not a directory\n")
-    assert error.count("\n") == 1
 
 
 @pytest.mark.parametrize(

@@ -148,11 +148,7 @@ def make_plan(
 ) -> BuildPlan:
     """Find out how a solution is compiled on this machine.
 
-    Args:
-        definition: Its interface is part of the cache key.
-        solution: In C++ or CUDA.
-        builder_id: Name, version and ABI of the builder.
-        headers: The version of the binding's headers.
+    `builder_id` is the name, the version and the ABI of the builder, `headers` the version of the binding's headers.
 
     Raises:
         BuildProblem: There is nothing to compile, an option is not allowed, a dependency is unknown, or no

@@ -120,11 +120,6 @@ class Builder(ABC):
     def compile_ahead(self, definition: Definition, solution: Solution, limits: Limits) -> bool:
         """Do what a build can do ahead of time, without loading or running the solution.
 
-        Args:
-            definition: What it implements.
-            solution: What to compile.
-            limits: What each compiler command may use, and when it is cancelled.
-
         Returns:
             Whether something was built; False if the cache holds it, or nothing can be built ahead.
 

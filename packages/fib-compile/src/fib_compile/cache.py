@@ -22,7 +22,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 from typing import IO, Any, NamedTuple
@@ -63,17 +63,9 @@ def cache_root() -> Path:
 def published_libraries(solution: str) -> Iterator[Path]:
     """The folders of the libraries of all solutions of a name, in the caches of all builders."""
     for manifest in sorted(cache_root().glob(f"[!.]*/[!.]*/[!.]*/{MANIFEST}")):
-        if name_in(manifest) == solution:
-            yield manifest.parent
-
-
-def name_in(manifest: Path) -> str | None:
-    """The name of the solution that a manifest records; None if it is damaged."""
-    try:
-        name = json.loads(manifest.read_bytes())["facts"]["solution"]
-    except (OSError, ValueError, KeyError, TypeError):
-        return None
-    return name if isinstance(name, str) else None
+        with suppress(OSError, ValueError, KeyError, TypeError):  # a damaged manifest
+            if json.loads(manifest.read_bytes())["facts"]["solution"] == solution:
+                yield manifest.parent
 
 
 # -- inputs that are not in the key ----------------------------------------------------------------
@@ -147,10 +139,9 @@ class Library:
 
 @attrs.frozen
 class ArtifactStore:
-    """The compiled libraries of one builder. Its methods raise `OSError` if the cache cannot be read or written.
+    """The compiled libraries of one builder, below its private folder.
 
-    Args:
-        root: The builder's folder, a private one.
+    Its methods raise `OSError` if the cache cannot be read or written.
     """
 
     root: Path
@@ -306,12 +297,7 @@ def _tensors(specs: Mapping[str, TensorSpec]) -> Iterator[bytes]:
 
 
 def ensure_sources(root: Path, name: str, sources: Sequence[SourceFile]) -> Path:
-    """The folder ``root/name`` with these sources in it, made if it is not there.
-
-    Args:
-        root: A private folder.
-        name: The folder's name, unique to the content.
-        sources: Its content.
+    """The folder ``root/name`` with these sources in it, made if it is not there; its name is unique to the content.
 
     Raises:
         BuildProblem: The folder cannot be written, or another user can change it.

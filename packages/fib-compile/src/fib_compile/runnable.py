@@ -206,12 +206,7 @@ def adapt_entry(
     """An entry function that takes the definition's inputs, and its outputs in destination-passing style, in order.
 
     A function whose parameters have the definition's names in another order is called by name, any other by position.
-
-    Args:
-        function: The solution's own.
-        definition: What it implements.
-        is_dps: Whether it is destination-passing.
-        has_setup: Whether `setup` supplies further keyword arguments.
+    With `has_setup`, a function `setup` supplies further keyword arguments.
 
     Raises:
         BuildProblem: It cannot be called with that many arguments.

@@ -101,11 +101,7 @@ def flags_of(command: Sequence[str]) -> tuple[str, ...]:
 
 
 def identify(command: Sequence[str], driver: str) -> Compiler:
-    """Identify a compiler, once while its program is unchanged.
-
-    Args:
-        command: Its command line.
-        driver: The path of the first word.
+    """Identify a compiler, once while its program, at the path `driver`, is unchanged.
 
     Raises:
         MissingTool: It cannot be run.

@@ -24,7 +24,7 @@ from fib_schema import Definition, Solution, SupportedBindings
 
 from .._plan import BuildPlan, Toolkit, make_plan, runs_on
 from ..builder import Builder, Limits
-from ..cache import ArtifactStore, Failure, InputFile, Library, temporary_folder, unwritable, write_sources
+from ..cache import FAILURES, ArtifactStore, Failure, InputFile, Library, temporary_folder, unwritable, write_sources
 from ..errors import BuildError, BuildProblem
 from ..runnable import Runnable, RunnableMetadata
 from ..toolchain import CACHE_ONLY_VARIABLE, cuda_folders, load_extension, preload
@@ -157,7 +157,7 @@ class NativeBuilder(Builder):
             if is_same and set(plan.architectures) <= set(found.facts["architectures"]) and found.is_current():
                 return found
         if failure := store.find_failure(plan.key, plan.variant):
-            remark = " (known from an earlier build; to try again: fib-compile cache prune --failures)"
+            remark = f" (known from an earlier build; to try again, delete {store.root / FAILURES})"
             raise self._error(solution, failure, remark)
         return None
 
