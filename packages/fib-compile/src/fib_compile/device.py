@@ -69,8 +69,7 @@ def list_cuda_devices() -> list[str]:
 def architectures_of_machine() -> tuple[str, ...]:
     """The architectures of ``FIB_CUDA_ARCH_LIST``, else of the devices, such as ``("9.0a",)``; empty without either.
 
-    The architectures of devices are cached in this process and in those that it forks, because reading them starts
-    `nvidia-smi`.
+    Those of devices are read by `nvidia-smi`, once in this process and those that it forks.
     """
     try:
         return architectures(())
@@ -107,12 +106,7 @@ def hardware_from_device(device: str) -> str:
 
 
 def env_snapshot(device: str) -> Environment:
-    """The environment of an evaluation: the hardware's name and the versions of libraries that run kernels.
-
-    Raises:
-        InvalidDevice: The name is neither ``cpu`` nor ``cuda:N``.
-        RuntimeError: There is no such device.
-    """
+    """The environment of an evaluation; raises as `hardware_from_device`."""
     return Environment(hardware=hardware_from_device(device), libs=library_versions())
 
 
@@ -149,11 +143,7 @@ def _torch_dtype(dtype: DType) -> torch.dtype:
 
 
 def is_dtype_integer(dtype: DType | str) -> bool:
-    """Whether a dtype is an integer dtype; bool is not.
-
-    Raises:
-        UnknownDType: It is not a dtype of definitions.
-    """
+    """Whether a dtype is an integer dtype; bool is not. Raises `UnknownDType` as `torch_dtype`."""
     return TensorSpec((), _known(dtype)).is_integer
 
 
@@ -163,11 +153,7 @@ def dtype_str_to_torch_dtype(dtype: str) -> torch.dtype:
 
 
 def dtype_str_to_python_dtype(dtype: str) -> type[int] | type[float] | type[bool]:
-    """The Python type of a scalar of a dtype.
-
-    Raises:
-        UnknownDType: It is not a dtype of definitions.
-    """
+    """The Python type of a scalar of a dtype; raises `UnknownDType` as `torch_dtype`."""
     if _known(dtype) is DType.BOOL:
         return bool
     return int if is_dtype_integer(dtype) else float

@@ -11,12 +11,7 @@ _MAX_DETAIL_LINES = 40
 
 
 class BuildProblem(ValueError):
-    """A reason why a solution cannot be built. Builders raise it again as a `BuildError`.
-
-    Args:
-        problem: The problem and its remedy.
-        details: The lines that explain it.
-    """
+    """A reason why a solution cannot be built, with its remedy and the lines that explain it; see `of`."""
 
     def __init__(self, problem: str, details: Sequence[str] = ()) -> None:
         super().__init__(problem)

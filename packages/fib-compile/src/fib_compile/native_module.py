@@ -64,15 +64,7 @@ class NativeModule:
 
 
 def build_module(module: NativeModule, folder: Path, limits: Limits | None = None) -> Path:
-    """The compiled file of a native module, built unless the folder has it. Concurrent processes build it once.
-
-    Args:
-        module: What to build.
-        folder: A private folder.
-        limits: Limits of the compiler.
-
-    Returns:
-        A file that matches what was published.
+    """The compiled file of a native module, built unless the private folder has it. Concurrent processes build it once.
 
     Raises:
         ModuleNotBuilt: There is no compiler, it fails or takes too long, the self-test fails, or the folder cannot be

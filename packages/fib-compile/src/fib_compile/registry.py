@@ -151,11 +151,7 @@ class BuilderRegistry:
         return [outcomes[index] for index in range(len(futures))]
 
     def register(self, builder: Builder, *, before: str | None = None) -> None:
-        """Add a builder.
-
-        Args:
-            builder: It gets the lowest priority, unless `before` is given.
-            before: The name of a builder that gets the next lower priority.
+        """Add a builder: with the lowest priority, or with that above the builder named `before`.
 
         Raises:
             BuilderConflict: A builder has the same name, package prefix or folder.

@@ -23,12 +23,7 @@ def default_values(parameters: Iterable[Parameter]) -> dict[str, Any]:
 
 
 def parameter_list(parameters: Sequence[Parameter], *, has_defaults: bool = True) -> str:
-    """Parameters as they are written in a ``def``, without annotations.
-
-    Args:
-        parameters: In the order of a signature.
-        has_defaults: Whether parameters keep their defaults; otherwise each must be passed.
-    """
+    """Parameters in the order of a signature as they are written in a ``def``, without annotations."""
     parts: list[str] = []
     kinds = [parameter.kind for parameter in parameters]
     for index, parameter in enumerate(parameters):
@@ -45,12 +40,9 @@ def parameter_list(parameters: Sequence[Parameter], *, has_defaults: bool = True
 def argument_list(
     parameters: Iterable[Parameter], values: Mapping[str, str] | None = None, *, by_name: bool = False
 ) -> str:
-    """The arguments of a call that passes a value for each parameter.
+    """The arguments of a call that passes for each parameter an expression, by default its own name.
 
-    Args:
-        parameters: Of the function that is called.
-        values: An expression for each parameter, by its name; the parameter's own name by default.
-        by_name: Pass by name wherever possible, because some parameters are left out; by position is faster.
+    Passing by name is needed where some parameters are left out; by position is faster.
     """
     values = values or {}
     by_position = POSITIONAL[:1] if by_name else POSITIONAL
@@ -66,11 +58,8 @@ def given_condition(parameter: Parameter, *, by_value: bool = False) -> str:
     """An expression that is true if a call passes something other than the parameter's default.
 
     Numbers, strings and bytes are equal by type and value, other objects by identity. The expression needs ``type``
-    as ``_fib_type``, because a parameter may be called ``type``.
-
-    Args:
-        parameter: Variadic, or with a default.
-        by_value: Do not try identity first, for torch.compile, which may know a number only as a symbol.
+    as ``_fib_type``, because a parameter may be called ``type``. With `by_value`, identity is not tried first:
+    torch.compile may know a number only as a symbol.
     """
     name, default = parameter.name, _default_name(parameter)
     if parameter.kind in VARIADIC:
