@@ -83,22 +83,6 @@ def test_a_file_does_not_import_itself_by_its_own_name(definition: Definition, m
     assert torch.equal(PythonBuilder().build(definition, make_solution(files))(X), X + 1)
 
 
-def test_files_beside_the_entry_file_are_importable(definition: Definition, make_solution: MakeSolution) -> None:
-    files = {
-        "src/k.py": "from helper import f\nimport top\ndef run(x):\n    return f(x) + top.ONE\n",
-        "src/helper.py": "def f(x):\n    return x + 1\n",
-        "top.py": "ONE = 1\n",
-    }
-
-    assert torch.equal(PythonBuilder().build(definition, make_solution(files))(X), X + 2)
-
-
-def test_a_package_file_may_be_the_entry_file(definition: Definition, make_solution: MakeSolution) -> None:
-    files = {"__init__.py": "from .part import run\n", "part.py": "def run(x):\n    return x + 1\n"}
-
-    assert torch.equal(PythonBuilder().build(definition, make_solution(files))(X), X + 1)
-
-
 def test_cleanup_removes_the_modules(definition: Definition, make_solution: MakeSolution) -> None:
     before = set(sys.modules)
     finders = list(sys.meta_path)
@@ -126,15 +110,6 @@ def test_a_missing_entry_point_lists_the_exports(definition: Definition, make_so
     error = failure(definition, make_solution("def main(x): ...\ndef other(): ...\n_private = print\n"))
 
     assert error.problem == "'kernel.py' has no 'run'; it exports main, other"
-
-
-def test_an_entry_point_must_be_callable(definition: Definition, make_solution: MakeSolution) -> None:
-    assert "is not callable but of type 'int'" in str(failure(definition, make_solution("run = 3\n")))
-
-
-def test_the_entry_file_must_be_a_python_file(definition: Definition, make_solution: MakeSolution) -> None:
-    assert "must end in '.py'" in str(failure(definition, make_solution({"k.txt": "def run(x): ..."})))
-    assert "without dots" in str(failure(definition, make_solution({"k.v2.py": "def run(x): ..."})))
 
 
 def test_a_failing_import_shows_the_solutions_own_lines(definition: Definition, make_solution: MakeSolution) -> None:
@@ -189,12 +164,6 @@ def test_arguments_go_by_name_where_the_names_are_the_definitions(
 
     assert runnable(A, B).item() == 2
     assert runnable.call_kwargs(b=B, a=A).item() == 2
-
-
-def test_dps_arguments_go_by_name_too(two_inputs: Definition, make_solution: MakeSolution) -> None:
-    solution = make_solution("def run(c, b, a):\n    c.copy_(a - b)\n", dps=True)
-
-    assert PythonBuilder().build(two_inputs, solution).call_value_returning(A, B).item() == 2
 
 
 @pytest.mark.parametrize(

@@ -250,15 +250,6 @@ def test_a_file_in_place_of_the_cache_folder_names_the_variable(
     assert "set FIB_CACHE_PATH to a writable folder" in str(failure(definition, fast_cpp()))
 
 
-def test_the_cache_may_be_a_relative_path(
-    definition: Definition, fast_cpp: MakeSolution, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("FIB_CACHE_PATH", "here")
-
-    assert library(TVMFFIBuilder().build(definition, fast_cpp())).is_relative_to(tmp_path / "here")
-
-
 CHILD = """
 import sys
 from fib_compile import BuilderRegistry, TVMFFIBuilder

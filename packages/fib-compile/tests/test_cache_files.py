@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import inspect
 import os
-import shutil
 import subprocess
 import sys
 import sysconfig
@@ -49,15 +48,6 @@ def test_an_extra_file_is_not_imported(definition: Definition, make_solution: Ma
     planted.write_text("")
 
     assert result(definition, solution) == 1
-
-
-def test_an_extra_file_is_not_imported_after_the_build(definition: Definition, make_solution: MakeSolution) -> None:
-    solution = make_solution({"kernel.py": "def run(x):\n    from . import extra\n    return x\n"})
-    runnable = PythonBuilder().build(definition, solution)
-    (Path(runnable.metadata.misc["folder"]) / "extra.py").write_text("")
-
-    with pytest.raises(ImportError, match="extra"):
-        runnable(X)
 
 
 @pytest.mark.parametrize("name", ["__init__.py", "helper/__init__.py"])
@@ -171,25 +161,6 @@ print(is_possible(lambda: os.mkdir({str(shared / "cache" / "x")!r})))
 
 
 @needs_root
-@pytest.mark.parametrize("mode", [0o755, 0o1777])
-@pytest.mark.parametrize("which", ["cache", f"cache/{CACHE_FOLDER}", f"cache/{CACHE_FOLDER}/python"])
-def test_a_folder_that_another_user_made_first_is_refused(
-    definition: Definition, make_solution: MakeSolution, shared: Path, which: str, mode: int
-) -> None:
-    folder = shared / which
-    if which != "cache":
-        folder.parent.mkdir(parents=True, mode=0o755)
-        shutil.rmtree(folder.parent)
-        folder.parent.mkdir(parents=True)
-        folder.parent.chmod(0o1777)
-    as_user(f"os.mkdir({str(folder)!r}); os.chmod({str(folder)!r}, {mode})")
-
-    text = failure(definition, make_solution(ONE))
-    assert f"belongs to user {OTHER}" in text or "may be written by other users" in text
-    assert "delete it, or set FIB_CACHE_PATH to a folder of your own" in text
-
-
-@needs_root
 def test_a_library_that_another_user_published_is_refused(
     definition: Definition, fast_cpp: MakeSolution, shared: Path
 ) -> None:
@@ -199,37 +170,6 @@ def test_a_library_that_another_user_published_is_refused(
         os.chown(path, OTHER, OTHER)
 
     assert f"belongs to user {OTHER}" in failure(definition, fast_cpp())
-
-
-@needs_root
-def test_a_file_of_another_user_in_an_entry_is_refused(
-    definition: Definition, fast_cpp: MakeSolution, shared: Path
-) -> None:
-    path = Path(TVMFFIBuilder().build(definition, fast_cpp()).metadata.misc["library"])
-    os.chown(path, OTHER, OTHER)
-
-    assert f"{path}: belongs to user {OTHER}" in failure(definition, fast_cpp())
-
-
-@pytest.mark.parametrize("mode", [0o777, 0o720])
-def test_a_cache_that_others_may_write_is_refused(
-    definition: Definition, make_solution: MakeSolution, cache_path: Path, mode: int
-) -> None:
-    result(definition, make_solution(ONE))
-    for folder in (cache_path / CACHE_FOLDER / "python", cache_path / CACHE_FOLDER):
-        folder.chmod(mode)
-        assert f"may be written by other users (mode 0{mode:o})" in failure(definition, make_solution(ONE))
-        folder.chmod(0o700)
-
-
-def test_a_folder_in_which_all_users_may_rename_is_refused(
-    definition: Definition, make_solution: MakeSolution, cache_path: Path
-) -> None:
-    cache_path.mkdir()
-    cache_path.chmod(0o777)
-    assert "where every user may replace folders" in failure(definition, make_solution(ONE))
-    cache_path.chmod(0o1777)
-    assert result(definition, make_solution(ONE)) == 1
 
 
 def test_a_cache_that_its_owner_published_for_reading_is_used(

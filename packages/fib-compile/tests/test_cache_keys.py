@@ -102,19 +102,6 @@ def test_a_changed_header_outside_the_sources(
     assert value(INCLUDE) == 2
 
 
-def test_a_changed_header_that_is_included_by_its_absolute_path(value: Value, tmp_path: Path) -> None:
-    for number in (1, 2):
-        assert value(f'#include "{header(tmp_path, number)}"\n') == number
-
-
-def test_a_changed_header_that_the_command_includes(
-    value: Value, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for number in (1, 2):
-        monkeypatch.setenv("CXX", f"c++ -include {header(tmp_path, number)}")
-        assert value() == number
-
-
 @pytest.mark.parametrize("condition", ["always", "only when it compiles"])
 def test_a_changed_wrapper(value: Value, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, condition: str) -> None:
     monkeypatch.setenv("CXX", str(tmp_path / "wrapper"))
@@ -141,12 +128,6 @@ def test_a_variable_that_is_passed_on_request(value: Value, tmp_path: Path, monk
     for number in (1, 2):
         monkeypatch.setenv("MINE", str(number))
         assert value() == number
-
-
-def test_search_paths_for_libraries(value: Value, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for number in (1, 2):
-        monkeypatch.setenv("LIBRARY_PATH", str(archive(tmp_path / str(number), number).parent))
-        assert value('extern "C" int kv(void);\n', "kv()", compile_options=LINKED) == number
 
 
 def test_a_changed_static_library(value: Value, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -176,17 +157,6 @@ def test_a_header_that_was_missing_is_found_later(
         value(INCLUDE)
     header(tmp_path, 5)
     assert value(INCLUDE) == 5
-
-
-def test_a_library_that_was_missing_is_found_later(
-    value: Value, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("LIBRARY_PATH", str(tmp_path))
-    for _ in range(2):
-        with pytest.raises(BuildError, match="cannot find -lkv"):
-            value('extern "C" int kv(void);\n', "kv()", compile_options=LINKED)
-    archive(tmp_path, 4)
-    assert value('extern "C" int kv(void);\n', "kv()", compile_options=LINKED) == 4
 
 
 def test_a_killed_compiler_is_not_final(value: Value, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

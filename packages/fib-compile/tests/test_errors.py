@@ -22,10 +22,6 @@ def test_build_error_shows_everything_it_holds() -> None:
     )
 
 
-def test_build_error_shows_the_language_rather_than_the_builder() -> None:
-    assert str(BuildError("mine", "tvm_ffi", "fails", language="cpp")) == "solution 'mine' (cpp): fails"
-
-
 def test_long_details_are_cut() -> None:
     text = str(BuildError("mine", "python", "fails", tuple(map(str, range(50)))))
 

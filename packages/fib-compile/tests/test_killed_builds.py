@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 import random
-import signal
 import subprocess
 import sys
 from collections.abc import Callable
-from pathlib import Path
 
-import pytest
 import torch
 from fib_compile import TVMFFIBuilder
 from fib_schema import Definition, Solution, format_json
@@ -100,30 +96,3 @@ from fib_schema import Definition, Solution, parse_json
 definition, solution = sys.stdin.read().split("\\0")
 TVMFFIBuilder().build(parse_json(definition, Definition), parse_json(solution, Solution))
 """
-
-
-@pytest.mark.parametrize(
-    ("stage", "half_written"), [(" -c ", ".object0.o"), ("-shared", ".library.so")], ids=["compiling", "linking"]
-)
-def test_a_build_killed_while_a_compiler_runs_is_repeated(
-    definition: Definition, fast_cpp: MakeSolution, tmp_path: Path, stage: str, half_written: str
-) -> None:
-    started, killed = tmp_path / "started", tmp_path / "killed"
-    os.mkfifo(started)
-    os.mkfifo(killed)
-    wrapper = tmp_path / "c++"
-    stuck = f'case "$*" in *"{stage}"*) echo half > {half_written}; echo > {started}; read _ < {killed}; exit 1;; esac'
-    wrapper.write_text(f'#!/bin/sh\n{stuck}\nexec /usr/bin/env c++ "$@"\n')
-    wrapper.chmod(0o755)
-    child = subprocess.Popen(
-        [sys.executable, "-c", CHILD], stdin=subprocess.PIPE, text=True, env={**os.environ, "CXX": str(wrapper)}
-    )
-    assert child.stdin
-    child.stdin.write(f"{format_json(definition)}\0{format_json(fast_cpp())}")
-    child.stdin.close()
-    with started.open(), killed.open("r+b", buffering=0) as release:  # the compiler has started, and waits for a line
-        child.send_signal(signal.SIGKILL)
-        child.wait(timeout=60)
-        release.write(b"\n")
-
-    assert torch.equal(TVMFFIBuilder().build(definition, fast_cpp()).call_value_returning(X), X + 1)

@@ -22,7 +22,7 @@ from fib_compile import (
     RunnableMetadata,
     TVMFFIBuilder,
 )
-from fib_schema import Definition, Solution, TensorSpec, UnknownName
+from fib_schema import Definition, Solution, TensorSpec
 
 MakeSolution = Callable[..., Solution]
 TEXT = "def run(x):\n    return x + 1\n"
@@ -162,11 +162,6 @@ def test_a_conflict_shows_both_sides() -> None:
         registry.register(Other())
     assert "Other has package_prefix 'counting_', and so has " in str(caught.value)
     assert "CountingBuilder" in str(caught.value)
-
-
-def test_an_unknown_place_is_an_error() -> None:
-    with pytest.raises(UnknownName, match="no builder is named 'pyton'; did you mean 'python'"):
-        BuilderRegistry([PythonBuilder()]).register(CountingBuilder(), before="pyton")
 
 
 MINE = "from fib_compile import PythonBuilder\n\n\nclass Mine(PythonBuilder):\n    name = 'mine'\n"

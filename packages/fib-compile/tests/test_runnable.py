@@ -48,18 +48,6 @@ def test_no_outputs_are_none(definition: Definition) -> None:
     assert runnable(lambda x: None, in_place, dps=False).call_destination_passing(x) is None
 
 
-def test_scalar_outputs_are_zero_dimensional_tensors(definition: Definition) -> None:
-    total = attrs.evolve(definition, outputs={"total": TensorSpec(None, "float32")})
-
-    def into(x: torch.Tensor, total: torch.Tensor) -> None:
-        total.fill_(float(x.sum()))
-
-    assert runnable(into, total, dps=True).call_value_returning(X).item() == 28
-    buffer = torch.empty(())
-    runnable(lambda x: float(x.sum()), total, dps=False).call_destination_passing(X, buffer)
-    assert buffer.item() == 28
-
-
 def test_destination_passing_call_of_a_value_returning_solution_copies(definition: Definition) -> None:
     y = torch.empty(2, 4)
 
@@ -199,20 +187,6 @@ def test_one_output_is_returned_as_it_is(definition: Definition, returned: Any, 
             either.call_value_returning(X)
     else:
         assert either.call_value_returning(X) == by_definition
-
-
-@pytest.mark.parametrize("returned", [None, (), [], {}])
-def test_no_outputs_are_returned_as_none(definition: Definition, returned: Any) -> None:
-    in_place = attrs.evolve(definition, outputs={})
-
-    assert runnable(lambda x: returned, in_place, dps=False).call_value_returning(X) is None
-
-
-@pytest.mark.parametrize("returned", [(1, 2), [1, 2], {"b": 2, "a": 1}, {"a": 1, "b": 2, "c": 3}])
-def test_several_outputs_are_a_tuple_in_order(definition: Definition, returned: Any) -> None:
-    two = attrs.evolve(definition, outputs=dict.fromkeys("ab", TensorSpec(None, "int64")))
-
-    assert runnable(lambda x: returned, two, dps=False).call_value_returning(X) == (1, 2)
 
 
 @pytest.mark.parametrize("returned", [1, (1,), (1, 2, 3), (), {"a": 1}])

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import os
-import pickle
 import resource
 import stat
 import subprocess
@@ -19,10 +18,8 @@ import pytest
 from fib_schema import (
     BlobError,
     Definition,
-    DuplicateName,
     PartlyAdded,
     RandomInput,
-    TargetNotEmpty,
     Trace,
     TraceSet,
     Workload,
@@ -210,15 +207,6 @@ def test_only_regular_files_are_appended_to(tmp_path: Path) -> None:
     assert stat.S_ISFIFO((tmp_path / "pipe.jsonl").stat().st_mode)
 
 
-def test_appending_nothing_makes_no_file(tmp_path: Path, definition: Definition) -> None:
-    opened = TraceSet(tmp_path, {definition.name: definition})
-    opened.add_traces([])
-    workload = trace("gemm").workload
-    assert opened.workload_log().append(definition, {"w": workload}, {}) == ["w"]
-    assert TraceSet.from_path(tmp_path).workload_log().append(definition, {"w": workload}, {}) == []
-    assert list(contents(tmp_path)) == ["workloads/gemm/gemm.jsonl"]
-
-
 def test_definitions_are_written_all_or_none(tmp_path: Path, definition: Definition) -> None:
     opened = TraceSet.from_path(tmp_path)
     many = [attrs.evolve(definition, name=f"d{number}", description="x" * 200 * number) for number in range(8)]
@@ -258,16 +246,6 @@ def test_a_migration_that_is_killed_leaves_no_part_of_a_set(tmp_path: Path, defi
     assert migrate(tmp_path / "old", tmp_path / "new").is_ok
 
 
-def test_a_mount_point_is_no_target_of_a_migration(
-    tmp_path: Path, definition: Definition, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    TraceSet(tmp_path / "old").add_definitions([definition])
-    (tmp_path / "new").mkdir()
-    monkeypatch.setattr(os.path, "ismount", lambda path: str(path).endswith("new"))
-    with pytest.raises(TargetNotEmpty, match="is a mount point"):
-        migrate(tmp_path / "old", tmp_path / "new")
-
-
 def test_a_backup_is_whole_or_is_not_there(tmp_path: Path, definition: Definition) -> None:
     opened = wide_set(tmp_path, definition, 2)
     opened.traces_path.mkdir()
@@ -278,23 +256,6 @@ def test_a_backup_is_whole_or_is_not_there(tmp_path: Path, definition: Definitio
     opened.backup_traces()
     (backup,) = tmp_path.glob("traces_backup_*")
     assert (backup / "x.jsonl").stat().st_size == 2000
-
-
-def test_an_exception_of_a_partial_append_can_be_pickled(definition: Definition) -> None:
-    error = PartlyAdded((trace("gemm"),), 2, "no space")
-    again = pickle.loads(pickle.dumps(error))
-    assert (again.added, again.total, str(again)) == (error.added, 2, str(error))
-
-
-def test_a_definition_that_another_process_has_added_is_not_replaced(tmp_path: Path, definition: Definition) -> None:
-    first, second = TraceSet.from_path(tmp_path), TraceSet.from_path(tmp_path)
-    first.add_definitions([definition])
-    other = attrs.evolve(definition, name="other")
-    with pytest.raises(DuplicateName, match=r"two definitions are named 'gemm': .*gemm\.json and the one to be added"):
-        second.add_definitions([other, attrs.evolve(definition, description="second")])
-    assert "second" not in "".join(path.read_text() for path in tmp_path.rglob("*.json"))
-    assert len(contents(tmp_path)) == 1
-    second.add_definitions([other])
 
 
 def test_a_blob_that_does_not_fit_is_not_there(tmp_path: Path, definition: Definition) -> None:

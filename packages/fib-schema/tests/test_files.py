@@ -1,6 +1,5 @@
 """Atomic writes: whole or not at all, and no leftovers."""
 
-import errno
 import os
 import stat
 from collections.abc import Callable
@@ -15,7 +14,6 @@ from fib_schema.files import (
     explain_os_error,
     is_temporary,
     staged,
-    temporary_path,
     write_output,
 )
 
@@ -122,11 +120,6 @@ def test_a_folder_that_another_process_made_first_is_kept_on_request(tmp_path: P
     assert os.listdir(tmp_path / "folder") == ["theirs"]
 
 
-def test_temporary_names_are_recognised(tmp_path: Path) -> None:
-    assert is_temporary(temporary_path(tmp_path).name)
-    assert not any(map(is_temporary, ("x.tmp", ".x.tmp", "a.json", f"{'a' * 32}.tmp")))
-
-
 def test_errors_name_the_target_and_not_the_temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(descriptor: int, data: bytes) -> None:
         raise OSError(28, "No space left on device")
@@ -201,24 +194,6 @@ def test_either_all_files_are_created_or_none(tmp_path: Path) -> None:
     assert caught.value.filename == str(tmp_path / "c")
     assert os.listdir(tmp_path) == ["c"]
     assert (tmp_path / "c").read_bytes() == b"first"
-
-
-@pytest.mark.parametrize("call", ["write", "fsync", "replace", "open"])
-def test_an_error_names_the_file_and_not_its_temporary(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, call: str
-) -> None:
-    (tmp_path / "x").write_bytes(b"old")
-
-    def fail(*arguments: object) -> None:
-        names = [os.fspath(argument) for argument in arguments if isinstance(argument, str | os.PathLike)]
-        raise OSError(errno.ENOSPC, "No space left on device", *names[:1])
-
-    with monkeypatch.context() as patch:
-        patch.setattr(os, call, fail)
-        with pytest.raises(OSError, match=r"No space left on device: '[^']*/x'$"):
-            atomic_write(tmp_path / "x", b"new", durable=True)
-    assert (tmp_path / "x").read_bytes() == b"old"
-    assert os.listdir(tmp_path) == ["x"]
 
 
 def test_errors_with_a_text_of_their_own_keep_it() -> None:

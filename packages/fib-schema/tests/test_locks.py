@@ -102,20 +102,3 @@ def test_all_accounts_that_may_write_share_the_lock(shared: Path, mode: int, fir
     assert in_child(lambda: os.open(folder / ".lock", os.O_RDONLY) > 0, READER, READER) == (
         "True" if mode & 0o002 else "PermissionError"
     )
-
-
-@pytest.mark.parametrize("kind", ["link", "folder", "fifo"])
-def test_a_lock_file_that_is_none_is_named(tmp_path: Path, kind: str) -> None:
-    path = tmp_path / ".lock"
-    if kind == "link":
-        path.symlink_to(tmp_path / "target")
-    elif kind == "folder":
-        path.mkdir()
-    else:
-        os.mkfifo(path)
-    if kind == "fifo":  # it can be locked like a file
-        append_jsonl_file([WORKLOAD], tmp_path / "x.jsonl")
-        return
-    with pytest.raises(OSError, match=r"\.lock"):
-        append_jsonl_file([WORKLOAD], tmp_path / "x.jsonl")
-    assert os.listdir(tmp_path) == [".lock"]

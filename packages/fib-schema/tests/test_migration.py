@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-import pickle
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fib_schema import (
-    DataSetNotFound,
     DataWarning,
     Definition,
     InvalidRecord,
@@ -22,7 +20,6 @@ from fib_schema import (
     TraceSet,
     load_json_file,
     migrate,
-    validate,
 )
 from fib_schema.migration import upgrade
 from hypothesis import given
@@ -124,15 +121,6 @@ class TestUpgrade:
             "environment.device is 'hardware' now",
         ]
 
-    def test_a_trace_with_its_log(self) -> None:
-        new, _ = upgrade(OLD_TRACE, Trace, {"logs/1.log": "Traceback"}.get)
-        assert new["evaluation"]["log"] == "Traceback"
-
-    def test_a_trace_without_any_text(self) -> None:
-        evaluation = {"log_file": "gone.log", "error": None}
-        new, _ = upgrade({**WORKLOAD, "evaluation": evaluation}, Trace)
-        assert new["evaluation"] == {"log": "", "extra": {"log_file": "gone.log", "error": None}}
-
     def test_nothing_in_extra_is_overwritten(self) -> None:
         evaluation = {"log_file": "a", "log": "text", "extra": {"log_file": "b"}}
         new, _ = upgrade({"evaluation": evaluation}, Trace)
@@ -176,11 +164,6 @@ class TestReading:
         assert "has a legacy schema: environment.device is 'hardware' now (2 lines); rewrite" in messages[-1]
         assert any("workloads lie below workloads/ now" in message for message in messages)
 
-    def test_such_a_set_pickles(self, old: Path) -> None:
-        trace_set = pickle.loads(pickle.dumps(TraceSet.from_path(old)))
-        assert trace_set.definitions["scaled"].op_type == "pointwise"
-        assert any("'type' is 'op_type'" in problem.message for problem in trace_set.problems)
-
     def test_traces_of_an_author_named_workloads_stay_traces(self, old: Path) -> None:
         write(old / "traces/workloads/pointwise/scaled.jsonl", "", "{", OLD_TRACE)
         trace_set = TraceSet.from_path(old)
@@ -190,12 +173,6 @@ class TestReading:
     def test_a_single_file_is_read_strictly(self, old: Path) -> None:
         with pytest.raises(InvalidRecord, match="misses the required field 'op_type'"):
             load_json_file(Definition, old / "definitions/scaled.json")
-
-    def test_validation_reports_warnings_only(self, old: Path) -> None:
-        report = validate(old)
-        codes = {warning.code for warning in report.warnings}
-        assert report.is_ok, report.to_text()
-        assert codes == {"legacy-schema", "unusual-path"}
 
 
 class TestMigrate:
@@ -240,14 +217,6 @@ class TestMigrate:
         report = migrate(tmp_path / "new", tmp_path / "newer")
         assert report.is_ok
         assert report.changes == {}
-
-    def test_the_source_is_not_changed(self, old: Path, tmp_path: Path) -> None:
-        before = {path: path.read_bytes() for path in old.rglob("*") if path.is_file()}
-        write(old / "rejected/problems.jsonl", "of an earlier migration")
-        write(old / "workloads/bad.jsonl", "{")
-        migrate(old, tmp_path / "new")
-        assert (old / "rejected/problems.jsonl").read_text() == "of an earlier migration\n"
-        assert {path: path.read_bytes() for path in before} == before
 
     def test_blobs_are_linked_and_other_files_are_not(self, old: Path, tmp_path: Path) -> None:
         migrate(old, tmp_path / "new")
@@ -358,11 +327,6 @@ class TestTarget:
         with pytest.raises(TargetNotEmpty, match="which is to be migrated"):
             migrate(old, old / "new")
         assert not (old / "new").exists()
-
-    def test_a_missing_source_creates_nothing(self, tmp_path: Path) -> None:
-        with pytest.raises(DataSetNotFound):
-            migrate(tmp_path / "nowhere", tmp_path / "new")
-        assert not (tmp_path / "new").exists()
 
     def test_the_report_has_a_text_and_a_plain_form(self, old: Path, tmp_path: Path) -> None:
         write(old / "workloads/more.jsonl", "{")

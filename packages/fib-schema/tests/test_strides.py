@@ -14,16 +14,12 @@ from fib_schema import (
     Definition,
     InvalidField,
     RandomInput,
-    Trace,
     TraceSet,
     Workload,
     format_json,
-    parse_json,
 )
 from fib_schema.strides import (
-    layout_extra,
     normalized_strides,
-    stated_strides,
     storage_elements,
     strides_problem,
     workload_strides,
@@ -142,22 +138,6 @@ def test_an_invalid_layout_is_an_error_where_it_is_read(definition: Definition, 
 def test_a_missing_axis_is_an_error(definition: Definition) -> None:
     with pytest.raises(AxisError):
         workload_strides(definition, strided({"A": [16, 1]}, {"M": 4}))
-
-
-def test_contiguous_inputs_are_absent() -> None:
-    assert layout_extra({}) == {}
-    assert layout_extra({"A": (16, 1)}) == {"layout": {"A": [16, 1]}}
-    assert stated_strides(layout_extra({"A": (16, 1)})) == {"A": (16, 1)}
-    assert stated_strides(None) == stated_strides({"flags": []}) == {}
-
-
-def test_the_public_format_is_unchanged_for_contiguous_inputs() -> None:
-    workload = '{"axes":{"M":1},"inputs":{"A":{"type":"random"}},"uuid":"w"}'
-    line = f'{{"definition":"d","workload":{workload},"solution":null,"evaluation":null}}'
-    trace = parse_json(line, Trace)
-    assert trace.workload.extra is None
-    assert format_json(trace) == line
-    assert "extra" not in json.loads(format_json(Workload({"M": 1}, {"A": RandomInput()}, "w")))
 
 
 def test_a_layout_survives_a_round_trip_through_files(tmp_path: Path, definition: Definition) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -16,13 +15,11 @@ from fib_schema import (
     Severity,
     Solution,
     Trace,
-    TraceSet,
     Workload,
     parse_json,
     validate,
 )
-from fib_schema._record import Record, closest
-from fib_schema.codec import field_names
+from fib_schema._record import Record
 from fib_schema.problems import MISSPELT_CODE, find_misspellings
 
 Plain = dict[str, Any]
@@ -115,28 +112,10 @@ def test_honest_keys_are_not_reported(plain: Plain, cls: type[Record]) -> None:
     assert misspelt(plain, cls) == []
 
 
-def all_records(cls: type[Record] = Record) -> list[type[Record]]:
-    return [one for child in cls.__subclasses__() for one in (child, *all_records(child))]
-
-
-@pytest.mark.parametrize("cls", {cls.__name__: cls for cls in all_records()}.values())
-def test_no_field_is_the_misspelling_of_another(cls: type[Record]) -> None:
-    names = field_names(cls)
-    assert "unknown_fields" not in names
-    for name in names:
-        assert closest(name, sorted(names - {name})) is None
-        assert closest(f"x_{name}", sorted(names)) is None
-
-
 def test_a_misspelt_required_field_is_named_where_it_is_missed() -> None:
     plain = {"optype" if key == "op_type" else key: value for key, value in DEFINITION.items()}
     with pytest.raises(InvalidRecord, match="misses the required field 'op_type' \\(it has 'optype': rename it\\)"):
         parse_json(json.dumps(plain), Definition)
-
-
-def test_the_key_is_kept() -> None:
-    plain = with_spec(destination_passing_stlye=False)
-    assert parse_json(json.dumps(plain), Solution).spec.unknown_fields == {"destination_passing_stlye": False}
 
 
 class TestReporting:
@@ -158,11 +137,3 @@ class TestReporting:
         write(root / "workloads/elementwise/double.jsonl", *lines)
         (warning,) = validate(root).warnings
         assert "'Evaluation', which has no effect (3 lines); did you mean 'evaluation'?" in warning.message
-
-    def test_an_opened_set_lists_it_among_its_problems(self, root: Path) -> None:
-        write(root / "solutions/ada/elementwise/double/fast.json", with_spec(bindings="torch"))
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            trace_set = TraceSet.from_path(root)
-            assert list(trace_set.solutions["double"])
-        assert [problem.code for problem in trace_set.problems] == [MISSPELT_CODE]
