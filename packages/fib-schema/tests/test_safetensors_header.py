@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
-from fib_schema._workload_checks import BadHeader, read_header
+from fib_schema.blobs import BadHeader, read_header
 
 
 def written(path: Path, data_bytes: int, **offsets: tuple[int, int]) -> str:

@@ -16,7 +16,7 @@ def test_the_entry_point_is_taken_apart():
 
 @pytest.mark.parametrize(
     "path",
-    ["", "/etc/passwd", "../x.py", "a/../x.py", "a//x.py", "./x.py", "a/./x.py", "a\\x.py", "C:x.py", "a\0.py", "a/"],
+    ["", "/etc/passwd", "../x.py", "a/../x.py", "a//x.py", "./x.py", "a/./x.py", "a\\x.py", "a\0.py", "a/"],
 )
 def test_source_paths_stay_below_their_folder(path):
     with pytest.raises(InvalidField, match="sources stay below their folder"):

@@ -5,28 +5,32 @@ from __future__ import annotations
 import ast
 import math
 import os
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import attrs
 
 from . import data_files
 from ._legacy import LEGACY_CODE
-from ._workload_checks import BlobChecks, WorkloadChecks, constraint_problems, size_problem
-from .data_files import DataFile, list_files, missing_data
-from .definition import Definition
+from .blobs import STORED_BITS, BadHeader, StoredTensor, read_header
+from .codec import child_path
+from .constraints import constraint_names, evaluate_constraint
+from .data_files import DataFile, is_below, list_files, missing_data
+from .definition import Definition, DType, TensorSpec
 from .display import counted
-from .errors import DataSetNotFound, InvalidField, UnknownName
+from .errors import ConstraintError, DataSetNotFound, InvalidField, UnknownName
 from .files import get_fib_dataset_path
 from .problems import MAX_PROBLEMS, Findings, Report
 from .reader import Parsed, read_json, read_traces
 from .solution import Solution
-from .strides import stated_strides
+from .strides import stated_strides, storage_elements, workload_strides
 from .syntax import parse_source
 from .trace import Evaluation, Performance, Trace
 from .trace_facts import has_workload_layout
 from .traffic import load_traffic
-from .workload import Workload
+from .workload import SafetensorsInput, ScalarInput, Workload
 
 __all__ = ["MAX_PROBLEMS", "Report", "validate"]
 
@@ -71,7 +75,7 @@ class _FileChecks:
     file: DataFile
     known: _Known
     findings: Findings
-    blobs: BlobChecks
+    blobs: _BlobChecks
     _recurring: dict[tuple[str, str], _Recurring] = attrs.field(factory=dict)
     """Recurring problems by code and name."""
 
@@ -170,7 +174,7 @@ class _FileChecks:
 
     def _check_workload(self, trace: Trace, place: str) -> None:
         if definition := self.known.definitions.get(trace.definition):
-            WorkloadChecks(definition, trace.workload, place, self.findings, self.blobs).run()
+            _WorkloadChecks(definition, trace.workload, place, self.findings, self.blobs).run()
 
     def _check_performance(self, performance: Performance, place: str) -> None:
         for field in ("latency_ms", "reference_latency_ms", "speedup_factor"):
@@ -227,7 +231,7 @@ def validate(path: str | os.PathLike[str] | None = None) -> Report:
         _check_definition_file(file, known, findings)
     for file in list_files(root, data_files.SOLUTIONS, ".json", findings):
         _check_solution_file(file, known, findings)
-    blobs = BlobChecks(root, findings)
+    blobs = _BlobChecks(root, findings)
     files = list_files(root, data_files.WORKLOADS, ".jsonl", findings)
     traces = list_files(root, data_files.TRACES, ".jsonl", findings)
     for file in (*files, *sorted(traces, key=_has_traces)):
@@ -333,3 +337,245 @@ def _takes(run: ast.arguments, count: int) -> bool:
     is_named_required = any(default is None for default in run.kw_defaults)
     is_enough = positional - len(run.defaults) <= count
     return is_enough and not is_named_required and (run.vararg is not None or count <= positional)
+
+
+# -- workloads ---------------------------------------------------------------------------------------
+
+STORED_DTYPES: Mapping[DType, tuple[str, ...]] = MappingProxyType({
+    DType.FLOAT32: ("F32",), DType.FLOAT16: ("F16",), DType.BFLOAT16: ("BF16",), DType.FLOAT8_E4M3FN: ("F8_E4M3",),
+    DType.FLOAT8_E5M2: ("F8_E5M2",), DType.FLOAT4_E2M1: ("F4", "U8", "I8"), DType.INT64: ("I64",),
+    DType.INT32: ("I32",), DType.INT16: ("I16",), DType.INT8: ("I8",), DType.BOOL: ("BOOL",),
+})  # fmt: skip
+"""The names of each dtype in a file, its own first; fp4 may also be stored two to a byte."""
+
+
+class _BlobChecks:
+    """Checks blobs, each file once; of a bad file only the first mention is reported."""
+
+    def __init__(self, root: str, findings: Findings) -> None:
+        self._root = root
+        self._real_root = os.path.realpath(root)
+        self._findings = findings
+        self._headers: dict[str, dict[str, StoredTensor] | None] = {}
+
+    def check(
+        self, source: SafetensorsInput, spec: TensorSpec, shape: tuple[int, ...] | None, place: str, path: str
+    ) -> None:
+        """Report the problems of the tensor that an input names.
+
+        Args:
+            source: The file and the tensor.
+            spec: The input in the definition.
+            shape: The input's shape by the workload's axes; None if it is unknown.
+            place: Where the workload is.
+            path: The JSON path of the input.
+        """
+        file = source.path.removeprefix("./")
+        if file not in self._headers:
+            self._headers[file] = self._read(file, place, f"{path}.path")
+        header = self._headers[file]
+        if header is None:
+            return
+        stored = header.get(source.tensor_key)
+        if stored is None:
+            message = f"{file} has no tensor {source.tensor_key!r} (it has {_listed(header)})"
+            self._findings.error(place, message, "missing-tensor", f"{path}.tensor_key")
+            return
+        for message in _contradictions(stored, spec, shape):
+            self._findings.error(place, f"{file}: {message}", "blob-contradicts", path)
+
+    def _read(self, file: str, place: str, path: str) -> dict[str, StoredTensor] | None:
+        """The header of a file; None if it is bad, which is reported."""
+        absolute = os.path.join(self._root, file)
+        if not is_below(os.path.realpath(absolute), self._real_root):
+            message = f"{file} leads out of the data set through a link; copy the file instead"
+            self._findings.error(place, message, "blob-outside", path)
+            return None
+        try:
+            header = read_header(absolute)
+        except FileNotFoundError:
+            message = f"the blob {file} does not exist; get it, or remove the workloads that name it"
+            self._findings.error(place, message, "missing-blob", path)
+        except OSError as error:
+            message = f"the blob {file} cannot be read: {error.strerror or error}"
+            self._findings.error(place, message, "unreadable", path)
+        except BadHeader as error:
+            message = f"{file} is not a complete safetensors file: {error}"
+            self._findings.error(place, message, "bad-blob", path)
+        else:
+            self._findings.counts["blobs"] += 1
+            return header
+        return None
+
+
+def _contradictions(stored: StoredTensor, spec: TensorSpec, shape: tuple[int, ...] | None) -> list[str]:
+    wanted = STORED_DTYPES[spec.dtype]
+    messages = []
+    if stored.dtype not in wanted:
+        messages.append(f"the tensor is {stored.dtype}, the definition says {spec.dtype} ({_listed(wanted)})")
+    if spec.shape is None:
+        if stored.shape:
+            messages.append(f"the tensor has shape {list(stored.shape)}, the definition says it is a scalar")
+    elif len(stored.shape) != len(spec.shape):
+        axes = ", ".join(spec.shape)
+        messages.append(f"the tensor has shape {list(stored.shape)}, the definition has the axes [{axes}]")
+    elif shape is not None and stored.shape != shape and len(wanted) == 1:
+        sizes = ", ".join(f"{axis}={size}" for axis, size in zip(spec.shape, shape, strict=True))
+        messages.append(f"the tensor has shape {list(stored.shape)}, the axes say {list(shape)} ({sizes})")
+    return messages
+
+
+def _listed(names: Iterable[str]) -> str:
+    shown = sorted(names)
+    return ", ".join(shown[:8]) + (", ..." if len(shown) > 8 else "")
+
+
+MAX_TENSOR_BYTES = 1 << 40
+"""More than any device holds: an error in an axis."""
+
+_BITS = {dtype: STORED_BITS[names[0]] for dtype, names in STORED_DTYPES.items()}
+
+
+@attrs.frozen
+class _WorkloadChecks:
+    """Checks of one workload against its definition."""
+
+    definition: Definition
+    workload: Workload
+    place: str
+    """Place of the workload: file and line."""
+    findings: Findings
+    blobs: _BlobChecks
+
+    def run(self) -> None:
+        """Report every contradiction between the workload and its definition."""
+        sizes = self._check_axes()
+        self._check_input_names()
+        shapes = {name: self._shape(spec, sizes) for name, spec in self.definition.inputs.items()}
+        for name, source in self.workload.inputs.items():
+            if spec := self.definition.inputs.get(name):
+                self._check_input(name, spec, source, shapes[name])
+        if len(sizes) == len(self.definition.axes):
+            self._check_layout(sizes)
+            self._check_sizes(sizes)
+            self._check_constraints(sizes)
+
+    def _check_axes(self) -> dict[str, int]:
+        """Report contradictions in the axes; returns the sizes that are known."""
+        given, axes = self.workload.axes, self.definition.axes
+        for axis in given.keys() - axes.keys():
+            self._error(f"axes.{axis}", f"the definition has no such axis: {UnknownName('axis', axis, tuple(axes))}")
+        for axis in self.definition.var_axes:
+            if axis not in given:
+                self._error("axes", f"there is no value for the variable axis {axis!r}; add it")
+        for axis, size in self.definition.const_axes.items():
+            if given.get(axis, size) != size:
+                self._error(f"axes.{axis}", f"is {given[axis]}, the definition fixes it at {size}; leave it out")
+        return {
+            **{axis: given[axis] for axis in self.definition.var_axes if axis in given},
+            **self.definition.const_axes,
+        }
+
+    def _check_input_names(self) -> None:
+        given, inputs = self.workload.inputs, self.definition.inputs
+        if unknown := [name for name in given if name not in inputs]:
+            known = UnknownName("input", unknown[0], tuple(inputs))
+            self._error(child_path("inputs", unknown[0]), f"the definition has no such input: {known}{_more(unknown)}")
+        if missing := [name for name, spec in inputs.items() if name not in given and not spec.optional]:
+            message = f"the required input {missing[0]!r} is missing{_more(missing)}; say where it comes from"
+            self._error("inputs", message)
+
+    def _check_input(self, name: str, spec: TensorSpec, source: Any, shape: tuple[int, ...] | None) -> None:
+        path = f"inputs.{name}"
+        match source:
+            case ScalarInput() if spec.shape is not None:
+                hint = " (a shape of [] is a tensor, a scalar's is null)" if not spec.shape else ""
+                self._error(path, f"is a scalar, the definition has a tensor of shape {_axes(spec)}{hint}")
+            case ScalarInput(value=value) if problem := _scalar_problem(value, spec.dtype):
+                self._error(f"{path}.value", problem)
+            case SafetensorsInput():
+                self.blobs.check(source, spec, shape, self.place, f"$.workload.{path}")
+
+    def _check_layout(self, sizes: Mapping[str, int]) -> None:
+        try:
+            found = workload_strides(self.definition, self.workload)
+        except InvalidField as error:
+            self._error("extra.layout", f"{error}; correct it, or leave it out")
+            return
+        for name, strides in found.items():
+            spec, shape = self.definition.inputs[name], self._shape(self.definition.inputs[name], sizes)
+            if shape and storage_elements(shape, strides) * _BITS[spec.dtype] // 8 > MAX_TENSOR_BYTES:
+                self._error(
+                    f"extra.layout.{name}", f"the strides {list(strides)} span more than 2**40 bytes; correct them"
+                )
+
+    def _check_sizes(self, sizes: Mapping[str, int]) -> None:
+        for name, spec in {**self.definition.inputs, **self.definition.outputs}.items():
+            if problem := size_problem(spec, sizes):
+                self._error("axes", f"tensor {name!r} {problem}")
+
+    def _check_constraints(self, sizes: Mapping[str, int]) -> None:
+        """Check the constraints that name axes, scalars and absent inputs only: the others need values of tensors."""
+        inputs = {name: self.workload.inputs.get(name) for name in self.definition.inputs}
+        scalars = {name: source.value for name, source in inputs.items() if isinstance(source, ScalarInput)}
+        names = {**{name: None for name, source in inputs.items() if source is None}, **scalars, **sizes}
+        for text in self.definition.constraints:
+            if not constraint_names(text) <= names.keys():
+                continue
+            try:
+                problem = "does not hold" if not evaluate_constraint(text, names) else ""
+            except ConstraintError as error:
+                problem = error.problem if constraint_names(text) <= sizes.keys() else ""
+            if problem:
+                message = f"the definition's constraint {text!r} {problem} with {_sizes(self.workload)}"
+                self._error("axes", message, "constraint")
+
+    def _shape(self, spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
+        if spec.shape is None or not sizes.keys() >= set(spec.shape):
+            return None
+        return tuple(sizes[axis] for axis in spec.shape)
+
+    def _error(self, path: str, message: str, code: str = "workload") -> None:
+        self.findings.error(self.place, message, code, f"$.workload.{path}")
+
+
+def size_problem(spec: TensorSpec, sizes: Mapping[str, int]) -> str | None:
+    """Say that a tensor exceeds `MAX_TENSOR_BYTES`; None if it does not, or if its size is unknown."""
+    if spec.shape is None or not sizes.keys() >= set(spec.shape):
+        return None
+    size_bytes = math.prod(sizes[axis] for axis in spec.shape) * _BITS[spec.dtype] // 8
+    if size_bytes <= MAX_TENSOR_BYTES:
+        return None
+    axes = ", ".join(f"{axis}={sizes[axis]}" for axis in spec.shape)
+    return f"would take 2**{size_bytes.bit_length() - 1} bytes or more, above 2**40 ({axes}); correct the axes"
+
+
+def constraint_problems(definition: Definition) -> list[tuple[int, str]]:
+    """The indices of constraints that name no axis and no input, each with the problem."""
+    known = (*definition.axes, *definition.inputs)
+    return [
+        (index, f"{name!r} is neither an axis nor an input: {UnknownName('name', name, known)}")
+        for index, text in enumerate(definition.constraints)
+        for name in sorted(constraint_names(text) - frozenset(known))
+    ]
+
+
+def _more(names: Sequence[str]) -> str:
+    return f" (and {counted(len(names) - 1, 'more name')} likewise)" if len(names) > 1 else ""
+
+
+def _scalar_problem(value: float | bool, dtype: DType) -> str | None:
+    is_right = {
+        bool: dtype is DType.BOOL,
+        int: dtype is not DType.BOOL,
+        float: dtype.startswith(("float", "bfloat")),
+    }[type(value)]
+    return None if is_right else f"is {value!r}, the definition says {dtype}; write a value of that type"
+
+
+def _axes(spec: TensorSpec) -> str:
+    return f"[{', '.join(spec.shape or ())}]"
+
+
+def _sizes(workload: Workload) -> str:
+    return ", ".join(f"{axis}={size}" for axis, size in workload.axes.items()) or "no axes given"
