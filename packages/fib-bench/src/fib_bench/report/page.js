@@ -164,7 +164,7 @@ function styled(spec) {
     const parts = new Set(digest.environments.map(({ hardware, libs }) => [hardware,
       ...["fib_bench", "torch", "triton", "cuda"].filter((name) => libs[name]).map((name) => `${name} ${libs[name]}`)].join(" · ")));
     at("devices").append(...[...parts].slice(0, 4).map((text) => make("p", { class: "soft", text })));
-    at("devices").append(make("p", { class: "soft", text: `harness: fib-bench ${digest.harness}${digest.methods.length ? `, timed by: ${digest.methods.join(", ")}` : ""}` }));
+    at("devices").append(make("p", { class: "soft", text: `harness: fib-bench ${digest.harness}` }));
     const total = Object.values(digest.statuses).reduce((sum, number) => sum + number, 0);
     const tiles = [...Object.entries(digest.counts).map(([word, number]) => [word, count(number)]),
       ["passed", total ? percent((digest.statuses.PASSED ?? 0) / total) : "–"]];
@@ -228,7 +228,7 @@ function styled(spec) {
   function environments() {
     const box = make("div", { class: "environments" });
     for (const entry of digest.environments) {
-      const facts = [...Object.entries(entry.libs), ["isolation", entry.isolation], ["first trace", entry.first], ["last trace", entry.last]];
+      const facts = Object.entries(entry.libs);
       box.append(make("div", { class: "environment" }, make("b", { text: entry.hardware }), make("span", { class: "soft", text: ` ${plural(entry.traces, "trace")}` }),
         make("dl", {}, ...facts.filter((fact) => fact[1]).flatMap(([name, text]) => [make("dt", { text: name }), make("dd", { class: "mono", text })]))));
     }
@@ -271,7 +271,6 @@ function styled(spec) {
     const box = make("div", { class: "inside" });
     box.append(make("p", { class: "permalink" }, make("a", { href: `#${section.anchor}`, text: `Link to ${section.definition}` })));
     if (section.description) box.append(make("p", { class: "soft", text: section.description }));
-    if (data.methods.length) box.append(make("p", { class: "soft", text: `timed by: ${data.methods.join(", ")}` }));
     box.append(table(entryColumns(section.rows), section.rows));
     const charts = chartsOf(section, data, traces);
     box.append(charts.chips, charts.box);

@@ -1,7 +1,7 @@
 """The HTML page of a report: one file that needs no network, with the leaderboard and a section for each definition.
 
-Numbers keep four digits, which is more than their precision. Logs dominate the size: equal ones are stored
-once, of long ones only the beginning and the end, and beyond a bound on all of them only their error line.
+Numbers keep four digits, which is more than their precision. Logs and source code dominate the size: of long ones only
+the beginning and the end are kept, and beyond a bound on all of them a remark.
 
 Text of solutions is data and never markup: it is stored in JSON blocks without ``<``, and the script inserts it as
 text nodes, logs under a heading that marks them as untrusted. A content security policy allows only the page's own
@@ -18,13 +18,14 @@ import importlib
 import json
 import statistics
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib import resources
 from typing import Any
 
 import attrs
-from fib_schema import Evaluation, EvaluationStatus, FibError, Trace, TraceSet
+from fib_schema import EvaluationStatus, FibError, Trace, TraceSet
 from fib_schema.display import escape_line, escape_values, finite_values
 from fib_schema.package_init import installed_version
 from fib_schema.trace_facts import (
@@ -51,15 +52,15 @@ from .ratios import Outcome, Ratio, labels_of, light_of, timed_by
 
 VEGA_LITE = "6.4"
 _STATUSES = tuple(map(str, EvaluationStatus))
-_HEAD, _TAIL = 1_000, 3_000
-_MAX_LOG_CHARACTERS = 3_000_000
-_MAX_SOURCE_CHARACTERS = 2_000_000
-_MAX_FILE_CHARACTERS = 60_000
+_LOG_ENDS = 1_000, 3_000
+"""Characters that are kept of the beginning and the end."""
+_SOURCE_ENDS = 60_000, 0
+_MAX_LOGS = 3_000_000
+_MAX_SOURCES = 2_000_000
 _OTHERS = "other solutions"
 _PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f5fc7", "#8c6d31")
 """Source: Okabe and Ito's colours, which most people with a colour vision deficiency tell apart; two added."""
 _GREY = "#9a9a9a"
-_TRACE_FIELDS = ("status", "us", "speedup", "low", "high", "host", "fraction", "flagged", "by")
 
 
 @attrs.frozen
@@ -94,7 +95,7 @@ def page_of(
         ChartsUnavailable: vl-convert is not installed.
     """
     options = options or Options()
-    logs, sources = _Logs(), _Sources(trace_set)
+    logs, sources = _Texts(_MAX_LOGS, _LOG_ENDS), _Texts(_MAX_SOURCES, _SOURCE_ENDS)
     groups = list(group_results(trace_set, options, definitions))
     rows = [ranked_rows(trace_set, results, options) for results in groups]
     check_baseline(trace_set, options, [row for group in rows for row in group])
@@ -102,11 +103,9 @@ def page_of(
     name = trace_set.root.resolve().name if trace_set.root is not None else "data set"
     overview = _overview(trace_set, options, groups, rows, columns) | {"name": name, "note": note}
     blocks: dict[str, Mapping[str, Any]] = {"digest": overview}
-    blocks |= {f"section-{index}": section for index, section in enumerate(columns)}
-    blocks |= {
-        f"sources-{index}": {"all": sources.of(results.definition, columns[index]["solutions"])}
-        for index, results in enumerate(groups)
-    }
+    for index, (results, section) in enumerate(zip(groups, columns, strict=True)):
+        code = _sources(trace_set, results.definition, section["solutions"], sources)
+        blocks |= {f"section-{index}": section, f"sources-{index}": {"all": list(code)}}
     return Page(_fill(name, blocks), overview["counts"]["traces"])
 
 
@@ -143,7 +142,6 @@ def _overview(
         "statusNames": _STATUSES,
         "specs": {"latency": _LATENCY_CHART},
         "harness": installed_version("fib-bench"),
-        "methods": sorted({method for section in columns for method in section["methods"]}),
         "palette": _PALETTE,
         "grey": _GREY,
         "others": _OTHERS,
@@ -154,7 +152,7 @@ def _described(trace_set: TraceSet, name: str) -> tuple[str, str]:
     """A definition's op_type and description; empty if its file is missing or invalid."""
     try:
         definition = trace_set.get_definition(name)
-    except (KeyError, ValueError):
+    except FibError:
         return "", ""
     return definition.op_type, definition.description or ""
 
@@ -198,80 +196,108 @@ def _us(milliseconds: float | None) -> float | int | None:
 
 def _environments(groups: Iterable[DeviceResults]) -> list[dict[str, Any]]:
     """The environments of traces, with the number of traces in each."""
-    found: dict[tuple[Any, ...], dict[str, Any]] = {}
-    traces = (trace for results in groups for group in results.traces.values() for trace in group.values())
-    for evaluation in (trace.evaluation for trace in traces if trace.evaluation):
-        hardware, libs, stamp = evaluation.environment.hardware, evaluation.environment.libs, evaluation.timestamp
-        level = extra_group(evaluation.extra, "isolation").get("level")
-        isolation = None if level is None else str(level)
-        entry = found.setdefault(
-            (hardware, isolation, *sorted(libs.items())),
-            {
-                "hardware": hardware,
-                "libs": dict(libs),
-                "isolation": isolation,
-                "traces": 0,
-                "first": stamp,
-                "last": stamp,
-            },
-        )
-        entry["traces"] += 1
-        entry["first"], entry["last"] = min(entry["first"], stamp), max(entry["last"], stamp)
-    return sorted(found.values(), key=lambda entry: -entry["traces"])
+    found: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
+    for evaluation in (t.evaluation for group in groups for traces in group.traces.values() for t in traces.values()):
+        if evaluation is not None:
+            level = extra_group(evaluation.extra, "isolation").get("level")
+            facts = {**evaluation.environment.libs, "isolation": "" if level is None else str(level)}
+            found[evaluation.environment.hardware, tuple(sorted(facts.items()))] += 1
+    return [{"hardware": name, "libs": dict(facts), "traces": n} for (name, facts), n in found.most_common()]
 
 
 # -- sections ----------------------------------------------------------------------------------
 
 
-def _columns(results: DeviceResults, rows: Sequence[LeaderboardRow], logs: _Logs) -> dict[str, Any]:
+class _Texts:
+    """Shortens texts, and replaces them by a remark beyond a bound on their total size.
+
+    Args:
+        most: The bound on all of them, in characters; equal ones count once.
+        ends: The characters that are kept of the beginning and the end of each.
+    """
+
+    def __init__(self, most: int, ends: tuple[int, int]) -> None:
+        self._left = most
+        self._ends = ends
+        self._kept: set[int] = set()
+
+    def kept(self, text: str, otherwise: str) -> str:
+        """A shortened text, or the remark."""
+        head, tail = self._ends
+        if (cut := len(text) - head - tail) > 0:
+            text = f"{text[:head]}\n[... {cut} characters are left out ...]\n{text[len(text) - tail :]}"
+        if hash(text) not in self._kept:
+            if self._left < len(text):
+                return otherwise
+            self._left -= len(text)
+            self._kept.add(hash(text))
+        return text
+
+
+def _columns(results: DeviceResults, rows: Sequence[LeaderboardRow], logs: _Texts) -> dict[str, Any]:
     """The columns of one section: per workload, per solution, and per trace.
 
-    A trace has one index in each of ``workload``, ``solution``, ``status`` (indices of entries), ``us``, ``speedup``
-    (a number, or why there is none), ``low``, ``high`` (the interval), ``host`` (microseconds), ``fraction``, ``log``
-    (the index of one of ``logs``), ``cause`` (the index of one of ``causes``, for failures), ``flagged`` (why it is
-    not ranked) and ``by`` (the timing method, unless it is ``linked``). An empty column is left out. ``reference`` and
-    ``baselines`` have the median latency of the reference and of each baseline for each workload, in microseconds.
+    A trace has one index in each of ``workload``, ``solution``, ``log`` (one of ``logs``), ``cause`` (equal for
+    failures of one cause), and the fields of `_reading`. An empty column is left out. ``reference`` and ``baselines``
+    have the median latency of the reference and of each baseline for each workload, in microseconds.
     """
     solutions = [row.solution for row in rows]
     uuids = {uuid: index for index, uuid in enumerate(results.workloads)}
     traces = [(s, uuids[u], trace) for s, name in enumerate(solutions) for u, trace in results.traces[name].items()]
-    found = [_reading(trace, results) for _, _, trace in traces]
-    texts, causes = _Texts(), _Texts()
-    per_trace: dict[str, list[Any]] = {
-        "workload": [workload for _, workload, _ in traces],
-        "solution": [solution for solution, _, _ in traces],
-        **{field: [row[index] for row in found] for index, field in enumerate(_TRACE_FIELDS)},
-        "cause": [causes.add(next((f.cause for f in group_failures([trace])), None)) for _, _, trace in traces],
-        "log": [texts.add(logs.kept(trace.evaluation)) for _, _, trace in traces if trace.evaluation],
-    }
+    texts: dict[str, int] = {}
+    causes: dict[str, int] = {}
+    readings = []
+    for solution, workload, trace in traces:
+        reading = {"workload": workload, "solution": solution, **_reading(trace, results)}
+        for failure in group_failures([trace]):
+            reading["cause"] = causes.setdefault(failure.cause, len(causes))
+        if log := _log_of(trace, logs):
+            reading["log"] = texts.setdefault(log, len(texts))
+        readings.append(reading)
     known = [workload.axes for workload in results.workloads.values()]
     axes = dict.fromkeys(name for sizes in known for name in sizes)
+    names = dict.fromkeys(name for reading in readings for name, value in reading.items() if value is not None)
     return {
         "workloads": list(uuids),
         "axes": {axis: [sizes.get(axis) for sizes in known] for axis in axes},
         "solutions": solutions,
-        **{name: column for name, column in per_trace.items() if any(value is not None for value in column)},
+        **{name: [reading.get(name) for reading in readings] for name in names},
         **_beside([trace for _, _, trace in traces], uuids),
-        "logs": texts.all,
-        "methods": sorted({method for _, _, trace in traces if (method := _method(trace)) is not None}),
+        "logs": list(texts),
     }
 
 
-def _reading(trace: Trace, results: DeviceResults) -> tuple[Any, ...]:
-    """The fields of `_TRACE_FIELDS`."""
+def _reading(trace: Trace, results: DeviceResults) -> dict[str, Any]:
+    """The fields of a trace: microseconds with their interval and for the host, why it is not ranked, and so on."""
     evaluation = trace.evaluation
     assert evaluation is not None
-    status, performance = _STATUSES.index(evaluation.status), evaluation.performance
-    if performance is None:
-        return status, *[None] * (len(_TRACE_FIELDS) - 1)
+    status = {"status": _STATUSES.index(evaluation.status)}
+    if (performance := evaluation.performance) is None:
+        return status
     latency = shown_latency_of(evaluation)
     timing = None if latency is None else timing_of(performance)
     low, high = (None if timing is None else timing.interval_ms) or (None, None)
-    host = None if timing is None else timing.host_latency_ms
-    speedup = _number_or_text(results.speedup(trace))
     flagged = dict.fromkeys((*labels_of(evaluation), *disqualifying_flags(evaluation, results.allow_flags)))
-    words = ", ".join(flagged) or None, (timed_by(performance) or None) if timing is not None else None
-    return status, _us(latency), speedup, _us(low), _us(high), _us(host), _short(light_of(performance)), *words
+    return {
+        **status,
+        "us": _us(latency),
+        "speedup": _number_or_text(results.speedup(trace)),
+        "low": _us(low),
+        "high": _us(high),
+        "host": None if timing is None else _us(timing.host_latency_ms),
+        "fraction": _short(light_of(performance)),
+        "flagged": ", ".join(flagged) or None,
+        "by": None if timing is None else timed_by(performance) or None,
+    }
+
+
+def _log_of(trace: Trace, logs: _Texts) -> str:
+    """The shortened log of an evaluation that failed."""
+    evaluation = trace.evaluation
+    if evaluation is None or evaluation.status is EvaluationStatus.PASSED or not evaluation.log:
+        return ""
+    otherwise = f"{error_line(evaluation)[:200]}\n[the rest is in the trace: this page holds no more logs]"
+    return logs.kept(evaluation.log, otherwise)
 
 
 def _beside(traces: Iterable[Trace], uuids: Mapping[str, int]) -> dict[str, Any]:
@@ -295,93 +321,24 @@ def _beside(traces: Iterable[Trace], uuids: Mapping[str, int]) -> dict[str, Any]
     return ({"reference": reference} if reference else {}) | ({"baselines": medians} if medians else {})
 
 
-def _method(trace: Trace) -> str | None:
-    performance = trace.evaluation.performance if trace.evaluation else None
-    timing = timing_of(performance) if performance else None
-    return None if timing is None else timing.method
+def _sources(trace_set: TraceSet, definition: str, solutions: Iterable[str], texts: _Texts) -> Iterator[dict[str, Any]]:
+    """The reference of a definition and the files of its solutions, with their names and languages."""
+    otherwise = "[left out: this page holds no more source code]"
+    for name, language, files in _code(trace_set, definition, solutions):
+        kept = [(path, texts.kept(text, otherwise)) for path, text in files]
+        yield {"name": name, "language": language, "files": kept}
 
 
-class _Texts:
-    """Texts of one section, each kept once."""
-
-    def __init__(self) -> None:
-        self.all: list[str] = []
-        self._places: dict[str, int] = {}
-
-    def add(self, text: str | None) -> int | None:
-        """Keep a text; returns its index."""
-        if not text:
-            return None
-        place = self._places.setdefault(text, len(self.all))
-        if place == len(self.all):
-            self.all.append(text)
-        return place
-
-
-class _Logs:
-    """Shortens logs to a bound on their total size."""
-
-    def __init__(self) -> None:
-        self._left = _MAX_LOG_CHARACTERS
-        self._seen: set[int] = set()
-
-    def kept(self, evaluation: Evaluation | None) -> str | None:
-        """The shortened log of an evaluation that failed."""
-        if evaluation is None or evaluation.status is EvaluationStatus.PASSED or not evaluation.log:
-            return None
-        log = evaluation.log
-        if len(log) > _HEAD + _TAIL:
-            log = f"{log[:_HEAD]}\n[... {len(log) - _HEAD - _TAIL} characters are left out ...]\n{log[-_TAIL:]}"
-        if hash(log) in self._seen:
-            return log
-        if self._left < len(log):
-            return f"{error_line(evaluation)[:200]}\n[the rest is in the trace: this page holds no more logs]"
-        self._left -= len(log)
-        self._seen.add(hash(log))
-        return log
-
-
-# -- source code -------------------------------------------------------------------------------
-
-
-class _Sources:
-    """Source code of a data set, up to a total size."""
-
-    def __init__(self, trace_set: TraceSet) -> None:
-        self._trace_set = trace_set
-        self._left = _MAX_SOURCE_CHARACTERS
-
-    def of(self, definition: str, solutions: Iterable[str]) -> list[dict[str, Any]]:
-        """The reference of a definition and the files of its solutions: a name, the language, paths with texts.
-
-        Records that are missing or invalid are left out.
-        """
-        return list(filter(None, [self._reference(definition), *map(self._solution, solutions)]))
-
-    def _reference(self, name: str) -> dict[str, Any] | None:
-        try:
-            definition = self._trace_set.get_definition(name)
-        except (KeyError, FibError):
-            return None
-        files = [["reference.py", self._kept(definition.reference)]]
-        return {"name": "reference", "language": "python", "files": files}
-
-    def _solution(self, name: str) -> dict[str, Any] | None:
-        try:
-            solution = self._trace_set.get_solution(name)
-        except FibError:
-            return None
-        if solution is None:
-            return None
-        files = [[file.path, self._kept(file.content)] for file in solution.sources]
-        return {"name": name, "language": str(solution.spec.language), "files": files}
-
-    def _kept(self, text: str) -> str:
-        kept = text[:_MAX_FILE_CHARACTERS]
-        if self._left < len(kept):
-            return "[left out: this page holds no more source code]"
-        self._left -= len(kept)
-        return kept if kept == text else f"{kept}\n[... {len(text) - len(kept)} characters are left out]"
+def _code(
+    trace_set: TraceSet, definition: str, solutions: Iterable[str]
+) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
+    """Names, languages and files. Records that are missing or invalid are left out; the command prints why."""
+    with suppress(FibError):
+        yield "reference", "python", [("reference.py", trace_set.get_definition(definition).reference)]
+    for name in solutions:
+        with suppress(FibError):
+            if (solution := trace_set.get_solution(name)) is not None:
+                yield name, str(solution.spec.language), [(file.path, file.content) for file in solution.sources]
 
 
 # -- the file ----------------------------------------------------------------------------------
