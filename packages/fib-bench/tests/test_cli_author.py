@@ -201,7 +201,7 @@ class TestNewDefinition:
         [
             ("def go(x): pass", "has no function 'run'; write the reference as def run(x:"),
             ("def run(x): pass", "ref.py:1: parameter 'x' has no type; annotate it"),
-            ('def run(x: "float32[n]"): pass', "run has no outputs; annotate what it returns, or give --output"),
+            ('def run(x: "float32[n]"): pass', "run has no outputs; annotate what it returns"),
             ('def run(x: "float32[n]") -> "float32[n]": pass', "outputs need names"),
             ('def run(x: "flaot32[n]") -> "y: float32[n]": pass', "x: no dtype is named 'flaot32'; did you mean"),
             ('def run(x: "float32[4]") -> "y: float32[n]": pass', "x: '4' is not an axis; write a name, or name=size"),

@@ -1,4 +1,4 @@
-"""Definitions from a Python reference: types of inputs and outputs from annotations or from the command line."""
+"""Definitions from a Python reference, whose annotations are the types of inputs and outputs."""
 
 from __future__ import annotations
 
@@ -64,14 +64,7 @@ class _Axes:
 
 
 def definition_from_reference(
-    name: str,
-    path: Path,
-    *,
-    op_type: str | None = None,
-    axes: Mapping[str, int] | None = None,
-    inputs: Mapping[str, str] | None = None,
-    outputs: Mapping[str, str] | None = None,
-    description: str | None = None,
+    name: str, path: Path, *, op_type: str | None = None, description: str | None = None
 ) -> Definition:
     """Make a definition from a Python file whose function ``run`` is the reference.
 
@@ -80,9 +73,6 @@ def definition_from_reference(
         path: The file. Annotations of ``run`` are texts: ``x: "float32[rows, width=1024]"``, a scalar without
             brackets, and for outputs ``-> "y: float32[rows, width]"`` or a tuple of such texts.
         op_type: The kind of operation; by default the part of the name before the first ``_``.
-        axes: Sizes of constant axes, in addition to those in types.
-        inputs: Types by parameter, which go before annotations.
-        outputs: Types by name, in place of the annotation.
         description: What it computes.
 
     Raises:
@@ -93,27 +83,16 @@ def definition_from_reference(
     if len(sources) > 1 or not source.path.endswith(".py"):
         raise KernelFileError(str(path), "a reference is one .py file")
     function = _reference(str(path), parse(source))
-    found = _Axes(str(path))
+    axes = _Axes(str(path))
     parameters = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
-    unknown = set(inputs or {}) - {parameter.arg for parameter in parameters}
-    for wrong in sorted(unknown):
-        raise UnknownName("parameter of run", wrong, tuple(parameter.arg for parameter in parameters))
-    input_specs = {
-        parameter.arg: found.tensor(parameter.arg, _input_type(str(path), parameter, inputs or {}))
-        for parameter in parameters
-    }
-    types = outputs or dict(_output_types(str(path), function.returns))
-    output_specs = {output: found.tensor(output, text) for output, text in types.items()}
-    for axis, size in (axes or {}).items():
-        if axis not in found.sizes:
-            raise UnknownName("axis", axis, tuple(found.sizes))
-        found.add(axis, size)
+    inputs = {parameter.arg: axes.tensor(parameter.arg, _input_type(str(path), parameter)) for parameter in parameters}
+    outputs = {output: axes.tensor(output, text) for output, text in _output_types(str(path), function.returns)}
     return Definition(
         name,
         op_type or name.partition("_")[0],
-        {axis: AxisVar() if size is None else AxisConst(size) for axis, size in found.sizes.items()},
-        input_specs,
-        output_specs,
+        {axis: AxisVar() if size is None else AxisConst(size) for axis, size in axes.sizes.items()},
+        inputs,
+        outputs,
         source.content,
         description=description,
     )
@@ -148,16 +127,10 @@ def _reference(path: str, module: ast.Module) -> ast.FunctionDef:
     raise KernelFileError(path, f"has no function 'run'; write the reference as {EXAMPLE}")
 
 
-def _input_type(path: str, parameter: ast.arg, given: Mapping[str, str]) -> str:
-    if parameter.arg in given:
-        return given[parameter.arg]
+def _input_type(path: str, parameter: ast.arg) -> str:
     text = _text(parameter.annotation)
     if text is None:
-        problem = (
-            f"parameter {parameter.arg!r} has no type; annotate it, such as "
-            f'{parameter.arg}: "float32[rows, width=1024]", '
-            f"or give --input '{parameter.arg}: float32[rows, width=1024]'"
-        )
+        problem = f"parameter {parameter.arg!r} has no type; annotate it: {EXAMPLE}"
         raise KernelFileError(f"{path}:{parameter.lineno}", problem)
     return text
 
@@ -175,8 +148,7 @@ def _output_types(path: str, returns: ast.expr | None) -> Iterable[tuple[str, st
             raise KernelFileError(f"{path}:{part.lineno}", f"outputs need names: {EXAMPLE}")
         yield name.strip(), kind.strip()
     if not parts:
-        problem = f"run has no outputs; annotate what it returns, or give --output 'y: float32[rows]': {EXAMPLE}"
-        raise KernelFileError(path, problem)
+        raise KernelFileError(path, f"run has no outputs; annotate what it returns: {EXAMPLE}")
 
 
 def _text(node: ast.expr | None) -> str | None:

@@ -38,9 +38,7 @@ _EXPORT = re.compile(r"^[ \t]*TVM_FFI_DLL_EXPORT_TYPED_FUNC\(\s*(\w+)\s*,\s*([\w
 _PYBIND = re.compile(r"\bPYBIND11_MODULE\s*\(")
 _PYBIND_FUNCTION = re.compile(r"\.def\(\s*\"(\w+)\"\s*,\s*&?\s*([\w:]+)?")
 _CUTLASS = re.compile(r"^[ \t]*#[ \t]*include[ \t]*[<\"](?:cutlass|cute)/", re.M)
-_RETURN_TYPE = re.compile(r"\w[\w:]{0,200}[ \t\n>&*]{1,40}\Z")
 _MAX_TYPE = 400
-_MAX_SIGNATURE = 4000
 _MAX_MATCHES = 1000
 _MAX_EXPORTS = 32
 """Limit of each file; 32 candidates are ambiguous anyway, unless one is named `run`."""
@@ -93,20 +91,6 @@ class _Entry:
 def infer_kernel(path: Path, definition: Definition, choices: Choices | None = None) -> InferredKernel:
     """Read a kernel and infer its language, entry point and calling style.
 
-    The rules:
-
-    - *Language.* ``.cu`` is ``cuda``, or ``cutlass`` where headers of CUTLASS are included; ``.cpp``, ``.cc`` and
-      ``.cxx`` are ``cpp``; ``.py`` is the kernel language that it imports (``tilelang``, ``helion``, ``cute_dsl``,
-      ``cutile``, ``triton``), else ``python``. In a folder ``.cu`` decides before ``.cpp``. A folder with both Python
-      and native files needs a choice.
-    - *Entry point.* The function ``run``; otherwise the only function that can be called with as many arguments as the
-      definition has inputs, or inputs and outputs. In Python these are public top-level functions that are not kernels,
-      in C++ and CUDA those exported with ``TVM_FFI_DLL_EXPORT_TYPED_FUNC`` or ``PYBIND11_MODULE``.
-    - *Style.* ``destination`` if it takes the inputs and the outputs, ``return`` if it takes the inputs only. Names of
-      outputs among the parameters decide first, then the number of parameters; where both numbers are possible, whether
-      it returns a value.
-    - *Hardware.* ``cuda`` for languages that need a GPU, ``cpu`` for C++, both for others.
-
     Args:
         path: A file or a folder; see `read_sources`.
         definition: What the kernel implements.
@@ -121,17 +105,7 @@ def infer_kernel(path: Path, definition: Definition, choices: Choices | None = N
 def infer_sources(
     place: str, sources: tuple[SourceFile, ...], definition: Definition, choices: Choices | None = None
 ) -> InferredKernel:
-    """As `infer_kernel`, of sources that were read already.
-
-    Args:
-        place: The name of the file or folder, for messages.
-        sources: The sources.
-        definition: What the kernel implements.
-        choices: What the user has decided; it goes before every rule.
-
-    Raises:
-        KernelFileError: The sources cannot be parsed, or a rule has no answer or several.
-    """
+    """As `infer_kernel`, of sources that were read already; `place` names the file or folder in messages."""
     choices = choices or Choices()
     language, why_language = _language(place, sources, choices.language)
     if language.is_compiled:
@@ -369,32 +343,17 @@ def _signature(name: str | None, texts: Iterable[str]) -> tuple[int | None, bool
     """
     if name is None:
         return None, None
-    head = re.compile(rf"\b{re.escape(name.rpartition('::')[2])}[ \t\n]{{0,40}}\(")
+    head = re.compile(rf"\b{re.escape(name.rpartition('::')[2])}\s{{0,40}}\(([^(){{}};]{{0,4000}})\)\s{{0,40}}\{{")
     for text in texts:
         for match in reversed(list(islice(head.finditer(text), _MAX_MATCHES))):
-            before = _RETURN_TYPE.search(text[max(match.start() - _MAX_TYPE, 0) : match.start()])
-            inside = _inside_brackets(text[match.end() : match.end() + _MAX_SIGNATURE])
-            if before is not None and inside is not None:
-                return len(list(_arguments(inside))), before[0].strip() != "void"
+            before = text[max(match.start() - _MAX_TYPE, 0) : match.start()].split()
+            return len(_parameters(match[1])), not before or before[-1] != "void"
     return None, None
 
 
-def _inside_brackets(text: str) -> str | None:
-    """The parameters up to the bracket that closes them, if a function body follows."""
-    depth = 1
-    for index, letter in enumerate(text):
-        depth += (letter == "(") - (letter == ")")
-        if depth == 0:
-            return text[:index] if re.match(r"[\s\w]*\{", text[index + 1 :]) else None
-    return None
-
-
-def _arguments(text: str) -> Iterator[str]:
-    """The parameters between commas that stand in no further brackets."""
-    depth, begin = 0, 0
-    for index, letter in enumerate(f"{text},"):
-        depth += (letter in "<([{") - (letter in ">)]}")
-        if letter == "," and depth == 0:
-            if part := text[begin:index].strip().removeprefix("void"):
-                yield part
-            begin = index + 1
+def _parameters(text: str) -> list[str]:
+    """The parameters between the commas that stand outside the arguments of templates."""
+    while text != (text := re.sub(r"<[^<>]*>", "", text)):
+        pass
+    parameters = (part.strip() for part in text.split(","))
+    return [part for part in parameters if part not in ("", "void")]

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 import getpass
 import re
-from collections.abc import Iterator
-from itertools import count
+from itertools import chain, count
 from pathlib import Path
 
 import attrs
-from fib_schema import BuildSpec, DuplicateName, InvalidRecord, Solution, SourceFile, TraceSet
+from fib_schema import BuildSpec, InvalidRecord, Solution, SourceFile, TraceSet
 from fib_schema.hardware import unknown_targets
 
 _VERSION = re.compile(r"_v([1-9]\d*)$")
-_ATTEMPTS = 20
-"""Versions that others may add in the meantime."""
 
 
 @attrs.frozen
@@ -49,26 +46,22 @@ def add_version(
     Raises:
         UnknownName: There is no such definition, or a hardware name is unknown.
         InvalidField: A name is none that the data model allows.
+        DuplicateName: Another process has added this version meanwhile.
         OSError: The file cannot be written.
     """
     for error in unknown_targets(spec.target_hardware, "cpu"):
         raise error
     solution = Solution(base, definition, author, spec, sources)
-    for _ in range(_ATTEMPTS):
-        trace_set = TraceSet.from_path(root)
-        trace_set.get_definition(definition)
-        if (same := find_same(trace_set, solution)) is not None:
-            return Added(same, None)
-        solution = attrs.evolve(solution, name=next_name(trace_set, definition, base))
-        try:
-            trace_set.add_solutions([solution])
-        except DuplicateName:  # another process has added this version
-            continue
-        return Added(solution, solution_path(root, trace_set, solution))
-    raise DuplicateName("solution", solution.name, "the data set", "the one to be added")
+    trace_set = TraceSet.from_path(root)
+    op_type = trace_set.get_definition(definition).op_type
+    if (same := _find_same(trace_set, solution)) is not None:
+        return Added(same, None)
+    solution = attrs.evolve(solution, name=_next_name(trace_set, definition, base))
+    trace_set.add_solutions([solution])
+    return Added(solution, root / "solutions" / author / op_type / definition / f"{solution.name}.json")
 
 
-def find_same(trace_set: TraceSet, solution: Solution) -> Solution | None:
+def _find_same(trace_set: TraceSet, solution: Solution) -> Solution | None:
     """The solution of a data set with the same code and settings, if there is one."""
     content = solution.hash()
     for name in trace_set.solution_names(solution.definition):
@@ -81,13 +74,14 @@ def find_same(trace_set: TraceSet, solution: Solution) -> Solution | None:
     return None
 
 
-def next_name(trace_set: TraceSet, definition: str, base: str) -> str:
+def _next_name(trace_set: TraceSet, definition: str, base: str) -> str:
     """The name of the next version: `base` if no solution has it, else with the next number."""
     taken = set(trace_set.solution_names())
     stem = _VERSION.sub("", base)
     if stem in taken and stem not in trace_set.solution_names(definition):
         stem = f"{stem}_{definition}"
-    return next(name for name in _versions(stem) if name not in taken)
+    versions = chain([stem], (f"{stem}_v{number}" for number in count(2)))
+    return next(name for name in versions if name not in taken)
 
 
 def base_name(path: Path) -> str:
@@ -101,17 +95,6 @@ def default_author() -> str:
         return _allowed(getpass.getuser()) or "local"
     except (KeyError, OSError):
         return "local"
-
-
-def solution_path(root: Path, trace_set: TraceSet, solution: Solution) -> Path:
-    """The file of a solution that was just added."""
-    op_type = trace_set.get_definition(solution.definition).op_type
-    return root / "solutions" / solution.author / op_type / solution.definition / f"{solution.name}.json"
-
-
-def _versions(stem: str) -> Iterator[str]:
-    yield stem
-    yield from (f"{stem}_v{number}" for number in count(2))
 
 
 def _allowed(name: str) -> str:

@@ -326,14 +326,8 @@ def _add_new_definition(new: argparse.ArgumentParser) -> None:
     new.add_argument("--reference", metavar="FILE", type=Path, required=True, help="a .py file with a function run")
     new.add_argument("--op-type", metavar="TYPE", help="kind of operation (default: NAME up to the first _)")
     new.add_argument("--description", metavar="TEXT", help="what it computes")
-    for option, metavar, kind, text in (
-        ("--input", "'NAME: TYPE'", _named_type, "type of a parameter, such as 'x: float32[rows, width]'"),
-        ("--output", "'NAME: TYPE'", _named_type, "name and type of an output"),
-        ("--axis", "NAME=N", _sizes, "size of a constant axis"),
-        ("--workload", "NAME=N,...", _sizes, "add a workload with these sizes and random inputs"),
-    ):
-        text = f"{text}; may be given several times"
-        new.add_argument(option, metavar=metavar, action="append", type=kind, default=[], help=text)
+    text = "add a workload with these sizes and random inputs; may be given several times"
+    new.add_argument("--workload", metavar="NAME=N,...", action="append", type=_sizes, default=[], help=text)
     new.add_argument("--dataset", metavar="DIR", type=Path, default=Path(), help="the data set; made if it is missing")
 
 
@@ -345,22 +339,14 @@ def _new_definition(arguments: argparse.Namespace, errors: Console) -> int:
       def run(x: "float32[rows, width=1024]", weight: "float32[width]") -> "y: float32[rows, width]":
 
     An axis with a size is constant, others vary by workload. A type without brackets is a scalar. Several outputs are a
-    tuple: -> ("y: float32[rows]", "z: int32[rows]"). --input and --output go before annotations.
+    tuple: -> ("y: float32[rows]", "z: int32[rows]").
 
     Examples:
       fib-bench new definition rmsnorm_h1024 --reference rmsnorm.py --workload rows=1 --workload rows=64
-      fib-bench new definition scale --reference scale.py --input 'x: float32[n]' --output 'y: float32[n]'
     """
     del errors
-    definition = definition_from_reference(
-        arguments.name,
-        arguments.reference,
-        op_type=arguments.op_type,
-        axes={axis: size for sizes in arguments.axis for axis, size in sizes.items()},
-        inputs=dict(arguments.input),
-        outputs=dict(arguments.output),
-        description=arguments.description,
-    )
+    name, op_type, description = arguments.name, arguments.op_type, arguments.description
+    definition = definition_from_reference(name, arguments.reference, op_type=op_type, description=description)
     workloads = [random_workload(definition, sizes) for sizes in arguments.workload]
     root: Path = arguments.dataset
     root.mkdir(parents=True, exist_ok=True)
@@ -380,13 +366,6 @@ def _new_definition(arguments: argparse.Namespace, errors: Console) -> int:
     )
     say(console, f"next: fib-bench add FILE --definition {definition.name} --dataset {shlex.quote(str(root))}")
     return 0
-
-
-def _named_type(text: str) -> tuple[str, str]:
-    name, colon, kind = text.partition(":")
-    if not colon or not name.strip().isidentifier():
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form 'NAME: TYPE', such as 'x: float32[rows]'")
-    return name.strip(), kind.strip()
 
 
 def _sizes(text: str) -> dict[str, int]:

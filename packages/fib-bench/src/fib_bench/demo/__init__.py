@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
-from fib_schema import Definition, Solution, Trace, TraceSet
+from fib_schema import Solution, Trace, TraceSet
 
 from ..authoring.definitions import definition_from_reference, random_workload
 from ..authoring.inference import infer_kernel
@@ -44,32 +44,22 @@ class _Kernel:
     """The variable axis."""
     sizes: tuple[int, ...]
     """Its sizes, one workload each."""
-    inputs: Mapping[str, str]
-    outputs: Mapping[str, str]
-    """Types by name."""
     solutions: Mapping[str, str]
     """Files by the name of the solution."""
 
-    @property
-    def folder(self) -> Path:
-        """The folder with its files."""
-        return Path(__file__).parent / self.op_type
-
-    def definition(self) -> Definition:
-        """The definition."""
-        return definition_from_reference(
-            self.name,
-            self.folder / "reference.py",
-            op_type=self.op_type,
-            inputs=self.inputs,
-            outputs=self.outputs,
-            description=self.description,
+    def write(self, trace_set: TraceSet) -> None:
+        """Add the definition, its workloads and its solutions to a data set."""
+        folder = Path(__file__).parent / self.op_type
+        definition = definition_from_reference(
+            self.name, folder / "reference.py", op_type=self.op_type, description=self.description
         )
-
-    def solution(self, definition: Definition, name: str) -> Solution:
-        """One of the solutions."""
-        kernel = infer_kernel(self.folder / self.solutions[name], definition)
-        return Solution(name, self.name, AUTHOR, kernel.spec, kernel.sources)
+        kernels = {name: infer_kernel(folder / file, definition) for name, file in self.solutions.items()}
+        workloads = [random_workload(definition, {self.axis: size}) for size in self.sizes]
+        trace_set.add_definitions([definition])
+        trace_set.add_traces([Trace(self.name, workload) for workload in workloads])
+        trace_set.add_solutions([
+            Solution(name, self.name, AUTHOR, kernel.spec, kernel.sources) for name, kernel in kernels.items()
+        ])  # fmt: skip
 
 
 _KERNELS = (
@@ -77,11 +67,9 @@ _KERNELS = (
         "rmsnorm_h1024",
         "rmsnorm",
         "Root-mean-square normalisation of rows, with eps 1e-6.",
-        axis="batch_size",
-        sizes=(1, 8, 64),
-        inputs={"x": "float32[batch_size, hidden_size=1024]", "weight": "float32[hidden_size]"},
-        outputs={"y": "float32[batch_size, hidden_size]"},
-        solutions={
+        "batch_size",
+        (1, 8, 64),
+        {
             "rmsnorm_torch": "torch_norm.py",
             "rmsnorm_triton": "triton_rows.py",
             "rmsnorm_cpp": "rows.cpp",
@@ -92,11 +80,9 @@ _KERNELS = (
         "gemm_n256_k256",
         "gemm",
         "C = A B^T.",
-        axis="M",
-        sizes=(1, 16, 64),
-        inputs={"A": "float32[M, K=256]", "B": "float32[N=256, K]"},
-        outputs={"C": "float32[M, N]"},
-        solutions={
+        "M",
+        (1, 16, 64),
+        {
             "gemm_linear": "torch_linear.py",
             "gemm_triton_tiles": "triton_tiles.py",
             "gemm_cpp_blocked": "blocked.cpp",
@@ -106,15 +92,9 @@ _KERNELS = (
         "softmax_n2048",
         "softmax",
         "Softmax of rows.",
-        axis="rows",
-        sizes=(1, 8, 64),
-        inputs={"x": "float32[rows, columns=2048]"},
-        outputs={"y": "float32[rows, columns]"},
-        solutions={
-            "softmax_torch": "torch_softmax.py",
-            "softmax_triton": "triton_rows.py",
-            "softmax_cpp_online": "online.cpp",
-        },
+        "rows",
+        (1, 8, 64),
+        {"softmax_torch": "torch_softmax.py", "softmax_triton": "triton_rows.py", "softmax_cpp_online": "online.cpp"},
     ),
 )
 
@@ -131,8 +111,4 @@ def write_demo(root: Path) -> None:
     trace_set = TraceSet.from_path(root)
     for kernel in _KERNELS:
         if kernel.name not in trace_set.definitions:
-            definition = kernel.definition()
-            workloads = [random_workload(definition, {kernel.axis: size}) for size in kernel.sizes]
-            trace_set.add_definitions([definition])
-            trace_set.add_traces([Trace(kernel.name, workload) for workload in workloads])
-            trace_set.add_solutions([kernel.solution(definition, name) for name in kernel.solutions])
+            kernel.write(trace_set)
