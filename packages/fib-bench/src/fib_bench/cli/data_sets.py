@@ -25,8 +25,9 @@ from rich.console import Console
 
 from .. import hub
 from ..authoring.solutions import add_version, base_name, default_author
+from .kernels import axes_of
 from .options import Commands, add_command, add_json, set_help
-from .output import output_console, print_json, say, say_fields
+from .output import output_console, print_done, print_json, say
 
 if TYPE_CHECKING:
     from ..problem_import import ForeignProblem, Imported
@@ -161,8 +162,7 @@ def _fetch(arguments: argparse.Namespace, errors: Console) -> int:
         print_json(attrs.asdict(fetched) | {"next": following})
         return 0
     text = f"{fetched.repository} at {fetched.revision[:12]}: {counted(fetched.files, 'file')} in {folder}"
-    say(output_console(), text, "green")
-    say(output_console(), f"next: {following}")
+    print_done(text, {}, following)
     return 0
 
 
@@ -252,16 +252,11 @@ def _print_imported(arguments: argparse.Namespace, imported: Imported, solutions
         plain = {"definition": definition.name, "workloads": uuids, "recorded_bytes": recorded}
         print_json(plain | {"solutions": solutions, "notes": list(imported.notes), "next": following})
         return
-    console = output_console()
-    say(console, f"imported {definition.name}", "green")
-    say_fields(
-        console,
-        {
-            "inputs": ", ".join(definition.inputs),
-            "outputs": ", ".join(definition.outputs),
-            "axes": ", ".join([*definition.var_axes, *(f"{n}={size}" for n, size in definition.const_axes.items())]),
-            "workloads": f"{len(imported.workloads)}, with {counted(recorded, 'byte')} of recorded values",
-            "solutions": ", ".join(solutions) or "none; --solution FILE adds one",
-        },
-    )
-    say(console, f"next: {following}")
+    fields = {
+        "inputs": ", ".join(definition.inputs),
+        "outputs": ", ".join(definition.outputs),
+        "axes": axes_of(definition),
+        "workloads": f"{len(imported.workloads)}, with {counted(recorded, 'byte')} of recorded values",
+        "solutions": ", ".join(solutions) or "none; --solution FILE adds one",
+    }
+    print_done(f"imported {definition.name}", fields, following)

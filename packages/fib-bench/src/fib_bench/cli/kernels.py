@@ -33,11 +33,12 @@ from ..config.benchmark import BenchmarkConfig
 from ..events import Evaluated, Skipped
 from ..plan import DefinitionPlan
 from .options import Commands, add_command, add_data_set, add_device, add_json, data_set_of, default_device, set_help
-from .output import output_console, print_json, say, say_fields
+from .output import output_console, print_done, print_json, say
 from .progress import format_trace, progress_on
 from .tables import print_skipped
 
 if TYPE_CHECKING:
+    from ..benchmark import RunResult
     from ..execution.judge_process import JudgeProcess
 
 MAX_WORKLOADS = 3
@@ -117,31 +118,34 @@ def _add(arguments: argparse.Namespace, errors: Console) -> int:
     name, author = arguments.name or base_name(arguments.file), arguments.author or default_author()
     added = add_version(root, definition.name, name, author, kernel.spec, kernel.sources)
     following = _next_command(root, added.solution)
-    plain = _plain(added, kernel, following) if arguments.json else None
-    if plain is None:
-        _print_added(added, kernel)
+    if not arguments.json:
+        _print_added(added, kernel, "" if arguments.quick else following)
+    plain = _plain(added, kernel, following)
+    code = 0
     if arguments.quick:
-        return _run_quickly(root, added.solution, arguments.device, errors, plain)
-    if plain is not None:
+        result = _evaluated(root, added.solution, arguments.device, errors)
+        plain |= {"traces": list(map(to_plain, result.traces)), "skipped": list(map(attrs.asdict, result.skipped))}
+        code = 1 if result.failures or result.is_without_results else 0
+        if not arguments.json:
+            _print_results(output_console(), result.traces, added.solution)
+        print_skipped(errors, result.skipped)
+    if arguments.json:
         print_json(plain)
-    else:
-        say(output_console(), f"next: {following}")
-    return 0
+    return code
 
 
-def _print_added(added: Added, kernel: InferredKernel) -> None:
-    console, solution = output_console(), added.solution
+def _print_added(added: Added, kernel: InferredKernel, following: str) -> None:
+    solution, spec = added.solution, kernel.spec
     if not added.is_new:
         text = f"nothing added: {solution.name} of {solution.definition} has the same code and settings"
-        say(console, text, "yellow")
+        print_done(text, {}, following, "yellow")
         return
-    say(console, f"added {solution.name} to {solution.definition}", "green")
-    rows, spec = {"file": str(added.path)}, kernel.spec
+    rows = {"file": str(added.path)}
     values = (spec.language, spec.entry_point, _STYLE_WORDS[kernel.style], ", ".join(spec.target_hardware))
     for (title, option), value in zip(_OPTIONS.items(), values, strict=True):
         reason = kernel.reasons[title]
         rows[title] = f"{value}  ({reason if reason == 'as you said' else f'{reason}; {option} overrides'})"
-    say_fields(console, rows)
+    print_done(f"added {solution.name} to {solution.definition}", rows, following)
 
 
 def _plain(added: Added, kernel: InferredKernel, following: str) -> dict[str, object]:
@@ -171,42 +175,17 @@ def _device_of(spec: BuildSpec) -> str:
     return "cpu" if spec.target_hardware == ("cpu",) else default_device()
 
 
-# -- quick evaluations -------------------------------------------------------------------------
-
-
-def _run_quickly(
-    root: Path,
-    solution: Solution,
-    device: str | None,
-    errors: Console,
-    plain: dict[str, object] | None,
-) -> int:
-    """Evaluate a solution on some workloads, record it and print the results; returns the exit code.
+def _evaluated(root: Path, solution: Solution, device: str | None, errors: Console) -> RunResult:
+    """Evaluate a solution on some workloads and record it.
 
     One judge runs all of them: each start of a judge takes seconds of several cores, an evaluation less than one.
-
-    Args:
-        root: The data set.
-        solution: One of its solutions.
-        device: Where to run; None is the default.
-        errors: Gets the progress.
-        plain: The results are added to it and it is printed as JSON, in place of text.
     """
     from ..benchmark import Benchmark
 
-    trace_set = TraceSet.from_path(root)
-    device = device or _device_of(solution.spec)
-    names = (solution.name,)
+    names, device = (solution.name,), device or _device_of(solution.spec)
     config = BenchmarkConfig(quick=True, solutions=names, max_workloads=MAX_WORKLOADS, device=device, concurrency=1)
     with progress_on(errors) as observe:
-        result = Benchmark(trace_set, config).run(observe=observe)
-    if plain is not None:
-        skipped = [attrs.asdict(skip) for skip in result.skipped]
-        print_json({**plain, "traces": [to_plain(trace) for trace in result.traces], "skipped": skipped})
-    else:
-        _print_results(output_console(), result.traces, solution)
-    print_skipped(errors, result.skipped)
-    return 1 if result.failures or result.is_without_results else 0
+        return Benchmark(TraceSet.from_path(root), config).run(observe=observe)
 
 
 def _print_results(console: Console, traces: Iterable[Trace], solution: Solution) -> None:
@@ -353,19 +332,20 @@ def _new_definition(arguments: argparse.Namespace, errors: Console) -> int:
     trace_set = TraceSet.from_path(root)
     trace_set.add_definitions([definition])
     trace_set.add_traces([Trace(definition.name, workload) for workload in workloads])
-    console = output_console()
-    say(console, f"added definition {definition.name}", "green")
-    say_fields(
-        console,
-        {
-            "file": str(root / "definitions" / definition.op_type / f"{definition.name}.json"),
-            "op_type": f"{definition.op_type}  (--op-type overrides)",
-            "axes": ", ".join([*definition.var_axes, *(f"{n}={size}" for n, size in definition.const_axes.items())]),
-            "workloads": str(len(workloads)) if workloads else "none yet; --workload adds one, and so does fib-tracer",
-        },
-    )
-    say(console, f"next: fib-bench add FILE --definition {definition.name} --dataset {shlex.quote(str(root))}")
+    fields = {
+        "file": str(root / "definitions" / definition.op_type / f"{name}.json"),
+        "op_type": f"{definition.op_type}  (--op-type overrides)",
+        "axes": axes_of(definition),
+        "workloads": str(len(workloads)) if workloads else "none yet; --workload adds one, and so does fib-tracer",
+    }
+    following = f"fib-bench add FILE --definition {name} --dataset {shlex.quote(str(root))}"
+    print_done(f"added definition {name}", fields, following)
     return 0
+
+
+def axes_of(definition: Definition) -> str:
+    """The axes of a definition, constant ones with their sizes."""
+    return ", ".join([*definition.var_axes, *(f"{axis}={size}" for axis, size in definition.const_axes.items())])
 
 
 def _sizes(text: str) -> dict[str, int]:

@@ -53,11 +53,14 @@ def say(console: Console, text: str, style: str = "") -> None:
     console.print(safe_text(text, style), soft_wrap=True)
 
 
-def say_fields(console: Console, fields: Mapping[str, str]) -> None:
-    """Print a line for each field that has a value."""
+def print_done(text: str, fields: Mapping[str, str], following: str = "", style: str = "green") -> None:
+    """Print what a command did: a line, the fields, and the command that follows."""
+    console = output_console()
+    say(console, text, style)
     for title, value in fields.items():
-        if value:
-            say(console, f"  {title:12} {value}")
+        say(console, f"  {title:12} {value}")
+    if following:
+        say(console, f"next: {following}")
 
 
 def safe_text(text: str, style: str = "") -> Text:
