@@ -95,7 +95,7 @@ class TestFlags:
         self, make_set: Callable[..., TraceSet], make_trace: MakeTrace
     ) -> None:
         trace_set = make_set(make_trace("exact", "1", 2.0), make_trace("rough", "1", 9.0, flags=["low_precision"]))
-        rows = summarise(trace_set, allow_flags=["low_precision"]).leaderboard
+        rows = summarise(trace_set, Options(allow_flags=["low_precision"])).leaderboard
         assert [(row.solution, row.speedup.value) for row in rows] == [("rough", pytest.approx(9.0)), ("exact", 2.0)]
         assert [row.solution for row in best(trace_set, allow_flags=["low_precision"])] == ["rough"]
 

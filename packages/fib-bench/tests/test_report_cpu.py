@@ -11,7 +11,7 @@ import pytest
 from fib_bench.cli.main import main
 from fib_bench.cli.progress import format_trace
 from fib_bench.cli.tables import print_best, print_comparison, print_leaderboard
-from fib_bench.report import Options, best, leaderboard, summarise
+from fib_bench.report import Options, best, leaderboard
 from fib_bench.report.comparing import Run, compare
 from fib_schema import Trace, TraceSet
 from fib_schema.trace_facts import CPU_TIMING, INTERPRETED
@@ -109,12 +109,6 @@ class TestLeaderboard:
         text = printed(lambda console: print_leaderboard(console, rows))
         assert INTERPRETED in text
         assert "500" not in text
-
-    def test_authors_are_not_ranked_by_them(
-        self, write_set: Callable[..., Path], make_result: MakeResult, timed: Make
-    ) -> None:
-        trace_set = TraceSet.from_path(write_set(timed("a", "1", 1.0), timed("b", "1", 0.5)))
-        assert summarise(trace_set, Options(baseline_author="tester")).authors == ()
 
 
 class TestBest:

@@ -16,11 +16,10 @@ from fib_schema import FibError, UnknownName
 
 DATA_SETS: Mapping[str, str] = MappingProxyType({"flashinfer-trace": "flashinfer-ai/flashinfer-trace"})
 """Short names of public data sets, and their repositories."""
-FOLDERS = ("definitions", "solutions", "workloads", "traces", "blob")
+_FOLDERS = ("definitions", "solutions", "workloads", "traces", "blob")
 _RECORDS = ".cache/huggingface/download"
 """The folder in which `huggingface_hub` notes each file that it has finished."""
 _ESCAPED = {ord(letter): f"[{letter}]" for letter in "*?["}
-_SHOWN = 5
 
 
 @attrs.frozen
@@ -58,33 +57,31 @@ class Selection:
     """Whether stored tensors belong to it."""
 
     def of(self, paths: Iterable[str]) -> list[str]:
-        """The chosen paths; no hidden files, and of folders only `FOLDERS`.
+        """The chosen paths; no hidden files, and of folders only those of a data set.
 
         Raises:
             UnknownName: An op_type or a definition matches nothing.
         """
-        paths = list(paths)
-        described = [PurePosixPath(path) for path in paths if path.startswith("definitions/")]
-        self._check("op_type", self.op_types, {path.parts[1] for path in described})
-        self._check("definition", self.definitions, {path.stem for path in described})
-        return [path for path in paths if self._has(PurePosixPath(path))]
-
-    @staticmethod
-    def _check(kind: str, wanted: Iterable[str], known: set[str]) -> None:
-        for name in wanted:
-            if name not in known:
-                raise UnknownName(kind, name, tuple(sorted(known)))
+        found = list(map(PurePosixPath, paths))
+        described = [path for path in found if path.parts[0] == "definitions"]
+        _check("op_type", self.op_types, {path.parts[1] for path in described})
+        _check("definition", self.definitions, {path.stem for path in described})
+        return [str(path) for path in found if self._has(path)]
 
     def _has(self, path: PurePosixPath) -> bool:
         if any(part.startswith(".") for part in path.parts):
             return False
-        top, *folders = path.parts
-        if not folders:
+        if len(path.parts) == 1:
             return True
-        if top not in FOLDERS or (top == "blob" and not self.blobs):
-            return False
-        is_chosen = not self.op_types or not {*folders}.isdisjoint(self.op_types)
-        return is_chosen and (not self.definitions or not {*folders, path.stem}.isdisjoint(self.definitions))
+        top, names = path.parts[0], {*path.parts[1:-1], path.stem}
+        is_part = top in _FOLDERS and (self.blobs or top != "blob")
+        return is_part and all(not names.isdisjoint(kind) for kind in (self.op_types, self.definitions) if kind)
+
+
+def _check(kind: str, wanted: Iterable[str], known: set[str]) -> None:
+    for name in wanted:
+        if name not in known:
+            raise UnknownName(kind, name, tuple(sorted(known)))
 
 
 def fetch(
@@ -112,22 +109,23 @@ def fetch(
     unknown = UnknownName("data set", name, tuple(DATA_SETS))
     if name not in DATA_SETS and "/" not in name and unknown.near_misses:
         raise unknown
-    repository = DATA_SETS.get(name, name)
-    hub = _hub(repository)
-    with _explained(repository):
+    repository, selection = DATA_SETS.get(name, name), selection or Selection()
+    with _explained(repository) as hub:
         info = hub.HfApi(endpoint=endpoint).dataset_info(repository, revision=revision)
         files = [sibling.rfilename for sibling in info.siblings or ()]
         if not any(path.startswith("definitions/") for path in files):
             raise FetchFailed(repository, "has no folder 'definitions'; it is not a data set of kernels")
-        chosen = (selection or Selection()).of(files)
-        _refuse_changed(repository, folder, chosen)
+        chosen = selection.of(files)
+        if changed := [path for path in chosen if _is_changed(folder, path)]:
+            remedy = "fetch into another folder, then fib-bench report merge"
+            raise FetchFailed(repository, f"{_listed(changed)} in {folder} differ from what was fetched; {remedy}")
         hub.snapshot_download(
             repository,
             repo_type="dataset",
             revision=info.sha,
             endpoint=endpoint,
             local_dir=folder,
-            allow_patterns=_patterns(chosen, selection or Selection()),
+            allow_patterns=_patterns(chosen, selection),
             ignore_patterns=[".*", "*/.*"],
         )
     return Fetched(repository, str(info.sha), str(folder), len(chosen))
@@ -137,54 +135,45 @@ def _patterns(chosen: Iterable[str], selection: Selection) -> list[str]:
     """Patterns of the chosen paths: whole folders where they are wanted, because the client tries all for each file."""
     if selection.op_types or selection.definitions:
         return [path.translate(_ESCAPED) for path in chosen]
-    folders = [f"{folder}/*" for folder in FOLDERS if selection.blobs or folder != "blob"]
+    folders = [f"{folder}/*" for folder in _FOLDERS if selection.blobs or folder != "blob"]
     return folders + [path.translate(_ESCAPED) for path in chosen if "/" not in path]
 
 
-def _refuse_changed(repository: str, folder: Path, paths: Iterable[str]) -> None:
-    """Raise if a file here was changed after its download, or was never downloaded: it could be replaced."""
-    changed = [path for path in paths if (folder / path).exists() and _is_changed(folder, path)]
-    if changed:
-        names = ", ".join(changed[:_SHOWN])
-        more = f" and {len(changed) - _SHOWN} more" if len(changed) > _SHOWN else ""
-        remedy = "fetch into another folder, then fib-bench report merge"
-        raise FetchFailed(repository, f"{names}{more} in {folder} differ from what was fetched; {remedy}")
-
-
 def _is_changed(folder: Path, path: str) -> bool:
-    record = folder / _RECORDS / f"{path}.metadata"
-    return not record.exists() or (folder / path).stat().st_mtime_ns > record.stat().st_mtime_ns
+    """Whether a file was changed after its download, or was never downloaded: it could be replaced."""
+    file, record = folder / path, folder / _RECORDS / f"{path}.metadata"
+    return file.exists() and not (record.exists() and file.stat().st_mtime_ns <= record.stat().st_mtime_ns)
 
 
-def _hub(repository: str) -> Any:
-    try:
-        import huggingface_hub
-    except ImportError as error:
-        raise FetchFailed(repository, "needs the extra 'hub': pip install 'fib-bench[hub]'") from error
-    return huggingface_hub
+def _listed(paths: list[str], most: int = 5) -> str:
+    more = f" and {len(paths) - most} more" if len(paths) > most else ""
+    return f"{', '.join(paths[:most])}{more}"
 
 
 @contextlib.contextmanager
-def _explained(repository: str) -> Iterator[None]:
-    """Turn errors of the client and of the connection into `FetchFailed`."""
-    from huggingface_hub import errors
-
+def _explained(repository: str) -> Iterator[Any]:
+    """The client; its errors and those of the connection become `FetchFailed`."""
+    try:
+        import huggingface_hub
+        from huggingface_hub import errors
+    except ImportError as error:
+        raise FetchFailed(repository, "needs the extra 'hub': pip install 'fib-bench[hub]'") from error
     # HTTPError of httpx or of its successor, whichever the installed version uses.
     transport: type[Exception] = errors.HfHubHTTPError.__bases__[0]
     try:
-        yield
-    except (transport, errors.HFValidationError, errors.LocalEntryNotFoundError) as error:
-        raise FetchFailed(repository, _explanation(error)) from error
+        yield huggingface_hub
+    except errors.RevisionNotFoundError as error:
+        raise FetchFailed(repository, "has no such revision; leave --revision out for the newest") from error
+    except errors.RepositoryNotFoundError as error:
+        problem = "the hub has no such data set, or it needs a token (huggingface_hub reads HF_TOKEN)"
+        raise FetchFailed(repository, problem) from error
+    except errors.HFValidationError as error:
+        problem = f"is not a name of a repository: {_text(error)}; write OWNER/NAME, or one of {', '.join(DATA_SETS)}"
+        raise FetchFailed(repository, problem) from error
+    except (transport, errors.LocalEntryNotFoundError) as error:
+        problem = f"the download stopped: {_text(error)}; run the same command again to continue"
+        raise FetchFailed(repository, problem) from error
 
 
-def _explanation(error: Exception) -> str:
-    from huggingface_hub import errors
-
-    text = " ".join(str(error.__cause__ or error).split())[:300]
-    if isinstance(error, errors.RevisionNotFoundError):
-        return "has no such revision; leave --revision out for the newest"
-    if isinstance(error, errors.RepositoryNotFoundError):
-        return "the hub has no such data set, or it needs a token (huggingface_hub reads HF_TOKEN)"
-    if isinstance(error, errors.HFValidationError):
-        return f"is not a name of a repository: {text}; write OWNER/NAME, or one of {', '.join(DATA_SETS)}"
-    return f"the download stopped: {text or type(error).__name__}; run the same command again to continue"
+def _text(error: Exception) -> str:
+    return " ".join(str(error.__cause__ or error).split())[:300] or type(error).__name__

@@ -50,7 +50,7 @@ def add_reports(commands: Commands) -> None:
     report = commands.add_parser("report", help="tables and pages made from traces")
     set_help(report, _HELP)
     reports = report.add_subparsers(required=True, metavar="REPORT")
-    summary = add_command(reports, "summary", "totals, the leaderboard, and the ranking of authors", _summary)
+    summary = add_command(reports, "summary", "totals and the leaderboard", _summary)
     _add_data_set(summary)
     _add_output(summary)
     _add_options(summary)
@@ -109,8 +109,6 @@ def _add_options(parser: argparse.ArgumentParser) -> None:
     _add_flags(parser)
     text = "quote speedups against this solution too (default: the one that traces were timed beside)"
     parser.add_argument("--baseline", metavar="NAME", help=text)
-    text = "rank authors against this one's solutions (default: %(default)s)"
-    parser.add_argument("--baseline-author", default="baseline", metavar="NAME", help=text)
 
 
 def _flags_of(arguments: argparse.Namespace) -> tuple[str, ...]:
@@ -119,11 +117,7 @@ def _flags_of(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _options_of(arguments: argparse.Namespace) -> Options:
-    return Options(
-        allow_flags=_flags_of(arguments),
-        baseline=arguments.baseline,
-        baseline_author=arguments.baseline_author,
-    )
+    return Options(allow_flags=_flags_of(arguments), baseline=arguments.baseline)
 
 
 def _print_problems(trace_set: TraceSet, root: str, definitions: Collection[str] | None = None) -> int:
@@ -153,7 +147,7 @@ def _print_plain(arguments: argparse.Namespace, value: object, rows: Iterable[An
 
 
 def _summary(arguments: argparse.Namespace, errors: Console) -> int:
-    """Totals, then the solutions of each definition with the fastest first, then authors by score.
+    """Totals, then the solutions of each definition with the fastest first.
 
     speedup    geometric mean of reference latency / latency; none for a solution that fails anywhere. `noise` if
                its interval includes 1, `imprecise` if the interval is wider than 10 % to each side
@@ -166,13 +160,12 @@ def _summary(arguments: argparse.Namespace, errors: Console) -> int:
       fib-bench report summary DIR --baseline flashinfer_rmsnorm_h4096
       fib-bench report summary DIR --csv > standings.csv
     """
+    del errors
     trace_set = TraceSet.from_path(arguments.dir)
     summary = summarise(trace_set, _options_of(arguments))
     code = _print_problems(trace_set, arguments.dir)
     if not _print_plain(arguments, plain_record(summary), summary.leaderboard):
         print_summary(output_console(), summary)
-        if summary.authors_note:
-            say(errors, summary.authors_note, "yellow")
     return code
 
 

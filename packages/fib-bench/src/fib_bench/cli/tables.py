@@ -17,11 +17,11 @@ from rich.table import Table
 from ..events import Phase
 from ..flags import SYNTHESIZED
 from ..plan import Skip
-from ..report import Author, Best, LeaderboardRow, Summary
+from ..report import Best, LeaderboardRow, Summary
 from ..report.comparing import Change, ChangeReport, Pair
 from ..report.leaderboard import Failure
 from ..report.merging import MergeReport
-from ..report.ratios import DEFAULT_METHOD, Bounds, format_ratio, latency_range, latency_with_bounds
+from ..report.ratios import DEFAULT_METHOD, Bounds, latency_range, latency_with_bounds
 from .output import error_console, make_table, print_table, safe_cell, say
 
 _SHOWN_SKIPS = 3
@@ -88,7 +88,6 @@ def print_summary(console: Console, summary: Summary) -> None:
     counts = (counted(getattr(summary, f"{kind}s"), kind) for kind in ("definition", "solution", "workload", "trace"))
     say(console, f"{', '.join(counts)} ({statuses})")
     print_leaderboard(console, summary.leaderboard)
-    print_authors(console, summary.authors)
 
 
 def print_leaderboard(console: Console, rows: Iterable[LeaderboardRow]) -> None:
@@ -180,17 +179,6 @@ def _workloads_of(failure: Failure, total: int) -> str:
         return f"all {count} workloads"
     more = f"; and {count - _SHOWN_WORKLOADS} more (--json lists all)" if count > _SHOWN_WORKLOADS else ""
     return f"{count} of {total} workloads: {'; '.join(names[:_SHOWN_WORKLOADS])}{more}" if total > 1 else names[0]
-
-
-def print_authors(console: Console, authors: Sequence[Author]) -> None:
-    """Print the authors by score, if any has one."""
-    columns = [
-        Column("author", lambda author: author.author, is_word=True),
-        Column("speedup", lambda author: format_ratio(author.speedup)),
-        Column("workloads", lambda author: str(author.workloads)),
-    ]
-    if authors:
-        print_table(console, rows_table("authors", authors, columns, lambda _: ""))
 
 
 def print_best(console: Console, rows: Sequence[Best]) -> None:

@@ -7,7 +7,6 @@ The functions turn traces into rows of plain values; `fib_bench.cli.tables` prin
 from __future__ import annotations
 
 from .leaderboard import (
-    Author,
     Best,
     LeaderboardRow,
     Options,
@@ -21,7 +20,6 @@ from .leaderboard import (
 from .ratios import Outcome, Ratio, speedup_of
 
 __all__ = [
-    "Author",
     "Best",
     "LeaderboardRow",
     "Options",

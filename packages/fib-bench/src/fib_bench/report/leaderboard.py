@@ -21,7 +21,6 @@ from fib_schema import (
     InvalidRecord,
     Performance,
     Problem,
-    ScoringError,
     Severity,
     Trace,
     TraceSet,
@@ -71,8 +70,6 @@ class Options:
     """Flags of `fib_schema.trace_facts.NOT_RANKED` that do not prevent a ranking."""
     baseline: str | None = None
     """The solution that speedups are quoted against too; None means the one that a trace itself names."""
-    baseline_author: str = "baseline"
-    """The author against whose solutions authors are ranked."""
 
 
 # -- groups ------------------------------------------------------------------------------------
@@ -299,15 +296,13 @@ class LeaderboardRow:
     """All failures, those of one cause together."""
 
 
-def leaderboard(
-    trace_set: TraceSet, options: Options | None = None, *, allow_flags: Collection[str] = ()
-) -> list[LeaderboardRow]:
+def leaderboard(trace_set: TraceSet, options: Options | None = None) -> list[LeaderboardRow]:
     """The solutions of every definition that has traces: the fastest ranked ones first.
 
     Raises:
         UnknownName: The baseline is neither in the set nor in a trace.
     """
-    options = options or Options(allow_flags=allow_flags)
+    options = options or Options()
     rows = [row for results in group_results(trace_set, options) for row in ranked_rows(trace_set, results, options)]
     check_baseline(trace_set, options, rows)
     return rows
@@ -473,16 +468,6 @@ def _best(winner: Trace, results: DeviceResults) -> Best:
 
 
 @attrs.frozen
-class Author:
-    """An author's score, as `fib_schema.TraceSet.rank_authors` computes it."""
-
-    author: str
-    speedup: float
-    """Mean over definitions of the best solution's mean speedup over the baseline author's."""
-    workloads: int
-
-
-@attrs.frozen
 class Summary:
     """Totals over a data set."""
 
@@ -492,17 +477,12 @@ class Summary:
     traces: int
     statuses: Mapping[str, int]
     leaderboard: tuple[LeaderboardRow, ...]
-    authors: tuple[Author, ...]
-    authors_note: str
-    """Reason that authors, or definitions in their ranking, are missing; empty if none are."""
 
 
-def summarise(trace_set: TraceSet, options: Options | None = None, *, allow_flags: Collection[str] = ()) -> Summary:
+def summarise(trace_set: TraceSet, options: Options | None = None) -> Summary:
     """Totals and the leaderboard of a data set; see `leaderboard`."""
-    options = options or Options(allow_flags=allow_flags)
     groups = list(trace_set.traces.values())
     statuses = Counter(str(t.evaluation.status) for group in groups for t in group if t.evaluation)
-    authors, note = rank_authors(trace_set, options)
     return Summary(
         definitions=len(trace_set.definitions),
         solutions=len(trace_set.solution_names()),
@@ -510,37 +490,4 @@ def summarise(trace_set: TraceSet, options: Options | None = None, *, allow_flag
         traces=sum(map(len, groups)),
         statuses=dict(statuses.most_common()),
         leaderboard=tuple(leaderboard(trace_set, options)),
-        authors=authors,
-        authors_note=note,
-    )
-
-
-def rank_authors(trace_set: TraceSet, options: Options) -> tuple[tuple[Author, ...], str]:
-    """The authors by score, and why some or all are missing."""
-    try:
-        ranked = _ranked_traces(trace_set, options)
-        found = ranked.summary(options.baseline_author, allow_flags=options.allow_flags)
-    except (ScoringError, InvalidRecord) as error:
-        return (), f"authors are not ranked: {error}"
-    authors = tuple(Author(name, score.avg_speedup, score.workload_count) for name, score in found.rankings)
-    if not found.unranked:
-        return authors, ""
-    needed = f"exactly one solution by {options.baseline_author!r}"
-    if not authors:
-        return (), f"authors are not ranked: no definition has {needed} (choose with --baseline-author)"
-    return authors, f"the ranking of authors leaves out {counted(len(found.unranked), 'definition')} without {needed}"
-
-
-def _ranked_traces(trace_set: TraceSet, options: Options) -> TraceSet:
-    """The set without traces that fib-bench's own flags keep out of rankings, which scores do not know."""
-    return TraceSet(
-        definitions=trace_set.definitions,
-        solutions=trace_set.solutions,
-        workloads=trace_set.workloads,
-        traces={
-            name: [
-                t for t in group if t.evaluation is None or not disqualifying_flags(t.evaluation, options.allow_flags)
-            ]
-            for name, group in trace_set.traces.items()
-        },
     )

@@ -214,17 +214,6 @@ function styled(spec) {
     for (const section of sections) at(`definition-${section.index}`).hidden = !left.has(section.index);
   }
 
-  function authors() {
-    if (!digest.authors.length) return;
-    at("authors-part").hidden = false;
-    at("authors").append(make("p", { class: "note", text: `Mean speedup of each author's best solutions over those by ${digest.baselineAuthor}. ${digest.authorsNote}` }),
-      table([
-        { label: "author", kind: "name", value: (row) => row[0], show: (row) => row[0] },
-        { label: "speedup", value: (row) => row[1], descends: true, show: (row) => ratio(row[1]) },
-        { label: "workloads", value: (row) => row[2], descends: true, show: (row) => count(row[2]) },
-      ], digest.authors));
-  }
-
   function environments() {
     const box = make("div", { class: "environments" });
     for (const entry of digest.environments) {
@@ -437,7 +426,6 @@ function styled(spec) {
   }
 
   head();
-  authors();
   environments();
   shells();
   filters();

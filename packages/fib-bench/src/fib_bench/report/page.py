@@ -45,7 +45,6 @@ from .leaderboard import (
     error_line,
     group_failures,
     group_results,
-    rank_authors,
     ranked_rows,
 )
 from .ratios import Outcome, Ratio, labels_of, light_of, timed_by
@@ -101,7 +100,7 @@ def page_of(
     check_baseline(trace_set, options, [row for group in rows for row in group])
     columns = [_columns(results, group, logs) for results, group in zip(groups, rows, strict=True)]
     name = trace_set.root.resolve().name if trace_set.root is not None else "data set"
-    overview = _overview(trace_set, options, groups, rows, columns) | {"name": name, "note": note}
+    overview = _overview(trace_set, groups, rows, columns) | {"name": name, "note": note}
     blocks: dict[str, Mapping[str, Any]] = {"digest": overview}
     for index, (results, section) in enumerate(zip(groups, columns, strict=True)):
         code = _sources(trace_set, results.definition, section["solutions"], sources)
@@ -111,14 +110,12 @@ def page_of(
 
 def _overview(
     trace_set: TraceSet,
-    options: Options,
     groups: Sequence[DeviceResults],
     rows: Sequence[Sequence[LeaderboardRow]],
     columns: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
     """The part of the page that is visible before a section is opened."""
     statuses = Counter(_STATUSES[status] for section in columns for status in section["status"])
-    authors, authors_note = rank_authors(trace_set, options)
     everything = [row for group in rows for row in group]
     return {
         "made": datetime.now(UTC).isoformat(timespec="seconds"),
@@ -130,9 +127,6 @@ def _overview(
         },
         "statuses": dict(statuses.most_common()),
         "environments": _environments(groups),
-        "authors": [(author.author, author.speedup, author.workloads) for author in authors],
-        "authorsNote": authors_note,
-        "baselineAuthor": options.baseline_author,
         "sections": [
             [results.definition, *_described(trace_set, results.definition), results.hardware, len(results.workloads)]
             for results in groups

@@ -131,7 +131,7 @@ def _loaded(paths: Sequence[str]) -> TraceSet:
 
 
 def summary(args: argparse.Namespace) -> int:
-    """Print totals, the leaderboard and the ranking of authors."""
+    """Print totals and the leaderboard."""
     print_summary(output_console(), summarise(_loaded(args.local)))
     return 0
 
@@ -356,7 +356,7 @@ def _add_numbers(
 def _add_report(parser: argparse.ArgumentParser) -> None:
     reports = parser.add_subparsers(required=True, metavar="REPORT")
     for name, text in (
-        ("summary", "totals, the leaderboard, and the ranking of authors"),
+        ("summary", "totals and the leaderboard"),
         ("best", "the fastest passing solution of each workload"),
         ("visualize", "a table for each definition, with its solutions from best to worst"),
         ("merge", "merge data sets, tensors included"),
