@@ -25,7 +25,7 @@ from pathlib import Path
 import attrs
 from fib_bench import Benchmark, BenchmarkConfig
 from fib_bench.demo import write_demo
-from fib_bench.report import LeaderboardRow, Options, summarise
+from fib_bench.report import LeaderboardRow, summarise
 from fib_compile.registry import reference_solution
 from fib_schema import Performance, Trace, TraceSet
 from fib_schema.trace_facts import Timing, reference_timing_of, timing_of
@@ -58,7 +58,7 @@ def run_demo(root: Path) -> tuple[list[LeaderboardRow], list[Trace]]:
     config = BenchmarkConfig(timeout_seconds=60, measure_seconds=0.25, solutions=names)  # as `fib-bench demo`
     with Benchmark(trace_set, config) as benchmark:
         traces = [trace for trace in benchmark.run().traces if trace.is_successful()]
-    return list(summarise(trace_set, Options(allow_flags=("unranked: cpu timing",))).leaderboard), traces
+    return list(summarise(trace_set, ("unranked: cpu timing",)).leaderboard), traces
 
 
 def contradiction(entry: LeaderboardRow, traces: Sequence[Trace]) -> str:

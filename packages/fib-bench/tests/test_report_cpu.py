@@ -11,7 +11,7 @@ import pytest
 from fib_bench.cli.main import main
 from fib_bench.cli.progress import format_trace
 from fib_bench.cli.tables import print_best, print_comparison, print_leaderboard
-from fib_bench.report import Options, best, leaderboard
+from fib_bench.report import best, leaderboard
 from fib_bench.report.comparing import Run, compare
 from fib_schema import Trace, TraceSet
 from fib_schema.trace_facts import CPU_TIMING, INTERPRETED
@@ -68,7 +68,7 @@ class TestLeaderboard:
 
     def test_they_are_ordered_if_they_are_included(self, timed: Make) -> None:
         trace_set = in_memory(timed("a_slow", "1", 1.0), timed("b_fast", "1", 0.5))
-        rows = leaderboard(trace_set, Options(allow_flags=[CPU_TIMING]))
+        rows = leaderboard(trace_set, [CPU_TIMING])
         assert [(row.solution, row.is_ranked, row.fast_1) for row in rows] == [
             ("b_fast", True, 1.0),
             ("a_slow", True, 1.0),
@@ -102,7 +102,7 @@ class TestLeaderboard:
 
     def test_interpreted_kernels_have_no_latency_and_no_speedup(self, timed: Make) -> None:
         flags = (CPU_TIMING, INTERPRETED)
-        rows = leaderboard(in_memory(timed("t", "1", 0.5, flags=flags)), Options(allow_flags=flags))
+        rows = leaderboard(in_memory(timed("t", "1", 0.5, flags=flags)), flags)
         assert [(row.latency_ms, row.speedup.value, row.speedup.text, row.problem) for row in rows] == [
             (None, None, "-", "")
         ]

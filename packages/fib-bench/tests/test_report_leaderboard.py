@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 
 import pytest
-from fib_bench.report import Options, best, leaderboard
+from fib_bench.report import best, leaderboard
 from fib_bench.report.ratios import light_of
 from fib_schema import Performance, Trace, TraceSet
 
@@ -59,11 +59,6 @@ class TestBaseline:
         extra = {"baseline": {"solution": "lib", "latency_ms": 2.0, "speedup_factor": 4.0}}
         (row,) = leaderboard(in_memory(make_result("a", "1", 0.5, performance_extra=extra)))
         assert (row.baseline, row.baseline_speedup.value) == ("lib", pytest.approx(4.0))
-
-    def test_named_it_is_taken_from_its_own_traces(self, make_result: MakeResult) -> None:
-        trace_set = in_memory(make_result("a", "1", 0.5), make_result("lib", "1", 1.5), make_result("a", "2", 0.5))
-        rows = {row.solution: row for row in leaderboard(trace_set, Options(baseline="lib"))}
-        assert (rows["a"].baseline_speedup.value, rows["lib"].baseline_speedup.value) == (pytest.approx(3.0), 1.0)
 
 
 def test_devices_are_ranked_apart(make_result: MakeResult) -> None:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fib_bench.report import Options
 from fib_bench.report.page import ChartsUnavailable, _json_block, _vega, page_of
 from fib_schema import Trace, TraceSet, UnknownName
 from fib_schema.display import escape_controls
@@ -31,8 +30,8 @@ def in_memory(*traces: Trace) -> TraceSet:
     return TraceSet(traces=groups)
 
 
-def page_with(*traces: Trace, **options: Any) -> str:
-    return page_of(in_memory(*traces), Options(**options)).html
+def page_with(*traces: Trace) -> str:
+    return page_of(in_memory(*traces)).html
 
 
 def section_of(*traces: Trace) -> Any:
@@ -110,8 +109,6 @@ class TestDigest:
         trace_set = TraceSet.from_path(write_set())
         with pytest.raises(UnknownName):
             page_of(trace_set, definitions=["nothing"])
-        with pytest.raises(UnknownName):
-            page_of(trace_set, Options(baseline="nothing"))
 
     def test_without_the_extra_it_is_said_what_to_install(self, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setitem(__import__("sys").modules, "vl_convert", None)

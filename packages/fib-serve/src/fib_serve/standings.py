@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
-from fib_bench.report import LeaderboardRow, Options, leaderboard
+from fib_bench.report import LeaderboardRow, leaderboard
 from fib_schema import Definition, EvaluationStatus, Solution, Trace, TraceSet
 from fib_schema.trace_facts import CPU_TIMING
 
@@ -49,9 +49,9 @@ def standing_of(
     allow_unranked: bool,
 ) -> Standing:
     """The standing that traces on public and hidden workloads give; without hidden ones, these are None."""
-    options = Options(allow_flags=(CPU_TIMING,) if allow_unranked else ())
-    shown = _entry(definition, solution, public, options)
-    deciding = shown if hidden is None else _entry(definition, solution, hidden, options)
+    allow_flags = (CPU_TIMING,) if allow_unranked else ()
+    shown = _entry(definition, solution, public, allow_flags)
+    deciding = shown if hidden is None else _entry(definition, solution, hidden, allow_flags)
     summary: dict[str, Any] = {"public": None if shown is None else _public(shown)}
     if hidden is not None:
         summary["hidden"] = None if deciding is None else _aggregate(deciding, hidden)
@@ -67,14 +67,14 @@ def standing_of(
 
 
 def _entry(
-    definition: Definition, solution: Solution, traces: Sequence[Trace], options: Options
+    definition: Definition, solution: Solution, traces: Sequence[Trace], allow_flags: Sequence[str]
 ) -> LeaderboardRow | None:
     trace_set = TraceSet(
         definitions={definition.name: definition},
         solutions={definition.name: [solution]},
         traces={definition.name: traces},
     )
-    return next(iter(leaderboard(trace_set, options)), None)
+    return next(iter(leaderboard(trace_set, allow_flags)), None)
 
 
 def _score(entry: LeaderboardRow | None) -> float | None:

@@ -17,7 +17,7 @@ from fib_schema.files import write_output
 from fib_schema.trace_facts import CPU_TIMING
 from rich.console import Console
 
-from ..report import Options, best, summarise
+from ..report import best, summarise
 from ..report.comparing import DEFAULT_MIN_CHANGE, Run, compare
 from ..report.leaderboard import count_cpu_timed, report_problems
 from ..report.merging import MergeConflicts, merge
@@ -53,7 +53,7 @@ def add_reports(commands: Commands) -> None:
     summary = add_command(reports, "summary", "totals and the leaderboard", _summary)
     _add_data_set(summary)
     _add_output(summary)
-    _add_options(summary)
+    _add_flags(summary)
     fastest = add_command(reports, "best", "the fastest passing solution of each workload", _best)
     _add_data_set(fastest)
     add_definitions(fastest)
@@ -71,7 +71,7 @@ def add_reports(commands: Commands) -> None:
     page.add_argument("--note", metavar="TEXT", default="", help=text)
     add_definitions(page)
     add_json(page)
-    _add_options(page)
+    _add_flags(page)
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
@@ -105,19 +105,9 @@ def _add_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--include-unranked", action="store_true", help=text)
 
 
-def _add_options(parser: argparse.ArgumentParser) -> None:
-    _add_flags(parser)
-    text = "quote speedups against this solution too (default: the one that traces were timed beside)"
-    parser.add_argument("--baseline", metavar="NAME", help=text)
-
-
 def _flags_of(arguments: argparse.Namespace) -> tuple[str, ...]:
     """The flags with which traces are ranked all the same."""
     return (*arguments.allow_flags, *([CPU_TIMING] if arguments.include_unranked else ()))
-
-
-def _options_of(arguments: argparse.Namespace) -> Options:
-    return Options(allow_flags=_flags_of(arguments), baseline=arguments.baseline)
 
 
 def _print_problems(trace_set: TraceSet, root: str, definitions: Collection[str] | None = None) -> int:
@@ -157,12 +147,11 @@ def _summary(arguments: argparse.Namespace, errors: Console) -> int:
 
     Examples:
       fib-bench report summary DIR
-      fib-bench report summary DIR --baseline flashinfer_rmsnorm_h4096
       fib-bench report summary DIR --csv > standings.csv
     """
     del errors
     trace_set = TraceSet.from_path(arguments.dir)
-    summary = summarise(trace_set, _options_of(arguments))
+    summary = summarise(trace_set, _flags_of(arguments))
     code = _print_problems(trace_set, arguments.dir)
     if not _print_plain(arguments, plain_record(summary), summary.leaderboard):
         print_summary(output_console(), summary)
@@ -273,7 +262,7 @@ def _html(arguments: argparse.Namespace, errors: Console) -> int:
     from ..report.page import page_of
 
     trace_set, definitions = TraceSet.from_path(arguments.dir), names_of(arguments.definitions)
-    page = page_of(trace_set, _options_of(arguments), definitions, note=arguments.note)
+    page = page_of(trace_set, _flags_of(arguments), definitions, note=arguments.note)
     if code := _print_problems(trace_set, arguments.dir, definitions):
         return code
     data = page.html.encode()

@@ -9,7 +9,6 @@ from __future__ import annotations
 from .leaderboard import (
     Best,
     LeaderboardRow,
-    Options,
     Summary,
     best,
     error_line,
@@ -22,7 +21,6 @@ from .ratios import Outcome, Ratio, speedup_of
 __all__ = [
     "Best",
     "LeaderboardRow",
-    "Options",
     "Outcome",
     "Ratio",
     "Summary",

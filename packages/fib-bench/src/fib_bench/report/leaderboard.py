@@ -24,7 +24,6 @@ from fib_schema import (
     Severity,
     Trace,
     TraceSet,
-    UnknownName,
     Workload,
 )
 from fib_schema.display import counted, escape_line
@@ -52,7 +51,6 @@ from .ratios import (
     labels_of,
     light_of,
     mean_of,
-    ratio_of,
     speedup_of,
     timed_by,
     timing_bounds,
@@ -60,16 +58,6 @@ from .ratios import (
 
 _NUMBER = re.compile(r"[-+]?(?:0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[-+]?\d+)?|\bnan\b|\binf\b)", re.IGNORECASE)
 _PLURAL = re.compile(r"(?<=\w)s\b")
-
-
-@attrs.frozen(kw_only=True)
-class Options:
-    """Options of reports."""
-
-    allow_flags: Collection[str] = ()
-    """Flags of `fib_schema.trace_facts.NOT_RANKED` that do not prevent a ranking."""
-    baseline: str | None = None
-    """The solution that speedups are quoted against too; None means the one that a trace itself names."""
 
 
 # -- groups ------------------------------------------------------------------------------------
@@ -106,24 +94,14 @@ class DeviceResults:
         ranked = [trace for trace in self.traces[solution].values() if latency_of(trace, self.allow_flags) is not None]
         return sum((self.speedup(trace).certain_value or 0.0) > 1.0 for trace in ranked) / len(self.workloads)
 
-    def over_baseline(self, solution: str, baseline: str | None) -> tuple[str | None, Ratio]:
-        """The baseline that most traces of a solution are compared with, and the mean speedup over it.
-
-        Speedups come from interleaved samples where the trace has them, else from two traces.
-        """
-        flags = (*self.allow_flags, CPU_TIMING)
+    def over_baseline(self, solution: str) -> tuple[str | None, Ratio]:
+        """The baseline that most traces of a solution were timed interleaved with, and the mean speedup over it."""
         found: dict[str, list[Ratio]] = {}
-        base = self.traces.get(baseline or "", {})
-        for uuid, trace in self.traces[solution].items():
-            if latency_of(trace, flags) is None:
-                continue
-            performance, other = _performance(trace), base.get(uuid)
-            interleaved = baseline_of(performance)
-            if interleaved is not None and interleaved.speedup and baseline in (None, interleaved.solution):
-                found.setdefault(interleaved.solution, []).append(baseline_speedup_of(performance))
-            elif baseline is not None and other is not None and latency_of(other, flags) is not None:
-                ratio = ratio_of(timing_of(_performance(other)), timing_of(performance))
-                found.setdefault(baseline, []).append(ratio)
+        for trace in self.traces[solution].values():
+            if latency_of(trace, (*self.allow_flags, CPU_TIMING)) is not None:
+                performance = _performance(trace)
+                if (baseline := baseline_of(performance)) is not None and baseline.speedup:
+                    found.setdefault(baseline.solution, []).append(baseline_speedup_of(performance))
         if not found:
             return None, UNKNOWN
         name = max(found, key=lambda each: len(found[each]))
@@ -150,7 +128,7 @@ class DeviceResults:
 
 
 def group_results(
-    trace_set: TraceSet, options: Options, definitions: Collection[str] | None = None
+    trace_set: TraceSet, allow_flags: Collection[str] = (), definitions: Collection[str] | None = None
 ) -> Iterator[DeviceResults]:
     """The traces of a data set by definition and device.
 
@@ -165,7 +143,7 @@ def group_results(
             for uuid, group in workloads.items():
                 for solution, trace in group.items():
                     traces.setdefault(solution, {})[uuid] = trace
-            yield DeviceResults(definition, hardware, traces, options.allow_flags)
+            yield DeviceResults(definition, hardware, traces, allow_flags)
 
 
 def _performance(trace: Trace) -> Performance:
@@ -176,7 +154,7 @@ def _performance(trace: Trace) -> Performance:
 
 def count_cpu_timed(trace_set: TraceSet, definitions: Collection[str] | None = None) -> int:
     """The number of traces that are unranked because of CPU timing only."""
-    groups = group_results(trace_set, Options(), definitions)
+    groups = group_results(trace_set, (), definitions)
     traces = (trace for results in groups for group in results.traces.values() for trace in group.values())
     return sum(disqualifying_flags(trace.evaluation) == (CPU_TIMING,) for trace in traces if trace.evaluation)
 
@@ -296,43 +274,30 @@ class LeaderboardRow:
     """All failures, those of one cause together."""
 
 
-def leaderboard(trace_set: TraceSet, options: Options | None = None) -> list[LeaderboardRow]:
+def leaderboard(trace_set: TraceSet, allow_flags: Collection[str] = ()) -> list[LeaderboardRow]:
     """The solutions of every definition that has traces: the fastest ranked ones first.
 
-    Raises:
-        UnknownName: The baseline is neither in the set nor in a trace.
+    Args:
+        trace_set: The data set.
+        allow_flags: Flags of `fib_schema.trace_facts.NOT_RANKED` that do not prevent a ranking.
     """
-    options = options or Options()
-    rows = [row for results in group_results(trace_set, options) for row in ranked_rows(trace_set, results, options)]
-    check_baseline(trace_set, options, rows)
-    return rows
+    return [row for results in group_results(trace_set, allow_flags) for row in ranked_rows(trace_set, results)]
 
 
-def ranked_rows(trace_set: TraceSet, results: DeviceResults, options: Options) -> list[LeaderboardRow]:
+def ranked_rows(trace_set: TraceSet, results: DeviceResults) -> list[LeaderboardRow]:
     """The solutions of one definition on one device, the best first. Unranked ones are not ordered by latency."""
-    return sorted((_row(trace_set, results, name, options) for name in results.traces), key=_order)
+    return sorted((_row(trace_set, results, name) for name in results.traces), key=_order)
 
 
-def check_baseline(trace_set: TraceSet, options: Options, rows: Iterable[LeaderboardRow]) -> None:
-    """Reject an unknown baseline.
-
-    Raises:
-        UnknownName: It is neither in the set nor in a trace.
-    """
-    name, known = options.baseline, trace_set.solution_names()
-    if name is not None and name not in known and not any(name in (row.solution, row.baseline) for row in rows):
-        raise UnknownName("solution", name, known)
-
-
-def _row(trace_set: TraceSet, results: DeviceResults, name: str, options: Options) -> LeaderboardRow:
+def _row(trace_set: TraceSet, results: DeviceResults, name: str) -> LeaderboardRow:
     evaluations = [trace.evaluation for trace in results.traces[name].values() if trace.evaluation]
     good = [e.performance for e in evaluations if e.performance]
     bad = [e for e in evaluations if e.status is not EvaluationStatus.PASSED]
-    blocking = {flag for e in evaluations for flag in disqualifying_flags(e, options.allow_flags)}
+    blocking = {flag for e in evaluations for flag in disqualifying_flags(e, results.allow_flags)}
     is_shown = not bad and not blocking - {CPU_TIMING}
     labels = tuple(dict.fromkeys(label for e in evaluations for label in labels_of(e)))
     speedup = _mark_imprecise(mean_of(results.speedups(name)), results.speedups(name), labels) if is_shown else UNKNOWN
-    baseline, over_baseline = results.over_baseline(name, options.baseline) if is_shown else (None, UNKNOWN)
+    baseline, over_baseline = results.over_baseline(name) if is_shown else (None, UNKNOWN)
     timed = [(latency, e.performance) for e in evaluations if (latency := shown_latency_of(e)) and e.performance]
     latencies = [latency for latency, _ in timed]
     fractions = [fraction for p in good if (fraction := light_of(p)) is not None]
@@ -432,7 +397,7 @@ def best(
         UnknownName: A definition is not in the set.
     """
     found: list[Best] = []
-    for results in group_results(trace_set, Options(allow_flags=allow_flags), definitions):
+    for results in group_results(trace_set, allow_flags, definitions):
         by_workload: dict[str, list[Trace]] = {}
         for group in results.traces.values():
             for uuid, trace in group.items():
@@ -479,7 +444,7 @@ class Summary:
     leaderboard: tuple[LeaderboardRow, ...]
 
 
-def summarise(trace_set: TraceSet, options: Options | None = None) -> Summary:
+def summarise(trace_set: TraceSet, allow_flags: Collection[str] = ()) -> Summary:
     """Totals and the leaderboard of a data set; see `leaderboard`."""
     groups = list(trace_set.traces.values())
     statuses = Counter(str(t.evaluation.status) for group in groups for t in group if t.evaluation)
@@ -489,5 +454,5 @@ def summarise(trace_set: TraceSet, options: Options | None = None) -> Summary:
         workloads=sum(map(len, trace_set.workloads.values())),
         traces=sum(map(len, groups)),
         statuses=dict(statuses.most_common()),
-        leaderboard=tuple(leaderboard(trace_set, options)),
+        leaderboard=tuple(leaderboard(trace_set, allow_flags)),
     )

@@ -40,8 +40,6 @@ from fib_schema.trace_facts import (
 from .leaderboard import (
     DeviceResults,
     LeaderboardRow,
-    Options,
-    check_baseline,
     error_line,
     group_failures,
     group_results,
@@ -79,25 +77,27 @@ class Page:
 
 
 def page_of(
-    trace_set: TraceSet, options: Options | None = None, definitions: Collection[str] | None = None, *, note: str = ""
+    trace_set: TraceSet,
+    allow_flags: Collection[str] = (),
+    definitions: Collection[str] | None = None,
+    *,
+    note: str = "",
 ) -> Page:
     """Make the page of a data set.
 
     Args:
         trace_set: The data set.
-        options: What is ranked, and against what.
+        allow_flags: Flags that do not prevent a ranking.
         definitions: Only these.
         note: Text below the title, such as where the inputs come from.
 
     Raises:
-        UnknownName: A definition, or the baseline, is not in the set.
+        UnknownName: A definition is not in the set.
         ChartsUnavailable: vl-convert is not installed.
     """
-    options = options or Options()
     logs, sources = _Texts(_MAX_LOGS, _LOG_ENDS), _Texts(_MAX_SOURCES, _SOURCE_ENDS)
-    groups = list(group_results(trace_set, options, definitions))
-    rows = [ranked_rows(trace_set, results, options) for results in groups]
-    check_baseline(trace_set, options, [row for group in rows for row in group])
+    groups = list(group_results(trace_set, allow_flags, definitions))
+    rows = [ranked_rows(trace_set, results) for results in groups]
     columns = [_columns(results, group, logs) for results, group in zip(groups, rows, strict=True)]
     name = trace_set.root.resolve().name if trace_set.root is not None else "data set"
     overview = _overview(trace_set, groups, rows, columns) | {"name": name, "note": note}

@@ -40,7 +40,6 @@ _CONTRADICTION = 2.0  # a single call takes up to 1.6 times as long as one of ma
 _LABELS = (CPU_TIMING, INTERPRETED, QUICK, SYNTHESIZED)
 _MAX_DIGITS = 4
 """Limit of the significant digits of a value, however narrow its interval."""
-_MORE_DECIMALS = 2
 _WIDE = 0.3
 """A wider interval, as a share of the value, is shown by its bounds: its sides may differ by far."""
 
@@ -273,18 +272,11 @@ def format_ratio(ratio: float) -> str:
 
 
 def ratio_with_interval(ratio: float, interval: Bounds | None) -> str:
-    """A factor with the half width of its interval, such as ``6.9x ± 0.4``.
-
-    If the interval excludes 1, so do the numbers that are shown.
-    """
+    """A factor with the half width of its interval, such as ``6.9x ± 0.4``."""
     half_width = _half_width(ratio, interval)
-    if interval is None or not half_width:
+    if not half_width:
         return format_ratio(ratio)
-    choices = [_rounded(ratio, half_width, more) for more in range(_MORE_DECIMALS + 1)]
-    if interval[0] <= 1.0 <= interval[1]:
-        choices = choices[:1]
-    apart = (pair for pair in choices if abs(float(pair[0]) - 1.0) - float(pair[1]) > 1e-9)
-    value, error = next(apart, choices[-1])
+    value, error = _rounded(ratio, half_width)
     return f"{value}x ± {error}"
 
 
@@ -293,12 +285,12 @@ def _half_width(value: float, interval: Bounds | None) -> float:
     return 0.0 if interval is None else max(value - interval[0], interval[1] - value, 0.0)
 
 
-def _rounded(value: float, half_width: float, more_decimals: int = 0) -> tuple[str, str]:
+def _rounded(value: float, half_width: float) -> tuple[str, str]:
     """A value and its half width, rounded up to one significant digit, with as many decimals."""
     if not math.isfinite(half_width) or value <= 0:
         return f"{value:.3g}", f"{half_width:.1g}"
     natural = -math.floor(math.log10(half_width))
     natural -= math.ceil(half_width * 10.0**natural - 1e-9) == 10
-    decimals = min(natural, _MAX_DIGITS - 1 - math.floor(math.log10(value))) + more_decimals
+    decimals = min(natural, _MAX_DIGITS - 1 - math.floor(math.log10(value)))
     error = math.ceil(half_width * 10.0**decimals - 1e-9) / 10.0**decimals
     return f"{round(value, decimals):.{max(decimals, 0)}f}", f"{error:.{max(decimals, 0)}f}"
