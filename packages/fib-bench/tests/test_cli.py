@@ -234,7 +234,7 @@ class TestReport:
         (["run", ".", "--concurrency", "99"], "--concurrency: must be at most 16, got 99"),
         (["run", ".", "--required-matched-ratio", "95"], "--required-matched-ratio: must be at most 1, got 95.0"),
         (["run", ".", "--config", "no.yaml"], "no.yaml: No such file or directory"),
-        (["html", "."], "unknown command 'html'; did you mean report html?"),
+        (["html", "."], "unknown command 'html'; choose from run, add"),
         (["run", ".", "--frobnicate"], "unknown option '--frobnicate'"),
         (["bake"], "unknown command 'bake'"),
         ([], "required: COMMAND"),

@@ -128,7 +128,7 @@ class TestAdd:
             ({"file": "two.py"}, "2 functions may be the entry point: two.py::f (line 1), two.py::g (line 2)"),
             ({"--entry": "go"}, "--entry go: there is no such function; the functions are: run"),
             ({"--hardware": "H1000"}, "no hardware is named 'H1000'; did you mean 'H100'"),
-            ({"--language": "pyton"}, "argument --language: invalid choice 'pyton'; did you mean python?"),
+            ({"--language": "pyton"}, "argument --language: invalid choice: 'pyton'; did you mean python?"),
             ({"--name": "a/b"}, "Solution 'a/b'.name"),
             ({"--dataset": "nowhere"}, "no data set at 'nowhere': there is no such directory"),
             ({"file": "wrong.py"}, "run takes 3 arguments, and the definition has 1 input (x) and 1 output (y)"),
