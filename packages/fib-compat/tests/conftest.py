@@ -33,7 +33,7 @@ def cache_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def clean_process(cache_path: Path) -> Iterator[None]:
     """Restore what programs change in the process: variables, routing, tracing, registered policies."""
-    policies = mock.patch.dict(PolicyRegistry._filtering)
+    policies = mock.patch.dict(PolicyRegistry.registered_filtering)
     with mock.patch.dict(os.environ, {"FIB_CACHE_PATH": str(cache_path)}), policies:
         yield
         set_apply_hook(None)

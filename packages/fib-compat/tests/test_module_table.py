@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import importlib
 import importlib.util
-import pickle
 import runpy
 import sys
 from collections.abc import Callable
 
-import fib_compat
 import pytest
 from fib_compat.errors import NotOfferedAttribute, NotOfferedImport
 from fib_compat.finder import TableFinder
@@ -54,28 +52,6 @@ def test_import_tools_treat_a_row_like_a_file(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.delitem(sys.modules, "flashinfer_bench.data.solution", raising=False)
     names = runpy.run_module("flashinfer_bench.data.solution", run_name="__main__")
     assert "Solution" in names["__all__"]
-
-
-def test_a_star_import_has_all_names() -> None:
-    names: dict[str, object] = {}
-    exec("from flashinfer_bench import *", names)
-    assert set(names_of("flashinfer_bench")) <= set(names)
-
-
-def test_objects_pickle_by_the_module_that_defines_them() -> None:
-    for path, name in (("data.trace", "Trace"), ("compile.registry", "BuilderRegistry")):
-        value = getattr(importlib.import_module(f"flashinfer_bench.{path}"), name)
-        assert pickle.loads(pickle.dumps(value)) is value
-
-
-def test_the_finder_is_installed_once() -> None:
-    fib_compat.install()
-    assert [type(finder) for finder in sys.meta_path].count(TableFinder) == 1
-
-
-def test_importing_a_row_imports_the_package_first(run: Run) -> None:
-    code = "from flashinfer_bench.data.definition import Definition; print(hasattr(Definition, 'model_dump'))"
-    assert run(code) == "True"
 
 
 @pytest.mark.parametrize("name", EXTRAS)

@@ -25,7 +25,7 @@ GATHER = "(table, rows, mask: Optional[torch.Tensor] = None, scale: float = 1.0)
 INIT = "(self, workspace: torch.Tensor, layout: str = 'NHD') -> None"
 PLAN = "(self, indptr: torch.Tensor, indices, sm_scale=None, **kwargs) -> None"
 RUN = "(self, q: torch.Tensor, *args, out: Optional[torch.Tensor] = None) -> torch.Tensor"
-REAL_DUMPS = Path(__file__).parent / "dumps"
+REAL_DUMPS = Path(__file__).parent / "dumps"  # of FlashInfer 0.6.4 on a GPU, one folder for each format of tensors
 
 
 class LibraryReader:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import attrs
 from fib_schema import Definition, UnknownName
@@ -198,21 +198,22 @@ class TracingConfigRegistry:
         rules = () if definition is None else (rule for rule in self.rules if rule.matches(definition))
         return next((rule.config for rule in rules), self.default)
 
-    def register(self, name: str, config: TracingConfig, override: bool = False) -> None:
-        """Set the settings of one definition.
+    def register(self, name: str, config: TracingConfig, override: bool = False) -> Self:
+        """Set the settings of one definition; returns this registry.
 
         Raises:
             InvalidSetting: It has some already, and `override` is false.
         """
-        self.register_many({name: config}, override)
+        return self.register_many({name: config}, override)
 
-    def register_many(self, configs: Mapping[str, TracingConfig], override: bool = False) -> None:
-        """Set the settings of several definitions, or of none if one of them cannot be set."""
+    def register_many(self, configs: Mapping[str, TracingConfig], override: bool = False) -> Self:
+        """Set the settings of several definitions, or of none if one of them cannot be set; returns this registry."""
         _check_configs(configs)
         for name, config in configs.items():
             if name in self.per_definition and not override:
                 raise InvalidSetting(name, config, "override=True, because this definition has settings")
         self.per_definition.update(configs)
+        return self
 
     def check(self, definitions: Mapping[str, Definition], names: Collection[str] | None = None) -> None:
         """Refuse names that match nothing in a data set.

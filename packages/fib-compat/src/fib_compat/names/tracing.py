@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol, Self, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import attrs
 import fib_schema
@@ -186,8 +186,8 @@ class UnknownPolicy(UnknownName, ValueError):
 class PolicyRegistry:
     """Policies by name. Those of fib-tracer that have no preset here are found too."""
 
-    _dumping: ClassVar[dict[str, type]] = {}
-    _filtering: ClassVar[dict[str, type]] = dict(_FILTER_PRESETS)
+    registered_dumping: ClassVar[dict[str, type]] = {}
+    registered_filtering: ClassVar[dict[str, type]] = dict(_FILTER_PRESETS)
 
     @classmethod
     def register_input_dump_policy(cls, name: str, policy: Any = None, override: bool = False) -> Any:
@@ -196,12 +196,12 @@ class PolicyRegistry:
         Raises:
             InvalidSetting: It lacks a method, or the name is taken and `override` is false (a ValueError).
         """
-        return _register(cls._dumping, name, policy, ("dump",), override=override)
+        return _register(cls.registered_dumping, name, policy, ("dump",), override=override)
 
     @classmethod
     def register_filter_policy(cls, name: str, policy: Any = None, override: bool = False) -> Any:
         """Register a class with the methods of `FilterPolicy`; see `register_input_dump_policy`."""
-        return _register(cls._filtering, name, policy, ("submit", "drain", "reset"), override=override)
+        return _register(cls.registered_filtering, name, policy, ("submit", "drain", "reset"), override=override)
 
     @classmethod
     def get_input_dump_policy(cls, name: str) -> type:
@@ -210,22 +210,22 @@ class PolicyRegistry:
         Raises:
             UnknownPolicy: There is none (a ValueError).
         """
-        return _get(cls._dumping, "input dump policy", name, fib_tracer.PolicyRegistry.get_input_dump_policy)
+        return _get(cls.registered_dumping, "input dump policy", name, fib_tracer.PolicyRegistry.get_input_dump_policy)
 
     @classmethod
     def get_filter_policy(cls, name: str) -> type:
         """The class of a name; see `get_input_dump_policy`."""
-        return _get(cls._filtering, "filter policy", name, fib_tracer.PolicyRegistry.get_filter_policy)
+        return _get(cls.registered_filtering, "filter policy", name, fib_tracer.PolicyRegistry.get_filter_policy)
 
     @classmethod
     def list_input_dump_policies(cls) -> list[str]:
         """The names, sorted."""
-        return sorted({*cls._dumping, *fib_tracer.PolicyRegistry.list_input_dump_policies()})
+        return sorted({*cls.registered_dumping, *fib_tracer.PolicyRegistry.list_input_dump_policies()})
 
     @classmethod
     def list_filter_policies(cls) -> list[str]:
         """The names, sorted."""
-        return sorted({*cls._filtering, *fib_tracer.PolicyRegistry.list_filter_policies()})
+        return sorted({*cls.registered_filtering, *fib_tracer.PolicyRegistry.list_filter_policies()})
 
 
 def _register(registered: dict[str, type], name: str, policy: Any, methods: Iterable[str], *, override: bool) -> Any:
@@ -302,8 +302,9 @@ class TracingConfig(fib_tracer.TracingConfig):
         setting = self.input_dump_policy
         if isinstance(setting, str):
             policy: Any = PolicyRegistry.get_input_dump_policy(setting)
-            if not issubclass(policy, fib_tracer.InputDumpPolicy):
-                return _AdaptedDump(policy(**self.input_dump_policy_kwargs))
+            if setting in PolicyRegistry.registered_dumping:
+                made = policy(**self.input_dump_policy_kwargs)
+                return made if isinstance(made, fib_tracer.InputDumpPolicy) else _AdaptedDump(made)
         elif not isinstance(setting, fib_tracer.InputDumpPolicy) and isinstance(setting, InputDumpPolicy):
             return _AdaptedDump(setting)
         return super().make_dump_policy()
@@ -313,8 +314,9 @@ class TracingConfig(fib_tracer.TracingConfig):
         setting: Any = self.filter_policy
         if isinstance(setting, str):
             policy: Any = PolicyRegistry.get_filter_policy(setting)
-            if policy not in _FILTER_PRESETS.values() and not issubclass(policy, fib_tracer.FilterPolicy):
-                return _AdaptedFilter(policy(**self.filter_policy_kwargs))
+            if setting in PolicyRegistry.registered_filtering and policy not in _FILTER_PRESETS.values():
+                made = policy(**self.filter_policy_kwargs)
+                return made if isinstance(made, fib_tracer.FilterPolicy) else _AdaptedFilter(made)
         elif isinstance(setting, type) and not issubclass(setting, fib_tracer.FilterPolicy):
             policy = setting(**self.filter_policy_kwargs)
             return _AdaptedFilter(policy)
@@ -357,19 +359,6 @@ class TracingConfigRegistry(fib_tracer.TracingConfigRegistry):
         rules: Iterable[Any] = (),
     ) -> None:
         super().__init__(default, dict(per_definition or {}), tuple(rules))
-
-    def register(self, name: str, config: fib_tracer.TracingConfig, override: bool = False) -> Self:  # type: ignore[override]
-        """Set the settings of one definition; returns this registry.
-
-        Raises:
-            InvalidSetting: It has some already, and `override` is false (a ValueError).
-        """
-        return self.register_many({name: config}, override)
-
-    def register_many(self, configs: Mapping[str, fib_tracer.TracingConfig], override: bool = False) -> Self:  # type: ignore[override]
-        """Set the settings of several definitions; returns this registry."""
-        super().register_many(configs, override)
-        return self
 
 
 def get_default_configs() -> TracingConfigRegistry:
