@@ -223,7 +223,7 @@ def test_a_recorded_call_gives_equal_integers_and_finite_floats() -> None:
     large = torch.full((1 << 21,), 200, dtype=torch.uint8)
     inputs += [torch.tensor([[1 << 40], [-1]]), torch.tensor([True, False]), torch.empty(0, dtype=torch.int32), large]
 
-    made = make_inputs(RecordedCall.of([*inputs, 3, 0.5, True, None]).to_json())
+    made = make_inputs(RecordedCall.of([*inputs, 3, 0.5, True, None]).to_line())
 
     assert made[-4:] == [3, 0.5, True, None]
     assert [(x.shape, x.dtype) for x in made[:-4]] == [(x.shape, x.dtype) for x in inputs]

@@ -321,6 +321,6 @@ class TestSelection:
 def test_a_first_run_in_a_child_has_the_strides() -> None:
     ids = torch.arange(24).view(4, 6)[:, :3]
     inputs = [*packed(), torch.arange(6).view(2, 3).T, ids]
-    made = make_inputs(RecordedCall.of(inputs).to_json())
+    made = make_inputs(RecordedCall.of(inputs).to_line())
     assert [tensor.stride() for tensor in made] == [tensor.stride() for tensor in inputs]
     assert all(torch.equal(a, b) for a, b in zip(made[2:], inputs[2:], strict=True))

@@ -16,10 +16,12 @@ from fib_apply import (
     ApplyKeyFactory,
     ApplyRuntime,
     AxesOnlyKeyBuilder,
+    add_event_listener,
     add_listener,
     apply,
     enable_apply,
     get_runtime,
+    remove_event_listener,
     remove_listener,
 )
 from fib_schema import Definition, TraceSet
@@ -104,8 +106,14 @@ def test_the_last_of_concurrent_reloads_counts(found: TraceSet, new_definition: 
     other.add_definitions([new_definition("another")])
     runtime = ApplyRuntime(found)
     inner: list[bool] = []
-    runtime._on_progress = lambda *_: inner or inner.append(in_other_thread(lambda: runtime.rebuild(other)))
+
+    def rebuild(event: object) -> None:
+        if threading.current_thread() is threading.main_thread() and not inner:
+            inner.append(in_other_thread(lambda: runtime.rebuild(other)))
+
+    add_event_listener(rebuild)
     runtime.reload()
+    remove_event_listener(rebuild)
     assert inner == [True]
     assert runtime.table.definitions == ("another",)
 

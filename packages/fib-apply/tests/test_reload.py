@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 import torch
-from fib_apply import ApplyConfig, apply, enable_apply
+from fib_apply import (
+    ApplyConfig,
+    Event,
+    EventKind,
+    add_event_listener,
+    apply,
+    enable_apply,
+    remove_event_listener,
+)
 from fib_schema import DataSetNotFound, Definition, TraceSet, format_json
 from fib_schema.files import atomic_write
 
@@ -106,12 +114,13 @@ def test_a_first_call_during_a_reload_gets_the_earlier_version_of_a_solution(fou
     with enable_apply(found.path) as runtime:
         found.set_factor(5)
 
-        def call(done: int, total: int, name: str) -> None:
-            if done == total:  # the new version is loaded
+        def call(event: Event) -> None:
+            if event.kind is EventKind.BUILT:  # the new version is loaded
                 during.append(factor())
 
-        runtime._on_progress = call
+        add_event_listener(call)
         runtime.reload()
+        remove_event_listener(call)
         assert factor() == 5
     assert during == [3]
 
@@ -120,9 +129,11 @@ def test_quarantines_of_a_reload_in_progress_are_kept(found: Folder) -> None:
     with enable_apply(found.path, ApplyConfig(on_error="fallback")) as runtime:
         assert factor() == 3
 
-        def quarantine(*step: object) -> None:
-            runtime.dispatcher("scale").quarantine("fast", "it is wrong")  # type: ignore[union-attr]
+        def quarantine(event: Event) -> None:
+            if event.kind is EventKind.ROUTED:
+                runtime.dispatcher("scale").quarantine("fast", "it is wrong")  # type: ignore[union-attr]
 
-        runtime._on_progress = quarantine
+        add_event_listener(quarantine)
         runtime.reload()
+        remove_event_listener(quarantine)
         assert factor() == 2

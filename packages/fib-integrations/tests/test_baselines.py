@@ -188,14 +188,6 @@ def test_command_names_a_folder_that_is_no_data_set(tmp_path: Path, capsys: pyte
     assert f"error: {tmp_path}: is no data set" in capsys.readouterr().err
 
 
-def test_list_prints_all_adapters(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["list"]) == 0
-    text = capsys.readouterr().out
-    assert "torch_linear (not by default): gemm" in text
-    assert main(["list", "--json"]) == 0
-    assert [record["name"] for record in json.loads(capsys.readouterr().out)][:1] == ["gqa_paged_decode"]
-
-
 @one_version
 def test_status_prints_each_target(importable: None, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["status", "--json"]) == 0

@@ -11,7 +11,6 @@ from typing import Any, TypeVar, overload
 from fib_schema import TraceSet
 
 from . import activation, hook
-from .build_service.service import OnProgress
 from .config import SettingsOrFile
 from .events import logger
 from .readiness import Readiness, Settled, observed_warm_up
@@ -108,7 +107,6 @@ def enable_apply(
     apply_config: SettingsOrFile = None,
     *,
     stats: bool | None = None,
-    on_progress: OnProgress | None = None,
 ) -> ApplyRuntime:
     """Route calls by a data set: from now on, or within a ``with`` block.
 
@@ -119,7 +117,6 @@ def enable_apply(
         apply_config: Settings for all definitions, or by definition, or a YAML file with them; None means the file
             of ``FIB_APPLY_CONFIG``, or the defaults.
         stats: Whether calls are counted, see `ApplyRuntime.stats`; None means as the file says.
-        on_progress: Called while solutions are built.
 
     Returns:
         The runtime: a context manager that restores the previously active runtime, and a function like `apply`.
@@ -129,7 +126,7 @@ def enable_apply(
         InvalidConfigFile: `apply_config` is a file that is not valid (a ValueError).
     """
     activation.initialize()
-    return ApplyRuntime(dataset_path, apply_config, stats=stats, on_progress=on_progress).start()
+    return ApplyRuntime(dataset_path, apply_config, stats=stats).start()
 
 
 def disable_apply() -> None:

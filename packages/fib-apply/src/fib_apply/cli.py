@@ -20,6 +20,7 @@ from fib_schema.display import counted, escape_line
 from .build_service.service import BuildService
 from .config import CONFIG_VARIABLE, ApplyConfigRegistry, read_config
 from .errors import InvalidSetting
+from .events import Event, EventKind, add_event_listener, remove_event_listener
 from .explain import HardwareReport, format_fallback, format_latency, plain_ranking, sorted_keys
 from .key import ApplyKey
 from .routing.native.module import prepare_native, request_native, wait_for_native
@@ -331,16 +332,16 @@ def _build(table: ApplyTable, selected: Sequence[_Warmed], jobs: int | None) -> 
             pairs.append((table.definition(one.definition), table.solution(one.solution)))
         except (FibError, OSError) as error:  # a file that was removed or changed affects only its own solution
             one.problem = str(error)
-    service, shown = BuildService(), 0
+    service = BuildService()
 
-    def show(done: int, total: int, name: str) -> None:
-        nonlocal shown
-        if done > shown:  # else it is compiled or probed, but not loaded yet
-            state = "ready" if service.problem(name) is None else "left out"
-            print(f"[{done}/{total}] {state} {name}", file=sys.stderr, flush=True)
-        shown = done
+    def show(event: Event) -> None:
+        if event.kind is EventKind.BUILT:
+            state = "ready" if event.problem is None else "left out"
+            print(f"{state} {event.solution}", file=sys.stderr, flush=True)
 
-    service.build_ahead(pairs, show, jobs=jobs)
+    add_event_listener(show)
+    service.build_ahead(pairs, jobs=jobs)
+    remove_event_listener(show)
     for one in selected:
         one.problem = one.problem or service.problem(one.solution)
         if one.problem is None and service.find(one.solution) is None:

@@ -12,7 +12,7 @@ import attrs
 from fib_schema import FibError
 from fib_schema.display import counted
 
-from .build_service.service import BuildService, OnProgress
+from .build_service.service import BuildService
 from .config import ApplyConfigRegistry, OnMiss
 from .events import BEING_BUILT, NOTHING_BUILT, QUARANTINED, Event, logger, routed
 from .key import ApplyKey
@@ -24,18 +24,18 @@ _Wanted: TypeAlias = tuple[str, str]
 """A definition and a solution, by name."""
 
 
-def build_ahead(table: ApplyTable, config: ApplyConfigRegistry, service: BuildService, on_progress: OnProgress) -> None:
+def build_ahead(table: ApplyTable, config: ApplyConfigRegistry, service: BuildService) -> None:
     """Build the share of selected solutions that `ApplyConfig.aot_ratio` states; next candidates where one fails."""
     wanted, tried = _wanted(table, config), set[_Wanted]()
     while wanted:
         tried.update(wanted)
-        build_pairs(table, wanted, service, on_progress)
+        build_pairs(table, wanted, service)
         left_out = service.left_out()
         failed = {name for name, solution in wanted if solution in left_out}
         wanted = [pair for pair in first_candidates(table, failed, left_out) if pair not in tried]
 
 
-def build_pairs(table: ApplyTable, wanted: Iterable[_Wanted], service: BuildService, on_progress: OnProgress) -> None:
+def build_pairs(table: ApplyTable, wanted: Iterable[_Wanted], service: BuildService) -> None:
     """Build solutions of a table and wait; those that cannot be read are logged."""
     pairs = []
     for name, solution in wanted:
@@ -44,7 +44,7 @@ def build_pairs(table: ApplyTable, wanted: Iterable[_Wanted], service: BuildServ
         except FibError as error:
             logger.warning("%s", error)
     if pairs:
-        service.build_ahead(pairs, on_progress)
+        service.build_ahead(pairs)
 
 
 def first_candidates(table: ApplyTable, definitions: Iterable[str], left_out: Container[str]) -> Iterator[_Wanted]:

@@ -20,7 +20,7 @@ from fib_schema import Definition, FibError, TraceSet, UnknownName, get_fib_data
 from fib_schema.problems import problem_lines
 
 from . import activation
-from .build_service.service import BuildService, OnProgress
+from .build_service.service import BuildService
 from .config import ApplyConfigRegistry, Configuration, OnError, SettingsOrFile
 from .errors import NoKernel
 from .events import CallMetrics, DefinitionStats, emit, is_observed, logger, reload_failed, reloaded
@@ -54,7 +54,6 @@ class ApplyRuntime:
         apply_config: Settings for all definitions, or by definition, or a YAML file with them; None means the file
             of ``FIB_APPLY_CONFIG``, or the defaults.
         stats: Whether calls are counted; None means as the file says.
-        on_progress: Called while solutions are built.
         wait_seconds: How long a call may wait for a solution that is being built; by default the fallback serves it.
 
     Raises:
@@ -68,12 +67,10 @@ class ApplyRuntime:
         apply_config: SettingsOrFile = None,
         *,
         stats: bool | None = None,
-        on_progress: OnProgress | None = None,
         wait_seconds: float = 0.0,
     ) -> None:
         self.configuration = Configuration.of(apply_config, stats)
         """The settings, and where they come from."""
-        self._on_progress = on_progress or (lambda *_: None)
         self._lock = threading.RLock()
         self._reloads = self._loaded = self._entered = 0
         self._below: tuple[activation.ActiveRuntime, ...] = ()
@@ -190,11 +187,10 @@ class ApplyRuntime:
         """Build ahead of time, as the settings say; once."""
         with self._lock:
             is_first, self._is_prepared = not self._is_prepared, True
-        build = partial(self._router.build_ahead, self._on_progress)
         if is_first and waits:
-            build()
+            self._router.build_ahead()
         elif is_first:
-            self._router.build_service.submit(build, "building ahead")
+            self._router.build_service.submit(self._router.build_ahead, "building ahead")
 
     def reload(self) -> None:
         """Load the changed data set, as a whole for each call."""
@@ -236,7 +232,7 @@ class ApplyRuntime:
             )
             is_off = configuration.why_off() is not None
             if not is_off:
-                made.build_ahead(self._on_progress)
+                made.build_ahead()
             made.continue_quarantines(self._router)
             with self._lock:  # builders may decorate functions and reload, so no lock is held before
                 if number < self._loaded:
@@ -424,9 +420,9 @@ class Router:
             found |= self.quarantined(name)
         return found
 
-    def build_ahead(self, on_progress: OnProgress) -> None:
+    def build_ahead(self) -> None:
         """Build ahead of time, as the settings say; then log for each definition which keys are routed."""
-        build_ahead(self.table, self.config, self.build_service, on_progress)
+        build_ahead(self.table, self.config, self.build_service)
         if not is_observed(logging.INFO):  # decoding all rankings takes time
             return
         for name in self.table.definitions:

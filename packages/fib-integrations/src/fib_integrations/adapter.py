@@ -283,13 +283,7 @@ _EPSILON_LIMIT = 1e-2
 
 
 def definition_mismatch(adapter: Adapter, reference: DefinitionRef, definition: Definition | None) -> str | None:
-    """Reason that calls cannot be described by a definition; None if they can.
-
-    Args:
-        adapter: The adapter that made `reference`.
-        reference: What the adapter expects of the definition.
-        definition: The definition at hand. Without one calls are not routed, and a listener may create it.
-    """
+    """Reason that calls cannot be described by a definition; None if they can."""
     if definition is not None:
         inputs, outputs = tuple(definition.inputs), tuple(definition.outputs)
         if (inputs, outputs) != (reference.inputs, reference.outputs):

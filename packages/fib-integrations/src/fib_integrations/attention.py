@@ -143,14 +143,7 @@ class AttentionPlan:
 
 
 class WrapperPlan:
-    """The plan of a wrapper, with the settings of its next runs, which ``forward`` replaces.
-
-    Args:
-        wrapper: Has been planned; it is not kept alive.
-        plan: With the scale of its kind as the last input.
-        kind: Of the plan.
-        sizes: Determine all axes, together with the kind: numbers of requests, pages and queries.
-    """
+    """The plan of a wrapper, with the settings of its next runs, which ``forward`` replaces."""
 
     __slots__ = ("_kind", "_known", "_plan", "_settings", "buffers", "current", "is_routable", "sizes", "wrapper")
 
@@ -304,14 +297,7 @@ def is_replayed(wrapper: Any) -> bool:
 def on_device(
     wrapper: Any, tensors: Iterable[torch.Tensor], buffers: Iterable[str], *, replayed: bool
 ) -> list[torch.Tensor]:
-    """Index tensors of a plan, on the wrapper's device: what the wrapper's kernels read, if it keeps that.
-
-    Args:
-        wrapper: Has been planned.
-        tensors: Arguments of ``plan``.
-        buffers: The wrapper's attributes for them; more are ignored.
-        replayed: See `is_replayed`.
-    """
+    """Index tensors of a plan, on the wrapper's device: what the wrapper's kernels read, if it keeps that."""
     device, found = getattr(wrapper, "device", None), []
     for tensor, buffer in zip(tensors, buffers, strict=False):
         kept = getattr(wrapper, buffer, None)
@@ -327,13 +313,7 @@ def on_device(
 
 
 def page_buffers(wrapper: Any, indices: str, others: Iterable[str]) -> Mapping[str, torch.Tensor]:
-    """The whole buffer of page numbers that all runs of a wrapper for CUDA graphs read; empty if it has none.
-
-    Args:
-        wrapper: Has been planned.
-        indices: The attribute of the buffer.
-        others: The attributes of the buffers of all other inputs that a plan writes to.
-    """
+    """The whole buffer of page numbers that all runs of a wrapper for CUDA graphs read; empty if it has none."""
     buffer = getattr(wrapper, indices, None)
     has_others = all(isinstance(getattr(wrapper, name, None), torch.Tensor) for name in others)
     return {"kv_indices": buffer} if has_others and isinstance(buffer, torch.Tensor) else NO_BUFFERS
@@ -533,16 +513,7 @@ def baseline_source(
     workspace_mib: int,
     settings: Sequence[str] = (),
 ) -> str:
-    """The source of a solution whose ``setup`` plans and whose ``run`` writes to both outputs.
-
-    Args:
-        definition: The definition of the solution.
-        wrapper: The path of the wrapper class.
-        plan: Arguments of ``plan`` other than the scale and dtypes, in terms of the definition's inputs.
-        run: Arguments of ``run`` other than the outputs.
-        workspace_mib: The size of the workspace buffer.
-        settings: Further arguments of the wrapper class.
-    """
+    """The source of a solution whose ``setup`` plans and whose ``run`` writes to both outputs."""
     keys = "k_cache" if "k_cache" in definition.inputs else "k"
     planned = (*plan, "q_data_type=q.dtype", f"kv_data_type={keys}.dtype")
     return _BASELINE.format(

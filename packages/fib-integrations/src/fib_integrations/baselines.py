@@ -92,14 +92,7 @@ class Baselines:
 def make_baselines(
     trace_set: TraceSet, adapters: Iterable[Adapter], *, author: str = AUTHOR, names: Iterable[str] = ()
 ) -> Baselines:
-    """The baselines of a data set's definitions.
-
-    Args:
-        trace_set: The data set.
-        adapters: The first one that supports a definition makes its baseline.
-        author: The author of the solutions.
-        names: Definitions; all by default.
-    """
+    """The baselines of a data set's definitions."""
     wanted = list(names) or list(trace_set.definitions)
     definitions = [trace_set.get_definition(name) for name in wanted]
     candidates = tuple(adapters)

@@ -18,7 +18,7 @@ from fib_schema.display import counted
 
 from . import vllm
 from .adapter import Adapter
-from .adapters import all_adapters, select_adapters
+from .adapters import select_adapters
 from .baselines import AUTHOR, make_baselines
 from .installation import TargetStatus, install_flashinfer_integrations, patch_spec, status
 from .patching import PatchState
@@ -69,7 +69,6 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
         return command
 
-    add(_list, "list", "list the adapters", "List the adapters.")
     command = add(_status, "status", "print the status of the patches", _STATUS)
     command.add_argument("--also", nargs="+", default=[], metavar="NAME", help="adapters besides the default ones")
     command = add(_baselines, "baselines", "write solutions that call FlashInfer", _BASELINES)
@@ -78,26 +77,6 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--definitions", nargs="+", default=[], metavar="NAME", help="only these definitions")
     command.add_argument("--dry-run", action="store_true", help="write nothing")
     return parser
-
-
-def _list(options: argparse.Namespace) -> int:
-    """Print the adapters."""
-    adapters = (*all_adapters().values(), vllm.ADAPTER)
-    if options.json:
-        fields = ("name", "op_types", "is_default", "supported", "unsupported")
-        records = [{name: getattr(adapter, name) for name in fields} for adapter in adapters]
-        for record, adapter in zip(records, adapters, strict=True):
-            record["targets"] = [target.path for target in adapter.targets]
-        print(json.dumps(records, indent=2))
-        return 0
-    for adapter in adapters:
-        mark = "" if adapter.is_default else " (not by default)"
-        mark = " (vLLM's ir_op_priority selects it)" if adapter is vllm.ADAPTER else mark
-        print(f"{adapter.name}{mark}: {', '.join(adapter.op_types)}")
-        print(f"  supported    {adapter.supported}\n  unsupported  {adapter.unsupported}")
-        for target in adapter.targets:
-            print(f"  target       {target.path}")
-    return 0
 
 
 def _status(options: argparse.Namespace) -> int:

@@ -27,11 +27,7 @@ class RecordedWrapper(SimpleNamespace):
 
 
 class FlashInferReader:
-    """Converts dumped calls; keeps the constructor arguments and the plan of each wrapper.
-
-    Args:
-        adapters: They convert the calls.
-    """
+    """Converts dumped calls; keeps the constructor arguments and the plan of each wrapper."""
 
     def __init__(self, adapters: Sequence[Adapter]) -> None:
         self._functions = {

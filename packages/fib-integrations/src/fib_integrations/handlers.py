@@ -79,16 +79,7 @@ class HandlerFactory:
         baselines: frozenset[str] = frozenset(),
         plan: Any = None,
     ) -> Handler:
-        """The handler of calls with one key.
-
-        Args:
-            definition: What the calls compute.
-            dispatcher: Of the definition, if a runtime is enabled.
-            values: The converted values of the first call.
-            is_dps: Whether output buffers are among them.
-            baselines: Solutions that call the original: where one of them is the best, the original is called instead.
-            plan: The value that `Plan.convert` returned, for a method with a plan.
-        """
+        """The handler of calls with one key."""
         handler: Handler = PassedOn()
         if dispatcher is not None and (plan is None or plan.is_routable):
             if self.target.added_kernels:
@@ -240,13 +231,7 @@ Renew: TypeAlias = "Callable[[RecordedPlan, Any, Any], bool]"
 
 
 class RecordedPlan:
-    """State that one call of a `Plan` method set up; replaced by the next one.
-
-    Args:
-        owner: The object.
-        value: What `Plan.convert` returned: the shared state of runs, or the reason why they are unsupported.
-        state: The object's `Plan.state_attribute`, to detect a plan that bypassed the patched method.
-    """
+    """State that one call of a `Plan` method set up; replaced by the next one."""
 
     __slots__ = (
         "dps_handlers", "generation", "handlers", "owner", "passed_key", "passed_on", "renewal", "state", "value"

@@ -89,11 +89,6 @@ def provide(adapter: Adapter, target: Target, original: Callable[..., Any]) -> C
 
     A second call returns the same function, and connects it again after `uninstall_flashinfer_integrations`.
 
-    Args:
-        adapter: What the calls compute.
-        target: Of the adapter.
-        original: Serves all other calls.
-
     Raises:
         CannotAdapt: The target differs from what the adapter was written for.
     """

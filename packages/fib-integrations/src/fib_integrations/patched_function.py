@@ -79,13 +79,6 @@ class _Binding:
 class PatchedFunction:
     """A library function and the wrapper that replaces it.
 
-    Args:
-        adapter: The adapter of the target.
-        target: How calls are converted.
-        original: The library function.
-        plans: The plans of the adapter's objects.
-        match_baselines: Finds the solutions that call the original.
-
     Raises:
         CannotAdapt: The function differs from what the adapter was written for.
     """

@@ -25,8 +25,7 @@ from . import environment
 _logger = logging.getLogger(__name__)
 Kind = Literal["function", "method"]
 WrapperFactory: TypeAlias = "Callable[[PatchSpec, Callable[..., Any]], Callable[..., Any]]"
-"""Makes the replacement of a function. An attribute ``__fib_patched__`` of the replacement is notified of removal
-(`deactivate`, `reactivate`)."""
+"""Makes the replacement of a function. Its attribute ``__fib_patched__`` is deactivated when it is removed."""
 _MISSING: Any = object()
 
 
@@ -41,7 +40,7 @@ class PatchState(StrEnum):
     INCOMPATIBLE = "incompatible"
     """The function differs from what the adapter was written for."""
     INACTIVE = "inactive"
-    """Removed, but another patch was applied on top: our wrapper stays below it and calls the original."""
+    """It calls the original."""
 
 
 @attrs.frozen
@@ -95,9 +94,6 @@ def rebind_in_modules(pairs: Iterable[tuple[Any, Any]]) -> dict[int, tuple[Alias
     """Rebind names in all imported modules, in one pass.
 
     torch's own modules are left alone: torch distinguishes functions by identity.
-
-    Args:
-        pairs: Current and new values.
 
     Returns:
         The rebound names by the id of the current value.
@@ -189,28 +185,17 @@ class _Patch:
             self.aliases = rebind_in_class(self.owner, self.original, self.wrapper)
 
     def remove(self) -> None:
-        """Restore the original, unless another patch is on top of ours."""
-        self._notify("deactivate")
+        """Restore the original; below another patch that is on top of it, the wrapper stays and calls the original."""
+        function = getattr(self.wrapper, "__fib_patched__", None)
+        if function is not None:
+            function.deactivate()
         name = self.spec.attributes[-1]
         is_in_place = getattr(self.owner, "__dict__", {}).get(name) is self.wrapper
-        self.state = PatchState.PENDING if is_in_place else PatchState.INACTIVE
-        self.detail = "another patch on top of it stays" if self.state is PatchState.INACTIVE else ""
         if is_in_place and self.raw is _MISSING:
             delattr(self.owner, name)
         elif is_in_place:
             setattr(self.owner, name, self.raw)
         restore(self.aliases, self.wrapper)
-
-    def reactivate(self) -> None:
-        """Use our wrapper again, which is still below another patch or was put back in its place."""
-        self._notify("reactivate")
-        is_in_place = getattr(self.owner, self.spec.attributes[-1], None) is self.wrapper
-        self.state, self.detail = PatchState.INSTALLED, "" if is_in_place else "below another patch"
-
-    def _notify(self, method: str) -> None:
-        function = getattr(self.wrapper, "__fib_patched__", None)
-        if function is not None:
-            getattr(function, method)()
 
 
 class PatchManager:
@@ -235,9 +220,7 @@ class PatchManager:
                 _logger.warning("%s is not patched for %r: %r has it", spec.name, spec.ctx_key, known.spec.ctx_key)
             if known is None:
                 known = self._patches[spec.path] = _Patch(spec, wrapper_factory)
-            if known.state is PatchState.INACTIVE:
-                known.reactivate()
-            elif known.state is PatchState.PENDING:
+            if known.state is PatchState.PENDING:
                 known.was_imported = spec.module in sys.modules
                 self._install_or_wait(known)
             return known.state is PatchState.INSTALLED
@@ -276,11 +259,10 @@ class PatchManager:
     def unpatch_all(self) -> None:
         """Restore all originals."""
         with self._lock:
-            states = (PatchState.INSTALLED, PatchState.INACTIVE)
-            installed = [patch for patch in self._patches.values() if patch.state in states]
+            installed = [patch for patch in self._patches.values() if patch.state is PatchState.INSTALLED]
             for patch in installed:
                 patch.remove()
-            self._patches = {path: p for path, p in self._patches.items() if p.state is PatchState.INACTIVE}
+            self._patches = {}
             rebind_in_modules([(patch.wrapper, patch.original) for patch in installed])
 
     def status(self) -> tuple[PatchStatus, ...]:

@@ -112,11 +112,7 @@ def _register_imported() -> None:
 
 
 def register(ops: ModuleType) -> dict[str, str]:
-    """Register the provider for each op that is as known; returns the problems of the others, which are logged.
-
-    Args:
-        ops: The module ``vllm.ir.ops``.
-    """
+    """Register the provider for each op that is as known; returns the problems of the others, which are logged."""
     problems = {}
     for target in ADAPTER.targets:
         name = target.path.rpartition(".")[2]
@@ -149,10 +145,6 @@ def _register(op: Any, name: str, target: Target) -> None:
 
 class _NextProvider:
     """The provider that vLLM would call without this one.
-
-    Args:
-        op: Has a list of providers, which vLLM replaces by another list.
-        native: The implementation that serves all arguments.
 
     Raises:
         CannotAdapt: This version of vLLM keeps the list elsewhere.
@@ -302,11 +294,6 @@ class _FastPlan:
     """The last plan of a wrapper that bypassed ``plan``; a run that needs it brings the recorded plan up to date.
 
     Most plans are followed by a replay instead of a run, so little is done here for each of them.
-
-    Args:
-        record: Of the wrapper's last call of ``plan``.
-        given: The arguments of that plan, by name.
-        parameters: Names of all arguments.
     """
 
     __slots__ = ("_args", "_current", "_kwargs", "_parameters", "_settings", "_shared", "state", "value")

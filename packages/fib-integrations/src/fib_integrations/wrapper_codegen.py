@@ -126,16 +126,6 @@ def match_parameters(
 ) -> TargetSignature:
     """Match the parameters of a library function with those of `convert`, by name.
 
-    Args:
-        path: The target, for messages.
-        signature: Of the library function.
-        convert: The adapter's function; its parameters have the library's names.
-        finalize: See `Call.finalize`.
-        key: See `Call.key`.
-        ignored: Parameters of the library function that do not matter.
-        neutral: Keywords that do not matter if they have these values; see `Plan.neutral`.
-        leading: How many of the first parameters of `convert` are not the library's: the object, or its plan.
-
     Raises:
         CannotAdapt: `convert` needs a parameter that the function lacks, `finalize` or `key` one that `convert`
             lacks, or the function has a required parameter that `convert` does not know.

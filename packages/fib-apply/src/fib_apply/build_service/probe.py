@@ -63,7 +63,7 @@ class ProbeTask:
     definition: Definition
     solution: Solution
     call: bytes = _LOAD_ONLY
-    """The inputs of a run as `RecordedCall.to_json` returns them."""
+    """The inputs of a run as `RecordedCall.to_line` returns them."""
 
     @property
     def verb(self) -> str:
@@ -89,7 +89,6 @@ def probe(
     *,
     timeout_seconds: float = 120.0,
     cache_root: Path | None = None,
-    on_done: Callable[[str], object] = lambda _: None,
     is_cancelled: Callable[[], bool] = lambda: False,
 ) -> dict[str, str | None]:
     """Load solutions in a child process, to see whether the process survives.
@@ -106,16 +105,11 @@ def probe(
         Cancelled: `is_cancelled` returned true.
     """
     results: dict[str, str | None] = {}
-
-    def set_result(solution: Solution, reason: str | None) -> None:
-        results[solution.name] = results.get(solution.name) or reason
-        on_done(solution.name)
-
     root = cache_root or get_fib_cache_path()
     unknown = []
     for pair in pairs:
         if (known := _cached(root, pair[1])) is not None:
-            set_result(pair[1], known.reason)
+            results[pair[1].name] = results.get(pair[1].name) or known.reason
         else:
             unknown.append(pair)
     began = time.monotonic()
@@ -126,7 +120,7 @@ def probe(
             emit(finished(EventKind.PROBED, definition.name, solution.name, seconds, result.reason))
             if result.is_reproducible:
                 _save(root, solution, result.reason)
-            set_result(solution, result.reason)
+            results[solution.name] = results.get(solution.name) or result.reason
     return results
 
 

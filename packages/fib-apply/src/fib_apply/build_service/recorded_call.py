@@ -7,8 +7,7 @@ reads: integers and booleans, e.g. page tables. All other tensors get random val
 from __future__ import annotations
 
 import base64
-import ctypes
-import json
+import pickle
 from collections.abc import Sequence
 from typing import Any, TypeAlias
 
@@ -23,7 +22,7 @@ _MAX_SMALL_BYTES = 1 << 20
 @attrs.frozen(eq=False)
 class _TensorRecord:
     shape: tuple[int, ...]
-    dtype: str
+    dtype: torch.dtype
     device: str
     strides: tuple[int, ...] | None
     """None for a contiguous tensor."""
@@ -54,11 +53,11 @@ class RecordedCall:
         copied = torch.cuda.current_stream(device).record_event() if device.type == "cuda" else None
         return cls(records, copied, copied_bytes(inputs), sizes_of(inputs))
 
-    def to_json(self) -> bytes:
-        """One line; waits until the copies hold their values."""
+    def to_line(self) -> bytes:
+        """One line for the child process; waits until the copies hold their values."""
         if self.copied is not None:
             self.copied.synchronize()
-        return json.dumps([_to_plain(record) for record in self.records]).encode()
+        return base64.b64encode(pickle.dumps([_on_cpu(record) for record in self.records]))
 
 
 def sizes_of(inputs: Sequence[Any]) -> str:
@@ -76,8 +75,9 @@ def copied_bytes(inputs: Sequence[Any]) -> int:
 
 
 def make_inputs(line: bytes) -> list[Any]:
-    """Make the inputs of a recorded call; the device of its tensors becomes the current one."""
-    inputs = [_from_plain(value) for value in json.loads(line)]
+    """Make the inputs of a call that the parent process recorded; the device of its tensors becomes the current one."""
+    records = pickle.loads(base64.b64decode(line))  # noqa: S301 of the parent process
+    inputs = [_made(record) if isinstance(record, _TensorRecord) else record for record in records]
     device = next(value.device for value in inputs if isinstance(value, torch.Tensor))
     if device.type == "cuda":
         torch.cuda.set_device(device)
@@ -92,40 +92,30 @@ def _is_copied(tensor: torch.Tensor) -> bool:
 
 def _record(tensor: torch.Tensor) -> _TensorRecord:
     values = tensor.detach().clone(memory_format=torch.contiguous_format) if _is_copied(tensor) else None
-    dtype, strides = str(tensor.dtype).removeprefix("torch."), None if tensor.is_contiguous() else tensor.stride()
-    return _TensorRecord(tuple(tensor.shape), dtype, str(tensor.device), strides, values)
+    strides = None if tensor.is_contiguous() else tensor.stride()
+    return _TensorRecord(tuple(tensor.shape), tensor.dtype, str(tensor.device), strides, values)
 
 
-def _to_plain(record: _Record) -> Any:
-    if not isinstance(record, _TensorRecord):
+def _on_cpu(record: _Record) -> _Record:
+    if not isinstance(record, _TensorRecord) or record.values is None:
         return record
-    data = None
-    if record.values is not None:
-        values = record.values.cpu()
-        data = base64.b64encode(ctypes.string_at(values.data_ptr(), values.nbytes)).decode()
-    place = {"shape": record.shape, "strides": record.strides, "dtype": record.dtype, "device": record.device}
-    return {**place, "data": data}
+    return attrs.evolve(record, values=record.values.cpu())
 
 
-def _from_plain(value: Any) -> Any:
-    if not isinstance(value, dict):
-        return value
-    made = _contiguous_from_plain(value)
-    if value["strides"] is None:
+def _made(record: _TensorRecord) -> torch.Tensor:
+    made = _contiguous(record)
+    if record.strides is None:
         return made
-    return torch.empty_strided(made.shape, value["strides"], dtype=made.dtype, device=made.device).copy_(made)
+    return torch.empty_strided(made.shape, record.strides, dtype=made.dtype, device=made.device).copy_(made)
 
 
-def _contiguous_from_plain(value: dict[str, Any]) -> torch.Tensor:
-    shape, dtype, device = value["shape"], getattr(torch, value["dtype"]), value["device"]
-    if value["data"] is not None:
-        data = bytearray(base64.b64decode(value["data"]))
-        flat = torch.frombuffer(data, dtype=torch.uint8).view(dtype) if data else torch.empty(0, dtype=dtype)
-        return flat.reshape(shape).to(device)
-    made = torch.empty(shape, dtype=dtype, device=device)
-    if dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128):
+def _contiguous(record: _TensorRecord) -> torch.Tensor:
+    if record.values is not None:
+        return record.values.to(record.device)
+    made = torch.empty(record.shape, dtype=record.dtype, device=record.device)
+    if made.dtype in (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64, torch.complex128):
         return made.normal_()
-    if dtype is torch.bool:
+    if made.dtype is torch.bool:
         return made.random_(0, 2)
     # Small values of both signs in all formats of one byte, and no infinities or NaN.
     made.view(torch.uint8).random_(0, 64)

@@ -16,7 +16,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import attrs
@@ -33,8 +32,6 @@ if TYPE_CHECKING:
 
     from .recorded_call import RecordedCall
 
-OnProgress: TypeAlias = Callable[[int, int, str], None]
-"""Called with the number of finished solutions, their total, and the name of the last one that made progress."""
 _Key: TypeAlias = tuple[str, str]
 _POLL_SECONDS = 1.0
 _MAX_QUEUED_BYTES = 64 << 20
@@ -156,36 +153,29 @@ class BuildService:
         """Number of unfinished jobs, the running one included."""
         return self._executor.pending
 
-    def build_ahead(
-        self, pairs: Iterable[Pair], on_progress: OnProgress | None = None, *, jobs: int | None = None
-    ) -> None:
+    def build_ahead(self, pairs: Iterable[Pair], *, jobs: int | None = None) -> None:
         """Build solutions and wait: compile in parallel, probe in a child process, then load.
 
         An unusable solution is left out with a warning. An interrupt stops the wait and the compilers; what is
         being probed or loaded is finished, the rest is not started. Earlier requests are served first.
         """
-        wanted, report = list(pairs), on_progress or (lambda *_: None)
-        if self._executor.is_current_thread:  # a job that builds cannot wait for itself
-            build = functools.partial(self._build, wanted, report, lambda: self._executor.is_closed, jobs)
-            if self._shared.is_building:  # a solution asks for it when it is loaded, perhaps for itself
-                self._executor.submit(build, "building ahead")
-            else:
-                build()
-            return
-        steps: SimpleQueue[tuple[int, int, str] | None] = SimpleQueue()
-        is_cancelled = threading.Event()
+        wanted, is_cancelled, is_done = list(pairs), threading.Event(), threading.Event()
 
-        def build_in_background() -> None:
+        def build() -> None:
             try:
-                is_stopped = lambda: is_cancelled.is_set() or self._executor.is_closed  # noqa: E731
-                self._build(wanted, lambda *step: steps.put(step), is_stopped, jobs)
+                self._build(wanted, lambda: is_cancelled.is_set() or self._executor.is_closed, jobs)
             finally:
-                steps.put(None)
+                is_done.set()
 
-        self._executor.submit(build_in_background, "building ahead", on_drop=lambda: steps.put(None))
+        if self._executor.is_current_thread and not self._shared.is_building:  # a job cannot wait for itself
+            build()
+            return
+        self._executor.submit(build, "building ahead", on_drop=is_done.set)
+        if self._executor.is_current_thread:  # a solution asks for it when it is loaded, perhaps for itself
+            return
         try:
-            while (step := _next_step(steps)) is not None:
-                report(*step)
+            while not is_done.wait(_POLL_SECONDS):  # an interrupt that comes just before a wait does not end it
+                pass
         finally:
             is_cancelled.set()
 
@@ -257,26 +247,25 @@ class BuildService:
             requests = dict(self._requests)
         try:
             # One compiler at a time: the engine needs the other cores.
-            self._build(list(requests.values()), lambda *_: None, lambda: self._executor.is_closed, 1)
+            self._build(list(requests.values()), lambda: self._executor.is_closed, 1)
         finally:
             for key in requests:
                 self._pop_request(key)
 
-    def _build(self, pairs: list[Pair], report: OnProgress, is_cancelled: Callable[[], bool], jobs: int | None) -> None:
-        batch = _Batch(len(pairs), self._get_registry, self._set_result, report, is_cancelled, jobs, self._cache_root)
+    def _build(self, pairs: list[Pair], is_cancelled: Callable[[], bool], jobs: int | None) -> None:
+        batch = _Batch(self._get_registry, self._set_result, is_cancelled, jobs, self._cache_root)
         unknown = []
+        for pair in pairs:
+            result = self._results.get(pair[1].name)
+            if result is not None and result.matches(pair[1]):
+                self._pop_request(_key(pair[1]))
+            else:
+                unknown.append(pair)
         self._shared.is_building = True
         try:
-            for pair in pairs:
-                result = self._results.get(pair[1].name)
-                if result is not None and result.matches(pair[1]):
-                    self._pop_request(_key(pair[1]))
-                    batch.advance(pair[1].name, finished=1)
-                else:
-                    unknown.append(pair)
             batch.build(unknown)
         except Cancelled:
-            logger.info("building ahead was interrupted after %d of %d solutions", batch.done, batch.total)
+            logger.info("building ahead was interrupted")
         finally:
             self._shared.is_building = False
 
@@ -294,13 +283,6 @@ def _key(solution: Solution) -> _Key:
     return solution.name, solution.hash()
 
 
-def _next_step(steps: SimpleQueue[tuple[int, int, str] | None]) -> tuple[int, int, str] | None:
-    """The next step of a build; None at its end."""
-    while True:
-        with contextlib.suppress(Empty):  # an interrupt that comes just before a wait does not end it
-            return steps.get(timeout=_POLL_SECONDS)
-
-
 # -- batches -----------------------------------------------------------------------------------------
 
 
@@ -308,14 +290,11 @@ def _next_step(steps: SimpleQueue[tuple[int, int, str] | None]) -> tuple[int, in
 class _Batch:
     """Builds a batch of solutions in the background thread."""
 
-    total: int
     get_registry: Callable[[], BuilderRegistry]
     set_result: Callable[[BuildResult], None]
-    report: OnProgress
     is_cancelled: Callable[[], bool]
     jobs: int | None
     cache_root: Path | None
-    done: int = 0
     seconds: dict[str, float] = attrs.field(factory=dict)
     """Time of compiling, by solution."""
 
@@ -326,17 +305,8 @@ class _Batch:
             Cancelled: `is_cancelled` returned true.
         """
         for pair in self._probed(self._compiled(pairs)):
+            self._check_cancelled()
             self._load(pair)
-
-    def advance(self, name: str, finished: int = 0) -> None:
-        """Report the progress of a solution.
-
-        Raises:
-            Cancelled: `is_cancelled` returned true.
-        """
-        self.done += finished
-        self.report(self.done, self.total, name)
-        self._check_cancelled()
 
     def _check_cancelled(self) -> None:
         if self.is_cancelled():
@@ -358,7 +328,6 @@ class _Batch:
 
         def on_done(outcome: BuildOutcome) -> None:
             self.seconds[outcome.solution.name] = outcome.seconds
-            self.advance(outcome.solution.name)
 
         limits = Limits(is_stopped=self.is_cancelled)
         try:
@@ -371,12 +340,7 @@ class _Batch:
     def _probed(self, pairs: list[Pair]) -> list[Pair]:
         """The pairs that are safe to load; the others are left out."""
         try:
-            reasons = probe(
-                pairs,
-                cache_root=self.cache_root,
-                on_done=self.advance,
-                is_cancelled=self.is_cancelled,
-            )
+            reasons = probe(pairs, cache_root=self.cache_root, is_cancelled=self.is_cancelled)
         except Exception as error:  # noqa: BLE001 - unprobed solutions are not loaded: they could end the engine
             reasons = {solution.name: f"the probe failed: {summarize_error(error)}" for _, solution in pairs}
         good = []
@@ -404,7 +368,6 @@ class _Batch:
             self.set_result(BuildResult(solution, runnable, None))
             seconds = self.seconds.get(solution.name, 0.0) + time.monotonic() - began
             emit(finished(EventKind.BUILT, definition.name, solution.name, seconds))
-            self.advance(solution.name, finished=1)
 
     def _leave_out(self, pair: Pair, problem: str, summary: str) -> None:
         definition, solution = pair
@@ -412,7 +375,6 @@ class _Batch:
         seconds = self.seconds.get(solution.name, 0.0)
         first_line = summary.partition("\n")[0]
         emit(finished(EventKind.BUILT, definition.name, solution.name, seconds, first_line))
-        self.advance(solution.name, finished=1)
 
 
 # -- first runs --------------------------------------------------------------------------------------
@@ -463,7 +425,7 @@ class _FirstRunQueue:
             runs, self._queued, self._queued_bytes = list(self._queued), deque(), 0
         if not runs:  # an earlier job has made them
             return
-        tasks = [ProbeTask(run.definition, run.solution, run.call.to_json()) for run in runs]
+        tasks = [ProbeTask(run.definition, run.solution, run.call.to_line()) for run in runs]
         results = run_tasks(tasks, _FIRST_RUN_SECONDS, is_cancelled=lambda: self._executor.is_closed)
         done, began = 0, time.monotonic()
         try:

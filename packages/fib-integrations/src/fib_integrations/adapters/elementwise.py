@@ -1,13 +1,6 @@
 """Adapters for RMS normalisation and rotary embeddings, of FlashInfer and of engines' own kernels.
 
-Patched: ``flashinfer.norm.rmsnorm`` and ``fused_add_rmsnorm``, ``flashinfer.rope.apply_rope_with_cos_sin_cache`` and
-``apply_rope_with_cos_sin_cache_inplace``; of vLLM ``vllm._custom_ops.rms_norm``,
-``fused_add_rms_norm`` and ``rotary_embedding``; of SGLang ``sgl_kernel.elementwise.rmsnorm`` and ``fused_add_rmsnorm``,
-and those of the same names in ``sglang.kernels.ops.layernorm.norm``, which SGLang's kernel registry calls. The
-``vllm.ir`` ops have a provider instead (`fib_integrations.vllm`).
-
-Converted: matrices with weights, with or without ``out``. Fall through: three dimensions, missing weights, an epsilon
-other than the constant in the definition's reference, interleaved rotary embeddings, and those of a part of a head.
+The ``vllm.ir`` ops have a provider instead (`fib_integrations.vllm`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,4 @@
-"""Adapters for matrix products.
-
-Patched: ``flashinfer.gemm.mm_bf16``; on request also ``torch.nn.functional.linear`` and ``torch.mm``.
-
-Converted: products of two matrices, the second one stored as definitions have it, N by K. Fall through: a bias, an
-output dtype other than that of the factors, other than two dimensions.
-"""
+"""Adapters for matrix products; the second factor is stored as definitions have it, N by K."""
 
 from __future__ import annotations
 

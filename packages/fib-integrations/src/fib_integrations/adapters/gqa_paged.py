@@ -1,15 +1,7 @@
 """Adapters for grouped-query attention with a paged KV cache.
 
-Patched: ``plan``, ``run`` and the deprecated ``forward`` methods of
-``flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper`` and
-``flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper``.
-
-Converted: runs of NHD and HND caches, in one tensor or two, with or without ``out``, ``lse`` and ``return_lse``;
-prefill if it is causal. ``forward`` replaces the settings of the plan. Fall through: custom masks, sliding windows,
-soft caps, positional encodings, quantisation scales, sinks, mixed dtypes, ``jit_args``, padded queries.
-
-Wrappers for CUDA graphs: runs of decode are routed with the wrapper's whole buffers, to solutions that were verified
-with padded indices. Runs of prefill are traced, not routed: a later plan may change which queries belong to a request.
+Runs of CUDA-graph wrappers are routed in decode with the wrapper's whole buffers, to solutions that were verified with
+padded indices. Those of prefill are traced, not routed: a later plan may change which queries belong to a request.
 """
 
 from __future__ import annotations

@@ -1,11 +1,7 @@
 """Adapter for multi-head latent attention (MLA) with a paged KV cache: decode and incremental prefill.
 
-Patched: ``plan`` and ``run`` of ``flashinfer.mla.BatchMLAPagedAttentionWrapper``.
-
-Converted: one query per request, or causal prefill, with or without ``out``, ``lse`` and ``return_lse``. Fall through:
-several non-causal queries per request, log-sum-exps to base e, packed inputs, quantisation scales, sinks, mixed dtypes,
-``jit_args``, padded queries. Runs of wrappers for CUDA graphs are traced, not routed: a later plan may change which
-queries belong to a request, and computes lengths that the wrapper keeps in no buffer.
+Runs of wrappers for CUDA graphs are traced, not routed: a later plan may change which queries belong to a request, and
+computes lengths that the wrapper keeps in no buffer.
 """
 
 from __future__ import annotations

@@ -1,10 +1,4 @@
-"""Adapter for mixture-of-experts layers in fp8 with block scales.
-
-Patched: ``flashinfer.fused_moe.trtllm_fp8_block_scale_moe``.
-
-Converted: DeepSeek's grouped routing with a bias and a scaling factor, and renormalised top-k routing of all experts.
-Fall through: other routing methods, shuffled or blocked weights, unfinalised outputs, other activations.
-"""
+"""Adapter for mixture-of-experts layers in fp8 with block scales."""
 
 from __future__ import annotations
 

@@ -1,14 +1,4 @@
-"""Adapter for prefill attention with a ragged KV cache: GQA, and MLA before weight absorption.
-
-Patched: ``plan``, ``run`` and the deprecated ``forward`` methods of
-``flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper``.
-
-Converted: causal runs in NHD or HND layout, with or without ``out``, ``lse`` and ``return_lse``, and with settings of
-``forward``. Fall through:
-non-causal runs, custom masks, separate offsets of values or outputs, sliding windows, soft caps, positional
-encodings, quantisation scales, mixed dtypes, ``jit_args``, padded queries. Runs of wrappers for CUDA graphs are
-traced, not routed.
-"""
+"""Adapter for prefill attention with a ragged KV cache: GQA, and MLA before weight absorption."""
 
 from __future__ import annotations
 

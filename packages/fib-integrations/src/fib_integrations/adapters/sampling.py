@@ -1,11 +1,4 @@
-"""Adapter for sampling from probabilities.
-
-Patched: ``top_k_sampling_from_probs``, ``top_p_sampling_from_probs`` and ``top_k_top_p_sampling_from_probs`` of
-``flashinfer.sampling``.
-
-Converted: limits as tensors or numbers, top-k before top-p. Fall through: ``indices``, a generator or a seed (the
-caller wants particular samples), ``check_nan``, both limits at once (``filter_apply_order="joint"``).
-"""
+"""Adapter for sampling from probabilities; a generator, a seed or `indices` ask for particular samples."""
 
 from __future__ import annotations
 
