@@ -48,26 +48,32 @@ def append_new_lines(path: str, choose: Callable[[int], Sequence[bytes]]) -> Seq
     """
     target = os.path.realpath(path) if os.path.islink(path) else path
     folder = os.path.dirname(target) or "."
-    new_names = [] if os.path.isdir(folder) else make_folders(Path(folder))
     with naming(path), _locked(folder):
-        is_made = not os.path.lexists(target)
-        descriptor = os.open(target, _FLAGS | (os.O_CREAT | os.O_EXCL if is_made else 0), 0o666)
-        is_empty = is_made
+        descriptor, is_made = _open(target)
+        lines: Sequence[bytes] = ()
         try:
             size = _size(descriptor)
             lines = choose(descriptor)
             if lines:
-                is_empty = False
                 _append(descriptor, size, lines)
-                sync_folders([*new_names, *([Path(folder)] if is_made else [])])
+                if is_made:
+                    sync_folders([Path(folder)])
             return lines
         except BaseException:
-            is_empty = is_made
+            lines = ()
             raise
         finally:
             os.close(descriptor)
-            if is_empty:
+            if is_made and not lines:
                 os.unlink(target)
+
+
+def _open(path: str) -> tuple[int, bool]:
+    """Open a file, and make it if there is none; returns whether it was made."""
+    try:
+        return os.open(path, _FLAGS), False
+    except FileNotFoundError:
+        return os.open(path, _FLAGS | os.O_CREAT | os.O_EXCL, 0o666), True
 
 
 def _size(descriptor: int) -> int:
@@ -113,12 +119,14 @@ def _locked(folder: str) -> Iterator[None]:
 
 
 def _open_lock(path: str) -> int:
-    """Open a lock file; make it if there is none."""
+    """Open a lock file; make it, and its folder, if there is none."""
     flags = os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC
     try:
         return os.open(path, flags)
     except FileNotFoundError:
         folder = os.path.dirname(path)
+        if not os.path.isdir(folder):
+            sync_folders(make_folders(Path(folder)))
         temporary = temporary_path(folder)
         descriptor = os.open(temporary, flags | os.O_CREAT | os.O_EXCL, 0o600)
         try:

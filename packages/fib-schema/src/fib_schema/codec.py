@@ -461,10 +461,9 @@ def format_json(record: Record, *, indent: int | None = None) -> str:
         InvalidRecord: No reader could read the result: fields made in memory nest too deeply, or hold something that
             JSON does not have.
     """
-    encode = _COMPACT if indent is None else json.JSONEncoder(indent=indent, ensure_ascii=False).encode
     try:
         plain = to_plain(record)
-        text = encode(plain)
+        text = _compact(plain) if indent is None else json.dumps(plain, indent=indent, ensure_ascii=False)
         depth = nesting(plain) if may_be_too_deep(text) else 0
     except (TypeError, ValueError) as error:
         raise _unwritable(record, f"cannot be written as JSON: {error}") from error
@@ -475,7 +474,13 @@ def format_json(record: Record, *, indent: int | None = None) -> str:
     return text if text.isascii() else _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
-_COMPACT = json.JSONEncoder(ensure_ascii=False, separators=(",", ":")).encode
+def _compact(plain: Any) -> str:
+    try:
+        return msgspec.json.encode(plain).decode()
+    except (UnicodeEncodeError, OverflowError):  # half of a surrogate pair; an integer beyond 64 bits
+        return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
+
+
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
 
@@ -493,7 +498,7 @@ def _unstructurer() -> Converter:
     for kind in _ENUMS:
         converter.register_unstructure_hook(kind, str)
     converter.register_unstructure_hook_factory(_is_list, lambda kind: _plain_list_hook(kind, converter))
-    converter.register_unstructure_hook_func(_is_object, _plain_object)
+    converter.register_unstructure_hook_factory(_is_object, _plain_object_hook)
     converter.register_unstructure_hook_factory(attrs.has, lambda cls: _plain_hook(cls, converter))
     return converter
 
@@ -510,6 +515,10 @@ def _plain_hook(cls: Any, converter: Converter) -> Callable[[Any], Any]:
         return {**plain, **_plain_object(record.unknown_fields)} if record.unknown_fields else plain
 
     return hook
+
+
+def _plain_object_hook(kind: Any) -> Callable[[Any], Any]:
+    return dict if get_args(kind)[1] in (str, int) else _plain_object
 
 
 def _plain_list_hook(kind: Any, converter: Converter) -> Callable[[Any], Any]:
@@ -531,6 +540,8 @@ def _plain_object(value: Any) -> Any:
         return _plain_float(value)
     if isinstance(value, Mapping):
         return {key: _plain_object(item) for key, item in value.items()}
-    if isinstance(value, StrEnum):
-        return str(value)
-    return [_plain_object(item) for item in value] if isinstance(value, list | tuple) else value
+    if isinstance(value, list | tuple):
+        return [_plain_object(item) for item in value]
+    if value is None or isinstance(value, str | int):
+        return str(value) if isinstance(value, StrEnum) else value
+    raise TypeError(f"{describe(value)} is no JSON value")
