@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 
 import pytest
 import torch
-from fib_bench.transport.arenas import Arena, TensorLayout, place, tensor_in
+from fib_bench.transport.arenas import Arena, place, tensor_in
+from fib_bench.transport.messages import TensorSlot
+from fib_compile.device import torch_dtype
 from fib_schema import DType
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,26 +19,26 @@ from hypothesis import strategies as st
 CPU = torch.device("cpu")
 Watch = Callable[[], AbstractContextManager[None]]
 LAYOUTS = st.builds(
-    TensorLayout,
+    TensorSlot,
     st.sampled_from([str(dtype) for dtype in DType if dtype is not DType.FLOAT4_E2M1]),  # torch 2.8 brought that
     st.lists(st.integers(0, 7), max_size=4).map(tuple),
 )
 
 
 @given(st.lists(LAYOUTS, max_size=8))
-def test_tensors_are_aligned_and_do_not_overlap(layouts: list[TensorLayout]) -> None:
+def test_tensors_are_aligned_and_do_not_overlap(layouts: list[TensorSlot]) -> None:
     slots, size_bytes = place(layouts)
     end = 0
     for layout, slot in zip(layouts, slots, strict=True):
         assert (slot.dtype, slot.shape) == (layout.dtype, layout.shape)
         assert slot.offset % 256 == 0
         assert slot.offset >= end
-        end = slot.offset + layout.size_bytes
+        end = slot.offset + math.prod(slot.shape) * torch_dtype(slot.dtype).itemsize
     assert size_bytes >= max(end, 256)
 
 
 @given(st.lists(LAYOUTS, min_size=1, max_size=4))
-def test_each_place_gives_a_contiguous_tensor_of_its_dtype_and_shape(layouts: list[TensorLayout]) -> None:
+def test_each_place_gives_a_contiguous_tensor_of_its_dtype_and_shape(layouts: list[TensorSlot]) -> None:
     slots, size_bytes = place(layouts)
     memory = torch.zeros(size_bytes, dtype=torch.uint8)
     for slot in slots:
@@ -58,7 +61,7 @@ def test_slots_are_equal_aligned_and_do_not_overlap(size_bytes: int, count: int)
 
 
 def test_a_second_map_sees_the_same_memory() -> None:
-    (slot,), size_bytes = place([TensorLayout("float32", (3,))])
+    (slot,), size_bytes = place([TensorSlot("float32", (3,))])
     ours = Arena.allocate(size_bytes, CPU)
     theirs = Arena.attach(ours.handle, os.dup(ours.descriptor), CPU)
     tensor_in(theirs.memory, slot).copy_(torch.tensor([1.0, 2.0, 3.0]))

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from . import syscalls as kernel
 from .environment import readable_paths
-from .model import NotPossible, SandboxPaths, SandboxState, Threat
+from .model import Held, NotPossible, SandboxPaths, Threat
 
 _CREATE_RULESET, _ADD_RULE, _RESTRICT_SELF = 444, 445, 446  # on every architecture
 _CREATE_RULESET_VERSION = 1
@@ -104,7 +104,7 @@ def is_usable() -> bool:
     return landlock_abi() >= _ABI_WITH_MOVES
 
 
-def confine_files(state: SandboxState) -> frozenset[Threat]:
+def confine_files(paths: SandboxPaths, held: Held) -> frozenset[Threat]:
     """Grant the readable paths, the devices and the worker's own folders, and deny all other files.
 
     Landlock also keeps a worker off the memory of every process outside its own domain.
@@ -114,12 +114,12 @@ def confine_files(state: SandboxState) -> frozenset[Threat]:
     scopes = SCOPE_SIGNALS
     # CUDA maps the judge's memory through an abstract socket, and a profiled call speaks through one to its profiler,
     # which is outside of the call's domain; the domain of the profiler holds both and is closed.
-    is_call = state.policy.local_sockets and not state.policy.starts_call
-    if not state.policy.shares_device_memory and not is_call:
+    is_call = paths.policy.local_sockets and not paths.policy.starts_call
+    if not paths.policy.shares_device_memory and not is_call:
         scopes |= SCOPE_ABSTRACT_SOCKETS
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    ports = LOCAL_PORTS if state.policy.local_sockets else ()
-    restrict(_grants(state.paths), scopes, tcp=bool(ports) and "namespaces" in state.held, ports=ports)
+    ports = LOCAL_PORTS if paths.policy.local_sockets else ()
+    restrict(_grants(paths), scopes, tcp=bool(ports) and "namespaces" in held, ports=ports)
     threats = {Threat.FILES, Threat.MEMORY}
     return frozenset(threats | {Threat.SIGNALS} if landlock_abi() >= _ABI_WITH_SCOPES else threats)
 

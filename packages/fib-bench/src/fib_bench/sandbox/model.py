@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum, StrEnum
 from pathlib import Path
+from typing import TypeAlias
 
 import attrs
 
@@ -145,18 +146,8 @@ class SandboxPaths:
     device_files: tuple[Path, ...] | None = None
 
 
-@attrs.define
-class SandboxState:
-    """A worker while its measures are being applied, each of which may depend on earlier ones."""
-
-    paths: SandboxPaths
-    held: dict[str, frozenset[Threat]] = attrs.Factory(dict)
-    missing: dict[str, str] = attrs.Factory(dict)
-
-    @property
-    def policy(self) -> SandboxPolicy:
-        """The settings of all workers."""
-        return self.paths.policy
+Held: TypeAlias = Mapping[str, frozenset[Threat]]
+"""The measures that were applied before, on which others may depend."""
 
 
 @attrs.frozen
@@ -168,4 +159,4 @@ class Measure:
 
     name: str
     level: Level
-    apply: Callable[[SandboxState], frozenset[Threat]]
+    apply: Callable[[SandboxPaths, Held], frozenset[Threat]]

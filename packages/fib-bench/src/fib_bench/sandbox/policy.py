@@ -27,7 +27,7 @@ from ..temporary_folders import TemporaryFolder
 from . import landlock, processes, seccomp
 from . import syscalls as kernel
 from .environment import NOBODY, readable_paths, unreadable_path
-from .model import LIMIT_VARIABLE, Isolation, Level, Measure, NotPossible, SandboxPaths, SandboxPolicy, SandboxState
+from .model import LIMIT_VARIABLE, Isolation, Level, Measure, NotPossible, SandboxPaths, SandboxPolicy, Threat
 
 MEASURES: tuple[Measure, ...] = (
     Measure("namespaces", Level.CONFINED, processes.enter),
@@ -83,17 +83,19 @@ def isolate(paths: SandboxPaths) -> Isolation:
     The process must have one thread, and must not receive anything secret before or after. Programs that it starts in
     its place are confined too.
     """
-    state, parent = SandboxState(paths), os.getppid()
+    held: dict[str, frozenset[Threat]] = {}
+    missing: dict[str, str] = {}
+    parent = os.getppid()
     for measure in MEASURES:
         if measure.level > paths.policy.limit:
-            state.missing[measure.name] = f"{LIMIT_VARIABLE} is {int(paths.policy.limit)}"
+            missing[measure.name] = f"{LIMIT_VARIABLE} is {int(paths.policy.limit)}"
             continue
         try:
-            state.held[measure.name] = measure.apply(state)
+            held[measure.name] = measure.apply(paths, held)
         except (NotPossible, OSError) as error:
-            state.missing[measure.name] = str(error)
+            missing[measure.name] = str(error)
     _stay_tied_to(parent)
-    return Isolation(state.held, state.missing)
+    return Isolation(held, missing)
 
 
 def confine_files(paths: SandboxPaths, *, is_enclosed: bool) -> None:
@@ -105,7 +107,7 @@ def confine_files(paths: SandboxPaths, *, is_enclosed: bool) -> None:
         OSError: The system refuses.
     """
     if paths.policy.limit >= Level.CONFINED and landlock.is_usable():
-        landlock.confine_files(SandboxState(paths, {"namespaces": frozenset()} if is_enclosed else {}))
+        landlock.confine_files(paths, {"namespaces": frozenset()} if is_enclosed else {})
 
 
 def _stay_tied_to(parent: int) -> None:

@@ -23,7 +23,7 @@ from fib_schema.files import UnsafePath, private_folder
 from . import landlock
 from . import syscalls as kernel
 from .environment import NOBODY, is_open_to, unreadable_path
-from .model import LIMIT_VARIABLE, Level, NotPossible, SandboxPaths, SandboxPolicy, SandboxState, Threat
+from .model import LIMIT_VARIABLE, Held, Level, NotPossible, SandboxPaths, SandboxPolicy, Threat
 
 _LARGEST_FILE = 16 << 30
 _MAX_DESCRIPTORS = 65_536
@@ -47,7 +47,7 @@ def free_memory_bytes() -> int:
     return int(next(line.split()[1] for line in lines if line.startswith("MemAvailable:"))) << 10
 
 
-def limit(state: SandboxState) -> frozenset[Threat]:
+def limit(paths: SandboxPaths, held: Held) -> frozenset[Threat]:
     """Forbid core dumps, bound files and descriptors, and bound processes where the system can.
 
     On the CPU, private writable memory is bounded per process. CUDA reserves more address space than
@@ -56,8 +56,8 @@ def limit(state: SandboxState) -> frozenset[Threat]:
     _bound(resource.RLIMIT_CORE, 0)
     _bound(resource.RLIMIT_FSIZE, _LARGEST_FILE)
     _bound(resource.RLIMIT_NOFILE, _MAX_DESCRIPTORS)
-    _bound(resource.RLIMIT_NPROC, most_tasks() + _foreign_tasks(state))
-    if not state.policy.is_cuda:
+    _bound(resource.RLIMIT_NPROC, most_tasks() + _foreign_tasks(held))
+    if not paths.policy.is_cuda:
         _bound(resource.RLIMIT_DATA, int(_SHARE_OF_MEMORY * free_memory_bytes()))
     return frozenset({Threat.RESOURCES})
 
@@ -68,16 +68,17 @@ def _bound(kind: int, most: int) -> None:
     resource.setrlimit(kind, (value, value))
 
 
-def _foreign_tasks(state: SandboxState) -> int:
+def _foreign_tasks(held: Held) -> int:
     """The number of tasks that the system counts as the worker's although they are not."""
     release = tuple(int(part) for part in os.uname().release.split("-")[0].split(".")[:2])
-    has_namespace = Threat.MEMORY in state.held.get("namespaces", ()) and release >= _COUNTED_BY_NAMESPACE
-    return 0 if has_namespace or "user" in state.held else tasks_on_machine()
+    has_namespace = Threat.MEMORY in held.get("namespaces", ()) and release >= _COUNTED_BY_NAMESPACE
+    return 0 if has_namespace or "user" in held else tasks_on_machine()
 
 
-def enter(state: SandboxState) -> frozenset[Threat]:
+def enter(paths: SandboxPaths, held: Held) -> frozenset[Threat]:
     """Enter new network and IPC namespaces; an ordinary user does so within a user namespace."""
-    if state.policy.shares_device_memory:
+    del held
+    if paths.policy.shares_device_memory:
         raise NotPossible("CUDA hands memory over within one network namespace only")
     flags = wanted_namespaces()
     is_user = bool(flags & kernel.CLONE_NEWUSER)
@@ -86,7 +87,7 @@ def enter(state: SandboxState) -> frozenset[Threat]:
     if reason := why_not(flags):
         raise NotPossible(reason)
     kernel.enter_namespaces(flags)
-    if state.policy.local_sockets:
+    if paths.policy.local_sockets:
         kernel.enable_loopback()
     with suppress(OSError):  # no threat depends on it
         kernel.mount_empty_memory("/dev/shm")
@@ -210,9 +211,10 @@ def _is_in_use(uid: int) -> bool:
 # -- the measures ------------------------------------------------------------------------------
 
 
-def change_user(state: SandboxState) -> frozenset[Threat]:
+def change_user(paths: SandboxPaths, held: Held) -> frozenset[Threat]:
     """Become the reserved user, which owns no process and no file but the worker's."""
-    paths, uid = state.paths, state.paths.uid
+    del held
+    uid = paths.uid
     if uid is None:
         raise NotPossible(paths.why_no_uid)
     os.chown(paths.folder, uid, uid)
@@ -226,15 +228,15 @@ def change_user(state: SandboxState) -> frozenset[Threat]:
     return frozenset({Threat.MEMORY, Threat.SIGNALS})
 
 
-def drop_privileges(state: SandboxState) -> frozenset[Threat]:
+def drop_privileges(paths: SandboxPaths, held: Held) -> frozenset[Threat]:
     """Drop all capabilities, and set no_new_privs so that no program grants any.
 
     This also keeps the device's settings (clocks, power limit, compute mode) out of reach: NVIDIA's kernel
     driver accepts changes from processes with ``CAP_SYS_ADMIN`` only, whatever their uid.
     """
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    is_bounded = "landlock" in state.held
-    kernel.keep_capabilities(_kept_capabilities(state.paths, os.getuid()) if is_bounded else ())
+    is_bounded = "landlock" in held
+    kernel.keep_capabilities(_kept_capabilities(paths, os.getuid()) if is_bounded else ())
     return frozenset({Threat.PRIVILEGES})
 
 

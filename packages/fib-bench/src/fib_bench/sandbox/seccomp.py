@@ -37,7 +37,7 @@ import attrs
 
 from . import syscalls as kernel
 from .landlock import landlock_abi
-from .model import SandboxState, Threat
+from .model import Held, SandboxPaths, Threat
 
 _ALLOW, _ERRNO = 0x7FFF0000, 0x00050000
 _NOT_EQUAL, _MASKED_EQUAL = 1, 7
@@ -191,14 +191,14 @@ def _no_internet(abi: int) -> Iterator[Refusal]:
         yield Refusal(("socket",), errno.EACCES, argument=1, mask=0xF, value=_DATAGRAM)
 
 
-def refuse_calls(state: SandboxState) -> frozenset[Threat]:
+def refuse_calls(paths: SandboxPaths, held: Held) -> frozenset[Threat]:
     """Refuse all sockets but pairs, and the system calls that no kernel needs: `REFUSALS`."""
     kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
-    if state.policy.local_sockets:
-        is_enclosed = "namespaces" in state.held
+    if paths.policy.local_sockets:
+        is_enclosed = "namespaces" in held
         Filter((*REFUSALS, *_ONLY_LOCAL_SOCKETS, *(() if is_enclosed else _no_internet(landlock_abi())))).load()
         return frozenset({Threat.KERNEL})
-    worker_filter(state.policy.is_cuda).load()
+    worker_filter(paths.policy.is_cuda).load()
     return frozenset({Threat.NETWORK, Threat.SERVICES, Threat.KERNEL})
 
 

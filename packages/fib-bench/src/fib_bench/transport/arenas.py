@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
-import attrs
+import msgspec
 import torch
 from fib_compile.device import torch_dtype
 from fib_schema.strides import storage_elements
@@ -29,27 +29,12 @@ _IPC_HANDLE_BYTES = 64  # CU_IPC_HANDLE_SIZE
 _CUDA_GRANULE = 2 << 20  # smaller CUDA allocations share a block, and a handle exports the whole block
 
 
-@attrs.frozen
-class TensorLayout:
-    """Element type, shape and strides of a tensor to allocate."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...] | None = None
-    """In elements; None for a contiguous tensor."""
-
-    @property
-    def size_bytes(self) -> int:
-        """The bytes from its first to its last element."""
-        return storage_elements(self.shape, self.strides) * torch_dtype(self.dtype).itemsize
-
-
-def place(layouts: Sequence[TensorLayout]) -> tuple[tuple[TensorSlot, ...], int]:
-    """Lay tensors out one behind the other; returns where each lies and the bytes needed."""
+def place(tensors: Sequence[TensorSlot]) -> tuple[tuple[TensorSlot, ...], int]:
+    """Lay tensors out one behind the other, wherever they were; returns them and the bytes needed."""
     slots, offset = [], 0
-    for layout in layouts:
-        slots.append(TensorSlot(layout.dtype, layout.shape, offset, layout.strides))
-        offset += _round_up(layout.size_bytes, _ALIGNMENT)
+    for tensor in tensors:
+        slots.append(msgspec.structs.replace(tensor, offset=offset))
+        offset += _round_up(_element_type_and_bytes(tensor)[1], _ALIGNMENT)
     return tuple(slots), max(offset, _ALIGNMENT)
 
 
@@ -74,7 +59,9 @@ def bytes_in(memory: torch.Tensor, slot: TensorSlot) -> torch.Tensor:
 
 @lru_cache(maxsize=1024)  # an evaluation finds the same few tensors in memory some hundred times
 def _element_type_and_bytes(slot: TensorSlot) -> tuple[torch.dtype, int]:
-    return torch_dtype(slot.dtype), TensorLayout(slot.dtype, slot.shape, slot.strides).size_bytes
+    """The dtype, and the bytes from the first to the last element."""
+    dtype = torch_dtype(slot.dtype)
+    return dtype, storage_elements(slot.shape, slot.strides) * dtype.itemsize
 
 
 class Arena:

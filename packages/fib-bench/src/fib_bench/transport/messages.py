@@ -19,7 +19,7 @@ class TensorSlot(msgspec.Struct, frozen=True, tag="tensor"):
 
     dtype: str
     shape: tuple[int, ...]
-    offset: int
+    offset: int = 0
     strides: tuple[int, ...] | None = None
     """In elements; None for a contiguous tensor."""
 

@@ -17,7 +17,7 @@ from fib_schema.strides import Strides, normalized_strides, workload_strides
 
 from ..checking.elements import dtype_name
 from ..inputs.generation import Value
-from .arenas import Arena, TensorLayout, bytes_in, place, tensor_in
+from .arenas import Arena, bytes_in, place, tensor_in
 from .messages import CANDIDATES, AbsentArgument, Argument, Bind, Layout, ScalarArgument, TensorSlot
 
 
@@ -63,18 +63,18 @@ class CallLayout:
 
 def layout_of(definition: Definition, axes: Mapping[str, int], values: Mapping[str, Value]) -> CallLayout:
     """Lay the inputs and outputs of a call out; scalars and absent inputs travel in the message."""
-    tensors = {name: _layout_of(value) for name, value in values.items() if isinstance(value, torch.Tensor)}
+    tensors = {name: _described(value) for name, value in values.items() if isinstance(value, torch.Tensor)}
     placed, input_bytes = place(list(tensors.values()))
     inputs = dict(zip(tensors, placed, strict=True))
-    described = tuple(_describe(inputs.get(name), value) for name, value in values.items())
+    described = tuple(inputs.get(name) or _by_value(value) for name, value in values.items())
     outputs, output_bytes = place(_output_layouts(definition, axes))
     named = dict(zip(definition.outputs, outputs, strict=True))
     return CallLayout(Layout(described, outputs), inputs, named, input_bytes, output_bytes)
 
 
-def _layout_of(tensor: torch.Tensor) -> TensorLayout:
+def _described(tensor: torch.Tensor) -> TensorSlot:
     shape = tuple(tensor.shape)
-    return TensorLayout(dtype_name(tensor), shape, normalized_strides(shape, tensor.stride()))
+    return TensorSlot(dtype_name(tensor), shape, strides=normalized_strides(shape, tensor.stride()))
 
 
 def call_bytes(definition: Definition, workload: Workload) -> int:
@@ -86,20 +86,18 @@ def call_bytes(definition: Definition, workload: Workload) -> int:
     """
     shapes, strides = definition.get_input_shapes(workload.axes), workload_strides(definition, workload)
     items = zip(definition.inputs.items(), shapes, strict=True)
-    inputs = [TensorLayout(s.dtype, shape, strides.get(name)) for (name, s), shape in items if shape is not None]
+    inputs = [TensorSlot(s.dtype, shape, 0, strides.get(name)) for (name, s), shape in items if shape is not None]
     return place(inputs)[1] + place(_output_layouts(definition, workload.axes))[1]
 
 
-def _output_layouts(definition: Definition, axes: Mapping[str, int]) -> list[TensorLayout]:
+def _output_layouts(definition: Definition, axes: Mapping[str, int]) -> list[TensorSlot]:
     """A place for every output; a scalar's is a tensor of no dimension."""
     shapes = definition.get_output_shapes(axes)
     specs = definition.outputs.values()
-    return [TensorLayout(spec.dtype, shape or ()) for spec, shape in zip(specs, shapes, strict=True)]
+    return [TensorSlot(spec.dtype, shape or ()) for spec, shape in zip(specs, shapes, strict=True)]
 
 
-def _describe(slot: TensorSlot | None, value: Value) -> Argument:
-    if slot is not None:
-        return slot
+def _by_value(value: Value) -> Argument:
     assert not isinstance(value, torch.Tensor)
     return AbsentArgument() if value is None else ScalarArgument(value)
 
