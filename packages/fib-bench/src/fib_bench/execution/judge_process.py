@@ -18,7 +18,6 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, cast
 
-import attrs
 from fib_compile.device import parse_device
 from fib_compile.errors import InvalidDevice
 from fib_schema import Environment, FibError, Solution
@@ -35,11 +34,6 @@ if TYPE_CHECKING:
     from .execution import Execution
 
 _EXIT_SECONDS = 10.0
-
-
-@attrs.frozen
-class _Done:
-    """The judge has finished a plan."""
 
 
 class JudgeProcess:
@@ -118,7 +112,7 @@ class JudgeProcess:
             self._connection.send(part)
         except OSError as error:
             raise EOFError from error
-        while not isinstance(event := self._receive(), _Done):
+        while (event := self._receive()) is not None:
             yield cast(Event, event)
 
     def _receive(self) -> object:
@@ -236,7 +230,7 @@ def _check_device(name: str) -> None:
 def _serve(connection: Connection, execution: Execution) -> None:
     for event in execution.execute(connection.recv()):
         connection.send(event)
-    connection.send(_Done())
+    connection.send(None)  # the plan is finished
     execution.settle(connection)
 
 

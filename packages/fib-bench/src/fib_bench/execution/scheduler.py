@@ -15,7 +15,6 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Protocol, Self
 
-import attrs
 from fib_schema import Environment, FibError
 
 from ..errors import JudgeFailed
@@ -36,39 +35,12 @@ class DeviceWorker(Protocol):
     @property
     def environment(self) -> Environment:
         """The hardware and the versions that traces state."""
-        ...
 
     def execute(self, part: DefinitionPlan) -> Iterator[Event]:
-        """Run the plan for one definition.
-
-        Raises:
-            JudgeFailed: The judge has died and cannot be restarted.
-        """
-        ...
+        """Run the plan for one definition; `JudgeFailed` if the judge has died and cannot be restarted."""
 
     def close(self) -> None:
         """Terminate all processes that were started."""
-        ...
-
-
-@attrs.define(eq=False)
-class _Item:
-    """A piece of work."""
-
-    part: DefinitionPlan
-    done: set[tuple[str, str | None]] = attrs.field(factory=set)
-    """Its finished pairs."""
-
-    def rest(self) -> _Item:
-        """The unfinished part."""
-        return _Item(self.part.without(self.done))
-
-
-@attrs.frozen
-class _Crash:
-    """An error of the harness, which ends the run."""
-
-    error: BaseException
 
 
 class Scheduler:
@@ -81,10 +53,10 @@ class Scheduler:
     def __init__(self, factories: Iterable[tuple[str, Callable[[], DeviceWorker]]]) -> None:
         self._factories = list(factories)
         self._workers: dict[str, DeviceWorker] = {}
-        self._items: list[_Item] = []
+        self._parts: list[DefinitionPlan] = []
         self._under_way = 0
         self._change = threading.Condition()
-        self._events: SimpleQueue[Event | _Crash | None] = SimpleQueue()
+        self._events: SimpleQueue[Event | BaseException | None] = SimpleQueue()
         self._is_stopping = False
         self._has_begun = threading.Event()
         self._is_closed = threading.Event()
@@ -126,28 +98,28 @@ class Scheduler:
         left = len(self._factories)
         with self._change:
             if not self._is_stopping:  # else the run was stopped before it began
-                self._items.extend(map(_Item, _split(parts, left)))
+                self._parts.extend(_split(parts, left))
         self._has_begun.set()
         threading.Thread(target=self._serve, args=self._factories[0], daemon=True).start()
         while left:
             event = self._events.get()
             if event is None:
                 left -= 1
-            elif isinstance(event, _Crash):
-                raise event.error
+            elif isinstance(event, BaseException):
+                raise event
             else:
                 yield event
-        for item in self._items:  # all workers are excluded
-            for workload in item.part.workloads:
-                skip = Skip(item.part.definition.name, None, workload.uuid, "no device is left", is_failure=True)
-                yield Skipped(skip, len(item.part.pending[workload.uuid]))
-        self._items.clear()
+        for part in self._parts:  # all workers are excluded
+            for workload in part.workloads:
+                skip = Skip(part.definition.name, None, workload.uuid, "no device is left", is_failure=True)
+                yield Skipped(skip, len(part.pending[workload.uuid]))
+        self._parts.clear()
 
     def stop(self) -> None:
         """Finish the running evaluations, and start no others."""
         with self._change:
             self._is_stopping = True
-            self._items.clear()
+            self._parts.clear()
             self._change.notify_all()
 
     def close(self) -> None:
@@ -170,20 +142,21 @@ class Scheduler:
             with suppress(JudgeFailed):  # the next start, for the first item, counts as a failure
                 self._open(name, factory)
             self._has_begun.wait()
-            while failures < _MAX_FAILURES and (item := self._next_item()) is not None:
+            while failures < _MAX_FAILURES and (part := self._next_part()) is not None:
+                done: set[tuple[str, str | None]] = set()
                 try:
-                    self._work_on(item, self._worker(name, factory))
+                    self._work_on(part, self._worker(name, factory), done)
                     failures = 0
                 except JudgeFailed as error:
                     failures += 1
                     self._close(name)
-                    self._requeue(item.rest())
+                    self._requeue(part.without(done))
                     if failures == _MAX_FAILURES:
                         self._events.put(DeviceExcluded(name, str(error)))
                 finally:
                     self._finish()
         except BaseException as error:  # noqa: BLE001 the boundary of the thread: `execute` raises it
-            self._events.put(_Crash(error))
+            self._events.put(error)
         finally:
             self._events.put(None)
             self._is_closed.wait()  # a worker's process is killed when the thread that started it ends
@@ -219,32 +192,32 @@ class Scheduler:
         if worker is not None:
             worker.close()
 
-    def _work_on(self, item: _Item, worker: DeviceWorker) -> None:
-        for event in worker.execute(item.part):
-            item.done.update(finished_pairs(event))
+    def _work_on(self, part: DefinitionPlan, worker: DeviceWorker, done: set[tuple[str, str | None]]) -> None:
+        for event in worker.execute(part):
+            done.update(finished_pairs(event))
             self._events.put(event)
             if self._is_stopping and isinstance(event, Evaluated | Skipped):
                 return
 
-    def _next_item(self) -> _Item | None:
-        """The next item; waits while another worker may still requeue one."""
+    def _next_part(self) -> DefinitionPlan | None:
+        """The next part; waits while another worker may still requeue one."""
         with self._change:
-            while not self._items and self._under_way:
+            while not self._parts and self._under_way:
                 self._change.wait()
-            if not self._items:
+            if not self._parts:
                 return None
             self._under_way += 1
-            return self._items.pop(0)
+            return self._parts.pop(0)
 
     def _finish(self) -> None:
         with self._change:
             self._under_way -= 1
             self._change.notify_all()
 
-    def _requeue(self, item: _Item) -> None:
+    def _requeue(self, part: DefinitionPlan) -> None:
         with self._change:
-            if item.part.count and not self._is_stopping:
-                self._items.insert(0, item)
+            if part.count and not self._is_stopping:
+                self._parts.insert(0, part)
 
 
 def _split(parts: Sequence[DefinitionPlan], workers: int) -> list[DefinitionPlan]:
