@@ -25,10 +25,7 @@ def definition_of(make: Make, *, with_scores: bool = True) -> Definition:
 
 
 def check_of(
-    definition: Definition,
-    inputs: Mapping[str, object],
-    expected: Tensors,
-    config: ResolvedEvalConfig | None = None,
+    definition: Definition, inputs: Mapping[str, object], expected: Tensors, config: ResolvedEvalConfig | None = None
 ) -> IndexSets:
     config = config or ResolvedEvalConfig()
     return TopK().check(Case(definition=definition, inputs=inputs, expected=expected, config=config))  # type: ignore[arg-type]

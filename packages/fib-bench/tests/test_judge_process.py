@@ -104,11 +104,7 @@ class TestStart:
         assert survivors() == {}
 
     def test_a_process_that_does_not_start_is_an_error(
-        self,
-        monkeypatch: pytest.MonkeyPatch,
-        tmp_path: Path,
-        capfd: pytest.CaptureFixture[str],
-        survivors: Survivors,
+        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str], survivors: Survivors
     ) -> None:
         (tmp_path / "torch.py").write_text("raise RuntimeError('broken installation')")
         monkeypatch.setenv("PYTHONPATH", f"{tmp_path}:{os.environ.get('PYTHONPATH', '')}")

@@ -47,6 +47,11 @@ GOOD = "def run(x):\n    return x * 2\n"
 PROCESS = frozenset({Threat.PRIVILEGES, Threat.RESOURCES})
 CONFINED = PROCESS | {Threat.FILES, Threat.MEMORY}
 
+Attempt = Callable[..., str]
+Stops = Callable[[Threat], None]
+Evaluate = Callable[..., list[Evaluation]]
+MakeSolution = Callable[..., Solution]
+MakeWorkload = Callable[..., Workload]
 Reserve = Callable[[str], tuple[int, socket.socket]]
 
 
@@ -78,9 +83,7 @@ def stops(isolation: Isolation) -> Callable[[Threat], None]:
 
 
 @pytest.fixture
-def attempt(
-    server: ForkServerClient, make_solution: Callable[..., Solution], definition: Definition
-) -> Callable[..., str]:
+def attempt(server: ForkServerClient, make_solution: MakeSolution, definition: Definition) -> Callable[..., str]:
     """Result of a solution that runs the body of a function: its return value, or the kind of its error.
 
     It runs when the solution is imported; a worker is confined before it reads a solution.
@@ -137,7 +140,7 @@ def test_every_measure_holds_or_says_why_not(isolation: Isolation) -> None:
 
 
 def test_a_trace_says_how_its_worker_was_isolated(
-    evaluate: Callable[..., list[Evaluation]], make_solution: Callable[..., Solution], isolation: Isolation
+    evaluate: Evaluate, make_solution: MakeSolution, isolation: Isolation
 ) -> None:
     codes = (GOOD, "def run(x):\n    raise ValueError", "import nothing_of_this_name", "import os\nos._exit(3)")
     for evaluation in evaluate(*map(make_solution, codes)):
@@ -186,7 +189,7 @@ class TestFiles:
         ],
     )
     def test_of_others_are_refused(
-        self, stops: Callable[[Threat], None], attempt: Callable[..., str], tmp_path: Path, cache_path: Path, body: str
+        self, stops: Stops, attempt: Attempt, tmp_path: Path, cache_path: Path, body: str
     ) -> None:
         stops(Threat.FILES)
         secret = tmp_path / "secret"
@@ -203,10 +206,10 @@ class TestFiles:
     @pytest.mark.parametrize("place", ["a data set within a readable folder", "the current folder of the run"])
     def test_folders_within_the_search_path_are_hidden(
         self,
-        stops: Callable[[Threat], None],
+        stops: Stops,
         monkeypatch: pytest.MonkeyPatch,
         tmp_path: Path,
-        make_solution: Callable[..., Solution],
+        make_solution: MakeSolution,
         definition: Definition,
         place: str,
     ) -> None:
@@ -224,7 +227,7 @@ class TestFiles:
             request = Build("cpu", format_json(definition), format_json(make_solution(code)))
             assert "PermissionError" in repr(worker.request(request, seconds=60))
 
-    def test_shared_memory_of_others_is_hidden_and_its_own_ends_with_it(self, attempt: Callable[..., str]) -> None:
+    def test_shared_memory_of_others_is_hidden_and_its_own_ends_with_it(self, attempt: Attempt) -> None:
         if not _can_mount():
             pytest.skip("mounts are not allowed here")
         with tempfile.NamedTemporaryFile(dir="/dev/shm", prefix="fib-tests-") as of_others:
@@ -237,7 +240,7 @@ class TestFiles:
             assert Path(of_others.name).name in found
             assert "left-by-a-solution" not in found
 
-    def test_its_own_folder_is_its_home(self, attempt: Callable[..., str]) -> None:
+    def test_its_own_folder_is_its_home(self, attempt: Attempt) -> None:
         body = """
             import pathlib, tempfile
             home = pathlib.Path.home()
@@ -297,13 +300,7 @@ ATTACKS = [
 class TestOtherProcesses:
     @pytest.mark.parametrize(("threat", "whose", "body"), ATTACKS)
     def test_are_out_of_reach(
-        self,
-        stops: Callable[[Threat], None],
-        attempt: Callable[..., str],
-        server: ForkServerClient,
-        threat: Threat,
-        whose: str,
-        body: str,
+        self, stops: Stops, attempt: Attempt, server: ForkServerClient, threat: Threat, whose: str, body: str
     ) -> None:
         stops(threat)
         assert server._process is not None
@@ -326,13 +323,11 @@ class TestOtherProcesses:
             ),
         ],
     )
-    def test_own_process_and_machine_are_readable(self, attempt: Callable[..., str], body: str) -> None:
+    def test_own_process_and_machine_are_readable(self, attempt: Attempt, body: str) -> None:
         assert attempt(body + "\nreturn 'fine'") == "done: fine"
 
     @pytest.mark.parametrize("name", ["timer_list", "slabinfo", "vmallocinfo", "kcore"])
-    def test_files_of_the_kernel_for_root_are_refused(
-        self, stops: Callable[[Threat], None], attempt: Callable[..., str], name: str
-    ) -> None:
+    def test_files_of_the_kernel_for_root_are_refused(self, stops: Stops, attempt: Attempt, name: str) -> None:
         """A worker may keep the capability to read the files of root, for a Python environment that only root reads."""
         stops(Threat.FILES)
         if not Path("/proc", name).exists():
@@ -341,26 +336,20 @@ class TestOtherProcesses:
 
 
 class TestNetwork:
-    def test_a_local_server_cannot_be_reached(
-        self, stops: Callable[[Threat], None], attempt: Callable[..., str]
-    ) -> None:
+    def test_a_local_server_cannot_be_reached(self, stops: Stops, attempt: Attempt) -> None:
         stops(Threat.NETWORK)
         with socket.create_server(("127.0.0.1", 0)) as listener:
             port = listener.getsockname()[1]
             assert attempt("socket.create_connection(('127.0.0.1', port), 5)", port=port) == "refused: PermissionError"
 
     @pytest.mark.parametrize("name", ["AF_INET", "AF_INET6", "AF_NETLINK", "AF_PACKET", "AF_VSOCK", "AF_ALG"])
-    def test_there_are_no_sockets(
-        self, stops: Callable[[Threat], None], attempt: Callable[..., str], name: str
-    ) -> None:
+    def test_there_are_no_sockets(self, stops: Stops, attempt: Attempt, name: str) -> None:
         stops(Threat.NETWORK)
         found = attempt("socket.socket(getattr(socket, name), socket.SOCK_DGRAM)", name=name)
         assert found.startswith("refused")
 
     @pytest.mark.parametrize("is_abstract", [False, True])
-    def test_a_daemon_cannot_be_reached(
-        self, stops: Callable[[Threat], None], attempt: Callable[..., str], is_abstract: bool
-    ) -> None:
+    def test_a_daemon_cannot_be_reached(self, stops: Stops, attempt: Attempt, is_abstract: bool) -> None:
         stops(Threat.SERVICES)
         with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX) as listener:
             address = f"\0{folder}" if is_abstract else f"{folder}/daemon"
@@ -381,16 +370,14 @@ class TestKernel:
             pytest.param("shmget(0, 4096, 0o1600)", id="shared-memory-of-others"),
         ],
     )
-    def test_rare_calls_are_refused(
-        self, stops: Callable[[Threat], None], attempt: Callable[..., str], call: str
-    ) -> None:
+    def test_rare_calls_are_refused(self, stops: Stops, attempt: Attempt, call: str) -> None:
         stops(Threat.KERNEL)
         if os.uname().machine != "x86_64" and "syscall" in call:
             pytest.skip("the numbers are of x86-64")
         body = f"library = ctypes.CDLL(None, use_errno=True)\nreturn library.{call}, ctypes.get_errno()"
         assert attempt(body) in {"done: (-1, 1)", "done: (-1, 13)"}
 
-    def test_there_are_no_privileges(self, stops: Callable[[Threat], None], attempt: Callable[..., str]) -> None:
+    def test_there_are_no_privileges(self, stops: Stops, attempt: Attempt) -> None:
         stops(Threat.PRIVILEGES)
         body = """
             lines = dict(line.split(":\\t") for line in open("/proc/self/status").read().splitlines())
@@ -400,9 +387,7 @@ class TestKernel:
 
 
 class TestResources:
-    def test_too_many_threads_end_the_worker(
-        self, evaluate: Callable[..., list[Evaluation]], make_solution: Callable[..., Solution]
-    ) -> None:
+    def test_too_many_threads_end_the_worker(self, evaluate: Evaluate, make_solution: MakeSolution) -> None:
         code = (
             "import threading\n"
             "def run(x):\n"
@@ -418,9 +403,7 @@ class TestResources:
         assert good.status is EvaluationStatus.PASSED, good.log
 
     @pytest.mark.slow
-    def test_a_fork_bomb_ends(
-        self, evaluate: Callable[..., list[Evaluation]], make_solution: Callable[..., Solution]
-    ) -> None:
+    def test_a_fork_bomb_ends(self, evaluate: Evaluate, make_solution: MakeSolution) -> None:
         """A bomb of small orphans, which ends by itself, later, so that a failure of this test stays bounded."""
         bomb = (
             "import os, time\n"
@@ -443,13 +426,13 @@ class TestResources:
         assert bad.status in {EvaluationStatus.RUNTIME_ERROR, EvaluationStatus.TIMEOUT}
         assert good.status is EvaluationStatus.PASSED, good.log
 
-    def test_memory_is_bounded(self, stops: Callable[[Threat], None], attempt: Callable[..., str]) -> None:
+    def test_memory_is_bounded(self, stops: Stops, attempt: Attempt) -> None:
         """The requested level is never used, and the machine lacks it."""
         stops(Threat.RESOURCES)
         body = "import torch\nreturn [torch.empty(1 << 32, dtype=torch.uint8) for _ in range(1 << 14)]"
         assert attempt(body) in {"refused: RuntimeError", "refused: MemoryError"}
 
-    def test_there_are_no_core_dumps(self, stops: Callable[[Threat], None], attempt: Callable[..., str]) -> None:
+    def test_there_are_no_core_dumps(self, stops: Stops, attempt: Attempt) -> None:
         stops(Threat.RESOURCES)
         assert attempt("import resource\nreturn resource.getrlimit(resource.RLIMIT_CORE)") == "done: (0, 0)"
 
@@ -509,12 +492,12 @@ class TestHonest:
             ),
         ],
     )
-    def test_ways_of_working_are_possible(self, attempt: Callable[..., str], body: str) -> None:
+    def test_ways_of_working_are_possible(self, attempt: Attempt, body: str) -> None:
         assert attempt(body + "\nreturn 'fine'") == "done: fine"
 
     @pytest.mark.slow
     def test_a_torch_extension_compiles(
-        self, evaluate: Callable[..., list[Evaluation]], make_solution: Callable[..., Solution], isolation: Isolation
+        self, evaluate: Evaluate, make_solution: MakeSolution, isolation: Isolation
     ) -> None:
         code = (
             "#include <torch/csrc/utils/pybind.h>\n"  # compiles in 7 s; torch/extension.h in 23 s
@@ -529,7 +512,7 @@ class TestHonest:
         assert evaluation.extra["isolation"] == isolation.to_extra()
 
 
-def test_a_solution_does_not_get_the_code_of_the_reference(attempt: Callable[..., str], definition: Definition) -> None:
+def test_a_solution_does_not_get_the_code_of_the_reference(attempt: Attempt, definition: Definition) -> None:
     body = """
         import gc
         from fib_schema import Definition
@@ -540,7 +523,7 @@ def test_a_solution_does_not_get_the_code_of_the_reference(attempt: Callable[...
     assert definition.reference not in found.encode().decode("unicode_escape")
 
 
-def test_what_a_solution_leaves_in_its_cache_no_other_one_finds(attempt: Callable[..., str]) -> None:
+def test_what_a_solution_leaves_in_its_cache_no_other_one_finds(attempt: Attempt) -> None:
     body = "cache = os.environ['FIB_CACHE_PATH']\nopen(cache + '/mine', 'a').close()\nreturn os.listdir(cache)"
     assert "'mine'" in attempt(body)
     other = attempt("return os.listdir(os.environ['FIB_CACHE_PATH'])")
@@ -557,8 +540,8 @@ class TestLowerLevels:
         monkeypatch: pytest.MonkeyPatch,
         device_context: DeviceContext,
         definition: Definition,
-        make_workload: Callable[..., Workload],
-        make_solution: Callable[..., Solution],
+        make_workload: MakeWorkload,
+        make_solution: MakeSolution,
     ) -> Callable[..., list[Evaluation]]:
         """Evaluates solutions with a server of their own, whose level is limited."""
 
@@ -574,13 +557,13 @@ class TestLowerLevels:
         return run
 
     @pytest.mark.parametrize("level", [Level.NONE, Level.PROCESS, Level.CONFINED])
-    def test_an_honest_solution_passes(self, judged_at: Callable[..., list[Evaluation]], level: Level) -> None:
+    def test_an_honest_solution_passes(self, judged_at: Evaluate, level: Level) -> None:
         (evaluation,) = judged_at(level, GOOD)
         assert evaluation.status is EvaluationStatus.PASSED, evaluation.log
         assert evaluation.extra is not None
         assert evaluation.extra["isolation"]["level"] <= level
 
-    def test_memory_of_the_server_is_protected_all_the_same(self, judged_at: Callable[..., list[Evaluation]]) -> None:
+    def test_memory_of_the_server_is_protected_all_the_same(self, judged_at: Evaluate) -> None:
         code = "import os\ndef run(x):\n    raise ValueError(open(f'/proc/{os.getppid()}/environ', 'rb').read())"
         (evaluation,) = judged_at(Level.PROCESS, code)
         assert "PermissionError" in evaluation.log

@@ -39,12 +39,7 @@ class ScaledPart(OutputCheck):
 
 
 def scaled_part(
-    name: str,
-    expected: torch.Tensor,
-    config: ResolvedEvalConfig,
-    *,
-    axes: int = 1,
-    share: float | None = None,
+    name: str, expected: torch.Tensor, config: ResolvedEvalConfig, *, axes: int = 1, share: float | None = None
 ) -> ScaledPart:
     """Make the check of a floating output that is not packed.
 
