@@ -105,8 +105,6 @@ class TestContent:
         ("text", "line", "message"),
         [
             ("default: {", 1, "not valid YAML"),
-            ("default: &a {margin: 1}\ndefinitions: {x: *a}", 2, "the alias *a is not allowed"),
-            ("a: " + "[" * 5000, 1, "nested more than 8 levels"),
             ("default: {max_atol: 2026-13-45}", 1, "not a plain value: month must be in"),
             ("default: {baseline: !!python/object:os.system x}", 1, "not a plain value"),
             ("- default", 1, "expected a mapping"),

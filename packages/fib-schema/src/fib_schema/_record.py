@@ -130,7 +130,7 @@ def check_kind(record: object, field: str, value: object, *kinds: type) -> None:
     raise fail(record, field, f"expected {wanted}, got {describe(value)}")
 
 
-_WORDS: Mapping[type, str] = {str: "a string", bool: "true or false"}
+_WORDS: Mapping[type, str] = {str: "a string", bool: "true or false", type(None): "null"}
 
 
 def check_name(record: object, field: str, value: Any) -> None:
@@ -146,20 +146,18 @@ def name(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     check_name(record, attribute.name, value)
 
 
-def text(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """Validate a string."""
-    check_kind(record, attribute.name, value, str)
+def instance_of(*types: type) -> Validator:
+    """Validate that a value is one of `types`."""
+
+    def check(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+        check_kind(record, attribute.name, value, *types)
+
+    return check
 
 
-def optional_text(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """Validate a string or None."""
-    if value is not None:
-        text(record, attribute, value)
-
-
-def boolean(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """Validate a bool."""
-    check_kind(record, attribute.name, value, bool)
+text = instance_of(str)
+optional_text = instance_of(str, type(None))
+boolean = instance_of(bool)
 
 
 def size_problem(value: object) -> str | None:
@@ -188,15 +186,6 @@ def check_numbers(record: object, *fields: str) -> None:
         if value < 0:
             raise fail(record, field, f"must not be negative, got {value}")
         object.__setattr__(record, field, value)
-
-
-def instance_of(*types: type) -> Validator:
-    """Validate that a value is one of `types`."""
-
-    def check(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-        check_kind(record, attribute.name, value, *types)
-
-    return check
 
 
 def mapping_of(*types: type) -> Validator:

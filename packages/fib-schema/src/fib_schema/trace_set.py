@@ -538,7 +538,7 @@ class _Store(_Folder):
         return self._solution_names.get(def_name, ())
 
     def add_workload_blob_tensor(self, def_name: str, workload_uuid: str, tensors: Mapping[str, torch.Tensor]) -> str:
-        """Store a workload's tensors; they are durable when this returns.
+        """_Store a workload's tensors; they are durable when this returns.
 
         Returns:
             The file's path relative to the root, for a `SafetensorsInput`.
