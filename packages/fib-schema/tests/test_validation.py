@@ -22,7 +22,6 @@ from fib_schema import (
     Trace,
     TraceSet,
     load_jsonl_file,
-    problems,
     reader,
     validate,
 )
@@ -177,19 +176,6 @@ class TestReport:
         lines = validate(folder.root).to_text().splitlines()
         assert lines[0].startswith("warning: definitions/README.txt: is not read")
         assert lines[-1].endswith("0 errors, 1 warning")
-
-    def test_what_is_too_much_is_counted(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(problems, "MAX_PROBLEMS", 2)
-        folder.write(WORKLOADS, "{}\n" * 5)
-        report = validate(folder.root)
-        assert (len(report.problems), report.omitted) == (2, 9)
-        assert "2 errors, 0 warnings and 9 that are not listed" in report.summary
-
-    def test_errors_behind_many_warnings_still_fail(self, folder: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(problems, "MAX_PROBLEMS", 1)
-        folder.write("definitions/README.txt", "words")
-        folder.write(WORKLOADS, "{}\n")
-        assert not validate(folder.root).is_ok
 
     def test_a_missing_root_raises(self, tmp_path: Path) -> None:
         with pytest.raises(DataSetNotFound):

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import isfinite
 from typing import Any
 
 _HIDDEN = (
@@ -102,23 +103,26 @@ def format_latency(milliseconds: float) -> str:
     return f"{milliseconds * factor:.3g} {unit}"
 
 
-def escape_values(value: Any) -> Any:
-    """A JSON value with all its texts, keys included, as `escape_controls` gives them: for pages and charts."""
-    if isinstance(value, str):
-        return escape_controls(value)
-    if isinstance(value, Mapping):
-        return {escape_controls(key): escape_values(item) for key, item in value.items()}
-    return [escape_values(item) for item in value] if isinstance(value, list | tuple) else value
-
-
 def _escape(match: re.Match[str]) -> str:
     return match[0].encode("unicode_escape").decode()
 
 
+def escape_values(value: Any) -> Any:
+    """A JSON value with all its texts, keys included, as `escape_controls` gives them: for pages and charts."""
+    return _mapped(value, lambda item: escape_controls(item) if isinstance(item, str) else item)
+
+
 def finite_values(value: Any) -> Any:
     """The value with NaN and infinity as strings, as in data sets, so that every JSON reader accepts it."""
-    if isinstance(value, float) and not abs(value) < float("inf"):
-        return "NaN" if value != value else "Infinity" if value > 0 else "-Infinity"
+    return _mapped(value, lambda item: _text_of(item) if isinstance(item, float) and not isfinite(item) else item)
+
+
+def _text_of(number: float) -> str:
+    return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"
+
+
+def _mapped(value: Any, change: Callable[[Any], Any]) -> Any:
+    """A JSON value whose keys and scalars are changed."""
     if isinstance(value, Mapping):
-        return {key: finite_values(item) for key, item in value.items()}
-    return [finite_values(item) for item in value] if isinstance(value, list | tuple) else value
+        return {change(key): _mapped(item, change) for key, item in value.items()}
+    return [_mapped(item, change) for item in value] if isinstance(value, list | tuple) else change(value)

@@ -19,8 +19,6 @@ from .codec import child_path, field_names
 from .display import counted, escape_line
 from .errors import Problem, Severity
 
-MAX_PROBLEMS = 100_000
-"""Number of problems that a report lists; more are counted, so that a broken set does not fill memory."""
 MISSPELT_CODE = "misspelt-key"
 """The code of problems that `misspelling_warnings` makes."""
 _MAX_UNKNOWN_KEYS = 100  # an object with more is not a record with a misspelt field, and comparing names takes time
@@ -40,8 +38,6 @@ class Report:
     """Usable, but worth a look; never a reason to fail."""
     counts: Mapping[str, int] = NO_FIELDS
     """Numbers of ``definitions``, ``solutions``, ``workloads``, ``traces`` and ``blobs`` that were read."""
-    omitted: int = 0
-    """Numbers of problems and warnings that are not listed because there are more than `MAX_PROBLEMS`."""
 
     @property
     def is_ok(self) -> bool:
@@ -52,9 +48,8 @@ class Report:
     def summary(self) -> str:
         """One line: the counts of records and of problems."""
         counts = ", ".join(counted(count, kind.removesuffix("s")) for kind, count in self.counts.items())
-        omitted = f" and {self.omitted} that are not listed" if self.omitted else ""
-        verdict = f"{counted(len(self.problems), 'error')}, {counted(len(self.warnings), 'warning')}{omitted}"
-        return f"{self.root}: {counts}: {verdict}"
+        errors, warnings = counted(len(self.problems), "error"), counted(len(self.warnings), "warning")
+        return f"{self.root}: {counts}: {errors}, {warnings}"
 
     def to_text(self) -> str:
         """Each kind of problem and warning in a line of its own, and the summary last; `to_plain` lists all."""
@@ -70,7 +65,6 @@ class Report:
             "counts": dict(self.counts),
             "problems": [plain_problem(problem) for problem in self.problems],
             "warnings": [plain_problem(warning) for warning in self.warnings],
-            "omitted": self.omitted,
         }
 
 
@@ -91,7 +85,6 @@ class Findings:
 
     def __init__(self) -> None:
         self._problems: list[Problem] = []
-        self._omitted = {Severity.ERROR: 0, Severity.WARNING: 0}
         self.counts: Counter[str] = Counter()
 
     def error(self, source: str, message: str, code: str, path: str = "$") -> None:
@@ -103,12 +96,10 @@ class Findings:
         self.add(Problem(source, path, message, Severity.WARNING, code))
 
     def add(self, *problems: Problem) -> None:
-        """Keep problems, or count them if there are too many."""
-        for problem in problems:
-            if len(self._problems) < MAX_PROBLEMS:
-                self._problems.append(_as_printable(problem))
-            else:
-                self._omitted[problem.severity] += 1
+        """Add problems, with control characters escaped."""
+        for found in problems:
+            source, path, message = map(escape_line, (found.source, found.path, found.message))
+            self._problems.append(Problem(source, path, message, found.severity, found.code))
 
     @property
     def problems(self) -> list[Problem]:
@@ -122,19 +113,9 @@ class Findings:
 
     def report(self, root: str) -> Report:
         """The findings so far."""
-        errors = self.errors
-        warnings = [problem for problem in self._problems if problem.severity is Severity.WARNING]
-        if not errors and self._omitted[Severity.ERROR]:
-            message = f"{self._omitted[Severity.ERROR]} errors are not listed: {MAX_PROBLEMS} warnings came before them"
-            errors.append(Problem(root, "$", message, code="omitted"))
+        warnings = tuple(problem for problem in self._problems if problem.severity is Severity.WARNING)
         kinds = ("definitions", "solutions", "workloads", "traces", "blobs")
-        counts = FrozenDict({kind: self.counts[kind] for kind in kinds})
-        return Report(root, tuple(errors), tuple(warnings), counts, sum(self._omitted.values()))
-
-
-def _as_printable(problem: Problem) -> Problem:
-    source, path, message = (escape_line(text) for text in (problem.source, problem.path, problem.message))
-    return Problem(source, path, message, problem.severity, problem.code)
+        return Report(root, tuple(self.errors), warnings, FrozenDict({kind: self.counts[kind] for kind in kinds}))
 
 
 @attrs.frozen

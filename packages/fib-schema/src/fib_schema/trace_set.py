@@ -39,7 +39,7 @@ from .errors import (
 )
 from .files import atomic_create_all, get_fib_dataset_path, staged
 from .problems import Findings
-from .reader import definition_names, holds_legacy_workloads, read_json, read_traces, solution_names
+from .reader import holds_legacy_workloads, named_files, read_json, read_traces
 from .solution import Solution
 from .trace import Trace
 from .trace_facts import counting_traces, speedup_of
@@ -660,13 +660,16 @@ class _Store(_Folder):
         legacy = dict.fromkeys(file for file in files[data_files.TRACES] if holds_legacy_workloads(file, prefix))
         for file in legacy:
             findings.add(*legacy_warnings(file.name, {data_files.LEGACY_PLACE: 1}))
-        definitions = definition_names(files[data_files.DEFINITIONS], findings)
-        found = solution_names(files[data_files.SOLUTIONS], findings)
+        definitions = named_files(files[data_files.DEFINITIONS], "definition", findings)
+        solutions = named_files(files[data_files.SOLUTIONS], "solution", findings)
         problems = [problem for problem in findings.problems if problem.code != data_files.OTHER_SUFFIX]
         self._found_problems = problems
-        self._definitions = _LazyRecords(Definition, definitions, {}, problems)
-        self._solution_names, self._owners = found.of_definition, found.owners
-        self._solutions = _LazyRecords(Solution, found.files, {}, problems)
+        self._definitions = _LazyRecords(Definition, {one.name: one.file for one in definitions}, {}, problems)
+        self._solutions = _LazyRecords(Solution, {one.name: one.file for one in solutions}, {}, problems)
+        self._owners = {one.name: (one.definition, one.author) for one in solutions}
+        for one in solutions:
+            names = self._solution_names.get(one.definition, ())
+            self._solution_names[one.definition] = (*names, one.name)
         workloads = [*files[data_files.WORKLOADS], *legacy]
         traces = [file for file in files[data_files.TRACES] if file not in legacy]
         self._workloads = _TracesByDefinition(_TraceFiles(workloads, self._definitions.names), {}, kind="workloads")

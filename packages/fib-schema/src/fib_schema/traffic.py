@@ -146,14 +146,11 @@ def load_traffic(root: str | os.PathLike[str]) -> Traffic:
             calls[name] = calls.get(name, 0) + definition.calls
             counted = sizes.setdefault(name, {})
             for size in definition.sizes:
-                key = axes_key(size.axes), None if size.layout is None else _key_of(size.layout)
+                layout = None if size.layout is None else {name: tuple(item) for name, item in size.layout.items()}
+                key = axes_key(size.axes), None if layout is None else layout_key(layout)
                 counted[key] = counted.get(key, 0) + size.calls
     found = {name: DefinitionTraffic(calls[name], MappingProxyType(sizes[name])) for name in sorted(calls)}
     return Traffic(MappingProxyType(found), files, tuple(problems))
-
-
-def _key_of(layout: Mapping[str, Iterable[int]]) -> Layout:
-    return layout_key({name: tuple(values) for name, values in layout.items()})
 
 
 def _files(folder: Path, problems: list[Problem]) -> list[Path]:

@@ -22,7 +22,7 @@ from .definition import Definition, DType, TensorSpec
 from .display import counted
 from .errors import ConstraintError, DataSetNotFound, InvalidField, UnknownName
 from .files import get_fib_dataset_path
-from .problems import MAX_PROBLEMS, Findings, Report
+from .problems import Findings, Report
 from .reader import Parsed, read_json, read_traces
 from .solution import Solution
 from .strides import stated_strides, storage_elements, workload_strides
@@ -32,7 +32,7 @@ from .trace_facts import has_workload_layout
 from .traffic import load_traffic
 from .workload import SafetensorsInput, ScalarInput, Workload
 
-__all__ = ["MAX_PROBLEMS", "Report", "validate"]
+__all__ = ["Report", "validate"]
 
 _MAX_NAMES = 100
 """Limit of the names of one file for which a problem is listed."""
@@ -249,12 +249,9 @@ def _has_traces(file: DataFile) -> bool:
 
 def _check_definition_file(file: DataFile, known: _Known, findings: Findings) -> None:
     parsed = read_json(file, Definition, findings)
-    definition, name = parsed.record, _name(parsed, file)
-    if name in known.definition_files:
-        _duplicate("definition", name, known.definition_files[name], file, findings)
+    if (name := _new_name("definition", parsed, file, known.definition_files, findings)) is None:
         return
-    known.definition_files[name] = file.name
-    known.definitions[name] = definition
+    definition = known.definitions[name] = parsed.record
     if definition is not None:
         findings.counts["definitions"] += 1
         wanted = data_files.DEFINITIONS, definition.op_type, definition.name
@@ -264,15 +261,12 @@ def _check_definition_file(file: DataFile, known: _Known, findings: Findings) ->
 
 def _check_solution_file(file: DataFile, known: _Known, findings: Findings) -> None:
     parsed = read_json(file, Solution, findings)
-    solution, name = parsed.record, _name(parsed, file)
-    if name in known.solution_files:
-        _duplicate("solution", name, known.solution_files[name], file, findings)
+    if (name := _new_name("solution", parsed, file, known.solution_files, findings)) is None:
         return
-    known.solution_files[name] = file.name
-    known.solutions[name] = None
+    solution = parsed.record
+    known.solutions[name] = None if solution is None else (solution.definition, solution.author)
     if solution is None:
         return
-    known.solutions[name] = solution.definition, solution.author
     findings.counts["solutions"] += 1
     if solution.definition not in known.definitions:
         message = str(UnknownName("definition", solution.definition, tuple(known.definitions)))
@@ -283,17 +277,16 @@ def _check_solution_file(file: DataFile, known: _Known, findings: Findings) -> N
     _check_path(file, ("", "author", "definition's op_type", "definition", "name"), wanted, findings)
 
 
-def _name(parsed: Parsed[Any], file: DataFile) -> str:
-    """The name that a file states, even if its record is bad; else that of the file."""
-    if parsed.record is not None:
-        return str(parsed.record.name)
-    name = parsed.plain.get("name") if isinstance(parsed.plain, dict) else None
-    return name if isinstance(name, str) else file.stem
-
-
-def _duplicate(kind: str, name: str, first: str, file: DataFile, findings: Findings) -> None:
-    message = f"{first} holds a {kind} named {name!r} too; rename or remove one"
-    findings.error(file.name, message, "duplicate-name", "$.name")
+def _new_name(kind: str, parsed: Parsed[Any], file: DataFile, files: dict[str, str], findings: Findings) -> str | None:
+    """The name that a file states, even if its record is bad, else that of the file; None if another file has it."""
+    stated = parsed.plain.get("name") if isinstance(parsed.plain, dict) else None
+    name = parsed.record.name if parsed.record is not None else stated if isinstance(stated, str) else file.stem
+    if name in files:
+        message = f"{files[name]} holds a {kind} named {name!r} too; rename or remove one"
+        findings.error(file.name, message, "duplicate-name", "$.name")
+        return None
+    files[name] = file.name
+    return str(name)
 
 
 def _check_path(file: DataFile, words: tuple[str, ...], wanted: tuple[str | None, ...], findings: Findings) -> None:
