@@ -112,9 +112,54 @@ class SettingsFile:
     @classmethod
     def parse(cls, data: bytes, path: str) -> SettingsFile:
         """Parse YAML; `path` is its name in errors."""
+        import yaml
+
         file = cls(path)
-        _NodeReader(file).read(data)
+        try:
+            if (root := yaml.compose(data, _loader())) is not None:
+                file.content = file._plain(root, ())
+        except yaml.MarkedYAMLError as error:
+            line = None if error.problem_mark is None else error.problem_mark.line + 1
+            file.problems.append(ConfigProblem(line, "", f"not valid YAML: {error.problem}; correct the syntax"))
+        except (yaml.YAMLError, ValueError, RecursionError) as error:  # such as characters that YAML does not allow
+            text = " ".join(str(error).split())
+            file.problems.append(ConfigProblem(None, "", f"not valid YAML: {text[:200]}; save it as UTF-8 text"))
         return file
+
+    def _plain(self, node: yaml.Node, keys: Keys) -> Any:
+        """The plain objects of a node; the line of each is kept."""
+        import yaml
+
+        self.lines.setdefault(keys, node.start_mark.line + 1)
+        if isinstance(node, yaml.MappingNode):
+            items = {key: self._plain(value, (*keys, key)) for key, value in self._items(node, keys)}
+            return {key: value for key, value in items.items() if value is not _NOTED}
+        if isinstance(node, yaml.SequenceNode):
+            return [self._plain(item, (*keys, index)) for index, item in enumerate(node.value)]
+        loader = _loader()("")
+        try:
+            return loader.construct_object(node, deep=True)
+        except (yaml.YAMLError, ValueError, TypeError, OverflowError) as error:  # such as a date in month 13
+            problem = error.problem if isinstance(error, yaml.MarkedYAMLError) else error
+            self.note(f"not a plain value: {problem}; write a number, a text or a list", *keys)
+            return _NOTED
+        finally:
+            loader.dispose()
+
+    def _items(self, node: yaml.MappingNode, keys: Keys) -> Iterator[tuple[str, yaml.Node]]:
+        import yaml
+
+        seen: set[str] = set()
+        for key, value in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                self.note("keys must be names", *keys)
+            elif key.value in seen:
+                line = key.start_mark.line + 1
+                self.problems.append(ConfigProblem(line, _joined((*keys, key.value)), "given twice; remove one"))
+            else:
+                seen.add(key.value)
+                self.lines[*keys, key.value] = key.start_mark.line + 1
+                yield key.value, value
 
     def note(self, message: str, *keys: str | int) -> None:
         """Add a problem of a value, with the line of the nearest key that the file has."""
@@ -211,62 +256,6 @@ class SettingsFile:
             self.note(str(error), *keys)
         else:
             raise error
-
-
-@attrs.frozen
-class _NodeReader:
-    """Converts the nodes of a file to plain objects, and keeps their lines."""
-
-    file: SettingsFile
-
-    def read(self, data: bytes) -> None:
-        import yaml
-
-        try:
-            if (root := yaml.compose(data, _loader())) is not None:
-                self.file.content = self._plain(root, ())
-        except yaml.MarkedYAMLError as error:
-            self._note(error.problem_mark, f"not valid YAML: {error.problem}; correct the syntax")
-        except (yaml.YAMLError, ValueError, RecursionError) as error:  # such as characters that YAML does not allow
-            text = " ".join(str(error).split())
-            self._note(None, f"not valid YAML: {text[:200]}; save it as UTF-8 text")
-
-    def _note(self, mark: Any, message: str, *keys: str | int) -> None:
-        line = None if mark is None else mark.line + 1
-        self.file.problems.append(ConfigProblem(line, _joined(keys), message))
-
-    def _plain(self, node: yaml.Node, keys: Keys) -> Any:
-        import yaml
-
-        self.file.lines.setdefault(keys, node.start_mark.line + 1)
-        if isinstance(node, yaml.MappingNode):
-            items = {key: self._plain(value, (*keys, key)) for key, value in self._items(node, keys)}
-            return {key: value for key, value in items.items() if value is not _NOTED}
-        if isinstance(node, yaml.SequenceNode):
-            return [self._plain(item, (*keys, index)) for index, item in enumerate(node.value)]
-        loader = _loader()("")
-        try:
-            return loader.construct_object(node, deep=True)
-        except (yaml.YAMLError, ValueError, TypeError, OverflowError) as error:  # such as a date in month 13
-            problem = error.problem if isinstance(error, yaml.MarkedYAMLError) else error
-            self._note(node.start_mark, f"not a plain value: {problem}; write a number, a text or a list", *keys)
-            return _NOTED
-        finally:
-            loader.dispose()
-
-    def _items(self, node: yaml.MappingNode, keys: Keys) -> Iterator[tuple[str, yaml.Node]]:
-        import yaml
-
-        seen: set[str] = set()
-        for key, value in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                self._note(key.start_mark, "keys must be names", *keys)
-            elif key.value in seen:
-                self._note(key.start_mark, "given twice; remove one", *keys, key.value)
-            else:
-                seen.add(key.value)
-                self.file.lines[*keys, key.value] = key.start_mark.line + 1
-                yield key.value, value
 
 
 @functools.cache

@@ -323,9 +323,8 @@ def _shortened(names: Iterable[str]) -> str:
 class _Folder:
     """The root of a data set, or None for a set in memory."""
 
-    def __init__(self, root: str | os.PathLike[str] | None) -> None:
-        self.root = None if root is None else Path(root)
-        self._writable_paths: dict[str, str] = {}
+    root: Path | None
+    _writable_paths: dict[str, str]
 
     @property
     def definitions_path(self) -> Path:
@@ -428,7 +427,8 @@ class _Store(_Folder):
         workloads: Mapping[str, Iterable[Trace]] | None = None,
         traces: Mapping[str, Iterable[Trace]] | None = None,
     ) -> None:
-        super().__init__(root)
+        self.root = None if root is None else Path(root)
+        self._writable_paths = {}
         self._fastest: dict[str, tuple[int, dict[AxesKey | None, list[Trace]]]] = {}
         self._found_problems: list[Problem] = []
         self._definitions = _LazyRecords(Definition, {}, definitions or {})

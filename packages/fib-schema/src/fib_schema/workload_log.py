@@ -46,25 +46,15 @@ class _Seen:
     inode: int = 0
     size_bytes: int = 0
 
-    def is_of(self, path: str) -> bool:
-        """Whether the path is still the file that was read; not if it was removed, replaced or truncated."""
-        try:
-            return self._is_continued_by(os.stat(path))
-        except FileNotFoundError:
-            return False
-
-    def _is_continued_by(self, status: os.stat_result) -> bool:
+    def is_continued_by(self, status: os.stat_result) -> bool:
+        """Whether this is still the file that was read; not if it was replaced or truncated."""
         return status.st_ino == self.inode and status.st_size >= self.size_bytes
-
-    def clear(self) -> None:
-        """Forget all uuids."""
-        self.uuids, self.inode, self.size_bytes = set(), 0, 0
 
     def read(self, descriptor: int) -> None:
         """Read the lines appended since the last read; all of them if the file was replaced."""
         status = os.fstat(descriptor)
-        if not self._is_continued_by(status):
-            self.clear()
+        if not self.is_continued_by(status):
+            self.uuids, self.size_bytes = set(), 0
         self.inode = status.st_ino
         tail = _read_on(descriptor, self.size_bytes)
         self.uuids.update(uuid for line in tail.splitlines() if (uuid := _uuid_of(line)) is not None)
@@ -110,9 +100,10 @@ class WorkloadLog:
         if not workloads:
             return []
         path = data_files.workloads_file(definition)
-        seen = self._seen.setdefault(path, _Seen())
-        if not seen.is_of(self._path_of(path)):
-            seen.clear()
+        seen = self._seen.get(path)
+        target = self._path_of(path)
+        if seen is None or not (os.path.exists(target) and seen.is_continued_by(os.stat(target))):
+            seen = self._seen[path] = _Seen()
         new = [uuid for uuid in workloads if uuid not in seen.uuids]
         self._write_tensors(definition, {uuid: tensors[uuid] for uuid in new if tensors.get(uuid)})
         lines = {uuid: format_json(Trace(definition.name, workloads[uuid])).encode() for uuid in new}
