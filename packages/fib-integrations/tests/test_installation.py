@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.metadata
 import inspect
 import json
@@ -62,23 +61,6 @@ def test_install_before_the_library_is_imported(importable: None) -> None:
     assert seen_names(DECODE, flashinfer) == [DECODE.definition.name]
 
 
-@one_version
-def test_install_rebinds_names_that_were_imported_before(flashinfer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules[__name__], "taken", flashinfer.norm.rmsnorm, raising=False)
-    install_flashinfer_integrations()
-    assert flashinfer.rmsnorm is flashinfer.norm.rmsnorm is globals()["taken"]
-    assert seen_names(RMSNORM, flashinfer) == ["rmsnorm_h8"]
-
-
-@one_version
-def test_second_installation_changes_nothing(flashinfer: Any) -> None:
-    install_flashinfer_integrations()
-    wrapper = flashinfer.norm.rmsnorm
-    install_flashinfer_integrations()
-    assert flashinfer.norm.rmsnorm is wrapper
-    assert seen_names(RMSNORM, flashinfer) == ["rmsnorm_h8"]
-
-
 def test_uninstall_restores_everything_and_install_works_again(flashinfer: Any) -> None:
     wrappers = (flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper, flashinfer.mla.BatchMLAPagedAttentionWrapper)
     before = [dict(vars(owner)) for owner in (flashinfer, flashinfer.norm, *wrappers)]
@@ -92,19 +74,6 @@ def test_uninstall_restores_everything_and_install_works_again(flashinfer: Any) 
         set_apply_hook(lambda name, inputs: pytest.fail("a held wrapper passes calls on"))
         held(random(3, 8), random(8))
         set_apply_hook(None)
-
-
-@one_version
-def test_patch_on_top_of_ours_survives_uninstall_and_reinstall(
-    flashinfer: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install_flashinfer_integrations()
-    ours = flashinfer.norm.rmsnorm
-    monkeypatch.setattr(flashinfer.norm, "rmsnorm", functools.partial(ours))
-    uninstall_flashinfer_integrations()
-    assert seen_names(RMSNORM, flashinfer) == []
-    install_flashinfer_integrations()
-    assert seen_names(RMSNORM, flashinfer) == ["rmsnorm_h8"]
 
 
 @one_version
