@@ -71,61 +71,43 @@ def test_disguised_constructs_are_found(source: str, rule: str) -> None:
     assert rule in rules_of(source)
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "from functools import cache\n@cache\ndef f(n):\n    return n\ndef run(x, w):\n    return x * f(x.shape[0])\n",
-        "k = {}\ndef f(n):\n    k[n] = n\n    return k[n]\ndef run(x, w):\n    f(len(x))\n    return x @ w\n",
-        "import torch\ndef f(size, *options):\n    return torch.empty(size)\ndef run(x, w):\n    return x @ w\n",
-        "k = {}\ndef run(x, w):\n    if 0 not in k:\n        k[0] = Graph(x, w)\n    return k[0](x, w)\n",
-        "import torch\nb = torch.backends.cuda.matmul.allow_tf32\ntorch.backends.cuda.matmul.allow_tf32 = False\n"
-        "torch.backends.cuda.matmul.allow_tf32 = b\n",
-        "def run(x, w):\n    h = x.half()\n    return (h @ w.t().half()).float() + (x - h.float()) @ w.t()\n",
-        "import torch\ntorch._dynamo.config.cache_size_limit = 64\n",
-        "import torch\n@torch.library.custom_op('mine::f', mutates_args=())\ndef f(x):\n    return x + 1\n",
-        "import importlib.util\nhas_triton = importlib.util.find_spec('triton') is not None\n",
-        "import os\ndebug = os.environ.get('DEBUG') or os.environ['TRACE'] or os.getenv('LOG')\n",
-        "def run(x, w):\n    gc = x * 2\n    importance = gc.exp()\n    return importance @ w.t()\n",
-        "try:\n    import triton\nexcept ImportError:\n    pass\ndef run(x, w):\n    return x @ w.t()\n",
-        "import torch\ndef run(x, w):\n    if x.numel() == 0:\n        return torch.empty(0)\n    return x @ w.t()\n",
-        "class C:\n    def __repr__(self):\n        return f'{self.__class__.__name__} {self.__dict__}'\n",
-        "from triton.runtime import driver\nutils = driver.active.utils\nprocessors = utils.get_device_properties(0)\n",
-        "import cuda.bindings.driver as cuda\ndef run(x, w):\n    launch(x, w, cuda.CUstream(0))\n    return x @ w\n",
-        "import os\nos.environ['TRITON_PRINT_AUTOTUNING'] = '1'\nos.environ.setdefault('TORCHINDUCTOR_X', '1')\n",
-        "import torch\nmine = torch.library.Library('mine', 'FRAGMENT')\nmine.define('f(Tensor x) -> Tensor')\n",
-        "import torch\ndef run(x, w):\n    torch._check(len(x) == len(w))\n    return x @ w\n",
-        "import cupy\nk = cupy.RawKernel('', 'k')\ns = cupy.cuda.ExternalStream(0)\n",
-        "def run(x, w):\n    return impl(x) @ w\ndef impl(x):\n    return x + 1\n",
-        "import triton.language as tl\ndef run(x, w):\n    globals()['tl'] = tl\n    return x @ w\n",
-        "import time\ndef run(x, w):\n    return x @ w\ndef bench():\n    time.sleep(1)\n"
-        "if __name__ == '__main__':\n    bench()\n",
-    ],
-    ids=[
-        "sizes",
-        "by-shape",
-        "allocator",
-        "called",
-        "restored",
-        "rounding",
-        "inductor",
-        "operator",
-        "optional",
-        "read",
-        "variables",
-        "missing",
-        "empty",
-        "class",
-        "properties",
-        "stream",
-        "settings",
-        "library",
-        "check",
-        "cupy",
-        "own-name",
-        "globals",
-        "program",
-    ],
-)
+HONEST = {
+    "sizes": "from functools import cache\n@cache\ndef f(n):\n    return n\ndef run(x, w):\n"
+    "    return x * f(x.shape[0])\n",
+    "by-shape": "k = {}\ndef f(n):\n    k[n] = n\n    return k[n]\ndef run(x, w):\n    f(len(x))\n    return x @ w\n",
+    "allocator": "import torch\ndef f(size, *options):\n    return torch.empty(size)\n"
+    "def run(x, w):\n    return x @ w\n",
+    "called": "k = {}\ndef run(x, w):\n    if 0 not in k:\n        k[0] = Graph(x, w)\n    return k[0](x, w)\n",
+    "restored": "import torch\nb = torch.backends.cuda.matmul.allow_tf32\n"
+    "torch.backends.cuda.matmul.allow_tf32 = False\n"
+    "torch.backends.cuda.matmul.allow_tf32 = b\n",
+    "rounding": "def run(x, w):\n    h = x.half()\n    return (h @ w.t().half()).float() + (x - h.float()) @ w.t()\n",
+    "inductor": "import torch\ntorch._dynamo.config.cache_size_limit = 64\n",
+    "operator": "import torch\n@torch.library.custom_op('mine::f', mutates_args=())\ndef f(x):\n    return x + 1\n",
+    "optional": "import importlib.util\nhas_triton = importlib.util.find_spec('triton') is not None\n",
+    "read": "import os\ndebug = os.environ.get('DEBUG') or os.environ['TRACE'] or os.getenv('LOG')\n",
+    "variables": "def run(x, w):\n    gc = x * 2\n    importance = gc.exp()\n    return importance @ w.t()\n",
+    "missing": "try:\n    import triton\nexcept ImportError:\n    pass\ndef run(x, w):\n    return x @ w.t()\n",
+    "empty": "import torch\ndef run(x, w):\n    if x.numel() == 0:\n        return torch.empty(0)\n"
+    "    return x @ w.t()\n",
+    "class": "class C:\n    def __repr__(self):\n        return f'{self.__class__.__name__} {self.__dict__}'\n",
+    "properties": "from triton.runtime import driver\nutils = driver.active.utils\n"
+    "processors = utils.get_device_properties(0)\n",
+    "stream": "import cuda.bindings.driver as cuda\ndef run(x, w):\n"
+    "    launch(x, w, cuda.CUstream(0))\n    return x @ w\n",
+    "settings": "import os\nos.environ['TRITON_PRINT_AUTOTUNING'] = '1'\n"
+    "os.environ.setdefault('TORCHINDUCTOR_X', '1')\n",
+    "library": "import torch\nmine = torch.library.Library('mine', 'FRAGMENT')\nmine.define('f(Tensor x) -> Tensor')\n",
+    "check": "import torch\ndef run(x, w):\n    torch._check(len(x) == len(w))\n    return x @ w\n",
+    "cupy": "import cupy\nk = cupy.RawKernel('', 'k')\ns = cupy.cuda.ExternalStream(0)\n",
+    "own-name": "def run(x, w):\n    return impl(x) @ w\ndef impl(x):\n    return x + 1\n",
+    "globals": "import triton.language as tl\ndef run(x, w):\n    globals()['tl'] = tl\n    return x @ w\n",
+    "program": "import time\ndef run(x, w):\n    return x @ w\ndef bench():\n    time.sleep(1)\n"
+    "if __name__ == '__main__':\n    bench()\n",
+}
+
+
+@pytest.mark.parametrize("source", HONEST.values(), ids=HONEST)
 def test_constructs_of_honest_solutions_are_not_suspicious(source: str) -> None:
     assert not is_suspicious(triage(solution_of(source)))
 
@@ -174,39 +156,25 @@ def test_a_comment_is_no_construct() -> None:
     assert rules_of('"""Uses no ctypes and no gc."""\n\n\ndef run(x, w):\n    return x @ w.t()\n') == set()
 
 
-@pytest.mark.parametrize(
-    "source",
-    [
-        "x = " + ".a" * 50_000,
-        "x = a" + ".b" * 50_000,
-        "x = " + "(" * 5000 + ")" * 5000,
-        "\n".join(f"import m{i}\nm{i}.x = 1" for i in range(1000)),
-        "x = 0\ndef run(a, b):\n    global x\n" + "    x += 1\n" * 20_000 + "    if x: pass\n",
-        "k = {}\ndef run(a, b):\n" + "".join(f"    x = a.b{i}\n    k[x]\n" for i in range(4000)),
-        "def run(a, b):\n    return f0()\n" + "".join(f"def f{i}():\n    return f{i + 1}()\n" for i in range(2000)),
-        "k = {}\ndef run(a, b):\n" + "    k[a] = a(b)\n" * 5000,
-        "cudaError_t cudaX(" * 15_000,
-        "while(" * 40_000,
-        "map<" * 60_000,
-        "def run(:\n",
-        "\0",
-    ],
-    ids=[
-        "dots",
-        "attributes",
-        "brackets",
-        "imports",
-        "counters",
-        "keys",
-        "calls",
-        "kept",
-        "functions",
-        "loops",
-        "maps",
-        "syntax",
-        "zero",
-    ],
-)
+ATTACKS = {
+    "dots": "x = " + ".a" * 50_000,
+    "attributes": "x = a" + ".b" * 50_000,
+    "brackets": "x = " + "(" * 5000 + ")" * 5000,
+    "imports": "\n".join(f"import m{i}\nm{i}.x = 1" for i in range(1000)),
+    "counters": "x = 0\ndef run(a, b):\n    global x\n" + "    x += 1\n" * 20_000 + "    if x: pass\n",
+    "keys": "k = {}\ndef run(a, b):\n" + "".join(f"    x = a.b{i}\n    k[x]\n" for i in range(4000)),
+    "calls": "def run(a, b):\n    return f0()\n"
+    + "".join(f"def f{i}():\n    return f{i + 1}()\n" for i in range(2000)),
+    "kept": "k = {}\ndef run(a, b):\n" + "    k[a] = a(b)\n" * 5000,
+    "functions": "cudaError_t cudaX(" * 15_000,
+    "loops": "while(" * 40_000,
+    "maps": "map<" * 60_000,
+    "syntax": "def run(:\n",
+    "zero": "\0",
+}
+
+
+@pytest.mark.parametrize("source", ATTACKS.values(), ids=ATTACKS)
 @pytest.mark.parametrize("path", ["kernel.py", "kernel.cu"])
 def test_sources_that_attack_the_triage_end(source: str, path: str) -> None:
     triage(solution_of(source, path))

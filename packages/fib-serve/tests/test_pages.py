@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -19,7 +17,6 @@ from .samples import GOOD, bearer, finish, plain_solution
 
 MakeToken = Callable[..., str]
 HOSTILE = '</pre><script>window.hacked()</script><img src=x onerror="window.hacked()">"\'&\x1b[31m'
-SCREENSHOTS = os.environ.get("FIB_TEST_SCREENSHOTS", "")  # a folder in which to keep them
 HTML = {"Accept": "text/html"}
 MISSING = "/submissions/nope"
 REFUSED = (MISSING, "/login")  # a browser complains of the status of these pages
@@ -189,9 +186,6 @@ def test_a_visitor_logs_in_and_follows_the_leaderboard_to_a_source(
         if page == "board":
             tables = "[...document.querySelectorAll('.scroll')].map((table) => table.scrollWidth - table.clientWidth)"
             assert max(tab.evaluate(tables)) <= 0
-        if SCREENSHOTS:
-            tab.screenshot(path=Path(SCREENSHOTS) / f"{page}-{width}.png", full_page=True)
-        if page == "board":
             tab.locator("#leaderboard").get_by_role("link", name=re.compile("of-alice")).click()
     assert "return x * 2" in tab.locator("pre").last.inner_text()
     assert tab.title() != "hacked"
@@ -299,8 +293,6 @@ def test_no_page_has_a_serious_finding_of_accessibility_or_is_wider_than_the_win
         findings[name] = serious_findings(tab, axe_core)
         if tab.evaluate("document.documentElement.scrollWidth > document.documentElement.clientWidth"):
             findings[name].append(("wider than the window", str(width)))
-        if SCREENSHOTS:
-            tab.screenshot(path=Path(SCREENSHOTS) / f"{name}-{width}-{scheme}.png", full_page=True)
     tab.get_by_label("Token").fill("fib_unknown")
     with tab.expect_navigation():
         tab.get_by_role("button", name="Log in").click()
