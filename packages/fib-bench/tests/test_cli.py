@@ -7,25 +7,16 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import attrs
 import pytest
-from fib_bench import Benchmark, __version__
-from fib_bench.benchmark import RunResult
+from fib_bench import __version__
 from fib_bench.cli.main import main
 from fib_bench.demo import write_demo
-from fib_bench.events import Evaluated, Event, Observer, Working
-from fib_bench.plan import DefinitionPlan
 from fib_schema import (
     Definition,
-    Environment,
-    Evaluation,
-    EvaluationStatus,
     SafetensorsInput,
     Solution,
     Trace,
@@ -35,7 +26,6 @@ from fib_schema import (
 
 GOOD = "print('imported')\ndef run(x):\n    print('called')\n    return x * 2\n"
 WRONG = "def run(x):\n    return x\n"
-ENVIRONMENT = Environment("cpu", {})
 
 MakeDataSet = Callable[..., Path]
 MakeSolution = Callable[..., Solution]
@@ -127,15 +117,6 @@ class TestRun:
         assert f"settings of the data set: {root / 'fib-bench.yaml'}" in err
         _, out, _ = run("run", root, "--config", lenient, "--rtol", "1e-3", "--atol", "0.001", "--json")
         assert [t["evaluation"]["status"] for t in json.loads(out)["traces"]] == ["INCORRECT_NUMERICAL"]
-
-    def test_a_file_with_mistakes_is_told_all_of_them(self, run: Run, root: Path, tmp_path: Path) -> None:
-        file = tmp_path / "bad.yaml"
-        file.write_text("{rtoll: 1, op_type_config: {elementwize: {atol: -1}}}")
-        code, out, err = run("run", root, "--config", file)
-        assert (code, out) == (2, "")
-        assert f"{file}:1: rtoll: no setting is named 'rtoll'; did you mean 'rtol', 'atol'?" in err
-        assert f"{file}:1: op_type_config.elementwize.atol: must be at least 0, got -1" in err
-        assert f"{file}:1: op_type_config.elementwize: no op_type is named 'elementwize'" in err
 
     def test_resume_says_what_it_leaves_out(self, run: Run, root: Path) -> None:
         run("run", root)
@@ -275,94 +256,6 @@ def interruptible() -> Iterator[None]:
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
-
-
-@attrs.frozen
-class InterruptedWorker:
-    """A device worker that interrupts this process during the evaluation of a solution, once or twice."""
-
-    during: str
-    times: int
-    is_at_it: threading.Event = attrs.field(factory=threading.Event)
-    """Set when the run has recorded all earlier evaluations."""
-    is_noticed: threading.Event = attrs.field(factory=threading.Event)
-    """Set when the run knows of the first interrupt."""
-    is_closed: threading.Event = attrs.field(factory=threading.Event)
-    environment: Environment = ENVIRONMENT
-
-    def execute(self, part: DefinitionPlan) -> Iterator[Event]:
-        evaluation = Evaluation(EvaluationStatus.RUNTIME_ERROR, ENVIRONMENT, "2026-01-01T00:00:00", "")
-        for workload in part.workloads:
-            for solution in part.pending[workload.uuid]:
-                working = Working(part.definition.name, solution.name, workload)
-                yield working
-                if solution.name == self.during:
-                    yield from self._interrupt(working)
-                yield Evaluated(Trace(part.definition.name, workload, solution.name, evaluation))
-
-    def _interrupt(self, event: Event) -> Iterator[Event]:
-        """Interrupt the main thread; events wake it if it began to wait just when the signal came."""
-        self.is_at_it.wait()
-        for is_seen in (self.is_noticed, self.is_closed)[: self.times]:
-            signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
-            while not is_seen.wait(0.01):
-                yield event
-
-    def close(self) -> None:
-        self.is_closed.set()
-
-
-@pytest.mark.usefixtures("interruptible")
-class TestInterrupts:
-    """With a device worker that needs no process; the slow tests below have real ones."""
-
-    @pytest.fixture
-    def interrupt(self, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-        """Interrupts the run during the evaluation of a solution."""
-
-        def interrupt(during: str, *, times: int) -> None:
-            worker, usual_run, usual_stop = InterruptedWorker(during, times), Benchmark.run, Benchmark.stop
-
-            def run(self: Benchmark, *, observe: Observer, **others: Any) -> RunResult:
-                def watch(event: Event) -> None:
-                    observe(event)
-                    if isinstance(event, Working) and event.solution == during:
-                        worker.is_at_it.set()
-
-                return usual_run(self, observe=watch, **others)
-
-            def stop(self: Benchmark) -> None:
-                usual_stop(self)
-                worker.is_noticed.set()
-
-            monkeypatch.setattr(Benchmark, "run", run)
-            monkeypatch.setattr(Benchmark, "stop", stop)
-            monkeypatch.setattr("fib_bench.execution.executors.JudgeProcess", lambda *_: worker)
-
-        return interrupt
-
-    def test_the_first_one_lets_running_evaluations_finish(
-        self, run: Run, interrupt: Callable[..., None], make_data_set: MakeDataSet, make_solution: MakeSolution
-    ) -> None:
-        root = make_data_set(*(make_solution(GOOD, name=f"s{index}") for index in range(6)))
-        interrupt("s1", times=1)
-        code, _, err = run("run", root)
-        assert code == 130
-        assert "finishing the running evaluations" in err
-        assert "the run was stopped before 4 of 6 evaluations" in err
-        assert [t.solution for t in TraceSet.from_path(root).traces["double"]] == ["s0", "s1"]
-
-    def test_the_second_one_ends_the_run_and_keeps_traces(
-        self, run: Run, interrupt: Callable[..., None], make_data_set: MakeDataSet, make_solution: MakeSolution
-    ) -> None:
-        root = make_data_set(make_solution(GOOD, name="a_good"), make_solution(GOOD, name="b_hangs"))
-        interrupt("b_hangs", times=2)
-        code, _, err = run("run", root)
-        assert code == 130
-        assert "finishing the running evaluations" in err
-        assert "interrupted; finished evaluations are recorded" in err
-        assert "Traceback" not in err
-        assert [t.solution for t in TraceSet.from_path(root).traces["double"]] == ["a_good"]
 
 
 @pytest.mark.slow

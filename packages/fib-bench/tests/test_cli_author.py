@@ -243,7 +243,7 @@ def test_watch_evaluates_again_survives_a_broken_and_a_missing_file_and_ends_wit
         kernel.write_text("def run(x:\n")
         wait_for("does not parse")
         kernel.unlink()
-        wait_for("is missing; waiting for it")
+        wait_for("there is no such file")
         other = kernel.with_name("other.py")
         other.write_text("def run(x):\n    return x * 3\n")
         other.replace(kernel)

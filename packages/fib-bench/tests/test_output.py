@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import fcntl
 import json
 import os
@@ -63,8 +62,7 @@ def root(
     [
         ["report", "summary"],
         ["report", "summary", "--include-unranked"],
-        ["report", "summary", "--csv"],
-        ["report", "best", "--csv", "--include-unranked"],
+        ["report", "best", "--include-unranked"],
         ["validate"],
     ],
 )
@@ -82,13 +80,6 @@ def test_json_is_exact(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert {row["definition"] for row in rows} == {HOSTILE}
 
 
-def test_a_row_of_csv_is_one_line(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["report", "summary", str(root), "--csv"]) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 3
-    assert {row["definition"] for row in csv.DictReader(lines)} == {ESCAPED}
-
-
 def test_no_text_reaches_the_terminal_unescaped_whichever_way_it_is_printed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
@@ -97,23 +88,6 @@ def test_no_text_reaches_the_terminal_unescaped_whichever_way_it_is_printed(
     output_console().print(table, "\x1b[1m", Text("\x9b"))
     shown = capsys.readouterr().out
     assert all(letter.isprintable() or letter == "\n" for letter in shown)
-
-
-def run_without_space(*words: str) -> subprocess.CompletedProcess[str]:
-    """Run a program that cannot write a byte to a file."""
-    command = ["sh", "-c", 'ulimit -f 0; exec "$@"', "sh", sys.executable, "-m", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
-
-
-@pytest.mark.slow
-def test_a_page_survives_a_write_that_fails(root: Path, tmp_path: Path) -> None:
-    pytest.importorskip("vl_convert", reason="needs the extra 'report'")
-    page = tmp_path / "report.html"
-    page.write_text("old")
-    done = run_without_space("fib_bench.cli.main", "report", "html", str(root), "--output", str(page))
-    assert (done.returncode, page.read_text()) == (2, "old")
-    assert done.stderr.startswith(f"fib-bench: {page}: the file exceeds the limit of sizes (File too large); raise")
-    assert list(tmp_path.glob(".*")) == []
 
 
 def run_on_terminal(columns: int, *words: str) -> list[str]:

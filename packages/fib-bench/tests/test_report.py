@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import json
 from collections.abc import Callable, Sequence
 from io import StringIO
@@ -287,31 +286,6 @@ class TestFailures:
 
 class TestCommands:
     """`fib-bench report summary` and `best`."""
-
-    @pytest.fixture
-    def root(self, write_set: Callable[..., Path], make_result: MakeTrace) -> str:
-        extra = {"timing": {"interval_ms": [0.48, 0.52]}, "speed_of_light": {"attainable_fraction": 0.5}}
-        return str(
-            write_set(
-                make_result("a", "1", 0.5, performance_extra=extra),
-                make_result("=cmd", "1", log="=HYPERLINK()"),
-                make_result("a", "2", 1.0, speedup=float("nan")),
-            )
-        )
-
-    def test_rows_are_csv_that_no_spreadsheet_executes(self, root: str, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["report", "summary", root, "--csv"]) == 0
-        rows = list(csv.DictReader(StringIO(capsys.readouterr().out)))
-        assert [(row["solution"], row["fast_1"], row["latency_ms.low"]) for row in rows] == [
-            ("a", "0.5", "0.5"),
-            ("'=cmd", "0.0", ""),
-        ]
-        assert main(["report", "best", root, "--csv"]) == 0
-        rows = list(csv.DictReader(StringIO(capsys.readouterr().out)))
-        assert [(row["axes"], row["interval_ms.low"], row["speedup.value"]) for row in rows] == [
-            ("n=4", "0.48", "2.0"),
-            ("n=4", "", ""),
-        ]
 
     def test_the_fastest_are_listed_in_the_order_of_sizes(
         self, write_set: Callable[..., Path], make_result: MakeTrace, capsys: pytest.CaptureFixture[str]

@@ -158,7 +158,7 @@ def enable_tracing(case: Case) -> int:
 
 def _command(*words: str, reads: str, lists: str = "", **fields: Any) -> Command:
     """A command; without `shows` or `writes`, one that shows the keeper's name."""
-    machine = any(word in ("--json", "--csv") for word in words)
+    machine = "--json" in words
     if "writes" not in fields:
         fields = {"shows": "keeper", **fields}
     return Command(words, frozenset(reads.split()), frozenset(lists.split()), is_machine_readable=machine, **fields)
@@ -205,13 +205,11 @@ COMMANDS = (
     _command(_BENCH, "validate", "{set}", "--json", reads=_ALL, is_execution=True, shows=""),
     _command(*_REPORT, "summary", "{set}", **_SUMMARY),
     _command(*_REPORT, "summary", "{set}", "--json", **_SUMMARY),
-    _command(*_REPORT, "summary", "{set}", "--csv", **_SUMMARY),
     _command(*_REPORT, "best", "{set}", reads="trace"),
     _command(*_REPORT, "best", "{set}", "--json", reads="trace"),
-    _command(*_REPORT, "best", "{set}", "--csv", reads="trace"),
     _command(*_REPORT, "compare", "{other}", "{set}", reads="trace", shows=""),
     _command(*_REPORT, "compare", "{set}", "{other}", "--json", reads="trace"),
-    _command(*_REPORT, "compare", "{set}", "--solutions", "keeper_py", "keeper_cpp", "--csv", reads="trace"),
+    _command(*_REPORT, "compare", "{set}", "--solutions", "keeper_py", "keeper_cpp", "--json", reads="trace"),
     _command(*_REPORT, "merge", "{set}", "{other}", "--into", "{out}", shows="", **_REPAIR),
     _command(*_REPORT, "merge", "{set}", "--into", "{out}", "--json", writes=_COPY["writes"], **_MERGE),
     _command(*_REPORT, "html", "{set}", "--output", "{out}", reads="trace definition", lists="solution", writes="."),

@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import closing
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -230,61 +230,38 @@ def _watch(arguments: argparse.Namespace, errors: Console) -> int:
         return 1
     keep = f"fib-bench add {shlex.quote(str(arguments.file))} --definition {definition.name}"
     say(errors, f"watching {arguments.file}; Ctrl-C ends. To keep a version: {keep} --dataset {shlex.quote(str(root))}")
-    watcher = Watcher(arguments.file, definition, workloads, choices_of(arguments), output_console())
-    try:
-        from ..execution.judge_process import JudgeProcess
+    from ..execution.judge_process import JudgeProcess
 
-        config = BenchmarkConfig(quick=True, device=arguments.device or default_device()).for_data_set(trace_set)
-        with closing(JudgeProcess(config, root, {})) as judge:
-            watcher.run(judge, lambda: time.sleep(_POLL_SECONDS))
-    except KeyboardInterrupt:
-        errors.print("stopped")
+    config = BenchmarkConfig(quick=True, device=arguments.device or default_device()).for_data_set(trace_set)
+    with suppress(KeyboardInterrupt), closing(JudgeProcess(config, root, {})) as judge:
+        seen: list[tuple[str, int, int, int]] | None = None
+        while True:
+            if (stamp := list(_stamps(arguments.file))) != seen:
+                seen = stamp
+                _evaluate_file(arguments.file, definition, workloads, choices_of(arguments), judge)
+            time.sleep(_POLL_SECONDS)
+    errors.print("stopped")
     return _INTERRUPTED
 
 
-@attrs.define
-class Watcher:
-    """Evaluates a kernel when its files have changed."""
-
-    path: Path
-    """A file or a folder; it may be missing, replaced or broken at any time."""
-    definition: Definition
-    workloads: tuple[Workload, ...]
-    choices: Choices
-    console: Console
-    """Gets the results."""
-    _seen: list[tuple[str, int, int, int]] | None = None
-
-    def run(self, judge: JudgeProcess, wait: Callable[[], None]) -> None:
-        """Evaluate now and after each change; ends by an exception of `wait` only."""
-        while True:
-            stamp = list(_stamps(self.path))
-            if stamp != self._seen:
-                self._seen = stamp
-                self._evaluate(judge) if stamp else self._say(f"{self.path} is missing; waiting for it", "yellow")
-            wait()
-
-    def _evaluate(self, judge: JudgeProcess) -> None:
-        """Evaluate the kernel as it is now, and print the results or why it cannot be evaluated."""
-        self._say(f"-- {time.strftime('%H:%M:%S')} {self.path}", "bold")
-        try:
-            kernel = infer_kernel(self.path, self.definition, self.choices)
-            name = base_name(self.path)
-            solution = Solution(name, self.definition.name, default_author(), kernel.spec, kernel.sources)
-        except FibError as error:
-            self._say(str(error), "red")
-            return
-        pending = {workload.uuid: (solution,) for workload in self.workloads}
-        for event in judge.execute(DefinitionPlan(self.definition, self.workloads, pending)):
+def _evaluate_file(
+    path: Path, definition: Definition, workloads: Sequence[Workload], choices: Choices, judge: JudgeProcess
+) -> None:
+    """Evaluate a kernel as it is now, and print the results or why it cannot be evaluated."""
+    console = output_console()
+    say(console, f"-- {time.strftime('%H:%M:%S')} {path}", "bold")
+    try:
+        kernel = infer_kernel(path, definition, choices)
+        solution = Solution(base_name(path), definition.name, default_author(), kernel.spec, kernel.sources)
+        pending = {workload.uuid: (solution,) for workload in workloads}
+        for event in judge.execute(DefinitionPlan(definition, tuple(workloads), pending)):
             if isinstance(event, Evaluated):
-                _print_results(self.console, [event.trace], solution)
+                _print_results(console, [event.trace], solution)
             elif isinstance(event, Skipped):
-                self._say(f"could not run: {event.skip}", "red")
-        self.console.file.flush()
-
-    def _say(self, text: str, style: str) -> None:
-        say(self.console, text, style)
-        self.console.file.flush()
+                say(console, f"could not run: {event.skip}", "red")
+    except FibError as error:
+        say(console, str(error), "red")
+    console.file.flush()
 
 
 def _stamps(path: Path) -> Iterator[tuple[str, int, int, int]]:

@@ -1,12 +1,10 @@
-"""Output of commands: JSON and CSV on stdout for programs, consoles and tables of rich for people."""
+"""Output of commands: JSON on stdout for programs, consoles and tables of rich for people."""
 
 from __future__ import annotations
 
-import csv
 import json
 import sys
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 from fib_schema.command import unescaped
 from fib_schema.display import escape_controls, escape_line, finite_values, stacked_row
@@ -18,8 +16,6 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-_PAIRS = frozenset({"latency_ms", "interval_ms", "interval"})
-"""Fields of two numbers."""
 _MIN_WORDS_WIDTH = 16
 """Characters to which a column of words may be folded."""
 
@@ -77,36 +73,6 @@ def print_json(value: object) -> None:
     """Print one JSON value."""
     json.dump(finite_values(value), sys.stdout, indent=2)
     sys.stdout.write("\n")
-
-
-def print_csv(rows: Iterable[Mapping[str, Any]]) -> None:
-    """Print rows under a line of their fields."""
-    flat = [dict(_flat(row)) for row in rows]
-    fields = list(dict.fromkeys(field for row in flat for field in row))
-    writer = csv.DictWriter(sys.stdout, fields, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(flat)
-
-
-def _flat(row: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:
-    """The fields of a row, those of a mapping or a pair as ``field.key``, flags in one cell."""
-    for field, value in row.items():
-        if field == "axes":
-            yield field, _cell(", ".join(f"{axis}={size}" for axis, size in value.items()))
-        elif isinstance(value, Mapping):
-            yield from ((f"{field}.{key}", item) for key, item in _flat(value))
-        elif field in _PAIRS and not isinstance(value, float):
-            low, high = value or (None, None)
-            yield from ((f"{field}.low", low), (f"{field}.high", high))
-        else:
-            yield field, _cell(" ".join(map(str, value)) if isinstance(value, list | tuple) else value)
-
-
-def _cell(value: Any) -> Any:
-    """The value, escaped as in tables, and quoted if a spreadsheet would read it as a formula."""
-    if isinstance(value, str):
-        value = escape_line(value)
-    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value
 
 
 def make_table(title: str, words: Sequence[str] = (), numbers: Sequence[str] = ()) -> Table:

@@ -1,12 +1,11 @@
-"""Commands ``fib-bench report ...``: tables for people, JSON and CSV for programs, exit codes for CI."""
+"""Commands ``fib-bench report ...``: tables for people, JSON for programs, exit codes for CI."""
 
 from __future__ import annotations
 
 import argparse
 import math
-from collections.abc import Collection, Iterable
+from collections.abc import Collection
 from pathlib import Path
-from typing import Any
 
 import attrs
 from fib_schema import UNRANKED_FLAGS, Problem, TraceSet
@@ -31,7 +30,7 @@ from .options import (
     names_of,
     set_help,
 )
-from .output import output_console, print_csv, print_json, say
+from .output import output_console, print_json, say
 from .tables import print_best, print_comparison, print_merge, print_summary
 
 _HELP = """\
@@ -52,12 +51,12 @@ def add_reports(commands: Commands) -> None:
     reports = report.add_subparsers(required=True, metavar="REPORT")
     summary = add_command(reports, "summary", "totals and the leaderboard", _summary)
     _add_data_set(summary)
-    _add_output(summary)
+    add_json(summary)
     _add_flags(summary)
     fastest = add_command(reports, "best", "the fastest passing solution of each workload", _best)
     _add_data_set(fastest)
     add_definitions(fastest)
-    _add_output(fastest)
+    add_json(fastest)
     _add_flags(fastest)
     _add_compare(add_command(reports, "compare", "changes of latency between two runs, or two solutions", _compare))
     merged = add_command(reports, "merge", "merge several data sets", _merge)
@@ -83,18 +82,12 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     text = "share by which latencies must differ (default: %(default)g)"
     parser.add_argument("--min-change", type=float, default=DEFAULT_MIN_CHANGE, metavar="SHARE", help=text)
     parser.add_argument("--complete", action="store_true", help="exit with 1 also if a workload was tried before only")
-    _add_output(parser)
+    add_json(parser)
     _add_flags(parser)
 
 
 def _add_data_set(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("dir", metavar="DIR", help="the data set")
-
-
-def _add_output(parser: argparse.ArgumentParser) -> None:
-    group = parser.add_mutually_exclusive_group()
-    group.add_argument("--json", action="store_true", help="print JSON")
-    group.add_argument("--csv", action="store_true", help="print the rows as CSV")
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
@@ -124,15 +117,6 @@ def _problems(trace_set: TraceSet, definitions: Collection[str] | None) -> list[
     return [*problems, *report_problems(trace_set, definitions or None)]
 
 
-def _print_plain(arguments: argparse.Namespace, value: object, rows: Iterable[Any]) -> bool:
-    """Print JSON or CSV if one of them is wanted; returns whether it was."""
-    if arguments.json:
-        print_json(value)
-    elif arguments.csv:
-        print_csv(map(plain_record, rows))
-    return bool(arguments.json or arguments.csv)
-
-
 # -- the commands ------------------------------------------------------------------------------
 
 
@@ -147,13 +131,15 @@ def _summary(arguments: argparse.Namespace, errors: Console) -> int:
 
     Examples:
       fib-bench report summary DIR
-      fib-bench report summary DIR --csv > standings.csv
+      fib-bench report summary DIR --json | jq '.leaderboard[].speedup.value'
     """
     del errors
     trace_set = TraceSet.from_path(arguments.dir)
     summary = summarise(trace_set, _flags_of(arguments))
     code = _print_problems(trace_set, arguments.dir)
-    if not _print_plain(arguments, plain_record(summary), summary.leaderboard):
+    if arguments.json:
+        print_json(plain_record(summary))
+    else:
         print_summary(output_console(), summary)
     return code
 
@@ -169,8 +155,8 @@ def _best(arguments: argparse.Namespace, errors: Console) -> int:
     rows = best(trace_set, definitions, allow_flags=_flags_of(arguments))
     left_out = 0 if arguments.include_unranked else count_cpu_timed(trace_set, definitions)
     code = _print_problems(trace_set, arguments.dir, definitions)
-    if _print_plain(arguments, list(map(plain_record, rows)), rows):
-        pass
+    if arguments.json:
+        print_json(list(map(plain_record, rows)))
     elif rows:
         print_best(output_console(), rows)
     elif not left_out and not code:
@@ -200,7 +186,9 @@ def _compare(arguments: argparse.Namespace, errors: Console) -> int:
     finally:  # a bad file may be why there is nothing to compare
         for run in (before, after):
             print_problems(_problems(run.trace_set, definitions))
-    if not _print_plain(arguments, plain_record(found) | {"is_worse": found.is_worse}, found.pairs):
+    if arguments.json:
+        print_json(plain_record(found) | {"is_worse": found.is_worse})
+    else:
         print_comparison(output_console(), found)
     if found.missing and not arguments.json:
         say(errors, f"tried before only: {counted(found.missing, 'workload')} (--complete makes that fail)", "yellow")

@@ -1,7 +1,7 @@
 """Reports: leaderboards, comparisons, merged data sets, and an HTML page, made from the traces of a data set.
 
-The functions turn traces into rows of plain values; `fib_bench.cli.tables` prints rows for people, ``--json`` and
-``--csv`` for programs. No module here imports torch.
+The functions turn traces into rows of plain values; `fib_bench.cli.tables` prints rows for people, ``--json`` for
+programs. No module here imports torch.
 """
 
 from __future__ import annotations
