@@ -132,12 +132,3 @@ def test_a_cancelled_build_waits_for_no_lock(tmp_path: Path) -> None:
         store.lock("key", wait_seconds=10 * SOON, is_stopped=lambda: True),
     ):
         pass
-
-
-def test_a_cancelled_build_is_not_called_slow(definition: Definition, fast_cpp: MakeSolution) -> None:
-    """A program that ends cancels its builds, which says nothing about how long they take."""
-    registry = BuilderRegistry([TVMFFIBuilder()])
-    pairs = [(definition, fast_cpp(17, name="cancelled"))]
-    (outcome,) = registry.build_many(pairs, limits=Limits(is_stopped=lambda: True))
-    assert "is not compiled, because the build was cancelled" in str(outcome.error)
-    assert "too long" not in str(outcome.error)

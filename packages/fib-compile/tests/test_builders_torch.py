@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
 import torch
@@ -73,14 +72,6 @@ def test_a_real_extension(definition: Definition, make_solution: MakeSolution) -
     y = torch.empty(2, 4)
     runnable.call_destination_passing(x, y)
     assert torch.equal(y, x + 1)
-
-
-def test_a_module_is_compiled_once(definition: Definition, make_solution: MakeSolution) -> None:
-    first, second = (TorchBuilder().build(definition, solution_of(FAST, make_solution)) for _ in range(2))
-
-    assert first("x") == "x"
-    assert first.metadata.misc["library"] == second.metadata.misc["library"]
-    assert Path(first.metadata.misc["library"]).is_file()
 
 
 def test_a_missing_function_lists_what_is_exported(definition: Definition, make_solution: MakeSolution) -> None:

@@ -137,15 +137,6 @@ def test_a_failure_of_the_machine_is_not_recorded(
         assert torch.equal(TVMFFIBuilder().build(definition, fast_cpp()).call_value_returning(X), X + 1)
 
 
-def test_a_linker_error_is_shown(definition: Definition, make_solution: MakeSolution) -> None:
-    files = {"a.cpp": "int f() { return 1; }\n", "b.cpp": "int f() { return 2; }\n"}
-
-    assert any(
-        "multiple definition" in line
-        for line in failure(definition, make_solution(files, language="cpp", entry="a.cpp::run")).details
-    )
-
-
 def test_nothing_to_compile_is_a_build_error(definition: Definition, make_solution: MakeSolution) -> None:
     error = failure(definition, make_solution({"k.h": ""}, language="cpp"))
 
@@ -171,20 +162,6 @@ def test_the_key_covers_builder_abi_and_interface(
     monkeypatch.setattr(TVMFFIBuilder, "abi", lambda self: "another")
     keys.add(key(definition, fast_cpp()))
     assert len(keys) == 5
-
-
-def test_another_compiler_makes_another_library(
-    definition: Definition, fast_cpp: MakeSolution, compiled: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    wrapper = tmp_path / "other-c++"
-    wrapper.write_text('#!/bin/sh\n[ "$1" = --version ] && echo other 1.0 && exit\nexec c++ "$@"\n')
-    wrapper.chmod(0o755)
-
-    first = TVMFFIBuilder().build(definition, fast_cpp())
-    monkeypatch.setenv("CXX", str(wrapper))
-    second = TVMFFIBuilder().build(definition, fast_cpp())
-    assert library(first) != library(second)
-    assert len(compiled) == 2
 
 
 def test_without_a_compiler_a_published_library_is_used(

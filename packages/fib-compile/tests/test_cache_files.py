@@ -6,7 +6,6 @@ import inspect
 import os
 import subprocess
 import sys
-import sysconfig
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -61,18 +60,6 @@ def test_a_file_with_priority_over_the_sources_is_not_executed(
 
     assert result(definition, solution) == 1
     assert os.environ.pop("PLANTED", None) is None
-
-
-def test_a_planted_extension_module_is_not_loaded(definition: Definition, make_solution: MakeSolution) -> None:
-    solution = make_solution(ONE)
-    folder = folder_of(definition, solution)
-    suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    source = folder / "x.c"
-    source.write_text('#include <stdlib.h>\n__attribute__((constructor)) void f(void) { setenv("PLANTED", "1", 1); }\n')
-    subprocess.run(["cc", "-shared", "-fPIC", str(source), "-o", str(folder / f"helper{suffix}")], check=True)
-    source.unlink()
-
-    assert result(definition, solution) == 1
 
 
 def test_a_kernel_is_read_from_the_solution_and_not_from_the_disk(
@@ -180,20 +167,3 @@ def test_a_cache_that_its_owner_published_for_reading_is_used(
         path.chmod(0o755 if path.is_dir() else 0o644)
 
     assert result(definition, make_solution(ONE)) == 1
-
-
-@needs_root
-def test_a_cache_of_root_is_used_by_others(definition: Definition, make_solution: MakeSolution, shared: Path) -> None:
-    solution = make_solution("def run(x):\n    return x + 1\n")
-    result(definition, solution)
-    for path in (shared / "cache", *(shared / "cache").rglob("*")):
-        path.chmod(0o755 if path.is_dir() else 0o644)
-    child = os.fork()  # another user may be unable to read this Python, which the parent has loaded
-    if child == 0:
-        try:
-            os.setgid(OTHER)
-            os.setuid(OTHER)
-            os._exit(0 if result(definition, solution) == 1 else 1)
-        finally:
-            os._exit(2)
-    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -149,16 +148,6 @@ def test_the_machine_is_part_of_the_key(
     assert place().parent.parent != here.parent.parent
 
 
-def test_a_header_that_was_missing_is_found_later(
-    value: Value, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("CPLUS_INCLUDE_PATH", str(tmp_path))
-    with pytest.raises(BuildError, match="does not compile"):
-        value(INCLUDE)
-    header(tmp_path, 5)
-    assert value(INCLUDE) == 5
-
-
 def test_a_killed_compiler_is_not_final(value: Value, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The compiler's driver reports a killed program with its own exit code 1."""
     real = subprocess.run(["c++", "-print-prog-name=cc1plus"], capture_output=True, text=True, check=True).stdout
@@ -172,21 +161,3 @@ def test_a_killed_compiler_is_not_final(value: Value, tmp_path: Path, monkeypatc
         value()
     broken.unlink()
     assert value() == 1
-
-
-@pytest.mark.skipif(not shutil.which("nvcc"), reason="needs nvcc")
-@pytest.mark.slow
-def test_flags_of_nvcc(definition: Definition, make_solution: MakeSolution, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0")
-    solution = make_solution(
-        {"kernel.cu": "#include <tvm/ffi/c_api.h>\n" 'extern "C" __attribute__((visibility("default"))) '
-         "int __tvm_ffi_run() { return KV; }\n"}, language="cuda", dps=True,
-    )  # fmt: skip
-    libraries = set()
-    for number in (1, 2):
-        monkeypatch.setenv("NVCC_APPEND_FLAGS", f"-DKV={number}")
-        try:
-            libraries.add(TVMFFIBuilder().build(definition, solution).metadata.misc["library"])
-        except BuildError as error:
-            pytest.skip(str(error)) if "libcudart" in str(error) else pytest.fail(str(error))
-    assert len(libraries) == 2

@@ -67,17 +67,6 @@ def test_the_language_cutlass_without_headers_says_where_they_are_searched(
         TorchBuilder().build(definition, make_solution({"k.cpp": ""}, language="cutlass", binding="torch"))
 
 
-def test_a_library_built_elsewhere_serves_where_a_dependency_is_missing(
-    definition: Definition, make_solution: MakeSolution, cutlass: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    first = build(definition, make_solution, "cutlass")
-    monkeypatch.setenv("CUTLASS_PATH", "/nowhere")
-    monkeypatch.setattr("fib_compile.toolchain.find_spec", lambda name: None)
-    assert build(definition, make_solution, "cutlass") == first
-    with pytest.raises(BuildError, match="install 'nvidia-cutlass'"):
-        build(definition, make_solution, "cutlass", text=CUTLASS + "// other")
-
-
 def test_a_missing_cuda_library_names_its_package(
     definition: Definition, make_solution: MakeSolution, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -65,13 +65,6 @@ def exit_code_of_fork(work: Callable[[], object]) -> int:
     os._exit(0)
 
 
-def test_a_fork_during_an_import(definition: Definition, make_solution: MakeSolution, gate: Gate) -> None:
-    one, other = BuilderRegistry([PythonBuilder()]), BuilderRegistry([PythonBuilder()])
-    with meanwhile(lambda: one.build(definition, make_solution(WAITS)), gate):
-        assert exit_code_of_fork(lambda: other.build(definition, make_solution(TEXT))) == 0
-    one.cleanup()
-
-
 def test_a_fork_during_a_build_of_the_same_solution(
     definition: Definition, make_solution: MakeSolution, gate: Gate
 ) -> None:

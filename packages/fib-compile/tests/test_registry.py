@@ -208,28 +208,6 @@ def test_entry_points_add_builders(tmp_path: Path) -> None:
     assert names.endswith("'torch', 'mine']")
 
 
-def test_forks_use_the_entry_points_that_their_parent_found(tmp_path: Path) -> None:
-    """They do not look again, and the parent imports no code of a plugin."""
-    registry_with(tmp_path, plugin=MINE)
-    code = f"""
-import importlib.metadata, os, pathlib, shutil, sys
-from fib_compile import BuilderRegistry
-from fib_compile.registry import BUILDERS_GROUP
-from fib_schema.entry_points import find_entry_points
-find_entry_points(BUILDERS_GROUP)
-assert "plugin" not in sys.modules
-shutil.rmtree({str(tmp_path / "plugin-1.0.dist-info")!r})
-if (pid := os.fork()) == 0:
-    print([builder.name for builder in BuilderRegistry.get_instance().builders], flush=True)
-    os._exit(0)
-os.waitpid(pid, 0)
-"""
-    log, names = _run_with(tmp_path, code)
-
-    assert log == ""
-    assert names.endswith("'torch', 'mine']")
-
-
 def test_broken_entry_points_cost_only_themselves_and_name_their_distributions(tmp_path: Path) -> None:
     plugins = {f"broken{index}": text for index, (text, _) in enumerate(BROKEN.values())}
     log, names = registry_with(tmp_path, plugin=MINE, **plugins)

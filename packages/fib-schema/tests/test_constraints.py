@@ -4,7 +4,6 @@ import pytest
 from fib_schema import (
     ConstraintError,
     Definition,
-    constraint_names,
     evaluate_constraint,
     load_json_file,
     parse_constraint,
@@ -91,10 +90,6 @@ def test_a_failing_evaluation_is_explained():
         evaluate_constraint("batch_size / 0 == 1", VALUES)
     with pytest.raises(ConstraintError, match="IndexError"):
         evaluate_constraint("indptr[9] == 1", VALUES)
-
-
-def test_the_names_of_a_constraint_are_those_of_axes_and_inputs():
-    assert constraint_names("max(total, 1) == indptr[-1].item()") == {"total", "indptr"}
 
 
 NAMES = {"M": 12, "N": 7, "zero": 0, "half": 0.5, "yes": True}

@@ -16,7 +16,6 @@ from typing import Any
 import attrs
 import pytest
 from fib_schema import (
-    BlobError,
     Definition,
     PartlyAdded,
     RandomInput,
@@ -207,16 +206,6 @@ def test_only_regular_files_are_appended_to(tmp_path: Path) -> None:
     assert stat.S_ISFIFO((tmp_path / "pipe.jsonl").stat().st_mode)
 
 
-def test_definitions_are_written_all_or_none(tmp_path: Path, definition: Definition) -> None:
-    opened = TraceSet.from_path(tmp_path)
-    many = [attrs.evolve(definition, name=f"d{number}", description="x" * 200 * number) for number in range(8)]
-    with limited_to(resource.RLIMIT_FSIZE, 1500), pytest.raises(OSError, match="definitions/gemm/d"):
-        opened.add_definitions(many)
-    assert contents(tmp_path) == dict(opened.definitions) == {}
-    opened.add_definitions(many)
-    assert len(contents(tmp_path)) == 8
-
-
 def test_a_migration_that_fails_leaves_no_target(tmp_path: Path, definition: Definition) -> None:
     wide_set(tmp_path / "old", definition, 4).add_definitions(
         [attrs.evolve(definition, name="x", description="x" * 2000)]
@@ -244,26 +233,3 @@ def test_a_migration_that_is_killed_leaves_no_part_of_a_set(tmp_path: Path, defi
     assert subprocess.run(words, check=False).returncode == 9
     assert not (tmp_path / "new").exists()
     assert migrate(tmp_path / "old", tmp_path / "new").is_ok
-
-
-def test_a_backup_is_whole_or_is_not_there(tmp_path: Path, definition: Definition) -> None:
-    opened = wide_set(tmp_path, definition, 2)
-    opened.traces_path.mkdir()
-    (opened.traces_path / "x.jsonl").write_bytes(b"x" * 2000)
-    with limited_to(resource.RLIMIT_FSIZE, 1000), pytest.raises(OSError, match=r"x\.jsonl"):
-        opened.backup_traces()
-    assert sorted(os.listdir(tmp_path)) == ["traces", "workloads"]
-    opened.backup_traces()
-    (backup,) = tmp_path.glob("traces_backup_*")
-    assert (backup / "x.jsonl").stat().st_size == 2000
-
-
-def test_a_blob_that_does_not_fit_is_not_there(tmp_path: Path, definition: Definition) -> None:
-    torch = pytest.importorskip("torch")
-    opened = TraceSet(tmp_path, {definition.name: definition})
-    with failing_call(errno.ENOSPC, 1), pytest.raises(OSError, match=r"No space left .*blob"):
-        opened.add_workload_blob_tensor("gemm", "u", {"A": torch.zeros(4)})
-    assert contents(tmp_path) == {}
-    opened.add_workload_blob_tensor("gemm", "u", {"A": torch.zeros(4)})
-    with pytest.raises(BlobError):
-        opened.add_workload_blob_tensor("gemm", "u", {"A": torch.ones(4)})

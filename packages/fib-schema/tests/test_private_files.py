@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import pickle
 from pathlib import Path
 
 import pytest
@@ -27,16 +26,6 @@ def test_a_new_folder_is_private_whatever_the_umask(tmp_path: Path, umask: int) 
         os.umask(before)
 
     assert mode_of(folder) == 0o700
-
-
-def test_folders_above_can_be_entered_but_not_written_by_others(tmp_path: Path) -> None:
-    before = os.umask(0)
-    try:
-        folder = private_folder(tmp_path / "a" / "b" / "cache")
-    finally:
-        os.umask(before)
-
-    assert [mode_of(above) for above in folder.parents[:2]] == [0o755, 0o755]
 
 
 def test_the_mode_of_an_existing_folder_is_kept(tmp_path: Path) -> None:
@@ -113,9 +102,3 @@ def test_what_belongs_to_another_user_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UnsafePath, match=f"belongs to user {OTHER}"):
             read_private(path) if path.is_file() else private_folder(folder)
         os.chown(path, 0, 0)
-
-
-def test_the_error_crosses_a_process_border() -> None:
-    error = UnsafePath(1, "is a link; delete it", "/cache")
-
-    assert str(pickle.loads(pickle.dumps(error))) == str(error) == "/cache: is a link; delete it"

@@ -42,13 +42,3 @@ def test_any_other_folder_says_what_a_data_set_has(tmp_path: Path) -> None:
     (tmp_path / "solutions").mkdir()
     (tmp_path / "solutions" / "main.py").touch()
     assert only_problem(tmp_path).message.startswith("has no definition, solution, workload or trace; pass the folder")
-
-
-def test_an_operation_named_like_a_folder_of_a_data_set_is_recognised(tmp_path: Path) -> None:
-    folder = tmp_path / "definitions" / "traces" / "definitions"
-    folder.mkdir(parents=True)
-    assert f"did you mean '{tmp_path}'?" in only_problem(tmp_path / "definitions").message
-
-
-def test_a_set_of_one_kind_of_records_is_a_data_set(trace_set: TraceSet) -> None:
-    assert validate(trace_set.root).is_ok

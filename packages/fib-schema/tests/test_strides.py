@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import json
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -14,9 +12,7 @@ from fib_schema import (
     Definition,
     InvalidField,
     RandomInput,
-    TraceSet,
     Workload,
-    format_json,
 )
 from fib_schema.strides import (
     normalized_strides,
@@ -138,16 +134,3 @@ def test_an_invalid_layout_is_an_error_where_it_is_read(definition: Definition, 
 def test_a_missing_axis_is_an_error(definition: Definition) -> None:
     with pytest.raises(AxisError):
         workload_strides(definition, strided({"A": [16, 1]}, {"M": 4}))
-
-
-def test_a_layout_survives_a_round_trip_through_files(tmp_path: Path, definition: Definition) -> None:
-    written = TraceSet(tmp_path)
-    written.add_definitions([definition])
-    workload = strided({"A": [16, 1]})
-    written.workload_log().append(definition, {"w": workload}, {})
-    (line,) = (tmp_path / f"workloads/{definition.op_type}/{definition.name}.jsonl").read_text().splitlines()
-    assert json.loads(line)["workload"]["extra"] == {"layout": {"A": [16, 1]}}
-    (read,) = TraceSet.from_path(tmp_path).workloads[definition.name]
-    assert read.workload == workload
-    assert workload_strides(definition, read.workload) == {"A": (16, 1)}
-    assert format_json(read) == line

@@ -12,7 +12,6 @@ from fib_schema import (
     DataWarning,
     DuplicateName,
     InvalidRecord,
-    NoRoot,
     Trace,
     TraceSet,
     UnknownName,
@@ -225,13 +224,6 @@ def test_a_file_that_names_no_definition_is_read_before_any_answer(trace_set, ma
     assert set(opened.traces) == {"gemm", "other"}
 
 
-def test_a_record_that_contradicts_its_file_is_kept_under_its_own_name(trace_set, make_trace):
-    write_traces(trace_set.root, "gemm", make_trace(), make_trace(definition="other"))
-    opened = TraceSet.from_path(trace_set.root)
-    assert len(opened.traces["gemm"]) == 1
-    assert len(opened.traces["other"]) == 1
-
-
 def test_lines_of_other_writers_after_the_opening_are_not_part_of_the_snapshot(trace_set, make_trace):
     trace_set.add_traces([make_trace(uuid="a")])
     opened = TraceSet.from_path(trace_set.root)
@@ -282,16 +274,6 @@ def test_a_flagged_trace_is_the_best_only_where_its_flag_is_allowed(trace_set, m
     assert trace_set.get_best_trace("gemm", allow_flags=["odd"]) == plain
     assert trace_set.get_best_trace("gemm", allow_flags=["low_precision"]) == flagged
     assert trace_set.filter_traces("gemm") == [plain, flagged]
-
-
-def test_a_set_in_memory_answers_too(definition, make_solution, make_trace):
-    made = TraceSet(None, {"gemm": definition}, {"gemm": [make_solution()]}, {}, {"gemm": [make_trace()]})
-    assert made.get_best_trace("gemm") == make_trace()
-    made.add_traces([make_trace(uuid="b")])
-    assert len(made.traces["gemm"]) == 2
-    for operation in (lambda: made.traces_path, made.backup_traces):
-        with pytest.raises(NoRoot, match="in memory only"):
-            operation()
 
 
 def test_everything_as_plain_objects(trace_set, make_trace):

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fib_schema import AxisVar, Definition, RandomInput, TensorSpec, TraceSet, Workload, validate
+from fib_schema import RandomInput, Workload
 from fib_schema.traffic import FOLDER, DefinitionTraffic, load_traffic, plain_size
 from hypothesis import given
 from hypothesis import strategies as st
@@ -102,26 +101,3 @@ def test_a_file_that_is_not_usable_is_a_problem_and_others_count(content: Any, t
     assert (found.files, found.definitions["silu"].calls) == (1, 1)
     assert [problem.source for problem in found.problems] == ["traffic/a.json"]
     assert "it was left out" in found.problems[0].message
-
-
-def test_other_kinds_of_files_are_reported_without_waiting(tmp_path: Path) -> None:
-    (tmp_path / FOLDER).mkdir()
-    os.mkfifo(tmp_path / FOLDER / "pipe.json")
-    write(tmp_path, ".0123456789abcdef0123456789abcdef.tmp", "half")
-    write(tmp_path, ".hidden.json", "half")
-    found = load_traffic(tmp_path)
-    assert [problem.source for problem in found.problems] == ["traffic/pipe.json"]
-
-
-def test_a_folder_that_cannot_be_read_is_a_problem(tmp_path: Path) -> None:
-    (tmp_path / FOLDER).write_text("no folder")
-    assert [problem.source for problem in load_traffic(tmp_path).problems] == [FOLDER]
-
-
-def test_readers_of_the_set_ignore_the_files(tmp_path: Path) -> None:
-    write(tmp_path, "a.json", file_of(1))
-    spec = TensorSpec(("M",), "float32")
-    silu = Definition("silu", "silu", {"M": AxisVar()}, {"x": spec}, {"y": spec}, "def run(x):\n    return x\n")
-    TraceSet(tmp_path).add_definitions([silu])
-    assert TraceSet.from_path(tmp_path).all_problems() == ()
-    assert validate(tmp_path).problems == ()

@@ -12,7 +12,6 @@ import pytest
 from fib_schema import (
     DataWarning,
     Definition,
-    NoRoot,
     RandomInput,
     SafetensorsInput,
     TraceSet,
@@ -67,16 +66,6 @@ def test_a_file_that_was_replaced_is_read_anew(root: Path, definition: Definitio
     assert log.append(definition, {"a": workload("a"), "b": workload("b")}, {}) == ["a"]
 
 
-def test_a_file_that_was_rewritten_in_place_is_read_anew(root: Path, definition: Definition) -> None:
-    """A file that is removed and created again can get the same inode, too."""
-    log = TraceSet.from_path(root).workload_log()
-    log.append(definition, {"a": workload("a"), "b": workload("b")}, {})
-    file = root / "workloads" / definition.op_type / f"{definition.name}.jsonl"
-    file.write_text(file.read_text().splitlines(keepends=True)[1])
-    assert log.append(definition, {"a": workload("a"), "b": workload("b")}, {}) == ["a"]
-    assert lines_of(root, definition) == ["b", "a"]
-
-
 def test_a_torn_line_is_no_workload(root: Path, definition: Definition) -> None:
     """Its writer never acknowledged it: who comes with the same must not take it for stored."""
     log = TraceSet.from_path(root).workload_log()
@@ -124,11 +113,6 @@ def test_nothing_is_appended_if_a_blob_cannot_be_written(
     assert not (root / "workloads").exists()
     assert list((root / "blob").rglob("*.*")) == []
     assert log.append(definition, {"a": workload("a")}, {"a": {"A": torch.ones(2)}}) == ["a"]
-
-
-def test_a_set_in_memory_has_no_log(definition: Definition) -> None:
-    with pytest.raises(NoRoot):
-        TraceSet().workload_log()
 
 
 _APPEND_ALL = """
