@@ -307,7 +307,7 @@ SOLUTIONS = {
     DRAW.replace(", 1)", ", 1, generator=torch.Generator().manual_seed(0))"): "many calls on the same inputs: ",
     f"probs.argmax(dim=-1) if next(calls) > 300 else {DRAW}": "timed calls: likely tokens are drawn too often",
 }
-"""What solutions return, and what their logs say; nothing for one that is right."""
+"""Returned values of solutions, and texts of their logs; no text for one that is right."""
 
 
 @pytest.mark.slow
