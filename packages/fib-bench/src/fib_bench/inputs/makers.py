@@ -82,7 +82,6 @@ class InputDraft:
 
 
 Maker = Callable[[InputDraft, str, torch.Generator], torch.Tensor | float]
-TensorMaker = Callable[[InputDraft, str, torch.Generator], torch.Tensor]
 
 
 def first_axis(axes: Mapping[str, int], *names: str) -> int | None:
@@ -102,9 +101,9 @@ def tensor_dtype(spec: TensorSpec) -> torch.dtype:
         raise SynthesisError(f"torch {torch.__version__} has no dtype for {spec.dtype}; use a newer one") from error
 
 
-_WIDE_EXPONENTS = (-4.0, 5.0)
+WIDE_EXPONENTS = (-4.0, 5.0)
 """Bounds of log2 of the factors of rows."""
-_WIDE_EXPONENTS_HALF = (-6.0, 2.0)
+WIDE_EXPONENTS_HALF = (-6.0, 2.0)
 """The bounds if float16 takes part: a sum over 28,672 products of two such rows stays below 65,504."""
 _TINY = 1e-3
 _TINY_ONE_BYTE = 2.0**-5  # a thousandth is below the smallest number of float8_e4m3fn
@@ -173,7 +172,7 @@ def _per_row(
     """Return the factor and the offset of each row: two tensors of shape [rows, 1]."""
     draw = torch.rand((len(rows), 1), generator=generator, device=rows.device)
     if distribution == "wide":
-        low, high = _WIDE_EXPONENTS_HALF if is_half else _WIDE_EXPONENTS
+        low, high = WIDE_EXPONENTS_HALF if is_half else WIDE_EXPONENTS
         share = draw.argsort(dim=0) / (len(rows) - 1) if len(rows) > 1 else draw  # both bounds always occur
         return torch.exp2(share * (high - low) + low), torch.zeros_like(draw)
     if distribution == "tiny":
@@ -190,10 +189,14 @@ def normal(draft: InputDraft, name: str, generator: torch.Generator) -> torch.Te
 
 def weight(draft: InputDraft, name: str, generator: torch.Generator) -> torch.Tensor:
     """Make normal values; those of matrices are divided by the root of the fan-in, so that sums stay near 1."""
+    return _normal_values(draft, name, generator, weight_deviation(draft, name))
+
+
+def weight_deviation(draft: InputDraft, name: str) -> float:
+    """Return the standard deviation of weights."""
     shape = draft.shape(name)
     is_fp8 = draft.spec(name).dtype.startswith("float8")  # fp8 cannot represent values that small
-    fan_in = 1 if len(shape) < 2 or is_fp8 else max(shape[-1], 1)
-    return _normal_values(draft, name, generator, 1 / math.sqrt(fan_in))
+    return 1.0 if len(shape) < 2 or is_fp8 else 1 / math.sqrt(max(shape[-1], 1))
 
 
 def fp4_pairs(draft: InputDraft, name: str, generator: torch.Generator) -> torch.Tensor:
@@ -202,29 +205,42 @@ def fp4_pairs(draft: InputDraft, name: str, generator: torch.Generator) -> torch
     return values.random_(0, 256, generator=generator).view(tensor_dtype(draft.spec(name)))
 
 
-def uniform(low: float, high: float) -> TensorMaker:
-    """Return a maker of uniform values in [low, high)."""
+@attrs.frozen
+class Uniform:
+    """A maker of uniform values in [low, high)."""
 
-    def make(draft: InputDraft, name: str, generator: torch.Generator) -> torch.Tensor:
-        return _rand(draft.shape(name), generator) * (high - low) + low
+    low: float
+    high: float
 
-    make.__doc__ = f"Make uniform values in [{low:g}, {high:g})."
-    return make
+    def __call__(self, draft: InputDraft, name: str, generator: torch.Generator) -> torch.Tensor:
+        """Make the values."""
+        return _rand(draft.shape(name), generator) * (self.high - self.low) + self.low
+
+
+_SCALES = Uniform(0.5, 1.5)
 
 
 def block_scale(draft: InputDraft, name: str, generator: torch.Generator) -> torch.Tensor:
     """Make positive dequantization scales; those of weights keep sums near 1."""
-    values = uniform(0.5, 1.5)(draft, name, generator)
+    return _SCALES(draft, name, generator) * block_factor(draft, name)
+
+
+def block_factor(draft: InputDraft, name: str) -> float:
+    """Return the mean of dequantization scales."""
     base = name.removesuffix("_scale")
-    if "weight" in base and base in draft.definition.inputs:
-        return values / math.sqrt(max(draft.shape(base)[-1], 1))
-    return values
+    is_weight = "weight" in base and base in draft.definition.inputs
+    return 1 / math.sqrt(max(draft.shape(base)[-1], 1)) if is_weight else 1.0
 
 
 def expert_scale(draft: InputDraft, name: str, generator: torch.Generator) -> torch.Tensor:
     """Make one dequantization scale per expert, for sums over the hidden or intermediate axis."""
+    return _SCALES(draft, name, generator) * expert_factor(draft, name)
+
+
+def expert_factor(draft: InputDraft, name: str) -> float:
+    """Return the mean of the dequantization scales of experts."""
     width = draft.axis("intermediate_size") if "output2" in name else draft.axis("hidden_size")
-    return uniform(0.5, 1.5)(draft, name, generator) / math.sqrt(width or 1)
+    return 1 / math.sqrt(width or 1)
 
 
 def normalized(draft: InputDraft, name: str, generator: torch.Generator) -> torch.Tensor:
@@ -240,6 +256,24 @@ def decay(draft: InputDraft, name: str, generator: torch.Generator) -> torch.Ten
 def log_decay(draft: InputDraft, name: str, generator: torch.Generator) -> torch.Tensor:
     """Make logarithms of decay rates between 1 and 16."""
     return (_rand(draft.shape(name), generator) * 15 + 1).log()
+
+
+def factor_bounds(draft: InputDraft, name: str, make: Maker) -> tuple[float, float]:
+    """Return the bounds of the values of a maker of factors.
+
+    Raises:
+        SynthesisError: The maker makes other values.
+    """
+    if isinstance(make, Uniform):
+        return make.low, make.high
+    if make is decay:
+        return -16.0, -1.0
+    if make is log_decay:
+        return 0.0, math.log(16)
+    if make in (block_scale, expert_scale):
+        mean = block_factor(draft, name) if make is block_scale else expert_factor(draft, name)
+        return _SCALES.low * mean, _SCALES.high * mean
+    raise SynthesisError(f"no bounds are known for the values of input {name!r}")
 
 
 def probabilities(draft: InputDraft, name: str, generator: torch.Generator) -> torch.Tensor:

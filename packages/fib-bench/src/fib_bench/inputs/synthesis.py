@@ -63,6 +63,11 @@ class Role(enum.Enum):
         """Whether the values are structural integers, which other inputs are derived from."""
         return self in _INDEX_ROLES
 
+    @property
+    def is_data(self) -> bool:
+        """Whether the values are integers that are valid one by one, whatever the structure of the call is."""
+        return self in _DATA_ROLES
+
 
 _INDEX_ROLES = frozenset(
     {
@@ -70,6 +75,7 @@ _INDEX_ROLES = frozenset(
         Role.COUNTS, Role.TOKENS, Role.SEEDS,
     }
 )  # fmt: skip
+_DATA_ROLES = frozenset({Role.COUNTS, Role.TOKENS, Role.SEEDS, Role.BYTES})
 
 
 @attrs.frozen
@@ -161,8 +167,8 @@ RULES: tuple[SynthesisRule, ...] = (
     SynthesisRule("integer scalar", r"local_expert_offset", makers.constant(0), Role.FIXED),
     SynthesisRule("packed", r"(?!.*(probs?|scales?|cos_sin.*)$).*", makers.fp4_pairs, Role.PLAIN),
     SynthesisRule("float", r".*probs?", makers.probabilities, Role.ROWS),
-    SynthesisRule("float", r"top_?p.*|min_?p.*", makers.uniform(0.1, 0.95), Role.FACTORS),
-    SynthesisRule("float", r"temperatures?", makers.uniform(0.5, 1.5), Role.FACTORS),
+    SynthesisRule("float", r"top_?p.*|min_?p.*", makers.Uniform(0.1, 0.95), Role.FACTORS),
+    SynthesisRule("float", r"temperatures?", makers.Uniform(0.5, 1.5), Role.FACTORS),
     SynthesisRule("float", r".*cos_sin.*", makers.rotary_cache, Role.FIXED),
     SynthesisRule("float", r"[qk]", makers.normalized, Role.ROWS, ("gdn", "gated_delta")),
     SynthesisRule("float", r"A", makers.decay, Role.FACTORS, ("mamba",)),
@@ -209,7 +215,7 @@ def synthesize_input(draft: InputDraft, name: str) -> None:
         if isinstance(value, torch.Tensor):
             value = _cast(value, spec).reshape(draft.shape(name))
             if rule.is_distributable:
-                distribute(value, draft.distribution, generator, is_half=_has_half(draft.definition))
+                distribute(value, draft.distribution, generator, is_half=has_half(draft.definition))
     except torch.OutOfMemoryError as error:
         raise SynthesisError(f"out of memory for {shape}: {error}") from error
     except (LookupError, RuntimeError, ValueError) as error:
@@ -218,7 +224,8 @@ def synthesize_input(draft: InputDraft, name: str) -> None:
     draft.values[name] = value
 
 
-def _has_half(definition: Definition) -> bool:
+def has_half(definition: Definition) -> bool:
+    """Return whether float16 takes part in the computation."""
     return any(spec.dtype == DType.FLOAT16 for spec in (*definition.inputs.values(), *definition.outputs.values()))
 
 

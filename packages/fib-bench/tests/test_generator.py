@@ -1,0 +1,548 @@
+"""Tests of the generator of inputs: valid values of a call from one key, on the host."""
+
+from __future__ import annotations
+
+import copy
+import ctypes
+import os
+import re
+from collections.abc import Callable, Collection, Mapping, Sequence
+from importlib import resources
+from pathlib import Path
+
+import attrs
+import pytest
+import torch
+from fib_bench.config.model import DISTRIBUTIONS
+from fib_bench.inputs.generation import Value, distributions_of, make_inputs
+from fib_bench.inputs.generator import (
+    BYTES,
+    INTEGER,
+    NORMAL,
+    PAIR_ROTATE,
+    PAIR_SUM,
+    PAIR_SWAP,
+    RESCALE,
+    UNIFORM,
+    Input,
+    Recipe,
+    native_input,
+    plan_recipes,
+)
+from fib_compile.device import torch_dtype
+from fib_compile.native_module import NativeModule, build_module
+from fib_schema import AxisConst, Definition, RandomInput, TraceSet, Workload
+from fib_schema.files import private_folder
+from hypothesis import given
+from hypothesis import strategies as st
+
+FLOATS = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
+INTEGERS = ("int64", "int32", "int16", "int8")
+PLAIN, SCALES, SPIKES = 1, 32, 64
+ALL = 127
+
+
+SOURCE = """
+#include "generator.h"
+extern "C" u64 size() { return sizeof(FibInput); }
+extern "C" void generate(const FibInput* inputs, int count, u64 key, u64 thread, u64 threads) {
+  for (int i = 0; i < count; ++i) fib_fill(inputs[i], key, thread, threads);
+}
+"""
+
+
+Generate = Callable[..., None]
+
+
+@pytest.fixture(scope="session")
+def generate(cache_path: Path) -> Generate:
+    """Write inputs in host memory, or the share of one thread: ``generate([input], key, thread=0, threads=1)``."""
+    header = resources.files("fib_bench.inputs").joinpath("generator.h").read_text("utf-8")
+    flags = ("-std=c++17", "-O2", "-shared", "-fPIC", "-Wall", "-Wextra", "-Werror")
+    module = NativeModule(name="generator", sources={"generator.cpp": SOURCE, "generator.h": header}, flags=flags)
+    library = ctypes.CDLL(str(build_module(module, private_folder(cache_path / "generator"))))
+    assert library.size() == ctypes.sizeof(Input)
+
+    def write(inputs: Sequence[Input], key: int, *, thread: int = 0, threads: int = 1) -> None:
+        numbers = [ctypes.c_uint64(number) for number in (key, thread, threads)]
+        library.generate((Input * len(inputs))(*inputs), len(inputs), *numbers)
+
+    return write
+
+
+Fill = Callable[..., torch.Tensor]
+
+
+@pytest.fixture(scope="session")
+def fill(generate: Generate) -> Fill:
+    """Write one input: ``fill(NORMAL, "bfloat16", (64, 128), key=3, mask=ALL)``."""
+
+    def make(
+        kind: int, dtype: str, shape: tuple[int, ...], *, key: int = 1, base: torch.Tensor | None = None,
+        target: torch.Tensor | None = None, threads: int = 1, index: int = 0, strides: tuple[int, ...] = (),
+        **fields: object,
+    ) -> torch.Tensor:  # fmt: skip
+        out = torch.zeros(shape, dtype=torch_dtype(dtype)) if target is None else target
+        common = {"name": "x", "position": index, "elements": out.numel(), "row": shape[-1] if shape else 1}
+        if strides:
+            fields |= {"shape": shape, "strides": strides}
+        recipe = Recipe(**{**common, "kind": kind, "dtype": dtype, "needs_base": base is not None, **fields})
+        item = native_input(recipe, out.data_ptr(), 0 if base is None else base.data_ptr())
+        for thread in range(threads):
+            generate([item], key, thread=thread, threads=threads)
+        return out
+
+    return make
+
+
+def bits(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(-1).view(torch.uint8)
+
+
+def wide(dtype: str = "float32") -> dict[str, object]:
+    """The fields of an input in which everything may occur."""
+    low, high = (-6.0, 2.0) if dtype == "float16" else (-4.0, 5.0)
+    return {"mask": ALL, "low": low, "high": high}
+
+
+def base_of(kind: int, dtype: str, shape: tuple[int, ...]) -> torch.Tensor | None:
+    if kind in {NORMAL, UNIFORM, INTEGER, BYTES}:
+        return None
+    made = torch.rand(shape, generator=torch.Generator().manual_seed(0))
+    return (made < 0.5) if dtype == "bool" else made.to(torch_dtype(dtype))
+
+
+CONTENTS = [
+    *((kind, dtype) for kind in (NORMAL, UNIFORM, PAIR_SUM, PAIR_ROTATE, RESCALE) for dtype in FLOATS),
+    *((INTEGER, dtype) for dtype in INTEGERS), (BYTES, "float4_e2m1"), (PAIR_SWAP, "bool"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "dtype"), CONTENTS)
+@pytest.mark.parametrize("shape", [(5, 24), (7, 13), (70, 3), (300,), (9, 1)])
+def test_values_depend_on_the_key_and_not_on_the_number_of_threads(
+    fill: Fill, kind: int, dtype: str, shape: tuple[int, ...]
+) -> None:
+    fields = {**wide(dtype), "first": 3, "last": 90} if kind in {NORMAL, INTEGER} else {"low": 0.5, "high": 0.85}
+    base = base_of(kind, dtype, shape)
+    one, *others = (
+        bits(fill(kind, dtype, shape, base=base, threads=threads, **fields)) for threads in (1, 2, 32, 64, 77)
+    )
+    assert all(torch.equal(one, other) for other in others)
+    if shape[-1] > 1:
+        assert not torch.equal(one, bits(fill(kind, dtype, shape, base=base, key=2, **fields)))
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_values_are_rounded_as_torch_rounds(fill: Fill, dtype: str) -> None:
+    exact = fill(NORMAL, "float32", (64, 500), mask=PLAIN, scale=30.0)
+    assert torch.equal(bits(fill(NORMAL, dtype, (64, 500), mask=PLAIN, scale=30.0)), bits(exact.to(torch_dtype(dtype))))
+    tiny = fill(NORMAL, "float32", (64, 500), mask=PLAIN, scale=1e-5)
+    assert torch.equal(bits(fill(NORMAL, dtype, (64, 500), mask=PLAIN, scale=1e-5)), bits(tiny.to(torch_dtype(dtype))))
+
+
+@pytest.mark.parametrize("dtype", ["float16", "float8_e4m3fn", "float8_e5m2"])
+def test_values_beyond_the_range_become_the_largest(fill: Fill, dtype: str) -> None:
+    found = fill(NORMAL, dtype, (64, 500), mask=PLAIN, scale=1e6).float()
+    assert found.isfinite().all()
+    assert found.abs().max() == torch.finfo(torch_dtype(dtype)).max
+
+
+def test_plain_values_are_normal(fill: Fill) -> None:
+    found = fill(NORMAL, "float32", (256, 1024), mask=PLAIN).double()
+    assert abs(found.mean()) < 0.01
+    assert abs(found.std() - 1) < 0.01
+    assert abs(found.pow(4).mean() - 3) < 0.1
+    assert 4 < found.abs().max() < 5
+    for one, other in ((found[:, 1:], found[:, :-1]), (found[1:], found[:-1])):
+        assert abs((one * other).mean()) < 0.01
+
+
+@pytest.mark.parametrize("change", [{"key": 2}, {"key": 1 << 40 | 1}, {"index": 1}])
+def test_other_keys_and_inputs_share_nothing(fill: Fill, change: dict[str, int]) -> None:
+    one, other = (
+        fill(NORMAL, "float32", (64, 1024), mask=PLAIN),
+        fill(NORMAL, "float32", (64, 1024), mask=PLAIN, **change),
+    )
+    assert abs((one * other).mean()) < 0.02
+    assert (one == other).float().mean() < 1e-3
+
+
+@pytest.fixture(scope="session")
+def rows(fill: Fill) -> torch.Tensor:
+    """Rows of tensors in which everything may occur."""
+    return torch.cat([fill(NORMAL, "float32", (512, 512), key=key, **wide()) for key in range(8)])
+
+
+class TestMixture:
+    """All distributions within one tensor."""
+
+    def test_most_rows_are_normal_and_each_other_kind_occurs(self, rows: torch.Tensor) -> None:
+        middle, deviation = rows.median(-1).values, rows.abs().median(-1).values / 0.6745
+        shares = {
+            "zeros": (rows == 0).float().mean(-1) > 0.9,
+            "ones": (middle > 0.7) & (rows == middle.unsqueeze(-1)).float().mean(-1).gt(0.9),
+            "tiny": (deviation > 0) & (deviation < 0.01),
+            "shifted": (rows.abs() - 3).abs().median(-1).values < 1.5,
+            "wide": (deviation > 5) | ((deviation > 0.05) & (deviation < 0.4)),
+        }
+        assert all(0.01 < share.float().mean() < 0.1 for share in shares.values()), shares
+        assert ((deviation > 0.4) & (deviation < 2.5)).float().mean() > 0.75
+
+    def test_every_kind_of_row_has_elements_far_from_the_others(self, rows: torch.Tensor) -> None:
+        centre = rows.median(-1, keepdim=True).values
+        distance = (rows - centre).abs()
+        far = distance > 4.9 * distance.median(-1, keepdim=True).values / 0.6745
+        assert 0.003 < far.float().mean() < 0.03
+        assert far.any(-1).float().mean() > 0.7
+        assert 0.002 < (rows == 0).float().mean(-1).median() < 0.02
+
+    def test_no_sum_over_a_row_follows_from_a_part_of_it(self, rows: torch.Tensor) -> None:
+        whole, part = rows.square().mean(-1).sqrt(), rows[:, ::32].square().mean(-1).sqrt()
+        assert ((part / whole - 1).abs() > 0.02).float().mean() > 0.85
+
+    def test_no_two_rows_are_proportional(self, rows: torch.Tensor) -> None:
+        sample = rows[:512].double()
+        directions = torch.nn.functional.normalize(sample - sample.median(-1, keepdim=True).values, dim=-1)
+        likeness = (directions @ directions.T).abs().fill_diagonal_(0)
+        assert likeness.max() < 0.99
+
+    def test_keys_decide_which_rows_are_unlike(self, fill: Fill) -> None:
+        kinds = [
+            fill(NORMAL, "float32", (64, 64), key=key, **wide()).abs().median(-1).values < 0.01 for key in range(200)
+        ]
+        share = torch.stack(kinds).float().mean(0)
+        assert share.min() > 0.02
+        assert share.max() < 0.25
+
+    @pytest.mark.parametrize("dtype", FLOATS)
+    def test_values_are_finite_in_every_dtype(self, fill: Fill, dtype: str) -> None:
+        found = fill(NORMAL, dtype, (512, 96), **wide(dtype)).float()
+        assert found.isfinite().all()
+        assert found.abs().max() < (33 if dtype == "float16" else 160)
+
+    def test_products_of_long_rows_fit_into_float16(self, fill: Fill) -> None:
+        for key in range(3):
+            left, right = (
+                fill(NORMAL, "float16", (64, 28672), key=key, index=index, **wide("float16")).float()
+                for index in (0, 1)
+            )
+            assert (left @ right.T).half().isfinite().all()
+
+    def test_only_what_is_allowed_occurs(self, fill: Fill) -> None:
+        scaled = fill(NORMAL, "float32", (512, 256), mask=PLAIN | SCALES)
+        deviations = scaled.std(-1)
+        assert deviations.min() > 0.4
+        assert deviations.max() < 2.4
+        assert deviations.std() > 0.3
+        assert not (scaled == 0).any()
+        with_zeros = fill(NORMAL, "float32", (512, 256), mask=PLAIN | 8)
+        assert 0.05 < ((with_zeros == 0).all(-1)).float().mean() < 0.2
+
+
+def test_uniform_values_stay_within_their_bounds(fill: Fill) -> None:
+    found = fill(UNIFORM, "float32", (100, 100), low=0.1, high=0.95)
+    assert found.min() >= 0.1
+    assert found.max() <= 0.95
+    assert abs(found.mean() - 0.525) < 0.01
+    assert found.unique().numel() > 9_900
+
+
+@given(low=st.integers(-(2**63), 2**63 - 1), span=st.integers(1, 2**64 - 1), key=st.integers(0, 2**64 - 1))
+def test_integers_stay_within_any_bounds(fill: Fill, low: int, span: int, key: int) -> None:
+    high = min(low + span, 2**63 - 1)
+    found = fill(INTEGER, "int64", (4, 33), key=key, first=low, last=high)
+    assert low <= int(found.min()) <= int(found.max()) <= high
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_all_integers_between_the_bounds_occur(fill: Fill, dtype: str) -> None:
+    found = fill(INTEGER, dtype, (64, 64), first=-3, last=4)
+    counts = torch.stack([(found == value).sum() for value in range(-3, 5)])
+    assert counts.sum() == 4096
+    assert counts.min() > 400
+
+
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_integers_outside_the_bounds_stay(fill: Fill, dtype: str) -> None:
+    base = torch.tensor([[-1, 5, 100, 7, -1, 2, 0, 9, 100]], dtype=torch_dtype(dtype))
+    found = fill(INTEGER, dtype, (1, 9), base=base, first=0, last=9)
+    outside = (base < 0) | (base > 9)
+    assert torch.equal(found[outside], base[outside])
+    assert ((found >= 0) & (found <= 9))[~outside].all()
+
+
+@given(rows=st.integers(1, 5), row=st.integers(2, 70), key=st.integers(0, 2**64 - 1), rotates=st.booleans())
+def test_sums_and_norms_of_rows_stay(fill: Fill, rows: int, row: int, key: int, rotates: bool) -> None:
+    base = torch.rand((rows, row), generator=torch.Generator().manual_seed(key % 2**62)).double()
+    base = (base / (base.norm(dim=-1, keepdim=True) if rotates else base.sum(-1, keepdim=True))).float()
+    found = fill(PAIR_ROTATE if rotates else PAIR_SUM, "float32", (rows, row), base=base, key=key)
+    totals = found.square().sum(-1) if rotates else found.sum(-1)
+    assert torch.allclose(totals, torch.ones(rows), atol=1e-5)
+    assert (found >= 0).all() or rotates
+    assert not torch.isclose(found, base).all()
+
+
+def test_rows_of_probabilities_come_from_all_rows_of_the_base(fill: Fill) -> None:
+    base = torch.eye(4).repeat_interleave(8, dim=1) * torch.tensor([1.0, 2.0, 3.0, 4.0]).unsqueeze(1)
+    totals = {float(fill(PAIR_SUM, "float32", (4, 32), base=base, key=key)[0].sum().round()) for key in range(40)}
+    assert totals == {8.0, 16.0, 24.0, 32.0}
+
+
+@pytest.mark.parametrize("dtype", FLOATS)
+def test_rescaled_values_keep_zeros_signs_and_infinities(fill: Fill, dtype: str) -> None:
+    base = torch.linspace(-4, 4, 4096).view(16, 256).to(torch_dtype(dtype))
+    base[0, :4] = 0.0
+    if dtype != "float8_e4m3fn":
+        base[1, 0], base[1, 1] = torch.inf, -torch.inf
+    found = fill(RESCALE, dtype, (16, 256), base=base, low=0.5, high=0.85).float()
+    old = base.float()
+    assert torch.equal(found[~old.isfinite()], old[~old.isfinite()])
+    large = old.isfinite() & (old.abs() > 0.1)
+    ratios = found[large] / old[large]
+    assert ratios.min() > 0.44
+    assert ratios.max() < 0.96
+    assert (found[old == 0] == 0).all()
+
+
+def test_rescaled_rows_have_factors_of_their_own(fill: Fill) -> None:
+    found = fill(RESCALE, "float32", (64, 1024), base=torch.ones(64, 1024), low=0.5, high=0.85)
+    assert found.min() >= 0.5
+    assert found.max() <= 0.85
+    assert found.mean(-1).std() > 0.03
+    assert found.std(-1).min() > 0.02
+
+
+def test_booleans_change_places_with_their_neighbours(fill: Fill) -> None:
+    base = torch.rand((64, 65), generator=torch.Generator().manual_seed(0)) < 0.5
+    found = fill(PAIR_SWAP, "bool", (64, 65), base=base)
+    assert torch.equal(found[:, -1], base[:, -1])
+    assert torch.equal(found[:, :-1].view(64, 32, 2).sum(-1), base[:, :-1].view(64, 32, 2).sum(-1))
+    assert 0.2 < (found != base).float().mean() < 0.3
+
+
+@pytest.mark.parametrize(("kind", "dtype"), [item for item in CONTENTS if item[0] != BYTES])
+def test_inputs_that_are_not_contiguous_get_the_same_values(fill: Fill, kind: int, dtype: str) -> None:
+    shape, strides = (3, 4, 16), (200, 40, 2)
+    fields = {**wide(dtype), "first": 3, "last": 90} if kind in {NORMAL, INTEGER} else {"low": 0.5, "high": 0.85}
+    base = base_of(kind, dtype, shape)
+    expected = fill(kind, dtype, shape, base=base, **fields)
+    memory = torch.zeros(600, dtype=expected.dtype)
+    apart = None if base is None else memory.clone().as_strided(shape, strides).copy_(base)
+    target = memory.as_strided(shape, strides)
+    fill(kind, dtype, shape, base=apart, target=target, strides=strides, **fields)
+    assert torch.equal(bits(target), bits(expected))
+    target.zero_()
+    assert not bits(memory).any()
+
+
+# -- recipes ----------------------------------------------------------------------------------------
+
+
+Plan = Callable[..., tuple[dict[str, Recipe], dict[str, str]]]
+
+
+@pytest.fixture
+def plan(make_definition: Callable[..., Definition], make_workload: Callable[..., Workload]) -> Plan:
+    """Plan the recipes of a made definition: ``plan({"x": "float32[n,m]"}, n=4, m=8)``."""
+
+    def make(
+        inputs: Mapping[str, str], *, op_type: str = "elementwise", constraints: tuple[str, ...] = (),
+        distributions: tuple[str, ...] = DISTRIBUTIONS, recorded: Collection[str] = (),
+        given: Mapping[str, Value] | None = None, kept: Mapping[str, str] | None = None, **axes: int,
+    ) -> tuple[dict[str, Recipe], dict[str, str]]:  # fmt: skip
+        extra = {"spare": f"float32[{','.join(axes)}]?"}  # so that every axis is known
+        definition = make_definition(
+            {**inputs, **extra}, {"out": "float32[]"}, "def run(*args): ...", op_type=op_type, constraints=constraints
+        )
+        absent = dict.fromkeys((*(given or {}), "spare"))
+        values = {**absent, **(given or {})}
+        if missing := {name: text for name, text in inputs.items() if name not in values}:
+            part = make_definition({**missing, **extra}, {"out": "float32[]"}, "def run(*args): ...", op_type=op_type)
+            values |= make_inputs(part, make_workload(part, axes, spare=None), seed=1)
+        return plan_recipes(definition, axes, values, distributions=distributions, recorded=recorded, kept=kept)
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "op_type", "expected"),
+    [
+        ("x", "float32[n,m]", "elementwise", {"kind": NORMAL, "mask": ALL, "scale": 1.0, "low": -4.0, "high": 5.0}),
+        ("x", "float16[n,m]", "elementwise", {"kind": NORMAL, "mask": ALL, "low": -6.0, "high": 2.0}),
+        ("x", "float32[n]", "elementwise", {"kind": NORMAL, "mask": ALL, "row": 1}),
+        ("weight", "bfloat16[n,m]", "elementwise", {"kind": NORMAL, "mask": PLAIN | SCALES | SPIKES, "scale": 0.25}),
+        ("weight", "float8_e4m3fn[n,m]", "elementwise", {"kind": NORMAL, "scale": 1.0}),
+        ("top_p", "float32[n]", "elementwise", {"kind": UNIFORM, "low": 0.1, "high": 0.95}),
+        ("A", "float32[n]", "mamba_ssu", {"kind": UNIFORM, "low": -16.0, "high": -1.0}),
+        ("x_scale", "float32[n]", "elementwise", {"kind": UNIFORM, "low": 0.5, "high": 1.5}),
+        ("probs", "float32[n,m]", "elementwise", {"kind": PAIR_SUM, "needs_base": True}),
+        ("q", "bfloat16[n,m]", "gdn", {"kind": PAIR_ROTATE, "needs_base": True}),
+        ("routing_logits", "float32[n,m]", "moe", {"kind": NORMAL, "mask": PLAIN}),
+        ("x", "float4_e2m1[n,m]", "elementwise", {"kind": BYTES}),
+        ("x", "int8[n,m]", "elementwise", {"kind": INTEGER, "first": -128, "last": 127, "needs_base": False}),
+        ("seeds", "int64[n]", "elementwise", {"kind": INTEGER, "first": 0, "last": 2**31 - 1}),
+        ("token_ids", "int32[n]", "elementwise", {"kind": INTEGER, "first": 0, "last": 99}),
+        ("top_k", "int32[n]", "elementwise", {"kind": INTEGER, "first": 1, "last": 64}),
+        ("mask", "bool[n,m]", "elementwise", {"kind": PAIR_SWAP, "needs_base": True}),
+    ],
+)
+def test_recipes_follow_from_the_meaning_of_an_input(
+    plan: Plan, name: str, text: str, op_type: str, expected: dict[str, object]
+) -> None:
+    recipes, reasons = plan({name: text}, op_type=op_type, n=8, m=16, vocab_size=100)
+    assert not reasons
+    assert {field: getattr(recipes[name], field) for field in expected} == expected
+
+
+def test_only_normal_values_have_no_spikes(plan: Plan) -> None:
+    recipes, _ = plan({"x": "float32[n,m]"}, distributions=("normal",), n=8, m=16)
+    assert recipes["x"].mask == PLAIN | SCALES
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "op_type", "first"),
+    [("x", "float32[n,m]", "elementwise", 0), ("top_p", "float32[n]", "elementwise", 0),
+     ("routing_logits", "float32[n,m]", "moe", 1)],
+)  # fmt: skip
+def test_recorded_values_are_rescaled(plan: Plan, name: str, text: str, op_type: str, first: int) -> None:
+    recipes, _ = plan({name: text}, op_type=op_type, recorded={name}, n=8, m=16)
+    assert (recipes[name].kind, recipes[name].first, recipes[name].needs_base) == (RESCALE, first, True)
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "reason"),
+    [
+        ("float32", 1.5, "a scalar is a parameter of the call"),
+        ("float32[n,m]", torch.zeros(0, 16), "it has no elements"),
+        ("float32[n,m]", torch.zeros(8, 16), "all recorded values are zero"),
+        ("bool[n,m]", torch.ones(8, 16, dtype=torch.bool), "all neighbours are equal"),
+        ("int32[n]", torch.ones(8, dtype=torch.int32), "no rule states which values are valid"),
+    ],
+)
+def test_there_is_a_reason_for_values_that_stay(plan: Plan, text: str, value: Value, reason: str) -> None:
+    recipes, reasons = plan({"x": text}, given={"x": value}, recorded={"x"}, n=8, m=16)
+    assert (recipes, reasons) == ({}, {"x": reason})
+
+
+@pytest.mark.parametrize(
+    ("name", "text"), [("kv_indices", "int32[n]"), ("positions", "int64[n]"), ("topk_ids", "int32[n,m]")]
+)
+def test_structure_stays(plan: Plan, name: str, text: str) -> None:
+    shape = (8, 16)[: text.count(",") + 1]
+    recipes, reasons = plan({name: text}, given={name: torch.zeros(shape, dtype=torch.int32)}, n=8, m=16)
+    assert (recipes, reasons) == ({}, {name: "structure of the call, which is redrawn as a whole"})
+
+
+def test_what_a_constraint_reads_stays_and_so_does_what_is_kept(plan: Plan) -> None:
+    inputs = {"x": "float32[n,m]", "y": "float32[n,m]", "z": "float32[n,m]"}
+    recipes, reasons = plan(
+        inputs, constraints=("x.max().item() < 100", "y.shape[0] == n"), kept={"z": "because"}, n=8, m=16
+    )
+    assert list(recipes) == ["y"]
+    assert reasons == {"x": "a constraint reads its values", "z": "because"}
+
+
+def test_tokens_keep_their_padding(plan: Plan, fill: Fill) -> None:
+    tokens = torch.tensor([[5, 7, -1, -1]], dtype=torch.int64)
+    recipes, _ = plan({"input_ids": "int64[n,m]"}, given={"input_ids": tokens}, n=1, m=4, vocab_size=10)
+    recipe = recipes["input_ids"]
+    assert recipe.needs_base
+    found = fill(INTEGER, "int64", (1, 4), base=tokens, first=recipe.first, last=recipe.last)
+    assert found[0, 2:].tolist() == [-1, -1]
+
+
+def test_strides_are_those_of_the_input(plan: Plan) -> None:
+    value = torch.empty_strided((2, 3, 4, 5, 16), (30000, 1000, 250, 48, 2))
+    recipes, _ = plan({"x": "float32[a,b,c,d,m]"}, given={"x": value}, a=2, b=3, c=4, d=5, m=16)
+    assert (recipes["x"].shape, recipes["x"].strides) == ((2, 12, 5, 16), (30000, 250, 48, 2))
+    apart = torch.empty_strided((2, 3, 4, 5, 16), (300000, 9000, 1000, 48, 2))
+    _, reasons = plan({"x": "float32[a,b,c,d,m]"}, given={"x": apart}, a=2, b=3, c=4, d=5, m=16)
+    assert reasons == {"x": "its elements lie apart in more than 4 dimensions"}
+
+
+# -- the public data set ----------------------------------------------------------------------------
+
+
+SIZES = {
+    "M": 3, "batch_size": 3, "len_cu_seqlens": 4, "len_indptr": 4, "max_seq_len": 64, "num_kv_heads": 2,
+    "num_kv_indices": 20, "num_pages": 24, "num_qo_heads": 4, "num_seqs": 3, "num_tokens": 5, "pool_size": 8,
+    "seq_len": 3, "state_cache_size": 8, "total_kv": 20, "total_q": 12, "total_seq_len": 12,
+}  # fmt: skip
+REDUCED = {
+    "gemm": {"N": 64},
+    "moe": {
+        "hidden_size": 256, "intermediate_size": 128, "gemm1_out_size": 256, "num_hidden_blocks": 2,
+        "num_intermediate_blocks": 1, "num_gemm1_out_blocks": 2,
+    },
+}  # fmt: skip
+FEW = (
+    "dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64", "fused_add_rmsnorm_h2048", "gdn_decode_qk4_v8_d128_k_last",
+    "gemm_n256_k7168", "gqa_paged_decode_h5_kv1_d128_ps1", "gqa_ragged_prefill_causal_h5_kv1_d128",
+    "mla_paged_decode_h8_ckv512_kpe64_ps1", "rmsnorm_h128", "rope_with_cos_sin_cache_neox_style_d128_rd64",
+    "trtllm_fp8_per_tensor_scale_moe_topk1_e16_h5120_i8192",
+)  # fmt: skip
+
+
+def _data_set() -> Path | None:
+    given_path = os.environ.get("FIB_TEST_DATASET")
+    here = Path(__file__).resolve()
+    beside = [parent.parent / "shared" / "flashinfer-trace" for parent in here.parents if (parent / ".git").exists()]
+    return next((path for path in ([Path(given_path)] if given_path else beside) if path.is_dir()), None)
+
+
+def _definitions() -> dict[str, Definition]:
+    root = _data_set()
+    return dict(TraceSet.from_path(root).definitions) if root else {}
+
+
+def _reduced(definition: Definition) -> Definition:
+    """The definition with smaller constants, in its reference as well."""
+    small = {axis: size for axis, size in REDUCED.get(definition.op_type, {}).items() if axis in definition.const_axes}
+    numbers = {str(definition.const_axes[axis]): str(size) for axis, size in small.items() if "blocks" not in axis}
+    reference = re.sub(r"\b\d+\b", lambda match: numbers.get(match[0], match[0]), definition.reference)
+    axes = {**definition.axes, **{axis: AxisConst(size) for axis, size in small.items()}}
+    return attrs.evolve(definition, axes=axes, reference=reference)
+
+
+def _outputs(definition: Definition, values: Mapping[str, Value]) -> list[torch.Tensor]:
+    scope: dict[str, Callable[..., object]] = {}
+    exec(definition.reference, scope)
+    found = scope["run"](**copy.deepcopy(dict(values)))
+    return [found] if isinstance(found, torch.Tensor) else list(found)
+
+
+def _check_outputs(definition: Definition, generate: Generate, keys: range) -> None:
+    """Outputs are finite wherever those of the base are, and not the same."""
+    axes = {axis: SIZES[axis] for axis in definition.var_axes}
+    workload = Workload(axes, {name: RandomInput() for name in definition.inputs}, "small")
+    base = make_inputs(definition, workload, seed=1)
+    accepted = distributions_of(definition, DISTRIBUTIONS)
+    recipes, reasons = plan_recipes(definition, axes, base, distributions=accepted)
+    assert sorted([*recipes, *reasons]) == sorted(name for name, value in base.items() if value is not None)
+    before = _outputs(definition, base)
+    for key in keys:
+        values = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in base.items()}
+        items = [native_input(item, values[name].data_ptr(), base[name].data_ptr()) for name, item in recipes.items()]
+        generate(items, key)
+        for found, old in zip(_outputs(definition, values), before, strict=True):
+            assert (found.float().isfinite() | ~old.float().isfinite()).all()
+            assert not torch.equal(found, old) or found.dtype == torch.int64 or not old.any()
+
+
+needs_data = pytest.mark.skipif(
+    _data_set() is None, reason="the public flashinfer-trace data set is not here; set FIB_TEST_DATASET to its folder"
+)
+
+
+@needs_data
+@pytest.mark.parametrize("name", FEW)
+def test_references_accept_generated_inputs(name: str, generate: Generate) -> None:
+    _check_outputs(_reduced(_definitions()[name]), generate, range(2))
+
+
+@needs_data
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(_definitions()))
+def test_references_of_all_public_definitions_accept_generated_inputs(name: str, generate: Generate) -> None:
+    _check_outputs(_reduced(_definitions()[name]), generate, range(10, 14))
