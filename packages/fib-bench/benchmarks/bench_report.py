@@ -141,12 +141,11 @@ def _performance(rng: random.Random, rows: int, speed: float) -> dict[str, Any]:
 
 def _timing(latency: float) -> dict[str, Any]:
     return {
-        "method": "graph",
+        "method": "handshake",
         "samples": 128,
-        "calls_per_sample": 4,
         "interval_ms": [latency * 0.997, latency * 1.003],
         "spread": 0.0061,
-        "host_latency_ms": latency + 0.012,
+        "call_ms": latency + 0.012,
         "overhead_us": 0.91,
     }
 

@@ -1,43 +1,34 @@
-"""Agreement of linked latencies with CUPTI, for functions of one kernel.
+"""Agreement of latencies with CUPTI and with a plain loop, for functions of one kernel.
 
-A function is evaluated first, without CUPTI. Then this file runs as a process of its own: it composes the same linked
-pass with the code that workers use, launches it with CUPTI's kernel activity enabled, and states how long the kernels
-of the calls took: links, flushes and digests are left out by their names.
+A function is evaluated first, without CUPTI. Then this file runs as a process of its own, which calls the function
+after the cache was overwritten, with CUPTI's kernel activity enabled, and in a loop that waits for each call.
 """
 
 from __future__ import annotations
 
-import ctypes
 import json
-import mmap
-import os
-import secrets
 import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 import torch
-from fib_bench.timing.linked import native
-from fib_bench.transport.messages import ComposePass, LinkedInput, TensorSlot
-from fib_bench.transport.slots import layout_of
-from fib_bench.worker.calls import PreparedCall
-from fib_bench.worker.passes import Passes
 from fib_compile import BuilderRegistry
 from fib_schema import Definition, RandomInput, Solution, Trace, Workload, format_json, parse_json
 from gpu_report import Budget, latency_us, plain, status_of, timing_of
 from gpu_sections import uncertainty_text
 from gpu_session import Bench, plan_of
+from torch.profiler import ProfilerActivity, profile
 
-_PASSES, _MAX_CALLS, _MAX_BYTES = 8, 32, 4 << 30
-_PASS_SECONDS, _GRACE_SECONDS = 10.0, 30.0
-_ABSOLUTE_US, _RELATIVE = 0.1, 0.01
-_OURS = "fib_"
-"""Beginnings of the names of kernels of a pass that do not belong to a call."""
+_WARM_UP, _PLAIN_CALLS, _PROFILES = 10, 100, 30
+_GRACE_SECONDS = 30.0
+_ABSOLUTE_US, _RELATIVE = 0.4, 0.015
+_CALL_US, _CALL_SHARE = 5.0, 0.05
 _BFLOAT16 = "bfloat16"
 
 
@@ -76,7 +67,7 @@ def cupti(bench: Bench) -> None:
     }
     traces = {f.name: found[f.solution.name] for f in functions if f.solution.name in found}
     bench.note(session)
-    bench.report.numbers["linked"] = [plain(trace) for trace in traces.values()]
+    bench.report.numbers["handshake"] = [plain(trace) for trace in traces.values()]
     timed = [f for f in functions if f.name in traces and traces[f.name].is_successful()]
     for name, trace in traces.items():
         if not trace.is_successful():
@@ -145,112 +136,32 @@ def _recorded(bench: Bench, functions: Sequence[_Function], budget: Budget) -> d
 
 
 def _print(bench: Bench, functions: Sequence[_Function], traces: dict[str, Trace], recorded: dict[str, Any]) -> None:
-    rows, good = [], 0
+    rows, good, good_calls, compared = [], 0, 0, 0
     for function in functions:
         trace, found = traces[function.name], recorded.get(function.name, {"problem": "the budget was spent"})
         timing, ours = timing_of(trace), latency_us(trace)
         shown = (function.name, timing["method"], f"{ours:.3f}", uncertainty_text(trace))
         if "problem" in found:
-            rows.append((*shown, "-", "-", "-", found["problem"][:200]))
+            rows.append((*shown, "-", "-", "-", "-", "-", found["problem"][:200]))
             continue
-        theirs = found["kernel_us"]
+        theirs, call, loop = found["kernel_us"], timing["call_ms"] * 1e3, found["plain_us"]
         is_near = abs(ours - theirs) <= max(_ABSOLUTE_US, _RELATIVE * theirs)
-        good += is_near
-        off = f"{ours - theirs:+.3f} us, {ours / theirs - 1:+.2%}"
-        rows.append((*shown, f"{theirs:.3f}", off, "yes" if is_near else "**no**", found["remark"]))
+        is_near_loop = abs(call - loop) <= max(_CALL_US, _CALL_SHARE * loop)
+        compared, good, good_calls = compared + 1, good + is_near, good_calls + is_near_loop
+        rows.append((
+            *shown, f"{theirs:.3f}", f"{ours - theirs:+.3f}", "yes" if is_near else "**no**", f"{call:.1f}",
+            f"{loop:.1f}", "yes" if is_near_loop else "**no**",
+        ))  # fmt: skip
     header = (
-        "function", "method", "linked us", "stated uncertainty us", "CUPTI us", "difference", "within 0.1 us or 1 %",
-        "CUPTI's passes",
+        "function", "method", "latency us", "stated uncertainty us", "CUPTI us", "difference us",
+        "within 0.4 us or 1.5 %", "call us", "plain loop us", "within 5 us or 5 %",
     )  # fmt: skip
-    bench.report.table("Linked latencies and CUPTI's kernel times in the same passes", header, rows)
-    compared = sum("problem" not in recorded.get(function.name, {"problem": ""}) for function in functions)
-    bench.report.say(f"{good} of {compared} compared functions within 0.1 us or 1 %.")
+    bench.report.table("Latencies, CUPTI's kernel times of cold calls, and a plain loop", header, rows)
+    bench.report.say(f"CUPTI: {good} of {compared} within 0.4 us or 1.5 %.")
+    bench.report.say(f"Plain loop: {good_calls} of {compared} within 5 us or 5 %.")
 
 
 # -- the process with CUPTI ----------------------------------------------------------------------
-
-
-class _Recorder:
-    """CUPTI's records of kernels."""
-
-    def __init__(self) -> None:
-        from cupti import cupti as api
-
-        self._api = api
-        self._kernels: list[tuple[str, float]] = []
-        api.activity_register_callbacks(lambda: (8 << 20, 0), self._take)
-        api.activity_enable(api.ActivityKind.CONCURRENT_KERNEL)
-
-    def _take(self, activities: Sequence[Any]) -> None:
-        for activity in activities:
-            if activity.kind == self._api.ActivityKind.CONCURRENT_KERNEL:
-                self._kernels.append((str(activity.name), float(activity.end - activity.start)))
-
-    def take(self) -> list[tuple[str, float]]:
-        """Names and nanoseconds of the kernels since the last call."""
-        torch.cuda.synchronize()
-        self._api.activity_flush_all(1)
-        found, self._kernels = self._kernels, []
-        return found
-
-
-class _LinkedPass:
-    """A linked pass of one function in this process.
-
-    Args:
-        function: What to call.
-        device: A CUDA device.
-    """
-
-    def __init__(self, function: _Function, device: torch.device) -> None:
-        definition, axes = function.definition, function.axes
-        runnable = BuilderRegistry.get_instance().build(definition, function.solution)
-        values = _random_inputs(definition, axes, device)
-        layout = layout_of(definition, axes, values)
-        self.calls = max(2, min(_MAX_CALLS, _MAX_BYTES // layout.size_bytes))
-        inputs = torch.empty(self.calls + 2, layout.input_bytes, dtype=torch.uint8, device=device)
-        outputs = torch.empty(self.calls, layout.output_bytes, dtype=torch.uint8, device=device)
-        for memory in inputs:
-            layout.pack(values, memory)
-        for name, tensor in layout.input_tensors(inputs[-1]).items():
-            tensor.copy_(values[name].flip(0))
-        calls = [PreparedCall(runnable, definition, layout.message, inputs[i], outputs[i]) for i in range(self.calls)]
-        for _ in range(3):
-            calls[0].collect(calls[0].invoke())
-        torch.cuda.synchronize()
-        self._module = native.open_native(device, makes_passes=True)
-        descriptor = os.memfd_create("fib-mailbox", os.MFD_CLOEXEC)
-        os.ftruncate(descriptor, native.MAILBOX_BYTES)
-        self._page = mmap.mmap(descriptor, native.MAILBOX_BYTES)
-        self._mailbox = native.Mailbox.from_buffer(self._page)
-        places = [place if isinstance(place, TensorSlot) else None for place in layout.message.inputs]
-        self._passes = Passes(
-            self._module, device, calls, [call.outputs for call in calls], inputs[: self.calls], places,
-            inputs[self.calls :], descriptor,
-        )  # fmt: skip
-        linked = tuple(
-            LinkedInput(position, value.nbytes, native.ELEMENT, value.itemsize, value.shape[-1])
-            for position, value in enumerate(values.values())
-        )
-        self.nodes = self._passes.compose(ComposePass(native.SOLUTION, self.calls, 0, linked)).nodes
-        self._launched = 0
-
-    def run(self) -> None:
-        """Make one pass."""
-        torch.cuda.synchronize()
-        self._launched += 1
-        address = ctypes.addressof(self._mailbox)
-        self._passes.launch(0)
-        if not self._module.wait_armed(address, self._launched, _PASS_SECONDS):
-            raise RuntimeError("a launched pass did not start on the device")
-        nonce = [secrets.randbits(64) for _ in range(4)]
-        if not self._module.time_pass(address, self._launched, nonce, _PASS_SECONDS):
-            raise RuntimeError("a pass sent no digest")
-        self._module.finish()
-
-    def close(self) -> None:
-        """Destroy the pass."""
-        self._passes.close()
 
 
 def _random_inputs(definition: Definition, axes: dict[str, int], device: torch.device) -> dict[str, torch.Tensor]:
@@ -262,33 +173,46 @@ def _random_inputs(definition: Definition, axes: dict[str, int], device: torch.d
     return found
 
 
-def _record(function: _Function, device: torch.device, recorder: _Recorder) -> dict[str, Any]:
-    """The mean kernel time of a call in passes, the median over passes."""
-    made = _LinkedPass(function, device)
-    try:
-        made.run()
-        recorder.take()
-        means, numbers, names = [], set(), set()
-        for _ in range(_PASSES):
-            made.run()
-            kernels = [(name, taken) for name, taken in recorder.take() if not name.startswith(_OURS)]
-            numbers.add(len(kernels))
-            names |= {name for name, _ in kernels}
-            if len(kernels) == made.calls:
-                means.append(statistics.fmean(taken for _, taken in kernels))
-    finally:
-        made.close()
-    if not means:
-        return {"problem": f"{sorted(numbers)} kernels in passes of {made.calls} calls: {sorted(names)}"}
-    remark = f"{len(means)} passes of {made.calls} calls"
-    return {"kernel_us": statistics.median(means) / 1e3, "means_us": [m / 1e3 for m in means], "remark": remark}
+def _record(function: _Function, device: torch.device) -> dict[str, Any]:
+    """The kernel time of a cold call, and the time of an eager call in a plain loop: medians."""
+    definition = function.definition
+    runnable = BuilderRegistry.get_instance().build(definition, function.solution)
+    values = list(_random_inputs(definition, function.axes, device).values())
+    shapes = definition.get_output_shapes(function.axes)
+    dtypes = (getattr(torch, spec.dtype) for spec in definition.outputs.values())
+    values += [
+        torch.empty(shape or (), dtype=dtype, device=device) for shape, dtype in zip(shapes, dtypes, strict=True)
+    ]
+    plain = []
+    for index in range(_WARM_UP + _PLAIN_CALLS):
+        torch.cuda.synchronize()
+        begin = time.perf_counter()
+        runnable(*values)
+        torch.cuda.synchronize()
+        if index >= _WARM_UP:
+            plain.append(time.perf_counter() - begin)
+    flushes = torch.empty(3 * torch.cuda.get_device_properties(device).L2_cache_size // 4, device=device)
+    known = {name for name, _ in _kernels(flushes.zero_)}
+    found = _kernels(lambda: (flushes.zero_(), runnable(*values)))
+    taken = [value for name, value in found if name not in known]
+    if len(taken) != _PROFILES:
+        return {"problem": f"{len(taken)} kernels in {_PROFILES} calls: {sorted({name for name, _ in found})}"}
+    return {"kernel_us": statistics.median(taken), "plain_us": statistics.median(plain) * 1e6}
+
+
+def _kernels(function: Callable[[], object]) -> list[tuple[str, float]]:
+    """Names and microseconds of the kernels of several calls, by CUPTI."""
+    with profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        for _ in range(_PROFILES):
+            function()
+            torch.cuda.synchronize()
+    return [(event.name, event.device_time_total) for event in recorded.events() if event.device_time_total > 0]
 
 
 def main() -> None:
     """Read a job, record its functions, and write the result."""
     job = json.loads(Path(sys.argv[1]).read_text("utf-8"))
     budget, device = Budget(job["seconds"]), torch.device(job["device"])
-    recorder = _Recorder()  # before the first graph: CUPTI looks at graphs when they are made
     torch.cuda.set_device(device)
     torch.zeros(1, device=device)
     found: dict[str, Any] = {}
@@ -298,7 +222,7 @@ def main() -> None:
         definition = parse_json(json.dumps(item["definition"]), Definition)
         solution = parse_json(json.dumps(item["solution"]), Solution)
         try:
-            found[item["name"]] = _record(_Function(item["name"], definition, solution, item["axes"]), device, recorder)
+            found[item["name"]] = _record(_Function(item["name"], definition, solution, item["axes"]), device)
         except Exception as error:  # noqa: BLE001 the other functions are compared all the same
             found[item["name"]] = {"problem": f"{type(error).__name__}: {error}"}
         torch.cuda.empty_cache()

@@ -1,4 +1,4 @@
-"""Sections about verdicts: exploits with their honest twins, honest evaluations, coverage of linked passes."""
+"""Sections about verdicts: exploits with their honest twins, honest evaluations, coverage of device latencies."""
 
 from __future__ import annotations
 
@@ -185,11 +185,11 @@ def honest(bench: Bench) -> None:
 
 
 def _print_honest_exceptions(bench: Bench, traces: Sequence[Trace]) -> None:
-    """Honest functions that are not timed by linked passes over changing inputs, with the reasons."""
+    """Honest functions that are not given a device latency over changing inputs, with the reasons."""
     timed = {str(trace.solution): trace for trace in traces if trace.is_successful()}
     rows = [row for name, trace in sorted(timed.items()) if (row := _exception(name, trace, None))]
-    linked = sum(timing_of(trace)["method"] == "linked" for trace in timed.values())
-    bench.report.say(f"{linked} of {len(timed)} honest functions are timed by linked passes.")
+    captured = sum(timing_of(trace)["method"] == "handshake" for trace in timed.values())
+    bench.report.say(f"{captured} of {len(timed)} honest functions have a device latency.")
     bench.report.say()
     if rows:
         bench.report.table("Honest functions timed otherwise", ("solution", "result", "reason"), rows)
@@ -324,28 +324,28 @@ def print_coverage(
         reasons: Why definitions have no trace.
     """
     timed = [trace for trace in found.values() if trace.is_successful()]
-    linked = [trace for trace in timed if timing_of(trace)["method"] == "linked"]
+    captured = [trace for trace in timed if timing_of(trace)["method"] == "handshake"]
     fixed = [trace for trace in timed if "fixed_inputs" in flags_of(trace)]
-    share = f"{len(linked) / len(timed):.1%}" if timed else "-"
+    share = f"{len(captured) / len(timed):.1%}" if timed else "-"
     methods = count(timing_of(trace)["method"] for trace in timed)
     row = (len(names), len(found), len(timed), methods, share, len(fixed))
-    header = ("definitions", "evaluated", "timed", "methods", "share of linked passes", "fixed inputs")
-    report.table("Coverage of linked passes", header, [row])
+    header = ("definitions", "evaluated", "timed", "methods", "share with a device latency", "fixed inputs")
+    report.table("Coverage of device latencies", header, [row])
     rows = []
     for name, solution in names.items():
         exception = _exception(name, found.get(name), reasons.get(name))
-        rows.append((name, solution.removesuffix(f"_{name}"), *(exception[1:] if exception else ("linked", ""))))
+        rows.append((name, solution.removesuffix(f"_{name}"), *(exception[1:] if exception else ("handshake", ""))))
     report.table("Definitions", ("definition", "solution", "method", "reason"), rows)
 
 
 def _exception(name: str, trace: Trace | None, reason: str | None) -> tuple[str, str, str] | None:
-    """Reason for not timing a definition by linked passes over changing inputs; None if it is timed so."""
+    """Reason for not a device latency over changing inputs; None if it is timed so."""
     if trace is None:
         return name, "not evaluated", reason or "the budget was spent"
     if not trace.is_successful():
         return name, status_of(trace), evidence_of(trace)
     timing, flags = timing_of(trace), [flag for flag in flags_of(trace) if flag == "fixed_inputs"]
-    if timing["method"] == "linked" and not flags:
+    if timing["method"] == "handshake" and not flags:
         return None
     return name, ", ".join((timing["method"], *flags)), _reason(trace)
 

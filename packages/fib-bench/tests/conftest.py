@@ -303,15 +303,7 @@ def device_context(server: ForkServerClient) -> DeviceContext:
 
 
 @pytest.fixture
-def _short_passes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Passes of few calls where the function is slow."""
-    monkeypatch.setattr("fib_bench.judge.cpu_timing._PASS_SECONDS", 0.02)
-
-
-@pytest.fixture
-def make_judge(
-    server: ForkServerClient, device_context: DeviceContext, _short_passes: None
-) -> Iterator[Callable[..., Judge]]:
+def make_judge(server: ForkServerClient, device_context: DeviceContext) -> Iterator[Callable[..., Judge]]:
     """Make a judge that forks its workers from the shared server."""
     judges: list[Judge] = []
 
@@ -376,7 +368,7 @@ def make_data_set(
 
 @pytest.fixture
 def shared_server(
-    monkeypatch: pytest.MonkeyPatch, server: ForkServerClient, device_context: DeviceContext, _short_passes: None
+    monkeypatch: pytest.MonkeyPatch, server: ForkServerClient, device_context: DeviceContext
 ) -> ForkServerClient:
     """Have every run of this test judge in this process, with workers from the shared server and few timed calls."""
 

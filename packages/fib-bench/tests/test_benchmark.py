@@ -77,10 +77,10 @@ def test_a_quick_run_checks_less_and_ranks_nobody(make_data_set: MakeDataSet, ma
     assert quick["wrong"].flags == ()
     assert quick["good"].status == "PASSED"
     assert quick["good"].flags == ("unranked: cpu timing", "quick")
-    assert list(quick["good"].extra["trials"]) == ["normal", "normal", "wide"]
+    assert list(quick["good"].extra["trials"]) == ["normal", "normal", "generated", "wide"]
     assert benchmark(root, quick=True).run(resume=True).traces == ()
     (full,) = benchmark(root).run(resume=True).traces
-    assert (full.solution, len(full.evaluation.extra["trials"])) == ("good", 6)
+    assert (full.solution, len(full.evaluation.extra["trials"])) == ("good", 7)
     benchmark(root, quick=True).run()
     workloads = latest(TraceSet.from_path(root).traces["double"])["cpu"].values()
     assert {name: is_quick(t.evaluation) for group in workloads for name, t in group.items()} == {

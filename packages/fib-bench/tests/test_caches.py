@@ -13,7 +13,7 @@ from pathlib import Path
 import attrs
 import pytest
 from fib_bench.judge.function_worker import FunctionWorker
-from fib_bench.timing.linked.native import module_folder
+from fib_bench.timing.handshake.native import module_folder
 from fib_bench.transport.messages import Build, OpenDevice
 from fib_bench.worker.caches import FOLDER, CacheOwner, own_cache
 from fib_bench.worker.client import WorkerLost
@@ -174,8 +174,8 @@ class TestOtherUsers:
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
     def test_cannot_plant_the_timing_module(self, root: Path) -> None:
-        (root / "fib-bench-timing-v1").mkdir()
-        os.chown(root / "fib-bench-timing-v1", OTHER_UID, OTHER_UID)
+        (root / "fib-bench-timing-v2").mkdir()
+        os.chown(root / "fib-bench-timing-v2", OTHER_UID, OTHER_UID)
         with pytest.raises(PermissionError, match="belongs to user"):
             module_folder()
 

@@ -11,15 +11,12 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from types import SimpleNamespace
 
 import attrs
 import pytest
 import torch
-from fib_bench.judge.device_context import DeviceContext
 from fib_bench.judge.device_lock import FOLDER_VARIABLE, DeviceLock, lock_of
 from fib_bench.judge.evaluate import Judge
-from fib_bench.judge.pass_verification import PassVerification
 from fib_bench.judge.timed_function import TimedFunction
 from fib_schema import Definition, Solution, Workload
 from fib_schema.files import UnsafePath
@@ -143,41 +140,6 @@ def test_a_judge_that_waits_is_seen_and_goes_first(path: Path) -> None:
             assert [waiting.stdout.readline() for _ in range(2)] == ["held\n", "released\n"]
             waiting.kill()
     assert lock.waited_seconds > 0
-
-
-def test_a_judge_that_waits_goes_before_the_verification_of_the_next_pass(
-    path: Path, device_context: DeviceContext
-) -> None:
-    """Verification takes milliseconds for each pass, in which all others would wait for a burst."""
-    context = attrs.evolve(device_context, bursts=DeviceLock(path))
-    turns: list[str] = []
-
-    def recompute(made: str, outputs: torch.Tensor) -> list[int]:
-        del outputs
-        turns.append(made)
-        if made == "first pass":
-            waiting.start()
-            while not context.bursts.is_wanted:
-                assert waiting.is_alive()
-        return []
-
-    def take_a_turn() -> None:
-        with DeviceLock(path).alone():
-            turns.append("other judge")
-
-    waiting = threading.Thread(target=take_a_turn)
-    memory = torch.zeros(1, 8, dtype=torch.uint8)
-    passes = SimpleNamespace(recompute=recompute, inputs_of=lambda *_: memory)
-    base = SimpleNamespace(inputs=memory[0])
-    verification = PassVerification(SimpleNamespace(context=context), passes, base, SimpleNamespace())  # type: ignore[arg-type]
-    verification._unverified = [
-        SimpleNamespace(made=made, outputs=memory, chosen=[0], candidates=memory, inputs=memory)  # type: ignore[misc]
-        for made in ("first pass", "second pass")
-    ]
-    with context.device_work():
-        verification.verify()
-    waiting.join()
-    assert turns == ["first pass", "other judge", "second pass"]
 
 
 def test_the_system_releases_it_when_its_holder_is_killed(path: Path) -> None:

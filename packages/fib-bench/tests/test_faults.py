@@ -15,8 +15,10 @@ Cases = Mapping[str, tuple[str, ...]]
 """By name, the code of a solution and the texts that its log must have."""
 
 GOOD = "def run(x):\n    return x * 2\n"
-UNTIMED_CALLS = 8
-"""With the settings of `evaluate`: one on each of six input sets, and one to warm up in each of two phases."""
+INPUT_SETS = 7
+"""With the settings of `evaluate`; calls behind them warm up."""
+UNTIMED_CALLS = INPUT_SETS + 2 * (5 + 16)
+"""In each of two phases there are five and a pass to warm up."""
 JUNK = """
 import os
 def run(x):
@@ -298,7 +300,8 @@ def test_shared_memory_cannot_be_truncated_under_the_judge(judged: Callable[...,
 
 
 FORGED_MESSAGES = {
-    '{"type": "sampled", "samples_ns": [1.0]}': "answered Call with Sampled",
+    '{"type": "composed", "index": 0, "nodes": 1}': "answered Call with Composed",
+    '{"type": "done"}': "answered Call with Done",
     '{"type": "warm", "call_ns": 1.0, "host_ns": 1.0}': "answered Call with Warm",
     '{"type": "uncapturable", "problem": "but this is no capture"}': "answered Call with Uncapturable",
     '{"type": "built"}': "answered Call with Built",
@@ -336,24 +339,11 @@ def forging(message: str, *, from_call: int) -> str:
     )
 
 
-def test_a_forged_latency_that_is_no_duration_is_refused(judged_all: JudgedAll) -> None:
-    samples = ("[-1.0]", "[0.0]", "[float('nan')]", "[float('inf')]", "[]", "[1.0] * 33", "[1.0, -1.0]")
-    messages = {each: f'{{"type": "sampled", "samples_ns": {each}}}' for each in samples}
-    codes = {each: forging(message, from_call=UNTIMED_CALLS + 1) for each, message in messages.items()}
-    for evaluation in judged_all(codes).values():
-        assert evaluation.status is EvaluationStatus.REWARD_HACK
-        assert re.search(  # it comes too early, and the outputs may be looked at first
-            r"answered a request to time \d+ samples with Sampled\(|\d+ of \d+ timed calls wrote no outputs$",
-            evaluation.log,
-        )
-
-
 FORGED_WARM_UPS = {
-    "float('nan'), 1.0": "answered a request to warm up with Warm(",
-    "float('inf'), 1.0": "answered a request to warm up with Warm(",
-    "-1.0, 1.0": "answered a request to warm up with Warm(",
-    "1.0, float('nan')": "answered a request to warm up with Warm(",
-    "1.0, -1.0": "answered a request to warm up with Warm(",
+    "1.0, float('nan')": "answered a request to warm up with no duration",
+    "1.0, float('inf')": "answered a request to warm up with no duration",
+    "1.0, -1.0": "answered a request to warm up with no duration",
+    "1.0, 1.0": "answered OpenPasses with Warm(",
     "'1', 1.0": "broke the protocol",
 }
 
@@ -362,32 +352,15 @@ def test_a_forged_report_of_the_warm_up_is_refused(judged_all: JudgedAll) -> Non
     cases = {}
     for fields, said in FORGED_WARM_UPS.items():
         message = f'dict(zip(("type", "call_ns", "host_ns"), ("warm", {fields})))'
-        cases[fields] = forging(message, from_call=UNTIMED_CALLS), said
+        cases[fields] = forging(message, from_call=INPUT_SETS + 1), said
     assert_evaluated(judged_all, cases, EvaluationStatus.REWARD_HACK)
 
 
 def test_a_report_of_a_failed_capture_without_a_capture_is_refused(judged: Callable[..., Evaluation]) -> None:
     """It gets another worker, in which nothing is captured."""
-    evaluation = judged(forging('{"type": "uncapturable", "problem": "again"}', from_call=UNTIMED_CALLS))
+    evaluation = judged(forging('{"type": "uncapturable", "problem": "again"}', from_call=INPUT_SETS + 1))
     assert evaluation.status is EvaluationStatus.REWARD_HACK
     assert "the worker answered WarmUp with Uncapturable(problem='again')" in evaluation.log
-
-
-def test_an_answer_that_is_forged_well_is_followed_by_the_true_one_to_another_question(
-    judged: Callable[..., Evaluation],
-) -> None:
-    message = '{"type": "warm", "call_ns": 1.0, "host_ns": 1.0}'
-    evaluation = judged(forging(message, from_call=UNTIMED_CALLS))
-    assert evaluation.status is EvaluationStatus.REWARD_HACK
-    assert "the worker answered Sample with Warm(" in evaluation.log
-
-
-def test_one_reply_too_many_before_a_release_is_an_exploit(judged: Callable[..., Evaluation]) -> None:
-    """The worker is lost when all of its outputs are checked; it is not checked again."""
-    message = '{"type": "warm", "call_ns": 1.0, "host_ns": 1.0}'
-    evaluation = judged(forging(message, from_call=UNTIMED_CALLS - 1))
-    assert evaluation.status is EvaluationStatus.REWARD_HACK
-    assert "the worker answered Release with Profiled(" in evaluation.log
 
 
 RESULTS_THAT_DO_NOT_FIT = {
@@ -438,7 +411,8 @@ def test_writing_to_inputs_is_an_error_and_the_next_solution_gets_clean_ones(jud
 RIGHT_AT_FIRST = {
     0: "input set 0 (normal): output 'y': ",
     1: "input set 1 (normal): output 'y': ",
-    2: "input set 2 (wide): output 'y': ",
+    2: "input set 2 (generated): output 'y': ",
+    3: "input set 3 (wide): output 'y': ",
     UNTIMED_CALLS: "timed calls: output 'y': ",
 }
 
@@ -471,7 +445,7 @@ def test_a_constant_that_is_right_for_other_inputs_is_only_wrong(
     workload = Workload({"n": 16, "m": 64}, {"x": RandomInput()}, "w")
     (evaluation,) = evaluate(solution, definition=definition, workloads=[workload])
     assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
-    assert "(wide): output 'mask': " in evaluation.log
+    assert re.search(r"\((wide|generated)\): output 'mask': ", evaluation.log)
 
 
 FLOATS = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
@@ -510,8 +484,8 @@ def test_the_poison_of_single_calls_does_not_pass_in_timed_calls(
     definition = make_definition({"x": "float32[n]"}, {"y": "int8[n]"}, reference)
     idle = make_solution("def run(x, y):\n    pass\n", definition="made", dps=True)
     (evaluation,) = evaluate(idle, definition=definition)
-    assert evaluation.status is EvaluationStatus.REWARD_HACK
-    assert re.search(r"(\d+) of \1 timed calls wrote no outputs$", evaluation.log)
+    assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
+    assert evaluation.log == "16 of 16 timed calls left outputs unwritten"
 
 
 @pytest.mark.parametrize("value", [-61, 90])

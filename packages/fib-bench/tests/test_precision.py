@@ -64,7 +64,7 @@ class TestErrors:
     def test_rows_in_which_a_tie_was_resolved_otherwise_do_not_count(self) -> None:
         expected = torch.randn(100, 64)
         found = expected * (1 + 1e-5)
-        found[:30] = torch.randn(30, 64)
+        found[:20] = torch.randn(20, 64)
         assert relative_errors({"y": found}, {"y": expected}) == {"y": pytest.approx(1e-5, rel=0.02)}
 
 

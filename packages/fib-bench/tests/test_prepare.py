@@ -8,10 +8,10 @@ import pytest
 import torch
 from fib_bench import ReferenceFailed, ResolvedEvalConfig
 from fib_bench.config.model import DISTRIBUTIONS
-from fib_bench.inputs.variation import Variation
 from fib_bench.judge import prepare as preparation
 from fib_bench.judge.evaluate import Judge
-from fib_bench.judge.prepare import VARIANTS, needed_bytes, slot_count
+from fib_bench.judge.generated import fill
+from fib_bench.judge.prepare import needed_bytes, slot_count
 from fib_bench.judge.prepared import InputSet, PreparedWorkload
 from fib_schema import AxisError, Definition, Evaluation, EvaluationStatus, Solution, Workload
 
@@ -44,82 +44,87 @@ def inputs_of(prepared: PreparedWorkload, sets: tuple[InputSet, ...]) -> list[to
 class TestInputSets:
     def test_no_set_is_like_another(self, prepare: Prepare) -> None:
         prepared = prepare("return x * 2", num_trials=3, n=5000)
-        sets = prepared.trials + prepared.variants
-        assert len({bytes(item.inputs.numpy()) for item in sets}) == len(sets) == 3 + len(DISTRIBUTIONS[1:]) + VARIANTS
-        assert {item.distribution for item in prepared.variants} == {"variant"}
+        sets = prepared.trials
+        assert len({bytes(item.inputs.numpy()) for item in sets}) == len(sets) == 3 + len(DISTRIBUTIONS[1:]) + 1
         for item in sets:
             x, y = prepared.layout.input_tensors(item.inputs)["x"], prepared.layout.output_tensors(item.expected)["y"]
             assert torch.equal(y, x * 2)
 
-    def test_variants_are_mixed_of_the_sets_with_typical_values(self, prepare: Prepare) -> None:
+    def test_generated_values_come_from_the_key_alone(self, prepare: Prepare) -> None:
         prepared = prepare("return x * 2", n=5000)
-        first, second = inputs_of(prepared, tuple(prepared.bases))
-        assert prepared.varying == {"x": Variation.MIXED}
-        for x in inputs_of(prepared, prepared.variants):
-            is_first = x == first
-            assert (is_first | (x == second)).all()
-            assert 2000 < is_first.sum() < 3000
+        assert prepared.generated in prepared.trials
+        assert prepared.recipes.keys() == {"x"}
+        base = prepared.bases[0].inputs
+        made = [torch.zeros_like(base) for _ in range(3)]
+        for memory, key in zip(made, (7, 7, 8), strict=True):
+            fill(prepared.recipes, prepared.layout, memory, base, key)
+        assert torch.equal(made[0], made[1])
+        first, _, other = (prepared.layout.input_tensors(memory)["x"] for memory in made)
+        assert (first == other).float().mean() < 0.2  # zeros and ones are alike
 
-    def test_the_seed_decides_on_rounds_and_not_on_variants(self, prepare: Prepare) -> None:
+    def test_the_seed_decides_on_typical_values_and_not_on_generated_ones(self, prepare: Prepare) -> None:
         once, again, other = (prepare("return x * 2", seed=seed) for seed in (1, 1, 2))
-        for a, b in zip(inputs_of(once, once.trials), inputs_of(again, again.trials), strict=True):
-            assert torch.equal(a, b)
-        assert not torch.equal(inputs_of(once, once.trials)[0], inputs_of(other, other.trials)[0])
-        for a in inputs_of(once, once.variants):
-            assert not any(torch.equal(a, b) for b in inputs_of(again, again.variants))
+        for a, b in zip(once.bases, again.bases, strict=True):
+            assert torch.equal(a.inputs, b.inputs)
+        assert not torch.equal(once.bases[0].inputs, other.bases[0].inputs)
+        assert not torch.equal(once.generated.inputs, again.generated.inputs)
 
     def test_each_workload_has_values_of_its_own(self, prepare: Prepare) -> None:
         first, second = (prepare("return x * 2", uuid=uuid) for uuid in ("a", "b"))
         assert not torch.equal(inputs_of(first, first.trials)[0], inputs_of(second, second.trials)[0])
 
-    def test_with_one_set_fresh_values_are_made_of_it_alone(self, prepare: Prepare) -> None:
-        prepared = prepare("return x * 2", num_trials=1, distributions=("normal",))
-        assert len(prepared.trials) == 1
-        assert prepared.varying == {"x": Variation.RESCALED}
-        (base,) = inputs_of(prepared, prepared.trials)
-        for x in inputs_of(prepared, prepared.variants):
-            assert not torch.equal(x, base)
-            assert torch.equal(x.sign(), base.sign())
+    def test_with_typical_values_only_others_are_not_generated(self, prepare: Prepare) -> None:
+        mixed, typical = (prepare("return x * 2", n=4096, **only) for only in ({}, {"distributions": ("normal",)}))
+        zeros = [int((inputs_of(each, (each.generated,))[0] == 0).sum()) for each in (typical, mixed)]
+        assert zeros[0] == 0 < zeros[1]
+        assert mixed.timed_config is not None
+        assert mixed.timed_config.required_matched_ratio == 0.99
 
     def test_a_reference_that_is_slow_gets_one_set_of_each_kind(
         self, prepare: Prepare, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         monkeypatch.setattr("fib_bench.judge.prepare._REFERENCE_SECONDS", -1.0)
         prepared = prepare("return x * 2", num_trials=5)
-        assert [item.distribution for item in prepared.trials] == ["normal"]
-        assert [item.distribution for item in prepared.variants] == ["variant"]
+        assert [item.distribution for item in prepared.trials] == ["normal", "generated"]
         assert prepared.left_out == dict.fromkeys(DISTRIBUTIONS[1:], "the reference is too slow")
 
 
 class TestOtherDistributions:
     def test_one_without_a_finite_answer_does_not_apply(self, prepare: Prepare) -> None:
         prepared = prepare("return x / x")
-        assert [item.distribution for item in prepared.trials] == ["normal", "normal", "wide", "tiny", "shifted"]
+        assert [item.distribution for item in prepared.trials] == [
+            "normal",
+            "normal",
+            "generated",
+            "wide",
+            "tiny",
+            "shifted",
+        ]
         assert prepared.left_out == {"zeros_and_ones": "the reference gives NaN or infinity"}
         assert prepared.to_extra()["left_out"] == {"zeros_and_ones": "the reference gives NaN or infinity"}
 
     def test_one_that_the_reference_refuses_does_not_apply(self, prepare: Prepare) -> None:
         prepared = prepare("assert x.abs().max() > 0.1, 'too small'; return x * 2")
         found = [item.distribution for item in prepared.trials]
-        assert found == ["normal", "normal", "wide", "zeros_and_ones", "shifted"]
+        assert found == ["normal", "normal", "generated", "wide", "zeros_and_ones", "shifted"]
         assert prepared.left_out.keys() == {"tiny"}
         assert prepared.left_out["tiny"].startswith("the reference failed: ")
         assert "AssertionError: too small" in prepared.left_out["tiny"]
 
     def test_where_every_answer_has_infinities_they_do(self, prepare: Prepare) -> None:
         prepared = prepare("y = x * 2; y[0] = float('inf'); return y")
-        assert len(prepared.trials) == 1 + len(DISTRIBUTIONS)
+        assert len(prepared.trials) == 2 + len(DISTRIBUTIONS)
         assert prepared.left_out == {}
 
     def test_what_is_not_wanted_is_not_tried(self, prepare: Prepare) -> None:
         prepared = prepare("return x / x", distributions=("normal", "tiny"))
-        assert [item.distribution for item in prepared.trials] == ["normal", "normal", "tiny"]
+        assert [item.distribution for item in prepared.trials] == ["normal", "normal", "generated", "tiny"]
         assert prepared.left_out == {}
         assert "left_out" not in prepared.to_extra()
 
     def test_an_op_that_chooses_by_value_gets_typical_values_only(self, prepare: Prepare) -> None:
         prepared = prepare("return x.argsort()", y="int64[n]")
-        assert [item.distribution for item in prepared.trials] == ["normal", "normal"]
+        assert [item.distribution for item in prepared.trials] == ["normal", "normal", "generated"]
 
 
 class TestFlags:
@@ -128,18 +133,22 @@ class TestFlags:
         assert prepared.flags() == []
         assert "flags" not in prepared.to_extra()
 
-    def test_integers_are_redrawn_for_a_further_check(self, prepare: Prepare) -> None:
+    def test_integers_that_are_data_are_generated(self, prepare: Prepare) -> None:
         prepared = prepare("return x // 2", x="int8[n]", y="int8[n]")
-        assert [item.distribution for item in prepared.trials] == ["normal", "normal", "redrawn"]
-        recorded, redrawn = prepared.integer_sets[:2]
-        assert not torch.equal(recorded["x"], redrawn["x"])
+        assert [item.distribution for item in prepared.trials] == ["normal", "normal", "generated"]
+        assert prepared.recipes.keys() == {"x"}
         assert prepared.flags() == []
 
     def test_inputs_that_cannot_vary_are_told(self, prepare: Prepare) -> None:
-        prepared = prepare("return ~x", x="bool[n]", y="bool[n]")
-        assert prepared.varying == {}
-        assert prepared.variants == prepared.trials
-        assert prepared.flags() == ["fixed_inputs"]
+        prepared = prepare("return x * 0 + 1", n=0)
+        assert prepared.recipes == {}
+        assert prepared.generated is prepared.trials[0]
+        assert prepared.flags()[0] == "fixed_inputs"
+        assert prepared.to_extra()["constant_inputs"] == {"x": "it has no elements"}
+
+    def test_values_that_the_reference_refuses_are_not_generated(self, prepare: Prepare) -> None:
+        prepared = prepare("assert x.abs().max() < 9, 'too large'; return x * 2", num_trials=1)
+        assert prepared.recipes.keys() == {"x"}  # of normal values
 
     @pytest.mark.parametrize(
         ("body", "flags"),
@@ -162,8 +171,8 @@ class TestFlags:
         definition = make_definition({"x": "bool[n]"}, {"y": "bool[n]"}, code)
         (evaluation,) = evaluate(make_solution(code, definition="made"), definition=definition)
         assert evaluation.status is EvaluationStatus.PASSED
-        assert evaluation.flags == ("fixed_inputs", "unranked: cpu timing")
-        assert evaluation.extra["trials"] == ["normal", "normal"]
+        assert evaluation.flags == ("unranked: cpu timing",)
+        assert evaluation.extra["trials"] == ["normal", "normal", "generated"]
 
 
 class TestReference:
@@ -173,18 +182,17 @@ class TestReference:
             prepare(f"return x * 2 + {noise} * torch.rand(x.shape)")
 
     def test_noise_within_the_tolerance_is_no_matter(self, prepare: Prepare) -> None:
-        assert len(prepare("return x * 2 + 1e-4 * torch.rand(x.shape)", distributions=("normal",)).trials) == 2
+        assert len(prepare("return x * 2 + 1e-4 * torch.rand(x.shape)", distributions=("normal",)).trials) == 3
 
 
 class TestMemory:
     @pytest.mark.parametrize(
         ("size_bytes", "device", "count"),
         [
-            (0, CPU, 32),
-            (1 << 20, CPU, 32),
-            (4 << 20, CPU, 16),
+            (0, CPU, 16),
+            (8 << 20, CPU, 8),
             (1 << 40, CPU, 2),
-            (1 << 20, CUDA, 64),
+            (1 << 20, CUDA, 32),
             (1 << 26, CUDA, 16),  # a 40th of the device
             (1 << 40, CUDA, 2),
         ],
@@ -198,7 +206,7 @@ class TestMemory:
     def test_sets_and_slots_are_counted(self, definition: Definition, make_workload: MakeWorkload) -> None:
         config = ResolvedEvalConfig(num_trials=5, distributions=("normal", "tiny"))
         needed = needed_bytes(definition, make_workload(definition, {"n": 1 << 20}), config, CPU)
-        assert needed == (8 << 20) * (5 + 2 + VARIANTS + 8)
+        assert needed == (8 << 20) * (5 + 2 + 2 + 8)
 
     def test_without_a_size_it_is_unknown(self, definition: Definition, make_workload: MakeWorkload) -> None:
         with pytest.raises(AxisError):

@@ -118,9 +118,8 @@ def test_a_frame_that_announces_too_much_is_refused_before_it_is_read(pair: Pair
         b"\xff",
         msgspec.msgpack.encode(None),
         msgspec.msgpack.encode({"type": "build", "definition": "", "solution": None}),  # a request is no reply
-        msgspec.msgpack.encode({"type": "sampled", "samples_ns": ["1"]}),
-        msgspec.msgpack.encode({"type": "sampled", "samples_ns": 1.0}),
-        msgspec.msgpack.encode({"type": "sampled"}),
+        msgspec.msgpack.encode({"type": "composed", "index": "1", "nodes": 1}),
+        msgspec.msgpack.encode({"type": "composed"}),
         msgspec.msgpack.encode({"type": "warm", "call_ns": "1", "host_ns": 1.0}),
         msgspec.msgpack.encode({"type": "profiled", "kernels": [["name"]]}),
         b"\x91" * 10_000,

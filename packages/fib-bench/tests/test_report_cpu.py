@@ -10,11 +10,11 @@ from pathlib import Path
 import pytest
 from fib_bench.cli.main import main
 from fib_bench.cli.progress import format_trace
-from fib_bench.cli.tables import print_best, print_comparison, print_leaderboard
+from fib_bench.cli.tables import print_comparison, print_leaderboard
 from fib_bench.report import best, leaderboard
 from fib_bench.report.comparing import Run, compare
 from fib_schema import Trace, TraceSet
-from fib_schema.trace_facts import CPU_TIMING, INTERPRETED
+from fib_schema.trace_facts import CPU_TIMING, INTERPRETED, OLDER_TIMING
 from rich.console import Console
 
 MakeResult = Callable[..., Trace]
@@ -75,8 +75,22 @@ class TestLeaderboard:
         ]
 
     def test_ranked_results_come_first_and_others_have_no_share(self, timed: Make) -> None:
-        rows = leaderboard(in_memory(timed("cpu", "1", 0.1), timed("device", "1", 1.0, flags=(), method="linked")))
+        rows = leaderboard(in_memory(timed("cpu", "1", 0.1), timed("device", "1", 1.0, flags=(), method="handshake")))
         assert [(row.solution, row.fast_1) for row in rows] == [("device", 1.0), ("cpu", 0.0)]
+
+    def test_traces_of_older_methods_are_not_ordered_among_others(self, timed: Make) -> None:
+        old = timed("old", "1", 0.1, flags=(), method="linked")
+        (alone,) = leaderboard(in_memory(old))
+        assert (alone.is_ranked, alone.timed_by) == (True, ("linked",))
+        mixed = in_memory(old, timed("new", "1", 1.0, flags=(), method="handshake"))
+        rows = leaderboard(mixed)
+        assert [(row.solution, row.is_ranked, row.labels) for row in rows] == [
+            ("new", True, ()),
+            ("old", False, (OLDER_TIMING,)),
+        ]
+        assert [row.solution for row in best(mixed)] == ["new"]
+        text = printed(lambda console: print_leaderboard(console, rows))
+        assert f"{OLDER_TIMING}: no order for 1 solution" in text
 
     def test_a_speedup_that_another_trace_of_the_run_contradicts_is_no_number(self, timed: Make) -> None:
         """The reference took 2 ms beside one solution and 100 ms beside the other: the machine was busy."""
@@ -124,12 +138,6 @@ class TestBest:
         (row,) = json.loads(capsys.readouterr().out)
         assert (row["solution"], row["labels"], row["timed_by"]) == ("b", [CPU_TIMING], "cpu")
 
-    def test_shows_the_label_and_the_method(self, timed: Make) -> None:
-        rows = best(in_memory(timed("a", "1", 1.0)), allow_flags=[CPU_TIMING])
-        text = printed(lambda console: print_best(console, rows))
-        assert CPU_TIMING in text
-        assert "cpu" in text
-
     def test_never_has_an_interpreted_kernel(self, timed: Make) -> None:
         trace_set = in_memory(timed("t", "1", 1.0, flags=(CPU_TIMING, INTERPRETED)))
         assert best(trace_set, allow_flags=[CPU_TIMING]) == []
@@ -137,7 +145,7 @@ class TestBest:
     def test_a_tie_is_null_with_its_interval_in_json(
         self, write_set: Callable[..., Path], timed: Make, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        root = write_set(timed("a", "1", 2.0, flags=(), method="linked"))
+        root = write_set(timed("a", "1", 2.0, flags=(), method="handshake"))
         assert main(["report", "best", str(root), "--json"]) == 0
         (row,) = json.loads(capsys.readouterr().out)
         assert (row["speedup"]["value"], row["speedup"]["text"]) == (None, "noise")
@@ -158,11 +166,20 @@ class TestCompare:
         found = compare(Run(in_memory(timed("a", "1", 1.0)), "old"), Run(in_memory(make_result("a", "1")), "new"))
         assert [pair.verdict for pair in found.pairs] == ["broken"]
 
-    def test_host_time_is_not_compared_with_device_time(self, timed: Make) -> None:
-        old, new = (in_memory(timed("a", "1", 1.0, flags=(), method=method)) for method in ("linked", "host"))
+    @pytest.mark.parametrize(
+        ("methods", "reason"),
+        [
+            (("handshake", "eager"), "latencies of different kinds: device -> call"),
+            (("linked", "handshake"), "latencies of different kinds: device, older timing -> device"),
+        ],
+    )
+    def test_latencies_of_different_kinds_are_not_compared(
+        self, timed: Make, methods: tuple[str, str], reason: str
+    ) -> None:
+        old, new = (in_memory(timed("a", "1", 1.0, flags=(), method=method)) for method in methods)
         (pair,) = compare(Run(old, "old"), Run(new, "new")).pairs
-        assert (pair.verdict, pair.ratio.text, pair.timed_by) == ("unmeasured", "-", "linked -> host")
-        assert pair.reason == "only one latency includes time of the host"
+        assert (pair.verdict, pair.ratio.text, pair.timed_by) == ("unmeasured", "-", " -> ".join(methods))
+        assert pair.reason == reason
 
     def test_a_large_change_with_wide_intervals_is_no_number(self, make_result: MakeResult) -> None:
         traces = [

@@ -48,7 +48,7 @@ def block(page: str, name: str) -> Any:
 def full(make_result: MakeResult, solution: str, workload: str, latency: float, **more: Any) -> Trace:
     """A trace with all that this harness writes."""
     extra = {
-        "timing": {"interval_ms": [latency * 0.99, latency * 1.01], "host_latency_ms": latency * 2, "method": "graph"},
+        "timing": {"interval_ms": [latency * 0.99, latency * 1.01], "call_ms": latency * 2, "method": "handshake"},
         "speed_of_light": {"bytes": 4e6, "operations": 8e6, "attainable_fraction": round(0.1 / latency, 4)},
         "baseline": {"solution": "lib", "latency_ms": 1.0, "speedup_factor": 1 / latency},
     }
@@ -61,7 +61,7 @@ class TestDigest:
         columns = section_of(*traces)
         assert (columns["workloads"], columns["solutions"], columns["axes"]) == (["1", "2"], ["b", "a"], {"n": [4, 4]})
         assert (columns["solution"], columns["workload"], columns["status"]) == ([0, 1, 1], [0, 0, 1], [0, 0, 4])
-        assert (columns["us"], columns["low"], columns["host"]) == (
+        assert (columns["us"], columns["low"], columns["call"]) == (
             [2000, 500, None],
             [None, 495, None],
             [None, 1000, None],
@@ -70,7 +70,7 @@ class TestDigest:
 
     def test_columns_that_say_nothing_are_left_out(self, make_result: MakeResult) -> None:
         columns = section_of(make_result("a", "1"))
-        assert not {"us", "low", "host", "fraction", "speedup"} & set(columns)
+        assert not {"us", "low", "call", "fraction", "speedup"} & set(columns)
 
     def test_long_logs_keep_their_ends_and_many_logs_their_first_lines(self, make_result: MakeResult) -> None:
         logs = [f"{index}: first\n" + "x" * 9000 + f"last {index}" for index in range(1000)]

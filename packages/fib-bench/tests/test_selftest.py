@@ -192,8 +192,8 @@ class TestOutcomes:
         assert "isolation of workers: unknown" in summary_of(SelfTest("cpu", (attrs.evolve(one, isolation=None),)))
 
 
-def timed(case: Case, latency_ms: float, uncertainty_ms: float = 0.0, method: str = "linked") -> Outcome:
-    timing = Timing(latency_ms, uncertainty_ms=uncertainty_ms, method=method)
+def timed(case: Case, latency_ms: float, uncertainty_ms: float = 0.0, method: str = "handshake") -> Outcome:
+    timing = Timing(latency_ms, uncertainty_ms=uncertainty_ms, method=method, call_ms=10.0)
     return attrs.evolve(outcome(case, "PASSED"), timing=timing)
 
 
@@ -253,12 +253,12 @@ class TestGains:
         assert rejected.holds
         assert rejected.gain is None
 
-    def test_latencies_of_different_methods_are_compared_and_named(self) -> None:
+    def test_call_latencies_are_compared_if_only_one_has_a_device_latency(self) -> None:
         twin = timed(self.TWIN, 1.0)
-        slower = timed(self.HARMLESS, 2.0, method="host").compared_with(twin)
+        slower = timed(self.HARMLESS, 20.0, method="eager").compared_with(twin)
         assert slower.holds
-        assert str(slower.gain) == "0.50x (host, twin linked)"
-        assert not timed(self.HARMLESS, 0.9, method="host").compared_with(twin).holds
+        assert str(slower.gain) == "0.50x (call)"
+        assert not timed(self.HARMLESS, 9.0, method="eager").compared_with(twin).holds
 
     def test_the_table_and_json_state_the_gain(self) -> None:
         twin = timed(self.TWIN, 1.0)

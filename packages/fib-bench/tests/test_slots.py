@@ -9,12 +9,11 @@ from contextlib import AbstractContextManager
 import pytest
 import torch
 from fib_bench.transport.arenas import Arena, tensor_in
-from fib_bench.transport.messages import CANDIDATES, AbsentArgument, ScalarArgument, TensorSlot
+from fib_bench.transport.messages import BASES, AbsentArgument, ScalarArgument, TensorSlot
 from fib_bench.transport.slots import CallLayout, Slots, call_bytes, layout_of
 from fib_schema import Definition, Evaluation, Solution, Workload
 
 CPU = torch.device("cpu")
-POISON = 0xC3
 
 Make = Callable[..., Definition]
 Watch = Callable[[], AbstractContextManager[None]]
@@ -82,7 +81,7 @@ class TestSlots:
                 for handle, descriptor in zip((message.inputs, message.outputs), descriptors, strict=True)
             ]
             slots.load(1, torch.full((layout.input_bytes,), 9, dtype=torch.uint8))
-            assert theirs[0].slots(3 + CANDIDATES)[1].unique().tolist() == [9]
+            assert theirs[0].slots(3 + BASES)[1].unique().tolist() == [9]
             tensor_in(theirs[1].slots(3)[2], message.layout.outputs[1]).fill_(1.5)
             assert layout.output_tensors(slots.outputs[2])["total"].item() == 1.5
             for arena in theirs:
@@ -96,42 +95,11 @@ class TestSlots:
                 assert second.descriptors[0] == first.descriptors[0]
                 assert second.outputs.data_ptr() != first.outputs.data_ptr()
                 assert second.descriptors[1] != first.descriptors[1]
-                first.poison(1)
-                second.poison(2)
+                first.outputs.fill_(1)
+                second.outputs.fill_(2)
                 assert (first.outputs.unique().tolist(), second.outputs.unique().tolist()) == ([1], [2])
             os.fstat(first.descriptors[0])
             first.load(0, torch.full((layout.input_bytes,), 5, dtype=torch.uint8))
-
-
-class TestUnwritten:
-    def test_slots_with_nothing_but_poison_were_not_written(self, layout: CallLayout) -> None:
-        with Slots(layout, 4, CPU) as slots:
-            slots.poison(POISON)
-            assert slots.unwritten(range(4), POISON) == [0, 1, 2, 3]
-            layout.output_tensors(slots.outputs[1])["y"].zero_()
-            layout.output_tensors(slots.outputs[3])["total"].zero_()
-            assert slots.unwritten(range(4), POISON) == [0, 2]
-            assert slots.unwritten(range(2), POISON) == [0]
-
-    @pytest.mark.parametrize("shape", ["float32[n]", "float32[n,c3]"])
-    def test_outputs_without_elements_cannot_be_written(self, make_definition: Make, shape: str) -> None:
-        definition = make_definition({"x": "float32[n]"}, {"y": shape}, "def run(x): ...")
-        layout = layout_of(definition, {"n": 0}, {"x": torch.zeros(0)})
-        with Slots(layout, 2, CPU) as slots:
-            slots.poison(POISON)
-            assert slots.unwritten(range(2), POISON) == []
-
-    @pytest.mark.parametrize(
-        ("dtype", "size", "found"), [("int8", 3, []), ("int8", 4, [0, 1]), ("bfloat16", 2, [0, 1])]
-    )
-    def test_so_few_bytes_that_they_may_be_like_poison_by_chance_say_nothing(
-        self, make_definition: Make, dtype: str, size: int, found: list[int]
-    ) -> None:
-        definition = make_definition({"x": "float32[n]"}, {"y": f"{dtype}[n]"}, "def run(x): ...")
-        layout = layout_of(definition, {"n": size}, {"x": torch.zeros(size)})
-        with Slots(layout, 2, CPU) as slots:
-            slots.poison(POISON)
-            assert slots.unwritten(range(2), POISON) == found
 
 
 @pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this version of torch has no float4")

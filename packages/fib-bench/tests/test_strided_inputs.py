@@ -5,23 +5,20 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import attrs
 import pytest
 import torch
 from fib_bench import Benchmark, BenchmarkConfig, InputError, make_inputs
+from fib_bench.inputs.generator import plan_recipes
 from fib_bench.inputs.redrawing import redraw_integers
-from fib_bench.inputs.variation import Variation, vary, varying_inputs
 from fib_bench.judge.evaluate import Judge
-from fib_bench.judge.linked_passes import linked_inputs
+from fib_bench.judge.generated import fill, other_values
 from fib_bench.judge.prepare import needed_bytes
-from fib_bench.judge.setup_inputs import other_floats
-from fib_bench.timing.linked import native
 from fib_bench.transport.messages import TensorSlot
 from fib_bench.transport.slots import GAP, CallLayout, Slots, layout_of
-from fib_schema import BuildSpec, Definition, Evaluation, Solution, Trace, TraceSet, Workload, format_json
+from fib_schema import Definition, Evaluation, Solution, Trace, TraceSet, Workload, format_json
 from fib_schema.strides import stated_strides
 
 CPU = torch.device("cpu")
@@ -140,74 +137,44 @@ class TestSlots:
 
 
 class TestVariation:
-    def sets(self, cache: Definition, workload: Workload) -> tuple[CallLayout, list[dict[str, torch.Tensor]]]:
-        made = [make_inputs(cache, workload, seed=seed) for seed in (1, 2)]
-        return layout_of(cache, workload.axes, made[0]), made
-
-    @pytest.mark.parametrize("variation", Variation)
-    def test_fresh_values_keep_strides_and_gaps(
-        self, cache: Definition, workload: Workload, variation: Variation
+    @pytest.mark.parametrize("recorded", [(), ("k", "weight")])
+    def test_generated_values_keep_strides_and_gaps(
+        self, cache: Definition, workload: Workload, recorded: tuple[str, ...]
     ) -> None:
-        layout, (first, second) = self.sets(cache, workload)
-        memory = packed(layout, first).expand(2, -1).clone()
-        vary(layout.input_tensors(memory), first, second, {"k": variation}, torch.Generator().manual_seed(0))
-        for slot in memory:
-            k = layout.input_tensors(slot)["k"]
-            assert not torch.equal(k, first["k"])
-            assert not k.isnan().any()
+        values = make_inputs(cache, workload, seed=1)
+        layout = layout_of(cache, workload.axes, values)
+        distributions = ("normal", "wide")
+        recipes, _ = plan_recipes(cache, workload.axes, values, distributions=distributions, recorded=recorded)
+        assert recipes.keys() == {"k", "weight"}
+        memory = packed(layout, values).expand(2, -1).clone()
+        for key, slot in enumerate(memory):
+            fill(recipes, layout, slot, packed(layout, values), key)
+            for name in recipes:
+                found = layout.input_tensors(slot)[name]
+                assert not torch.equal(found, values[name])
+                assert not found.isnan().any()
             assert (gaps(layout, slot) == GAP).all()
         assert not torch.equal(*layout.input_tensors(memory)["k"])
 
-    def test_fresh_values_are_those_of_contiguous_inputs(self, cache: Definition, workload: Workload) -> None:
-        layout, sets = self.sets(cache, workload)
-        plain = [{name: tensor.contiguous() for name, tensor in one.items()} for one in sets]
-        names = varying_inputs(cache, sets)
-        assert names == varying_inputs(cache, plain)
-        assert names.keys() == {"k", "weight"}
-        memory = packed(layout, sets[0]).unsqueeze(0)
-        target = {name: torch.empty((1, *tensor.shape), dtype=tensor.dtype) for name, tensor in plain[0].items()}
-        vary(layout.input_tensors(memory), *sets, names, torch.Generator().manual_seed(0))
-        vary(target, *plain, names, torch.Generator().manual_seed(0))
-        found = layout.input_tensors(memory)
-        assert all(torch.equal(found[name], target[name]) for name in names)
-
     def test_setup_sees_other_floats_in_the_same_layout(self, cache: Definition, workload: Workload) -> None:
-        layout, (first, _) = self.sets(cache, workload)
+        first = make_inputs(cache, workload, seed=1)
+        layout = layout_of(cache, workload.axes, first)
         memory = packed(layout, first)
-        changed = layout.input_tensors(other_floats(layout, memory))
+        changed = layout.input_tensors(other_values({}, layout, memory))
         assert changed["k"].stride() == PACKED
         assert not torch.equal(changed["k"], first["k"])
         assert torch.equal(changed["kv_indices"], first["kv_indices"])
 
     def test_redrawn_integers_keep_their_strides(self, make_definition: Make) -> None:
         definition = make_definition(
-            {"token_ids": "int64[n,2]"}, {"y": "float32[n]"}, "def run(token_ids): ...", constants={"vocab_size": 99}
+            {"k": "float32[num_pages,4]", "kv_indices": "int32[n]"}, {"y": "float32[n]"}, "def run(k, kv_indices): ..."
         )
-        ids = torch.arange(24).view(6, 4)[:, :2]
-        found = redraw_integers(definition, {"n": 6}, {"token_ids": ids}, torch.Generator().manual_seed(0))
-        assert found.changed == ("token_ids",)
-        redrawn = found.values["token_ids"]
+        values = {"k": torch.zeros(64, 4), "kv_indices": torch.arange(12, dtype=torch.int32)[::2]}
+        found = redraw_integers(definition, {"n": 6, "num_pages": 64}, values, torch.Generator().manual_seed(0))
+        assert found.changed == ("kv_indices",)
+        redrawn = found.values["kv_indices"]
         assert isinstance(redrawn, torch.Tensor)
-        assert redrawn.stride() == (4, 1)
-
-    @pytest.mark.parametrize(
-        ("variation", "mode"),
-        [
-            (Variation.MIXED, native.ELEMENT),
-            (Variation.SHUFFLED, native.WHOLE),  # adjacent elements of memory may be of several rows
-            (Variation.PERMUTED, native.WHOLE),
-        ],
-    )
-    def test_links_cover_all_elements(
-        self, cache: Definition, workload: Workload, variation: Variation, mode: int
-    ) -> None:
-        layout, (first, _) = self.sets(cache, workload)
-        with Slots(layout, 1, CPU) as slots:
-            function = SimpleNamespace(layout=layout, slots=slots, keeps_integers=True)
-            prepared = SimpleNamespace(varying={"k": variation}, integer_sets=())
-            (found,) = linked_inputs(function, prepared)  # type: ignore[arg-type]
-        assert (found.size_bytes, found.mode, found.item_bytes) == (4 * (1 + 5 * 64 + 3 * 16 + 7), mode, 4)
-        assert found.size_bytes > first["k"].nbytes
+        assert redrawn.stride() == (2,)
 
 
 CHECKED = (
@@ -277,22 +244,3 @@ class TestEvaluation:
         assert line["workload"] == json.loads(format_json(attrs.evolve(workload, extra=None)))
         (read,) = [trace for trace in TraceSet.from_path(root).traces["gather"] if trace.solution]
         assert read.workload == workload
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: linked passes are captured there only")
-def test_linked_passes_have_the_layout(cache: Definition, workload: Workload, make_solution: MakeSolution) -> None:
-    solution = attrs.evolve(
-        make_solution(CHECKED, definition="gather"),
-        spec=BuildSpec("python", ("cuda",), "k.py::run", destination_passing_style=False),
-    )
-    judge = Judge(BenchmarkConfig(device="cuda:0", num_trials=2, measure_seconds=1.0))
-    try:
-        prepared = judge.prepare(cache, workload)
-        ((_, found),) = judge.evaluate(cache, solution, [prepared])
-    finally:
-        judge.close()
-    assert found.status == "PASSED", found.log
-    assert found.performance is not None
-    assert found.performance.extra is not None
-    assert found.performance.extra["timing"]["method"] == "linked"

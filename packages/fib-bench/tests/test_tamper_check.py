@@ -7,8 +7,9 @@ import time
 
 import pytest
 import torch
-from fib_bench.timing.host import HostStopwatch, TimedCall
+from fib_bench.timing.handshake.native import HostNative
 from fib_bench.transport import arenas
+from fib_bench.worker.passes import Passes
 from fib_bench.worker.tamper_check import Watch
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -21,7 +22,7 @@ def watch() -> Watch:
 
 def test_nothing_is_found_where_nothing_was_done(watch: Watch) -> None:
     torch.randn(4).sum().item()
-    assert watch.findings(HostStopwatch([])) == []
+    assert watch.findings(Passes.__new__(Passes)) == []
 
 
 @pytest.mark.parametrize(
@@ -33,8 +34,8 @@ def test_nothing_is_found_where_nothing_was_done(watch: Watch) -> None:
         (torch.Tensor, "copy_"),
         (torch.cuda.Event, "elapsed_time"),
         (torch.cuda, "synchronize"),
-        (HostStopwatch, "sample"),
-        (TimedCall, "__init__"),
+        (HostNative, "stop"),
+        (Passes, "__init__"),
     ],
 )
 def test_what_is_replaced_is_named(watch: Watch, monkeypatch: pytest.MonkeyPatch, owner: object, name: str) -> None:
@@ -50,19 +51,19 @@ def test_a_cached_function_that_is_replaced_is_named(watch: Watch, monkeypatch: 
 
 
 def test_other_code_in_the_same_function_is_noticed(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HostStopwatch.sample, "__code__", (lambda self, chains: []).__code__)
-    assert watch.findings() == ["replaced fib_bench.timing.host.HostStopwatch.sample"]
+    monkeypatch.setattr(Passes.launch, "__code__", (lambda self, index: None).__code__)
+    assert watch.findings() == ["replaced fib_bench.worker.passes.Passes.launch"]
 
 
 def test_other_defaults_of_a_function_are_noticed(watch: Watch, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(HostStopwatch.__init__, "__defaults__", (lambda: 0,))
-    assert watch.findings() == ["replaced fib_bench.timing.host.HostStopwatch.__init__"]
+    monkeypatch.setattr(Passes.__init__, "__defaults__", (lambda: 0,))
+    assert watch.findings() == ["replaced fib_bench.worker.passes.Passes.__init__"]
 
 
 def test_a_method_that_an_instance_hides_is_noticed(watch: Watch) -> None:
-    stopwatch = HostStopwatch([])
-    stopwatch.sample = lambda chains: []  # type: ignore[method-assign]
-    assert watch.findings(stopwatch) == ["replaced HostStopwatch.sample"]
+    passes = Passes.__new__(Passes)
+    passes.launch = lambda index: None  # type: ignore[method-assign]
+    assert watch.findings(passes) == ["replaced Passes.launch"]
 
 
 def test_modes_that_are_left_active_are_named(watch: Watch) -> None:

@@ -1,251 +1,242 @@
-"""Tests of verification: all that is timed is verified."""
+"""Tests of verification: which timed calls are compared with fresh answers, and what makes a pass invalid."""
 
 from __future__ import annotations
 
-import re
-import textwrap
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from types import SimpleNamespace
+from typing import Any
 
+import attrs
 import pytest
 import torch
-from fib_bench.judge.prepared import InputSet, two_of
-from fib_schema import Definition, Evaluation, EvaluationStatus, Solution, Workload
+from fib_bench.checking.precision import LOW_PRECISION, relative_errors, relative_errors_of_calls
+from fib_bench.judge.device_context import DeviceContext
+from fib_bench.judge.evaluate import Judge
+from fib_bench.judge.passes import TimedPass
+from fib_bench.judge.prepared import GENERATED, InputSet, PreparedWorkload
+from fib_bench.judge.rpc import NotCapturable, Rejected
+from fib_bench.judge.timed_function import TimedFunction
+from fib_bench.judge.verification import MIN_VERIFIED, Verification
+from fib_schema import Definition, EvaluationStatus, Workload
 
-UNTIMED_CALLS = 8
-"""With the settings of `evaluate`: one on each of five input sets, and one to warm up in each phase."""
-LARGE = 1 << 14
-"""Here timed calls get mixtures of two sets' elements; fewer elements are rescaled as well."""
+CALLS = 12
 
-Evaluate = Callable[..., list[Evaluation]]
-MakeSolution = Callable[..., Solution]
-MakeWorkload = Callable[..., Workload]
-Judged = Callable[..., Evaluation]
+
+@attrs.define(eq=False, slots=False)
+class Timed:
+    """A function that doubles, its passes, and the reference; numbers of timed calls are their keys."""
+
+    prepared: PreparedWorkload
+    function: TimedFunction
+    verification: Verification = attrs.field(init=False)
+    calls: int = CALLS
+    failure: str = ""
+    takes_several: bool = True
+    made: int = 0
+    unwritten: list[int] = attrs.field(factory=list)
+    asked: list[int] = attrs.field(factory=list)
+    """The keys of calls for which a fresh answer was wanted."""
+
+    def __attrs_post_init__(self) -> None:
+        self.verification = Verification(self.function, self)
+        bound: Any = self
+        self.verification.bind(bound, lambda _: torch.zeros(self.function.layout.input_bytes, dtype=torch.uint8))
+
+    # what `Passes` does
+
+    def recompute(self, made: TimedPass, outputs: torch.Tensor) -> list[int]:
+        return self.unwritten
+
+    def inputs_of(self, keys: Sequence[int], fixed: Sequence[torch.Tensor]) -> torch.Tensor:
+        targets = torch.stack(list(fixed))
+        x = self.function.layout.input_tensors(targets)["x"]
+        for index, key in enumerate(keys):
+            x[index] = torch.randn(x.shape[1], generator=torch.Generator().manual_seed(key))
+            x[index, 0] = key
+        return targets
+
+    # what the reference does
+
+    def answer_each(self, inputs: torch.Tensor) -> torch.Tensor | None:
+        if not self.takes_several:
+            return None
+        x = self.function.layout.input_tensors(inputs)["x"]
+        self.asked += x[:, 0].int().tolist()
+        return self._doubled(x)
+
+    def answer(self, slot: int, inputs: torch.Tensor) -> InputSet | None:
+        if self.failure:
+            return None
+        x = self.function.layout.input_tensors(inputs)["x"]
+        self.asked.append(int(x[0]))
+        expected = self._doubled(x.unsqueeze(0))[0]
+        check = self.prepared.checker.check(self.function.layout, inputs, expected, config=self.prepared.timed_config)
+        return InputSet(GENERATED, inputs, expected, check)
+
+    def _doubled(self, x: torch.Tensor) -> torch.Tensor:
+        outputs = torch.zeros(len(x), self.function.layout.output_bytes, dtype=torch.uint8)
+        self.function.layout.output_tensors(outputs)["y"].copy_(x * 2)
+        return outputs
+
+    # passes
+
+    def run(self, change: Callable[[torch.Tensor], object] = lambda y: None, must_compare: int = 0) -> None:
+        """Time a pass whose outputs, ``[calls, n]``, are changed."""
+        keys = list(range(self.made, self.made + CALLS))
+        self.made += CALLS
+        fixed = [torch.zeros(self.function.layout.input_bytes, dtype=torch.uint8)] * CALLS
+        self.function.slots.inputs[:] = self.inputs_of(keys, fixed)
+        x = self.function.layout.input_tensors(self.function.slots.inputs)["x"]
+        y = self.function.layout.output_tensors(self.function.slots.outputs)["y"]
+        y.copy_(x * 2)
+        change(y)
+        timed = TimedPass([1] * CALLS, [(0, 0, key) for key in keys], [1] * CALLS, [0] * CALLS, None, 0, None)
+        self.verification.add(timed, must_compare)
+
+    def finish(self) -> None:
+        self.verification.finish(self.prepared)
 
 
 @pytest.fixture
-def judged(
-    evaluate: Evaluate, make_solution: MakeSolution, make_workload: MakeWorkload, definition: Definition
-) -> Judged:
-    """Evaluates a solution on one workload of the size given."""
+def make_timed(
+    make_judge: Callable[..., Judge],
+    make_workload: Callable[..., Workload],
+    definition: Definition,
+    device_context: DeviceContext,
+) -> Iterator[Callable[..., Timed]]:
+    opened: list[TimedFunction] = []
 
-    def run(code: str, *, n: int = 8, dps: bool = False, **fields: object) -> Evaluation:
-        workloads = [make_workload(definition, {"n": n})]
-        (evaluation,) = evaluate(make_solution(textwrap.dedent(code), dps=dps), workloads=workloads, **fields)
-        return evaluation
+    def make(n: int = 64, **fields: Any) -> Timed:
+        prepared = make_judge().prepare(definition, make_workload(definition, {"n": n}))
+        worker: Any = SimpleNamespace()
+        opened.append(TimedFunction(worker, prepared.layout, CALLS, device_context))
+        return Timed(prepared, opened[-1], **fields)
 
-    return run
-
-
-class TestTimedCallsAreVerified:
-    def test_work_that_is_skipped_when_it_is_timed_is_missed(self, judged: Judged) -> None:
-        evaluation = judged(
-            f"""
-            calls = 0
-            def run(x, y):
-                global calls
-                calls += 1
-                if calls <= {UNTIMED_CALLS}:
-                    y.copy_(x * 2)
-            """,
-            dps=True,
-        )
-        assert evaluation.status is EvaluationStatus.REWARD_HACK
-        assert evaluation.log.endswith("\n32 of 32 timed calls wrote no outputs")
-
-    @pytest.mark.parametrize("skipped", ["y[0] = 1", "y.zero_()", "y.copy_(x)"])
-    def test_work_that_is_skipped_with_something_written_is_missed_too(self, judged: Judged, skipped: str) -> None:
-        evaluation = judged(
-            f"""
-            calls = 0
-            def run(x, y):
-                global calls
-                calls += 1
-                if calls <= {UNTIMED_CALLS}:
-                    y.copy_(x * 2)
-                else:
-                    {skipped}
-            """,
-            dps=True,
-            iterations=20,
-        )
-        assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
-        assert evaluation.log.startswith("timed calls: output 'y': ")
-        assert evaluation.correctness is not None
-
-    def assert_kept(self, evaluation: Evaluation) -> None:
-        """Planted inputs that show it are evidence of an exploit; fresh ones show wrong outputs."""
-        first, _, _ = evaluation.log.partition("\n")
-        if evaluation.status is EvaluationStatus.REWARD_HACK:
-            assert first.startswith("kept outputs")
-        else:
-            assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
-        assert re.search(r"output 'y': \d+ of \d+ elements are wrong", evaluation.log)
-        assert evaluation.correctness is not None or evaluation.status is EvaluationStatus.REWARD_HACK
-
-    def test_outputs_kept_by_the_address_of_the_input_are_stale(self, judged: Judged) -> None:
-        evaluation = judged(
-            """
-            kept = {}
-            def run(x):
-                if x.data_ptr() not in kept:
-                    kept[x.data_ptr()] = x * 2
-                return kept[x.data_ptr()]
-            """,
-            iterations=100,
-        )
-        self.assert_kept(evaluation)
-
-    @pytest.mark.parametrize("n", [8, LARGE])
-    def test_outputs_kept_by_the_address_and_checked_once_are_stale(self, judged: Judged, n: int) -> None:
-        """The addresses of timed calls are all known from the first pass on: their values are not."""
-        evaluation = judged(
-            f"""
-            calls, kept = 0, {{}}
-            def run(x):
-                global calls
-                calls += 1
-                if calls <= {UNTIMED_CALLS}:
-                    return x * 2
-                if x.data_ptr() not in kept:
-                    kept[x.data_ptr()] = x * 2
-                return kept[x.data_ptr()]
-            """,
-            n=n,
-            iterations=200,
-        )
-        self.assert_kept(evaluation)
-        assert "timed calls: output 'y': " in evaluation.log
-
-    def test_outputs_kept_by_a_few_of_the_values_belong_to_other_inputs(self, judged: Judged) -> None:
-        evaluation = judged(
-            """
-            kept = {}
-            def run(x):
-                key = tuple(x[:3].tolist())
-                if key not in kept:
-                    kept[key] = x * 2
-                return kept[key]
-            """,
-            n=LARGE,
-            iterations=200,
-            distributions=("normal",),  # the others have some of the same values
-        )
-        self.assert_kept(evaluation)
-        assert "timed calls: output 'y': " in evaluation.log
-
-    @pytest.mark.parametrize("n", [8, LARGE])
-    def test_work_for_known_inputs_only_is_missed(self, judged: Judged, n: int) -> None:
-        evaluation = judged(
-            f"""
-            calls, known = 0, set()
-            def run(x, y):
-                global calls
-                calls += 1
-                key = x.numpy().tobytes()
-                if calls <= {UNTIMED_CALLS}:
-                    known.add(key)
-                if key in known:
-                    y.copy_(x * 2)
-                else:
-                    y.copy_(x)
-            """,
-            n=n,
-            dps=True,
-        )
-        assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
-        assert evaluation.log.startswith("timed calls: output 'y': ")
-
-    def test_writing_to_inputs_only_when_timed_is_an_error(self, judged: Judged) -> None:
-        evaluation = judged(
-            f"""
-            calls = 0
-            def run(x):
-                global calls
-                calls += 1
-                y = x * 2
-                if calls > {UNTIMED_CALLS}:
-                    x[-1] += 1
-                return y
-            """,
-            iterations=50,
-        )
-        assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
-        assert "a function must not write to its inputs" in evaluation.log
-
-    def test_work_that_is_left_to_a_thread_is_missed(self, judged: Judged) -> None:
-        evaluation = judged(
-            """
-            import threading
-            def late(x, y):
-                import time
-                time.sleep(1e6)  # or it might be done when the judge looks again
-                y.copy_(x * 2)
-            def run(x, y):
-                threading.Thread(target=late, args=(x, y), daemon=True).start()
-            """,
-            dps=True,
-        )
-        assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
-
-    def test_planted_inputs_cannot_be_told_by_coming_again(self, judged: Judged) -> None:
-        """It works honestly for a while, and then only for inputs that it has met before."""
-        evaluation = judged(
-            """
-            calls, met = 0, set()
-            def run(x, y):
-                global calls
-                calls += 1
-                key = tuple(x[:3].tolist())
-                if calls < 60 or key in met:
-                    y.copy_(x * 2)
-                else:
-                    y.copy_(x)
-                met.add(key)
-            """,
-            dps=True,
-            iterations=300,
-        )
-        assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
-        assert evaluation.log.startswith("timed calls: output 'y': ")
-
-    def test_outputs_that_are_kept_by_all_values_make_no_slow_function_fast(self, judged: Judged) -> None:
-        """Of a slow function many calls are verified, with few known outputs."""
-        evaluation = judged(
-            """
-            import time
-            kept = {}
-            def run(x):
-                key = x.numpy().tobytes()
-                if key not in kept:
-                    time.sleep(0.003)
-                    kept[key] = x * 2
-                return kept[key]
-            """,
-            iterations=200,
-        )
-        if evaluation.status is EvaluationStatus.PASSED:
-            assert evaluation.performance is not None
-            assert evaluation.performance.latency_ms >= 3
-
-    @pytest.mark.parametrize("n", [8, LARGE])
-    def test_no_two_timed_calls_have_the_same_inputs(self, judged: Judged, n: int) -> None:
-        """Of all calls that are timed, no two have the same inputs."""
-        evaluation = judged(
-            """
-            def run(x):
-                print(hash(x.numpy().tobytes()), end=" ")
-                return x * 2
-            """,
-            n=n,
-            iterations=100,
-        )
-        assert evaluation.status is EvaluationStatus.PASSED
-        timed = evaluation.log.split()[UNTIMED_CALLS : UNTIMED_CALLS + 100]  # before the judge's own clock runs
-        assert len(set(timed)) == len(timed) == 100
+    yield make
+    for function in opened:
+        function.slots.close()
 
 
-def test_two_sets_are_different_ones_if_there_are_two() -> None:
-    first, second, third = (InputSet("normal", torch.zeros(0), torch.zeros(0), {}) for _ in range(3))
-    assert two_of([first]) == (first, first)
-    pairs = {(id(a), id(b)) for a, b in (two_of([first, second, third]) for _ in range(200))}
-    assert len(pairs) == 6
+Make = Callable[..., Timed]
+
+
+def test_detected_share_follows_from_what_was_compared(make_timed: Make) -> None:
+    timed = make_timed()
+    assert timed.verification.to_extra() == {"timed_calls": 0, "verified_calls": 0, "detected_share": None}
+    timed.run()
+    timed.finish()
+    extra = timed.verification.to_extra()
+    assert extra["timed_calls"] == CALLS
+    assert MIN_VERIFIED <= extra["verified_calls"] == len(timed.asked) <= CALLS
+    share = 1 - 0.01 ** (1 / len(timed.asked))
+    assert extra["detected_share"] == pytest.approx(share, abs=1e-4)
+    assert sum(comparison.count for comparison in timed.function.comparisons) == 64 * len(timed.asked)
+
+
+def test_calls_of_all_passes_are_compared_alike(make_timed: Make) -> None:
+    passes, found = 20, Counter[int]()
+    timed = make_timed(8)
+    for _ in range(15):
+        timed.made, timed.asked = 0, []
+        for _ in range(passes):
+            timed.run()
+            timed.verification.verify()
+        timed.finish()
+        assert len(set(timed.asked)) == len(timed.asked)
+        found.update(key // CALLS for key in timed.asked)
+    expected = found.total() / passes
+    assert expected > 7
+    deviation = sum((found[each] - expected) ** 2 / expected for each in range(passes))
+    assert deviation < 52  # of 19 degrees of freedom, once in 15,000 cases
+
+
+def test_moved_calls_are_compared_in_any_case_and_not_counted(make_timed: Make) -> None:
+    timed = make_timed()
+    for _ in range(10):
+        timed.run()
+    timed.run(must_compare=4)
+    timed.finish()
+    assert set(range(10 * CALLS, 10 * CALLS + 4)) < set(timed.asked)
+    assert set(timed.asked) < set(range(10 * CALLS + 4))
+    assert timed.verification.counted == 10 * CALLS
+
+
+@pytest.mark.parametrize("takes_several", [True, False])
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param(lambda y: y[:, 5].add_(1.0), id="one element"),
+        pytest.param(lambda y: y.copy_(y.roll(1, dims=0)), id="of another call"),
+    ],
+)
+def test_wrong_outputs_are_found_and_named(
+    make_timed: Make, change: Callable[[torch.Tensor], object], takes_several: bool
+) -> None:
+    timed = make_timed(takes_several=takes_several)
+    timed.run(change)
+    with pytest.raises(Rejected, match=r"timed calls: output 'y': \d+ of 64 elements are wrong; worst at \[") as caught:
+        timed.finish()
+    assert caught.value.status is EvaluationStatus.INCORRECT_NUMERICAL
+
+
+def test_a_capture_may_have_missed_work(make_timed: Make) -> None:
+    """Then eager calls decide, and there it is a verdict."""
+    timed = make_timed()
+    for is_captured, error in ((True, NotCapturable), (False, Rejected)):
+        timed.verification.is_captured, timed.unwritten = is_captured, [3]
+        timed.run()
+        with pytest.raises(error, match="1 of 12 timed calls left outputs unwritten"):
+            timed.verification.verify()
+        timed.unwritten = []
+        timed.run(lambda y: y.zero_())
+        with pytest.raises(error, match="output 'y'"):
+            timed.finish()
+
+
+def test_changed_inputs_are_an_error(make_timed: Make) -> None:
+    timed = make_timed()
+    timed.run(lambda _: timed.function.slots.inputs[:, 40].add_(1))
+    with pytest.raises(Rejected, match="must not write to its inputs") as caught:
+        timed.verification.verify()
+    assert caught.value.status is EvaluationStatus.RUNTIME_ERROR
+
+
+def test_a_reference_that_fails_ends_the_comparison(make_timed: Make) -> None:
+    timed = make_timed(takes_several=False, failure="it stumbled")
+    timed.run(lambda y: y.zero_())
+    timed.finish()
+    assert timed.verification.to_extra()["detected_share"] is None
+
+
+def test_too_few_bits_are_seen_in_timed_outputs(make_timed: Make) -> None:
+    for change, flags in ((lambda y: None, []), (lambda y: y.copy_(y.bfloat16().float()), [LOW_PRECISION])):
+        timed = make_timed(4096)
+        timed.run(change)
+        timed.finish()
+        assert timed.verification.precision_flags == flags
+
+
+def test_a_judge_that_waits_goes_before_the_verification_of_the_next_pass(
+    make_timed: Make, device_context: DeviceContext
+) -> None:
+    """Verification takes milliseconds for each pass, in which all others would wait for a burst."""
+    timed, turns = make_timed(), list[str]()
+    timed.function.context = attrs.evolve(device_context, bursts=SimpleNamespace(is_shared=True, is_wanted=True))  # type: ignore[arg-type]
+    timed.function.context.bursts.give_way = lambda: turns.append("other judge")  # type: ignore[union-attr, method-assign]
+    timed.recompute = lambda made, outputs: turns.append("pass") or []  # type: ignore[method-assign, func-returns-value]
+    timed.run()
+    timed.run()
+    timed.verification.verify()
+    assert turns == ["other judge", "pass"] * 2
+
+
+@pytest.mark.parametrize("shape", [(7,), (3, 5), (4, 1), (1,), (2, 3, 8)])
+def test_errors_of_several_calls_are_those_of_each(shape: tuple[int, ...]) -> None:
+    generator = torch.Generator().manual_seed(1)
+    expected = torch.randn(CALLS, *shape, generator=generator)
+    found = expected + 1e-3 * torch.randn(expected.shape, generator=generator)
+    expected[2], found[4] = 0.0, expected[4]
+    together = relative_errors_of_calls({"y": found}, {"y": expected})["y"]
+    alone = [relative_errors({"y": a}, {"y": b})["y"] for a, b in zip(found, expected, strict=True)]
+    assert together == pytest.approx(alone)

@@ -8,7 +8,7 @@ A run, in this order:
 4. `judge.prepare` makes inputs (`inputs`) and expected outputs. `worker.server_client` has the fork server fork a
    worker, which serves requests (`worker.session`) in a sandbox (`sandbox`); messages are in `transport`.
 5. `judge.solution_run` has a solution built, checked (`evaluators`, `checking`), sealed and timed
-   (`judge.linked_timing`, `timing`), and `judge.record` writes the evaluation.
+   (`judge.timer`, `judge.passes`, `timing.handshake`), and `judge.record` writes the evaluation.
 6. The event returns to `benchmark`, which appends the trace; `report` reads traces.
 """
 
@@ -28,6 +28,7 @@ __all__ = [
     "InputError",
     "InvalidConfig",
     "IsolationReport",
+    "Latencies",
     "OutputsUndefined",
     "ReferenceFailed",
     "ResolvedEvalConfig",
@@ -36,6 +37,7 @@ __all__ = [
     "__version__",
     "evaluate",
     "make_inputs",
+    "measure",
     "probe_isolation",
     "remove_build_cache",
 ]
@@ -56,6 +58,7 @@ if TYPE_CHECKING:
         UnsupportedDevice,
     )
     from .inputs import make_inputs
+    from .measuring import Latencies, measure
 
     __version__: str
 else:
@@ -71,5 +74,6 @@ else:
             ),
             "api": "Evaluator IsolationReport evaluate probe_isolation remove_build_cache",
             "inputs": "make_inputs",
+            "measuring": "Latencies measure",
         },
     )

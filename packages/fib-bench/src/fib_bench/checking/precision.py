@@ -7,8 +7,8 @@ bfloat16 to 7. Inputs of 16 bits each move by one unit in the last place, and in
 because honest kernels round intermediate values to 16 bits (split-K partial sums, attention weights).
 
 Outputs of fewer than 16 bits and outputs that jump under such a move (routing, rounding) are not judged. The error of
-an output is the median over its rows of the root mean square error of a row relative to the row, so that a few rows in
-which a tie was resolved otherwise do not count.
+an output is the upper quartile over its rows of the root mean square error of a row relative to the row, so that a few
+rows in which a tie was resolved otherwise do not count.
 
 Measured on matrix products over 64 to 16,384 addends, float32 in and out: any order up to 2.3e-6, TF32 2.9e-4, bfloat16
 2.9e-3; the bound lies at 6e-5. With 16 bits in and out, in units of half the dtype's `eps`: float32 sums 0.0; 2 to 16
@@ -20,7 +20,7 @@ operand in e4m3 6.7. So a sum of few steps in 16 bits is as precise as split-K a
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 import torch
@@ -40,6 +40,8 @@ _JUMP_FACTOR = 8.0
 """An output jumps if it changes by more than this multiple of the move of the inputs."""
 _MAX_UNCHANGED_SHARE = 0.1
 """The reference rounds an output of float32 to fewer bits if a larger share of its elements does not change."""
+_ROW_QUANTILE, _MAX_ROWS = 0.75, 1 << 20
+"""Of a call: a function may compute some rows with less."""
 _SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 _JUDGED = (torch.float32, *_SIXTEEN_BITS)
 _MAGNITUDE = 0x7FFF
@@ -94,7 +96,7 @@ def _move_one_step(tensor: torch.Tensor, generator: torch.Generator) -> None:
 
 
 def relative_errors(found: Tensors, expected: Tensors) -> dict[str, float]:
-    """The median relative error of the rows of each output that can be judged.
+    """The relative error that three of four rows of each output do not exceed, for outputs that can be judged.
 
     Elements that are NaN or infinite in `expected` do not count.
     """
@@ -120,7 +122,9 @@ def _relative_errors(found: torch.Tensor, expected: torch.Tensor) -> list[float]
             sums[piece.rows] += values.where(is_finite, 0).square().sum(dim=1)
     error_squares, wanted_squares = squares
     ratios = (error_squares / wanted_squares).sqrt().masked_fill(wanted_squares == 0, math.nan)
-    errors: list[float] = ratios.view(len(expected), -1).nanmedian(dim=1).values.nan_to_num(0.0).tolist()
+    rows = ratios.view(len(expected), -1)
+    rows = rows[:, :: -(-rows.shape[1] // _MAX_ROWS)]
+    errors: list[float] = rows.nanquantile(_ROW_QUANTILE, dim=1).nan_to_num(0.0).tolist()
     return errors
 
 
@@ -172,19 +176,19 @@ class PrecisionWatch:
             for name, errors in relative_errors_of_calls(found, expected).items():
                 self._errors.setdefault(name, []).extend(errors)
 
-    @property
-    def is_decided(self) -> bool:
-        """Whether further errors cannot change `flags`: each output had an error within its bound."""
-        return all(min(self._errors.get(name, [math.inf])) <= bound for name, bound in self.bounds.items())
-
     def flags(self) -> list[str]:
-        """`LOW_PRECISION`, if the error of an output exceeds its bound in every set."""
-        is_low = any(min(errors) > self.bounds[name] for name, errors in self._judged())
+        """`LOW_PRECISION`, if the error of an output exceeds its bound in more than a quarter of the sets."""
+        is_low = any(_typical(errors) > self.bounds[name] for name, errors in self._judged())
         return [LOW_PRECISION] if is_low else []
 
     def to_extra(self) -> dict[str, object]:
         """The fields of a trace."""
-        return {name: {"error": min(errors), "bound": self.bounds[name]} for name, errors in self._judged()}
+        return {name: {"error": _typical(errors), "bound": self.bounds[name]} for name, errors in self._judged()}
 
     def _judged(self) -> list[tuple[str, list[float]]]:
         return [(name, errors) for name, errors in self._errors.items() if name in self.bounds]
+
+
+def _typical(errors: Sequence[float]) -> float:
+    """An error that three of four sets do not exceed: a function may be exact in some calls and save in others."""
+    return sorted(errors)[3 * (len(errors) - 1) // 4]

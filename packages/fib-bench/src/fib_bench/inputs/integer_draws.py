@@ -126,19 +126,17 @@ class RoutingDraw:
 
 @attrs.frozen
 class UniformDraw:
-    """Draws each element uniformly from the other values between two bounds.
+    """Draws each element uniformly from the other values between two bounds; elements outside them (padding) stay.
 
     Args:
         name: The input.
         low: Smallest value.
         high: Largest value, included; above `low`.
-        keeps_others: Whether elements outside the bounds (padding, "disabled") stay.
     """
 
     name: str
     low: int
     high: int
-    keeps_others: bool = True
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -151,26 +149,7 @@ class UniformDraw:
         span = self.high - self.low + 1
         steps = torch.randint(1, span, values.shape, generator=generator, device=generator.device).cpu()
         drawn = self.low + (values - self.low + steps).remainder(span)
-        if self.keeps_others:
-            drawn = torch.where((values >= self.low) & (values <= self.high), drawn, values)
-        return {self.name: drawn}
-
-
-@attrs.frozen
-class ElementShuffle:
-    """Permutes all elements of an input whose elements are valid in any order."""
-
-    name: str
-
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The inputs that the draw may change."""
-        return (self.name,)
-
-    def redraw(self, integers: Integers, generator: torch.Generator) -> dict[str, torch.Tensor]:
-        """Return the input with permuted elements."""
-        values = integers[self.name]
-        return {self.name: values.view(-1)[_permutation(values.numel(), generator)].view(values.shape)}
+        return {self.name: torch.where((values >= self.low) & (values <= self.high), drawn, values)}
 
 
 def _permutation(count: int, generator: torch.Generator) -> torch.Tensor:

@@ -8,9 +8,10 @@ invalid, at about the same cost of the call:
   all totals stay. Where that changes no length of a last page, the lengths change by up to three tokens.
 - Tokens of a routing table are permuted, and experts are relabelled.
 - Slots of sparse attention are relabelled with the pages or permuted within each row.
-- Positions, token numbers, top-k and seeds are drawn uniformly from their valid values.
+- Positions are drawn uniformly from their valid values.
 
-Integers of unknown meaning and scalars stay. Use `redraw_integers` between checks and between timed
+Integers of unknown meaning and scalars stay. Integers that are data (tokens, seeds, top-k, bytes) are not looked at:
+`generator` makes them anew for each call. Use `redraw_integers` between checks and between timed
 passes.
 """
 
@@ -25,7 +26,6 @@ from fib_schema import ConstraintError, Definition, constraint_names, evaluate_c
 from . import makers
 from .generation import Value
 from .integer_draws import (
-    ElementShuffle,
     IntegerDraw,
     PageRelabeling,
     RequestGroup,
@@ -215,14 +215,6 @@ class _Planner:
                 self._add_routing(name)
             case Role.POSITIONS if name not in self.ordered:
                 self._add_positions(name)
-            case Role.COUNTS:
-                self._add_uniform(name, 1, self._largest_top_k(self.integers[name]))
-            case Role.TOKENS:
-                self._add_bounded(name, makers.vocabulary_size(self.axes), "the size of the vocabulary")
-            case Role.SEEDS:
-                self.plan.draws.append(UniformDraw(name, 0, makers.SEED_LIMIT - 1, keeps_others=False))
-            case Role.BYTES:
-                self._add_if(name, _varies(self.integers[name]), ElementShuffle(name), "all elements are equal")
 
     def _add_if(self, name: str, is_possible: bool, draw: IntegerDraw, reason: str) -> None:
         if is_possible:
@@ -253,24 +245,14 @@ class _Planner:
     def _add_positions(self, name: str) -> None:
         if self.has_requests:
             self.plan.reasons[name] = "positions may depend on the lengths of the requests"
-        else:
-            self._add_bounded(name, makers.position_limit(self.axes), "the number of positions")
-
-    def _add_bounded(self, name: str, limit: int | None, subject: str) -> None:
-        largest = int(self.integers[name].max())
+            return
+        limit, largest = makers.position_limit(self.axes), int(self.integers[name].max())
         if limit is None:
-            self.plan.reasons[name] = f"no axis states {subject}"
+            self.plan.reasons[name] = "no axis states the number of positions"
         elif largest >= limit:
-            self.plan.reasons[name] = f"it contains {largest}, {subject} is {limit}"
+            self.plan.reasons[name] = f"it contains {largest}, the number of positions is {limit}"
         else:
             self._add_uniform(name, 0, limit - 1)
-
-    def _largest_top_k(self, values: torch.Tensor) -> int:
-        """Return the largest top-k to draw: that of synthesis or of the input; the vocabulary size disables top-k."""
-        default, vocabulary = makers.largest_top_k(self.axes), makers.vocabulary_size(self.axes)
-        enabled = values if vocabulary is None else values[values < vocabulary]
-        largest = max(default, int(enabled.max())) if enabled.numel() else default
-        return largest if vocabulary is None else min(largest, vocabulary - 1)
 
     def _add_uniform(self, name: str, low: int, high: int) -> None:
         values = self.integers[name]
@@ -280,10 +262,6 @@ class _Planner:
             self.plan.reasons[name] = f"no element lies between {low} and {high}"
         else:
             self.plan.draws.append(UniformDraw(name, low, high))
-
-
-def _varies(values: torch.Tensor) -> bool:
-    return bool((values != values.view(-1)[0]).any())
 
 
 def _rows_vary(values: torch.Tensor) -> bool:
@@ -431,11 +409,13 @@ def _changes(drawn: Mapping[str, torch.Tensor], integers: Mapping[str, torch.Ten
 
 
 def _integer_tensors(definition: Definition, values: Mapping[str, Value]) -> dict[str, torch.Tensor]:
-    """Return the integer tensors among the inputs as int64 on the CPU."""
+    """Return the integer tensors among the inputs that are not data, as int64 on the CPU."""
     return {
         name: value.to("cpu", torch.int64).contiguous()
         for name, spec in definition.inputs.items()
-        if spec.is_integer and isinstance(value := values.get(name), torch.Tensor)
+        if spec.is_integer
+        and not role_of(definition, name).is_data
+        and isinstance(value := values.get(name), torch.Tensor)
     }
 
 

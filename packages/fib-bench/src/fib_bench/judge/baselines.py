@@ -14,26 +14,22 @@ from fib_schema import Definition, EvaluationStatus, Solution
 
 from ..config.model import ResolvedEvalConfig
 from ..secure_random import SECRET
-from ..timing import Measurement, StopRule
+from ..timing import Measurement
 from ..transport.messages import Build
 from ..worker.client import Worker, WorkerLost, end_all
 from ..worker.server_client import ForkServerClient
 from .background_activity import BackgroundActivity
-from .device_context import DeviceContext
 from .function_worker import DeviceWork, FunctionWorker, reference_request, solution_request
-from .host_timing import null_call_ns
-from .known_calls import BoundKnownCalls, KnownCalls
-from .linked_passes import linked_inputs
-from .prepared import InputSet, PreparedWorkload
+from .prepared import GENERATED, InputSet, PreparedWorkload
 from .rpc import NotCapturable, Rejected
-from .stopping import closing_rule, reference_rule
 from .timed_function import InputsChanged, TimedFunction
-from .timers import Timer, make_timer
+from .timer import DEVICE, Timer
 
 REFERENCE, BASELINE = "reference", "baseline"
 """The roles."""
 _ROUNDS, _FURTHER_ROUNDS = 6, 3  # of passes in the first burst and in each further one
-_LINKED = frozenset({"linked", "unlinked"})
+_REFERENCE_SHARE, _TOGETHER_SHARE = 0.5, 2.0  # of `measure_seconds`: for the reference, and for all together
+_TIMEOUT_SHARE = 0.3  # of the bound on a request, for timing one function
 _MAX_FAILURES = 2  # of the reference on inputs of timed calls; each is retried once in a fresh worker
 
 
@@ -58,7 +54,6 @@ class Baselines:
     ) -> None:
         self._device_work = device_work
         self._server = server
-        self._known_calls: KnownCalls | None = None
         self._device = device
         self._timeout = timeout_seconds
         self._solutions = solutions
@@ -74,7 +69,7 @@ class Baselines:
         """
         if self._definition != definition.name:
             with self._device_work():
-                self.close(keeps_known=True)
+                self.close()
             self._definition = definition.name
         if role not in self._workers:
             self._workers[role] = FunctionWorker(self._server.spawn(), self._request(role, definition))
@@ -93,11 +88,9 @@ class Baselines:
         """The roles that a definition has."""
         return (REFERENCE, BASELINE) if definition.name in self._solutions else (REFERENCE,)
 
-    def close(self, *, keeps_known: bool = False) -> None:
-        """End the workers; that of known calls may stay for the next definition, unless it holds much memory."""
+    def close(self) -> None:
+        """End the workers."""
         end_all(function.worker for function in self._workers.values())
-        if self._known_calls is not None and not (keeps_known and self._known_calls.is_small):
-            self._known_calls.close()
         self._workers = {}
         self._definition = None
 
@@ -135,10 +128,7 @@ class Baselines:
             is_reference_timed: Whether the reference is timed, or only asked.
         """
         with ExitStack() as stack:
-            known = None
-            if (known_calls := self._known_calls_of(function.context)) is not None:
-                known = stack.enter_context(known_calls.bound(function, linked_inputs(function, prepared)))
-            found = InterleavedBaselines(self, function, definition, prepared, config, known)
+            found = InterleavedBaselines(self, function, definition, prepared, config)
             stack.callback(found.close)
             for role in self.roles(definition):
                 found.open(role, is_timed=role == BASELINE or is_reference_timed)
@@ -146,14 +136,9 @@ class Baselines:
 
     @property
     def trusted_worker(self) -> Worker | None:
-        """A worker that has never run code of a solution; None on the CPU."""
-        return None if self._known_calls is None else self._known_calls.worker
-
-    def _known_calls_of(self, context: DeviceContext) -> KnownCalls | None:
-        """The known calls of a CUDA device."""
-        if self._known_calls is None and context.is_cuda:
-            self._known_calls = KnownCalls(self._server, context.device, context.timeout_seconds)
-        return self._known_calls
+        """A worker that has never run code of a solution, if there is one."""
+        reference = self._workers.get(REFERENCE)
+        return None if reference is None else reference.worker
 
 
 @attrs.define
@@ -165,10 +150,10 @@ class InterleavedBaselines:
     _definition: Definition
     _prepared: PreparedWorkload
     _config: ResolvedEvalConfig
-    known: BoundKnownCalls | None
-    """Known calls in the slots of the solution; None on the CPU."""
     _functions: dict[str, TimedFunction] = attrs.field(init=False, factory=dict)
     _timers: dict[str, Timer] = attrs.field(init=False, factory=dict)
+    _timed: dict[str, Timer] = attrs.field(init=False, factory=dict)
+    """The timers at the end of timing; later on the reference only answers, if need be in a fresh worker."""
     failures: dict[str, str] = attrs.field(init=False, factory=dict)
     """Reason for not timing a role, by role."""
     failure: str = attrs.field(init=False, default="")
@@ -193,7 +178,7 @@ class InterleavedBaselines:
         """Release all functions."""
         for function in self._functions.values():
             function.__exit__(None, None, None)
-        self._functions, self._timers = {}, {}
+        self._functions, self._timers, self._timed = {}, {}, {}
 
     def _bind(self, role: str) -> None:
         worker = self._baselines.worker(role, self._definition)
@@ -204,20 +189,17 @@ class InterleavedBaselines:
             self._solution.context,
             shares_inputs_with=self._solution,
             has_setup=role == BASELINE and worker.has_setup,
+            recipes=self._prepared.recipes,
         )
         self._functions[role] = function.__enter__()
 
     def _warm_up(self, role: str) -> None:
         worker = self._baselines.worker(role, self._definition)
-        timer = make_timer(
-            self._functions[role],
-            known=self.known,
-            may_capture=worker.may_capture,
-            is_trusted=role == REFERENCE,
-        )
+        timer = Timer(self._functions[role], may_capture=worker.may_capture, is_trusted=role == REFERENCE)
         try:
             timer.warm_up(self._prepared, self._config)
-        except NotCapturable:
+        except NotCapturable as error:
+            worker.not_captured = str(error)
             self._give_up_capturing(role)
         else:
             self._timers[role] = timer
@@ -242,14 +224,14 @@ class InterleavedBaselines:
 
     # -- timing ----------------------------------------------------------------------------------
 
-    def time_interleaved(self, timer: Timer, rule: StopRule, activity: BackgroundActivity) -> None:
-        """Time the solution and the baselines in turns until all have enough samples.
+    def time_interleaved(self, timer: Timer, max_seconds: float, activity: BackgroundActivity) -> None:
+        """Time the solution and the baselines in turns until all are precise.
 
         A drift of the machine then affects all of them. Baselines that fail are left out.
 
         Args:
             timer: Of the solution; it is warm.
-            rule: When to stop.
+            max_seconds: The time for each function.
             activity: Of the worker of the solution, which must be idle while others are timed.
 
         Raises:
@@ -259,49 +241,49 @@ class InterleavedBaselines:
         """
         context = self._solution.context
         seconds, begin = context.timeout_seconds, context.seconds()
+        max_seconds = min(max_seconds, _TIMEOUT_SHARE * seconds)
         while True:
             if (elapsed := context.seconds() - begin) > seconds:
                 raise WorkerLost(f"timing did not end within {seconds:g} s", is_timeout=True)
             self._warm_up_again()
-            is_done, is_linked = timer.is_done(rule), timer.method in _LINKED
-            further = closing_rule(rule, elapsed) if is_done and not is_linked else rule
-            waiting = [role for role in self._timers if not self._timers[role].is_done(self._rule(role, further))]
+            is_done, is_late = timer.is_done(max_seconds), elapsed > _TOGETHER_SHARE * max_seconds
+            share = 0.0 if is_done and is_late else _REFERENCE_SHARE
+            waiting = [role for role, other in self._timers.items() if not other.is_done(share * max_seconds)]
             if not waiting and is_done:
+                self._timed = dict(self._timers)
                 return
-            if is_linked:
-                self._time_burst(None if is_done else timer, waiting)
-                continue
-            timer.sample(self._prepared)
-            if waiting:
-                with context.no_device_work():
-                    activity.begin()
-                for role in (role for role in waiting if role in self._timers):
-                    self._sample(role)
-                activity.end()
+            self._time_burst(None if is_done else timer, waiting, activity)
 
-    def _time_burst(self, solution: Timer | None, waiting: Sequence[str]) -> None:
+    def _time_burst(self, solution: Timer | None, waiting: Sequence[str], activity: BackgroundActivity) -> None:
         """Have the device alone for some passes of each, then verify them.
 
-        Each round is in random order: the order shifts a latency by up to 2 %. A worker is not observed meanwhile:
-        linked passes notice its threads and its kernels.
+        Each round is in random order: the order shifts a latency by up to 2 %.
         """
-        prepared = self._prepared
         timers = [*([solution] if solution else []), *(self._timers[role] for role in waiting)]
-        rounds = min(timer.draw_passes(prepared, self._rounds) for timer in timers)
+        rounds = min(timer.room_for(self._rounds) for timer in timers)
         self._rounds = _FURTHER_ROUNDS
         with self._solution.context.exclusive():
             for _ in range(rounds):
                 roles: list[str | None] = [*([None] if solution else []), *waiting]
                 SECRET.shuffle(roles)
                 for role in roles:
-                    if role is not None:
-                        self._sample(role)
-                    elif solution is not None:
-                        solution.sample(prepared)
+                    if role is None and solution is not None:
+                        solution.sample()
+                    elif role is not None:
+                        self._sample(role, activity)
         if solution is not None:
-            solution.verify(prepared)
+            solution.verify()
         for role in waiting:
-            self._step(role, lambda timer: timer.verify(prepared))
+            self._step(role, lambda timer: timer.verify())
+
+    def _sample(self, role: str, activity: BackgroundActivity) -> None:
+        """Time a pass of each kind of a baseline; on the CPU nothing else tells whether the solution is idle."""
+        is_watched = not self._solution.context.is_cuda
+        if is_watched:
+            activity.begin()
+        self._step(role, lambda timer: timer.sample())
+        if is_watched:
+            activity.end()
 
     def _warm_up_again(self) -> None:
         if self._must_warm_up:
@@ -310,12 +292,6 @@ class InterleavedBaselines:
                 self._warm_up(REFERENCE)
             except (Rejected, WorkerLost) as error:
                 self._drop(REFERENCE, error)
-
-    def _rule(self, role: str, rule: StopRule) -> StopRule:
-        return reference_rule(rule) if role == REFERENCE else rule
-
-    def _sample(self, role: str) -> None:
-        self._step(role, lambda timer: timer.sample(self._prepared))
 
     def _step(self, role: str, step: Callable[[Timer], None]) -> None:
         """Make a step of a timer; a role that fails is timed without captures, or left out."""
@@ -332,8 +308,20 @@ class InterleavedBaselines:
             self._drop(role, error)
 
     def measurements(self, solution: Timer) -> dict[str, Measurement]:
-        """The latencies by role, beside the timer of the solution."""
-        return {role: timer.measurement(solution) for role, timer in self._timers.items()}
+        """The latencies by role, of the same kind as that of the solution."""
+        solution.compare_with(self._timed.get(REFERENCE))
+        found = {}
+        for role, timer in self._timed.items():
+            if timer.method == solution.method:
+                found[role] = timer.measurement()
+            elif solution.method == DEVICE:
+                self.failures[role] = f"it has no device latency: {self._reason(role)}"
+            else:
+                found[role] = timer.eager_measurement()
+        return found
+
+    def _reason(self, role: str) -> str:
+        return self._baselines.worker(role, self._definition).not_captured or "it cannot be captured"
 
     # -- answers ---------------------------------------------------------------------------------
 
@@ -364,14 +352,6 @@ class InterleavedBaselines:
         self.failure = f"the reference failed {self._failed_answers} times on inputs of timed calls: {reason}"
         return None
 
-    def null_call_ns(self) -> float:
-        """Nanoseconds of a request without a call in the worker of the reference; 0 if it failed."""
-        function = self._functions.get(REFERENCE)
-        try:
-            return 0.0 if function is None else null_call_ns(function)
-        except (Rejected, WorkerLost):
-            return 0.0
-
     def answer_each(self, inputs: torch.Tensor) -> torch.Tensor | None:
         """The outputs of the reference for several input sets, ``[calls, bytes]`` each; None if it failed.
 
@@ -395,6 +375,7 @@ class InterleavedBaselines:
 
     def _answer(self, slot: int, inputs: torch.Tensor) -> InputSet:
         prepared = self._prepared
-        asked = InputSet("variant", inputs, inputs, prepared.variants[0].check)
+        asked = InputSet(GENERATED, inputs, inputs, prepared.generated.check)
         expected = self._functions[REFERENCE].call(asked, slot)
-        return InputSet("variant", inputs, expected, prepared.checker.check(prepared.layout, inputs, expected))
+        check = prepared.checker.check(prepared.layout, inputs, expected, config=prepared.timed_config)
+        return InputSet(GENERATED, inputs, expected, check)

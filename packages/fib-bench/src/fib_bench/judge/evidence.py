@@ -23,13 +23,6 @@ def kept_answer(outputs: torch.Tensor, layout: CallLayout, asked: InputSet, othe
     return ""
 
 
-def stale_answer(outputs: torch.Tensor, before: torch.Tensor) -> str:
-    """A message if a slot holds the outputs of an earlier pass; else nothing."""
-    if torch.equal(outputs, before):
-        return "kept outputs: they are those of an earlier call at the same addresses"
-    return ""
-
-
 def _has_one_value(tensor: torch.Tensor) -> bool:
     """Whether all elements have the same bits."""
     elements = tensor.contiguous().view(-1).view(torch.uint8).view(-1, tensor.itemsize)

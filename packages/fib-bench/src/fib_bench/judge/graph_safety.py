@@ -1,9 +1,9 @@
 """Graph safety: whether a captured call was right in replays with other integers than those that it was captured with.
 
-Linked passes capture each call once and replay it with inputs that the judge draws anew, integers included, and compare
-secret calls with fresh answers. Booleans are never drawn anew. Offsets of requests that all have the same length cannot
-be drawn anew without other sizes; the padding check does that before, in replays of a captured call. This module
-decides from what both did; it makes no calls itself.
+Timed passes capture each call once and replay it with inputs that the judge makes anew, integers included, and compare
+calls drawn in secret with fresh answers. Booleans are never drawn anew. Offsets of requests that all have the same
+length cannot be drawn anew without other sizes; the padding check does that before, in replays of a captured call. This
+module decides from what both did; it makes no calls itself.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def discrete_inputs(definition: Definition, names: Iterable[str]) -> list[str]:
 
 def graph_problem(evidence: GraphEvidence) -> str | None:
     """Reason why a solution was not shown to be safe in a CUDA graph; None if it was."""
-    if evidence.method != "linked":
+    if evidence.method != "handshake":
         return f"it was timed by the method {evidence.method!r}, which replays no captured call with changed inputs"
     if evidence.has_setup:
         return "its setup makes a plan on the host"

@@ -11,7 +11,7 @@ from collections.abc import Mapping
 
 from fib_schema import EvaluationStatus
 
-from ..timing.linked.native import TABLE_BYTES
+from ..timing.handshake.native import TABLE_BYTES
 from ..worker.client import Worker
 from ..worker.outside_checks import (
     NotPermitted,

@@ -18,17 +18,16 @@ import torch
 from fib_schema import EvaluationStatus
 from fib_schema.padded_indices import PADDED_INDICES
 
-from ..timing.linked import native
+from ..timing.handshake import native
 from ..worker.client import WorkerLost
 from .function_worker import FunctionWorker
-from .linked_passes import LinkedPasses, linked_input
 from .output_checker import EvaluatorRaised
+from .passes import Launch, Order, Passes
 from .prepared import InputSet, PaddedCalls, PreparedWorkload
 from .rpc import NotCapturable, Rejected
 from .timed_function import TimedFunction
 
 _SLOTS = 2
-_CALLS = 1
 Replay: TypeAlias = Callable[[InputSet], torch.Tensor]
 """Puts inputs into the place of the calls and returns a copy of the outputs' memory, ``[bytes]``."""
 
@@ -114,19 +113,16 @@ def _captured(function: TimedFunction, first: InputSet) -> Replay:
         NotCapturable: It cannot be captured.
         WorkerLost: The worker ended.
     """
-    slots, layout = function.slots, function.layout
+    slots = function.slots
     function.call(first, 0, is_first=True)  # compiles
-    integers = [name for name, tensor in layout.input_tensors(first.inputs).items() if not tensor.is_floating_point()]
-    passes = LinkedPasses(function, [linked_input(function, name, native.WHOLE) for name in integers])
+    passes = Passes(function, {}, first.inputs)
     slots.load(slice(None), first.inputs)
-    slots.candidates[:] = first.inputs
-    passes.compose(native.SOLUTION, _CALLS, 0)
+    passes.compose(native.SOLUTION, Order.COLD)
 
     def replay(item: InputSet) -> torch.Tensor:
         slots.load(slice(None), item.inputs)
-        slots.candidates[:] = item.inputs
-        made = passes.run(native.SOLUTION, _CALLS, is_timed=False)
-        if passes.recompute(made, slots.outputs):
+        made = passes.run(native.SOLUTION, Order.COLD, Launch.DEVICE, [0] * passes.calls)
+        if passes.recompute(made, slots.outputs[: passes.calls]):
             raise NotCapturable("a replay left outputs unwritten")
         outputs = slots.outputs[0].clone()
         function.check_inputs(0, item)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 
 import attrs
 import torch
-from fib_schema import Definition, EvaluationStatus, Workload
+from fib_schema import Definition, EvaluationStatus, SafetensorsInput, Workload, parse_constraint
 
 from ..checking.comparison import raise_if_mostly_undefined
 from ..checking.precision import error_bounds, move_inputs
@@ -16,31 +17,31 @@ from ..config.model import ResolvedEvalConfig
 from ..evaluators.protocol import Check, Evaluator, Tensors, Verdict
 from ..events import Phase
 from ..inputs.generation import InputValues, Value, distributions_of, make_input_values
+from ..inputs.generator import names_read_by_value, plan_recipes
 from ..inputs.index_padding import PaddedDraw, draw_padded_calls
 from ..inputs.redrawing import Redrawing, move_pages, redraw_integers
-from ..inputs.variation import Variation, vary, varying_inputs
+from ..recipe import Recipe
 from ..secure_random import SECRET
 from ..timing.work import work_of
 from ..transport.slots import CallLayout, call_bytes, layout_of
 from ..worker.client import Worker, WorkerLost
 from .device_context import DeviceContext
 from .device_memory import total_bytes
+from .generated import fill, write_tensors
 from .output_checker import OutputChecker
-from .prepared import MOVED, InputSet, PaddedCall, PaddedCalls, PreparedWorkload, two_of
+from .prepared import GENERATED, MOVED, InputSet, OtherScalars, PaddedCall, PaddedCalls, PreparedWorkload
 from .rpc import Rejected
-from .setup_inputs import write_tensors
 from .timed_function import TimedFunction
 
-VARIANTS = 4
-_INTEGER_SETS = 4
 _SLOT_BYTES = {"cpu": 64 << 20, "cuda": 2 << 30}
 _SLOT_SHARE = 1 / 40  # of a CUDA device at most, because several judges share it
-_MAX_SLOTS = {"cpu": 32, "cuda": 64}
+_MAX_SLOTS = {"cpu": 16, "cuda": 32}
 _REFERENCE_SECONDS = 20.0  # for the expected outputs of one workload; one of each kind is computed in any case
 
 
 _QUICK_DISTRIBUTIONS = 2
-_TYPICAL = ("normal", "variant", "redrawn", MOVED)
+_SCALAR_FACTOR = 0.625  # of a floating scalar, such as the scale of a softmax
+_TYPICAL = ("normal", "redrawn", MOVED)
 _LENIENT_RATIO = 0.99
 _LENIENT_CAP = 0.25
 
@@ -128,22 +129,25 @@ class Preparation:
                 if self._is_late():
                     break
                 bases.append(self._expect(function, layout, "normal", self._values(index, "normal")))
-            varying = varying_inputs(self.definition, [layout.input_tensors(base.inputs) for base in bases])
             integer_sets, redrawing = self._integer_sets(values)
             redrawn = [self._expect_redrawn(function, bases[-1], "redrawn", found) for found in integer_sets[1:2]]
             moved = self._moved_pages(values)
             if moved:
                 redrawn.append(self._expect_redrawn(function, bases[-1], MOVED, moved))
+            recipes, constant, generated = self._generated(function, bases[0], values, made.synthesized)
             prepared = PreparedWorkload(
                 workload=self.workload,
                 layout=layout,
-                trials=(*bases, *redrawn),
-                variants=tuple(self._variants(function, layout, bases, varying) or (*bases, *redrawn)),
+                trials=(*bases, *redrawn, *([generated] if recipes else [])),
+                generated=generated,
+                recipes=recipes,
+                constant=constant,
+                timed_config=self._timed_config(recipes),
                 integer_sets=integer_sets,
+                redraw=partial(self._further_integers, values, list(integer_sets[0])) if integer_sets else None,
                 kept_integers=redrawing.kept,
                 determined_integers=redrawing.determined,
-                moved_integers=frozenset(moved),
-                varying=varying,
+                moved=moved,
                 slots=slots,
                 work=work_of(self.definition, self.workload.axes, values),
                 left_out={},
@@ -152,7 +156,7 @@ class Preparation:
                 error_bounds=self._error_bounds(function, bases[0]),
             )
             prepared = self._add_other_distributions(function, prepared)
-        return self._add_padded_calls(prepared, values)
+        return self._add_padded_calls(self._add_other_scalars(prepared, values), values)
 
     def _values(self, index: int, distribution: str) -> dict[str, Value]:
         return self._inputs(index, distribution).values
@@ -170,19 +174,21 @@ class Preparation:
             )
 
     def _integer_sets(self, values: Mapping[str, Value]) -> tuple[tuple[Mapping[str, torch.Tensor], ...], Redrawing]:
-        """The integers as recorded and redrawn, and the first redrawing; the former are empty if none can change."""
-        generator = torch.Generator().manual_seed(SECRET.getrandbits(62))
+        """The integers as recorded and redrawn, and the redrawing; the former are empty if none can change."""
         with self.context.phases.during(Phase.INPUTS):
-            first = redraw_integers(self.definition, self.workload.axes, values, generator)
-            names = first.changed
-            if not names:
-                return (), first
-            drawn = [first] + [
-                redraw_integers(self.definition, self.workload.axes, values, generator)
-                for _ in range(_INTEGER_SETS - 2)
-            ]
-        found = [values, *(redrawing.values for redrawing in drawn)]
-        return tuple({name: _tensor(given[name]) for name in names} for given in found), first
+            first = self._redraw(values)
+        if not first.changed:
+            return (), first
+        return tuple({name: _tensor(given[name]) for name in first.changed} for given in (values, first.values)), first
+
+    def _redraw(self, values: Mapping[str, Value]) -> Redrawing:
+        generator = torch.Generator().manual_seed(SECRET.getrandbits(62))
+        return redraw_integers(self.definition, self.workload.axes, values, generator)
+
+    def _further_integers(self, values: Mapping[str, Value], names: Sequence[str]) -> Mapping[str, torch.Tensor]:
+        """Integers drawn anew, for calls that nobody can have planned."""
+        drawn = self._redraw(values).values
+        return {name: _tensor(drawn[name]).to(self.context.device) for name in names}
 
     def _moved_pages(self, values: Mapping[str, Value]) -> dict[str, torch.Tensor]:
         """The offsets after pages have moved between requests; empty if they vary anyway, or may not."""
@@ -241,21 +247,52 @@ class Preparation:
         outputs = function.layout.output_tensors(function.call(InputSet("moved", moved, moved, _Unjudged())))
         return error_bounds(inputs, outputs, function.layout.output_tensors(item.expected))
 
-    def _variants(
-        self, function: TimedFunction, layout: CallLayout, bases: list[InputSet], varying: Mapping[str, Variation]
-    ) -> list[InputSet]:
-        """Mixtures of the bases with expected outputs; empty if nothing can vary."""
-        if not varying:
-            return []
-        made: list[InputSet] = []
-        while not made or (len(made) < VARIANTS and not self._is_late()):
-            first, second = two_of(bases)
-            inputs = first.inputs.clone()
-            generator = torch.Generator(self.context.device).manual_seed(SECRET.getrandbits(62))
-            sources = layout.input_tensors(first.inputs), layout.input_tensors(second.inputs)
-            vary(layout.input_tensors(inputs.unsqueeze(0)), *sources, varying, generator)
-            made.append(self._expect_packed(function, layout, "variant", inputs))
-        return made
+    def _generated(
+        self, function: TimedFunction, base: InputSet, values: Mapping[str, Value], synthesized: tuple[str, ...]
+    ) -> tuple[Mapping[str, Recipe], Mapping[str, str], InputSet]:
+        """The inputs that are generated for each timed call, why others are constant, and one set of such inputs.
+
+        With all distributions mixed, if the reference has finite outputs for them; else with normal values.
+        """
+        reason = ""
+        recipes: Mapping[str, Recipe] = {}
+        constant: Mapping[str, str] = {}
+        for wanted in dict.fromkeys((distributions_of(self.definition, self.config.distributions), ("normal",))):
+            recipes, constant = self._plan(values, synthesized, wanted)
+            if not recipes:
+                return {}, constant, base
+            try:
+                item = self._expect_generated(function, base, recipes)
+            except (Rejected, WorkerLost) as error:
+                reason = f"the reference failed: {error}"
+                if self.context.is_cuda or function.worker.is_closed:
+                    raise
+                continue
+            if _finite_share(item) >= _finite_share(base):
+                return recipes, constant, item
+            reason = "the reference gives NaN or infinity for generated values"
+        return {}, {**constant, **dict.fromkeys(recipes, reason)}, base
+
+    def _plan(
+        self, values: Mapping[str, Value], synthesized: tuple[str, ...], distributions: Sequence[str]
+    ) -> tuple[Mapping[str, Recipe], Mapping[str, str]]:
+        sources = self.workload.inputs.items()
+        recorded = {name for name, source in sources if isinstance(source, SafetensorsInput)} - set(synthesized)
+        axes = self.definition.const_axes | self.workload.axes
+        return plan_recipes(self.definition, axes, values, distributions=distributions, recorded=recorded)
+
+    def _expect_generated(self, function: TimedFunction, base: InputSet, recipes: Mapping[str, Recipe]) -> InputSet:
+        inputs = base.inputs.clone()
+        fill(recipes, function.layout, inputs, base.inputs, SECRET.getrandbits(64))
+        distribution = GENERATED if self._timed_config(recipes) else "normal"
+        return attrs.evolve(
+            self._expect_packed(function, function.layout, distribution, inputs), distribution=GENERATED
+        )
+
+    def _timed_config(self, recipes: Mapping[str, Recipe]) -> ResolvedEvalConfig | None:
+        """The settings by which timed calls are judged, if they are not those of typical values."""
+        is_mixed = any(recipe.mask & ~1 for recipe in recipes.values())
+        return _leniently(self.config) if is_mixed and not self.evaluator.is_random else None
 
     def _add_other_distributions(self, function: TimedFunction, prepared: PreparedWorkload) -> PreparedWorkload:
         """Add sets of other distributions, unless the reference has no finite outputs for them."""
@@ -283,6 +320,25 @@ class Preparation:
             elif not torch.equal(item.inputs, normal.inputs):
                 trials.append(item)
         return attrs.evolve(prepared, trials=tuple(trials), left_out=left_out)
+
+    def _add_other_scalars(self, prepared: PreparedWorkload, values: Mapping[str, Value]) -> PreparedWorkload:
+        """Add a call with other numbers in the place of floating scalars, which replays of a capture cannot vary."""
+        read = {name for text in self.definition.constraints for name in names_read_by_value(parse_constraint(text))}
+        others = {n: v * _SCALAR_FACTOR for n, v in values.items() if type(v) is float and v and n not in read}
+        if not others or self._is_late() or self.worker.is_closed:
+            return prepared
+        layout = self._layout_of({**values, **others})
+        self._checker = attrs.evolve(self._checker, others={**self._checker.others, **others})
+        try:
+            with TimedFunction(self.worker, layout, 1, self.context) as function:
+                item = self._expect(function, layout, "scalars", {**values, **others})
+        except (Rejected, WorkerLost) as error:
+            return prepared.without("scalars", f"the reference failed: {error}")
+        finally:
+            self._checker = prepared.checker
+        if _finite_share(item) < _finite_share(prepared.bases[0]):
+            return prepared.without("scalars", "the reference gives NaN or infinity")
+        return attrs.evolve(prepared, scalars=OtherScalars(layout, item, others))
 
     def _add_padded_calls(self, prepared: PreparedWorkload, values: Mapping[str, Value]) -> PreparedWorkload:
         """Add calls with padded indices, if the definition has such and the reference has time for them."""
@@ -340,5 +396,5 @@ def needed_bytes(definition: Definition, workload: Workload, config: ResolvedEva
         InvalidField: The workload's layout is invalid.
     """
     size = call_bytes(definition, workload)
-    sets = config.num_trials + len(config.distributions) + VARIANTS
+    sets = config.num_trials + len(config.distributions) + 2
     return size * (sets + slot_count(size, device))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 import torch
@@ -10,14 +10,16 @@ from fib_schema import Workload
 from fib_schema.strides import layout_extra
 
 from ..checking.sensitivity import insensitive_to_all
+from ..config.model import ResolvedEvalConfig
 from ..evaluators.protocol import Check, Observation, Verdict
-from ..flags import SYNTHESIZED
-from ..inputs.variation import Variation
-from ..secure_random import SECRET
+from ..flags import FIXED_INPUTS, SYNTHESIZED
+from ..recipe import Recipe
 from ..timing.work import Work
 from ..transport.slots import CallLayout
 from .output_checker import OutputChecker, verdict_of
 
+GENERATED = "generated"
+"""The distribution of inputs as timed calls get them."""
 MOVED = "moved pages"
 """The distribution of inputs whose requests have other numbers of pages; see `move_pages`."""
 
@@ -87,6 +89,15 @@ class PaddedCalls:
 
 
 @attrs.frozen(eq=False)
+class OtherScalars:
+    """A call with other scalars: a solution that ignores their values is wrong for every other caller."""
+
+    layout: CallLayout
+    item: InputSet
+    values: Mapping[str, float]
+
+
+@attrs.frozen(eq=False)
 class PreparedWorkload:
     """A workload with its input sets."""
 
@@ -94,10 +105,14 @@ class PreparedWorkload:
     layout: CallLayout
     trials: tuple[InputSet, ...]
     """Checked one by one before timing."""
-    variants: tuple[InputSet, ...]
-    """Known-answer sets for timed calls: mixtures of the trials' values that no call has seen before."""
-    varying: Mapping[str, Variation]
-    """The inputs whose values vary between timed calls, and how; empty means that inputs are fixed."""
+    generated: InputSet
+    """Inputs as timed calls get them; the first trial, if nothing can be generated."""
+    recipes: Mapping[str, Recipe]
+    """The inputs that are generated for each timed call; empty means that values are fixed."""
+    constant: Mapping[str, str]
+    """Other inputs that are no structural integers, and why they are the same in all timed calls."""
+    timed_config: ResolvedEvalConfig | None
+    """The settings by which timed calls are judged; None for those of typical values."""
     slots: int
     """Calls of one timed pass."""
     left_out: Mapping[str, str]
@@ -107,15 +122,19 @@ class PreparedWorkload:
     synthesized: tuple[str, ...] = ()
     """Inputs whose blobs are missing, and which were made instead."""
     integer_sets: Sequence[Mapping[str, torch.Tensor]] = ()
-    """The integer inputs that can be redrawn, several times: each holds all of them, and the first is as recorded."""
+    """The integer inputs that can be redrawn, as recorded and once drawn anew; empty if there are none."""
+    redraw: Callable[[], Mapping[str, torch.Tensor]] | None = None
+    """Draws them anew."""
     kept_integers: Mapping[str, str] = attrs.field(factory=dict)
     """Integer inputs that cannot be redrawn, and why."""
     determined_integers: frozenset[str] = frozenset()
     """Kept integers that have only one valid value in calls of these sizes."""
-    moved_integers: frozenset[str] = frozenset()
-    """Other kept integers, which differ in a trial of the distribution `MOVED`."""
+    moved: Mapping[str, torch.Tensor] = attrs.field(factory=dict)
+    """Other kept integers after pages have moved between requests, as in the trial of the distribution `MOVED`."""
     work: Work | None = None
     """The least work of a call with the recorded integers; None if unknown."""
+    scalars: OtherScalars | None = None
+    """A call with other scalars; None if there are none, or the reference has no finite outputs for others."""
     padded: PaddedCalls | None = None
     """Calls with padded indices; None if the definition has none, or the reference is too slow."""
     error_bounds: Mapping[str, float] = attrs.field(factory=dict)
@@ -135,24 +154,19 @@ class PreparedWorkload:
         """The workload with the reason why it lacks a distribution or other inputs."""
         return attrs.evolve(self, left_out={**self.left_out, name: reason})
 
-    def may_contain(self, pattern: int) -> bool:
-        """Whether right outputs of some input set consist of nothing but one byte."""
-        for item in (*self.trials, *self.variants):
-            outputs = self.layout.output_tensors(item.expected).values()
-            if all(bool((tensor.flatten().view(torch.uint8) == pattern).all()) for tensor in outputs):
-                return True
-        return False
-
     def to_extra(self) -> dict[str, object]:
         """The fields of a trace about the inputs."""
         extra: dict[str, object] = {
             "trials": [item.distribution for item in self.trials],
-            "variants": len(self.variants),
         }
         if self.synthesized:
             extra["synthesized_inputs"] = list(self.synthesized)
         if self.kept_integers:
             extra["kept_integers"] = dict(self.kept_integers)
+        if self.scalars is not None:
+            extra["other_scalars"] = dict(self.scalars.values)
+        if self.constant:
+            extra["constant_inputs"] = dict(self.constant)
         if self.left_out:
             extra["left_out"] = dict(self.left_out)
         extra |= layout_extra(self.layout.strides)
@@ -162,17 +176,9 @@ class PreparedWorkload:
 
     def flags(self) -> list[str]:
         """Flags of the trace that concern the inputs."""
-        flags = [] if self.varying or len(self.integer_sets) > 1 else ["fixed_inputs"]
+        flags = [] if self.recipes or len(self.integer_sets) > 1 else [FIXED_INPUTS]
         flags += [SYNTHESIZED] if self.synthesized else []
         for name in self.trials[0].check.parts:
             passing = insensitive_to_all(item.check.parts[name] for item in self.trials)
             flags += [f"insensitive: {name} to {probe}" for probe in passing]
         return flags
-
-
-def two_of(sets: Sequence[InputSet]) -> tuple[InputSet, InputSet]:
-    """Two random sets, different ones if there are two."""
-    if len(sets) == 1:
-        return sets[0], sets[0]
-    first, second = SECRET.sample(list(sets), 2)
-    return first, second

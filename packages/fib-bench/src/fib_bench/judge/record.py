@@ -20,7 +20,7 @@ from .baselines import BASELINE, REFERENCE, InterleavedBaselines
 from .prepared import PreparedWorkload
 from .rpc import Rejected
 from .timed_function import TimedFunction
-from .timers import Timer
+from .timer import Timer
 
 _MAX_KERNELS = 100
 NO_FIELDS: Mapping[str, object] = MappingProxyType({})
@@ -95,7 +95,8 @@ class EvaluationRecorder:
             not_captured: Why the solution cannot be captured, where that is so.
             further: Further fields of the timing.
         """
-        found, others = timer.measurement(), baselines.measurements(timer)
+        others = baselines.measurements(timer)
+        found = timer.measurement()
         timing = found.to_extra() | timer.to_extra()
         timing |= further
         timing["pair_exclusive_ms"] = round(function.context.exclusive_time.seconds * 1e3, 3)

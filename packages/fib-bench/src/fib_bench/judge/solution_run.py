@@ -22,7 +22,7 @@ from ..config.benchmark import BenchmarkConfig
 from ..config.model import ResolvedEvalConfig
 from ..errors import EvaluatorFailed
 from ..events import Phase
-from ..flags import UNSEALED, UNVERIFIED
+from ..flags import FIXED_INPUTS, UNSEALED, UNVERIFIED
 from ..worker.client import WorkerLost
 from ..worker.server_client import ForkServerClient
 from .background_activity import BackgroundActivity
@@ -33,15 +33,13 @@ from .device_memory import lacks_memory, trim, wait_for_memory
 from .function_worker import FunctionWorker
 from .graph_safety import GraphEvidence, discrete_inputs, graph_fields
 from .integrity import check_code
-from .linked_timing import LinkedTimer
 from .output_checker import EvaluatorRaised
 from .padding_check import padding_fields, padding_problem
 from .prepared import PreparedWorkload
 from .record import EvaluationRecorder, correctness_of, isolated, kernels_of, log_of, status_of
 from .rpc import NotCapturable, Rejected
-from .stopping import stop_rule
 from .timed_function import TimedFunction
-from .timers import Timer, make_timer
+from .timer import DEVICE, Timer
 
 T = TypeVar("T")
 
@@ -206,6 +204,7 @@ class SolutionRun:
             self.context,
             has_setup=self.candidate.has_setup,
             keeps_integers=self.baselines.baseline_has_setup(self.definition),
+            recipes=prepared.recipes,
         )
 
     # -- phase A ---------------------------------------------------------------------------------
@@ -229,7 +228,7 @@ class SolutionRun:
                     precision.record(layout.output_tensors(outputs), layout.output_tensors(item.expected))
             function.check_together(prepared)
             with self.context.phases.during(Phase.WARM_UP):
-                timer = make_timer(function, may_capture=self.candidate.may_capture)
+                timer = Timer(function, may_capture=self.candidate.may_capture)
                 timer.warm_up(prepared, self.settings)
             kernels: list[tuple[str, float]] = []
             if not (self.candidate.is_profiled or self.config.quick):
@@ -238,10 +237,27 @@ class SolutionRun:
                     kernels = kernels_of(function)
             printed = self.candidate.worker.printed()
         function.raise_if_lost()  # or it would be checked again and again
+        self._check_scalars(prepared)
         self._check_padding(prepared)
         if self.candidate.worker.is_closed:
             return None
         return _Checked(prepared, function.comparisons, function.findings, precision, kernels, printed)
+
+    def _check_scalars(self, prepared: PreparedWorkload) -> None:
+        """Check a call with other scalars.
+
+        Raises:
+            Rejected: Outputs are wrong, or the function raised.
+            WorkerLost: The worker ended.
+        """
+        if (other := prepared.scalars) is None:
+            return
+        with TimedFunction(
+            self.candidate.worker, other.layout, 1, self.context, has_setup=self.candidate.has_setup
+        ) as function:
+            given = ", ".join(f"{name} = {value:g}" for name, value in other.values.items())
+            function.check(other.item, f"a call with {given}", is_first=True)
+        function.raise_if_lost()
 
     def _check_padding(self, prepared: PreparedWorkload) -> None:
         """Check calls with padded indices, unless the workload has none or others have failed.
@@ -317,12 +333,10 @@ class SolutionRun:
         with self.baselines.interleaved(
             function, self.definition, prepared, config, is_reference_timed=is_reference_timed
         ) as baselines:
-            timer = make_timer(
-                function, answers=baselines, known=baselines.known, may_capture=self.candidate.may_capture
-            )
+            timer = Timer(function, baselines, may_capture=self.candidate.may_capture)
             with self.context.phases.during(Phase.WARM_UP):
                 timer.warm_up(prepared, config)
-            self._time_with(timer, baselines, prepared, config)
+            self._time_with(timer, baselines, config)
             reason = self.candidate.not_captured
             graphs = self._graph_fields(function, timer, prepared) if self.context.is_cuda else {}
             padding = {} if prepared.padded is None else padding_fields(self.candidate.padding_problem)
@@ -330,7 +344,8 @@ class SolutionRun:
                 function, timer, baselines, not_captured=reason, further={**graphs, **padding}
             )
             flags = [UNVERIFIED] if baselines.failure else []
-            flags += [*timer.verifier.precision_flags, *self._check_code()]
+            flags += [] if timer.changed_names() else [FIXED_INPUTS]
+            flags += [*timer.verification.precision_flags, *self._check_code()]
         return self._with_roofline(prepared, self.recorder.with_kernels(performance, item.kernels)), flags
 
     def _graph_fields(self, function: TimedFunction, timer: Timer, prepared: PreparedWorkload) -> Mapping[str, object]:
@@ -338,9 +353,9 @@ class SolutionRun:
         evidence = GraphEvidence(
             method=timer.method,
             has_setup=function.has_setup,
-            verified_calls=timer.verifier.fresh,
+            verified_calls=timer.verification.compared,
             discrete=discrete_inputs(self.definition, prepared.layout.inputs.keys() - prepared.determined_integers),
-            changed=timer.changed_names(prepared) if isinstance(timer, LinkedTimer) else (),
+            changed=timer.changed_names() if timer.method == DEVICE else (),
             changed_in_padded_calls=() if self.candidate.padding_problem else prepared.padded_integers,
             kept_integers=function.keeps_integers and not function.has_setup,
         )
@@ -361,22 +376,19 @@ class SolutionRun:
             reason = check_code(candidate.worker, trusted, candidate.table, candidate.table_digest)
         return [*changes, f"unchecked code: {reason}"] if reason else changes
 
-    def _time_with(
-        self, timer: Timer, baselines: InterleavedBaselines, prepared: PreparedWorkload, config: ResolvedEvalConfig
-    ) -> None:
+    def _time_with(self, timer: Timer, baselines: InterleavedBaselines, config: ResolvedEvalConfig) -> None:
         """Take the samples of the solution and the baselines."""
         context, activity = self.context, BackgroundActivity(self.candidate.worker)
-        rule = stop_rule(config, device=context.device.type)
         context.exclusive_time.reset()
         with ExitStack() as stack:
             if not context.is_cuda:  # there, each pass and each host call has the device alone
                 stack.enter_context(context.exclusive())
             stack.enter_context(context.phases.during(Phase.TIME))
-            baselines.time_interleaved(timer, rule, activity)
+            baselines.time_interleaved(timer, config.measure_seconds, activity)
         with context.phases.during(Phase.AUDIT):
             with context.no_device_work():
                 activity.check()
-            timer.finish(prepared)
+            timer.finish()
 
     def _with_roofline(self, prepared: PreparedWorkload, performance: Performance) -> Performance:
         """The performance with the share of the roofline that it reaches.

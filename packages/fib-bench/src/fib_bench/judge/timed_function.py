@@ -12,7 +12,7 @@ import statistics
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 from typing import Self, TypeVar
 
 import attrs
@@ -22,6 +22,7 @@ from fib_schema import EvaluationStatus
 from ..checking.comparison import Comparison
 from ..evaluators.protocol import Observation, Verdict
 from ..events import Phase
+from ..recipe import Recipe
 from ..secure_random import SECRET
 from ..transport.messages import (
     Call,
@@ -39,15 +40,16 @@ from ..transport.slots import CallLayout, Slots
 from ..worker.client import Worker, WorkerLost
 from .device_context import DeviceContext
 from .evidence import kept_answer
+from .generated import other_values
 from .prepared import InputSet, PreparedWorkload
 from .rpc import Rejected, ask, check_reply
-from .setup_inputs import have_same_integers, other_floats
 from .unwritten import explain_unwritten
 
 POISON = 0xC3
 """The byte that outputs of single calls hold before the call; as a float of any width it is finite and large or odd."""
 _TOGETHER_SECONDS, _MOST_TOGETHER_SECONDS = 2.0, 20.0  # for calls on the same inputs: while cheap, and in any case
 _LATE_SECONDS = 0.05  # outputs that are written later than this after the return are not recognised as late
+NO_RECIPES: Mapping[str, Recipe] = MappingProxyType({})
 R = TypeVar("R")
 
 
@@ -67,6 +69,7 @@ class TimedFunction:
         has_setup: Whether ``setup`` is run on a slot before the function is called there.
         keeps_integers: Whether timed calls get the same integers in a slot each time. `has_setup` implies it,
             for this function and for those that share its inputs.
+        recipes: The inputs whose values ``setup`` must not see.
     """
 
     def __init__(
@@ -79,13 +82,14 @@ class TimedFunction:
         shares_inputs_with: TimedFunction | None = None,
         has_setup: bool = False,
         keeps_integers: bool = False,
+        recipes: Mapping[str, Recipe] = NO_RECIPES,
     ) -> None:
         self.worker = worker
         self.layout = layout
         self.context = context
         shared = shares_inputs_with
         self.slots: Slots = Slots(layout, slots, context.device, None if shared is None else shared.slots)
-        self.has_setup = has_setup
+        self.has_setup, self._recipes = has_setup, recipes
         self.keeps_integers: bool = has_setup or keeps_integers or (shared is not None and shared.keeps_integers)
         self.comparisons: list[Comparison] = []
         """Comparisons of all outputs so far."""
@@ -177,7 +181,7 @@ class TimedFunction:
         """
         slot = self._called_slot = SECRET.randrange(self.slots.count) if slot is None else slot
         if self.has_setup:
-            inputs = item.inputs if setup_sees_values else other_floats(self.layout, item.inputs)
+            inputs = item.inputs if setup_sees_values else other_values(self._recipes, self.layout, item.inputs)
             self.set_up([slot], inputs, is_first=is_first)
         self.slots.load(slot, item.inputs)
         self.slots.outputs[slot].fill_(POISON)
@@ -355,21 +359,15 @@ class TimedFunction:
             raise WorkerLost(f"the worker answered a request to set up with {reply!r:.200}", is_forgery=True)
         self._setup_ns += reply.taken_ns
 
-    def load_all(self, prepared: PreparedWorkload) -> Sequence[InputSet]:
-        """Put one input set into all slots, and run ``setup`` on them if there is one.
-
-        Returns:
-            The known-answer sets that timed calls may get: with `keeps_integers`, those with the same integers.
-        """
-        first, known = prepared.bases[0], prepared.variants
-        if self.keeps_integers:
-            first = prepared.variants[0]
-            known = tuple(item for item in known if have_same_integers(self.layout, item, first))
+    def load_all(self, prepared: PreparedWorkload) -> InputSet:
+        """Put one input set into all slots, and run ``setup`` on them if there is one; returns the set."""
+        first = prepared.bases[0]
         if self.has_setup:
             self._setup_ns.clear()
-            self.set_up(range(self.slots.count), other_floats(self.layout, first.inputs))
+            self.set_up(range(self.slots.count), other_values(self._recipes, self.layout, first.inputs))
         self.slots.load(slice(None), first.inputs)
-        return known
+        self.slots.base[:] = first.inputs
+        return first
 
     @property
     def setup_ms(self) -> float | None:

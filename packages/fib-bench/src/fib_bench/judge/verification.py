@@ -1,13 +1,13 @@
-"""Verification of timed calls, used by every timer.
+"""Verification of timed calls.
 
-Before a pass a `Verifier` puts fresh values into the slots, known-answer inputs into some secret slots, and
-chooses other secret slots about whose inputs the reference will be asked afterwards. After the pass it
-checks that every call wrote its outputs and compares those of the chosen slots.
+A pass counts only if the digests that stopped the clock are those of the outputs in the slots and all calls wrote all
+outputs. Calls drawn from all passes alike are compared with fresh answers of the reference. What this needs is copied
+right after a pass, so that several passes can follow each other while the judge has the device alone.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Protocol
 
 import attrs
@@ -19,27 +19,20 @@ from ..checking.precision import PrecisionWatch
 from ..checking.sensitivity import OutputCheck
 from ..evaluators.protocol import Observation, Part
 from ..events import Phase
-from ..inputs.variation import vary
 from ..secure_random import SECRET
-from .evidence import kept_answer, stale_answer
-from .prepared import InputSet, PreparedWorkload, two_of
+from .evidence import kept_answer
+from .passes import Passes, TimedPass
+from .prepared import InputSet, PreparedWorkload
 from .rpc import NotCapturable, Rejected
 from .timed_function import TimedFunction
 
-_ORDINARY = frozenset({"normal", "variant"})  # distributions whose errors show the precision
-POISON = 0x5A
-"""The byte that outputs of timed calls hold before the call; another one than that of single calls."""
-_CALLS_PER_KNOWN = 8  # one of eight timed calls gets known-answer inputs, on average
-_MAX_KNOWN_PER_PASS = 2.0  # in one pass: comparing costs more than calling
-_FEW_CALLS_NS = 2e6  # of functions that take longer there are few calls,
-_FEW_CALLS_PER_KNOWN = 4  # one of four of these gets known-answer inputs, or a median could rest on unverified calls
-_ASK_CHANCE, _ASK_SHARE, _ASK_SECONDS = 0.25, 0.2, 0.02
-_ASK_CHANCE_AT_FIRST = 0.8  # until `_MIN_FRESH` are reached: later passes may be needed only for that
-_MIN_FRESH = 4  # fresh answers for each published latency, or 2 where the reference is slow
-_MIN_FRESH_OF_SLOW = 2
-_MAX_ASK_SECONDS = 0.3
-_MIN_OBSERVED, _MAX_OBSERVED_CALLS = 1024, 64  # elements and calls that are judged together
-_UNCHANGED = "no outputs: timed calls left the poison in place, which the checked calls did not"
+MIN_VERIFIED = 10
+"""Timed calls that are compared with fresh answers at least, unless the reference takes too long."""
+_SAMPLED = 90  # calls of all passes that wait for a comparison
+_KEPT_BYTES, _UNVERIFIED_BYTES, _BATCH_BYTES = 1 << 30, 1 << 30, 1 << 28
+_INPUTS_LOOKED_AT = 2  # calls of a pass whose inputs must still be as they were made
+_FIRST = 1 << 62
+_SECONDS, _MORE_SECONDS = 0.15, 2.0  # for comparisons, and until enough calls are compared
 
 
 class FreshAnswers(Protocol):
@@ -48,10 +41,6 @@ class FreshAnswers(Protocol):
     @property
     def failure(self) -> str:
         """Reason for the end of the answers; empty while there are more."""
-        ...
-
-    def null_call_ns(self) -> float:
-        """Nanoseconds of a request without a call in the worker of the reference; 0 if it failed."""
         ...
 
     def answer_each(self, inputs: torch.Tensor) -> torch.Tensor | None:
@@ -72,285 +61,207 @@ class FreshAnswers(Protocol):
 
 
 @attrs.frozen(eq=False)
-class PassPlan:
-    """The calls of one pass that are verified."""
+class _Unverified:
+    """A pass that was timed, with copies of what its verification needs."""
 
-    used: range
-    """The slots of the pass."""
-    known: Mapping[int, InputSet]
-    """The known-answer slots."""
-    given: Mapping[int, torch.Tensor]
-    """The inputs of the slots that the reference will answer, ``[bytes]`` each."""
-    before: Mapping[int, torch.Tensor]
-    """The outputs that were in both kinds of slots before the pass, ``[bytes]`` each."""
+    made: TimedPass
+    outputs: torch.Tensor
+    """``[calls, bytes]``"""
+    looked_at: Sequence[int]
+    inputs: torch.Tensor
+    """The inputs of these calls after the pass, ``[looked_at, bytes]``."""
+    must_compare: int
 
 
-class Verifier:
-    """Verifies timed calls of one function.
+@attrs.frozen(eq=False)
+class _Sampled:
+    """A timed call that may be compared with a fresh answer."""
+
+    lot: int
+    key: int
+    structure: int
+    outputs: torch.Tensor
+    """``[bytes]``"""
+
+
+class Verification:
+    """Verifies the timed calls of one function.
 
     Args:
-        function: Its slots are filled and compared.
+        function: Its slots are bound.
         answers: The reference; None if there is nobody to ask.
     """
 
     def __init__(self, function: TimedFunction, answers: FreshAnswers | None = None) -> None:
-        self._function = function
-        self.answers = answers
-        self.known: Sequence[InputSet] = ()
-        """Sets that known-answer slots may get, each once; `TimedFunction.load_all` returns them."""
+        self._function, self.answers = function, answers
         self.is_captured = False
-        """Whether calls are replays of a capture, which may have missed work: then another timer decides."""
-        self.fresh = 0
+        """Whether calls are replays of a capture, which may have missed work: then eager calls decide."""
+        self.compared = 0
         """Timed calls that were compared with fresh answers of the reference."""
-        self._precision: PrecisionWatch | None = None
-        self._used_known: list[InputSet] = []
-        self._ask_seconds = 0.0
-        self._since: float | None = None
+        self.counted = 0
+        """Timed calls, from which those to compare were drawn."""
+        self._unverified: list[_Unverified] = []
+        self._sampled: list[_Sampled] = []
         self._observed: list[Observation] = []
+        self._precision: PrecisionWatch | None = None
+        self._fixed: Callable[[int], torch.Tensor]
+        self._passes: Passes
 
-    # -- one pass --------------------------------------------------------------------------------
-
-    def begin(
-        self, prepared: PreparedWorkload, used: range, *, call_ns: float, must_ask: bool = False, asks: int = 1
-    ) -> PassPlan:
-        """Fill slots for a pass, and draw the calls to verify.
-
-        Args:
-            prepared: The workload.
-            used: The slots that the pass will use, without gaps.
-            call_ns: About what a call takes.
-            must_ask: Ask the reference in any case, rather than by chance.
-            asks: About how many calls it is asked.
-        """
-        self._since = self._since or self._function.context.seconds()
-        known = self._choose_known(used, call_ns)
-        others = [slot for slot in used if slot not in known]
-        drawn = SECRET.sample(others, min(asks, len(others))) if self._may_ask(must_ask) else []
-        before = self._outputs_of([*known, *drawn])
-        self.refresh(prepared, used)
-        slots = self._function.slots
-        for slot, item in known.items():
-            slots.load(slot, item.inputs)
-        self._function.context.synchronize()
-        return PassPlan(used, known, {slot: slots.inputs[slot].clone() for slot in drawn}, before)
-
-    def end(self, prepared: PreparedWorkload, plan: PassPlan) -> int:
-        """Verify a pass; returns how many calls were compared.
-
-        Raises:
-            Rejected: Outputs are wrong or missing, or inputs were changed.
-            NotCapturable: The same, for a captured call: the capture may have missed work.
-        """
-        after = self._outputs_of([*plan.before])
-        self.check_written(prepared, plan.used)
-        compared = {**plan.known, **self._ask(plan.given)}
-        for slot, item in compared.items():
-            self._verify(prepared, slot, item, plan.before[slot], after[slot])
-        return len(compared)
-
-    def verify_outputs(
-        self, prepared: PreparedWorkload, inputs: Mapping[int, torch.Tensor], outputs: Mapping[int, torch.Tensor]
-    ) -> int:
-        """Compare outputs with fresh answers of the reference; the slots may have been reused since.
-
-        The reference is called in the same slots, whose inputs are overwritten.
-
-        Args:
-            prepared: The workload.
-            inputs: What the calls read, ``[bytes]`` by slot.
-            outputs: What they wrote, ``[bytes]`` by slot.
-
-        Returns:
-            How many calls were compared: fewer than given if the reference fails.
-
-        Raises:
-            Rejected: Outputs are wrong.
-            NotCapturable: The same, for a captured call: the capture may have missed work.
-        """
-        answers = self._ask(inputs)
-        for slot, item in answers.items():
-            self._compare(prepared, item, outputs[slot], before=None)
-        return len(answers)
-
-    def verify_many(self, prepared: PreparedWorkload, inputs: torch.Tensor, outputs: torch.Tensor) -> None:
-        """Compare outputs of several calls with fresh answers of the reference, at once if all of them are right.
-
-        The reference is called in slots, whose inputs are overwritten.
-
-        Args:
-            prepared: The workload.
-            inputs: What the calls read, ``[calls, bytes]``; at most as many calls as slots.
-            outputs: What they wrote, ``[calls, bytes]``.
-
-        Raises:
-            Rejected: Outputs are wrong.
-            NotCapturable: The same, for a captured call: the capture may have missed work.
-        """
-        if not self._are_all_right(prepared, inputs, outputs):  # or they cannot be compared so: one by one
-            for slot, (given, written) in enumerate(zip(inputs, outputs, strict=True)):
-                self.verify_outputs(prepared, {slot: given}, {slot: written})
-
-    def _are_all_right(self, prepared: PreparedWorkload, inputs: torch.Tensor, outputs: torch.Tensor) -> bool:
-        if self.answers is None or not prepared.checker.evaluator.has_one_rule:
-            return False
-        begin = self._function.context.seconds()
-        with self._function.context.phases.during(Phase.REFERENCE):
-            answers = self.answers.answer_each(inputs)
-        self._ask_seconds += self._function.context.seconds() - begin
-        if answers is None:
-            return False
-        layout, parts = self._function.layout, prepared.variants[0].check.parts
-        found, expected = layout.output_tensors(outputs), layout.output_tensors(answers)
-        with self._function.context.phases.during(Phase.CHECK):
-            comparisons = [_compare_calls(part, found[name], expected[name]) for name, part in parts.items()]
-        if any(comparison.wrong for comparison in comparisons):
-            return False
-        self.fresh += len(inputs)
-        self._function.comparisons += comparisons
-        self._precision = self._precision or PrecisionWatch(prepared.error_bounds)
-        if not self._precision.is_decided:
-            self._precision.record_calls(found, expected)
-        return True
-
-    def refresh(self, prepared: PreparedWorkload, used: range | None = None) -> None:
-        """Put fresh values into the inputs of slots, or of all, and poison into their outputs."""
-        used = range(self._function.slots.count) if used is None else used
-        function = self._function
-        if prepared.varying:
-            first, second = two_of(prepared.bases)
-            generator = torch.Generator(function.context.device).manual_seed(SECRET.getrandbits(62))
-            layout = function.layout
-            sources = layout.input_tensors(first.inputs), layout.input_tensors(second.inputs)
-            vary(
-                layout.input_tensors(function.slots.inputs[used.start : used.stop]),
-                *sources,
-                prepared.varying,
-                generator,
-            )
-        function.slots.poison(POISON, used)
-        function.context.synchronize()
-
-    def check_written(self, prepared: PreparedWorkload, used: range) -> None:
-        """Reject the pass if a slot still holds poison, unless poison is a legal output.
-
-        Raises:
-            Rejected: A call wrote no outputs.
-            NotCapturable: The same, for a captured call: the capture may have missed work.
-        """
-        unwritten = self._function.slots.unwritten(used, POISON)
-        if unwritten and not prepared.may_contain(POISON):
-            problem = f"{len(unwritten)} of {len(used)} timed calls wrote no outputs"
-            self._reject(Rejected(EvaluationStatus.INCORRECT_NUMERICAL, problem).with_evidence(_UNCHANGED))
-
-    # -- all passes ------------------------------------------------------------------------------
-
-    @property
-    def verified_calls(self) -> int:
-        """Timed calls whose outputs were compared."""
-        return self.fresh + len(self._used_known)
-
-    @property
-    def is_enough(self) -> bool:
-        """Whether enough timed calls were compared with fresh answers, or no more can be had.
-
-        Where outputs are judged together, as draws of a sampler, enough are needed to tell distributions apart.
-        """
-        if self.answers is None or self.answers.failure:
-            return True
-        if self._ask_seconds >= _MAX_ASK_SECONDS:
-            return self.fresh >= _MIN_FRESH_OF_SLOW
-        seen = sum(output.numel() for call in self._observed for output in call.outputs.values())
-        is_seen = not self._observed or seen >= _MIN_OBSERVED or len(self._observed) >= _MAX_OBSERVED_CALLS
-        return self.fresh >= _MIN_FRESH and is_seen
+    def bind(self, passes: Passes, fixed: Callable[[int], torch.Tensor]) -> None:
+        """Take the passes to verify, and what a slot with a set of structural integers held before a pass."""
+        self._passes, self._fixed = passes, fixed
 
     @property
     def precision_flags(self) -> list[str]:
         """Flags of the precision of timed outputs: a function can compute with less only where it is timed."""
         return [] if self._precision is None else self._precision.flags()
 
-    def check_together(self, prepared: PreparedWorkload) -> None:
-        """Check the outputs of all verified calls together, for evaluators that ask for trials.
+    # -- digests -------------------------------------------------------------------------------------
+
+    def room_for(self, passes: int) -> int:
+        """The number of passes that can follow each other without verification, from one to `passes`."""
+        slots = self._function.slots
+        size = slots.outputs[: self._passes.calls].nbytes + _INPUTS_LOOKED_AT * slots.inputs[0].nbytes
+        return max(1, min(passes, _UNVERIFIED_BYTES // max(size, 1)))
+
+    def add(self, made: TimedPass, must_compare: int = 0) -> None:
+        """Copy what the verification of the last pass needs.
+
+        Args:
+            made: The pass.
+            must_compare: Calls that are compared in any case; such a pass is not timed, and no others of it are.
+        """
+        slots, calls = self._function.slots, len(made.words)
+        looked_at = SECRET.sample(range(calls), min(_INPUTS_LOOKED_AT, calls))
+        inputs = slots.inputs[torch.tensor(looked_at, dtype=torch.int64, device=slots.inputs.device)]
+        self._unverified.append(_Unverified(made, slots.outputs[:calls].clone(), looked_at, inputs, must_compare))
+
+    def verify(self) -> None:
+        """Recompute the digests of the passes since the last time, and check that all outputs were written.
 
         Raises:
-            Rejected: They are wrong.
-            NotCapturable: The same, for a captured call: the capture may have missed work.
+            NotCapturable: Outputs are missing, for which the capture may be to blame.
+            Rejected: A pass was not the one that was composed, or inputs were changed.
         """
+        waiting, self._unverified = self._unverified, []
+        for item in waiting:
+            self._function.context.give_way()
+            self._verify(item)
+
+    def _verify(self, item: _Unverified) -> None:
+        made = item.made
+        if unwritten := self._passes.recompute(made, item.outputs):
+            problem = f"{len(unwritten)} of {len(made.words)} timed calls left outputs unwritten"
+            self._reject(Rejected(EvaluationStatus.INCORRECT_NUMERICAL, problem))
+        read = self._passes.inputs_of(
+            [made.words[call][2] for call in item.looked_at],
+            [self._fixed(made.structures[call]) for call in item.looked_at],
+        )
+        if not torch.equal(read, item.inputs):
+            problem = "an input tensor was changed; a function must not write to its inputs"
+            raise Rejected(EvaluationStatus.RUNTIME_ERROR, problem)
+        self._sample(made, item.outputs, item.must_compare)
+
+    def _sample(self, made: TimedPass, outputs: torch.Tensor, must_compare: int) -> None:
+        """Keep calls with the highest lots: each call of all timed passes has the same chance."""
+        most = max(2, min(_SAMPLED, _KEPT_BYTES // max(outputs[0].nbytes, 1))) + must_compare
+        for call, (_, _, key) in enumerate(made.words[:must_compare] if must_compare else made.words):
+            self.counted += not must_compare
+            lot = _FIRST if must_compare else SECRET.getrandbits(62)
+            if len(self._sampled) < most or lot > self._sampled[-1].lot:
+                self._sampled.append(_Sampled(lot, key, made.structures[call], outputs[call].clone()))
+                self._sampled.sort(key=lambda item: -item.lot)
+                del self._sampled[most:]
+
+    # -- fresh answers -------------------------------------------------------------------------------
+
+    def finish(self, prepared: PreparedWorkload) -> None:
+        """Compare sampled calls with fresh answers, outside the exclusive time.
+
+        Raises:
+            NotCapturable: Outputs are wrong, for which the capture may be to blame.
+            Rejected: The same, without a capture.
+            WorkerLost: The worker ended.
+        """
+        self.verify()
+        waiting, self._sampled = self._sampled, []
+        seconds = self._function.context.seconds
+        begin, count = seconds(), 2
+        most = max(1, min(self._function.slots.count, _BATCH_BYTES // max(self._function.layout.size_bytes, 1)))
+        while waiting and self._may_ask():
+            spent = seconds() - begin
+            if spent > _MORE_SECONDS or (spent > _SECONDS and self.compared >= MIN_VERIFIED):
+                break
+            some, waiting = waiting[: min(count, most)], waiting[min(count, most) :]
+            self._compare(prepared, some)
+            count *= 2
+        self._judge_together(prepared)
+
+    def _may_ask(self) -> bool:
+        return self.answers is not None and not self.answers.failure
+
+    def _compare(self, prepared: PreparedWorkload, some: Sequence[_Sampled]) -> None:
+        inputs = self._passes.inputs_of([item.key for item in some], [self._fixed(item.structure) for item in some])
+        outputs = torch.stack([item.outputs for item in some])
+        if not self._are_all_right(prepared, inputs, outputs):  # or they cannot be compared so: one by one
+            for slot, (given, written) in enumerate(zip(inputs, outputs, strict=True)):
+                self._compare_one(prepared, slot, given, written)
+
+    def _are_all_right(self, prepared: PreparedWorkload, inputs: torch.Tensor, outputs: torch.Tensor) -> bool:
+        if self.answers is None or not prepared.checker.evaluator.has_one_rule:
+            return False
+        with self._function.context.phases.during(Phase.REFERENCE):
+            answers = self.answers.answer_each(inputs)
+        if answers is None:
+            return False
+        layout, parts = self._function.layout, prepared.generated.check.parts
+        found, expected = layout.output_tensors(outputs), layout.output_tensors(answers)
+        with self._function.context.phases.during(Phase.CHECK):
+            comparisons = [_compare_calls(part, found[name], expected[name]) for name, part in parts.items()]
+        if any(comparison.wrong for comparison in comparisons):
+            return False
+        self.compared += len(inputs)
+        self._function.comparisons += comparisons
+        self._watch_precision(prepared).record_calls(found, expected)
+        return True
+
+    def _compare_one(self, prepared: PreparedWorkload, slot: int, inputs: torch.Tensor, outputs: torch.Tensor) -> None:
+        assert self.answers is not None
+        with self._function.context.phases.during(Phase.REFERENCE):
+            item = self.answers.answer(slot, inputs)
+        if item is None:
+            return
+        layout = self._function.layout
+        try:
+            self._function.compare(item, outputs, "timed calls")
+        except Rejected as error:
+            self._reject(error.with_evidence(kept_answer(outputs, layout, item, prepared.trials)))
+        self.compared += 1
+        self._watch_precision(prepared).record(layout.output_tensors(outputs), layout.output_tensors(item.expected))
+        if item.check.is_observed:
+            self._observed.append(item.observe(layout, outputs))
+
+    def _watch_precision(self, prepared: PreparedWorkload) -> PrecisionWatch:
+        self._precision = self._precision or PrecisionWatch(prepared.error_bounds)
+        return self._precision
+
+    def _judge_together(self, prepared: PreparedWorkload) -> None:
+        """Judge outputs of timed calls together, for evaluators that ask for that, as those of samplers."""
         try:
             self._function.judge_together(prepared, self._observed, "timed calls")
         except Rejected as error:
             self._reject(error)
 
-    def _choose_known(self, used: range, call_ns: float) -> dict[int, InputSet]:
-        """Choose secret slots for known-answer inputs; no set is used twice."""
-        one_of = _FEW_CALLS_PER_KNOWN if call_ns >= _FEW_CALLS_NS else _CALLS_PER_KNOWN
-        whole, rest = divmod(min(len(used) / one_of, _MAX_KNOWN_PER_PASS), 1)
-        slots = {SECRET.choice(used) for _ in range(int(whole) + (SECRET.random() < rest))}
-        unused = [item for item in self.known if item not in self._used_known]
-        chosen = dict(zip(slots, SECRET.sample(unused, min(len(slots), len(unused))), strict=False))
-        self._used_known += chosen.values()
-        return chosen
-
-    def _may_ask(self, must_ask: bool) -> bool:
-        """Whether to ask the reference now: by chance, while that takes a small share of the time."""
-        if self.answers is None or self.answers.failure:
-            return False
-        if must_ask:
-            return not self.is_enough
-        elapsed = self._function.context.seconds() - (self._since or 0.0)
-        chance = _ASK_CHANCE if self.fresh >= _MIN_FRESH else _ASK_CHANCE_AT_FIRST
-        return self._ask_seconds < max(_ASK_SHARE * elapsed, _ASK_SECONDS) and SECRET.random() < chance
-
-    def _ask(self, given: Mapping[int, torch.Tensor]) -> dict[int, InputSet]:
-        """Fresh answers of the reference for these inputs, as far as it answers."""
-        if self.answers is None:
-            return {}
-        begin = self._function.context.seconds()
-        with self._function.context.phases.during(Phase.REFERENCE):
-            answers = {slot: self.answers.answer(slot, inputs) for slot, inputs in given.items()}
-        self._ask_seconds += self._function.context.seconds() - begin
-        right = {slot: item for slot, item in answers.items() if item is not None}
-        self.fresh += len(right)
-        return right
-
-    def _outputs_of(self, slots: Sequence[int]) -> dict[int, torch.Tensor]:
-        """Copies of outputs: later writes do not count."""
-        return {slot: self._function.slots.outputs[slot].clone() for slot in slots}
-
-    def _verify(
-        self, prepared: PreparedWorkload, slot: int, item: InputSet, before: torch.Tensor, after: torch.Tensor
-    ) -> None:
-        self._compare(prepared, item, after, before)
-        try:
-            self._function.check_inputs(slot, item)
-        except Rejected as error:
-            self._reject(error)
-
-    def _compare(
-        self, prepared: PreparedWorkload, item: InputSet, after: torch.Tensor, before: torch.Tensor | None
-    ) -> None:
-        try:
-            self._function.compare(item, after, "timed calls", POISON)
-        except Rejected as error:
-            others = (*prepared.trials, *prepared.variants)
-            stale = "" if before is None else stale_answer(after, before)
-            self._reject(error.with_evidence(stale or kept_answer(after, self._function.layout, item, others)))
-        self._look_at_precision(prepared, item, after)
-        if item.check.is_observed:
-            self._observed.append(item.observe(self._function.layout, after))
-
-    def _look_at_precision(self, prepared: PreparedWorkload, item: InputSet, outputs: torch.Tensor) -> None:
-        if item.distribution in _ORDINARY:
-            self._precision = self._precision or PrecisionWatch(prepared.error_bounds)
-            if self._precision.is_decided:
-                return
-            layout = self._function.layout
-            self._precision.record(layout.output_tensors(outputs), layout.output_tensors(item.expected))
-
     def _reject(self, error: Rejected) -> None:
-        """Raise; a capture may have missed work, and then a timer without captures decides."""
+        """Raise; a capture may have missed work, and then eager calls decide."""
         if self.is_captured:
             raise NotCapturable(error.message)
         raise error
+
+    def to_extra(self) -> Mapping[str, object]:
+        """The fields of a trace's timing: `detected_share` of wrong calls would have been seen with 99 %."""
+        share = round(1 - 0.01 ** (1 / self.compared), 4) if self.compared else None
+        return {"timed_calls": self.counted, "verified_calls": self.compared, "detected_share": share}
 
 
 def _compare_calls(part: Part, found: torch.Tensor, expected: torch.Tensor) -> Comparison:

@@ -21,14 +21,20 @@ _TOLERANCE = 0.02
 
 @attrs.frozen
 class Gain:
-    """The latencies of an exploit and its twin, both as published.
-
-    Latencies of different methods are compared likewise: ``host`` includes time of the host and is never shorter
-    than ``linked`` for the same work.
-    """
+    """The latencies of an exploit and its twin: their call latencies if only one of them has a device latency."""
 
     exploit: Timing
     twin: Timing
+
+    @classmethod
+    def between(cls, exploit: Timing, twin: Timing) -> Gain:
+        """The gain of an exploit over its twin."""
+        if exploit.is_comparable(twin):
+            return cls(exploit, twin)
+        one, other = exploit.of_call, twin.of_call
+        assert one is not None, "every evaluation measures the call latency"
+        assert other is not None, "every evaluation measures the call latency"
+        return cls(one, other)
 
     @property
     def factor(self) -> float:
@@ -50,9 +56,7 @@ class Gain:
         return self.exploit.latency_ms < self.twin.latency_ms - self.tolerance_ms
 
     def __str__(self) -> str:
-        methods = (self.exploit.method, self.twin.method)
-        named = "" if methods[0] == methods[1] else f" ({methods[0]}, twin {methods[1]})"
-        return f"{self.factor:.2f}x{named}"
+        return f"{self.factor:.2f}x{' (call)' if self.twin.kind == 'call' else ''}"
 
 
 EXPLOITS, HONEST, TWINS = "exploits", "honest", "twins"

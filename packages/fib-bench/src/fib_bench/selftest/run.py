@@ -84,7 +84,7 @@ class Outcome:
             return self
         if twin.timing is None or not twin.holds:
             return attrs.evolve(self, evidence=f"no latency to compare with: twin {twin.case.file} is {twin.found}")
-        gain = Gain(self.timing, twin.timing)
+        gain = Gain.between(self.timing, twin.timing)
         return attrs.evolve(self, gain=gain, evidence=f"gain {gain} over twin {twin.case.file}")
 
 

@@ -1,7 +1,7 @@
-"""Timing: measurements, the stopwatch of a CPU, settings and clocks of devices, roofline."""
+"""Timing: measurements, the native code of handshakes, settings and clocks of devices, roofline."""
 
 from __future__ import annotations
 
-from .measurement import Measurement, StopRule, median_interval
+from .measurement import Measurement, median_interval
 
-__all__ = ["Measurement", "StopRule", "median_interval"]
+__all__ = ["Measurement", "median_interval"]

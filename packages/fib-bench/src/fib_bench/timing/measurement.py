@@ -1,4 +1,4 @@
-"""Measurements: raw samples of a stopwatch, statistics of them, and the rule that stops sampling.
+"""Measurements: raw samples of a clock, and statistics of them.
 
 Raw samples are kept; everything else is derived from them.
 
@@ -45,17 +45,6 @@ def _rank_below(count: int) -> int:
     return max(rank - 1, 0)
 
 
-def trimmed_mean(samples: Sequence[float]) -> float:
-    """The mean without the smallest and the largest tenth: a coarse clock does not quantise it.
-
-    Args:
-        samples: In any order, at least one.
-    """
-    ordered = sorted(samples)
-    cut = len(ordered) // 10
-    return statistics.fmean(ordered[cut : len(ordered) - cut])
-
-
 def median_error(samples: Sequence[float]) -> float:
     """Half the 95 % interval of the median, from the quartiles, as if the samples were normally distributed.
 
@@ -72,13 +61,6 @@ def median_error(samples: Sequence[float]) -> float:
     return _Z_95 * _MEDIAN_EFFICIENCY * (high - low) / _QUARTILES / math.sqrt(count)
 
 
-def relative_interval(samples: Sequence[float]) -> float:
-    """Half the width of that interval, relative to the median."""
-    low, high = median_interval(samples)
-    median = statistics.median(samples)
-    return (high - low) / 2 / median if median > 0 else math.inf
-
-
 @attrs.frozen(kw_only=True)
 class Measurement:
     """A latency and the samples behind it."""
@@ -86,10 +68,8 @@ class Measurement:
     samples_ns: tuple[float, ...]
     """Time per call, one number per sample, the clock's own cost subtracted."""
     method: str
-    """``graph``, ``queued``, ``sync`` or ``host``: see `fib_bench.timing`."""
-    chain: int
-    """Calls per sample."""
-    host_ns: float
+    """``handshake``, ``eager`` or ``cpu``."""
+    call_ns: float
     """Nanoseconds that an eager caller waits for one call."""
     overhead_ns: float = 0.0
     """Nanoseconds that were subtracted from each sample."""
@@ -119,46 +99,8 @@ class Measurement:
         return {
             "method": self.method,
             "samples": len(self.samples_ns),
-            "calls_per_sample": self.chain,
             "interval_ms": [low, high],
             "spread": round(self.spread, 5),
-            "host_latency_ms": self.host_ns / 1e6,
+            "call_ms": self.call_ns / 1e6,
             "overhead_us": round(self.overhead_ns / 1e3, 4),
         }
-
-
-MIN_SAMPLES, ENOUGH_SAMPLES = 3, 20
-
-
-@attrs.frozen(kw_only=True)
-class StopRule:
-    """Conditions for ending the sampling. The counts are the harness's own: no timed function lowers them."""
-
-    iterations: int
-    """Calls to time, unless one of the caps is hit; a sample has several of short functions."""
-    max_iterations: int
-    confidence: float
-    """Go on until half the confidence interval of the median is narrower than this share of it."""
-    max_seconds: float
-    """The cap on everything; `MIN_SAMPLES` are taken in any case."""
-    busy_seconds: float
-    """The cap on the time that the device was busy; `ENOUGH_SAMPLES` are taken in any case, or `iterations`."""
-
-    def is_done(self, samples_ns: Sequence[float], elapsed_seconds: float, busy_seconds: float, chain: int = 1) -> bool:
-        """Whether to stop.
-
-        Args:
-            samples_ns: What was taken so far.
-            elapsed_seconds: In how much time.
-            busy_seconds: For how much of it the device was busy.
-            chain: Calls per sample.
-        """
-        count = len(samples_ns)
-        if count < MIN_SAMPLES:
-            return False
-        if count >= self.max_iterations or elapsed_seconds >= self.max_seconds:
-            return True
-        if busy_seconds >= self.busy_seconds:
-            return count >= min(self.iterations, ENOUGH_SAMPLES)
-        is_enough = count * chain >= self.iterations and count >= min(self.iterations, ENOUGH_SAMPLES)
-        return is_enough and relative_interval(samples_ns) <= self.confidence

@@ -5,13 +5,14 @@ Values reported by a worker are untrusted; verdicts use only output buffers and 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import TypeAlias
 
 import msgspec
 
-CANDIDATES = 2
-"""Input sets behind the slots, which the links of timed passes choose from."""
+from ..recipe import Recipe
+
+BASES = 1
+"""Input sets behind the slots: the values that the generator changes, for inputs of which it does not make all."""
 
 
 class TensorSlot(msgspec.Struct, frozen=True, tag="tensor"):
@@ -96,8 +97,6 @@ class Call(msgspec.Struct, frozen=True, tag="call"):
     """Call the function once on a slot; its outputs are there afterwards."""
 
     slot: int
-    is_null: bool = False
-    """Whether to omit the call, so that the judge can time the overhead of a request."""
     is_first: bool = False
     """Whether autotuned kernels are only compiled, and run untuned."""
 
@@ -117,43 +116,36 @@ class WarmUp(msgspec.Struct, frozen=True, tag="warm-up"):
     max_seconds: float
 
 
-class Sample(msgspec.Struct, frozen=True, tag="sample"):
-    """On the CPU: time calls on the slots from the first one on, each slot once."""
-
-    calls: int
-
-
-class LinkedInput(msgspec.Struct, frozen=True):
-    """An input that a link changes between two calls of a pass."""
-
-    position: int
-    """Among the definition's inputs."""
-    size_bytes: int
-    mode: int
-    """0: each element comes from one of two candidates; 1: each row does, with adjacent elements swapped or not;
-    2: all inputs of this mode come from the same candidate."""
-    item_bytes: int
-    row_items: int
-
-
 class OpenPasses(msgspec.Struct, frozen=True, tag="open-passes"):
     """Map the mailbox, whose descriptor travels along."""
 
+    pattern: int
+    """Of the flush buffer."""
+    recipes: tuple[Recipe, ...]
+    """The inputs that are generated for each call."""
+
 
 class ComposePass(msgspec.Struct, frozen=True, tag="compose-pass"):
-    """Compose a pass over all slots."""
+    """Capture a call in each slot, and compose a pass of them."""
 
     kind: int
-    """0: of captured calls; 1: of known calls that write the outputs; 2: of empty kernels."""
+    """0: of captured calls; 1: of no calls; 2: of empty kernels."""
+    is_fresh: bool
+    """Whether the word that starts the clock is the key of the inputs."""
     calls: int
     """The number of slots, from the first one on."""
-    flush_ns: int
-    """The least duration of a flush."""
-    inputs: tuple[LinkedInput, ...]
+
+
+class RunCalls(msgspec.Struct, frozen=True, tag="run-calls"):
+    """Make the calls of a pass eagerly, each when the judge says so in the mailbox."""
+
+    kind: int
+    is_fresh: bool
+    calls: int
 
 
 class LaunchPass(msgspec.Struct, frozen=True, tag="launch-pass"):
-    """Launch a pass; the device waits for its nonce in the mailbox."""
+    """Launch a pass; the device waits for the judge's words in the mailbox."""
 
     index: int
     """Position among the passes composed since the slots were bound."""
@@ -173,10 +165,10 @@ WorkerRequest: TypeAlias = (
     | Call
     | CollectAgain
     | WarmUp
-    | Sample
     | OpenPasses
     | ComposePass
     | LaunchPass
+    | RunCalls
     | Profile
 )
 
@@ -253,19 +245,12 @@ class Uncapturable(msgspec.Struct, frozen=True, tag="uncapturable"):
     problem: str
 
 
-class Sampled(msgspec.Struct, frozen=True, tag="sampled"):
-    """Readings of the worker's clock: a claim."""
-
-    samples_ns: tuple[float, ...]
-    """The clock around each call."""
-
-
 class Composed(msgspec.Struct, frozen=True, tag="composed"):
     """A pass is composed."""
 
     index: int
     nodes: int
-    """Kernels, copies and fills of one captured call; 0 for known calls."""
+    """Kernels, copies and fills of one captured call; 0 for passes without calls."""
 
 
 class Profiled(msgspec.Struct, frozen=True, tag="profiled"):
@@ -299,7 +284,6 @@ WorkerReply: TypeAlias = (
     | WrongOutput
     | Warm
     | Uncapturable
-    | Sampled
     | Composed
     | Profiled
     | Tampered
@@ -329,9 +313,6 @@ ServerRequest: TypeAlias = Spawn | Kill | Ping
 
 class ServerReady(msgspec.Struct, frozen=True, tag="server-ready"):
     """Report: the server has imported everything."""
-
-    seconds: Mapping[str, float]
-    """The seconds of each step of its start."""
 
 
 class Spawned(msgspec.Struct, frozen=True, tag="spawned"):

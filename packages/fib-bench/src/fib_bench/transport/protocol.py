@@ -100,6 +100,11 @@ class Receiver:
         self.descriptors += descriptors
         self._buffer += data
 
+    @property
+    def has_message(self) -> bool:
+        """Whether the beginning of a message has been read."""
+        return len(self._buffer) >= _LENGTH.size
+
     def take(self) -> object | None:
         """The next whole message that has been read, or None.
 

@@ -18,7 +18,7 @@ from fib_schema.strides import Strides, normalized_strides, workload_strides
 from ..checking.elements import dtype_name
 from ..inputs.generation import Value
 from .arenas import Arena, bytes_in, place, tensor_in
-from .messages import CANDIDATES, AbsentArgument, Argument, Bind, Layout, ScalarArgument, TensorSlot
+from .messages import BASES, AbsentArgument, Argument, Bind, Layout, ScalarArgument, TensorSlot
 
 
 @attrs.frozen
@@ -104,8 +104,6 @@ def _by_value(value: Value) -> Argument:
 
 GAP = 0xFF
 """The byte between the elements of strided inputs: NaN in floating formats, -1 in integers."""
-_TELLING_BYTES = 4
-"""Fewer bytes of output can equal the poison by chance."""
 
 
 class Slots:
@@ -122,22 +120,20 @@ class Slots:
         self.count = count
         self._owns_inputs = shares_inputs_with is None
         shared = None if shares_inputs_with is None else shares_inputs_with._input_arena  # noqa: SLF001
-        self._input_arena: Arena = shared or Arena.allocate(layout.input_bytes * (count + CANDIDATES), device)
+        self._input_arena: Arena = shared or Arena.allocate(layout.input_bytes * (count + BASES), device)
         try:
             self._output_arena = Arena.allocate(layout.output_bytes * count, device)
         except BaseException:
             if self._owns_inputs:
                 self._input_arena.close()
             raise
-        inputs = self._input_arena.slots(count + CANDIDATES)[:, : layout.input_bytes]
+        inputs = self._input_arena.slots(count + BASES)[:, : layout.input_bytes]
         self.inputs = inputs[:count]
         """``[count, bytes]``"""
-        self.candidates = inputs[count:]
-        """``[CANDIDATES, bytes]``: the candidates between which links of timed passes select."""
+        self.base = inputs[count]
+        """``[bytes]``: the values that the generator of timed calls changes."""
         self.outputs = self._output_arena.slots(count)[:, : layout.output_bytes]
         """``[count, bytes]``"""
-        tensors = layout.output_tensors(self.outputs[0]).values()
-        self._is_poison_telling = sum(tensor.nbytes for tensor in tensors) >= _TELLING_BYTES
 
     def __enter__(self) -> Self:
         return self
@@ -160,21 +156,6 @@ class Slots:
     def load(self, slots: int | slice, memory: torch.Tensor) -> None:
         """Put one set of inputs into slots."""
         self.inputs[slots] = memory
-
-    def poison(self, pattern: int, used: range | None = None) -> None:
-        """Overwrite the outputs of slots, or of all, with a byte."""
-        self.outputs[self._span(used)].fill_(pattern)
-
-    def unwritten(self, used: range, pattern: int) -> list[int]:
-        """Slots whose outputs still hold nothing but poison; none where that may happen by chance."""
-        if not self._is_poison_telling:
-            return []
-        untouched = (self.outputs[self._span(used)] == pattern).all(dim=1)
-        return [slot for slot, is_untouched in zip(used, untouched.tolist(), strict=True) if is_untouched]
-
-    @staticmethod
-    def _span(used: range | None) -> slice:
-        return slice(None) if used is None else slice(used.start, used.stop)
 
     def close(self) -> None:
         """Give the memory back; the worker must have let go of it, or be gone."""

@@ -21,6 +21,7 @@ from ..transport.arenas import tensor_in
 from ..transport.messages import AbsentArgument, Argument, Layout, ScalarArgument, TensorSlot, WrongOutput
 
 _MAX_TEXT = 16_000
+_GUARD, _GUARD_BYTES = 0xA5, 512
 
 # originals, taken before any solution is loaded
 _Tensor = torch.Tensor
@@ -28,6 +29,7 @@ _copy: Any = torch.Tensor.copy_
 _detach: Any = torch.Tensor.detach
 _clone: Any = torch.Tensor.clone
 _view: Any = torch.Tensor.view
+_address: Any = torch.Tensor.data_ptr
 _clock_ns = time.perf_counter_ns
 
 
@@ -59,8 +61,10 @@ class PreparedCall:
         self._buffers = {name: tensor_in(outputs, slot) for name, slot in slots}
         self._memory = inputs.untyped_storage().data_ptr()
         self._is_dps = function.metadata.destination_passing_style
-        self._own = [torch.empty_like(buffer) for buffer in self._buffers.values()] if self._is_dps else []
+        self._guarded = [_guarded(buffer) for buffer in self._buffers.values()] if self._is_dps else []
+        self._own = [inner for _, inner in self._guarded]
         self._bound = bound = (*self._arguments, *self._own)
+        self._kept: list[Any] = []  # the outputs of the last timed call, alive until the next one
         self.deferred_work = ""
         """Kind of deferred work in the collected results; empty if there is none."""
         self.refuses_deferred_work = False
@@ -99,6 +103,7 @@ class PreparedCall:
             WrongOutputError: It does not fit the definition.
         """
         values = self._own if self._is_dps else _in_order(list(self._buffers), result)
+        self._check_guards()
         for (name, buffer), value in zip(self._buffers.items(), values, strict=True):
             _check(name, value, buffer)
             if not self._is_dps and (deferred := self._deferred_work_of(value)):
@@ -108,6 +113,17 @@ class PreparedCall:
             self.deferred_work = f"the outputs are in a {type(result).__qualname__}"
         if self.refuses_deferred_work and self.deferred_work:
             raise WrongOutputError("lazy", f"{self.deferred_work}; before timing it was not")
+
+    def _check_guards(self) -> None:
+        """Refuse a call that has written beside its outputs, as a kernel without a mask for its tail does.
+
+        Raises:
+            WrongOutputError: It has.
+        """
+        for name, (whole, own) in zip(self._buffers, self._guarded, strict=False):
+            for side, guard in (("before", whole[:_GUARD_BYTES]), ("behind", whole[_GUARD_BYTES + own.nbytes :])):
+                if not bool((guard == _GUARD).all()):
+                    raise WrongOutputError("bounds", f"the call has written {side} output {name!r}, out of its bounds")
 
     def whole_outputs(self, result: Any) -> list[torch.Tensor]:
         """The outputs as dense tensors that share no memory with inputs; others are copied, inside a capture.
@@ -128,10 +144,40 @@ class PreparedCall:
             found.append(plain if is_plain else _clone(plain, memory_format=torch.contiguous_format))
         return found
 
-    def collect_nothing(self) -> None:
-        """Do the copies of `collect` without a result: each output is copied from memory of the worker's own."""
-        for buffer in self._buffers.values():
-            _copy(_raw(buffer), _raw(torch.empty_like(buffer)))
+    @property
+    def own_outputs(self) -> list[torch.Tensor]:
+        """The buffers that a destination-passing function writes to; none for another function."""
+        return self._own
+
+    def addresses_of(self, result: Any) -> list[int] | None:
+        """Addresses of the outputs of a call that a clock waits for; None where they lie in `own_outputs`.
+
+        The values are checked by the judge, who compares what is copied from there.
+
+        Raises:
+            WrongOutputError: They do not fit the definition.
+        """
+        if self._is_dps:
+            return None
+        if self.deferred_work or (type(result) is not _Tensor and type(result) not in _PLAIN):
+            self._kept = self.whole_outputs(result)
+        else:
+            self._kept = [result] if type(result) is _Tensor else _in_order(list(self._buffers), result)
+            for value, buffer in zip(self._kept, self._buffers.values(), strict=True):
+                if type(value) is not _Tensor or not value.is_contiguous() or value.nbytes != buffer.nbytes:
+                    self._kept = self._as_buffers(result)
+                    break
+        return [_address(value) for value in self._kept]
+
+    def _as_buffers(self, result: Any) -> list[Any]:
+        """The outputs as they are stored in the slot, in buffers of their own: for numbers and other layouts."""
+        found = []
+        values = _in_order(list(self._buffers), result)
+        for (name, buffer), value in zip(self._buffers.items(), values, strict=True):
+            _check(name, value, buffer)
+            found.append(torch.empty_like(buffer))
+            _store(value, found[-1])
+        return found
 
     def _deferred_work_of(self, value: Any) -> str:
         if type(value) is not _Tensor:
@@ -147,6 +193,13 @@ class PreparedCall:
 
 _PLAIN = frozenset({_Tensor, tuple, list, dict, int, float, bool, type(None)})
 """Types that can be unpacked without running code of the solution."""
+
+
+def _guarded(buffer: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+    """Memory with a guard before and behind an output, and the output in it."""
+    size = buffer.nbytes
+    whole = torch.full((size + 2 * _GUARD_BYTES,), _GUARD, dtype=torch.uint8, device=buffer.device)
+    return whole, whole[_GUARD_BYTES : _GUARD_BYTES + size].view(buffer.dtype).view(buffer.shape)
 
 
 def _in_order(names: Sequence[str], result: Any) -> list[Any]:

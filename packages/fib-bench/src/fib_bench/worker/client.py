@@ -185,6 +185,11 @@ class Worker:
             raise WorkerLost(self._end_in_words()) from error
         return reply
 
+    def has_answered(self) -> bool:
+        """Read what has arrived; whether the answer to the last request is there, or none will come."""
+        self._wait(0.0)
+        return self.is_closed or self._receiver.has_message
+
     def _next_reply(self) -> object | None:
         """The next reply that has arrived, or None. The first message is not a reply: it reports the isolation.
 

@@ -16,7 +16,7 @@ import sys
 import traceback
 import warnings
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from pathlib import Path
@@ -31,9 +31,8 @@ from ..sandbox.model import SandboxPolicy
 from ..sandbox.policy import limit_from_environment, prepare, protect_memory
 from ..sandbox.processes import most_tasks, tasks_on_machine
 from ..sandbox.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
-from ..step_timer import StepTimer
 from ..temporary_folders import remove_folder
-from ..timing.linked.native import preload
+from ..timing.handshake.native import preload
 from ..transport.messages import Exited, Kill, Ping, Pong, ServerReady, ServerRequest, Spawn, Spawned
 from ..transport.protocol import MAX_DESCRIPTORS, MAX_REQUEST_BYTES, ChannelClosed, Receiver, send
 from . import process_tree
@@ -46,20 +45,17 @@ _LOOKS_PER_COUNT = 10  # an ending process elsewhere hides one of a worker from 
 
 def main() -> None:
     """Serve the judge. Arguments: a socket's descriptor, the device, and folders to hide from workers."""
-    steps = StepTimer()
-    steps.finish("interpreter and torch")
     descriptor, device, *hidden = sys.argv[1:]
     channel = socket.socket(fileno=int(descriptor))
     prctl(PR_SET_CHILD_SUBREAPER, 1)
     protect_memory()
-    _import_ahead(device, steps)
+    _import_ahead(device)
     policy = SandboxPolicy(device, tuple(map(Path, hidden)), limit_from_environment())
     prepare(policy)
     server = Server(channel, policy, _identifications(device))
     _prefer_server()
     try:
-        steps.finish("sandbox")
-        server.serve(steps.seconds)
+        server.serve()
     except ChannelClosed:
         pass  # the judge has ended
     finally:
@@ -68,7 +64,7 @@ def main() -> None:
         gc.unfreeze()  # otherwise extension modules report leaks at exit
 
 
-def _import_ahead(device: str, steps: StepTimer) -> None:
+def _import_ahead(device: str) -> None:
     """Import the modules of workers, do their first steps, and query what a sandboxed worker cannot read."""
     import torch
 
@@ -77,19 +73,15 @@ def _import_ahead(device: str, steps: StepTimer) -> None:
     for optional in ("triton", "tvm_ffi", "cuda.bindings.driver"):  # the builder or the device reports a missing one
         with suppress(ImportError):
             import_module(optional)
-    steps.finish("other imports")
     find_entry_points(BUILDERS_GROUP)  # forks need not look for them
     _parse_records()
     torch.seed()  # torch reads sources of its own for the stack that it keeps; it initialises no device
-    steps.finish("first steps of workers")
     if device.startswith("cuda"):
         architectures = architectures_of_machine()  # cached: nvidia-smi needs more than a worker may do
-        steps.finish("nvidia-smi")
-        preload(architectures)
-        steps.finish("timing module")
     else:
+        architectures = ()
         identify_compilers(device)
-        steps.finish("compilers")
+    preload(architectures)
     gc.collect()
     gc.freeze()  # collections in workers skip these objects
 
@@ -163,13 +155,9 @@ class Server:
         signal.set_wakeup_fd(wakeup_end)
         signal.signal(signal.SIGCHLD, lambda *_: None)
 
-    def serve(self, start_seconds: Mapping[str, float]) -> None:
-        """Answer until the judge ends (`ChannelClosed`).
-
-        Args:
-            start_seconds: The seconds of each step of the start, for the judge.
-        """
-        send(self._channel, ServerReady(start_seconds))
+    def serve(self) -> None:
+        """Serve the judge until it closes the channel; first tell it that everything is imported."""
+        send(self._channel, ServerReady())
         self._selector.register(self._channel, selectors.EVENT_READ)
         self._selector.register(self._wakeup, selectors.EVENT_READ)
         while True:

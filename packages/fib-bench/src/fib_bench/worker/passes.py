@@ -1,7 +1,7 @@
-"""Linked passes of a worker: captures each call alone and composes the captures into passes.
+"""Passes of a worker: timed calls, each prepared and started by words of the judge.
 
-The judge's clock runs while the device makes a pass and this process sleeps: a pass is launched before its nonce is
-sent, and its last kernel sends the digest. Captured calls are inspected before they are composed.
+Captured calls are inspected and composed into one graph with what stands around each of them; this process sleeps
+while the device runs it. Eager calls are made here, between the preparation and the digest of each.
 """
 
 from __future__ import annotations
@@ -19,14 +19,15 @@ from typing import Any
 import attrs
 import torch
 
+from ..inputs.generator import Input, native_input
+from ..recipe import Recipe
 from ..timing.cuda import CannotCapture
-from ..timing.linked import native
-from ..timing.linked.native import Native, NotComposable
-from ..transport.messages import Composed, ComposePass, LinkedInput, TensorSlot
+from ..timing.handshake import native
+from ..timing.handshake.native import HostNative, Native, NotComposable
+from ..transport.messages import Composed, ComposePass, RunCalls, TensorSlot
 from .calls import PreparedCall, WrongOutputError
 
-_TIMEOUT_NS = 20 * 10**9  # the device waits no longer for a nonce
-
+_TIMEOUT_NS = 20 * 10**9  # the device waits no longer for the judge
 _MIN_RUNS = 5
 _MAX_SHIFTS = 1024  # of 512 bytes: intermediate results of each call lie elsewhere, since places differ in speed
 _SLOW_SECONDS = 2.0  # the first calls load kernels, so their time does not predict the others
@@ -48,42 +49,57 @@ class _Captured:
     """The number of kernels, copies and fills of one call."""
 
 
+@attrs.frozen(eq=False, kw_only=True)
+class PassMemory:
+    """Places where the calls of a pass read and write.
+
+    Shapes:
+        inputs: ``[slots, bytes]``
+        base: ``[bytes]``, the values that the generator changes.
+    """
+
+    inputs: torch.Tensor
+    base: torch.Tensor
+    layout: Sequence[TensorSlot | None]
+    """Places of the inputs in a slot; None for what is not a tensor."""
+    outputs: Sequence[Sequence[torch.Tensor]]
+    """The outputs of each slot, which the judge reads."""
+
+
 class Passes:
     """The passes over the slots of one workload.
 
     Args:
         module: The native module, opened before a solution was loaded.
         device: Where.
-        calls: One call for each slot; none in a worker without a function.
-        outputs: What each slot's outputs are, as views of the arena: ``[slot][output]``.
-        inputs: Where each slot begins: ``[slots, bytes]``.
-        layout: Where the inputs lie in a slot; None for what is not a tensor.
-        candidates: ``[2, bytes]``: the candidates that links choose from.
+        calls: One call for each slot.
+        memory: What they read and write.
+        recipes: The inputs that are generated for each call.
         mailbox: A descriptor of the page that the judge shares; it is taken over.
     """
 
     def __init__(
         self,
-        module: Native,
+        module: HostNative,
         device: torch.device,
         calls: Sequence[PreparedCall],
-        outputs: Sequence[Sequence[torch.Tensor]],
-        inputs: torch.Tensor,
-        layout: Sequence[TensorSlot | None],
-        candidates: torch.Tensor,
+        memory: PassMemory,
+        recipes: Sequence[Recipe],
         mailbox: int,
     ) -> None:
         self._module, self._device, self._calls = module, device, calls
-        self._outputs, self._inputs, self._layout, self._candidates = outputs, inputs, layout, candidates
+        self._memory, self._recipes = memory, recipes
         self._page = mmap.mmap(mailbox, native.MAILBOX_BYTES)
         os.close(mailbox)
         self._anchor = ctypes.c_char.from_buffer(self._page)
-        self._mailbox = module.map_mailbox(ctypes.addressof(self._anchor))
+        self._host_mailbox = ctypes.addressof(self._anchor)
+        self._mailbox = module.map_mailbox(self._host_mailbox)
         self._pool: Any = None
         self._stream: Any = None
         self._captured: _Captured | None = None
-        self._known_outputs: list[list[torch.Tensor]] = []
         self._handles: list[int] = []
+
+    # -- captured calls ------------------------------------------------------------------------------
 
     def compose(self, request: ComposePass) -> Composed:
         """Compose a pass over the first slots.
@@ -92,39 +108,32 @@ class Passes:
             CannotCapture: A call cannot be captured, or contains what cannot be composed.
             WrongOutputError: A call returned something that does not fit the definition.
         """
-        graphs, nodes = None, 0
-        outputs = self._own_outputs()
+        graphs, nodes, sources = None, 0, self._memory.outputs
         if request.kind == native.SOLUTION:
             captured = self._capture(request.calls)
             graphs = (ctypes.c_void_p * len(captured.graphs))(*(g.raw_cuda_graph() for g in captured.graphs))
-            outputs, nodes = captured.outputs, captured.nodes
-        slots = request.calls
-        places = [self._output_places(outputs[slot], self._outputs[slot]) for slot in range(slots)]
-        links = (native.Link * slots)(*(self._link(request.inputs, slot, places[slot]) for slot in range(slots)))
-        digests = (native.Digest * slots)(*(native.digest_of(place, call=call) for call, place in enumerate(places)))
-        description = native.Pass(
-            mailbox=self._mailbox, timeout_ns=_TIMEOUT_NS, flush_ns=request.flush_ns, calls=slots, slots=slots,
-            kind=request.kind, graphs=graphs, links=links, digests=digests,
-        )  # fmt: skip
+            sources, nodes = captured.outputs, captured.nodes
+        description = self._describe(request, sources, graphs)
+        assert isinstance(self._module, Native), "only CUDA devices replay captured calls"
         self._handles.append(self._module.compose(description))
         return Composed(len(self._handles) - 1, nodes)
 
     def launch(self, index: int) -> None:
-        """Launch a pass; the device then waits for its nonce."""
+        """Launch a pass; the device then waits for the judge."""
+        assert isinstance(self._module, Native), "only CUDA devices replay captured calls"
         self._module.launch(self._handles[index])
 
     def close(self) -> None:
         """Destroy the passes, before the memory that they use is unmapped."""
         self._module.finish()
         for handle in self._handles:
+            assert isinstance(self._module, Native), "only CUDA devices replay captured calls"
             self._module.discard(handle)
         self._handles = []
         self._captured = None
-        self._module.unmap_mailbox(ctypes.addressof(self._anchor))
+        self._module.unmap_mailbox(self._host_mailbox)
         del self._anchor
         self._page.close()
-
-    # -- capture -------------------------------------------------------------------------------------
 
     def _capture(self, count: int) -> _Captured:
         """Capture each of the first calls alone, into one shared memory pool.
@@ -180,49 +189,64 @@ class Passes:
         return graph, outputs
 
     def _inspect(self, graph: Any) -> int:
+        assert isinstance(self._module, Native), "only CUDA devices replay captured calls"
         try:
             return self._module.inspect(graph.raw_cuda_graph())
         except NotComposable as error:
             raise CannotCapture(str(error)) from error
 
-    # -- where things lie ----------------------------------------------------------------------------
+    # -- eager calls ---------------------------------------------------------------------------------
 
-    def _own_outputs(self) -> Sequence[Sequence[torch.Tensor]]:
-        """Outputs of the known call, one set for each slot."""
-        if not self._known_outputs:
-            self._known_outputs = [[torch.empty_like(output) for output in slot] for slot in self._outputs]
-        return self._known_outputs
+    def run_calls(self, request: RunCalls) -> None:
+        """Make the calls of a pass, each when the judge says so.
 
-    def _output_places(self, sources: Sequence[torch.Tensor], targets: Sequence[torch.Tensor]) -> list[native.Output]:
-        pairs = zip(sources, targets, strict=True)
-        return [native.Output(source=s.data_ptr(), target=t.data_ptr(), bytes=t.nbytes) for s, t in pairs if t.nbytes]
+        Raises:
+            WrongOutputError: A call returned something that does not fit the definition.
+        """
+        sources = [call.own_outputs or outputs for call, outputs in zip(self._calls, self._memory.outputs, strict=True)]
+        description = self._describe(request, sources, None)
+        for index in range(request.calls):
+            if request.kind == native.SOLUTION:
+                self._run_call(description, index, self._calls[index])
+            else:
+                self._module.prepare(description, index)
+                self._module.wait_for_go(description, index)
+                self._module.stop(description, index, None)
+        self._module.finish()
 
-    def _link(self, inputs: Sequence[LinkedInput], slot: int, outputs: Sequence[native.Output]) -> native.Link:
-        poisoned = [native.Output(source=output.source, target=0, bytes=output.bytes) for output in outputs]
-        return native.link_of(link_inputs(inputs, self._layout, self._candidates, self._inputs[slot]), poisoned)
+    def _run_call(self, description: native.Pass, index: int, call: PreparedCall) -> None:
+        self._module.prepare(description, index)
+        self._module.wait_for_go(description, index)
+        result = call.invoke()
+        self._module.stop(description, index, call.addresses_of(result))
 
+    # -- places --------------------------------------------------------------------------------------
 
-def link_inputs(
-    inputs: Sequence[LinkedInput], layout: Sequence[TensorSlot | None], candidates: torch.Tensor, target: torch.Tensor
-) -> list[native.Input]:
-    """Addresses that a link reads and writes, for each input that it changes.
-
-    Shapes:
-        candidates: ``[2, bytes]``.
-        target: ``[bytes]``.
-    """
-    found = []
-    for item in inputs:
-        place = layout[item.position]
-        assert place is not None, "only tensors are linked"
-        first, second = (memory.data_ptr() + place.offset for memory in candidates)
-        found.append(
-            native.Input(
-                first=first, second=second, target=target.data_ptr() + place.offset, bytes=item.size_bytes,
-                mode=item.mode, item_bytes=item.item_bytes, row_items=item.row_items, index=item.position,
-            )
+    def _describe(
+        self, request: ComposePass | RunCalls, sources: Sequence[Sequence[torch.Tensor]], graphs: Any
+    ) -> native.Pass:
+        count = request.calls
+        calls = (native.Call * count)(*(self._call(slot, sources[slot]) for slot in range(count)))
+        stream = torch.cuda.current_stream(self._device).cuda_stream if self._device.type == "cuda" else 0
+        return native.Pass(
+            mailbox=self._mailbox, host_mailbox=self._host_mailbox, timeout_ns=_TIMEOUT_NS, calls=count,
+            kind=request.kind, is_late=request.is_fresh, is_host=self._module.is_host, graphs=graphs, call=calls,
+            stream=stream,
         )  # fmt: skip
-    return found
+
+    def _call(self, slot: int, sources: Sequence[torch.Tensor]) -> native.Call:
+        pairs = zip(sources, self._memory.outputs[slot], strict=True)
+        outputs = [native.Output(source=s.data_ptr(), target=t.data_ptr(), bytes=t.nbytes) for s, t in pairs]
+        return native.call_of(self._inputs(slot), outputs)
+
+    def _inputs(self, slot: int) -> list[Input]:
+        target, base = self._memory.inputs[slot].data_ptr(), self._memory.base.data_ptr()
+        found = []
+        for recipe in self._recipes:
+            place = self._memory.layout[recipe.position]
+            assert place is not None, "only tensors are generated"
+            found.append(native_input(recipe, target + place.offset, base + place.offset))
+        return found
 
 
 def settle(calls: Sequence[PreparedCall], device: torch.device, runs: int, max_seconds: float) -> float:
@@ -237,6 +261,7 @@ def settle(calls: Sequence[PreparedCall], device: torch.device, runs: int, max_s
     Returns:
         Nanoseconds that an eager caller waits for one call.
     """
+    is_cuda = device.type == "cuda"
     begin = _clock_ns()
     taken: list[int] = []
     while len(taken) < max(runs, _MIN_RUNS):
@@ -244,11 +269,14 @@ def settle(calls: Sequence[PreparedCall], device: torch.device, runs: int, max_s
         if seconds > max_seconds and (len(taken) >= _MIN_RUNS or seconds > _SLOW_SECONDS):
             break
         call = calls[len(taken) % len(calls)]
-        _synchronize(device)
+        if is_cuda:
+            _synchronize(device)
         before = _clock_ns()
         result = call.invoke()
-        _synchronize(device)
+        if is_cuda:
+            _synchronize(device)
         taken.append(_clock_ns() - before)
         call.collect(result)
-    _synchronize(device)
+    if is_cuda:
+        _synchronize(device)
     return float(min(taken[-_MIN_RUNS:]))

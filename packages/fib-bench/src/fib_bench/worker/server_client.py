@@ -7,7 +7,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -45,7 +45,6 @@ class ForkServerClient:
         self._workers: set[int] = set()
         self._has_answered = False
         self._is_ready = False
-        self._start_seconds: Mapping[str, float] = {}
         self._generation = 0
 
     def __enter__(self) -> Self:
@@ -73,7 +72,6 @@ class ForkServerClient:
         if not isinstance(ready, ServerReady):
             raise WorkerPoolFailed(f"it answered {ready!r} first")
         self._channel.settimeout(None)
-        self._start_seconds = ready.seconds
         self._is_ready = True
 
     def launch(self) -> None:
@@ -176,11 +174,6 @@ class ForkServerClient:
     def generation(self) -> int:
         """The number of server processes before this one; a worker of an earlier one has ended without a report."""
         return self._generation
-
-    @property
-    def start_seconds(self) -> Mapping[str, float]:
-        """The seconds of each step of the server's start; empty before it serves."""
-        return self._start_seconds
 
     @property
     def channel(self) -> socket.socket:

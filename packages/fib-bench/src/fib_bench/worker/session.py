@@ -24,11 +24,10 @@ from fib_schema import Definition, Solution, parse_json
 from ..sandbox.model import SandboxPolicy
 from ..sandbox.seccomp import seal_process
 from ..timing.cuda import CannotCapture, kernels_of, persisting_bytes, set_no_lines_aside
-from ..timing.host import HostStopwatch, TimedCall
-from ..timing.linked.native import Native, open_native
+from ..timing.handshake.native import HostNative, Native, open_native
 from ..transport.arenas import Arena, release_unused, tensor_in
 from ..transport.messages import (
-    CANDIDATES,
+    BASES,
     Bind,
     Build,
     Built,
@@ -46,8 +45,7 @@ from ..transport.messages import (
     Profile,
     Profiled,
     Release,
-    Sample,
-    Sampled,
+    RunCalls,
     Seal,
     Sealed,
     SetUp,
@@ -63,7 +61,7 @@ from ..transport.protocol import MAX_DESCRIPTORS, MAX_REQUEST_BYTES, ChannelClos
 from .autotuning import tune_briefly, untuned_kernels
 from .calls import PreparedCall, WrongOutputError
 from .confinement import confine_worker
-from .passes import Passes, settle
+from .passes import Passes, PassMemory, settle
 from .tamper_check import Watch
 
 _MAX_TEXT = 16_000
@@ -125,9 +123,8 @@ class Session:
         self._definition: Definition
         self._calls: list[PreparedCall] = []
         self._arenas: list[Arena] = []
-        self._stopwatch = HostStopwatch([])
         self._last: tuple[PreparedCall, object] | None = None
-        self._native: Native | None = None
+        self._native: HostNative | None = None
         self._bound: Bind | None = None
         self._passes: Passes | None = None
         self._watch = Watch()
@@ -135,8 +132,8 @@ class Session:
     def answer(self, request: object) -> WorkerReply:
         """Serve a request, then run the tamper check."""
         reply = self._answer_alone(request)
-        findings = self._watch.findings(self, self._stopwatch)
-        if isinstance(request, Call | ComposePass | LaunchPass) and self._device.type == "cuda":
+        findings = self._watch.findings(self)
+        if isinstance(request, Call | ComposePass | LaunchPass | RunCalls) and self._device.type == "cuda":
             size = persisting_bytes()
             if size != self._set_aside:
                 findings.append(f"set {size} bytes of the L2 cache aside for lines that outlast a flush")
@@ -160,7 +157,7 @@ class Session:
         match request:
             case OpenDevice(device=device):
                 self._use_device(device)
-                return DeviceOpened(0 if self._native is None else self._native.table_address)
+                return DeviceOpened(self._native.table_address if isinstance(self._native, Native) else 0)
             case Build(is_ahead=True):
                 self._build_ahead(request)
                 return Built(False)
@@ -174,9 +171,6 @@ class Session:
                 return Done()
             case SetUp(slots=slots):
                 return HasSetUp(tuple(self._set_up(self._calls[slot]) for slot in slots))
-            case Call(slot=slot, is_null=True):
-                self._call_nothing(self._calls[slot])
-                return Called()
             case Call(slot=slot, is_first=True) if self._device.type == "cuda":
                 with untuned_kernels(self._device) as kernels:
                     self._call(self._calls[slot])
@@ -191,10 +185,8 @@ class Session:
                 return Done()
             case WarmUp():
                 return self._warm_up(request)
-            case Sample():
-                return self._sample(request)
             case OpenPasses():
-                self._open_passes()
+                self._open_passes(request)
                 return Done()
             case ComposePass():
                 assert self._passes is not None, "passes are opened before they are composed"
@@ -202,6 +194,10 @@ class Session:
             case LaunchPass(index=index):
                 assert self._passes is not None, "passes are composed before they are launched"
                 self._passes.launch(index)
+                return Done()
+            case RunCalls():
+                assert self._passes is not None, "passes are opened before calls are timed"
+                self._passes.run_calls(request)
                 return Done()
             case Profile():
                 return Profiled(kernels_of(self._calls[0].invoke, self._device))
@@ -212,9 +208,9 @@ class Session:
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
             self._set_aside = set_no_lines_aside()
-            if self._native is None:
-                torch.zeros(1, device=self._device)  # makes the context
-                self._native = open_native(self._device, makes_passes=True)
+            torch.zeros(1, device=self._device)  # makes the context
+        if self._native is None:
+            self._native = open_native(self._device, makes_passes=True)
 
     def _build_ahead(self, request: Build) -> None:
         """Run compilers, and make the device ready.
@@ -254,31 +250,32 @@ class Session:
             self._arenas.append(Arena.attach(handle, descriptor, self._device))
             self._arenas[-1].close_descriptor()  # a worker that goes through many workloads would run out
         self._bound = request
-        inputs, outputs = self._arenas[0].slots(request.slots + CANDIDATES), self._arenas[1].slots(request.slots)
+        inputs, outputs = self._arenas[0].slots(request.slots + BASES), self._arenas[1].slots(request.slots)
         if self._function is not None:
             self._calls = [
                 PreparedCall(self._function, self._definition, request.layout, *pair)
                 for pair in zip(inputs[: request.slots], outputs, strict=True)
             ]
 
-    def _open_passes(self) -> None:
-        """Map the memory that links use besides the slots."""
+    def _open_passes(self, request: OpenPasses) -> None:
+        """Map the memory that passes use."""
         assert self._bound is not None, "slots are bound before passes are opened"
-        assert self._native is not None, "only CUDA devices make passes"
+        assert self._native is not None, "the device is opened first"
         (mailbox,) = self._receiver.take_descriptors(1)
+        if self._passes is not None:
+            self._passes.close()
+        if isinstance(self._native, Native):
+            self._native.seed(request.pattern)
         inputs, outputs = self._arenas
         layout, count = self._bound.layout, self._bound.slots
-        memory = inputs.slots(count + CANDIDATES)
-        self._passes = Passes(
-            self._native,
-            self._device,
-            self._calls,
-            [[tensor_in(slot, place) for place in layout.outputs] for slot in outputs.slots(count)],
-            memory[:count],
-            [place if isinstance(place, TensorSlot) else None for place in layout.inputs],
-            memory[count:],
-            mailbox,
+        memory = inputs.slots(count + BASES)
+        places = PassMemory(
+            inputs=memory[:count],
+            base=memory[count],
+            layout=[place if isinstance(place, TensorSlot) else None for place in layout.inputs],
+            outputs=[[tensor_in(slot, place) for place in layout.outputs] for slot in outputs.slots(count)],
         )
+        self._passes = Passes(self._native, self._device, self._calls, places, request.recipes, mailbox)
 
     def _set_up(self, call: PreparedCall) -> float:
         taken_ns = call.set_up()
@@ -292,13 +289,6 @@ class Session:
         call.collect(result)
         self._finish()
         self._last = call, result
-
-    def _call_nothing(self, call: PreparedCall) -> None:
-        """Do everything that `_call` does but the call."""
-        self._last = None
-        call.prepare()
-        call.collect_nothing()
-        self._finish()
 
     def _seal(self) -> Sealed:
         """Irrevocably drop permissions that timed calls do not need."""
@@ -317,7 +307,6 @@ class Session:
             self._passes = None
         self._calls = []
         self._last = None
-        self._stopwatch = HostStopwatch([])
         for arena in self._arenas:
             arena.close()
         if self._arenas and self._device.type == "cuda":
@@ -332,28 +321,12 @@ class Session:
 
     def _warm_up(self, request: WarmUp) -> Warm:
         self._last = None
-        if self._device.type == "cuda":
-            taken_ns = settle(self._calls, self._device, request.runs, request.max_seconds)
-            return Warm(taken_ns, taken_ns)
-        taken_ns = self._warm_up_once(request)
+        taken_ns = settle(self._calls, self._device, request.runs, request.max_seconds)
         if any(call.deferred_work for call in self._calls):
             for call in self._calls:
                 call.materialize()
-            taken_ns = self._warm_up_once(request)
+            taken_ns = settle(self._calls, self._device, request.runs, request.max_seconds)
         return Warm(taken_ns, taken_ns)
-
-    def _warm_up_once(self, request: WarmUp) -> float:
-        calls = [TimedCall(call.invoke, call.collect, call.prepare) for call in self._calls]
-        self._stopwatch = HostStopwatch(calls)
-        return self._stopwatch.warm_up(request.runs, request.max_seconds)
-
-    def _sample(self, request: Sample) -> Sampled:
-        for call in self._calls:
-            call.refuses_deferred_work = True
-        samples_ns = tuple(self._stopwatch.sample(request.calls))
-        for call in self._calls:
-            call.refuses_deferred_work = False
-        return Sampled(samples_ns)
 
 
 def _solution_lines(error: BaseException) -> str:

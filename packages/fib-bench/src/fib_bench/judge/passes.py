@@ -1,0 +1,257 @@
+"""Passes of one function: the judge's clock around every call of them.
+
+A pass makes one call in each slot. For each call the judge sends a fresh word; the worker's device prepares the call
+and says so; then the judge starts its clock and sends another word. The digest of the outputs, which depends on both,
+stops it. In the order *cold* the first word is the key from which the inputs are generated, and the cache is flushed
+after that; in the order *fresh* the second one is, so that nothing about the inputs exists before the clock runs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import enum
+import fcntl
+import mmap
+import os
+import time
+from collections.abc import Mapping, Sequence
+
+import attrs
+import torch
+from fib_schema import EvaluationStatus
+
+from ..recipe import Recipe
+from ..secure_random import SECRET
+from ..timing.handshake import native
+from ..timing.handshake.native import open_native
+from ..transport.arenas import tensor_in
+from ..transport.messages import Composed, ComposePass, Done, LaunchPass, OpenPasses, RunCalls
+from ..worker.client import WorkerLost
+from ..worker.outside_checks import ThreadActivity, ran_between
+from .generated import fill
+from .rpc import Rejected, check_reply
+from .timed_function import TimedFunction
+
+_SLICE_SECONDS = 0.05  # without an answer, after which the judge looks whether the worker lives
+_MAX_DELAY_NS = 3000  # from the end of the preparation to the start of the clock, drawn for each call
+_PATIENCE_SHARE, _MIN_PATIENCE_NS = (
+    0.6,
+    200_000,
+)  # of the shortest call: the judge then leaves a CPU alone
+_REST_SECONDS = 1e-4  # the worker's thread goes to sleep after its reply
+
+
+class Order(enum.Enum):
+    """The word of a call that is the key of its inputs."""
+
+    COLD = "cold"
+    """The first: the cache is flushed between the inputs and the clock."""
+    FRESH = "fresh"
+    """The second, which starts the clock: inputs are made, and read from the cache, while it runs."""
+
+
+class Launch(enum.Enum):
+    """The party that launches the calls."""
+
+    DEVICE = "device"
+    """The device: each call was captured once and is replayed."""
+    HOST = "host"
+    """The host, as an eager caller does."""
+
+
+@attrs.frozen(eq=False)
+class TimedPass:
+    """A pass that the judge has timed. All sequences have an element for each call."""
+
+    taken_ns: Sequence[int]
+    """From the start of the clock to the digest, by the judge's clock."""
+    words: Sequence[tuple[int, int, int]]
+    """The words that started the preparation and the call, and the key of the inputs."""
+    digests: Sequence[int]
+    structures: Sequence[int]
+    """The set of structural integers in each slot."""
+    free_multiprocessors: int | None
+    """Fewest that nothing else occupied during a flush; None on the CPU."""
+    end_ns: int
+    """From the last digest to the end of the pass on the device; 0 for calls that the host launches."""
+    activity: ThreadActivity | None
+    """Of the worker's threads, all of which should sleep; None for calls that the host launches."""
+
+
+class Passes:
+    """The passes of one function over its slots.
+
+    Args:
+        function: Its slots are bound.
+        recipes: The inputs that are generated for each call.
+        fixed: The inputs of all slots before that, ``[bytes]``: the judge's own copy.
+    """
+
+    def __init__(self, function: TimedFunction, recipes: Mapping[str, Recipe], fixed: torch.Tensor) -> None:
+        self._function, self._recipes, self._fixed = function, recipes, fixed
+        self._module = open_native(function.context.device, makes_passes=False)
+        self._pattern = SECRET.getrandbits(64)
+        self._page, self._mailbox = self._open()
+        self._indexes: dict[tuple[int, Order], int] = {}
+        self._shortest_ns = 0
+        self.nodes = 0
+        """Kernels, copies and fills of one captured call."""
+
+    def _open(self) -> tuple[mmap.mmap, native.Mailbox]:
+        descriptor = os.memfd_create("fib-mailbox", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(descriptor, native.MAILBOX_BYTES)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL)  # else it could end us
+            page = mmap.mmap(descriptor, native.MAILBOX_BYTES)
+            request = OpenPasses(self._pattern, tuple(self._recipes.values()))
+            self._function.ask(request, Done, descriptors=(descriptor,))
+        finally:
+            os.close(descriptor)
+        return page, native.Mailbox.from_buffer(page)
+
+    @property
+    def calls(self) -> int:
+        """Calls of a pass."""
+        return min(self._function.slots.count, native.MAX_CALLS)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """The inputs that are generated."""
+        return frozenset(self._recipes)
+
+    def compose(self, kind: int, order: Order) -> None:
+        """Have the worker capture the calls and compose a pass.
+
+        Raises:
+            NotCapturable: The function cannot be captured, or contains what cannot be composed.
+            Rejected: It raised, or its outputs do not fit.
+            WorkerLost: The worker ended.
+        """
+        if (kind, order) not in self._indexes:
+            reply = self._function.ask(ComposePass(kind, order is Order.FRESH, self.calls), Composed)
+            self._indexes[kind, order] = reply.index
+            self.nodes = max(self.nodes, reply.nodes)
+
+    # -- one pass ------------------------------------------------------------------------------------
+
+    def run(
+        self, kind: int, order: Order, launch: Launch, structures: Sequence[int], *, is_watched: bool = False
+    ) -> TimedPass:
+        """Make one pass; one that the device launches is composed.
+
+        Args:
+            kind: What is called.
+            order: Which word is the key.
+            launch: Who launches the calls.
+            structures: The set of structural integers that is in each slot.
+            is_watched: Whether to look at the worker's threads, where the device launches the calls.
+
+        Raises:
+            Rejected: A call raised, or the device reported an error.
+            WorkerLost: The worker ended, or no digest came.
+        """
+        calls = self.calls
+        drawn = [(SECRET.getrandbits(64) | 1, SECRET.getrandbits(64) | 1) for _ in range(calls)]
+        words = [(start, go, go if order is Order.FRESH else start) for start, go in drawn]
+        ctypes.memset(ctypes.addressof(self._mailbox), 0, native.MAILBOX_BYTES)
+        self._function.context.synchronize()
+        clock = native.Clock()
+        if launch is Launch.DEVICE:
+            self._function.ask(LaunchPass(self._indexes[kind, order]), Done)
+            before = self._look_at_threads() if is_watched else None
+            self._run_clock(clock, drawn, launch)
+            end_ns = clock.end - clock.t1[calls - 1]
+            activity = None if before is None else ran_between(before, self._function.worker.threads.read())
+        else:
+            end_ns, activity = 0, None
+            self._run_calls(RunCalls(kind, order is Order.FRESH, calls), clock, drawn)
+        if repeated := clock.repeated.bit_count():
+            problem = (
+                f"the digests of {repeated} calls came twice: something else than the end of a call stopped the clock"
+            )
+            raise Rejected(EvaluationStatus.REWARD_HACK, problem)
+        taken = [end - begin for begin, end in zip(clock.t0[:calls], clock.t1[:calls], strict=True)]
+        self._shortest_ns = min(taken)
+        is_flushed = self._function.context.is_cuda
+        free = min(self._mailbox.free_sms[:calls]) if is_flushed else None
+        return TimedPass(taken, words, clock.stop[:calls], structures, free, end_ns, activity)
+
+    def _look_at_threads(self) -> Mapping[int, int]:
+        """Times that the worker's threads have run, once its thread has gone to sleep after its reply."""
+        time.sleep(_REST_SECONDS)
+        return self._function.worker.threads.read()
+
+    def _run_calls(self, request: RunCalls, clock: native.Clock, drawn: Sequence[tuple[int, int]]) -> None:
+        """Have the worker's host make the calls of a pass."""
+        worker, context = self._function.worker, self._function.context
+        context.give_way()
+        worker.post(request)
+        self._run_clock(clock, drawn, Launch.HOST)
+        check_reply(worker.answer(context.timeout_seconds), request, Done)
+
+    def _run_clock(self, clock: native.Clock, drawn: Sequence[tuple[int, int]], launch: Launch) -> None:
+        worker, timeout = self._function.worker, self._function.context.timeout_seconds
+        address, delays = ctypes.addressof(self._mailbox), [SECRET.randrange(_MAX_DELAY_NS) for _ in drawn]
+        call, since, has_answered = 0, time.monotonic(), False
+        while not self._module.run_clock(
+            address,
+            clock,
+            drawn,
+            delays,
+            patience_ns=self._patience_ns,
+            ends_on_device=launch is Launch.DEVICE,
+            slice_seconds=_SLICE_SECONDS,
+        ):
+            if clock.call != call:
+                call, since = clock.call, time.monotonic()
+            if has_answered:  # before the last look at the mailbox
+                check_reply(worker.answer(timeout), RunCalls(0, False, 0), Done)
+                raise WorkerLost("the worker answered before all calls of a pass had ended", is_forgery=True)
+            has_answered = worker.has_answered()
+            if time.monotonic() - since > timeout:
+                worker.close()
+                problem = f"call {call} of a pass sent no digest within {timeout:g} s"
+                raise WorkerLost(problem, is_timeout=True)
+
+    @property
+    def _patience_ns(self) -> int:
+        is_long = self._shortest_ns > _MIN_PATIENCE_NS and not self._function.context.is_cuda
+        return int(_PATIENCE_SHARE * self._shortest_ns) if is_long else 0
+
+    # -- what the calls must have read and written ---------------------------------------------------
+
+    def recompute(self, made: TimedPass, outputs: torch.Tensor) -> list[int]:
+        """Recompute the digests of a pass from copies of its outputs; returns the calls that left poison there.
+
+        Shapes:
+            outputs: ``[calls, bytes]``
+
+        Raises:
+            Rejected: The outputs are not those that the digests were made of, or a flush was skipped.
+        """
+        places = [
+            native.Output(source=outputs.data_ptr() + place.offset, target=0, bytes=tensor_in(outputs[0], place).nbytes)
+            for place in self._function.layout.outputs.values()
+        ]
+        call = native.call_of((), places, stride=outputs.stride(0))
+        digests, unwritten = self._module.recompute(call, made.words, self._pattern, outputs.device)
+        if digests != list(made.digests):
+            wrong = [index for index, pair in enumerate(zip(digests, made.digests, strict=True)) if len(set(pair)) > 1]
+            problem = (
+                f"{len(wrong)} of {len(digests)} digests that stopped the clock are not those of the outputs after a "
+                "flush: outputs were changed after the call, or the pass was not the one that was composed"
+            )
+            raise Rejected(EvaluationStatus.REWARD_HACK, problem)
+        return unwritten
+
+    def inputs_of(self, keys: Sequence[int], fixed: Sequence[torch.Tensor]) -> torch.Tensor:
+        """The inputs that calls with these keys have read, ``[keys, bytes]``.
+
+        Args:
+            keys: The key of each call.
+            fixed: The memory of each call before its inputs were generated, ``[bytes]`` each.
+        """
+        targets = torch.stack(list(fixed))
+        for key, target in zip(keys, targets, strict=True):
+            fill(self._recipes, self._function.layout, target, self._fixed, key)
+        return targets

@@ -1,0 +1,1 @@
+"""Passes of handshakes: the native code around every timed call."""

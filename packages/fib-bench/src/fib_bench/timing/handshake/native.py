@@ -1,0 +1,420 @@
+"""Native module of handshakes: its structures, its functions, and how it is built.
+
+`kernels.cu` is compiled for a device by NVRTC, `composer.cpp` by the C++ compiler that builds solutions; both once,
+into the cache. The judge builds; workers load what it built. Both include the generator of inputs
+(`fib_bench.inputs.generator`), so that judge and worker make the same inputs.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import sys
+from collections.abc import Sequence
+from functools import cache
+from importlib import resources
+from pathlib import Path
+
+import torch
+from fib_compile.native_module import ModuleNotBuilt, NativeModule, build_module
+from fib_schema import FibError, get_fib_cache_path
+from fib_schema.files import private_folder
+
+from ...device_code import DeviceCodeError, compile_device_code, publish
+from ...inputs.generator import Input
+
+MAX_INPUTS, MAX_OUTPUTS, MAX_CALLS, BLOCKS = 24, 12, 64, 256
+SOLUTION, NOTHING, EMPTY = 0, 1, 2
+"""Kinds of passes: of calls, of no calls, of empty kernels."""
+MAILBOX_BYTES = TABLE_BYTES = 4096
+_LINE_BYTES, _FLUSH_STATIC_BYTES, _DIGEST_BLOCKS = 128, 8192, 128
+_ERROR_BYTES = 512
+_FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC", "-Wl,-z,relro,-z,now")
+_HEADERS = ("handshake.h", "generator.h")
+u32, u64 = ctypes.c_uint32, ctypes.c_uint64
+Words = u64 * MAX_CALLS
+
+
+class NativeError(FibError):
+    """The native module could not be built, or a driver call failed."""
+
+
+class NotComposable(NativeError):
+    """A captured call contains nodes that a pass cannot contain."""
+
+
+class Mailbox(ctypes.Structure):
+    """Host memory that the judge and the worker read and write during a pass; a word for each call."""
+
+    _fields_ = (
+        ("start", Words), ("ready", Words), ("go", Words), ("stop", Words), ("free_sms", u32 * MAX_CALLS), ("end", u64),
+    )  # fmt: skip
+
+
+class State(ctypes.Structure):
+    """Memory of the worker that holds the words of the current call."""
+
+    _fields_ = (
+        ("seed", u64), ("go", u64), ("key", u64), ("flush", u64 * BLOCKS), ("partials", u64 * BLOCKS), ("sms", u32 * 8),
+        ("arrived", u32), ("filled", u32), ("residue", u32),
+    )  # fmt: skip
+
+
+class Output(ctypes.Structure):
+    """An output of a call, and the address that the digest copies it to."""
+
+    _fields_ = (("source", u64), ("target", u64), ("bytes", u64))
+
+
+class Call(ctypes.Structure):
+    """The inputs and outputs of one call; `stride` bytes from one call's outputs to the next."""
+
+    _fields_ = (
+        ("inputs", u32), ("outputs", u32), ("blocks", u32), ("padding", u32), ("stride", u64),
+        ("input", Input * MAX_INPUTS), ("output", Output * MAX_OUTPUTS),
+    )  # fmt: skip
+
+
+class Pass(ctypes.Structure):
+    """The calls of a pass."""
+
+    _fields_ = (
+        ("mailbox", u64), ("host_mailbox", u64), ("timeout_ns", u64), ("calls", u32), ("kind", u32), ("is_late", u32),
+        ("is_host", u32), ("graphs", ctypes.POINTER(ctypes.c_void_p)), ("call", ctypes.POINTER(Call)),
+        ("stream", ctypes.c_void_p),
+    )  # fmt: skip
+
+
+class Clock(ctypes.Structure):
+    """Readings of the judge's clock, in nanoseconds, and the digests that stopped it."""
+
+    _fields_ = (
+        ("call", u32),
+        ("phase", u32),
+        ("end", u64),
+        ("repeated", u64),
+        ("t0", Words),
+        ("t1", Words),
+        ("stop", Words),
+    )
+
+
+def call_of(inputs: Sequence[Input], outputs: Sequence[Output], *, stride: int = 0) -> Call:
+    """A call with these inputs and outputs; the number of blocks of its digest depends on the bytes alone."""
+    words = sum(-(-output.bytes // 16) for output in outputs)
+    blocks = max(1, min(_DIGEST_BLOCKS, -(-words // 256)))
+    call = Call(inputs=len(inputs), outputs=len(outputs), blocks=blocks, stride=stride)
+    for index, item in enumerate(inputs):
+        call.input[index] = item
+    for index, output in enumerate(outputs):
+        call.output[index] = output
+    return call
+
+
+class HostNative:
+    """The native module where calls run on the CPU.
+
+    Args:
+        library: The loaded host module.
+    """
+
+    is_host = True
+    flush_lines = 0
+
+    def __init__(self, library: ctypes.CDLL) -> None:
+        self._library = library
+
+    def _call(self, name: str, *arguments: object, refusal: type[NativeError] = NativeError) -> None:
+        error = ctypes.create_string_buffer(_ERROR_BYTES)
+        if getattr(self._library, name)(*arguments, error, ctypes.c_size_t(_ERROR_BYTES)):
+            raise refusal(error.value.decode(errors="replace"))
+
+    # -- the worker's ------------------------------------------------------------------------------------
+
+    def map_mailbox(self, address: int) -> int:
+        """Make a page of host memory visible to the device; returns its address there."""
+        return address
+
+    def unmap_mailbox(self, address: int) -> None:
+        """Undo `map_mailbox`."""
+
+    def prepare(self, calls: Pass, index: int) -> None:
+        """Prepare an eager call once the judge says so: its inputs, and a cold cache."""
+        self._call("fib_prepare", ctypes.byref(calls), index)
+
+    def wait_for_go(self, calls: Pass, index: int) -> None:
+        """Wait until the clock of an eager call runs."""
+        self._call("fib_await", ctypes.byref(calls), index)
+
+    def stop(self, calls: Pass, index: int, sources: Sequence[int] | None) -> None:
+        """Digest the outputs of an eager call, which lie at other places than composed if these are given."""
+        places = None if sources is None else (u64 * len(sources))(*sources)
+        self._call("fib_stop", ctypes.byref(calls), index, places)
+
+    def finish(self) -> None:
+        """Wait for the device."""
+
+    # -- the judge's -------------------------------------------------------------------------------------
+
+    def run_clock(
+        self, mailbox: int, clock: Clock, words: Sequence[Sequence[int]], delays_ns: Sequence[int], *,
+        patience_ns: int, ends_on_device: bool, slice_seconds: float,
+    ) -> bool:  # fmt: skip
+        """Time the calls of a pass, from where `clock` has stopped.
+
+        Args:
+            mailbox: Address of the page.
+            clock: Zero before a pass.
+            words: Start and go of each call.
+            delays_ns: For each call, from its being ready to the start of the clock.
+            ends_on_device: Whether the device reports the end of the pass.
+            patience_ns: For which the judge sleeps while a call runs.
+            slice_seconds: After so long without an answer it returns.
+
+        Returns:
+            Whether all calls have ended.
+        """
+        count = len(words)
+        start, go = ((u64 * count)(*column) for column in zip(*words, strict=True))
+        return not self._library.fib_clock(
+            ctypes.c_void_p(mailbox), ctypes.byref(clock), count, start, go, (u32 * count)(*delays_ns),
+            u64(patience_ns), int(self.is_host), int(ends_on_device), u64(int(slice_seconds * 1e9)),
+        )  # fmt: skip
+
+    def refill(self, call: Call, key: int) -> None:
+        """Make the inputs of a call from its key."""
+        self._call("fib_refill", ctypes.byref(call), u64(key), 1, None)
+
+    def recompute(
+        self, outputs: Call, words: Sequence[tuple[int, int, int]], pattern: int, device: torch.device
+    ) -> tuple[list[int], list[int]]:
+        """Recompute digests from copies of outputs.
+
+        Args:
+            outputs: Those of the first call, with the stride to the next.
+            words: Start, go and key of each call.
+            pattern: Of the worker's flush buffer.
+            device: Where the copies lie.
+
+        Returns:
+            The digest of each call, and the calls whose outputs still hold poison.
+        """
+        del pattern, device
+        count = len(words)
+        digests = (u64 * count)()
+        flat = (u64 * (3 * count))(*(word for each in words for word in each))
+        unwritten = self._library.fib_recompute_on_host(ctypes.byref(outputs), count, flat, digests)
+        return list(digests), [index for index in range(count) if unwritten >> index & 1]
+
+
+class Native(HostNative):
+    """The native module, opened for the current CUDA device.
+
+    Args:
+        library: The loaded host module.
+        image: The device code, a cubin for this device.
+        multiprocessors: How many the device has.
+        shared_bytes: The largest shared memory of a block.
+        flush_bytes: What a flush reads.
+        makes_passes: Whether this process composes passes, rather than only timing and recomputing them.
+    """
+
+    is_host = False
+
+    def __init__(
+        self, library: ctypes.CDLL, image: bytes, *, multiprocessors: int, shared_bytes: int, flush_bytes: int,
+        makes_passes: bool,
+    ) -> None:  # fmt: skip
+        super().__init__(library)
+        self.flush_lines = flush_bytes // _LINE_BYTES
+        shared = u32(shared_bytes - _FLUSH_STATIC_BYTES)
+        self._call("fib_open", image, u32(multiprocessors), shared, u64(flush_bytes if makes_passes else 0))
+
+    @property
+    def table_address(self) -> int:
+        """Address of the read-only table of driver functions in this process."""
+        return int(self._library.fib_table())
+
+    def seed(self, pattern: int) -> None:
+        """Fill the flush buffer with a pattern."""
+        self._call("fib_seed", u64(pattern))
+
+    def map_mailbox(self, address: int) -> int:
+        """Make a page of host memory visible to the device; returns its address there."""
+        device = u64()
+        self._call("fib_map_mailbox", ctypes.c_void_p(address), ctypes.byref(device))
+        return device.value
+
+    def unmap_mailbox(self, address: int) -> None:
+        """Undo `map_mailbox`."""
+        self._library.fib_unmap_mailbox(ctypes.c_void_p(address))
+
+    def inspect(self, graph: int) -> int:
+        """Count the nodes of a captured call that do something.
+
+        Raises:
+            NotComposable: It contains what could outlast the call, or run elsewhere than on the device.
+        """
+        work = u64()
+        self._call("fib_inspect", ctypes.c_void_p(graph), ctypes.byref(work), refusal=NotComposable)
+        return work.value
+
+    def compose(self, description: Pass) -> int:
+        """Compose a pass; returns its handle."""
+        made = ctypes.c_void_p()
+        self._call("fib_compose", ctypes.byref(description), ctypes.byref(made))
+        return made.value or 0
+
+    def launch(self, handle: int) -> None:
+        """Wait for all earlier work, and launch a pass; does not wait for the pass."""
+        self._call("fib_launch", ctypes.c_void_p(handle))
+
+    def finish(self) -> None:
+        """Wait for the device."""
+        self._call("fib_finish")
+
+    def discard(self, handle: int) -> None:
+        """Give a pass back."""
+        self._library.fib_discard(ctypes.c_void_p(handle))
+
+    def refill(self, call: Call, key: int) -> None:
+        """Make the inputs of a call from its key, on the current stream."""
+        self._call("fib_refill", ctypes.byref(call), u64(key), 0, _stream())
+
+    def recompute(
+        self, outputs: Call, words: Sequence[tuple[int, int, int]], pattern: int, device: torch.device
+    ) -> tuple[list[int], list[int]]:
+        """Recompute digests from copies of outputs, with what their flushes must have found."""
+        count = len(words)
+        given = torch.tensor([[_signed(word) for word in each] for each in words], dtype=torch.int64).to(device)
+        scratch = torch.empty(count * 2 * BLOCKS, dtype=torch.int64, device=device)
+        found = torch.empty(count, dtype=torch.int64, device=device)
+        counts = torch.zeros(count, dtype=torch.int32, device=device)
+        self._call(
+            "fib_recompute", ctypes.byref(outputs), count, u64(given.data_ptr()), u64(pattern), u64(self.flush_lines),
+            u64(scratch.data_ptr()), u64(found.data_ptr()), u64(counts.data_ptr()), _stream(),
+        )  # fmt: skip
+        digests = [value & (1 << 64) - 1 for value in found.tolist()]
+        return digests, [index for index, value in enumerate(counts.tolist()) if value]
+
+
+def _stream() -> ctypes.c_void_p:
+    return ctypes.c_void_p(int(torch.cuda.current_stream().cuda_stream))
+
+
+def _signed(word: int) -> int:
+    return word - (1 << 64) if word >> 63 else word
+
+
+def build_host(cache_folder: Path) -> Path:
+    """Compile the host module, unless the cache has it.
+
+    Raises:
+        NativeError: There is no C++ compiler, or it fails.
+    """
+    sources = {name: _source(name) for name in ("composer.cpp", *_HEADERS)}
+    try:
+        return build_module(
+            NativeModule(name="composer", sources=sources, flags=_FLAGS, libraries=("-ldl",)), cache_folder
+        )
+    except ModuleNotBuilt as error:
+        raise NativeError(str(error)) from error
+
+
+def build_device(architecture: str) -> bytes:
+    """Compile the device code.
+
+    Args:
+        architecture: For example ``sm_90``.
+
+    Raises:
+        DeviceCodeError: NVRTC fails.
+    """
+    return compile_device_code({name: _source(name) for name in ("kernels.cu", *_HEADERS)}, architecture)
+
+
+def image_for(cache_folder: Path, architecture: str) -> bytes:
+    """The device code for an architecture such as ``sm_90``, compiled once.
+
+    Raises:
+        NativeError: It does not compile.
+    """
+    text = "\0".join((*map(_source, ("kernels.cu", *_HEADERS)), architecture))
+    path = cache_folder / f"kernels-{hashlib.sha256(text.encode()).hexdigest()[:32]}.cubin"
+    if not path.exists():
+        try:
+            publish(path, __name__, architecture)
+        except DeviceCodeError as error:
+            raise NativeError(f"the device code of the timing module cannot be built:\n{error}") from error
+    return path.read_bytes()
+
+
+def module_folder() -> Path:
+    """Folder of the built module, which no other user can change; it may be deleted at any time.
+
+    Raises:
+        UnsafePath: Another user could replace the module.
+        OSError: It cannot be made.
+    """
+    return private_folder(get_fib_cache_path() / "fib-bench-timing-v2")
+
+
+_preloaded: dict[str, bytes] = {}
+
+
+def preload(architectures: Sequence[str]) -> None:
+    """Build and load the module for devices such as ``9.0a``: processes that are forked later need no files.
+
+    Raises:
+        NativeError: It cannot be built.
+    """
+    for architecture in architectures:
+        name = "sm_" + "".join(character for character in architecture if character.isdigit())
+        _preloaded[name] = image_for(module_folder(), name)
+    _host_module()
+
+
+@cache
+def _host_module() -> ctypes.CDLL:
+    library = ctypes.CDLL(str(build_host(module_folder())))
+    for name in ("fib_sizes", "fib_table", "fib_recompute_on_host"):
+        getattr(library, name).restype = u64
+    for index, kind in enumerate((Mailbox, State, Call, Input, Output)):
+        if library.fib_sizes(index) != ctypes.sizeof(kind):
+            raise NativeError(f"{kind.__name__} has another size in the native module: delete {module_folder()}")
+    return library
+
+
+@cache
+def open_native(device: torch.device, *, makes_passes: bool) -> HostNative:
+    """Open the native module for a device; the context of a CUDA device must be current.
+
+    Args:
+        device: Where calls run.
+        makes_passes: Whether passes are composed in this process, rather than only timed and recomputed.
+
+    Raises:
+        NativeError: It cannot be built or loaded.
+    """
+    if device.type == "cpu":
+        return HostNative(_host_module())
+    properties = torch.cuda.get_device_properties(device)
+    architecture = f"sm_{properties.major}{properties.minor}"
+    image = _preloaded.get(architecture) or image_for(module_folder(), architecture)
+    return Native(
+        _host_module(), image,
+        multiprocessors=properties.multi_processor_count,
+        shared_bytes=properties.shared_memory_per_block_optin,  # type: ignore[attr-defined]
+        flush_bytes=max(3 * properties.L2_cache_size, 1 << 20),
+        makes_passes=makes_passes,
+    )  # fmt: skip
+
+
+@cache
+def _source(name: str) -> str:
+    package = "fib_bench.inputs" if name == "generator.h" else __package__
+    return resources.files(package).joinpath(name).read_text("utf-8")
+
+
+if __name__ == "__main__":
+    Path(sys.argv[2]).write_bytes(build_device(sys.argv[1]))

@@ -1,0 +1,162 @@
+"""Tests of timed calls on a CUDA device: captured and eager calls, and what may not be beside them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from fib_bench import BenchmarkConfig
+from fib_bench.judge.evaluate import Judge
+from fib_bench.measuring import measure
+from fib_bench.timing.handshake.native import Native, NotComposable, open_native
+from fib_schema import BuildSpec, Definition, Evaluation, EvaluationStatus, Solution, Workload
+
+pytestmark = [
+    pytest.mark.gpu,
+    pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device: calls are captured there only"),
+]
+ON_A_SIDE_STREAM = """
+import torch
+side = torch.cuda.Stream()
+def run(x):
+    if not torch.cuda.is_current_stream_capturing():
+        with torch.cuda.stream(side):
+            torch.cuda._sleep(2_000_000)
+    elif {refuses}:
+        torch.cuda.synchronize()
+    return x * 2
+"""
+
+
+@pytest.fixture
+def judged(
+    definition: Definition, make_workload: Callable[..., Workload], make_solution: Callable[..., Solution]
+) -> Iterator[Callable[..., Evaluation]]:
+    """Evaluates a solution of ``double``, or of another definition, on the first device."""
+    double, judge = definition, Judge(BenchmarkConfig(device="cuda:0", num_trials=2, measure_seconds=1.0))
+
+    def run(
+        code: str, definition: Definition = double, layout: Mapping[str, Any] | None = None, **axes: int
+    ) -> Evaluation:
+        workload = attrs.evolve(make_workload(definition, axes or {"n": 1 << 20}), extra=layout)
+        spec = BuildSpec("python", ("cuda",), "k.py::run", destination_passing_style=False)
+        solution = attrs.evolve(make_solution(code, definition=definition.name), spec=spec)
+        ((_, found),) = judge.evaluate(definition, solution, [judge.prepare(definition, workload)])
+        assert isinstance(found, Evaluation)
+        return found
+
+    yield run
+    judge.close()
+
+
+def timing_of(evaluation: Evaluation) -> Mapping[str, Any]:
+    assert evaluation.performance is not None, evaluation.log
+    assert evaluation.performance.extra is not None
+    timing: Mapping[str, Any] = evaluation.performance.extra["timing"]
+    return timing
+
+
+def test_captured_calls_have_both_latencies_in_both_orders(judged: Callable[..., Evaluation]) -> None:
+    found = judged("def run(x):\n    return x * 2\n")
+    timing = timing_of(found)
+    assert timing["method"] == "handshake"
+    assert found.performance is not None
+    assert 0.001 < found.performance.latency_ms < timing["call_ms"] < 1
+    cold, fresh = timing["orders_ms"]["cold"], timing["orders_ms"]["fresh"]
+    assert fresh < 1.2 * cold
+    assert timing["nodes"] == 1
+    assert timing["verified_calls"] >= 10
+    assert timing["uncertainty_ms"] < 0.05 * found.performance.latency_ms
+    assert "disturbed_passes" not in timing or timing["disturbed_passes"] < 5
+
+
+def test_calls_that_wait_for_the_device_are_eager(judged: Callable[..., Evaluation]) -> None:
+    found = judged("import torch\ndef run(x):\n    y = x * 2\n    torch.cuda.synchronize()\n    return y\n")
+    timing = timing_of(found)
+    assert timing["method"] == "eager"
+    assert found.performance is not None
+    assert timing["call_ms"] == pytest.approx(found.performance.latency_ms)
+
+
+@pytest.mark.parametrize("refuses", [False, True])
+def test_a_kernel_that_outlasts_its_call_is_found(judged: Callable[..., Evaluation], refuses: bool) -> None:
+    found = judged(ON_A_SIDE_STREAM.format(refuses=refuses))
+    assert found.status is EvaluationStatus.REWARD_HACK
+    assert "background activity" in found.log
+
+
+LAST_PAGES = """
+import torch
+def run(table, kv_indptr, kv_indices, kv_last_page_len):
+    pages = table[kv_indices[kv_indptr[1:].long() - 1].long()]
+    places = torch.arange(table.shape[1], device=table.device)
+    return torch.where(places < kv_last_page_len[:, None], pages, 0.0)
+"""
+
+
+@pytest.mark.parametrize(("batch", "setup"), [(1, ""), (3, ""), (9, ""), (3, "def setup(*inputs):\n    return {}\n")])
+def test_redrawn_structure_shows_what_is_safe_in_graphs(
+    judged: Callable[..., Evaluation], make_definition: Callable[..., Definition], batch: int, setup: str
+) -> None:
+    """A single request or page is no reason against it, and neither are other strides."""
+    inputs = {
+        "table": "float32[num_pages,page_size]", "kv_indptr": "int32[len_indptr]", "kv_indices": "int32[n]",
+        "kv_last_page_len": "int32[batch_size]",
+    }  # fmt: skip
+    constraints = ("len_indptr == batch_size + 1", "n == kv_indptr[-1].item()")
+    output = {"y": "float32[batch_size,page_size]"}
+    definition = make_definition(inputs, output, LAST_PAGES, constraints=constraints)
+    sizes = {"num_pages": 64, "page_size": 16, "len_indptr": batch + 1, "n": 9, "batch_size": batch}
+    timing = timing_of(judged(setup + LAST_PAGES, definition, {"layout": {"table": [32, 1]}}, **sizes))
+    assert timing["graph_safe"] is (not setup), timing.get("graph_unsafe_reason")
+
+
+class TestNodes:
+    @pytest.fixture
+    def module(self) -> Native:
+        torch.zeros(1, device="cuda:0")
+        found = open_native(torch.device("cuda:0"), makes_passes=True)
+        assert isinstance(found, Native)
+        return found
+
+    def captured(self, function: Callable[[], object]) -> Any:
+        graph = torch.cuda.CUDAGraph(keep_graph=True)
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+            function()
+        return graph
+
+    def test_kernels_copies_and_fills_are_counted(self, module: Native) -> None:
+        x, y = torch.ones(2, 1 << 16, device="cuda:0")
+        graph = self.captured(lambda: (y.copy_(x), y.zero_(), x.mul_(2)))
+        assert module.inspect(graph.raw_cuda_graph()) == 3
+
+    def test_kernels_of_a_handshake_are_refused_by_name(self, module: Native) -> None:
+        compiled = torch.cuda._compile_kernel('extern "C" __global__ void fib_digest() {}', "fib_digest")
+        graph = self.captured(lambda: compiled((1, 1, 1), (1, 1, 1), ()))
+        with pytest.raises(NotComposable, match="a kernel of the harness"):
+            module.inspect(graph.raw_cuda_graph())
+
+    def test_host_functions_are_refused(self, module: Native) -> None:
+        from cuda.bindings import driver
+
+        def call_host() -> None:
+            stream = torch.cuda.current_stream().cuda_stream
+            (status,) = driver.cuLaunchHostFunc(stream, driver.CUhostFn(0x1), 0)  # it is never run
+            assert status == driver.CUresult.CUDA_SUCCESS
+
+        graph = self.captured(call_host)
+        with pytest.raises(NotComposable, match="a host function"):
+            module.inspect(graph.raw_cuda_graph())
+
+
+def test_a_trusted_function_is_measured_by_the_same_clock() -> None:
+    x = torch.ones(1 << 20, device="cuda:0")
+    found = measure(lambda given: given * 2, x)
+    assert found.latency_ms is not None
+    assert 0.001 < found.latency_ms < found.call_ms < 1
+    eager = measure(lambda given: (given * 2).sum().item(), x, rounds=2)
+    assert eager.latency_ms is None
+    assert eager.call_ms > found.latency_ms

@@ -1,0 +1,294 @@
+"""Tests of the timer on a device that is not there: latencies of both kinds, and passes that something disturbed."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import attrs
+import pytest
+import torch
+from fib_bench import ResolvedEvalConfig
+from fib_bench.judge import timer as timer_module
+from fib_bench.judge.passes import Launch, Order, TimedPass
+from fib_bench.judge.rpc import Rejected
+from fib_bench.judge.throttling import ThrottlingFilter
+from fib_bench.judge.timer import Timer
+from fib_bench.timing.handshake import native
+from fib_bench.transport.messages import Warm
+from fib_bench.worker.client import WorkerLost
+from fib_bench.worker.outside_checks import ThreadActivity
+from fib_schema import EvaluationStatus
+
+CALLS = 16
+COLD, FRESH, EAGER, EAGER_FRESH = ((launch, order) for launch in Launch for order in Order)
+CONFIG = ResolvedEvalConfig(iterations=32, max_iterations=320, confidence=0.01, measure_seconds=1.0)
+
+
+@attrs.define
+class Device:
+    """Passes that take as many nanoseconds as they are told."""
+
+    latencies: Mapping[tuple[Launch, Order], float] = attrs.field(
+        factory=lambda: {COLD: 10_000.0, FRESH: 9_500.0, EAGER: 50_000.0, EAGER_FRESH: 60_000.0}
+    )
+    nothing: float = 1000.0
+    calls: int = CALLS
+    empty: float = 900.0
+    """Of an empty kernel, beyond nothing."""
+    scatter: float = 10.0
+    size_bytes: int = 0
+    end_ns: int = 1000
+    ran: Mapping[int, int] = attrs.field(factory=dict)
+    disturbed: list[int] = attrs.field(factory=list)
+    """Ends of the next passes of calls."""
+    structures: list[Sequence[int]] = attrs.field(factory=list)
+    """Of all passes."""
+    composed: list[tuple[int, Order]] = attrs.field(factory=list)
+    places: dict[str, torch.Tensor] = attrs.field(
+        factory=lambda: {name: torch.zeros(CALLS, 2) for name in ("at", "seen")}
+    )
+    """Places of structural integers in the slots."""
+    names: frozenset[str] = frozenset({"x"})
+    nodes: int = 3
+
+    def compose(self, kind: int, order: Order) -> None:
+        self.composed.append((kind, order))
+
+    def run(self, kind: int, order: Order, launch: Launch, structures: Sequence[int], *, is_watched: bool) -> TimedPass:
+        self.structures.append(structures)
+        beyond = self.latencies[launch, order] if kind == native.SOLUTION else self.empty * (kind == native.EMPTY)
+        taken = self.nothing + beyond
+        times = [int(taken + self.scatter * (-1) ** call) for call in range(CALLS)]
+        is_disturbed = kind == native.SOLUTION and launch is Launch.DEVICE and self.disturbed
+        end_ns = self.disturbed.pop(0) if is_disturbed else self.end_ns if launch is Launch.DEVICE else 0
+        activity = ThreadActivity(self.ran, {}, ()) if is_watched and launch is Launch.DEVICE else None
+        return TimedPass(times, [(1, 2, 1)] * CALLS, [1] * CALLS, structures, None, end_ns, activity)
+
+
+@pytest.fixture
+def make_timer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Timer]:
+    """Make a warm timer of passes that take what a device says."""
+    verification: Any = SimpleNamespace(
+        bind=lambda *_: None, add=lambda *_: None, to_extra=dict, verify=lambda: None, finish=lambda _: None
+    )
+    monkeypatch.setattr(timer_module, "Verification", lambda *_: verification)
+
+    def make(device: Any, *, is_cuda: bool = True, warm_ns: float = 5.0, prepared: Any = None, **options: Any) -> Timer:
+        monkeypatch.setattr(timer_module, "Passes", lambda *_: device)
+        cache = SimpleNamespace(L2_cache_size=50 << 20)
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: cache)
+        device_context = SimpleNamespace(is_cuda=is_cuda, seconds=time.monotonic, watch=None, device="cuda:0")
+        memory = torch.zeros(4, dtype=torch.uint8)
+        function: Any = SimpleNamespace(
+            context=device_context, keeps_integers=False, load_all=lambda _: SimpleNamespace(inputs=memory),
+            ask=lambda *_, **__: Warm(warm_ns, warm_ns), slots=SimpleNamespace(inputs=torch.zeros(CALLS, 4)),
+            layout=SimpleNamespace(input_tensors=lambda _: device.places, size_bytes=device.size_bytes),
+        )  # fmt: skip
+        timer = Timer(function, **options)
+        timer.warm_up(prepared or SimpleNamespace(recipes={}, redraw=None, moved={}), CONFIG)
+        return timer
+
+    return make
+
+
+def sampled(timer: Timer, passes: int = 4) -> Timer:
+    for _ in range(passes):
+        timer.sample()
+    return timer
+
+
+MakeTimer = Callable[..., Timer]
+
+
+def test_both_latencies_are_what_calls_take_beyond_passes_without_calls(make_timer: MakeTimer) -> None:
+    timer = sampled(make_timer(Device()))
+    found = timer.measurement()
+    assert found.method == "handshake"
+    assert found.latency_ms == pytest.approx(0.01, rel=1e-3)
+    assert found.call_ns == pytest.approx(50_000, rel=1e-3)
+    assert found.overhead_ns == pytest.approx(1000, abs=20)
+    extra = timer.to_extra()
+    assert extra["orders_ms"] == pytest.approx({"cold": 0.01, "fresh": 0.0095}, rel=1e-2)
+    assert "raised_ms" not in extra
+    assert 0 < extra["uncertainty_ms"] < 0.001
+    assert timer.eager_measurement().method == "eager"
+    assert timer.eager_measurement().latency_ms == pytest.approx(0.05, rel=1e-3)
+
+
+@pytest.mark.parametrize(
+    ("fresh_us", "size_bytes", "latency_us"),
+    [
+        (8.0, 0, 10.0),
+        (11.7, 0, 10.0),  # 15 % or 2 us are allowed, if less
+        (20.0, 0, 18.0),
+        (100.0, 0, 98.0),
+        (100.0, (50 << 18) + 3_000_000, 97.0),  # and what it takes to write back what a cache does not keep
+    ],
+)
+def test_what_is_computed_before_the_clock_gains_nothing(
+    make_timer: MakeTimer, fresh_us: float, size_bytes: int, latency_us: float
+) -> None:
+    device = Device(
+        {COLD: 10_000.0, FRESH: fresh_us * 1000, EAGER: 50_000.0, EAGER_FRESH: 50_000.0}, size_bytes=size_bytes
+    )
+    timer = sampled(make_timer(device))
+    assert timer.measurement().latency_ms == pytest.approx(latency_us / 1000, rel=0.01)
+    assert ("raised_ms" in timer.to_extra()) is (latency_us > 10)
+
+
+def test_what_is_computed_before_an_eager_call_gains_nothing(make_timer: MakeTimer) -> None:
+    device = Device({COLD: 10_000.0, FRESH: 10_000.0, EAGER: 50_000.0, EAGER_FRESH: 100_000.0})
+    timer = sampled(make_timer(device))
+    assert timer.measurement().call_ns == pytest.approx(85_000, rel=0.01)
+    assert timer.eager_measurement().latency_ms == pytest.approx(0.085, rel=0.01)
+    assert timer.measurement().latency_ms == pytest.approx(0.01, rel=0.01)
+
+
+def test_slow_passes_without_calls_shorten_nothing(make_timer: MakeTimer) -> None:
+    timer = sampled(make_timer(Device(nothing=5000.0)))
+    trusted = sampled(make_timer(Device(), is_trusted=True), 9)
+    assert timer.measurement().latency_ms == pytest.approx(0.01, rel=0.01)
+    timer.compare_with(trusted)
+    assert timer.measurement().latency_ms == pytest.approx(0.01 + 0.005 - 0.001 - 0.00015, rel=0.01)
+    assert trusted.measurement().latency_ms == pytest.approx(0.01, rel=0.01)
+
+
+def test_a_call_that_takes_less_than_none_is_impossible(make_timer: MakeTimer) -> None:
+    timer = sampled(make_timer(Device({COLD: -500.0, FRESH: -500.0, EAGER: 10.0, EAGER_FRESH: 10.0}, nothing=5000.0)))
+    with pytest.raises(Rejected, match="impossible latency") as caught:
+        timer.measurement()
+    assert caught.value.status is EvaluationStatus.REWARD_HACK
+
+
+def test_nothing_below_an_empty_kernel_is_published(make_timer: MakeTimer) -> None:
+    trusted = sampled(make_timer(Device(), is_trusted=True))
+    short, impossible = (
+        sampled(make_timer(Device({COLD: taken, FRESH: taken, EAGER: 5000.0, EAGER_FRESH: 5000.0})))
+        for taken in (800.0, 300.0)
+    )
+    for timer in (short, impossible):
+        timer.compare_with(trusted)
+    assert short.measurement().latency_ms == pytest.approx(0.0009, rel=0.02)
+    with pytest.raises(Rejected, match=r"an empty kernel takes 0\.90 us"):
+        impossible.measurement()
+
+
+@pytest.mark.parametrize(("device", "options"), [(Device(), {"may_capture": False}), (Device(), {"is_cuda": False})])
+def test_what_cannot_be_captured_has_the_latency_of_its_calls(
+    make_timer: MakeTimer, device: Device, options: Mapping[str, bool]
+) -> None:
+    timer = sampled(make_timer(device, **options))
+    assert native.SOLUTION not in {kind for kind, _ in device.composed}
+    found = timer.measurement()
+    assert found.method == ("eager" if "may_capture" in options else "cpu")
+    assert found.latency_ms == pytest.approx(found.call_ns / 1e6)
+    assert found.latency_ms == pytest.approx(0.05, rel=1e-2)
+    assert timer.to_extra()["orders_ms"] == {}
+
+
+class TestDisturbance:
+    @pytest.mark.parametrize("late", [1, 5])
+    def test_passes_with_late_work_do_not_count(self, make_timer: MakeTimer, late: int) -> None:
+        quiet, disturbed = Device(), Device(disturbed=[0] * 2 + [100_000] * late)
+        expected = len(sampled(make_timer(quiet), 8).measurement().samples_ns)
+        timer = sampled(make_timer(disturbed), 8)
+        assert timer.to_extra()["disturbed_passes"] == late
+        assert "busy for 100 us after the last call" in timer.to_extra()["disturbances"][0]
+        assert len(timer.measurement().samples_ns) <= expected
+
+    @pytest.mark.parametrize(
+        ("device", "said"),
+        [
+            (Device(end_ns=100_000), "the device was busy for 100 us after the last call of a pass"),
+            (Device(ran={7: 100_000}), r"threads of the worker ran although .* \(thread 7 ran for 100\.0 us\)"),
+        ],
+    )
+    def test_what_always_runs_beside_is_an_exploit(self, make_timer: MakeTimer, device: Device, said: str) -> None:
+        timer = make_timer(device)
+        with pytest.raises(Rejected, match=said) as caught:
+            sampled(timer, 30)
+        assert caught.value.status is EvaluationStatus.REWARD_HACK
+
+    def test_a_driver_thread_that_wakes_up_is_none(self, make_timer: MakeTimer) -> None:
+        assert "disturbed_passes" not in sampled(make_timer(Device(ran={7: 5000}))).to_extra()
+
+
+class TestEnd:
+    def test_precise_calls_end_early_and_others_at_the_limit(self, make_timer: MakeTimer) -> None:
+        exact, vague = make_timer(Device()), make_timer(Device(scatter=4000.0))
+        for timer in (exact, vague):
+            assert not timer.is_done(math.inf)
+            sampled(timer, 6)
+        assert exact.is_done(math.inf)
+        assert not vague.is_done(math.inf)
+        assert vague.is_done(0.0)
+        assert sampled(vague, 20).is_done(math.inf), "it has the most calls"
+
+    def test_what_is_precise_is_not_sampled_again(self, make_timer: MakeTimer) -> None:
+        device = Device()
+        timer = sampled(make_timer(device), 6)
+        before = len(device.structures)
+        timer.sample()
+        assert len(device.structures) == before
+
+    @pytest.mark.parametrize("taken_ns", [-1.0, math.nan, math.inf])
+    def test_a_warm_up_without_a_duration_is_a_forgery(self, make_timer: MakeTimer, taken_ns: float) -> None:
+        with pytest.raises(WorkerLost) as caught:
+            make_timer(Device(), warm_ns=taken_ns)
+        assert caught.value.is_forgery
+
+
+def test_structure_is_drawn_for_each_call_and_anew_after_each_burst(make_timer: MakeTimer) -> None:
+    """Moved pages come in a pass of their own."""
+    numbers = itertools.count(1.0)
+    moved = {name: torch.full((2,), -1.0) for name in ("at", "seen")}
+    prepared = SimpleNamespace(recipes={}, redraw=lambda: {"at": torch.full((2,), next(numbers))}, moved=moved)
+    device = Device()
+    timer = make_timer(device, prepared=prepared)
+    drawn = []
+    for _ in range(2):
+        before = len(device.structures)
+        sampled(timer, 2)
+        drawn.append({structure for each in device.structures[before:] for structure in each})
+        assert device.places["at"][:, 0].tolist() == device.structures[-1]  # the numbers of sets are their values
+        timer.verify()
+    assert [len(each) for each in drawn] == [8, 8]
+    assert not drawn[0] & drawn[1]
+    timer.finish()
+    assert bool((torch.stack([*device.places.values()]) == -1.0).all())
+    assert timer.changed_names() == {"x", "at", "seen"}
+
+
+@attrs.define
+class Watch:
+    """A clock monitor that gives what it is told, the last answer again and again."""
+
+    throttled: list[bool]
+
+    def was_throttled(self, seconds: float) -> bool:
+        return self.throttled.pop(0) if len(self.throttled) > 1 else self.throttled[0]
+
+    def clock_mhz(self, seconds: float) -> int:
+        return 1500
+
+
+@pytest.mark.parametrize(
+    ("throttled", "accepted", "extra"),
+    [
+        ([True, True, False], [False, False, True, True], {"sm_clock_mhz": 1500, "throttled_passes": 2}),
+        ([True], [False] * 20 + [True] * 5, {"sm_clock_mhz": 1500, "throttled_passes": 20}),  # it is always so slow
+        (None, [True], {}),
+    ],
+)
+def test_throttled_passes_are_discarded_and_counted(
+    throttled: list[bool] | None, accepted: list[bool], extra: Mapping[str, int]
+) -> None:
+    watch: Any = None if throttled is None else Watch(throttled)
+    found = ThrottlingFilter(watch)
+    assert [found.accepts(0.0) for _ in accepted] == accepted
+    assert found.to_extra() == extra
