@@ -6,6 +6,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -61,20 +62,20 @@ def definition() -> Definition:
     )
 
 
-def data_set(*sources: str, language: str = "triton") -> TraceSet:
-    """Solutions from the fastest to the slowest, recorded for all sizes."""
+def data_set(*sources: str, language: str = "triton", calls_ms: Sequence[float] = ()) -> TraceSet:
+    """Solutions from the fastest to the slowest, recorded for all sizes; their call latencies may be given."""
     d = definition()
     solutions, traces = [], []
     for place, source in enumerate(sources):
         spec = BuildSpec(language, ("cpu",), "main.py::run", destination_passing_style=False)
         solutions.append(Solution(f"s{place}", d.name, "tester", spec, (SourceFile("main.py", source),)))
-        latency = 0.1 + place
+        latency, timing = 0.1 + place, {"graph_safe": True, **({"call_ms": calls_ms[place]} if calls_ms else {})}
         evaluation = Evaluation(
             EvaluationStatus.PASSED,
             Environment("cpu"),
             "2026-01-01T00:00:00Z",
             correctness=Correctness(0.0, 0.0),
-            performance=Performance(latency, 10.0, 10.0 / latency, extra={"timing": {"graph_safe": True}}),
+            performance=Performance(latency, 10.0, 10.0 / latency, extra={"timing": timing}),
         )
         inputs = {"x": RandomInput(), "indices": RandomInput()}
         traces += [Trace(d.name, Workload({"m": m}, inputs, f"w{m}"), f"s{place}", evaluation) for m in SIZES]
@@ -343,6 +344,16 @@ class TestCapturePhase:
             began = time.monotonic()
             assert not is_served(scale, 1)
             assert time.monotonic() - began < 10
+
+    def test_its_calls_are_ranked_by_the_device_latency_and_others_by_the_call_latency(self, scale: Any) -> None:
+        sources = [f"def run(x, indices):\n    return x + {number}\n" for number in (0, 1)]
+        made = data_set(*sources, language="python", calls_ms=(7.0, 5.0))
+        with enable_apply(made, ApplyConfig(require_speedup=False)) as runtime:
+            assert scale(torch.zeros(1, WIDTH), INDICES)[0, 0] == 1
+            with capture_phase(60.0):
+                assert scale(torch.zeros(1, WIDTH), INDICES)[0, 0] == 0
+            assert scale(torch.zeros(1, WIDTH), INDICES)[0, 0] == 1
+            assert runtime.warm_up(0.0).not_ready == {}
 
     def test_without_routing_it_does_nothing(self, scale: Any) -> None:
         with capture_phase(10.0):

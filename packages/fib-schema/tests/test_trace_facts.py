@@ -119,6 +119,47 @@ def test_a_timing_has_the_interval_widened_by_the_uncertainty_of_the_clock(
     assert found.bounds_ms == (None if bounds is None else pytest.approx(bounds))
 
 
+@pytest.mark.parametrize(
+    ("timing", "kind", "call"),
+    [
+        ({}, None, None),
+        ({"call_ms": 2.0}, None, Timing(2.0, method="eager")),
+        (
+            {"method": "handshake", "call_ms": 2.0, "call_uncertainty_ms": 0.1},
+            "device",
+            Timing(2.0, uncertainty_ms=0.1, method="eager"),
+        ),
+        ({"method": "handshake", "call_ms": -1}, "device", None),
+        ({"method": "eager", "call_ms": 1.0}, "call", Timing(1.0, method="eager", call_ms=1.0)),
+        ({"method": "cpu"}, "call", Timing(1.0, method="cpu")),
+        ({"method": "cpu", "host_latency_ms": 2.0}, "call, older timing", None),
+        ({"method": "linked", "host_latency_ms": 2.0}, "device, older timing", None),
+        ({"method": "host"}, "call, older timing", None),
+        ({"method": ["linked"]}, None, None),
+    ],
+)
+def test_a_timing_states_its_kind_and_the_call_latency_by_the_clock_of_the_judge(
+    timing: dict[str, Any], kind: str | None, call: Timing | None
+) -> None:
+    found = trace_facts.timing_of(performance(**timing))
+    assert found is not None
+    assert (found.kind, found.of_call) == (kind, call)
+    assert found.call_ms == timing.get("host_latency_ms", call and timing.get("call_ms"))
+
+
+def test_device_latencies_come_before_call_latencies_and_older_ones(make_trace: MakeTrace) -> None:
+    def timed(method: str, latency_ms: float) -> Trace:
+        evaluation = make_trace().evaluation
+        assert evaluation is not None
+        extra = {"timing": {"method": method}}
+        evaluation = attrs.evolve(evaluation, performance=Performance(latency_ms, 4.0, 4.0, extra))
+        return attrs.evolve(make_trace(), evaluation=evaluation)
+
+    older, eager, device = timed("linked", 1.0), timed("eager", 2.0), timed("handshake", 3.0)
+    assert trace_facts.fastest([older, eager, device]) is device
+    assert trace_facts.fastest([older, eager]) is eager
+
+
 def test_the_reference_and_the_baseline_have_timings_of_their_own() -> None:
     extra = {"baseline": {"solution": "base", "latency_ms": 2.0, "speedup_factor": 2.0, "timing": {"method": "host"}}}
     timed = Performance(1.0, 4.0, 4.0, extra)

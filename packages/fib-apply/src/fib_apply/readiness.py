@@ -96,14 +96,20 @@ class KeyState:
 
 
 def key_states(
-    table: ApplyTable, definition: str, service: BuildService, quarantined: Mapping[str, str]
+    table: ApplyTable,
+    definition: str,
+    service: BuildService,
+    quarantined: Mapping[str, str],
+    *,
+    are_captured: bool = False,
 ) -> list[KeyState]:
     """The states of the recorded keys of a definition, on the first hardware of this machine that has some."""
     by_hardware = table.rankings(definition)
     rankings = next((by_hardware[name] for name in local_hardware() if name in by_hardware), None)
     if rankings is None:
         return []
-    return [_state(key, ranking, service, quarantined) for key, ranking in rankings.by_key.items()]
+    found = {key: one.of_captured() if are_captured else one for key, one in rankings.by_key.items()}
+    return [_state(key, ranking, service, quarantined) for key, ranking in found.items()]
 
 
 def routed_event(states: Iterable[KeyState], definition: str) -> Event:

@@ -428,9 +428,9 @@ class Router:
         for name in self.table.definitions:
             emit(routed_event(self.key_states(name), name))
 
-    def key_states(self, name: str) -> list[KeyState]:
+    def key_states(self, name: str, *, are_captured: bool = False) -> list[KeyState]:
         """The recorded keys of a definition on this machine, each with what serves it now."""
-        return key_states(self.table, name, self.build_service, self.quarantined(name))
+        return key_states(self.table, name, self.build_service, self.quarantined(name), are_captured=are_captured)
 
     def open_capture_gate(self, seconds: float) -> None:
         """Let captures record what becomes ready, for which calls wait at most so many seconds in all."""
@@ -440,16 +440,17 @@ class Router:
 
     def close_capture_gate(self) -> dict[str, list[KeyState]]:
         """Let captures record no solution that becomes ready from now on; returns what is ready, by definition."""
+        in_phase = self.build_service.prepares_captures
         self.build_service.close_capture_gate()
         for dispatcher in self._made().values():
             dispatcher.invalidate()  # entries may refuse captures that an earlier gate did not let through
-        return {name: self._capturable(name) for name in self.table.definitions}
+        return {name: self._capturable(name, in_phase=in_phase) for name in self.table.definitions}
 
-    def _capturable(self, name: str) -> list[KeyState]:
+    def _capturable(self, name: str, *, in_phase: bool) -> list[KeyState]:
         """The states of keys; one whose solution compiles at its first run is ready after that."""
         dispatcher = self._made().get(name)
         states = []
-        for state in self.key_states(name):
+        for state in self.key_states(name, are_captured=in_phase):
             reason = None
             if state.solution is not None and self.build_service.compiles_when_called(state.solution):
                 reason = "not called yet"

@@ -33,8 +33,10 @@ INTERPRETED = "interpreted"
 """A Triton or Helion kernel ran in the interpreter: outputs were checked, the latency has no meaning."""
 QUICK = "quick"
 """The run had fewer checks and one short timing; such a latency ranks nobody and replaces no other."""
+OLDER_TIMING = "unranked: older timing"
+"""Reports set it where traces of the same device and definition were timed by the present methods; no trace has it."""
 
-NOT_RANKED = UNRANKED_FLAGS | {CPU_TIMING, INTERPRETED}
+NOT_RANKED = UNRANKED_FLAGS | {CPU_TIMING, INTERPRETED, OLDER_TIMING}
 """Flags that keep an evaluation out of the rankings of reports."""
 NOT_ROUTED = UNRANKED_FLAGS | {FIXED_INPUTS, INTERPRETED}
 """Flags with which a solution does not serve calls."""
@@ -42,6 +44,9 @@ NOT_ROUTED = UNRANKED_FLAGS | {FIXED_INPUTS, INTERPRETED}
 LatestTraces = dict[str, dict[str, dict[str, Trace]]]
 """Traces by hardware, uuid of the workload, and solution."""
 _NOTHING: Mapping[str, Any] = {}
+_OLDER_METHODS = frozenset({"linked", "unlinked", "host", "graph", "queued", "sync"})
+_CALL_METHODS = frozenset({"eager", "cpu", "host", "sync"})
+_KINDS = ("device", "call", "device, older timing", "call, older timing")
 _MIN_SHARE = 1e-3  # of the interval's lower end; bounds must be positive
 
 
@@ -71,11 +76,35 @@ class Timing:
     uncertainty_ms: float = 0.0
     """The uncertainty of the clock, which adds to the interval on both sides."""
     method: str | None = None
-    """``linked``, ``unlinked``, ``host`` or ``cpu``, and other names in older traces."""
-    host_latency_ms: float | None = None
-    """The time that an eager caller waits for one call."""
+    """``handshake``, ``eager`` or ``cpu``, and other names in older traces."""
+    call_ms: float | None = None
+    """The time that an eager caller waits for one call; in older traces by the worker's clock."""
+    call_uncertainty_ms: float = 0.0
     is_interleaved: bool | None = None
     """Whether samples were interleaved with those of the solution; None if the trace does not state it."""
+    is_older: bool = attrs.field(default=attrs.Factory(lambda one: one.method in _OLDER_METHODS, takes_self=True))
+    """Whether the trace was made before each call had a clock of its own; such latencies are another quantity."""
+
+    @property
+    def kind(self) -> str | None:
+        """The kind of latency; those of different kinds are neither divided nor ordered. None if it is not stated."""
+        if self.method is None:
+            return None
+        latency = "call" if self.method in _CALL_METHODS else "device"
+        return f"{latency}, older timing" if self.is_older else latency
+
+    @property
+    def of_call(self) -> Timing | None:
+        """The call latency alone; None where the judge's clock did not measure it."""
+        if self.kind == "call":
+            return self
+        if self.is_older or self.call_ms is None:
+            return None
+        return Timing(self.call_ms, uncertainty_ms=self.call_uncertainty_ms, method="eager")
+
+    def is_comparable(self, other: Timing) -> bool:
+        """Whether both are latencies of one kind, as far as traces tell."""
+        return None in (self.kind, other.kind) or self.kind == other.kind
 
     @property
     def bounds_ms(self) -> tuple[float, float] | None:
@@ -137,8 +166,9 @@ def _timing(latency_ms: object, given: Mapping[str, Any]) -> Timing | None:
         return None
     if not given:
         return Timing(float(latency_ms))
-    uncertainty, host, method = (given.get(name) for name in ("uncertainty_ms", "host_latency_ms", "method"))
-    alternated = given.get("alternated")
+    uncertainty, method, alternated = (given.get(name) for name in ("uncertainty_ms", "method", "alternated"))
+    is_older = "host_latency_ms" in given or (isinstance(method, str) and method in _OLDER_METHODS)
+    call, call_uncertainty = given.get("call_ms", given.get("host_latency_ms")), given.get("call_uncertainty_ms")
     is_exact = uncertainty is None or (type(uncertainty) in (int, float) and uncertainty == 0)
     has_valid_uncertainty = is_exact or is_usable(uncertainty)
     return Timing(
@@ -146,8 +176,10 @@ def _timing(latency_ms: object, given: Mapping[str, Any]) -> Timing | None:
         interval_ms=_interval(given.get("interval_ms"), latency_ms) if has_valid_uncertainty else None,
         uncertainty_ms=float(uncertainty) if is_usable(uncertainty) else 0.0,
         method=method if isinstance(method, str) else None,
-        host_latency_ms=float(host) if is_usable(host) else None,
+        call_ms=float(call) if is_usable(call) else None,
+        call_uncertainty_ms=float(call_uncertainty) if is_usable(call_uncertainty) else 0.0,
         is_interleaved=alternated if isinstance(alternated, bool) else None,
+        is_older=is_older,
     )
 
 
@@ -190,13 +222,30 @@ def shown_latency_of(evaluation: Evaluation) -> float | None:
 def fastest(
     traces: Iterable[Trace], allow_flags: Collection[str] = (), *, among: Collection[str] = NOT_RANKED
 ) -> Trace | None:
-    """The first trace with the shortest latency, see `latency_of`; None if no trace has one."""
-    best, shortest = None, math.inf
+    """The first trace with the shortest latency, see `latency_of`; None if no trace has one.
+
+    Device latencies come before call latencies, and both before those of older traces: kinds are not compared.
+    """
+    best, shortest = None, (len(_KINDS), math.inf)
     for trace in traces:
         latency = latency_of(trace, allow_flags, among=among)
-        if latency is not None and latency < shortest:
-            best, shortest = trace, latency
+        if latency is None or trace.evaluation is None or trace.evaluation.performance is None:
+            continue
+        if (place := (_KINDS.index(kind_of(trace.evaluation.performance)), latency)) < shortest:
+            best, shortest = trace, place
     return best
+
+
+def kind_of(performance: Performance) -> str:
+    """The kind of a latency, see `Timing.kind`; one that states none counts as a device latency."""
+    timing = timing_of(performance)
+    return "device" if timing is None else timing.kind or "device"
+
+
+def is_older(evaluation: Evaluation) -> bool:
+    """Whether the latency of an evaluation was timed by an older method."""
+    timing = None if evaluation.performance is None else timing_of(evaluation.performance)
+    return timing is not None and timing.is_older
 
 
 def latest(traces: Iterable[Trace]) -> LatestTraces:

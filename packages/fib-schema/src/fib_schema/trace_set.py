@@ -42,7 +42,7 @@ from .problems import Findings
 from .reader import holds_legacy_workloads, named_files, read_json, read_traces
 from .solution import Solution
 from .trace import Trace
-from .trace_facts import counting_traces, speedup_of
+from .trace_facts import counting_traces, kind_of, speedup_of
 from .workload_log import WorkloadLog
 
 if TYPE_CHECKING:
@@ -742,9 +742,10 @@ class _Scores(_Store):
     ) -> SpeedupMetrics | None:
         """The mean speedup of a solution over the baseline author's, on workloads that both passed.
 
-        Of several traces on one workload the one with the lowest latency counts. If any trace of
-        the solution has failed, the score is 0. `allow_flags` are flags (of `UNRANKED_FLAGS`) that do not exclude a
-        trace. None if the solution is unknown, is the baseline, or has no workload to compare.
+        Of several traces on one workload the one with the lowest latency counts; those of different kinds
+        are not compared (`Timing.kind`). If any trace of the solution has failed, the score is 0. `allow_flags` are
+        flags (of `UNRANKED_FLAGS`) that do not exclude a trace. None if the solution is unknown, is the baseline, or
+        has no workload to compare.
 
         Raises:
             ScoringError: The baseline author has no solution or several for the definition, or a
@@ -851,9 +852,9 @@ class _Scores(_Store):
             if name == baseline or not (shared or name in failed):
                 continue
             ratios = [0.0] if name in failed else [
-                _valid(base[uuid], definition, baseline) / _valid(own[uuid], definition, name) for uuid in shared
+                _valid(base[key], definition, baseline) / _valid(own[key], definition, name) for key in shared
             ]  # fmt: skip
-            scores[name] = SpeedupMetrics(sum(ratios) / len(ratios), len(shared))
+            scores[name] = SpeedupMetrics(sum(ratios) / len(ratios), len({uuid for uuid, _ in shared}))
         return scores
 
     def _baseline(self, definition: str, author: str) -> str:
@@ -896,20 +897,23 @@ def _is_ranked(trace: Trace, allow_flags: Collection[str]) -> bool:
     return trace.evaluation is not None and trace.evaluation.is_ranked(allow_flags)
 
 
-def _latencies(traces: Iterable[Trace], allow_flags: Collection[str]) -> tuple[dict[str, dict[str, float]], set[str]]:
-    """The lowest latency of a passing trace by solution and workload, and the solutions with a failed trace."""
-    latencies: dict[str, dict[str, float]] = {}
+_Latencies = dict[tuple[str, str], float]
+"""Latencies by workload and kind."""
+
+
+def _latencies(traces: Iterable[Trace], allow_flags: Collection[str]) -> tuple[dict[str, _Latencies], set[str]]:
+    """The lowest latencies of passing traces by solution, and the solutions with a failed trace."""
+    latencies: dict[str, _Latencies] = {}
     failed: set[str] = set()
     for trace in traces:
         if trace.evaluation is None or trace.solution is None or not _is_ranked(trace, allow_flags):
             continue
-        if trace.evaluation.performance is None:
+        if (performance := trace.evaluation.performance) is None:
             failed.add(trace.solution)
             continue
-        uuid, latency = trace.workload.uuid, trace.evaluation.performance.latency_ms
-        of_solution = latencies.setdefault(trace.solution, {})
-        if uuid not in of_solution or latency < of_solution[uuid]:
-            of_solution[uuid] = latency
+        key, of_solution = (trace.workload.uuid, kind_of(performance)), latencies.setdefault(trace.solution, {})
+        if key not in of_solution or performance.latency_ms < of_solution[key]:
+            of_solution[key] = performance.latency_ms
     return latencies, failed
 
 

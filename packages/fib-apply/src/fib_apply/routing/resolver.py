@@ -298,7 +298,10 @@ class CandidatePool:
         return key if rankings is None else rankings.key_of(key)
 
     def ranking(self, key: ApplyKey, device: str) -> Ranking | None:
-        """The ranking that serves a key on a device; None if only the fallback may."""
+        """The ranking that serves a key on a device now; None if only the fallback may.
+
+        In a `fib_apply.capture_phase` it is that of captured calls, if any solution serves these.
+        """
         rankings = self._rankings_on(device)
         if rankings is None:
             return None
@@ -307,7 +310,10 @@ class CandidatePool:
             nearest = self._nearest.get(rankings.hardware)
             if nearest is None:
                 nearest = self._nearest[rankings.hardware] = NearestKeys(rankings.by_key, self.config.nearest)
-        return ranking_for(rankings, key, self.config, nearest)
+        found = ranking_for(rankings, key, self.config, nearest)
+        if found is None or not self.build_service.prepares_captures:
+            return found
+        return found.of_captured()
 
     def _rankings_on(self, device: str) -> HardwareRankings | None:
         """The rankings of a device's hardware."""

@@ -77,6 +77,15 @@ class Ranking(msgspec.Struct, frozen=True, array_like=True):
     is_padded: bool = False
     """Whether it is of calls with padded indices, which not all candidates serve. The others stay among the candidates,
     because a fallback in another form may be one of them."""
+    captured: tuple[Candidate, ...] | None = None
+    """The candidates of calls that are captured, by their device latencies. None if traces have no call latencies of
+    their own: then `candidates` serve such calls too."""
+
+    def of_captured(self) -> Ranking:
+        """The ranking for calls that are captured; the same one if no solution serves these."""
+        if not self.captured:
+            return self
+        return msgspec.structs.replace(self, candidates=self.captured, captured=None)
 
     @property
     def plain_candidates(self) -> tuple[Candidate, ...]:

@@ -9,21 +9,24 @@ The rules, in the order in which they apply:
    passed on every workload of the key that it ran, has no flag of `NOT_ROUTED`, has errors within ``max_atol`` and
    ``max_rtol``, and has a positive, finite latency. One evaluation that fails this excludes the solution at the key; a
    REWARD_HACK excludes it everywhere.
-3. *Score.* On each workload, a solution has a ratio to the fastest one. Its score at a key is the geometric
+3. *Latency.* What the mode pays: calls in a `fib_apply.capture_phase` are ranked by the device latency, among solutions
+   that may be captured, and all others by the call latency. Where an evaluation at the key has no call latency by the
+   judge's clock, as in older traces, all calls are ranked by the latency that the traces have.
+4. *Score.* On each workload, a solution has a ratio to the fastest one. Its score at a key is the geometric
    mean of its ratios, so running only the easy workloads is no advantage. Where all solutions ran the same
    workloads, this orders them by the geometric mean of their latencies.
-4. *Winner.* The fastest solution, if it is separated from the others: by disjoint intervals where both have one,
+5. *Winner.* The fastest solution, if it is separated from the others: by disjoint intervals where both have one,
    else by latencies that differ by more than ``margin``. Among those not separated from the fastest, the one that
    ran most workloads of the key, then the simplest (by language, bytes of source, name). The others follow by speed.
-5. *Setup.* A solution with a `setup` serves only planned calls. If it wins, the best one without, by rule 4,
+6. *Setup.* A solution with a `setup` serves only planned calls. If it wins, the best one without, by rule 5,
    comes second.
-6. *Fallback.* Only solutions remain that are faster than the fallback (as in rule 4, on the workloads that both ran),
+7. *Fallback.* Only solutions remain that are faster than the fallback (as in rule 5, on the workloads that both ran),
    unless ``require_speedup`` is off. The fallback's time is that of the ``baseline`` where one is named: interleaved
    with the solution if its trace states that, else of the baseline's own trace. Without a baseline it is
    the reference's time in the solution's trace. Without a time of the fallback nothing is selected. The bounds on
    errors do not apply to the baseline, which serves calls anyway and is no candidate.
-7. *Best over all keys* of a hardware, without those of inputs that are not contiguous. Of the solutions that
-   rules 2 and 6 excluded at no key, the one with most keys, then with the best geometric mean of its ratios to the
+8. *Best over all keys* of a hardware, without those of inputs that are not contiguous. Of the solutions that
+   rules 2 and 7 excluded at no key, the one with most keys, then with the best geometric mean of its ratios to the
    fastest candidate of each key, then by name.
 
 An evaluation counts for a workload with a layout only if it states the same layout, and such workloads have keys of
@@ -52,6 +55,7 @@ from fib_schema.padded_indices import PADDED_INDICES, padded_indices_of
 from fib_schema.strides import LAYOUT, workload_strides
 from fib_schema.trace_facts import (
     NOT_ROUTED,
+    Timing,
     baseline_of,
     disqualifying_flags,
     extra_group,
@@ -271,6 +275,17 @@ class _Measurement(NamedTuple):
     may_pad: bool
     fallback: _Latency | None
     """The fallback on the workload, as far as the solution's own trace states it."""
+    call: _Latency | None
+    call_fallback: _Latency | None
+    """Both call latencies, where the judge's clock measured them."""
+
+    @property
+    def by_call(self) -> _Measurement:
+        """The measurement of eager calls; there must be one."""
+        assert self.call is not None, "callers have looked"
+        return self._replace(
+            latency_ms=self.call.latency_ms, interval_ms=self.call.interval_ms, fallback=self.call_fallback
+        )
 
 
 _Measured: TypeAlias = list[tuple[int, _Measurement]]
@@ -309,8 +324,14 @@ def _measure(evaluation: Evaluation, config: ApplyConfig, *, is_baseline: bool) 
         _tolerance(correctness.extra) if correctness.extra else (None, None, None),
         stated.get(_GRAPH_SAFE) is True,
         stated.get(PADDED_INDICES) is True,
-        None if fallback is None else _Latency(fallback.latency_ms, fallback.bounds_ms),
+        _latency(fallback),
+        _latency(timing.of_call),
+        None if fallback is None else _latency(fallback.of_call),
     )
+
+
+def _latency(timing: Timing | None) -> _Latency | None:
+    return None if timing is None else _Latency(timing.latency_ms, timing.bounds_ms)
 
 
 def _tolerance(extra: Mapping[str, object]) -> tuple[float | None, float | None, float | None]:
@@ -503,14 +524,12 @@ class _Ranker:
         is_padded = key.padded_axis is not None
         if is_padded and not any(m.may_pad for of_run in measured for m in of_run.values()):
             return
-        mean: _Mean = _mean_logarithms
-        if self._config.batch_invariant or is_padded:
-            sizes = [one for one, _ in group]
-            mean = _mean_over_keys(sizes)
-            ranked = _score_over_keys(_measured_everywhere(measured, sizes, left_out, self._config.baseline), mean)
-        else:
-            ranked = _score_solutions(measured)
-        times = self._fallback_times(measured, mean)
+        sizes = [one for one, _ in group] if self._config.batch_invariant or is_padded else None
+        captured = None
+        if all(found.call is not None for of_run in measured for found in of_run.values()):
+            captured = self._captured(measured, sizes)
+            measured = [{name: found.by_call for name, found in of_run.items()} for of_run in measured]
+        ranked, times = self._scores(measured, sizes, left_out)
         ranked, no_winner, refused = self._faster_than_fallback(ranked, times, left_out)
         if key.is_exact:  # calls of other keys have neither these strides nor padded indices
             self._disqualified.update(left_out)
@@ -521,7 +540,31 @@ class _Ranker:
         order, reason = self._in_order(ranked) if ranked else (ranked, no_winner)
         candidates = tuple([times.candidate(score) for score in order])
         shown = None if refused is None or order else times.candidate(refused)
-        self.rankings[key] = Ranking(candidates, reason, tuple(sorted(left_out.items())), times.label, shown, is_padded)
+        others = tuple(sorted(left_out.items()))
+        self.rankings[key] = Ranking(candidates, reason, others, times.label, shown, is_padded, captured)
+
+    def _scores(
+        self,
+        measured: Sequence[Mapping[str, _Measurement]],
+        sizes: Sequence[ApplyKey] | None,
+        left_out: dict[str, str],
+    ) -> tuple[list[_Score], _FallbackTimes]:
+        """The scores, fastest first, and the times of the fallback; with `sizes` one solution serves all of these."""
+        if sizes is None:
+            return _score_solutions(measured), self._fallback_times(measured, _mean_logarithms)
+        mean = _mean_over_keys(sizes)
+        everywhere = _measured_everywhere(measured, sizes, left_out, self._config.baseline)
+        return _score_over_keys(everywhere, mean), self._fallback_times(measured, mean)
+
+    def _captured(
+        self, measured: Sequence[Mapping[str, _Measurement]], sizes: Sequence[ApplyKey] | None
+    ) -> tuple[Candidate, ...]:
+        """The candidates of captured calls, by device latencies; solutions without one may not be captured."""
+        unsafe = {name for of_run in measured for name, found in of_run.items() if not found.may_capture}
+        safe = [{name: found for name, found in of_run.items() if name not in unsafe} for of_run in measured]
+        ranked, times = self._scores(safe, sizes, {})
+        faster, _, _ = self._faster_than_fallback(ranked, times, {})
+        return tuple([times.candidate(score) for score in (self._in_order(faster)[0] if faster else ())])
 
     def _eligible(self, runs: Sequence[_WorkloadRun]) -> tuple[list[dict[str, _Measurement]], dict[str, str]]:
         """The measurements of eligible solutions on each workload, and why others are left out."""
@@ -655,7 +698,7 @@ def _merged(
 ) -> Candidate:
     """The candidate of a solution's measurements."""
     if len(numbered) == 1:
-        latency_ms, interval_ms, has_setup, tolerance, may_capture, may_pad, _ = numbered[0][1]
+        latency_ms, interval_ms, has_setup, tolerance, may_capture, may_pad, *_ = numbered[0][1]
         evidence = (1, may_capture, may_pad)
         beside = (fallback_ms, fallback_interval_ms)
         return Candidate(name, latency_ms, interval_ms, has_setup, *tolerance, *evidence, *beside)

@@ -263,7 +263,7 @@ def paused_gc() -> Iterator[None]:
 
 
 _NO_RANKINGS: Mapping[str, HardwareRankings] = MappingProxyType({})
-_FORMAT = "5"
+_FORMAT = "6"
 """1, the first. 2, times of the fallback and batch axes. 3, capture only of what was verified in replays; keys with
 layouts. 4, keys of padded indices. 5, one message of MessagePack."""
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from fib_schema import Trace
-from fib_schema.display import counted
+from fib_schema.display import counted, format_latency
 from fib_schema.trace_facts import CPU_TIMING, INTERPRETED, shown_latency_of
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
@@ -15,7 +15,7 @@ from ..events import DeviceExcluded, Evaluated, Event, Observer, Planned, Skippe
 from ..plan import Plan
 from ..report import failure_text, speedup_of
 from ..report.leaderboard import axes_text
-from ..report.ratios import bounds_of, labels_of, latency_with_bounds, timed_by
+from ..report.ratios import bounds_of, call_of, labels_of, latency_with_bounds, timed_by
 from .output import safe_cell, say
 
 
@@ -34,6 +34,8 @@ def format_trace(trace: Trace, *, has_reason: bool = True) -> str:
     facts = [] if latency is None else [latency_with_bounds(latency, bounds_of(performance))]
     if not {CPU_TIMING, INTERPRETED} & set(labels) and (text := speedup_of(performance).text) != "-":
         facts.append(text)
+    if latency is not None and (call := call_of(performance)) not in (None, latency):
+        facts.append(f"call {format_latency(call)}")
     facts += labels
     facts += [f"timed by: {methods}"] if methods and latency is not None else []
     return f"{head}: {evaluation.status} {', '.join(facts)}"

@@ -125,7 +125,7 @@ def _summary(arguments: argparse.Namespace, errors: Console) -> int:
 
     speedup    geometric mean of reference latency / latency; none for a solution that fails anywhere. `noise` if
                its interval includes 1, `imprecise` if the interval is wider than 10 % to each side
-    timed by   the timing method, unless all are `linked`; `host` includes time of the host
+    timed by   the timing method, unless all are `handshake`; `eager` is a call latency
     fast_1     share of workloads on which it passes and is faster than the reference (KernelBench)
     light      median share of what the device can attain, where the op_type is known
 

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 from fib_schema.command import print_problems
 from fib_schema.display import counted
-from fib_schema.trace_facts import CPU_TIMING, INTERPRETED
+from fib_schema.trace_facts import CPU_TIMING, INTERPRETED, OLDER_TIMING
 from rich.console import Console
 from rich.table import Table
 
@@ -39,6 +39,7 @@ _STYLES = {
     Change.UNRANKED: "yellow",
 }
 """The verdicts that the table shows."""
+_UNORDERED = {CPU_TIMING, OLDER_TIMING}
 _NOT_COMPARED = frozenset({Change.UNMEASURED, Change.UNRANKED})
 
 
@@ -103,6 +104,8 @@ def print_leaderboard(console: Console, rows: Iterable[LeaderboardRow]) -> None:
     if made := sum(SYNTHESIZED in row.labels for row in rows):
         note = f"{SYNTHESIZED}: of {counted(made, 'solution')}, on workloads whose blobs are missing"
         say(console, note, "yellow")
+    if older := {row.solution for row in rows if OLDER_TIMING in row.labels and not row.is_ranked}:
+        say(console, f"{OLDER_TIMING}: no order for {counted(len(older), 'solution')}; evaluate them again", "yellow")
     if cpu_timed := {row.solution for row in rows if CPU_TIMING in row.labels and not row.is_ranked}:
         note = f"{CPU_TIMING}: no order for {counted(len(cpu_timed), 'solution')} (--include-unranked orders them)"
         say(console, note, "yellow")
@@ -136,8 +139,9 @@ def _leaderboard_of(title: str, rows: Sequence[LeaderboardRow]) -> Table:
         Column("fast_1", lambda row: f"{row.fast_1:.0%}" if row.is_ranked else ""),
         Column("light", _light),
         Column("latency", _latency_of),
+        Column("call", lambda row: "" if row.call_ms is None else latency_range(row.call_ms)),
         Column("timed by", lambda row: "" if is_cpu_timed else ", ".join(row.timed_by), blank=DEFAULT_METHOD),
-        Column("note", lambda row: "" if is_cpu_timed or CPU_TIMING not in row.labels else ", ".join(row.labels)),
+        Column("note", lambda row: "" if is_cpu_timed or not _UNORDERED & set(row.labels) else ", ".join(row.labels)),
     ]
     title = f"{title} ({CPU_TIMING})" if is_cpu_timed else title
     return rows_table(title, rows, columns, lambda row: "red" if row.problem else "")
@@ -193,6 +197,7 @@ def print_best(console: Console, rows: Sequence[Best]) -> None:
         Column("timed by", lambda row: row.timed_by, is_word=True, blank=DEFAULT_METHOD),
         Column("speedup", lambda row: row.speedup.text),
         Column("latency", lambda row: latency_with_bounds(row.latency_ms, row.bounds_ms)),
+        Column("call", lambda row: _latency_or_blank(row.call_ms)),
         Column("reference", lambda row: _latency_or_blank(row.reference_latency_ms)),
         Column("light", _light),
     ]

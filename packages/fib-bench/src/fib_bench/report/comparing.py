@@ -2,7 +2,7 @@
 
 Two latencies differ if the medians differ by at least `min_change`, and their 95 % confidence intervals, where traces
 have them, are disjoint: an interval describes one run, and between runs clocks and memory placement move medians by
-more than that. CPU timings and latencies of which only one includes time of the host are shown and not compared.
+more than that. CPU timings and latencies of different kinds (`Timing.kind`) are shown and not compared.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fib_schema.trace_facts import (
 
 from ..flags import SYNTHESIZED
 from .leaderboard import failure_text
-from .ratios import DEFAULT_METHOD, HOST_METHODS, UNKNOWN, Bounds, Ratio, mean_of, ratio_of, timing_bounds
+from .ratios import DEFAULT_METHOD, UNKNOWN, Bounds, Ratio, mean_of, ratio_of, timing_bounds
 
 DEFAULT_MIN_CHANGE = 0.02
 _MEASURED_ALL_THE_SAME = frozenset({CPU_TIMING, INTERPRETED})
@@ -46,7 +46,7 @@ class Change(StrEnum):
     FAILING = "failing"
     """It failed before and after."""
     UNMEASURED = "unmeasured"
-    """It passes, and the latencies cannot be compared: one is missing, or only one includes time of the host."""
+    """It passes, and the latencies cannot be compared: one is missing, or they are of different kinds."""
     UNRANKED = "unranked"
     """It passes, and was timed on the CPU."""
     MISSING = "missing"
@@ -101,7 +101,7 @@ class Pair:
     ratio: Ratio
     """After divided by before: below 1 is faster. Unknown where they were not compared."""
     timed_by: str
-    """Timing methods before and after; empty for ``linked`` alone."""
+    """Timing methods before and after; empty for ``handshake`` alone."""
     reason: str
     """Reason for failing after, or before, or for not comparing latencies; empty otherwise."""
 
@@ -278,8 +278,8 @@ def _by_share(old: float, new: float, share: float) -> Change:
 
 def _difference(before: _Side, after: _Side) -> str:
     """Reason that two latencies are of different things; empty if there is none."""
-    if (before.method in HOST_METHODS) != (after.method in HOST_METHODS):
-        return "only one latency includes time of the host"
+    if before.timing is not None and after.timing is not None and not before.timing.is_comparable(after.timing):
+        return f"latencies of different kinds: {before.timing.kind} -> {after.timing.kind}"
     if before.is_synthesized != after.is_synthesized:
         return "only one run had the recorded inputs"
     return ""

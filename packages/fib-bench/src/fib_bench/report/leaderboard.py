@@ -30,10 +30,12 @@ from fib_schema.display import counted, escape_line
 from fib_schema.trace_facts import (
     CPU_TIMING,
     INTERPRETED,
+    OLDER_TIMING,
     baseline_of,
     counting_traces,
     disqualifying_flags,
     fastest,
+    is_older,
     latency_of,
     latest,
     reference_timing_of,
@@ -48,6 +50,7 @@ from .ratios import (
     Ratio,
     baseline_speedup_of,
     bounds_of,
+    call_of,
     labels_of,
     light_of,
     mean_of,
@@ -143,7 +146,21 @@ def group_results(
             for uuid, group in workloads.items():
                 for solution, trace in group.items():
                     traces.setdefault(solution, {})[uuid] = trace
+            _mark_older(traces)
             yield DeviceResults(definition, hardware, traces, allow_flags)
+
+
+def _mark_older(traces: Mapping[str, dict[str, Trace]]) -> None:
+    """Flag traces of older timing methods, unless all are: their latencies are another quantity."""
+    found = [(group, uuid, trace.evaluation) for group in traces.values() for uuid, trace in group.items()]
+    timed = [(group, uuid, e) for group, uuid, e in found if e is not None and e.performance is not None]
+    older = [is_older(evaluation) for _, _, evaluation in timed]
+    if all(older):
+        return
+    for (group, uuid, evaluation), is_marked in zip(timed, older, strict=True):
+        if is_marked:
+            extra = {**dict(evaluation.extra or {}), "flags": [*evaluation.flags, OLDER_TIMING]}
+            group[uuid] = attrs.evolve(group[uuid], evaluation=attrs.evolve(evaluation, extra=extra))
 
 
 def _performance(trace: Trace) -> Performance:
@@ -262,8 +279,10 @@ class LeaderboardRow:
     """The shortest and the longest of the median latencies of passing workloads; None for interpreted kernels."""
     latency_bounds_ms: Bounds | None
     """The interval of the latency, with the uncertainty of the clock, where a single workload passed; else None."""
+    call_ms: Bounds | None
+    """The shortest and the longest of the call latencies, where they were measured; None on the CPU."""
     timed_by: tuple[str, ...]
-    """Timing methods, without ``linked``."""
+    """Timing methods, without ``handshake``."""
     labels: tuple[str, ...]
     """Flags that every table shows, such as ``unranked: cpu timing``."""
     statuses: Mapping[str, int]
@@ -300,6 +319,7 @@ def _row(trace_set: TraceSet, results: DeviceResults, name: str) -> LeaderboardR
     baseline, over_baseline = results.over_baseline(name) if is_shown else (None, UNKNOWN)
     timed = [(latency, e.performance) for e in evaluations if (latency := shown_latency_of(e)) and e.performance]
     latencies = [latency for latency, _ in timed]
+    calls = [call for _, p in timed if (call := call_of(p)) is not None]
     fractions = [fraction for p in good if (fraction := light_of(p)) is not None]
     author, language = _source(trace_set, name)
     return LeaderboardRow(
@@ -318,6 +338,7 @@ def _row(trace_set: TraceSet, results: DeviceResults, name: str) -> LeaderboardR
         attainable_fraction=statistics.median(fractions) if fractions else None,
         latency_ms=(min(latencies), max(latencies)) if latencies else None,
         latency_bounds_ms=bounds_of(good[0]) if len(good) == len(latencies) == 1 else None,
+        call_ms=(min(calls), max(calls)) if calls else None,
         timed_by=tuple(sorted({words for _, performance in timed if (words := timed_by(performance))})),
         labels=labels,
         statuses=dict(Counter(str(e.status) for e in evaluations)),
@@ -339,7 +360,7 @@ def _mark_imprecise(mean: Ratio, ratios: Iterable[Ratio], labels: Collection[str
 
 def _unranked(blocking: Collection[str]) -> str:
     """Reason for not ranking a solution that passed; labels that tables show anyway are not repeated."""
-    flags = sorted(set(blocking) - {CPU_TIMING, INTERPRETED})
+    flags = sorted(set(blocking) - {CPU_TIMING, INTERPRETED, OLDER_TIMING})
     return f"unranked, flagged: {', '.join(flags)}" if flags else ""
 
 
@@ -374,11 +395,13 @@ class Best:
     interval_ms: Bounds | None
     bounds_ms: Bounds | None
     """The interval, widened by the uncertainty of the clock."""
+    call_ms: float | None
+    """The time that an eager caller waits; None where it was not measured, and on the CPU."""
     reference_latency_ms: float | None
     attainable_fraction: float | None
     hardware: str
     timed_by: str
-    """Timing methods; empty for ``linked`` alone."""
+    """Timing methods; empty for ``handshake`` alone."""
     labels: tuple[str, ...]
     """Flags that every table shows, such as ``unranked: cpu timing``."""
 
@@ -421,6 +444,7 @@ def _best(winner: Trace, results: DeviceResults) -> Best:
         latency_ms=performance.latency_ms,
         interval_ms=None if timing is None else timing.interval_ms,
         bounds_ms=timing_bounds(timing),
+        call_ms=call_of(performance),
         reference_latency_ms=None if reference is None else reference.latency_ms,
         attainable_fraction=light_of(performance),
         hardware=results.hardware,

@@ -145,9 +145,10 @@ function styled(spec) {
     }
     columns.push({ label: "fast_1", value: (row) => row.fast, descends: true, show: (row) => percent(row.fast) });
     if (has("fraction")) columns.push({ label: "speed of light", value: (row) => row.fraction, descends: true, show: (row) => percent(row.fraction) });
-    const range = (row) => (row.low === null ? "–" : row.low === row.high ? latency(row.low * 1e3) : `${latency(row.low * 1e3)} – ${latency(row.high * 1e3)}`);
-    columns.push({ label: "latency", value: (row) => row.low, show: range });
-    if (allRows.some((row) => row.by)) columns.push({ label: "timed by", kind: "text", value: (row) => row.by, show: (row) => (row.low === null ? "–" : row.by || "linked") });
+    const range = (low, high) => (low === null ? "–" : low === high ? latency(low * 1e3) : `${latency(low * 1e3)} – ${latency(high * 1e3)}`);
+    columns.push({ label: "latency", value: (row) => row.low, show: (row) => range(row.low, row.high) });
+    if (has("call")) columns.push({ label: "call", value: (row) => row.call, show: (row) => range(row.call, row.longest_call) });
+    if (allRows.some((row) => row.by)) columns.push({ label: "timed by", kind: "text", value: (row) => row.by, show: (row) => (row.low === null ? "–" : row.by || "handshake") });
     return columns;
   }
 
@@ -270,7 +271,7 @@ function styled(spec) {
 
   function tracesOf(data) {
     const of = (name) => data[name] ?? null;
-    const [us, speedup, low, high, host, fraction, log, flagged, by, cause] = ["us", "speedup", "low", "high", "host", "fraction", "log", "flagged", "by", "cause"].map(of);
+    const [us, speedup, low, high, call, fraction, log, flagged, by, cause] = ["us", "speedup", "low", "high", "call", "fraction", "log", "flagged", "by", "cause"].map(of);
     const axes = Object.entries(data.axes);
     const words = data.workloads.map((_, w) => axes.filter(([, sizes]) => sizes[w] !== null).map(([axis, sizes]) => `${axis}=${sizes[w]}`).join(", "));
     const repeated = new Set(words.filter((text, w) => words.indexOf(text) !== w));
@@ -278,7 +279,7 @@ function styled(spec) {
     return data.workload.map((w, i) => ({
       w, s: data.solution[i], workload: data.workloads[w], solution: data.solutions[data.solution[i]], axes: named[w],
       status: digest.statusNames[data.status[i]], us: us && us[i], speedup: speedup && speedup[i], low: low && low[i], high: high && high[i],
-      host: host && host[i], fraction: fraction && fraction[i], log: log && log[i], flagged: flagged && flagged[i], by: by && by[i], cause: cause && cause[i],
+      call: call && call[i], fraction: fraction && fraction[i], log: log && log[i], flagged: flagged && flagged[i], by: by && by[i], cause: cause && cause[i],
     }));
   }
 
@@ -335,8 +336,8 @@ function styled(spec) {
       { label: "latency", value: (t) => t.us, show: (t) => latency(t.us) },
       known("low") && { label: "interval", value: (t) => (t.low === null ? null : t.high / t.low), show: (t) => (t.low === null ? "–" : `${latency(t.low)} – ${latency(t.high)}`) },
       { label: "speedup", value: (t) => number(t.speedup), descends: true, show: (t) => ratio(t.speedup) },
-      known("by") && { label: "timed by", kind: "text", value: (t) => t.by, show: (t) => t.by ?? (t.us === null ? "–" : "linked") },
-      known("host") && { label: "host", value: (t) => t.host, show: (t) => latency(t.host) },
+      known("by") && { label: "timed by", kind: "text", value: (t) => t.by, show: (t) => t.by ?? (t.us === null ? "–" : "handshake") },
+      known("call") && { label: "call", value: (t) => t.call, show: (t) => latency(t.call) },
       known("fraction") && { label: "speed of light", value: (t) => t.fraction, descends: true, show: (t) => percent(t.fraction) },
       { label: "workload", kind: "text", value: (t) => t.workload, show: (t) => make("code", { text: t.workload }) },
     ].filter(Boolean);

@@ -45,7 +45,7 @@ from .leaderboard import (
     group_results,
     ranked_rows,
 )
-from .ratios import Outcome, Ratio, labels_of, light_of, timed_by
+from .ratios import Outcome, Ratio, call_of, labels_of, light_of, timed_by
 
 VEGA_LITE = "6.4"
 _STATUSES = tuple(map(str, EvaluationStatus))
@@ -152,7 +152,7 @@ def _described(trace_set: TraceSet, name: str) -> tuple[str, str]:
 
 
 def _leader(section: int, row: LeaderboardRow) -> dict[str, Any]:
-    low, high = row.latency_ms or (None, None)
+    (low, high), calls = row.latency_ms or (None, None), row.call_ms or (None, None)
     return {
         "section": section,
         **{name: getattr(row, name) for name in ("solution", "author", "language", "passed", "total", "labels")},
@@ -163,6 +163,8 @@ def _leader(section: int, row: LeaderboardRow) -> dict[str, Any]:
         "fraction": _short(row.attainable_fraction),
         "low": _short(low),
         "high": _short(high),
+        "call": _short(calls[0]),
+        "longest_call": _short(calls[1]),
         "problem": row.problem[:400],
         "ranked": row.is_ranked,
         "by": ", ".join(row.timed_by),
@@ -262,7 +264,7 @@ def _columns(results: DeviceResults, rows: Sequence[LeaderboardRow], logs: _Text
 
 
 def _reading(trace: Trace, results: DeviceResults) -> dict[str, Any]:
-    """The fields of a trace: microseconds with their interval and for the host, why it is not ranked, and so on."""
+    """The fields of a trace: microseconds with their interval and of the call, why it is not ranked, and so on."""
     evaluation = trace.evaluation
     assert evaluation is not None
     status = {"status": _STATUSES.index(evaluation.status)}
@@ -278,7 +280,7 @@ def _reading(trace: Trace, results: DeviceResults) -> dict[str, Any]:
         "speedup": _number_or_text(results.speedup(trace)),
         "low": _us(low),
         "high": _us(high),
-        "host": None if timing is None else _us(timing.host_latency_ms),
+        "call": None if timing is None else _us(call_of(performance)),
         "fraction": _short(light_of(performance)),
         "flagged": ", ".join(flagged) or None,
         "by": None if timing is None else timed_by(performance) or None,

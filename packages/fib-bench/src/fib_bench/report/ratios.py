@@ -19,6 +19,7 @@ from fib_schema.display import format_latency, latency_unit
 from fib_schema.trace_facts import (
     CPU_TIMING,
     INTERPRETED,
+    OLDER_TIMING,
     QUICK,
     Timing,
     baseline_of,
@@ -30,14 +31,11 @@ from fib_schema.trace_facts import (
 
 from ..flags import SYNTHESIZED
 
-DEFAULT_METHOD = "linked"
+DEFAULT_METHOD = "handshake"
 """The timing method that tables do not mention."""
-HOST_METHODS = frozenset({"host", "sync", "cpu"})
-"""Timing methods whose latencies include time of the host. ``sync`` occurs in older traces only."""
 MAX_HALF_WIDTH = 0.1
 """The largest half width of the interval, relative to the ratio, at which the ratio is a number."""
-_CONTRADICTION = 2.0  # a single call takes up to 1.6 times as long as one of many on a quiet CPU
-_LABELS = (CPU_TIMING, INTERPRETED, QUICK, SYNTHESIZED)
+_LABELS = (CPU_TIMING, OLDER_TIMING, INTERPRETED, QUICK, SYNTHESIZED)
 _MAX_DIGITS = 4
 """Limit of the significant digits of a value, however narrow its interval."""
 _WIDE = 0.3
@@ -159,7 +157,7 @@ def baseline_speedup_of(performance: Performance) -> Ratio:
 
 
 def ratio_of(numerator: Timing | None, denominator: Timing | None) -> Ratio:
-    """The quotient of two latencies of separate traces."""
+    """The quotient of two latencies of separate traces; unknown if they are of different kinds."""
     if numerator is None or denominator is None:
         return UNKNOWN
     return _quotient(numerator.latency_ms / denominator.latency_ms, numerator, denominator)
@@ -185,6 +183,8 @@ def _geometric_mean(values: Sequence[float]) -> float:
 def _quotient(
     point: float, numerator: Timing | None, denominator: Timing | None, numerator_bounds_ms: Bounds | None = None
 ) -> Ratio:
+    if numerator is not None and denominator is not None and not numerator.is_comparable(denominator):
+        return UNKNOWN
     is_comparable = numerator is None or numerator.is_interleaved is not False
     above, below = numerator_bounds_ms or timing_bounds(numerator), timing_bounds(denominator)
     if numerator is None or denominator is None or (above is None and below is None):
@@ -198,18 +198,8 @@ def _quotient(
 
 
 def timing_bounds(timing: Timing | None) -> Bounds | None:
-    """The confidence interval of a latency, widened by the uncertainty of the clock, in milliseconds.
-
-    On the CPU it includes the latency of a single call if that contradicts the median: other programs have
-    disturbed one of the two.
-    """
-    if timing is None or (bounds := timing.bounds_ms) is None:
-        return None
-    single = timing.host_latency_ms if timing.method == "cpu" else None
-    low, high = bounds
-    if single is not None and single > high * _CONTRADICTION:
-        return low, single
-    return (single, high) if single is not None and single * _CONTRADICTION < low else bounds
+    """The confidence interval of a latency, widened by the uncertainty of the clock, in milliseconds."""
+    return None if timing is None else timing.bounds_ms
 
 
 def bounds_of(performance: Performance) -> Bounds | None:
@@ -223,15 +213,23 @@ def labels_of(evaluation: Evaluation) -> tuple[str, ...]:
 
 
 def timed_by(performance: Performance) -> str:
-    """The timing methods of the solution and the reference in words; empty for ``linked`` alone.
+    """The timing methods of the solution and the reference in words; empty for ``handshake`` alone.
 
-    The reference is named where only one of the two latencies includes time of the host.
+    The reference is named where it has another kind of latency, so that there is no speedup.
     """
-    groups = (extra_group(performance.extra, name) for name in ("timing", "reference_timing"))
-    method, reference = (group.get("method") for group in groups)
-    if method is None or reference is None or (method in HOST_METHODS) == (reference in HOST_METHODS):
-        return "" if method in (None, DEFAULT_METHOD) else str(method)
-    return f"{method} (reference: {reference})"
+    timing, reference = timing_of(performance), reference_timing_of(performance)
+    if timing is None or timing.method is None:
+        return ""
+    if reference is None or timing.is_comparable(reference):
+        return "" if timing.method == DEFAULT_METHOD else timing.method
+    return f"{timing.method} (reference: {reference.method})"
+
+
+def call_of(performance: Performance) -> float | None:
+    """The milliseconds that an eager caller waits; None where no clock of the judge measured it, and on the CPU."""
+    timing = timing_of(performance)
+    call = None if timing is None or timing.method == "cpu" else timing.of_call
+    return None if call is None else call.latency_ms
 
 
 def light_of(performance: Performance) -> float | None:
