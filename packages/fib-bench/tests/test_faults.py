@@ -238,6 +238,7 @@ def test_a_hang_that_cannot_tell_its_stack_times_out_too(judged_all: JudgedAll) 
     assert_evaluated(judged_all, SILENT_HANGS, EvaluationStatus.TIMEOUT, seconds=0.3)
 
 
+@pytest.mark.slow
 def test_the_head_and_the_tail_of_a_flood_of_output_are_kept(judged: Callable[..., Evaluation]) -> None:
     evaluation = judged("def run(x):\n    print('first' + 'A' * 5_000_000 + 'last', flush=True)\n    return x * 2")
     assert evaluation.status is EvaluationStatus.PASSED

@@ -275,6 +275,7 @@ class TestGains:
         assert [case["gain"] for case in cases] == [4.0, None]
         assert [case["latency_ms"] for case in cases] == [0.25, 1.0]
 
+    @pytest.mark.slow
     @pytest.mark.usefixtures("shared_server")
     def test_a_run_evaluates_the_twin_and_compares_with_it(self, monkeypatch: pytest.MonkeyPatch) -> None:
         exploit = attrs.evolve(named("18_reference"), twin="gemm_torch", no_gain=True, expect={"REWARD_HACK"})

@@ -188,7 +188,7 @@ def test_what_is_wrong_only_where_it_is_timed_is_found(evaluate: Evaluate, make_
     assert unexpected == {}
 
 
-@pytest.mark.parametrize("does", ["time.sleep(1e6)", "os.kill(os.getpid(), 19)"])
+@pytest.mark.parametrize("does", ["time.sleep(1e6)", pytest.param("os.kill(os.getpid(), 19)", marks=pytest.mark.slow)])
 def test_a_call_without_end_times_out(judged: Judged, does: str) -> None:
     found = judged(timed_only(does, before="import os, time"), timeout_seconds=8.0)
     assert found.status is EvaluationStatus.TIMEOUT
