@@ -213,3 +213,15 @@ class TestFlags:
         self, flags: Callable[[str, int], list[str]], k: int, bits: int
     ) -> None:
         assert flags(ROUNDED.format(bits=bits), k) == ["low_precision"]
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
+def test_a_small_input_of_fewer_bits_does_not_excuse_the_rounding_of_large_ones(dtype: torch.dtype) -> None:
+    x, w, bias = torch.randn(64, 2048), torch.randn(2048, 32), torch.randn(32).to(dtype)
+    moved = {"x": x.clone(), "w": w.clone(), "bias": bias.clone()}
+    assert move_inputs(moved)
+    assert torch.equal(moved["bias"].view(torch.uint8), bias.view(torch.uint8))
+    exact, changed = ({"y": each["x"] @ each["w"] + bias.float()} for each in ({"x": x, "w": w}, moved))
+    (bound,) = error_bounds(moved, changed, exact).values()
+    rounded = {"y": (x.bfloat16() @ w.bfloat16()).float() + bias.float()}
+    assert relative_errors(rounded, exact)["y"] > bound > relative_errors(exact, exact)["y"]

@@ -42,6 +42,8 @@ _MAX_UNCHANGED_SHARE = 0.1
 """The reference rounds an output of float32 to fewer bits if a larger share of its elements does not change."""
 _ROW_QUANTILE, _MAX_ROWS = 0.75, 1 << 20
 """Of a call: a function may compute some rows with less."""
+_WEIGHTY = 1024
+"""An input with at most this share of the elements of the largest does not decide the bound."""
 _SIXTEEN_BITS = (torch.bfloat16, torch.float16)
 _JUDGED = (torch.float32, *_SIXTEEN_BITS)
 _MAGNITUDE = 0x7FFF
@@ -54,14 +56,15 @@ def move_inputs(inputs: Tensors) -> bool:
     """Move each number of the floating inputs a little, in place; integers stay.
 
     Returns:
-        Whether precision can be judged: there are floating inputs, all of float32 or of 16 bits. Else nothing moves.
+        Whether precision can be judged: there are floating inputs, and all weighty ones are of float32 or of 16 bits.
+        Else nothing moves; others than weighty ones never do.
     """
     coarsest = _coarsest(inputs.values())
     if coarsest is None:
         return False
     largest = _largest_move(coarsest)
-    for tensor in inputs.values():
-        if tensor.is_floating_point() and tensor.numel():
+    for tensor in _weighty(inputs.values()):
+        if tensor.numel():
             generator = torch.Generator(tensor.device).manual_seed(SECRET.getrandbits(62))
             if tensor.dtype in _SIXTEEN_BITS:
                 _move_one_step(tensor, generator)
@@ -72,11 +75,18 @@ def move_inputs(inputs: Tensors) -> bool:
 
 
 def _coarsest(tensors: Iterable[torch.Tensor]) -> torch.dtype | None:
-    """The dtype with the fewest mantissa bits among floating tensors; None if there is none, or an unjudged one."""
-    dtypes = {tensor.dtype for tensor in tensors if tensor.is_floating_point()}
+    """The dtype with the fewest mantissa bits among weighty tensors; None if there is none, or an unjudged one."""
+    dtypes = {tensor.dtype for tensor in _weighty(tensors)}
     if not dtypes or not dtypes.issubset(_JUDGED):
         return None
     return max(dtypes, key=lambda dtype: torch.finfo(dtype).eps)
+
+
+def _weighty(tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+    """The floating tensors without those that are far smaller than the largest: a bias excuses no rounding of it."""
+    found = [tensor for tensor in tensors if tensor.is_floating_point()]
+    largest = max((tensor.numel() for tensor in found), default=0)
+    return [tensor for tensor in found if tensor.numel() * _WEIGHTY > largest or tensor.numel() == largest]
 
 
 def _largest_move(dtype: torch.dtype) -> float:
