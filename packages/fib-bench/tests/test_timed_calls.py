@@ -117,7 +117,7 @@ WRONG: Mapping[str, tuple[str, str, str]] = {
     ),
     "outputs of an earlier call are returned": (
         timed_only("return kept[-1]", before="kept = []", otherwise="kept.append(x * 2)\nreturn kept[-1]"),
-        "INCORRECT_NUMERICAL", "timed calls: output 'y': ",
+        "REWARD_HACK", "kept outputs: they are the same in calls with other inputs",
     ),
     "outputs are kept by the address of the inputs": (
         timed_only(

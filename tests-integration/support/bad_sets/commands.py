@@ -236,8 +236,6 @@ COMMANDS = (
     ),
     _command("fib-tracer", "stats", "{set}", **_STATS),
     _command("fib-tracer", "stats", "{set}", "--json", **_STATS),
-    _command("fib-tracer", "dedup", "{set}", "--dry-run", reads="workload", opens=frozenset({"blob"}), shows=""),
-    _command("fib-tracer", "dedup", "{set}", "--orphans", reads="workload", opens=frozenset({"blob"}), shows=""),
     _command("fib-tracer", "sample", "{set}", "--output", "{out}", "-k", "5", **_SAMPLE),
     _command("fib-tracer", "sample", "{set}", "--output", "{out}", "--per-axes", "1", "--json", **_ONE_EACH),
     _command("fib-tracer", "import", "{other}", "{set}", reads="definition", shows=""),

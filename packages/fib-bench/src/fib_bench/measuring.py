@@ -54,7 +54,8 @@ def measure(function: Callable[..., Any], *arguments: Any, rounds: int = _ROUNDS
     if device.type == "cpu":
         return Latencies(None, None, *_call_on_host(lambda: function(*arguments), rounds * _CALLS))
     with ExitStack() as stack:
-        bench = _Bench(lambda: function(*arguments), device)
+        stack.enter_context(torch.cuda.device(device))
+        bench = _Bench(lambda: function(*arguments), tensors)
         stack.callback(bench.close)
         eager = bench.latency(bench.run_eagerly, rounds)
         captured = bench.latency(bench.run_captured, rounds) if bench.can_capture() else None
@@ -75,9 +76,10 @@ def _call_on_host(function: Callable[[], Any], calls: int) -> tuple[float, float
 class _Bench:
     """Passes of one function in this process."""
 
-    def __init__(self, function: Callable[[], Any], device: torch.device) -> None:
-        self._function, self._device = function, device
-        module = open_native(device, makes_passes=True)
+    def __init__(self, function: Callable[[], Any], arguments: Sequence[torch.Tensor]) -> None:
+        self._function, self._device = function, arguments[0].device
+        self._given = {argument.untyped_storage().data_ptr() for argument in arguments}
+        module = open_native(self._device, makes_passes=True)
         assert isinstance(module, Native), "the device is a CUDA device"
         self._module = module
         self._module.seed(1)
@@ -85,9 +87,17 @@ class _Bench:
         self._mailbox = native.Mailbox.from_buffer(self._page)
         self._address = ctypes.addressof(self._mailbox)
         self._device_address = self._module.map_mailbox(self._address)
-        self._outputs = [_tensors(function())] * _CALLS  # loads code
+        self._outputs = [self._own(function())] * _CALLS  # loads code
         self._graphs: list[Any] = []
         self._handles: dict[int, int] = {}
+
+    def _own(self, result: Any) -> Sequence[torch.Tensor]:
+        """The tensors that a function has returned, without views of its arguments: outputs are overwritten before."""
+        many = (
+            result.values() if isinstance(result, dict) else result if isinstance(result, (tuple, list)) else [result]
+        )
+        found = [value for value in many if isinstance(value, torch.Tensor) and value.is_contiguous()]
+        return [value for value in found if value.untyped_storage().data_ptr() not in self._given]
 
     def close(self) -> None:
         """Give everything back."""
@@ -120,7 +130,7 @@ class _Bench:
     def _capture(self) -> tuple[Any, Sequence[torch.Tensor]]:
         graph = torch.cuda.CUDAGraph(keep_graph=True)
         with torch.cuda.graph(graph, capture_error_mode="thread_local"):
-            outputs = _tensors(self._function())
+            outputs = self._own(self._function())
         return graph, outputs
 
     def run_captured(self, kind: int) -> list[int]:
@@ -146,7 +156,7 @@ class _Bench:
             self._module.wait_for_go(calls, index)
             sources = None
             if kind == native.SOLUTION:
-                outputs = _tensors(self._function())
+                outputs = self._own(self._function())
                 sources = [output.data_ptr() for output in outputs]
             self._module.stop(calls, index, sources)
         self._module.finish()
@@ -174,9 +184,3 @@ class _Bench:
 
 def _places(outputs: Sequence[torch.Tensor]) -> list[native.Output]:
     return [native.Output(source=output.data_ptr(), target=0, bytes=output.nbytes) for output in outputs]
-
-
-def _tensors(result: Any) -> Sequence[torch.Tensor]:
-    """The tensors that a function has returned."""
-    values = result.values() if isinstance(result, dict) else result if isinstance(result, (tuple, list)) else [result]
-    return [value for value in values if isinstance(value, torch.Tensor)]

@@ -46,4 +46,4 @@ def total_bytes(device: torch.device) -> int:
 
 def lacks_memory(message: str) -> bool:
     """Whether a worker's report of a failure names a lack of device memory; a solution can write such a report."""
-    return "out of memory" in message.lower()
+    return "out of memory" in message.lower().replace("_", " ")  # as torch and as the driver say it

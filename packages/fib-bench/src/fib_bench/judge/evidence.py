@@ -23,6 +23,20 @@ def kept_answer(outputs: torch.Tensor, layout: CallLayout, asked: InputSet, othe
     return ""
 
 
+def repeated_answer(outputs: torch.Tensor, layout: CallLayout, others: Iterable[torch.Tensor]) -> str:
+    """A message if another call with other inputs has the very same outputs, of more than one value; else nothing.
+
+    Args:
+        outputs: Wrong outputs, ``[bytes]``.
+        layout: Where they lie.
+        others: Outputs of timed calls; they may contain these.
+    """
+    if all(_has_one_value(tensor) for tensor in layout.output_tensors(outputs).values()):
+        return ""
+    is_repeated = sum(torch.equal(outputs, other) for other in others) > 1
+    return "kept outputs: they are the same in calls with other inputs" if is_repeated else ""
+
+
 def _has_one_value(tensor: torch.Tensor) -> bool:
     """Whether all elements have the same bits."""
     elements = tensor.contiguous().view(-1).view(torch.uint8).view(-1, tensor.itemsize)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import ctypes
 import enum
+import math
 import fcntl
 import mmap
 import os
@@ -33,11 +34,13 @@ from .rpc import Rejected, check_reply
 from .timed_function import TimedFunction
 
 _SLICE_SECONDS = 0.05  # without an answer, after which the judge looks whether the worker lives
+_STALL_SECONDS = 5.0  # without a digest, after which the worker looks whether its device has failed
 _MAX_DELAY_NS = 3000  # from the end of the preparation to the start of the clock, drawn for each call
 _PATIENCE_SHARE, _MIN_PATIENCE_NS = (
     0.6,
     200_000,
 )  # of the shortest call: the judge then leaves a CPU alone
+_NO_READING = 2**32 - 1  # of the worker's clock: the call took longer
 _REST_SECONDS = 1e-4  # the worker's thread goes to sleep after its reply
 
 
@@ -64,7 +67,8 @@ class TimedPass:
     """A pass that the judge has timed. All sequences have an element for each call."""
 
     taken_ns: Sequence[int]
-    """From the start of the clock to the digest, by the judge's clock."""
+    """From the start of the clock to the digest, by the judge's clock. On the CPU by that of the worker, if it is less: a
+    busy machine delays what two processes say to each other by far more than most calls take."""
     words: Sequence[tuple[int, int, int]]
     """The words that started the preparation and the call, and the key of the inputs."""
     digests: Sequence[int]
@@ -159,19 +163,26 @@ class Passes:
         if launch is Launch.DEVICE:
             self._function.ask(LaunchPass(self._indexes[kind, order]), Done)
             before = self._look_at_threads() if is_watched else None
-            self._run_clock(clock, drawn, launch)
+            is_asked = self._run_clock(clock, drawn, launch, patience_ns=0)
             end_ns = clock.end - clock.t1[calls - 1]
-            activity = None if before is None else ran_between(before, self._function.worker.threads.read())
+            is_known = before is not None and not is_asked
+            activity = ran_between(before or {}, self._function.worker.threads.read()) if is_known else None
         else:
             end_ns, activity = 0, None
             self._run_calls(RunCalls(kind, order is Order.FRESH, calls), clock, drawn)
+        if any(self._mailbox.start[:calls]) or any(self._mailbox.go[:calls]):
+            raise WorkerLost("calls went on without the judge, which was stopped for too long", is_timeout=True)
         if repeated := clock.repeated.bit_count():
             problem = (
                 f"the digests of {repeated} calls came twice: something else than the end of a call stopped the clock"
             )
             raise Rejected(EvaluationStatus.REWARD_HACK, problem)
         taken = [end - begin for begin, end in zip(clock.t0[:calls], clock.t1[:calls], strict=True)]
-        self._shortest_ns = min(taken)
+        if not self._function.context.is_cuda:
+            own = (each if each < _NO_READING else math.inf for each in self._mailbox.free_sms[:calls])
+            taken = [int(min(pair)) for pair in zip(taken, own, strict=True)]
+        if kind == native.SOLUTION:
+            self._shortest_ns = min(taken)
         is_flushed = self._function.context.is_cuda
         free = min(self._mailbox.free_sms[:calls]) if is_flushed else None
         return TimedPass(taken, words, clock.stop[:calls], structures, free, end_ns, activity)
@@ -186,19 +197,22 @@ class Passes:
         worker, context = self._function.worker, self._function.context
         context.give_way()
         worker.post(request)
-        self._run_clock(clock, drawn, Launch.HOST)
+        self._run_clock(clock, drawn, Launch.HOST, self._patience_ns if request.kind == native.SOLUTION else 0)
         check_reply(worker.answer(context.timeout_seconds), request, Done)
 
-    def _run_clock(self, clock: native.Clock, drawn: Sequence[tuple[int, int]], launch: Launch) -> None:
+    def _run_clock(
+        self, clock: native.Clock, drawn: Sequence[tuple[int, int]], launch: Launch, patience_ns: int
+    ) -> bool:
+        """Time the calls of a pass; returns whether the worker had to look whether its device has failed."""
         worker, timeout = self._function.worker, self._function.context.timeout_seconds
         address, delays = ctypes.addressof(self._mailbox), [SECRET.randrange(_MAX_DELAY_NS) for _ in drawn]
-        call, since, has_answered = 0, time.monotonic(), False
+        call, since, has_answered, is_asked = 0, time.monotonic(), False, False
         while not self._module.run_clock(
             address,
             clock,
             drawn,
             delays,
-            patience_ns=self._patience_ns,
+            patience_ns=patience_ns,
             ends_on_device=launch is Launch.DEVICE,
             slice_seconds=_SLICE_SECONDS,
         ):
@@ -206,12 +220,19 @@ class Passes:
                 call, since = clock.call, time.monotonic()
             if has_answered:  # before the last look at the mailbox
                 check_reply(worker.answer(timeout), RunCalls(0, False, 0), Done)
-                raise WorkerLost("the worker answered before all calls of a pass had ended", is_forgery=True)
+                problem = "the worker answered before all calls of a pass had ended"
+                raise WorkerLost(problem, is_forgery=not is_asked, is_timeout=is_asked)
             has_answered = worker.has_answered()
+            if launch is Launch.DEVICE and not is_asked and time.monotonic() - since > _STALL_SECONDS:
+                worker.post(RunCalls(native.NOTHING, False, 0))  # a device that has failed is known at once
+                is_asked = True
             if time.monotonic() - since > timeout:
                 worker.close()
                 problem = f"call {call} of a pass sent no digest within {timeout:g} s"
                 raise WorkerLost(problem, is_timeout=True)
+        if is_asked:
+            check_reply(worker.answer(timeout), RunCalls(0, False, 0), Done)
+        return is_asked
 
     @property
     def _patience_ns(self) -> int:

@@ -22,6 +22,7 @@ from ..inputs.index_padding import PaddedDraw, draw_padded_calls
 from ..inputs.redrawing import Redrawing, move_pages, redraw_integers
 from ..recipe import Recipe
 from ..secure_random import SECRET
+from ..timing.handshake import native
 from ..timing.work import work_of
 from ..transport.slots import CallLayout, call_bytes, layout_of
 from ..worker.client import Worker, WorkerLost
@@ -279,7 +280,11 @@ class Preparation:
         sources = self.workload.inputs.items()
         recorded = {name for name, source in sources if isinstance(source, SafetensorsInput)} - set(synthesized)
         axes = self.definition.const_axes | self.workload.axes
-        return plan_recipes(self.definition, axes, values, distributions=distributions, recorded=recorded)
+        recipes, constant = plan_recipes(self.definition, axes, values, distributions=distributions, recorded=recorded)
+        for name in list(recipes)[native.MAX_INPUTS :]:
+            del recipes[name]
+            constant[name] = f"at most {native.MAX_INPUTS} inputs of a call are generated"
+        return recipes, constant
 
     def _expect_generated(self, function: TimedFunction, base: InputSet, recipes: Mapping[str, Recipe]) -> InputSet:
         inputs = base.inputs.clone()
@@ -327,7 +332,7 @@ class Preparation:
         others = {n: v * _SCALAR_FACTOR for n, v in values.items() if type(v) is float and v and n not in read}
         if not others or self._is_late() or self.worker.is_closed:
             return prepared
-        layout = self._layout_of({**values, **others})
+        layout = layout_of(self.definition, self.workload.axes, {**values, **others})
         self._checker = attrs.evolve(self._checker, others={**self._checker.others, **others})
         try:
             with TimedFunction(self.worker, layout, 1, self.context) as function:

@@ -172,6 +172,9 @@ class SolutionRun:
             return EvaluatorFailed(self.definition.name, prepared.workload.uuid, name, str(error))
         except NotCapturable as error:
             candidate.worker.close()
+            is_begun_anew = not self.context.is_shared or prepared.workload.uuid in self._lacked_memory
+            if not is_begun_anew and lacks_memory(str(error)):
+                raise torch.OutOfMemoryError(str(error)) from error
             if candidate.may_capture:
                 candidate.may_capture, candidate.not_captured = False, str(error)
                 return None

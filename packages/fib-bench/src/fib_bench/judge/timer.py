@@ -2,7 +2,8 @@
 
 Two latencies of a CUDA function are measured. The *device latency* is that of calls that were captured and are
 launched by the device; the *call latency* is what an eager caller waits for, with calls that the host launches. On the
-CPU there is only the latter. Each is the median time of calls less that of passes without calls in the same process.
+CPU there is only the latter, by the worker's own clock between the same words: it is not ranked. Each is the median
+time of calls less that of passes without calls in the same process.
 
 Device latencies are measured in both orders of key and flush (`passes`). That of *cold* is published, unless it is
 lower than that of *fresh* by more than honest calls are: in *fresh* nothing can be computed before the clock runs.
@@ -39,10 +40,10 @@ DEVICE, EAGER, CPU = "handshake", "eager", "cpu"
 _EXACT_NS, _EAGER_EXACT_NS, _EAGER_SHARE = 100.0, 2000.0, 0.03  # an uncertainty that suffices
 _MAX_EAGER_CALLS, _FEW_PASSES = 128, 6
 _MOVED_CALLS = 4  # with pages that have moved between requests; they are compared and not timed
-_MAX_DISTURBED = 20
-_ACTIVE_SHARE = 0.1  # share of a pass that threads of the worker may run in total; driver threads wake up at times
+_MAX_DISTURBED, _DISTURBED_SHARE = 20, 0.25  # of the passes of a function; a host and a driver disturb some
+_ACTIVE_SHARE, _ACTIVE_NS = 0.1, 50_000  # of a pass, in which threads of the worker may run; the driver's do at times
 _WRITE_BACK_BYTES_PER_NS = 6000  # of a device; a lower number allows more
-_STRUCTURES = 8  # sets of structural integers for the passes of a burst
+_STRUCTURES, _STRUCTURE_BYTES = 8, 1 << 27  # sets of structural integers for the passes of a burst
 _LATE_END_NS = 25_000  # a pass ends within this of its last digest, or something ran behind it
 _TRUSTED_NULL_NS = 150.0  # by which a pass without calls may take longer than one of a trusted worker
 _FRESH_SHARE, _FRESH_NS, _FRESH_EAGER_NS = 0.15, 2000.0, 12_000.0
@@ -120,7 +121,7 @@ class Timer:
         self._current: Sequence[int] = (0,)
         self._seconds = self._exclusive_seconds = 0.0
         self._call_ns = 0.0
-        self._disturbed = 0
+        self._disturbed = self._made = 0
         self._why: list[str] = []
         self._filter = ThrottlingFilter(function.context.watch)
 
@@ -170,8 +171,10 @@ class Timer:
     def _redraw_structure(self) -> None:
         """Draw the structural integers of the next passes: a plan that was made for others is of no use."""
         if self._prepared.redraw is not None and not self._function.keeps_integers:
-            begin = len(self._structures)
-            self._structures += [self._prepared.redraw() for _ in range(_STRUCTURES)]
+            begin, first = len(self._structures), self._prepared.redraw()
+            size = max(sum(tensor.nbytes for tensor in first.values()), 1)
+            count = max(1, min(_STRUCTURES, _STRUCTURE_BYTES // size))
+            self._structures += [first, *(self._prepared.redraw() for _ in range(count - 1))]
             self._current = range(begin, len(self._structures))
 
     def _fixed(self, structure: int) -> torch.Tensor:
@@ -224,6 +227,7 @@ class Timer:
     def _sample_calls(self, launch: Launch, order: Order) -> None:
         begin = time.monotonic()
         made = self._run(native.SOLUTION, order, launch)
+        self._made += 1
         if not self._is_trusted:
             self.verification.add(made)
         if self._is_undisturbed(made) and self._filter.accepts(begin):
@@ -252,7 +256,7 @@ class Timer:
             return True
         self._disturbed += 1
         self._why.append(found)
-        if self._disturbed <= _MAX_DISTURBED:
+        if self._disturbed <= max(_MAX_DISTURBED, _DISTURBED_SHARE * self._made):
             return False
         problem = f"background activity in {self._disturbed} timed passes: {found}; work must end when a call does"
         raise Rejected(EvaluationStatus.REWARD_HACK, problem)
@@ -267,7 +271,7 @@ class Timer:
             return f"the device was busy for {made.end_ns / 1e3:.0f} us after the last call of a pass"
         if made.activity is not None:
             ran_ns = sum((*made.activity.ran.values(), *made.activity.started.values()))
-            if ran_ns > _ACTIVE_SHARE * sum(made.taken_ns):
+            if ran_ns > max(_ACTIVE_SHARE * sum(made.taken_ns), _ACTIVE_NS):
                 return f"threads of the worker ran although it had nothing to do ({made.activity})"
         return ""
 

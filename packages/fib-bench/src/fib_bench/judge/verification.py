@@ -20,7 +20,7 @@ from ..checking.sensitivity import OutputCheck
 from ..evaluators.protocol import Observation, Part
 from ..events import Phase
 from ..secure_random import SECRET
-from .evidence import kept_answer
+from .evidence import kept_answer, repeated_answer
 from .passes import Passes, TimedPass
 from .prepared import InputSet, PreparedWorkload
 from .rpc import NotCapturable, Rejected
@@ -102,6 +102,7 @@ class Verification:
         """Timed calls, from which those to compare were drawn."""
         self._unverified: list[_Unverified] = []
         self._sampled: list[_Sampled] = []
+        self._drawn: list[torch.Tensor] = []
         self._observed: list[Observation] = []
         self._precision: PrecisionWatch | None = None
         self._fixed: Callable[[int], torch.Tensor]
@@ -167,6 +168,8 @@ class Verification:
         most = max(2, min(_SAMPLED, _KEPT_BYTES // max(outputs[0].nbytes, 1))) + must_compare
         for call, (_, _, key) in enumerate(made.words[:must_compare] if must_compare else made.words):
             self.counted += not must_compare
+            if self.answers is None:
+                continue  # nobody to compare with
             lot = _FIRST if must_compare else SECRET.getrandbits(62)
             if len(self._sampled) < most or lot > self._sampled[-1].lot:
                 self._sampled.append(_Sampled(lot, key, made.structures[call], outputs[call].clone()))
@@ -185,6 +188,7 @@ class Verification:
         """
         self.verify()
         waiting, self._sampled = self._sampled, []
+        self._drawn = [item.outputs for item in waiting]
         seconds = self._function.context.seconds
         begin, count = seconds(), 2
         most = max(1, min(self._function.slots.count, _BATCH_BYTES // max(self._function.layout.size_bytes, 1)))
@@ -235,7 +239,8 @@ class Verification:
         try:
             self._function.compare(item, outputs, "timed calls")
         except Rejected as error:
-            self._reject(error.with_evidence(kept_answer(outputs, layout, item, prepared.trials)))
+            kept = kept_answer(outputs, layout, item, prepared.trials)
+            self._reject(error.with_evidence(kept or repeated_answer(outputs, layout, self._drawn)))
         self.compared += 1
         self._watch_precision(prepared).record(layout.output_tensors(outputs), layout.output_tensors(item.expected))
         if item.check.is_observed:

@@ -83,7 +83,8 @@ struct Driver {
   Function wait, fill, flush, pattern, touch, gate, ready, take, digest, tail, redigest, reflush, rejoin, unwritten,
       refill, empty;
   u32 multiprocessors, flush_shared_bytes;
-  u64 state, flush_buffer, flush_lines, pattern_seed;
+  u64 state, flush_buffer, flush_lines;
+  Context context;
 };
 
 static union {
@@ -93,6 +94,7 @@ static union {
 static_assert(sizeof(Driver) <= 4096, "one page");
 
 static FibState host_state;  // of calls on the CPU
+static u64 host_began;
 
 enum { kKernel = 0, kCopy = 1, kSet = 2, kChild = 4, kEmpty = 5 };
 enum { kThreads = 256, kFlushThreads = 1024, kMaxDynamicShared = 8, kCarveout = 9, kDeviceUpdatable = 13 };
@@ -137,7 +139,12 @@ u64 fib_table(void) { return (u64)&table; }
 Status fib_open(const void* image, u32 multiprocessors, u32 shared_bytes, u64 flush_bytes, char* error,
                 size_t error_size) {
   Driver& d = table.driver;
-  if (d.load) return 0;
+  if (d.multiprocessors) {  // it is set last
+    Context now_current = nullptr;
+    if (!d.current(&now_current) && now_current == d.context && (!flush_bytes || d.flush_buffer)) return 0;
+    snprintf(error, error_size, "the module is open for another device, or for a process that makes no passes");
+    return -1;
+  }
   void* library = dlopen("libcuda.so.1", RTLD_NOW);
   if (!library) {
     snprintf(error, error_size, "libcuda.so.1 cannot be loaded");
@@ -190,6 +197,7 @@ Status fib_open(const void* image, u32 multiprocessors, u32 shared_bytes, u64 fl
   TRY(d.clear(d.state, 0, sizeof(FibState)), "clearing the state of passes");
   if (flush_bytes) TRY(d.allocate(&d.flush_buffer, flush_bytes), "allocating the flush buffer");
   d.flush_lines = flush_bytes / FIB_LINE_BYTES;
+  TRY(d.current(&d.context), "asking for the context");
   d.multiprocessors = multiprocessors < FIB_BLOCKS ? multiprocessors : FIB_BLOCKS;
   d.flush_shared_bytes = shared_bytes;
   if (mprotect(&table, sizeof table, PROT_READ)) {
@@ -228,7 +236,11 @@ static bool is_on_device(u64 address) {
 // Whether a kernel is one of a handshake, whatever module it was loaded from.
 static bool is_ours(Function function) {
   const char* name = nullptr;
-  return table.driver.function_name(&name, function) == 0 && name && strncmp(name, "fib_", 4) == 0;
+  if (table.driver.function_name(&name, function) || !name) return false;
+  for (const char* ours : {"fib_wait", "fib_fill_inputs", "fib_flush", "fib_touch", "fib_gate", "fib_ready", "fib_take",
+                           "fib_digest", "fib_tail"})
+    if (!strcmp(name, ours)) return true;
+  return false;
 }
 
 // Refuses what could outlast a call or run elsewhere than on the device. Counts the nodes that do something.
@@ -376,7 +388,7 @@ Status fib_compose(const FibPass* pass, Executable* made, char* error, size_t er
   for (int index = 0; index < (int)pass->calls; ++index) {
     FibCall call = pass->call[index];
     for (u32 i = 0; i < call.outputs; ++i)
-      if (!is_on_device(call.output[i].source)) {
+      if (call.output[i].bytes && !is_on_device(call.output[i].source)) {
         snprintf(error, error_size, "output %u of a captured call is not in memory of the device", i);
         d.destroy(graph);
         return -1;
@@ -397,10 +409,13 @@ Status fib_compose(const FibPass* pass, Executable* made, char* error, size_t er
   }
   void* tail[] = {&mailbox};
   TRY(step.run(d.tail, 1, 1, 0, tail), "composing the tail");
-  const Status status = d.instantiate(made, graph, 0);
+  Status status = d.instantiate(made, graph, 0);
   d.destroy(graph);
   if (status) return fail(error, error_size, "instantiating a pass", status);
-  TRY(d.upload(*made, nullptr), "uploading a pass");
+  if ((status = d.upload(*made, nullptr))) {
+    d.destroy_executable(*made);
+    return fail(error, error_size, "uploading a pass", status);
+  }
   TRY(d.synchronise(), "uploading a pass");
   return 0;
 }
@@ -493,6 +508,7 @@ Status fib_await(const FibPass* pass, int index, char* error, size_t error_size)
   host_state.go = fib_one_way(go);
   if (pass->is_host) {
     if (pass->is_late) fill_on_host(pass->call[index], go);
+    host_began = now();
     return 0;
   }
   if (!pass->is_late) return 0;
@@ -508,11 +524,13 @@ Status fib_await(const FibPass* pass, int index, char* error, size_t error_size)
 
 // Ends an eager call, whose outputs lie at `sources` if given; the digest stops the clock.
 Status fib_stop(const FibPass* pass, int index, const u64* sources, char* error, size_t error_size) {
+  const u64 taken = now() - host_began;
   FibCall call = pass->call[index];
   for (u32 i = 0; sources && i < call.outputs; ++i) call.output[i].source = sources[i];
   if (pass->is_host) {
     FibMailbox* mail = (FibMailbox*)pass->host_mailbox;
     const u64 found = digest_on_host(call, host_state.seed, host_state.go, 0, true);
+    mail->free_sms[index] = taken < ~0u ? (u32)taken : ~0u;
     __atomic_store_n(&mail->stop[index], found, __ATOMIC_RELEASE);
     return 0;
   }
