@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import ctypes
 import enum
-import math
 import fcntl
+import math
 import mmap
 import os
 import time
@@ -67,8 +67,8 @@ class TimedPass:
     """A pass that the judge has timed. All sequences have an element for each call."""
 
     taken_ns: Sequence[int]
-    """From the start of the clock to the digest, by the judge's clock. On the CPU by that of the worker, if it is less: a
-    busy machine delays what two processes say to each other by far more than most calls take."""
+    """From the start of the clock to the digest, by the judge's clock. On the CPU by that of the worker, if it is less:
+    a busy machine delays the words of two processes by far more than most calls take."""
     words: Sequence[tuple[int, int, int]]
     """The words that started the preparation and the call, and the key of the inputs."""
     digests: Sequence[int]
