@@ -10,8 +10,6 @@ on the bytes that are used.
 
 from __future__ import annotations
 
-import contextlib
-import gc
 import hashlib
 import inspect
 import os
@@ -35,7 +33,7 @@ from fib_schema import (
     UnknownName,
     get_fib_cache_path,
 )
-from fib_schema.codec import MAX_RECORD_BYTES, parse_upgraded
+from fib_schema.codec import MAX_RECORD_BYTES, parse_upgraded, paused_gc
 from fib_schema.data_files import list_data_files
 from fib_schema.display import escape_line
 from fib_schema.files import explain_os_error, read_regular
@@ -248,18 +246,6 @@ class TracesByDefinition:
             if other != name and other in self._paths:
                 self._strays.setdefault(other, []).append(trace)
                 self._pending[other] = None
-
-
-@contextlib.contextmanager
-def paused_gc() -> Iterator[None]:
-    """Pause the garbage collector: records have no cycles, and collections take most of the time of making many."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
 
 
 _NO_RANKINGS: Mapping[str, HardwareRankings] = MappingProxyType({})
