@@ -70,7 +70,7 @@ def nothing_left_open() -> Callable[[], AbstractContextManager[None]]:
         gc.collect()  # what other tests have left
         before = set(os.listdir("/proc/self/fd"))
         yield
-        gc.collect()  # what was collected meanwhile
+        gc.collect()  # the garbage that was left meanwhile
         left = {number: _target(number) for number in set(os.listdir("/proc/self/fd")) - before}
         assert not {number: target for number, target in left.items() if target}
 

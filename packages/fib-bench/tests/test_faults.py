@@ -341,18 +341,18 @@ def forging(message: str, *, from_call: int) -> str:
 
 
 FORGED_WARM_UPS = {
-    "1.0, float('nan')": "answered a request to warm up with no duration",
-    "1.0, float('inf')": "answered a request to warm up with no duration",
-    "1.0, -1.0": "answered a request to warm up with no duration",
-    "1.0, 1.0": "answered OpenPasses with Warm(",
-    "'1', 1.0": "broke the protocol",
+    "float('nan')": "answered a request to warm up with no duration",
+    "float('inf')": "answered a request to warm up with no duration",
+    "-1.0": "answered a request to warm up with no duration",
+    "1.0": "answered OpenPasses with Warm(",
+    "'1'": "broke the protocol",
 }
 
 
 def test_a_forged_report_of_the_warm_up_is_refused(judged_all: JudgedAll) -> None:
     cases = {}
     for fields, said in FORGED_WARM_UPS.items():
-        message = f'dict(zip(("type", "call_ns", "host_ns"), ("warm", {fields})))'
+        message = f'dict(zip(("type", "call_ns"), ("warm", {fields})))'
         cases[fields] = forging(message, from_call=INPUT_SETS + 1), said
     assert_evaluated(judged_all, cases, EvaluationStatus.REWARD_HACK)
 

@@ -86,7 +86,7 @@ def make_timer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Timer]:
         memory = torch.zeros(4, dtype=torch.uint8)
         function: Any = SimpleNamespace(
             context=device_context, keeps_integers=False, load_all=lambda _: SimpleNamespace(inputs=memory),
-            ask=lambda *_, **__: Warm(warm_ns, warm_ns), slots=SimpleNamespace(inputs=torch.zeros(CALLS, 4)),
+            ask=lambda *_, **__: Warm(warm_ns), slots=SimpleNamespace(inputs=torch.zeros(CALLS, 4)),
             layout=SimpleNamespace(input_tensors=lambda _: device.places, size_bytes=device.size_bytes),
         )  # fmt: skip
         timer = Timer(function, **options)

@@ -56,7 +56,7 @@ class Timed:
             x[index, 0] = key
         return targets
 
-    # what the reference does
+    # as the reference does
 
     def answer_each(self, inputs: torch.Tensor) -> torch.Tensor | None:
         if not self.takes_several:

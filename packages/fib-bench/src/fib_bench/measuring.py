@@ -93,10 +93,10 @@ class _Bench:
 
     def _own(self, result: Any) -> Sequence[torch.Tensor]:
         """The tensors that a function has returned, without views of its arguments: outputs are overwritten before."""
-        many = (
-            result.values() if isinstance(result, dict) else result if isinstance(result, (tuple, list)) else [result]
-        )
-        found = [value for value in many if isinstance(value, torch.Tensor) and value.is_contiguous()]
+        if isinstance(result, dict):
+            result = list(result.values())
+        values = result if isinstance(result, (tuple, list)) else [result]
+        found = [value for value in values if isinstance(value, torch.Tensor) and value.is_contiguous()]
         return [value for value in found if value.untyped_storage().data_ptr() not in self._given]
 
     def close(self) -> None:

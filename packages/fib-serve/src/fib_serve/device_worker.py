@@ -89,7 +89,7 @@ class DeviceWorker:
 
     def _register(self) -> None:
         with self._contest.database.write() as connection:
-            requeue_running(connection, self._name)  # what an earlier run could not return
+            requeue_running(connection, self._name)  # an earlier run could not return them
         report = check_isolation(self._contest.settings, self._judges)
         hardware = self._judges.environment(self._contest.public.root).hardware
         state = DeviceState(

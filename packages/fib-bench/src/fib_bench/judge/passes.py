@@ -36,10 +36,8 @@ from .timed_function import TimedFunction
 _SLICE_SECONDS = 0.05  # without an answer, after which the judge looks whether the worker lives
 _STALL_SECONDS = 5.0  # without a digest, after which the worker looks whether its device has failed
 _MAX_DELAY_NS = 3000  # from the end of the preparation to the start of the clock, drawn for each call
-_PATIENCE_SHARE, _MIN_PATIENCE_NS = (
-    0.6,
-    200_000,
-)  # of the shortest call: the judge then leaves a CPU alone
+_PATIENCE_SHARE = 0.6  # of the shortest call, for which the judge leaves a CPU alone
+_MIN_PATIENCE_NS = 200_000
 _NO_READING = 2**32 - 1  # of the worker's clock: the call took longer
 _REST_SECONDS = 1e-4  # the worker's thread goes to sleep after its reply
 
@@ -179,7 +177,7 @@ class Passes:
             raise Rejected(EvaluationStatus.REWARD_HACK, problem)
         taken = [end - begin for begin, end in zip(clock.t0[:calls], clock.t1[:calls], strict=True)]
         if not self._function.context.is_cuda:
-            own = (each if each < _NO_READING else math.inf for each in self._mailbox.free_sms[:calls])
+            own = (each if each < _NO_READING else math.inf for each in self._mailbox.own_ns[:calls])
             taken = [int(min(pair)) for pair in zip(taken, own, strict=True)]
         if kind == native.SOLUTION:
             self._shortest_ns = min(taken)

@@ -139,7 +139,7 @@ class Timer:
         self._base = function.load_all(prepared)
         self._redraw_structure()
         request = WarmUp(config.warmup_runs, config.measure_seconds / 4)
-        self._call_ns = function.ask(request, Warm, extra_seconds=request.max_seconds).host_ns
+        self._call_ns = function.ask(request, Warm, extra_seconds=request.max_seconds).call_ns
         if not 0 <= self._call_ns < math.inf:
             raise WorkerLost("the worker answered a request to warm up with no duration", is_forgery=True)
         self._passes = Passes(function, prepared.recipes, self._base.inputs)

@@ -232,11 +232,9 @@ class WrongOutput(msgspec.Struct, frozen=True, tag="wrong-output"):
 
 
 class Warm(msgspec.Struct, frozen=True, tag="warm"):
-    """The durations of warm calls by the worker's clock; untrusted."""
+    """The duration of a warm call by the worker's clock, as an eager caller sees it; untrusted."""
 
     call_ns: float
-    host_ns: float
-    """From the call until the device has finished, as an eager caller sees it."""
 
 
 class Uncapturable(msgspec.Struct, frozen=True, tag="uncapturable"):

@@ -326,7 +326,7 @@ class Session:
             for call in self._calls:
                 call.materialize()
             taken_ns = settle(self._calls, self._device, request.runs, request.max_seconds)
-        return Warm(taken_ns, taken_ns)
+        return Warm(taken_ns)
 
 
 def _solution_lines(error: BaseException) -> str:

@@ -530,7 +530,7 @@ Status fib_stop(const FibPass* pass, int index, const u64* sources, char* error,
   if (pass->is_host) {
     FibMailbox* mail = (FibMailbox*)pass->host_mailbox;
     const u64 found = digest_on_host(call, host_state.seed, host_state.go, 0, true);
-    mail->free_sms[index] = taken < ~0u ? (u32)taken : ~0u;
+    mail->own_ns[index] = taken < ~0u ? (u32)taken : ~0u;
     __atomic_store_n(&mail->stop[index], found, __ATOMIC_RELEASE);
     return 0;
   }

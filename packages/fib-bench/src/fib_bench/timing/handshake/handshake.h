@@ -16,8 +16,8 @@ struct FibMailbox {
   u64 ready[FIB_MAX_CALLS];  // worker: it is prepared
   u64 go[FIB_MAX_CALLS];     // judge: the clock runs
   u64 stop[FIB_MAX_CALLS];   // worker: the digest of the outputs, which stops the clock
-  u32 free_sms[FIB_MAX_CALLS];  // device: multiprocessors that nothing else occupied during the flush; on the CPU, the
-                                // nanoseconds of a call by the worker's clock, or the largest number
+  u32 free_sms[FIB_MAX_CALLS];  // device: multiprocessors that nothing else occupied during the flush
+  u32 own_ns[FIB_MAX_CALLS];    // worker, on the CPU: nanoseconds by its own clock, or the largest number
   u64 end;                      // device: the pass has ended
 };
 

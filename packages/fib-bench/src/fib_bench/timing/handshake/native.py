@@ -47,7 +47,8 @@ class Mailbox(ctypes.Structure):
     """Host memory that the judge and the worker read and write during a pass; a word for each call."""
 
     _fields_ = (
-        ("start", Words), ("ready", Words), ("go", Words), ("stop", Words), ("free_sms", u32 * MAX_CALLS), ("end", u64),
+        ("start", Words), ("ready", Words), ("go", Words), ("stop", Words), ("free_sms", u32 * MAX_CALLS),
+        ("own_ns", u32 * MAX_CALLS), ("end", u64),
     )  # fmt: skip
 
 
