@@ -1,16 +1,14 @@
 #!/usr/bin/env bash
-# Run transformer_block.py on a machine that has torch, Triton, nvcc and a GPU, but neither a network nor our packages.
-# usage, from the root of the repository: on_gpu.sh WHEELS DATA_SET [options of transformer_block.py]
-#                                         on_gpu.sh WHEELS DATA_SET graphs
-#                                         on_gpu.sh WHEELS DATA_SET dispatch
+# Run what needs a GPU of these tests, on a machine that has torch, Triton, nvcc and pytest, but neither a network nor
+# our packages. usage, from the root of the repository: on_gpu.sh WHEELS DATA_SET model|graphs|dispatch
 # WHEELS is a folder with the wheels that the machine lacks. Reports go to $OUT, or ./out.
-# `graphs` needs FlashInfer and pytest instead. It runs the GPU tests of page numbers in buffers of CUDA graphs, and
-# replays runs of FlashInfer's wrappers for CUDA graphs after later plans. `dispatch` measures what routing adds to a call
-# on this machine's host, with tensors on the CPU; one command of its own, because it compiles the native guards first.
+# `model` benchmarks solutions and runs two layers with those that are chosen. `graphs` needs FlashInfer: it runs the GPU
+# tests of page numbers in buffers of CUDA graphs, and replays runs of FlashInfer's wrappers for CUDA graphs after later
+# plans. `dispatch` measures what routing adds to a call on this machine's host, with tensors on the CPU.
 set -euo pipefail
 wheels=$1
 data_set=$2
-shift 2
+what=$3
 site=${SITE:-${TMPDIR:-/tmp}/fib-site}
 if [ ! -d "$site" ]; then
   python3 -m pip install -q --no-index --no-deps --no-compile --no-cache-dir --upgrade --target "$site" "$wheels"/*.whl
@@ -21,7 +19,7 @@ for name in schema compile bench apply tracer integrations; do
   PYTHONPATH=$PYTHONPATH:$root/packages/fib-$name/src
 done
 export PYTHONPATH PYTHONDONTWRITEBYTECODE=1 PYTHONUNBUFFERED=1
-if [ "${1:-}" = graphs ]; then
+if [ "$what" = graphs ]; then
   export FIB_TEST_DATASET=$data_set
   status=0
   python3 -m pytest -p no:cacheprovider -m gpu "$root/packages/fib-bench/tests/test_padding_check.py" \
@@ -30,8 +28,8 @@ if [ "${1:-}" = graphs ]; then
   python3 "$root/tests-integration/engines/graph_wrappers.py" "$data_set" || status=1
   exit $status
 fi
-if [ "${1:-}" = dispatch ]; then
+if [ "$what" = dispatch ]; then
   mkdir -p "${OUT:-out}"
   exec python3 "$root/packages/fib-apply/benchmarks/bench_dispatch.py" --rounds 30 --json "${OUT:-out}/dispatch.json"
 fi
-python3 "$root/tests-integration/transformer_block.py" "$data_set" --out "${OUT:-out}" "$@"
+FIB_TEST_DATASET=$data_set exec python3 -m pytest -p no:cacheprovider "$root/tests-integration/test_bench_then_apply.py"
