@@ -28,7 +28,7 @@ from ..timing.handshake.native import open_native
 from ..transport.arenas import tensor_in
 from ..transport.messages import Composed, ComposePass, Done, LaunchPass, OpenPasses, RunCalls
 from ..worker.client import WorkerLost
-from ..worker.outside_checks import ThreadActivity, ran_between
+from .background_activity import cpu_seconds
 from .generated import fill
 from .rpc import Rejected, check_reply
 from .timed_function import TimedFunction
@@ -76,8 +76,8 @@ class TimedPass:
     """Fewest that nothing else occupied during a flush; None on the CPU."""
     end_ns: int
     """From the last digest to the end of the pass on the device; 0 for calls that the host launches."""
-    activity: ThreadActivity | None
-    """Of the worker's threads, all of which should sleep; None for calls that the host launches."""
+    ran_seconds: float | None
+    """Time that the worker's threads ran, all of which should sleep; None for calls that the host launches."""
 
 
 class Passes:
@@ -164,9 +164,9 @@ class Passes:
             is_asked = self._run_clock(clock, drawn, launch, patience_ns=0)
             end_ns = clock.end - clock.t1[calls - 1]
             is_known = before is not None and not is_asked
-            activity = ran_between(before or {}, self._function.worker.threads.read()) if is_known else None
+            ran_seconds = self._ran_seconds() - (before or 0.0) if is_known else None
         else:
-            end_ns, activity = 0, None
+            end_ns, ran_seconds = 0, None
             self._run_calls(RunCalls(kind, order is Order.FRESH, calls), clock, drawn)
         if any(self._mailbox.start[:calls]) or any(self._mailbox.go[:calls]):
             raise WorkerLost("calls went on without the judge, which was stopped for too long", is_timeout=True)
@@ -183,12 +183,15 @@ class Passes:
             self._shortest_ns = min(taken)
         is_flushed = self._function.context.is_cuda
         free = min(self._mailbox.free_sms[:calls]) if is_flushed else None
-        return TimedPass(taken, words, clock.stop[:calls], structures, free, end_ns, activity)
+        return TimedPass(taken, words, clock.stop[:calls], structures, free, end_ns, ran_seconds)
 
-    def _look_at_threads(self) -> Mapping[int, int]:
-        """Times that the worker's threads have run, once its thread has gone to sleep after its reply."""
+    def _look_at_threads(self) -> float:
+        """Seconds that the worker's threads have run, once its thread has gone to sleep after its reply."""
         time.sleep(_REST_SECONDS)
-        return self._function.worker.threads.read()
+        return self._ran_seconds()
+
+    def _ran_seconds(self) -> float:
+        return cpu_seconds([self._function.worker.pid])
 
     def _run_calls(self, request: RunCalls, clock: native.Clock, drawn: Sequence[tuple[int, int]]) -> None:
         """Have the worker's host make the calls of a pass."""

@@ -269,10 +269,10 @@ class Timer:
                 return f"another kernel occupied {missing} of {expected} multiprocessors during the flush"
         if made.end_ns > _LATE_END_NS:
             return f"the device was busy for {made.end_ns / 1e3:.0f} us after the last call of a pass"
-        if made.activity is not None:
-            ran_ns = sum((*made.activity.ran.values(), *made.activity.started.values()))
+        if made.ran_seconds is not None:
+            ran_ns = made.ran_seconds * 1e9
             if ran_ns > max(_ACTIVE_SHARE * sum(made.taken_ns), _ACTIVE_NS):
-                return f"threads of the worker ran although it had nothing to do ({made.activity})"
+                return f"threads of the worker ran for {ran_ns / 1e3:.1f} us although it had nothing to do"
         return ""
 
     def verify(self) -> None:

@@ -26,7 +26,6 @@ from ..transport.messages import Exited, Settled, WorkerReply
 from ..transport.protocol import MAX_REPLY_BYTES, ChannelClosed, ProtocolError, Receiver, is_readable, send
 from .output import OutputPipe
 from .process_tree import descendants
-from .thread_clocks import ThreadClocks
 
 _EXIT_SECONDS = 10.0
 _STACK_SECONDS = 0.5
@@ -104,8 +103,6 @@ class Worker:
         self._output = OutputPipe(output)
         self._folder = folder
         self.isolation: Isolation | None = None
-        self.threads = ThreadClocks(pid)
-        """Run times of its threads, by the kernel."""
         self._reason_to_kill: str | None = None
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ)
@@ -245,7 +242,6 @@ class Worker:
         self._selector.close()
         self._channel.close()
         self._output.close()
-        self.threads.close()
         if self._handle is not None:
             os.close(self._handle)
         if not self._is_orphaned:

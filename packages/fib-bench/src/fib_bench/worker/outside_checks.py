@@ -2,18 +2,11 @@
 
 Nothing here depends on code in the worker, so a solution that has taken its process over cannot forge it.
 
-Rights. Times of threads and filter counts are readable by every user (unless ``/proc`` is mounted with
-``hidepid``). Mappings, descriptors and memory need the worker's user and a dumpable worker, or
-CAP_SYS_PTRACE (which root in a container often lacks); memory also needs Yama's ``ptrace_scope`` 0, or 1 with a
-worker that descends from the judge, as workers do. A worker that makes itself undumpable becomes unreadable, which
-the seal forbids. Every function raises `NotPermitted` with the reason where the system refuses, and
-`ProcessLookupError` where the process has ended.
-
-Costs, medians for a process with torch and Triton, 26 threads and 495 mappings, on a busy machine with 2 cores:
-`ThreadClocks.read` 0.03 ms, `seccomp_filters` 0.9 ms, `mappings_of` 6 ms, `open_memory_files` 0.04 ms, `memory_digest`
-1.4 ms per MiB. `modified_text` reads one byte in eight of the page map of all code, 1 ms for 520 MB; ``smaps``, which
-visits every page in memory, took 8 ms of processor time and up to 57 ms. So times of threads can be read around every
-pass, and text after all timing of a worker.
+Rights. Filter counts are readable by every user (unless ``/proc`` is mounted with ``hidepid``). Mappings, descriptors
+and memory need the worker's user and a dumpable worker, or CAP_SYS_PTRACE (which root in a container often lacks);
+memory also needs Yama's ``ptrace_scope`` 0, or 1 with a worker that descends from the judge, as workers do. A worker
+that makes itself undumpable becomes unreadable, which the seal forbids. Every function raises `NotPermitted` with the
+reason where the system refuses, and `ProcessLookupError` where the process has ended.
 """
 
 from __future__ import annotations
@@ -24,13 +17,17 @@ import os
 import re
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from pathlib import Path
 
 import attrs
 from fib_schema import FibError
 
 _CHUNK = 1 << 20
-_ANY_FILE = re.compile(r"(/memfd:|/dev/zero|/dev/shm/|/SYSV|anon_inode:)")
-_EXECUTABLE = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ ..x.*$", re.MULTILINE)
+_CODE = re.compile(
+    rb"^([0-9a-f]+)-([0-9a-f]+) (..x.) \S+ \S+ [1-9]\d* +(?!/memfd:|/dev/zero|/dev/shm/|/SYSV)(/.*)(?<! \(deleted\))$",
+    re.MULTILINE,
+)
+"""An executable mapping of a file that still exists under this name."""
 _ANONYMOUS, _SWAPPED = (re.compile(rb"^%b: +(\d+)" % name, re.MULTILINE) for name in (b"Anonymous", b"Swap"))
 _ENTRY_BYTES = 8  # of a page in a page map; its last byte has the flags (kernel documentation: admin-guide/mm/pagemap)
 _PRESENT, _SWAPPED_OUT, _OF_FILE = 0x80, 0x40, 0x20
@@ -52,82 +49,19 @@ class NotPermitted(FibError, RuntimeError):
 
 
 @attrs.frozen
-class ThreadActivity:
-    """Activity of threads between two readings of `ThreadClocks`.
-
-    Args:
-        ran: Nanoseconds on a processor, by thread that existed before and ran.
-        started: The same for threads that did not exist before.
-        ended: Threads that existed before only.
-    """
-
-    ran: Mapping[int, int]
-    started: Mapping[int, int]
-    ended: tuple[int, ...]
-
-    def without(self, *allowed: int) -> ThreadActivity:
-        """The activity of all threads but these, such as the main thread."""
-        ran = {thread: time for thread, time in self.ran.items() if thread not in allowed}
-        return attrs.evolve(self, ran=ran)
-
-    def __str__(self) -> str:
-        parts = [f"thread {thread} ran for {time / 1e3:.1f} us" for thread, time in self.ran.items()]
-        parts += [f"thread {thread} started" for thread in self.started]
-        parts += [f"thread {thread} ended" for thread in self.ended]
-        return "; ".join(parts) or "no thread ran"
-
-
-@attrs.frozen
-class MemoryMapping:
-    """A range of a process's addresses.
-
-    Args:
-        start: The first address.
-        end: The address after the last.
-        permissions: As ``/proc`` shows them: ``r-xp``.
-        offset: Of the range in its file, in bytes.
-        device: Of the file, as ``major:minor``.
-        inode: Of the file; 0 without a file.
-        path: Of the file, or a name in brackets, or empty.
-        changed_kib: KiB of pages that are not those of the file: written copies, in memory or swapped out. Only
-            `modified_text` knows it; 0 otherwise.
-    """
+class CodeMapping:
+    """A range of addresses in which a process has mapped code from a file."""
 
     start: int
     end: int
     permissions: str
-    offset: int
-    device: str
-    inode: int
+    """As ``/proc`` shows them: ``r-xp``."""
     path: str
-    changed_kib: int = 0
-
-    @property
-    def is_executable(self) -> bool:
-        """Whether it can be executed."""
-        return "x" in self.permissions
-
-    @property
-    def is_of_file(self) -> bool:
-        """Whether its pages are mapped from a file that still exists under this name."""
-        is_file = self.inode != 0 and self.path.startswith("/") and not _ANY_FILE.match(self.path)
-        return is_file and not self.path.endswith(" (deleted)")
+    changed_kib: int
+    """Of pages that are not those of the file: written copies, in memory or swapped out."""
 
     def __str__(self) -> str:
-        return f"{self.path or 'anonymous memory'} at {self.start:#x}-{self.end:#x} {self.permissions}"
-
-
-# -- threads -----------------------------------------------------------------------------------
-
-
-def ran_between(before: Mapping[int, int], after: Mapping[int, int]) -> ThreadActivity:
-    """Activity of threads between two readings of `ThreadClocks`.
-
-    A thread that both starts and ends in between is not seen; a sealed process cannot start any.
-    """
-    ran = {thread: after[thread] - time for thread, time in before.items() if after.get(thread, time) > time}
-    started = {thread: time for thread, time in after.items() if thread not in before}
-    return ThreadActivity(ran, started, tuple(thread for thread in before if thread not in after))
+        return f"{self.path} at {self.start:#x}-{self.end:#x} {self.permissions}"
 
 
 def seccomp_filters(pid: int) -> Mapping[int, int]:
@@ -138,42 +72,52 @@ def seccomp_filters(pid: int) -> Mapping[int, int]:
         NotPermitted: The kernel does not tell (before Linux 5.9).
     """
     found = {}
-    with refusals(pid, "the filters"):
+    with _refusals(pid, "the filters"):
         for entry in os.scandir(f"/proc/{pid}/task"):
             with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
-                status = _read(f"{entry.path}/status")
+                status = Path(entry.path, "status").read_bytes()
                 if (match := re.search(rb"^Seccomp_filters:\t(\d+)", status, re.MULTILINE)) is None:
                     raise NotPermitted(pid, "the filters", "the kernel does not count them")
                 found[int(entry.name)] = int(match[1])
     return found
 
 
-# -- mappings ----------------------------------------------------------------------------------
-
-
-def mappings_of(pid: int) -> tuple[MemoryMapping, ...]:
-    """All mappings of a process, by address.
+def open_memory_files(pid: int) -> list[str]:
+    """Descriptors of a process through which it could write over its code (``/proc/self/mem``), as sentences.
 
     Raises:
         ProcessLookupError: The process has ended.
         NotPermitted: The system refuses.
     """
-    with refusals(pid, "the mappings"):
-        return tuple(map(_parse, _read_mappings(pid, "maps").splitlines()))
+    found = []
+    with _refusals(pid, "the descriptors"):
+        for entry in os.scandir(f"/proc/{pid}/fd"):
+            with suppress(FileNotFoundError):  # closed meanwhile
+                target = os.readlink(entry.path)  # noqa: PTH115 many
+                if re.fullmatch(r"/proc/\d+(/task/\d+)?/mem", target):
+                    found.append(f"descriptor {entry.name} is {target}")
+    return found
 
 
-def mapping_of(pid: int, path_suffix: str) -> tuple[MemoryMapping, ...]:
-    """The mappings of files whose path ends so, by address; empty without any.
-
-    Args:
-        pid: The process.
-        path_suffix: The end of the file's path, such as ``/libcuda.so.1``.
+def memory_digest(pid: int, start: int, length: int) -> str:
+    """The SHA-256 digest of a range of a process's memory, such as a pointer table or read-only data.
 
     Raises:
         ProcessLookupError: The process has ended.
-        NotPermitted: The system refuses.
+        NotPermitted: The system refuses, or a page of the range is not mapped or not readable.
     """
-    return tuple(one for one in mappings_of(pid) if one.is_of_file and one.path.endswith(path_suffix))
+    digest = hashlib.sha256()
+    with _refusals(pid, "the memory"), Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
+        while length > 0:
+            part = os.pread(memory.fileno(), min(length, _CHUNK), start)
+            if not part:  # the process has ended, or replaced its memory by exec
+                raise ProcessLookupError(f"process {pid} has no memory at {start:#x}")
+            digest.update(part)
+            start, length = start + len(part), length - len(part)
+    return digest.hexdigest()
+
+
+# -- code --------------------------------------------------------------------------------------
 
 
 def modified_text(pid: int) -> list[str]:
@@ -188,125 +132,68 @@ def modified_text(pid: int) -> list[str]:
         ProcessLookupError: The process has ended.
         NotPermitted: The system refuses.
     """
-    with refusals(pid, "the mappings"):
+    with _refusals(pid, "the mappings"):
         try:
-            found = text_by_page_map(pid)
+            found = code_by_page_map(pid)
         except (FileNotFoundError, PermissionError):  # some systems have no page maps, or close them
-            found = text_by_smaps(pid)
+            found = code_by_smaps(pid)
     changed = [f"{one}: {one.changed_kib} KiB differ from the file" for one in found if one.changed_kib]
     return changed + [f"{one}: it can be written" for one in found if "w" in one.permissions and not one.changed_kib]
 
 
-def open_memory_files(pid: int) -> list[str]:
-    """Descriptors of a process through which it could write over its code (``/proc/self/mem``), as sentences.
-
-    Raises:
-        ProcessLookupError: The process has ended.
-        NotPermitted: The system refuses.
-    """
-    found = []
-    with refusals(pid, "the descriptors"):
-        for entry in os.scandir(f"/proc/{pid}/fd"):
-            with suppress(FileNotFoundError):  # closed meanwhile
-                target = os.readlink(entry.path)  # noqa: PTH115 many
-                if re.fullmatch(r"/proc/\d+(/task/\d+)?/mem", target):
-                    found.append(f"descriptor {entry.name} is {target}")
-    return found
-
-
-# -- memory ------------------------------------------------------------------------------------
-
-
-def memory_digest(pid: int, start: int, length: int) -> str:
-    """The SHA-256 digest of a range of a process's memory, such as a pointer table or read-only data.
-
-    Args:
-        pid: The process.
-        start: The first address.
-        length: In bytes.
-
-    Raises:
-        ProcessLookupError: The process has ended.
-        NotPermitted: The system refuses, or a page of the range is not mapped or not readable.
-    """
-    digest = hashlib.sha256()
-    with refusals(pid, "the memory"), open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:  # noqa: PTH123 unbuffered
-        while length > 0:
-            part = os.pread(memory.fileno(), min(length, _CHUNK), start)
-            if not part:  # the process has ended, or replaced its memory by exec
-                raise ProcessLookupError(f"process {pid} has no memory at {start:#x}")
-            digest.update(part)
-            start, length = start + len(part), length - len(part)
-    return digest.hexdigest()
-
-
-# -- reading -----------------------------------------------------------------------------------
-
-
-def text_by_page_map(pid: int) -> list[MemoryMapping]:
-    """The executable mappings of files, with their changed pages by ``/proc/PID/pagemap``.
+def code_by_page_map(pid: int) -> list[CodeMapping]:
+    """The code of a process, with changed pages by ``/proc/PID/pagemap``, of which one byte in eight is looked at.
 
     Raises:
         ProcessLookupError: The process has ended.
         OSError: The system has no page maps, or refuses.
     """
-    found = []
     descriptor = os.open(f"/proc/{pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC)  # of this memory, even after an exec
     try:
-        for header in _EXECUTABLE.finditer(_read_mappings(pid, "maps")):
-            one = _parse(header[0])
-            if one.is_of_file:
-                found.append(attrs.evolve(one, changed_kib=_count_copies(descriptor, one) * mmap.PAGESIZE // 1024))
+        return [_code(found, _count_copies(descriptor, found)) for found in _CODE.finditer(_mappings(pid, "maps"))]
     finally:
         os.close(descriptor)
-    return found
 
 
-def _count_copies(page_map: int, mapping: MemoryMapping) -> int:
-    """The pages of a mapping that are not of its file.
+def _count_copies(page_map: int, found: re.Match[bytes]) -> int:
+    """KiB of the pages of a mapping that are not of its file.
 
     Raises:
         ProcessLookupError: The memory is gone.
     """
-    place, end = (address // mmap.PAGESIZE * _ENTRY_BYTES for address in (mapping.start, mapping.end))
+    place, end = (int(found[group], 16) // mmap.PAGESIZE * _ENTRY_BYTES for group in (1, 2))
     count = 0
     while place < end:
         if not (entries := os.pread(page_map, min(end - place, _CHUNK), place)):
-            raise ProcessLookupError(f"the process has no memory at {mapping.start:#x}")
+            raise ProcessLookupError("the process has replaced its memory")
         count += entries[_ENTRY_BYTES - 1 :: _ENTRY_BYTES].translate(_IS_COPY).count(1)
         place += len(entries)
-    return count
+    return count * mmap.PAGESIZE // 1024
 
 
-def text_by_smaps(pid: int) -> list[MemoryMapping]:
-    """Find changed text by ``/proc/PID/smaps``; a search reads a tenth of its lines.
+def code_by_smaps(pid: int) -> list[CodeMapping]:
+    """The same by ``/proc/PID/smaps``, for which the kernel visits every page: 60 ms for a process with torch, not 4.
 
     Raises:
         ProcessLookupError: The process has ended.
         OSError: The system refuses.
     """
-    found = []
-    smaps = _read_mappings(pid, "smaps")
-    for header in _EXECUTABLE.finditer(smaps):
-        changed = 0
-        for pages in (_ANONYMOUS, _SWAPPED):  # fields of every mapping, in this order
-            if (field := pages.search(smaps, header.end())) is not None:
-                changed += int(field[1])
-        found.append(attrs.evolve(_parse(header[0]), changed_kib=changed))
-    return [one for one in found if one.is_of_file]
+    smaps = _mappings(pid, "smaps")
+    result = []
+    for found in _CODE.finditer(smaps):
+        fields = (pages.search(smaps, found.end()) for pages in (_ANONYMOUS, _SWAPPED))  # each mapping has them
+        result.append(_code(found, sum(int(field[1]) for field in fields if field is not None)))
+    return result
 
 
-def _parse(line: bytes) -> MemoryMapping:
-    """A mapping by a line ``start-end permissions offset device inode path``."""
-    fields = line.decode("utf-8", "surrogateescape").split(None, 5)
-    start, _, end = fields[0].partition("-")
-    path = fields[5] if len(fields) > 5 else ""
-    return MemoryMapping(int(start, 16), int(end, 16), fields[1], int(fields[2], 16), fields[3], int(fields[4]), path)
+def _code(found: re.Match[bytes], changed_kib: int) -> CodeMapping:
+    start, end, permissions, path = (group.decode("utf-8", "surrogateescape") for group in found.groups())
+    return CodeMapping(int(start, 16), int(end, 16), permissions, path, changed_kib)
 
 
-def _read_mappings(pid: int, name: str) -> bytes:
+def _mappings(pid: int, name: str) -> bytes:
     """A file of mappings. It is empty for a zombie, which must not pass for a process without changed code."""
-    if not (text := _read(f"/proc/{pid}/{name}")):
+    if not (text := Path(f"/proc/{pid}/{name}").read_bytes()):
         raise ProcessLookupError(f"process {pid} has ended")
     return text
 
@@ -320,20 +207,8 @@ def read_short(path: str) -> bytes:
         os.close(descriptor)
 
 
-def _read(path: str) -> bytes:
-    """All of a file."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        parts = []
-        while part := os.read(descriptor, _CHUNK):
-            parts.append(part)
-        return b"".join(parts)
-    finally:
-        os.close(descriptor)
-
-
 @contextmanager
-def refusals(pid: int, what: str) -> Iterator[None]:
+def _refusals(pid: int, what: str) -> Iterator[None]:
     """Turn the system's refusals into `NotPermitted`, and a missing process into `ProcessLookupError`."""
     try:
         yield
