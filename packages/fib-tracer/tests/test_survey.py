@@ -1,4 +1,4 @@
-"""Tests of the survey: histograms, counts, missing and orphaned blobs."""
+"""Tests of the survey: histograms, counts, missing blobs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 from fib_schema import RandomInput, SafetensorsInput, ScalarInput, Trace, TraceSet, UnknownName, Workload
-from fib_tracer.maintenance import Bin, MissingBlob, histogram, survey
+from fib_tracer.survey import Bin, histogram, survey
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -28,40 +28,22 @@ def stored(trace_set: TraceSet, uuid: str, rows: int, scale: float = 0.5) -> Tra
 def test_a_survey_counts_sizes_input_types_and_blobs(root: Path) -> None:
     trace_set = TraceSet.from_path(root)
     trace_set.add_traces([stored(trace_set, "a", 3), stored(trace_set, "b", 3), gather_workload("c", 9, None)])
-    found = survey(TraceSet.from_path(root))
-    assert [d.name for d in found.definitions] == ["gather_h8", "gqa_paged_decode_h2", "silu_h8"]
-    gather = found.definitions[0]
+    gather, decode, silu = survey(TraceSet.from_path(root), {})
+    assert [d.name for d in (gather, decode, silu)] == ["gather_h8", "gqa_paged_decode_h2", "silu_h8"]
     assert (gather.workloads, gather.distinct_axes, gather.blobs) == (3, 2, 2)
     assert gather.axes == {"N": [Bin(6, 6, 3)], "M": [Bin(3, 3, 2), Bin(9, 9, 1)]}
     assert gather.inputs == {"table": {"random": 3}, "rows": {"random": 1, "safetensors": 2}, "scale": {"scalar": 3}}
-    assert gather.blob_bytes == found.blob_bytes > 48
-    assert found.without_workloads == ["gqa_paged_decode_h2", "silu_h8"]
-    assert (found.orphans, found.missing, found.unknown) == ({}, [], [])
-
-
-def test_a_survey_lists_missing_blobs_and_orphans(root: Path) -> None:
-    trace_set = TraceSet.from_path(root)
-    trace_set.add_traces([stored(trace_set, "a", 3)])
-    lost = stored(trace_set, "b", 3)
-    left = stored(trace_set, "c", 3).workload.inputs["rows"].path
-    trace_set.add_traces([lost])
-    path = lost.workload.inputs["rows"].path
-    (root / path).unlink()
-    (root / left).with_name(".writing.tmp").touch()
-    found = survey(TraceSet.from_path(root))
-    assert found.missing == [MissingBlob(path, "gather_h8", "b")]
-    assert found.orphans == {left: (root / left).stat().st_size}
-    assert found.blobs == 2
+    assert gather.blob_bytes > 48
+    assert gather.missing == []
+    assert (silu.workloads, silu.axes, silu.inputs, silu.blobs) == (0, {}, {}, 0)
 
 
 def test_a_survey_may_be_limited_to_definitions(root: Path) -> None:
     trace_set = TraceSet.from_path(root)
     trace_set.add_traces([stored(trace_set, "a", 3)])
-    found = survey(TraceSet.from_path(root), ["silu_h8"])
-    assert [d.name for d in found.definitions] == ["silu_h8"]
-    assert found.blobs == 0
+    assert [d.name for d in survey(TraceSet.from_path(root), {}, ["silu_h8"])] == ["silu_h8"]
     with pytest.raises(UnknownName, match="silu_h9"):
-        survey(trace_set, ["silu_h9"])
+        survey(trace_set, {}, ["silu_h9"])
 
 
 def test_a_histogram_groups_many_sizes_by_powers_of_two() -> None:

@@ -8,15 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from fib_schema import TraceSet
 from fib_schema.traffic import load_traffic
 from fib_tracer import TracingConfig, enable_tracing
 from fib_tracer.cli import main
 from fib_tracer.counts import current_rank
-from fib_tracer.maintenance import sample, survey
 
-from .conftest import workloads
-from .test_call_counts import by_rows, traffic
+from .test_call_counts import by_rows
 from .test_processes import run, start
 
 
@@ -84,24 +81,11 @@ def test_statistics_show_the_share_of_calls_that_workloads_stand_for(
     with enable_tracing(root, TracingConfig("dump_all", filter_policy="keep_first")):
         for rows in (2, 2, 2, 3):
             silu(torch.ones(rows, 8))
-    found = survey(TraceSet.from_path(root), ["silu_h8"])
-    assert [(each.calls, each.recorded_calls) for each in found.definitions] == [(4, 3)]
     assert main(["stats", str(root)]) == 0
     assert "4 calls were counted, 75.0% of them with the sizes and layout of a workload" in capsys.readouterr().out
     (root / "traffic" / "damaged.json").write_text("{")
     assert main(["stats", str(root)]) == 1
     assert "traffic/damaged.json: cannot be read as counts" in capsys.readouterr().err
-
-
-def test_a_sample_keeps_the_counts(root: Path, silu: Any, tmp_path_factory: pytest.TempPathFactory) -> None:
-    with enable_tracing(root, TracingConfig("dump_all")):
-        for value in range(4):
-            silu(torch.full((2, 8), float(value)))
-    (root / "traffic" / "folder.json").mkdir()
-    target = tmp_path_factory.mktemp("samples") / "small"
-    assert sample(root, target, TracingConfig(filter_policy="keep_first")).is_ok
-    (record,) = workloads(target, "silu_h8")
-    assert traffic(target).calls_by_workload([record]) == {record.uuid: 4}
 
 
 class TestRank:

@@ -171,8 +171,6 @@ _REPAIR = {"reads": "", "lists": " ".join(RECORDS), "opens": frozenset({"blob"})
 _SUMMARY = {"reads": "trace workload", "lists": "definition solution"}
 _TABLE = {"reads": "definition trace", "lists": "solution"}
 _STATS = {"reads": "definition workload"}
-_SAMPLE = {"reads": "definition workload blob", "writes": "definitions/activation/keeper.json"}
-_ONE_EACH = {**_SAMPLE, "reads": "definition workload", "opens": frozenset({"blob"})}  # it may leave out the blob
 _ENGINE = {"has_torch": True, "seconds": 60, "shows": "called keeper"}
 _RUN: dict[str, Any] = {"is_execution": True, "has_torch": True, "seconds": 90}
 _SETS = frozenset({"set", "settings"})
@@ -236,8 +234,6 @@ COMMANDS = (
     ),
     _command("fib-tracer", "stats", "{set}", **_STATS),
     _command("fib-tracer", "stats", "{set}", "--json", **_STATS),
-    _command("fib-tracer", "sample", "{set}", "--output", "{out}", "-k", "5", **_SAMPLE),
-    _command("fib-tracer", "sample", "{set}", "--output", "{out}", "--per-axes", "1", "--json", **_ONE_EACH),
     _command("fib-tracer", "import", "{other}", "{set}", reads="definition", shows=""),
     _command("fib-tracer", "import", "{set}", "{other}", "--json", reads="", opens=RECORDS, shows=""),
     _command("fib-integrations", "baselines", "{set}", "--dry-run", reads="definition", lists="solution", shows=""),

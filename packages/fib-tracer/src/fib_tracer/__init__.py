@@ -17,7 +17,7 @@ How a call becomes a record on the disk:
 7. `counts`: flushes, and the storage thread every minute, save the counts of calls.
 
 `settings` holds what is recorded, of which definitions. `dump_import` imports what FlashInfer recorded itself, through
-step 3. `maintenance` surveys and samples data sets.
+step 3. `survey` counts what a data set has.
 """
 
 from __future__ import annotations

@@ -8,11 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import attrs
 from fib_schema import TraceSet
-from fib_schema.command import CommandParser, print_problems, run_command
+from fib_schema.command import CommandParser, plain_problems, print_problems, run_command
 from fib_schema.display import counted, escape_line
+from fib_schema.traffic import load_traffic
 
-from . import maintenance
 from .dump_import import (
     MAX_CALL_BYTES,
     NO_READER,
@@ -22,11 +23,11 @@ from .dump_import import (
     ImportReport,
     import_dumps,
 )
-from .maintenance import Bin, DefinitionSurvey, Survey
 from .settings import Settings, TracingConfig
+from .survey import Bin, DefinitionSurvey, survey
 
 _DESCRIPTION = """\
-Workloads of a data set: import FlashInfer's dumps, show statistics, sample.
+Workloads of a data set: import FlashInfer's dumps, show statistics.
 
 Live traffic is recorded inside the engine (FIB_ENABLE_TRACING=1, or fib_tracer.enable_tracing).
 Exit codes: 0; 1 if data is damaged, refused or missing; 2 if the command cannot run, or cannot read or
@@ -50,18 +51,10 @@ examples:
 
 _STATS = """\
 Show statistics of a data set's workloads: their number by definition, the sizes of their variable axes,
-how inputs are given, and the files of tensors, with missing and orphaned ones.
+how inputs are given, the share of traced calls that they cover, and the files of their tensors.
 
 example:
   fib-tracer stats DATASET --definitions gemm_n4096_k4096 rmsnorm_h4096"""
-
-_SAMPLE = """\
-Make a smaller data set: definitions, some of their workloads, and the files of their tensors, byte for
-byte; then validate it. Workloads are chosen separately for each definition.
-
-examples:
-  fib-tracer sample DATASET --output small -k 5
-  fib-tracer sample DATASET --output small --random 20 --seed 7 --definitions gemm_n4096_k4096"""
 
 _BAR_WIDTH = 40
 _DUMP_NAMES = {"all": "dump_all", "none": "dump_none", "int": "dump_int"}
@@ -76,15 +69,6 @@ def _table(texts: Sequence[Sequence[str]]) -> Iterator[str]:
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     for row in rows:
         yield "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-
-
-def _size(size_bytes: int) -> str:
-    size = float(size_bytes)
-    for unit in ("B", "KiB", "MiB"):
-        if size < 1024:
-            return f"{size:.3g} {unit}" if unit != "B" else f"{size_bytes} B"
-        size /= 1024
-    return f"{size:.3g} GiB"
 
 
 # -- import ------------------------------------------------------------------------------------------
@@ -161,40 +145,33 @@ def _stored_lines(report: ImportReport) -> Iterator[str]:
 
 def _run_stats(options: argparse.Namespace) -> int:
     """``fib-tracer stats``."""
-    trace_set = TraceSet.from_path(options.dataset)
-    found = maintenance.survey(trace_set, options.definitions)
-    print_problems(found.problems)
+    trace_set, traffic = TraceSet.from_path(options.dataset), load_traffic(options.dataset)
+    found = survey(trace_set, traffic.definitions, options.definitions)
+    problems = [*trace_set.problems, *traffic.problems]
+    print_problems(problems)
     if options.json:
-        _print_json(found.to_plain())
+        _print_json({"definitions": list(map(attrs.asdict, found)), "problems": plain_problems(problems)})
     else:
         print("\n".join(_survey_lines(found)))
-    return 1 if found.missing or found.unknown or found.problems else 0
+    return 1 if problems or any(definition.missing for definition in found) else 0
 
 
-def _survey_lines(found: Survey) -> Iterator[str]:
-    for definition in found.definitions:
+def _survey_lines(found: Sequence[DefinitionSurvey]) -> Iterator[str]:
+    for definition in found:
         if definition.workloads:
             yield from _definition_lines_of(definition)
             yield ""
-    empty = found.without_workloads
-    covered = len(found.definitions) - len(empty)
-    yield f"{counted(len(found.definitions), 'definition')}, {covered} with workloads"
+    empty = [definition.name for definition in found if not definition.workloads]
+    yield f"{counted(len(found), 'definition')}, {len(found) - len(empty)} with workloads"
     if empty:
         yield f"without: {', '.join(empty)}"
-    yield f"{counted(found.blobs, 'blob')}, {_size(found.blob_bytes)}"
-    for path, size_bytes in found.orphans.items():
-        yield f"orphan: {path} ({_size(size_bytes)}), which no record names; remove it, unless an engine traces now"
-    for lost in found.missing:
-        yield f"missing: {lost.path}, which workload {lost.workload} of {lost.definition} names"
-    if found.unknown:
-        yield f"workloads of unknown definitions: {', '.join(found.unknown)}"
 
 
 def _definition_lines_of(definition: DefinitionSurvey) -> Iterator[str]:
     yield (
         f"{definition.name} ({definition.op_type}): {counted(definition.workloads, 'workload')}, "
         f"{counted(definition.distinct_axes, 'combination')} of axes, "
-        f"{counted(definition.blobs, 'blob')}, {_size(definition.blob_bytes)}"
+        f"{counted(definition.blobs, 'blob')}, {definition.blob_bytes:,} bytes"
     )
     if definition.calls:
         share = definition.recorded_calls / definition.calls
@@ -205,6 +182,7 @@ def _definition_lines_of(definition: DefinitionSurvey) -> Iterator[str]:
         yield f"  {name}: " + ", ".join(
             f"{count} {'stored' if kind == 'safetensors' else kind}" for kind, count in kinds.items()
         )
+    yield from (f"  missing: {path}, which workloads name" for path in definition.missing)
 
 
 def _histogram_lines(axis: str, bins: Sequence[Bin]) -> Iterator[str]:
@@ -213,38 +191,6 @@ def _histogram_lines(axis: str, bins: Sequence[Bin]) -> Iterator[str]:
     for index, b in enumerate(bins):
         bar = "#" * max(1, round(_BAR_WIDTH * b.workloads / most))
         yield f"  {'' if index else axis:<{len(axis)}}  {b!s:>{width}}  {bar} {b.workloads}"
-
-
-# -- sample ------------------------------------------------------------------------------------------
-
-
-def _run_sample(options: argparse.Namespace) -> int:
-    """``fib-tracer sample``."""
-    report = maintenance.sample(options.dataset, options.output, _sample_config(options), options.definitions)
-    print_problems(report.problems)
-    assert report.validation is not None  # it was made
-    if options.json:
-        _print_json(report.to_plain())
-    else:
-        rows = [(name, str(chosen), str(of)) for name, (of, chosen) in report.definitions.items()]
-        print(*_table([("definition", "chosen", "of"), *rows]), sep="\n")
-        print(f"\n{report.target}: {counted(report.blobs, 'blob')}, {_size(report.blob_bytes)}")
-        print(report.validation.to_text())
-    return 0 if report.is_ok else 1
-
-
-def _sample_config(options: argparse.Namespace) -> TracingConfig:
-    if options.per_axes is not None:
-        return _config("keep_first_k_by_axes", k=options.per_axes)
-    if options.attention is not None:
-        return _config("attention", k=options.attention)
-    if options.random is not None:
-        return _config("keep_random_k", k=options.random, seed=options.seed)
-    return _config("keep_first_k", k=options.first)
-
-
-def _config(policy: str, **arguments: Any) -> TracingConfig:
-    return TracingConfig("dump_none", filter_policy=policy, filter_policy_kwargs=arguments)
 
 
 # -- options -----------------------------------------------------------------------------------------
@@ -277,17 +223,12 @@ def _parser() -> argparse.ArgumentParser:
     _add_import_options(add("import", "import FlashInfer's dumps", _IMPORT, _run_import))
     command = add("stats", "show statistics of workloads", _STATS, _run_stats)
     _add_dataset(command)
-    _add_definitions(command)
-    _add_sample_options(add("sample", "make a smaller data set", _SAMPLE, _run_sample))
+    command.add_argument("--definitions", nargs="+", metavar="NAME", help="only these")
     return parser
 
 
 def _add_dataset(command: argparse.ArgumentParser) -> None:
     command.add_argument("dataset", type=Path, metavar="DATASET", help="the folder of the data set")
-
-
-def _add_definitions(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--definitions", nargs="+", metavar="NAME", help="only these")
 
 
 def _add_import_options(command: argparse.ArgumentParser) -> None:
@@ -306,22 +247,3 @@ def _add_import_options(command: argparse.ArgumentParser) -> None:
         metavar="N",
         help=f"skip calls with more MiB of tensors (default: {default})",
     )
-
-
-def _add_sample_options(command: argparse.ArgumentParser) -> None:
-    _add_dataset(command)
-    command.add_argument("--output", type=Path, required=True, metavar="OTHER", help="a folder that is new or empty")
-    how = command.add_mutually_exclusive_group(required=True)
-    how.add_argument("-k", dest="first", type=_positive, metavar="N", help="the first N")
-    how.add_argument("--per-axes", type=_positive, metavar="K", help="the first K of each combination of sizes")
-    how.add_argument("--attention", type=_positive, metavar="K", help="the first K of each average sequence length")
-    how.add_argument("--random", type=_positive, metavar="N", help="N at random")
-    command.add_argument("--seed", type=int, default=0, help="of the random choice (default: 0)")
-    _add_definitions(command)
-
-
-def _positive(text: str) -> int:
-    """A whole number from 1 on."""
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"expected a whole number from 1 on, got {text!r}")
-    return int(text)
