@@ -108,10 +108,6 @@ class TrafficFile:
         self._path: Path | None = None
         self._saved_calls = 0
 
-    def unsaved_calls(self) -> int:
-        """The number of calls since the counts were saved."""
-        return sum(counted.total() for counted in self._counts().values()) - self._saved_calls
-
     def save(self) -> None:
         """Write the counts if there are new calls; they are durable afterwards unless an error is reported."""
         counts = {name: counted.to_plain() for name, counted in self._counts().items()}
@@ -163,8 +159,6 @@ class DefinitionStats:
     """Kept calls whose workload the data set had already."""
     dropped: Mapping[str, int]
     """Calls that were lost, or dropped before the policy was asked, by reason."""
-    waiting: int = 0
-    """Kept calls that could not be written yet; they are retried, and dropped when the runtime stops."""
 
     def to_plain(self) -> dict[str, Any]:
         """As plain objects, for JSON."""
@@ -175,13 +169,13 @@ class CallCounters:
     """Counters of what became of the calls of one definition, exact across threads.
 
     Attributes:
-        stored, equal, waiting: As in `DefinitionStats`; only the storage thread changes them.
+        stored, equal: As in `DefinitionStats`; only the storage thread changes them.
     """
 
     def __init__(self) -> None:
         self._kept = Counter()
         self.count_kept = self._kept.increment
-        self.stored = self.equal = self.waiting = 0
+        self.stored = self.equal = 0
         self._dropped: dict[str, Counter] = {}
 
     def count_dropped(self, reason: str, calls: int = 1) -> None:
@@ -192,7 +186,7 @@ class CallCounters:
     def stats(self, calls: int) -> DefinitionStats:
         """The counts so far, with the number of all calls."""
         dropped = {reason: int(counter) for reason, counter in list(self._dropped.items())}
-        return DefinitionStats(calls, int(self._kept), self.stored, self.equal, dropped, self.waiting)
+        return DefinitionStats(calls, int(self._kept), self.stored, self.equal, dropped)
 
 
 class ErrorLog:

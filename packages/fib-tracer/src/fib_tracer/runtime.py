@@ -205,8 +205,7 @@ class TracingRuntime:
     def flush(self, timeout_seconds: float | None = None) -> dict[str, DefinitionStats]:
         """Wait until all kept calls are stored, including samples that policies hold.
 
-        Records that cannot be written now, because the disk is full for instance, are in `DefinitionStats.waiting`:
-        they are retried, and are dropped only if the last attempt fails when the runtime stops.
+        Records that cannot be written, because the disk is full for instance, are dropped, logged and counted.
 
         Args:
             timeout_seconds: How long to wait at most; None for as long as it takes.
@@ -236,12 +235,10 @@ class TracingRuntime:
         is_done = False
         for _ in range(2):  # the second stores what an interrupted call has queued while the first waited for its lock
             is_done = self._writer.flush(self._active_recorders(), self._exit_seconds)
-        entries, calls = self._writer.waiting(), self._traffic.unsaved_calls()
-        if entries or calls or not is_done:
-            reason = "writing failed" if is_done else f"storing takes more than {self._exit_seconds:g} s (exit_seconds)"
+        if not is_done:
             logger.warning(
-                "the process ends without %d kept calls (%d bytes of copies) and the counts of %d calls: %s",
-                *(entries, self.budget.reserved_bytes, calls, reason),
+                "the process ends without some kept calls (%d bytes): storing takes more than %g s (exit_seconds)",
+                *(self.budget.reserved_bytes, self._exit_seconds),
             )
         return is_done
 

@@ -1,10 +1,8 @@
 """Storage thread: waits for the copies of entries, appends their records to the data set, and saves counts of calls.
 
 Entries arrive through a queue that any thread and any signal handler may fill. Everything that was queued before a
-flush is on the disk when the flush returns, or is counted as waiting, and so are the counts of calls. Records that
-cannot be written, because the disk is full for instance, keep their bytes of the budget. They are written again every
-few seconds and by each flush, and are dropped only when the runtime stops. The end of the process saves the counts
-first, and waits for entries for a time that is a setting.
+flush is on the disk when the flush returns, or was dropped and counted, and so are the counts of calls. The end of the
+process saves the counts first, and waits for entries for a time that is a setting.
 """
 
 from __future__ import annotations
@@ -34,8 +32,6 @@ MAX_BATCH = 256
 _GATHER_SECONDS = 0.02
 _COUNTS_SECONDS = 60.0
 """Counts that a killed process loses at most. Saving 65,536 sizes takes 0.7 s of the storage thread."""
-_RETRY_SECONDS = 2.0
-"""Until records that could not be written are retried."""
 _ABANDON_SECONDS = 1.0
 """Wait at the end of the process for a thread that has stored nothing for a long time."""
 
@@ -50,19 +46,6 @@ class _Flush:
     done: threading.Event = attrs.field(factory=threading.Event)
 
 
-@attrs.frozen(eq=False)
-class _Batch:
-    """Records of one definition that are appended together."""
-
-    recorder: Recorder
-    records: Mapping[str, WorkloadRecord]
-    """Records by uuid."""
-    entries: int
-    """Number of entries that have a record; equal ones share it."""
-    size_bytes: int
-    """Bytes of the budget that the entries hold."""
-
-
 class Writer:
     """Stores entries in a daemon thread, which starts with the first counted call or entry."""
 
@@ -75,12 +58,6 @@ class Writer:
         self._wake = threading.Event()
         self._lock = threading.RLock()
         self._thread: threading.Thread | None = None
-        self._flushes = 0
-        """Flushes in the queue."""
-        self._in_hand = 0
-        """Entries that the thread has taken from the queue and not stored yet."""
-        self._unwritten: list[_Batch] = []
-        self._retry_at = 0.0
         self._counts_at = time.monotonic() + _COUNTS_SECONDS
 
     # -- in any thread -------------------------------------------------------------------------------
@@ -91,7 +68,7 @@ class Writer:
         self.start()
 
     def flush(self, recorders: Iterable[Recorder], timeout_seconds: float | None) -> bool:
-        """Wait until everything that was queued, and what policies hold, is stored or waits for a retry."""
+        """Wait until everything that was queued, and what policies hold, is stored or dropped."""
         flush = _Flush(tuple(recorders))
         timeout = None if timeout_seconds is None else min(timeout_seconds, threading.TIMEOUT_MAX)
         return self._request(flush) and flush.done.wait(timeout)
@@ -99,11 +76,6 @@ class Writer:
     def save_counts_first(self) -> None:
         """Save the counts before the entries that are queued."""
         self._counts_at = 0.0
-
-    def waiting(self) -> int:
-        """The number of entries that are not stored, without those that policies hold."""
-        unwritten = sum(batch.entries for batch in list(self._unwritten))
-        return max(self._queue.qsize() - self._flushes, 0) + self._in_hand + unwritten
 
     def close(self, timeout_seconds: float | None) -> None:
         """End the thread after everything that was queued; a later item starts another one.
@@ -141,8 +113,6 @@ class Writer:
         return True
 
     def _request(self, flush: _Flush) -> bool:
-        with self._lock:
-            self._flushes += 1
         self._queue.put(flush)
         self._wake.set()
         return self.start()
@@ -160,44 +130,34 @@ class Writer:
                 self._save()
             self._guarded(functools.partial(self._finish, entries))
             entries.clear()  # those that policies dropped must be freed before a flush ends
-            self._in_hand = 0
             if flush is not None:
                 self._end_flush(flush)
-            if is_last:
-                self._guarded(self._give_up)
-            elif self._unwritten and time.monotonic() >= self._retry_at:
-                self._guarded(self._retry)
         self._thread = None
         if not self._queue.empty():  # queued before `_thread` was reset
             self.start()
 
     def _next_items(self) -> tuple[list[PendingEntry], _Flush | None]:
-        """The queued entries up to the next flush, and the flush; neither when counts or a retry are due.
+        """The queued entries up to the next flush, and the flush; neither when counts are due.
 
         It waits a little for more, so that a calling thread need not share the interpreter with this one for each item.
         """
-        due = min(self._retry_at, self._counts_at) if self._unwritten else self._counts_at
         entries: list[PendingEntry] = []
         with suppress(queue.Empty):
-            item = self._queue.get(timeout=max(due - time.monotonic(), 0.0))
+            item = self._queue.get(timeout=max(self._counts_at - time.monotonic(), 0.0))
             if not isinstance(item, _Flush):
                 self._wake.wait(_GATHER_SECONDS)
             self._wake.clear()
             while not isinstance(item, _Flush):
                 entries.append(item)
-                self._in_hand = len(entries)
                 if len(entries) == MAX_BATCH:
                     return entries, None
                 item = self._queue.get_nowait()
-            with self._lock:
-                self._flushes -= 1
             return entries, item
         return entries, None
 
     def _end_flush(self, flush: _Flush) -> None:
         for recorder in flush.recorders:
             self._guarded(functools.partial(self._drain, recorder))
-        self._guarded(self._retry)
         self._save()
         flush.done.set()
 
@@ -248,45 +208,30 @@ class Writer:
     def _store(self, recorder: Recorder, entries: Sequence[WorkloadEntry]) -> None:
         """Append the records of entries, `MAX_BATCH` entries together at most."""
         for start in range(0, len(entries), MAX_BATCH):
-            batch = self._batch(recorder, entries[start : start + MAX_BATCH])
-            if not self._write(batch):
-                self._retry_at = self._retry_at if self._unwritten else time.monotonic() + _RETRY_SECONDS
-                self._unwritten.append(batch)
-                recorder.counters.waiting += batch.entries
+            batch = entries[start : start + MAX_BATCH]
+            found = [record for entry in batch if (record := self._record(recorder, entry)) is not None]
+            self._append(recorder, {record.workload.uuid: record for record in found}, len(found))
+            self._budget.release(sum(entry.size_bytes for entry in batch))
 
-    def _retry(self) -> None:
-        """Write unwritten records again."""
-        waiting, remaining = self._unwritten, []
-        for batch in waiting:
-            if self._write(batch):
-                batch.recorder.counters.waiting -= batch.entries
-            else:
-                remaining.append(batch)
-        self._unwritten = remaining
-        self._retry_at = time.monotonic() + _RETRY_SECONDS
+    def _append(self, recorder: Recorder, records: Mapping[str, WorkloadRecord], entries: int) -> None:
+        """Append records, which are those of so many entries: equal ones share one."""
+        try:
+            new = self._log.append(
+                recorder.definition,
+                {uuid: record.workload for uuid, record in records.items()},
+                {uuid: record.tensors for uuid, record in records.items()},
+            )
+        except Exception as error:  # noqa: BLE001 of the disk, or of a record; later ones and other definitions are stored
+            recorder.counters.count_dropped("could not be written", entries)
+            self._errors.report(f"{recorder.definition.name}: writing", error)
+        else:
+            recorder.counters.stored += len(new)
+            recorder.counters.equal += entries - len(new)
 
-    def _give_up(self) -> None:
-        """Drop unwritten records, whose last attempt has failed; their number is logged."""
-        lost: dict[str, int] = {}
-        for batch in self._unwritten:
-            counters, name = batch.recorder.counters, batch.recorder.definition.name
-            counters.waiting -= batch.entries
-            counters.count_dropped("could not be written", batch.entries)
-            self._budget.release(batch.size_bytes)
-            lost[name] = lost.get(name, 0) + batch.entries
-        self._unwritten = []
-        for name, entries in lost.items():
-            self._errors.report(f"{name}: lost", f"kept calls that could not be written: {entries}")
-
-    def _drop(self, recorder: Recorder, error: BaseException, entries: int = 1) -> None:
-        """Count entries that have no record, and report why."""
-        recorder.counters.count_dropped("errors", entries)
+    def _drop(self, recorder: Recorder, error: BaseException) -> None:
+        """Count an entry that has no record, and report why."""
+        recorder.counters.count_dropped("errors")
         self._errors.report(f"{recorder.definition.name}: {type(error).__name__}", error)
-
-    def _batch(self, recorder: Recorder, entries: Sequence[WorkloadEntry]) -> _Batch:
-        records = [record for entry in entries if (record := self._record(recorder, entry)) is not None]
-        size_bytes = sum(entry.size_bytes for entry in entries)
-        return _Batch(recorder, {record.workload.uuid: record for record in records}, len(records), size_bytes)
 
     def _record(self, recorder: Recorder, entry: WorkloadEntry) -> WorkloadRecord | None:
         """An entry's record, or None if it has none, which is reported."""
@@ -298,26 +243,6 @@ class Writer:
         except Exception as error:  # noqa: BLE001 a policy may put anything into an entry; other entries are stored
             self._drop(recorder, error)
         return None
-
-    def _write(self, batch: _Batch) -> bool:
-        """Append records; False if a retry may succeed."""
-        recorder, records = batch.recorder, batch.records
-        try:
-            new = self._log.append(
-                recorder.definition,
-                {uuid: record.workload for uuid, record in records.items()},
-                {uuid: record.tensors for uuid, record in records.items()},
-            )
-        except OSError as error:
-            self._errors.report(f"{recorder.definition.name}: writing", error)
-            return False
-        except Exception as error:  # noqa: BLE001 a record that cannot be written; other definitions are stored
-            self._drop(recorder, error, batch.entries)
-        else:
-            recorder.counters.stored += len(new)
-            recorder.counters.equal += batch.entries - len(new)
-        self._budget.release(batch.size_bytes)
-        return True
 
 
 def _broken_constraint(definition: Definition, entry: WorkloadEntry) -> str | None:
