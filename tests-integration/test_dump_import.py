@@ -8,7 +8,7 @@ import pytest
 import torch
 from fib_schema import AxisConst, AxisVar, Definition, TensorSpec, TraceSet, validate
 from fib_tracer import TracingConfig
-from fib_tracer.dump_import import ImportOptions, import_dumps
+from fib_tracer.dump_import import import_dumps
 
 DUMPS = Path(__file__).parents[1] / "packages" / "fib-tracer" / "tests" / "dumps"
 
@@ -54,7 +54,7 @@ def test_dumped_calls_become_workloads(tmp_path: Path, form: str) -> None:
         decode(),
     ]
     TraceSet(tmp_path).add_definitions(definitions)
-    report = import_dumps(DUMPS / form, tmp_path, ImportOptions(TracingConfig("dump_all")))
+    report = import_dumps(DUMPS / form, tmp_path, TracingConfig("dump_all"))
     assert "flashinfer" in report.readers
     assert report.problems == []
     assert {name: stats.stored for name, stats in report.stats.items()} == {

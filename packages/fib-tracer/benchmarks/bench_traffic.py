@@ -28,7 +28,7 @@ from bench_tracing import add_64_definition, least_ns, new_set, pinned, plain, r
 from fib_apply import apply
 from fib_schema.traffic import DefinitionTraffic, load_traffic
 from fib_tracer import TracingConfig, enable_tracing
-from fib_tracer.counts import MAX_KEYS
+from fib_tracer.counts import MAX_SIZES
 
 _NAME = add_64_definition().name
 _MIB = 1 << 20
@@ -119,11 +119,11 @@ def many_sizes(root: Path, calls: int, sizes: int) -> list[Row]:
             size = 1 + number % sizes
             x = memory[:size]
             traced(x, x)
-            if number < MAX_KEYS:
+            if number < MAX_SIZES:
                 made[size] += 1
             if number % 100_000 == 0:
                 most = max(most, resident_bytes())
-            if number == min(calls, 2 * MAX_KEYS):
+            if number == min(calls, 2 * MAX_SIZES):
                 runtime.flush()
                 first_pass = time.process_time() - begin
                 begin, after = time.process_time(), number
@@ -134,7 +134,7 @@ def many_sizes(root: Path, calls: int, sizes: int) -> list[Row]:
     found = load_traffic(root).definitions[_NAME]
     counted = sizes_of(found)
     assert found.calls == calls, found.calls
-    assert len(counted) == min(MAX_KEYS, sizes)
+    assert len(counted) == min(MAX_SIZES, sizes)
     assert all(counted[size] == calls // sizes + (size <= calls % sizes) for size in made), "a count is wrong"
     label = f"{calls:,} calls of {sizes:,} sizes"
     return [

@@ -42,9 +42,7 @@ def test_a_stuck_disk_loses_no_count_and_what_is_lost_is_logged(root: Path) -> N
     """The second batch of records is never written."""
     process = start(root, _STUCK_DISK)
     _, err = process.communicate(timeout=120)
-    assert re.search(
-        r"without some kept calls \(\d+ bytes .*\): storing takes more than 0.5 s \(exit_seconds\)", err
-    ), err
+    assert re.search(r"without some kept calls \(\d+ bytes\): storing takes more than 0.5 s", err), err
     assert 8 > len(workloads(root, "silu_h8")) > 0
     assert by_rows(root) == {2: 8}
 

@@ -14,7 +14,7 @@ import pytest
 import torch
 from fib_schema import RandomInput, SafetensorsInput, ScalarInput, validate
 from fib_tracer import CallReader, InvalidSetting, NotCovered, ReadCall, RecordedCall, TracingConfig
-from fib_tracer.dump_import import NO_COMPUTATION, NO_READER, RECORDED, ImportOptions, ImportReport, import_dumps
+from fib_tracer.dump_import import NO_COMPUTATION, NO_READER, RECORDED, ImportReport, import_dumps
 
 from .conftest import tensors, workloads
 from .dump_maker import DumpMaker
@@ -76,7 +76,7 @@ def dump(tmp_path_factory: pytest.TempPathFactory) -> DumpMaker:
 
 
 def imported(dump: DumpMaker, root: Path, reader: CallReader, **options: Any) -> ImportReport:
-    return import_dumps(dump.root.parent, root, ImportOptions(**options), {"lib": reader})
+    return import_dumps(dump.root.parent, root, readers={"lib": reader}, **options)
 
 
 def gathered(dump: DumpMaker, *, rows: int = 3, scale: float = 0.5) -> Path:

@@ -19,7 +19,6 @@ from .dump_import import (
     NO_READER,
     READERS_PACKAGE,
     RECORDED,
-    ImportOptions,
     ImportReport,
     import_dumps,
 )
@@ -76,8 +75,8 @@ def _table(texts: Sequence[Sequence[str]]) -> Iterator[str]:
 
 def _run_import(options: argparse.Namespace) -> int:
     """``fib-tracer import``."""
-    chosen = ImportOptions(_import_config(options), options.max_mib << 20)
-    report = import_dumps(options.source, options.dataset, chosen)
+    config = _import_config(options)
+    report = import_dumps(options.source, options.dataset, config, max_bytes=options.max_mib << 20)
     print_problems(report.problems)
     if options.json:
         _print_json(report.to_plain())

@@ -53,19 +53,44 @@ class SizeLimit:
         return True
 
 
-class CallCounts:
+@attrs.frozen
+class DefinitionStats:
     """Counts of the calls of one definition."""
+
+    calls: int
+    """All calls."""
+    kept: int
+    """Calls that the policy kept and that were copied."""
+    stored: int
+    """Workloads that were appended to the data set."""
+    equal: int
+    """Kept calls whose workload the data set had already."""
+    dropped: Mapping[str, int]
+    """Calls that were lost, or dropped before the policy was asked, by reason."""
+
+
+class CallCounts:
+    """Counts of the calls of one definition.
+
+    Attributes:
+        by_key: Counters of the calls that need not reach the recorder; call sites hold on to this object.
+        count_other: Counts a call without a combination: one that does not fit the definition, or comes when the table
+            is full.
+        count_kept: Counts a call that is kept.
+        stored, equal: As in `DefinitionStats`; only the storage thread changes them.
+    """
 
     def __init__(self, axes: tuple[str, ...], limit: SizeLimit, on_new: Callable[[], object]) -> None:
         self._axes = axes
         self._limit = limit
         self._on_new = on_new
         self._by_size: dict[tuple[tuple[int, ...], Layout], Counter] = {}
-        self._other = Counter()
+        self._other, self._kept = Counter(), Counter()
+        self._dropped: dict[str, Counter] = {}
         self.by_key: dict[Any, Increment] = {}
-        """Counters of the calls that need not reach the recorder; call sites hold on to this object."""
         self.count_other: Increment = self._other.increment
-        """Count a call without a combination: one that does not fit the definition, or comes when the table is full."""
+        self.count_kept: Increment = self._kept.increment
+        self.stored = self.equal = 0
 
     def counter(self, axes: Mapping[str, int], strides: Mapping[str, Strides] | None) -> Increment:
         """The counter of a combination, or that of other calls if no more combinations are counted."""
@@ -83,9 +108,16 @@ class CallCounts:
         if len(self.by_key) < MAX_SIZES and increment is not self.count_other:
             self.by_key[key] = increment
 
-    def total(self) -> int:
-        """The number of all calls."""
-        return sum(map(int, list(self._by_size.values()))) + int(self._other)
+    def count_dropped(self, reason: str, calls: int = 1) -> None:
+        """Count calls that are not stored."""
+        for _ in range(calls):
+            self._dropped.setdefault(reason, Counter()).increment()
+
+    def stats(self) -> DefinitionStats:
+        """The counts so far."""
+        calls = sum(map(int, list(self._by_size.values()))) + int(self._other)
+        dropped = {reason: int(counter) for reason, counter in list(self._dropped.items())}
+        return DefinitionStats(calls, int(self._kept), self.stored, self.equal, dropped)
 
     def to_plain(self) -> dict[str, Any]:
         """The counts as plain objects, for a file of `fib_schema.traffic`."""
@@ -142,51 +174,7 @@ def _number_of(variable: str) -> int | None:
     return int(value) if value.isdecimal() and len(value) < 10 else None
 
 
-# -- what became of calls ----------------------------------------------------------------------------
-
-
-@attrs.frozen
-class DefinitionStats:
-    """Counts of the calls of one definition."""
-
-    calls: int
-    """All calls."""
-    kept: int
-    """Calls that the policy kept and that were copied."""
-    stored: int
-    """Workloads that were appended to the data set."""
-    equal: int
-    """Kept calls whose workload the data set had already."""
-    dropped: Mapping[str, int]
-    """Calls that were lost, or dropped before the policy was asked, by reason."""
-
-    def to_plain(self) -> dict[str, Any]:
-        """As plain objects, for JSON."""
-        return {**attrs.asdict(self, recurse=False), "dropped": dict(self.dropped)}
-
-
-class CallCounters:
-    """Counters of what became of the calls of one definition, exact across threads.
-
-    Attributes:
-        stored, equal: As in `DefinitionStats`; only the storage thread changes them.
-    """
-
-    def __init__(self) -> None:
-        self._kept = Counter()
-        self.count_kept = self._kept.increment
-        self.stored = self.equal = 0
-        self._dropped: dict[str, Counter] = {}
-
-    def count_dropped(self, reason: str, calls: int = 1) -> None:
-        """Count calls that are not stored."""
-        for _ in range(calls):
-            self._dropped.setdefault(reason, Counter()).increment()
-
-    def stats(self, calls: int) -> DefinitionStats:
-        """The counts so far, with the number of all calls."""
-        dropped = {reason: int(counter) for reason, counter in list(self._dropped.items())}
-        return DefinitionStats(calls, int(self._kept), self.stored, self.equal, dropped)
+# -- errors ------------------------------------------------------------------------------------------
 
 
 class ErrorLog:

@@ -123,13 +123,12 @@ def is_call_folder(folder: Path) -> bool:
 def in_call_order(session: Path, folders: Iterable[Path], problems: list[Problem]) -> list[Path]:
     """The folders of calls in the order of their session; those that it does not list come last, by their time."""
     known = {key: path for folder in folders for key, path in _snapshots(folder)}
-    listed = list(dict.fromkeys(_listed(session / SESSION, problems)))
-    for key in listed:
+    listed = {key: place for place, key in enumerate(dict.fromkeys(_listed(session / SESSION, problems)))}
+    for key in listed.keys() - known.keys():
         if not os.path.lexists(session / key):
             message = f"lists {key!r}, which does not exist"
             problems.append(Problem(str(session / SESSION), "$", message, code="missing-call"))
-    rest = sorted(known.keys() - set(listed), key=lambda key: _time(known[key]))
-    return [known[key] for key in (*listed, *rest) if key in known]
+    return [known[key] for key in sorted(known, key=lambda key: (listed.get(key, len(listed)), _time(known[key])))]
 
 
 def _snapshots(folder: Path) -> Iterator[tuple[str, Path]]:

@@ -76,31 +76,23 @@ class ImportReport:
             "is_ok": self.is_ok,
             "definitions": [attrs.asdict(result) for result in self.definitions],
             "calls": calls,
-            "workloads": {name: stats.to_plain() for name, stats in self.stats.items()},
+            "workloads": {name: attrs.asdict(stats) for name, stats in self.stats.items()},
             "readers": self.readers,
             "skipped": self.skipped,
             "problems": [{"source": p.source, "message": p.message, "code": p.code} for p in self.problems],
         }
 
 
-@attrs.frozen
-class ImportOptions:
-    """Options of an import."""
-
-    config: Settings = attrs.field(factory=lambda: TracingConfig("dump_int", filter_policy="keep_all"))
-    """As for live traffic; by default every call once, with its integer tensors."""
-    max_bytes: int = MAX_CALL_BYTES
-    """The most bytes of tensors that a call may have."""
-
-    def __attrs_post_init__(self) -> None:
-        if self.max_bytes < 1:
-            raise InvalidSetting("max_bytes", self.max_bytes, "at least 1 byte")
+DEFAULT_CONFIG = TracingConfig("dump_int", filter_policy="keep_all")
+"""Every call once, with its integer tensors."""
 
 
 def import_dumps(
     source: str | os.PathLike[str],
     dataset: str | os.PathLike[str],
-    options: ImportOptions | None = None,
+    config: Settings = DEFAULT_CONFIG,
+    *,
+    max_bytes: int = MAX_CALL_BYTES,
     readers: Mapping[str, CallReader] | None = None,
 ) -> ImportReport:
     """Import definitions and calls that FlashInfer has dumped.
@@ -108,7 +100,8 @@ def import_dumps(
     Args:
         source: A folder with dumps at any depth, one call's folder, or a definition's file.
         dataset: The data set's root.
-        options: Which calls are recorded, and what of them.
+        config: As for live traffic.
+        max_bytes: The most bytes of tensors that a call may have.
         readers: By name; None means the installed ones (entry points of `dump_calls.GROUP`).
 
     Raises:
@@ -116,7 +109,8 @@ def import_dumps(
         DataSetNotFound: There is no such data set.
         UnknownName: Settings name a definition or an input that the data set lacks, even after the import.
     """
-    options = options or ImportOptions()
+    if max_bytes < 1:
+        raise InvalidSetting("max_bytes", max_bytes, "at least 1 byte")
     root = Path(source)
     if not root.exists():
         raise InvalidSetting("source", os.fspath(source), "a folder or file that exists")
@@ -131,7 +125,7 @@ def import_dumps(
             report.definitions.append(result)
     used = _installed_readers(report.problems) if readers is None else dict(readers)
     report.readers = sorted(used)
-    _CallImport(trace_set, options, list(used.values()), report).run(sessions)
+    _CallImport(trace_set, config, max_bytes, list(used.values()), report).run(sessions)
     report.problems += definition_errors(trace_set)
     return report
 
@@ -182,16 +176,21 @@ class _CallImport:
     """Reads calls and records them."""
 
     def __init__(
-        self, trace_set: TraceSet, options: ImportOptions, readers: Sequence[CallReader], report: ImportReport
+        self,
+        trace_set: TraceSet,
+        config: Settings,
+        max_bytes: int,
+        readers: Sequence[CallReader],
+        report: ImportReport,
     ) -> None:
         self._trace_set = trace_set
-        self._options = options
+        self._max_bytes = max_bytes
         self._readers = readers
         self._report = report
         self._runtime = TracingRuntime(
             trace_set,
-            options.config,
-            max_bytes=options.max_bytes + (1 << 20),  # for what the largest call needs beside its tensors
+            config,
+            max_bytes=max_bytes + (1 << 20),  # for what the largest call needs beside its tensors
             saves_traffic=False,  # a dump has some calls of an engine, and may be imported again
             probes_all=True,  # no engine waits
         )
@@ -199,7 +198,7 @@ class _CallImport:
     def run(self, sessions: Mapping[Path, Iterable[Path]]) -> None:
         """Import the calls of all sessions."""
         for session, folders in sessions.items():
-            reader = CallFolders(os.fspath(session), self._options.max_bytes)
+            reader = CallFolders(os.fspath(session), self._max_bytes)
             for folder in in_call_order(session, folders, self._report.problems):
                 for function, outcome in self._outcome(reader, folder):
                     self._report.calls[function, outcome] += 1

@@ -25,7 +25,7 @@ from fib_schema.settings import InvalidSetting
 from . import binding
 from .binding import Callback
 from .copies import ByteBudget, Copier, Copies, Reservation
-from .counts import CallCounters, CallCounts, ErrorLog, Increment, SizeLimit
+from .counts import CallCounts, ErrorLog, Increment, SizeLimit
 from .policies import RANDOM, Call, Decision, FilterPolicy, WorkloadEntry
 from .settings import TracingConfig
 
@@ -81,7 +81,6 @@ class Recorder:
         self.policy: FilterPolicy = config.make_filter_policy()
         self.policy.reset()
         self.lock = threading.RLock()  # a policy may call a traced function
-        self.counters = CallCounters()
         self._dump = config.make_dump_policy()
         self._context = context
         self._probes = dict(self.policy.value_probes(definition))
@@ -143,7 +142,7 @@ class Recorder:
         except Exception as error:  # noqa: BLE001 tracing must not make an engine's call fail
             if not is_counted:
                 increment()
-            self.counters.count_dropped("errors")
+            self.counts.count_dropped("errors")
             self._context.errors.report(f"{self.definition.name}: {type(error).__name__}", error)
 
     def _has_scalar_tensors(self, args: tuple[Any, ...]) -> bool:
@@ -154,10 +153,10 @@ class Recorder:
         """Whether a call cannot be recorded now, which is counted; one that a graph captures may be recorded later."""
         if is_capturing():
             if not self._context.graph_calls.add(self, args):
-                self.counters.count_dropped("captured in a graph")
+                self.counts.count_dropped("captured in a graph")
             return True
         if _dispatch_modes() > 0 or _functorch_transform() is not None:  # they must not see the copies made here
-            self.counters.count_dropped("under a mode or a transform of torch")
+            self.counts.count_dropped("under a mode or a transform of torch")
             return True
         return False
 
@@ -171,7 +170,7 @@ class Recorder:
                 return Call(self.definition, axes, inputs), increment
         except AxisError as error:
             problem = str(error)
-        self.counters.count_dropped("does not fit the definition")
+        self.counts.count_dropped("does not fit the definition")
         self._context.errors.report(f"{self.definition.name}: does not fit", problem)
         return None
 
@@ -239,7 +238,7 @@ class Recorder:
                 return Decision.SKIP
             reservation = self._context.copier.reserve(tensors, ENTRY_BYTES)
             if reservation is None:
-                self.counters.count_dropped("no room in the byte budget")
+                self.counts.count_dropped("no room in the byte budget")
                 return Decision.SKIP
             entry = self._entry(call, reservation, is_decided=not probed)
         copies = self._context.copier.copy(reservation)
@@ -257,7 +256,7 @@ class Recorder:
         """Whether no workload can have the layout of a call, which is reported: its workload would be another one."""
         problem = binding.call_layout(call.inputs).problem
         if problem is not None:
-            self.counters.count_dropped("layout")
+            self.counts.count_dropped("layout")
             self._context.errors.report(f"{self.definition.name}: layout", f"{problem}; such calls are only counted")
         return problem is not None
 
@@ -275,7 +274,7 @@ class Recorder:
         ticket = self.policy.admit(call)
         inputs = self._uncopied_inputs(call.inputs)
         strides = binding.call_layout(call.inputs).strides
-        self.counters.count_kept()
+        self.counts.count_kept()
         order = self._order - 1
         return WorkloadEntry(call.definition, call.axes, inputs, order, size_bytes, ticket, call.probed, strides)
 

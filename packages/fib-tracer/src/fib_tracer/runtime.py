@@ -256,10 +256,7 @@ class TracingRuntime:
 
     def stats(self) -> dict[str, DefinitionStats]:
         """The counts of calls so far, by definition."""
-        return {
-            recorder.definition.name: recorder.counters.stats(recorder.counts.total())
-            for recorder in self._active_recorders()
-        }
+        return {recorder.definition.name: recorder.counts.stats() for recorder in self._active_recorders()}
 
     def error_counts(self) -> dict[str, int]:
         """The number of errors by kind; the first of each kind was logged."""

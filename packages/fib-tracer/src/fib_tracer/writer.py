@@ -222,15 +222,15 @@ class Writer:
                 {uuid: record.tensors for uuid, record in records.items()},
             )
         except Exception as error:  # noqa: BLE001 of the disk, or of a record; later ones and other definitions are stored
-            recorder.counters.count_dropped("could not be written", entries)
+            recorder.counts.count_dropped("could not be written", entries)
             self._errors.report(f"{recorder.definition.name}: writing", error)
         else:
-            recorder.counters.stored += len(new)
-            recorder.counters.equal += entries - len(new)
+            recorder.counts.stored += len(new)
+            recorder.counts.equal += entries - len(new)
 
     def _drop(self, recorder: Recorder, error: BaseException) -> None:
         """Count an entry that has no record, and report why."""
-        recorder.counters.count_dropped("errors")
+        recorder.counts.count_dropped("errors")
         self._errors.report(f"{recorder.definition.name}: {type(error).__name__}", error)
 
     def _record(self, recorder: Recorder, entry: WorkloadEntry) -> WorkloadRecord | None:
@@ -238,7 +238,7 @@ class Writer:
         try:
             if (problem := _broken_constraint(recorder.definition, entry)) is None:
                 return make_record(recorder.definition, entry.axes, entry.inputs, self._log, entry.strides)
-            recorder.counters.count_dropped("breaks a constraint")
+            recorder.counts.count_dropped("breaks a constraint")
             self._errors.report(f"{recorder.definition.name}: constraint", problem)
         except Exception as error:  # noqa: BLE001 a policy may put anything into an entry; other entries are stored
             self._drop(recorder, error)
