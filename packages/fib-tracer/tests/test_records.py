@@ -81,8 +81,8 @@ def test_another_process_computes_the_same_digest() -> None:
 def test_a_record_names_the_file_of_its_tensors(tmp_path: Any) -> None:
     log = TraceSet(tmp_path).workload_log()
     inputs = {"x": torch.ones(2, 8), "s": 1.5, "r": RANDOM}
-    content = make_record(SILU, {"M": 2}, inputs, log)
-    path = log.blob_path(SILU, content.workload.uuid)
-    assert content.workload.inputs == {"x": SafetensorsInput(path, "x"), "s": ScalarInput(1.5), "r": RandomInput()}
-    assert content.tensors == {"x": inputs["x"]}
-    assert content.workload.uuid in path
+    workload, stored = make_record(SILU, {"M": 2}, inputs, log)
+    path = log.blob_path(SILU, workload.uuid)
+    assert workload.inputs == {"x": SafetensorsInput(path, "x"), "s": ScalarInput(1.5), "r": RandomInput()}
+    assert stored == {"x": inputs["x"]}
+    assert workload.uuid in path

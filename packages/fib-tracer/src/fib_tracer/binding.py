@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
 
-import attrs
 import torch
 from fib_apply.routing.validation import is_plain_type
 from fib_schema import Definition, TensorSpec
@@ -129,18 +128,11 @@ def mismatch(definition: Definition, dtypes: Mapping[str, torch.dtype | None], i
     return None
 
 
-@attrs.frozen
-class CallLayout:
-    """The layout of a call's inputs."""
+def call_layout(inputs: Mapping[str, Any]) -> tuple[dict[str, Strides], str | None]:
+    """The strides of a call's inputs that are not contiguous, by name; and the reason why no workload can have them.
 
-    strides: Mapping[str, Strides]
-    """Of the inputs that are not contiguous, by name."""
-    problem: str | None
-    """Reason why no workload can have this layout, such as elements that share memory."""
-
-
-def call_layout(inputs: Mapping[str, Any]) -> CallLayout:
-    """The layout of a call's inputs."""
+    There is such a reason if elements share memory, for instance.
+    """
     found = {}
     problem = None
     for name, value in inputs.items():
@@ -152,7 +144,7 @@ def call_layout(inputs: Mapping[str, Any]) -> CallLayout:
         if (invalid := strides_problem(value.shape, strides)) is not None:
             problem = f"{name} {invalid}"
         found[name] = strides
-    return CallLayout(found, problem)
+    return found, problem
 
 
 def _number_mismatch(value: object) -> str | None:

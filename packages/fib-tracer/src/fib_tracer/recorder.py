@@ -195,9 +195,9 @@ class Recorder:
     def _counter(self, axes: _Axes, inputs: Mapping[str, Any]) -> Increment:
         if not self._has_content_key:
             return self.counts.counter(axes, None)
-        layout = binding.call_layout(inputs)
-        if layout.problem is None:
-            return self.counts.counter(axes, layout.strides)
+        strides, problem = binding.call_layout(inputs)
+        if problem is None:
+            return self.counts.counter(axes, strides)
         self._context.start_storage()
         return self.counts.count_other
 
@@ -254,7 +254,7 @@ class Recorder:
 
     def _has_unusable_layout(self, call: Call) -> bool:
         """Whether no workload can have the layout of a call, which is reported: its workload would be another one."""
-        problem = binding.call_layout(call.inputs).problem
+        _, problem = binding.call_layout(call.inputs)
         if problem is not None:
             self.counts.count_dropped("layout")
             self._context.errors.report(f"{self.definition.name}: layout", f"{problem}; such calls are only counted")
@@ -273,7 +273,7 @@ class Recorder:
         self._order += 1
         ticket = self.policy.admit(call)
         inputs = self._uncopied_inputs(call.inputs)
-        strides = binding.call_layout(call.inputs).strides
+        strides, _ = binding.call_layout(call.inputs)
         self.counts.count_kept()
         order = self._order - 1
         return WorkloadEntry(call.definition, call.axes, inputs, order, size_bytes, ticket, call.probed, strides)
@@ -386,19 +386,21 @@ class GraphCalls:
     @contextmanager
     def scope(self) -> Iterator[None]:
         """Add captured calls of this thread within the scope."""
-        depth = getattr(self._local, "depth", 0)
-        self._local.depth = depth + 1
+        before = self._is_in_scope()
+        self._local.is_in_scope = True
         try:
             yield
         finally:
-            self._local.depth = depth
+            self._local.is_in_scope = before
+
+    def _is_in_scope(self) -> bool:
+        return getattr(self._local, "is_in_scope", False)
 
     def add(self, recorder: Recorder, args: tuple[Any, ...]) -> bool:
         """Add a call; False outside of a scope."""
-        is_in_scope = bool(getattr(self._local, "depth", 0))
-        if is_in_scope:
+        if self._is_in_scope():
             self._calls.append((recorder, args))
-        return is_in_scope
+        return self._is_in_scope()
 
     def snapshot(self) -> int:
         """Record all calls with the current values of their tensors on the current stream; returns how many."""

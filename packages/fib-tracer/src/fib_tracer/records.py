@@ -8,9 +8,8 @@ import json
 import uuid
 from collections.abc import Mapping
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeAlias
 
-import attrs
 import torch
 from fib_schema import Definition, InputSpec, RandomInput, SafetensorsInput, ScalarInput, Workload, WorkloadLog
 from fib_schema.framing import framed
@@ -18,18 +17,12 @@ from fib_schema.strides import Strides, layout_extra
 
 from .policies import RANDOM
 
+Record: TypeAlias = tuple[Workload, dict[str, torch.Tensor]]
+"""A workload and the tensors that it names."""
 NO_STRIDES: Mapping[str, Strides] = MappingProxyType({})
 """The layout of contiguous inputs."""
 _NAMESPACE = uuid.UUID("6b7f2e0a-52d9-5c3c-9a55-0f3c1de0b4a1")
 """Namespace of the uuids that are made from digests."""
-
-
-@attrs.frozen
-class WorkloadRecord:
-    """A workload and the tensors that it names."""
-
-    workload: Workload
-    tensors: Mapping[str, torch.Tensor]
 
 
 def make_record(
@@ -38,13 +31,13 @@ def make_record(
     inputs: Mapping[str, Any],
     log: WorkloadLog,
     strides: Mapping[str, Strides] = NO_STRIDES,
-) -> WorkloadRecord:
+) -> Record:
     """The record of a kept call, whose inputs are tensors on the CPU, numbers, or `RANDOM`."""
     identity = str(uuid.uuid5(_NAMESPACE, workload_digest(definition.name, axes, inputs, strides)))
     path = log.blob_path(definition, identity)
     tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor)}
     specs = {name: _spec(name, value, path) for name, value in inputs.items()}
-    return WorkloadRecord(Workload(dict(axes), specs, identity, layout_extra(strides) or None), tensors)
+    return Workload(dict(axes), specs, identity, layout_extra(strides) or None), tensors
 
 
 def _spec(name: str, value: Any, path: str) -> InputSpec:

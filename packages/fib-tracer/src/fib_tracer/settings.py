@@ -236,18 +236,13 @@ class TracingConfigRegistry:
         for rule in self.rules:
             if not _is_pattern(rule.op_type) and rule.op_type not in op_types:
                 raise UnknownName("op_type", rule.op_type, tuple(sorted(op_types)))
-        users: dict[int, list[Definition]] = {}
-        configs: dict[int, TracingConfig] = {}
+        users: dict[int, tuple[TracingConfig, list[Definition]]] = {}
         for name, definition in definitions.items():
             if (config := self.get(name, definition)) is not None:
-                configs[id(config)] = config
-                users.setdefault(id(config), []).append(definition)
-        for identity, config in configs.items():
-            inputs = {name for definition in users[identity] for name in definition.inputs}
-            axes = {name for definition in users[identity] for name in definition.axes}
-            for kind, named, known in (("input", config.named_inputs(), inputs), ("axis", config.named_axes(), axes)):
-                if unknown := set(named) - known:
-                    raise UnknownName(kind, min(unknown), tuple(sorted(known)))
+                users.setdefault(id(config), (config, []))[1].append(definition)
+        for config, used in users.values():
+            _check_known("input", config.named_inputs(), {name for definition in used for name in definition.inputs})
+            _check_known("axis", config.named_axes(), {name for definition in used for name in definition.axes})
 
     @classmethod
     def from_yaml(cls, text: str) -> TracingConfigRegistry:
@@ -267,6 +262,11 @@ class TracingConfigRegistry:
             OSError: It could not be read.
         """
         return _read(SettingsFile.load(path))[0]
+
+
+def _check_known(kind: str, named: Iterable[str], known: set[str]) -> None:
+    if unknown := set(named) - known:
+        raise UnknownName(kind, min(unknown), tuple(sorted(known)))
 
 
 def _is_pattern(text: str) -> bool:

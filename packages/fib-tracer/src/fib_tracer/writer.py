@@ -25,7 +25,7 @@ from .copies import ByteBudget
 from .counts import ErrorLog
 from .policies import WorkloadEntry
 from .recorder import PendingEntry, Recorder
-from .records import WorkloadRecord, make_record
+from .records import Record, make_record
 
 MAX_BATCH = 256
 """Entries that are appended together."""
@@ -210,30 +210,30 @@ class Writer:
         for start in range(0, len(entries), MAX_BATCH):
             batch = entries[start : start + MAX_BATCH]
             found = [record for entry in batch if (record := self._record(recorder, entry)) is not None]
-            self._append(recorder, {record.workload.uuid: record for record in found}, len(found))
+            self._append(recorder, found)
             self._budget.release(sum(entry.size_bytes for entry in batch))
 
-    def _append(self, recorder: Recorder, records: Mapping[str, WorkloadRecord], entries: int) -> None:
-        """Append records, which are those of so many entries: equal ones share one."""
+    def _append(self, recorder: Recorder, records: Sequence[Record]) -> None:
+        """Append records, of which some may be equal."""
         try:
             new = self._log.append(
                 recorder.definition,
-                {uuid: record.workload for uuid, record in records.items()},
-                {uuid: record.tensors for uuid, record in records.items()},
+                {workload.uuid: workload for workload, _ in records},
+                {workload.uuid: tensors for workload, tensors in records},
             )
         except Exception as error:  # noqa: BLE001 of the disk, or of a record; later ones and other definitions are stored
-            recorder.counts.count_dropped("could not be written", entries)
+            recorder.counts.count_dropped("could not be written", len(records))
             self._errors.report(f"{recorder.definition.name}: writing", error)
         else:
             recorder.counts.stored += len(new)
-            recorder.counts.equal += entries - len(new)
+            recorder.counts.equal += len(records) - len(new)
 
     def _drop(self, recorder: Recorder, error: BaseException) -> None:
         """Count an entry that has no record, and report why."""
         recorder.counts.count_dropped("errors")
         self._errors.report(f"{recorder.definition.name}: {type(error).__name__}", error)
 
-    def _record(self, recorder: Recorder, entry: WorkloadEntry) -> WorkloadRecord | None:
+    def _record(self, recorder: Recorder, entry: WorkloadEntry) -> Record | None:
         """An entry's record, or None if it has none, which is reported."""
         try:
             if (problem := _broken_constraint(recorder.definition, entry)) is None:
