@@ -7,10 +7,12 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
+from fib_bench import make_inputs
 from fib_bench.cli.main import main
 from fib_bench.cli.selftest import print_selftest, summary_of
 from fib_bench.selftest import ROW_NAMES, Case, Gain, Outcome, SelfTest, choose, load_cases, run_selftest
@@ -32,12 +34,13 @@ QUICK: dict[str, Any] = {
     "measure_seconds": 20.0,
     "num_trials": 2,
 }
-GPU_ONLY_ROWS = {1, 14, 16, *range(24, 37)} - {32}
+ROWS = {*range(1, 37), *range(42, 47)}
+GPU_ONLY_ROWS = {1, 14, 16, *range(24, 37), *range(42, 47)} - {32}
 
 
 class TestCases:
     def test_every_row_has_an_exploit_on_the_devices_where_it_exists(self) -> None:
-        assert {case.row for case in EXPLOITS} == set(ROW_NAMES) == set(range(1, 37))
+        assert {case.row for case in EXPLOITS} == set(ROW_NAMES) == ROWS
         assert {case.row for case in EXPLOITS if "cpu" in case.devices} == set(ROW_NAMES) - GPU_ONLY_ROWS
 
     def test_rows_from_24_on_have_two_exploits_and_each_has_a_twin(self) -> None:
@@ -59,7 +62,7 @@ class TestCases:
             if case.flags == {"unranked: cpu timing"}:
                 assert list(case.devices) == ["cpu"]
             elif "PASSED" in case.expect:
-                assert case.row in {17, 18, 32}, case
+                assert case.row in {17, 18, 32, 42}, case
                 assert (case.flags == {"low_precision"}) is (case.row != 18), case
                 assert case.unflagged is (case.row == 18), case
 
@@ -83,6 +86,13 @@ class TestCases:
         for kind in ("cpu", "cuda"):
             assert OPS[name].workload(name, kind).axes.keys() == set(definition.var_axes)
         assert any(case.definition == name for case in CASES)
+
+    @pytest.mark.parametrize("name", [name for name, op in OPS.items() if op.recorded])
+    def test_recorded_inputs_are_those_of_the_definition(self, name: str, tmp_path: Path) -> None:
+        op, definition = OPS[name], OPS[name].definition(name)
+        op.record(name, "cpu", tmp_path)
+        inputs = make_inputs(definition, op.workload(name, "cpu"), seed=0, root=tmp_path)
+        assert inputs.keys() == set(definition.inputs)
 
     def test_cases_are_chosen_by_row_suite_definition_and_name(self) -> None:
         assert {case.row for case in choose(CASES, ["5"])} == {5}

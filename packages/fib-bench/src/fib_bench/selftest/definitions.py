@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import runpy
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
-from fib_schema import AxisConst, AxisVar, Definition, RandomInput, ScalarInput, TensorSpec, Workload
+from fib_schema import AxisConst, AxisVar, Definition, RandomInput, SafetensorsInput, ScalarInput, TensorSpec, Workload
 
 Sizes = Mapping[str, int]
 
@@ -32,6 +33,8 @@ class Op:
     fixed: Sizes = attrs.field(factory=dict)
     """The constant axes."""
     constraints: tuple[str, ...] = attrs.field(default=(), converter=tuple)
+    recorded: frozenset[str] = attrs.field(default=frozenset(), converter=frozenset)
+    """Inputs with values of their own, which `record` makes."""
 
     def definition(self, name: str) -> Definition:
         """The definition of a name; its reference is the file of that name in ``references/``."""
@@ -51,7 +54,21 @@ class Op:
         inputs = {
             key: RandomInput() if "[" in text else ScalarInput(_SCALARS[key]) for key, text in self.inputs.items()
         }
+        inputs |= {key: SafetensorsInput(_blob(name, kind), key) for key in self.recorded}
         return Workload(dict(self.cuda if kind == "cuda" else self.cpu), inputs, f"{name}-{kind}")
+
+    def record(self, name: str, kind: str, root: Path) -> None:
+        """Write the recorded inputs of the workload into a data set."""
+        from safetensors.torch import save_file  # loads torch
+
+        made = runpy.run_path(str(data_folder() / "references" / "recorded.py"))[name]
+        path = root / _blob(name, kind)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        save_file(made(**self.fixed, **(self.cuda if kind == "cuda" else self.cpu)), path)
+
+
+def _blob(name: str, kind: str) -> str:
+    return f"blob/workloads/{name}-{kind}.safetensors"
 
 
 _SCALARS: Mapping[str, float] = {"eps": 1e-6, "factor": 2.0}

@@ -157,6 +157,9 @@ def _write(root: Path, cases: Iterable[Case], kind: str) -> TraceSet:
     trace_set = TraceSet.from_path(root)
     names = list(dict.fromkeys(case.definition for case in cases))
     trace_set.add_definitions([OPS[name].definition(name) for name in names])
+    for name in names:
+        if OPS[name].recorded:
+            OPS[name].record(name, kind, root)
     trace_set.add_traces([Trace(name, OPS[name].workload(name, kind)) for name in names])
     trace_set.add_solutions([case.solution() for case in cases])
     return trace_set

@@ -1,0 +1,5 @@
+import torch
+
+
+def run(logits):
+    return torch.multinomial(torch.softmax(logits, -1), 1).squeeze(1)
