@@ -9,7 +9,17 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
-from fib_schema import AxisConst, AxisVar, Definition, RandomInput, SafetensorsInput, ScalarInput, TensorSpec, Workload
+from fib_schema import (
+    AxisConst,
+    AxisVar,
+    Definition,
+    InputSpec,
+    RandomInput,
+    SafetensorsInput,
+    ScalarInput,
+    TensorSpec,
+    Workload,
+)
 
 Sizes = Mapping[str, int]
 
@@ -51,7 +61,7 @@ class Op:
 
     def workload(self, name: str, kind: str) -> Workload:
         """The workload for a kind of device, ``cpu`` or ``cuda``."""
-        inputs = {
+        inputs: dict[str, InputSpec] = {
             key: RandomInput() if "[" in text else ScalarInput(_SCALARS[key]) for key, text in self.inputs.items()
         }
         inputs |= {key: SafetensorsInput(_blob(name, kind), key) for key in self.recorded}
