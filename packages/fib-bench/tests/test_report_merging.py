@@ -20,8 +20,8 @@ WriteSet = Callable[..., Path]
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    """The files of a data set by path, without the lock files of its writers."""
-    files = (path for path in root.rglob("*") if path.is_file() and path.name != ".lock")
+    """The files of a data set by path."""
+    files = (path for path in root.rglob("*") if path.is_file())
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in files}
 
 

@@ -1,5 +1,6 @@
 """Appends of writers that are killed, that run at once, or that fail."""
 
+import fcntl
 import json
 import random
 import signal
@@ -7,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from fib_schema import DataWarning, TraceSet, append_jsonl_file
+from fib_schema import DataWarning, RandomInput, TraceSet, Workload, append_jsonl_file, appending
 
 PROGRAM = """
 import sys
@@ -106,3 +107,16 @@ def test_concurrent_writers_lose_and_mix_nothing(seeded):
 def test_an_empty_batch_touches_nothing(tmp_path):
     append_jsonl_file([], tmp_path / "a.jsonl")
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_writer_waits_for_another_one_only_so_long(tmp_path, monkeypatch):
+    monkeypatch.setattr(appending, "LOCK_TIMEOUT_SECONDS", 0.01)
+    path = tmp_path / "a.jsonl"
+    workload = Workload({"M": 1}, {"A": RandomInput()}, "w")
+    append_jsonl_file([workload], path)
+    with path.open() as held:
+        fcntl.flock(held, fcntl.LOCK_EX)
+        with pytest.raises(TimeoutError, match=r"has been locked for 0.01 s.*a\.jsonl"):
+            append_jsonl_file([workload], path)
+    append_jsonl_file([workload], path)
+    assert len(path.read_text().splitlines()) == 2

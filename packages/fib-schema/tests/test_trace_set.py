@@ -64,7 +64,7 @@ def test_traces_of_a_solution_with_a_bad_author_lie_in_its_folder(trace_set, mak
     before = set(trace_set.root.rglob("*"))
     again.add_traces([make_trace("fast")])
     new = {str(path.relative_to(trace_set.root)) for path in set(trace_set.root.rglob("*")) - before}
-    assert new == {"traces", "traces/ada", "traces/ada/gemm", "traces/ada/gemm/.lock", "traces/ada/gemm/gemm.jsonl"}
+    assert new == {"traces", "traces/ada", "traces/ada/gemm", "traces/ada/gemm/gemm.jsonl"}
 
 
 def test_files_lie_where_the_public_layout_has_them(trace_set, make_trace):
@@ -74,9 +74,7 @@ def test_files_lie_where_the_public_layout_has_them(trace_set, make_trace):
         "definitions/gemm/gemm.json",
         "solutions/ada/gemm/gemm/fast.json",
         "solutions/bob/gemm/gemm/slow.json",
-        "traces/ada/gemm/.lock",
         "traces/ada/gemm/gemm.jsonl",
-        "workloads/gemm/.lock",
         "workloads/gemm/gemm.jsonl",
     }
 
