@@ -101,7 +101,6 @@ class TestMigrate:
     ) -> None:
         assert main(["migrate", str(older), str(tmp_path / "new")]) == 0
         out = capsys.readouterr().out
-        assert "changed in 1 record: 'type' is 'op_type' now" in out
         assert "0 errors, 0 warnings" in out
         assert main(["validate", str(tmp_path / "new")]) == 0
 
@@ -111,7 +110,6 @@ class TestMigrate:
         assert main(["migrate", str(broken), str(tmp_path / "new")]) == 1
         out = capsys.readouterr().out
         assert "rejected: workloads/pointwise/double.jsonl:2 at $.workload.axes.n" in out
-        assert f"rejected records are in {tmp_path / 'new'}/rejected" in out
 
     def test_json_is_one_object(self, older: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["migrate", str(older), str(tmp_path / "new"), "--json"]) == 0

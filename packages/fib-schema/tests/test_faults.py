@@ -211,19 +211,13 @@ def test_a_migration_that_fails_leaves_no_target(tmp_path: Path, definition: Def
             migrate(tmp_path / "old", target)
         assert not contents(tmp_path / "new")
         assert all(not path.name.startswith(".") for path in tmp_path.iterdir())
-    target.mkdir(mode=0o750, exist_ok=True)
+    target.mkdir()
     assert migrate(tmp_path / "old", target).counts["definitions"] == 1
-    assert stat.S_IMODE(target.stat().st_mode) == 0o750
 
 
 def test_a_migration_that_is_killed_leaves_no_part_of_a_set(tmp_path: Path, definition: Definition) -> None:
     TraceSet(tmp_path / "old").add_definitions([definition])
-    program = (
-        "import os, sys, fib_schema.migration as module\n"
-        "module._Rewriter.close = lambda self: os._exit(9)\n"
-        "from fib_schema import migrate\n"
-        "migrate(*sys.argv[1:])"
-    )
+    program = "import os, sys\nos.sync = lambda: os._exit(9)\nfrom fib_schema import migrate\nmigrate(*sys.argv[1:])"
     words = [sys.executable, "-c", program, str(tmp_path / "old"), str(tmp_path / "new")]
     assert subprocess.run(words, check=False).returncode == 9
     assert not (tmp_path / "new").exists()

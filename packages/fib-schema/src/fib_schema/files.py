@@ -219,18 +219,6 @@ def sync_folders(folders: Iterable[Path]) -> None:
             os.close(descriptor)
 
 
-def sync_tree(folder: Path) -> None:
-    """Make a folder durable with everything in it; no link is followed."""
-    folders = [folder]
-    for entry in walk(folder):
-        if entry.is_dir(follow_symlinks=False):
-            folders.append(Path(entry.path))
-        elif entry.is_file(follow_symlinks=False):
-            with contextlib.suppress(PermissionError):  # a hard link to a file of another user
-                _sync_file(Path(entry.path))
-    sync_folders(folders)
-
-
 def sync_data(descriptor: int) -> None:
     """Make the data of an open file durable; macOS has no `os.fdatasync`."""
     getattr(os, "fdatasync", os.fsync)(descriptor)

@@ -46,7 +46,6 @@ class Parsed(Generic[R]):
     """The plain objects in the current schema; None if the text is canonical or no JSON."""
     changes: tuple[str, ...] = ()
     """Changes that made a legacy record current."""
-    text: bytes = b""
 
     @property
     def misspellings(self) -> tuple[Misspelling, ...]:
@@ -90,20 +89,20 @@ def parse_record(
         read_log: Reads the log files that legacy traces name.
     """
     try:
-        return Parsed(canonical_parser(cls)(text), text=text)
+        return Parsed(canonical_parser(cls)(text))
     except Exception:  # noqa: BLE001 the second converter decides, and explains
         plain: Any = None
         changes: list[str] = []
     try:
         plain, changes = upgrade(decode(text, cls.__name__, source=place), cls, read_log)
-        return Parsed(structure(plain, cls, source=place), plain, tuple(changes), text)
+        return Parsed(structure(plain, cls, source=place), plain, tuple(changes))
     except InvalidRecord as error:
         is_torn = plain is None and ".jsonl:" in place and not text.endswith(b"\n")
         if is_torn:
             findings.error(place, _TORN_MESSAGE, "torn-line")
         else:
             findings.add(*error.problems)
-        return Parsed(None, plain, tuple(changes), text)
+        return Parsed(None, plain, tuple(changes))
 
 
 def read_lines(file: DataFile, findings: Findings) -> Iterator[tuple[int, bytes]]:
@@ -135,7 +134,7 @@ def read_lines(file: DataFile, findings: Findings) -> Iterator[tuple[int, bytes]
         findings.warning(file.name, "holds no record; remove the file", "empty")
 
 
-def read_traces(file: DataFile, findings: Findings) -> Iterator[tuple[int, Trace]]:
+def read_traces(file: DataFile, findings: Findings, read_log: LogReader | None = None) -> Iterator[tuple[int, Trace]]:
     """Yield the good traces of a file with their line numbers and report every problem of the others."""
     changes: Counter[str] = Counter()
     misspellings: Counter[Misspelling] = Counter()
@@ -144,7 +143,7 @@ def read_traces(file: DataFile, findings: Findings) -> Iterator[tuple[int, Trace
         try:
             trace = parse(line)
         except Exception:  # noqa: BLE001 the second converter decides, and explains
-            parsed = parse_record(line, Trace, f"{file.name}:{number}", findings)
+            parsed = parse_record(line, Trace, f"{file.name}:{number}", findings, read_log)
             changes.update(parsed.changes)
             misspellings.update(parsed.misspellings)
             if parsed.record is None:

@@ -85,7 +85,7 @@ def _validate(arguments: argparse.Namespace, errors: Console) -> int:
 def _migrate(arguments: argparse.Namespace, errors: Console) -> int:
     """Convert a data set of a legacy schema to the current one.
 
-    Unreadable records go to DST/rejected with the reasons. Exits with 1 if there are any, or if the result has errors.
+    Unreadable records are listed and left out. Exits with 1 if there are any, or if the result has errors.
 
     Examples:
       fib-bench migrate OLD NEW && fib-bench validate NEW
@@ -102,11 +102,7 @@ def _migrate(arguments: argparse.Namespace, errors: Console) -> int:
 def _print_migration(console: Console, report: MigrationReport) -> None:
     counts = ", ".join(counted(count, kind.removesuffix("s")) for kind, count in report.counts.items())
     say(console, f"{report.source} -> {report.target}: {counts}")
-    for change, count in report.changes.items():
-        say(console, f"changed in {counted(count, 'record')}: {change}")
     _print_groups(console, "rejected", report.rejected, "red")
-    if report.rejected:
-        say(console, f"rejected records are in {report.target}/rejected, with problems.jsonl", "yellow")
     _print_report(console, report.validation)
 
 
