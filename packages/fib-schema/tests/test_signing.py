@@ -106,15 +106,11 @@ class TestKeys:
 
 
 class TestSigning:
-    def test_a_signed_set_verifies_and_a_second_signature_counts_on(self, root: Path, key: Path) -> None:
-        first = sign(root, key)
-        assert {str(report.state) for report in first.files} == {"added"}
-        found = verify(root, public(key))
-        assert found.is_ok()
-        assert (found.manifest.serial, len(found.manifest.files)) == (1, 5)
-        traces = next(file for file in found.manifest.files if file.path == TRACES)
-        assert traces.definitions == ("gemm", "other")
-        assert sign(root, key).manifest.serial == 2
+    def test_a_signed_set_verifies(self, root: Path, key: Path) -> None:
+        signed = sign(root, key)
+        assert len(signed.files) == 5
+        assert signed.files[TRACES].definitions == ("gemm", "other")
+        assert verify(root, public(key)).differences == []
 
     def test_what_cannot_be_signed_is_named(self, root: Path, key: Path) -> None:
         (root / "traces/link.jsonl").symlink_to(root / TRACES)
@@ -133,11 +129,6 @@ class TestSigning:
         shutil.copy(key, root / "key")
         with pytest.raises(CannotSign, match="lies in the data set"):
             sign(root, root / "key")
-
-    def test_a_set_that_another_key_signed_is_not_signed_over(self, root: Path, key: Path, other: Path) -> None:
-        sign(root, other)
-        with pytest.raises(CannotSign, match=r"the last signature is not valid.*to begin anew"):
-            sign(root, key)
 
 
 def append(root: Path, path: str) -> None:
@@ -163,8 +154,6 @@ class TestVerification:
         sign(root, key)
         change(root)
         assert states(root, key) == expected
-        harmless = {"grown", "added"}
-        assert verify(root, public(key)).is_ok(allows_appended=True) is (set(expected.values()) <= harmless)
 
     def test_the_signed_part_is_read(self, root: Path, key: Path) -> None:
         sign(root, key)
@@ -186,7 +175,7 @@ class TestVerification:
         sign(root, key)
         manifest = root / signing.MANIFEST
         good = manifest.read_bytes()
-        manifest.write_bytes(good.replace(b'"serial": 1', b'"serial": 9'))
+        manifest.write_bytes(good.replace(b'"size": ', b'"size": 1'))
         with pytest.raises(NotSigned, match="is no signature of"):
             verify(root, public(key))
         manifest.write_bytes(good)
@@ -201,7 +190,7 @@ class TestVerification:
     @pytest.mark.parametrize("files", [[{"path": "../x", "size": 0, "sha256": ""}], 3])
     def test_a_signed_manifest_that_is_none_is_refused(self, root: Path, key: Path, files: object) -> None:
         sign(root, key)
-        plain = {"format": 2, "serial": 1, "created": "", "files": files}
+        plain = {"format": 3, "files": files}
         (root / signing.MANIFEST).write_text(json.dumps(plain))
         (root / signing.SIGNATURE).unlink()
         subprocess.run(
@@ -220,17 +209,14 @@ class TestVerification:
 
 class TestCommands:
     def test_signing_and_verifying(self, root: Path, key: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["sign", str(root), "--key", str(key), "--dry-run"]) == 0
-        assert "not signed (--dry-run): serial 1, 5 files" in capsys.readouterr().out
         assert main(["sign", str(root), "--key", str(key)]) == 0
+        assert "signed: 5 files, by SHA256:" in capsys.readouterr().out
         verify_words = ["verify", str(root), "--signer", f"{key}.pub"]
         assert main(verify_words) == 0
         assert "5 unchanged; signed by SHA256:" in capsys.readouterr().out
-        assert main([*verify_words, "--min-serial", "2"]) == 1
         append(root, TRACES)
         assert main(verify_words) == 1
         assert f"grown     {TRACES}: 23 bytes after the signed" in capsys.readouterr().out
-        assert main([*verify_words, "--allow-appended"]) == 0
 
     def test_errors_are_one_line(self, root: Path, key: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert main(["verify", str(root), "--signer", f"{key}.pub"]) == 2

@@ -16,9 +16,8 @@ import re
 import shutil
 import subprocess
 import tempfile
-import time
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from pathlib import Path
 from typing import Self
@@ -36,7 +35,6 @@ __all__ = [
     "FileReport",
     "FileState",
     "InvalidKey",
-    "Manifest",
     "NotAsSigned",
     "NotSigned",
     "PublicKey",
@@ -48,8 +46,8 @@ __all__ = [
     "verify",
 ]
 
-FORMAT = 2
-"""Of the manifest. 1 was inside an envelope of its own; 2 is signed by ``ssh-keygen``."""
+FORMAT = 3
+"""Of the manifest."""
 NAMESPACE = "fib-data-set"
 """Signatures for other purposes, such as commits, are not valid for a data set."""
 FOLDERS = ("definitions", "solutions", "workloads", "traces", "blob")
@@ -216,16 +214,9 @@ class SignedFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return self.path.startswith(("traces/", "workloads/")) and self.path.endswith(".jsonl")
 
 
-class Manifest(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The files of a data set."""
-
+class _Manifest(msgspec.Struct, forbid_unknown_fields=True):
     format: int
-    serial: int
-    """Counts the signatures of a set, from 1: an older state has a lower one."""
-    created: str
-    """The time of signing in UTC, such as ``2026-11-23T11:00:00Z``."""
     files: tuple[SignedFile, ...]
-    """Sorted by path."""
 
 
 @attrs.frozen
@@ -234,10 +225,10 @@ class SignedFiles:
 
     root: str
     signer: PublicKey
-    manifest: Manifest
+    files: Mapping[str, SignedFile]
+    """By path, sorted."""
     digest: bytes
     """Differs for other signers and other manifests."""
-    _files: dict[str, SignedFile]
 
     @classmethod
     def open(cls, root: str | os.PathLike[str], signers: Sequence[PublicKey]) -> Self:
@@ -250,21 +241,17 @@ class SignedFiles:
         data, signature = (_read_signature_file(place, name) for name in (MANIFEST, SIGNATURE))
         signer = _signer_of(place, data, signature, signers)
         try:
-            manifest = msgspec.json.decode(data, type=Manifest)
+            manifest = msgspec.json.decode(data, type=_Manifest)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise NotSigned(place, f"{MANIFEST} is not valid: {error}") from error
         files = {file.path: file for file in manifest.files}
         if manifest.format != FORMAT or not all(map(_is_covered, files)):
             raise NotSigned(place, f"{MANIFEST} is not valid: format {manifest.format}, or paths that no set has")
-        return cls(place, signer, manifest, hashlib.sha256(signer.text.encode() + b"\0" + data).digest(), files)
+        return cls(place, signer, files, hashlib.sha256(signer.text.encode() + b"\0" + data).digest())
 
     def paths(self, folder: str, suffix: str) -> list[str]:
         """The signed paths below a folder, sorted; whether the files exist is not checked."""
-        return [path for path in self._files if path.startswith(folder + "/") and path.endswith(suffix)]
-
-    def covers(self, path: str) -> bool:
-        """Whether a path is in the manifest."""
-        return path in self._files
+        return [path for path in self.files if path.startswith(folder + "/") and path.endswith(suffix)]
 
     def read(self, path: str) -> bytes:
         """The content of a file; of a file of lines that has grown, the signed part.
@@ -274,9 +261,9 @@ class SignedFiles:
         Raises:
             NotAsSigned: The file was not signed, is missing, or has changed.
         """
-        if path not in self._files:
+        if path not in self.files:
             raise NotAsSigned(path, FileState.ADDED, "not signed: added after signing")
-        return _read_as_signed(self.root, self._files[path])[0]
+        return _read_as_signed(self.root, self.files[path])[0]
 
 
 def _read_signature_file(root: str, name: str) -> bytes:
@@ -356,10 +343,9 @@ class FileReport:
 
 @attrs.frozen
 class Verification:
-    """The comparison of a data set with a manifest."""
+    """The comparison of a data set with its manifest."""
 
     signer: PublicKey
-    manifest: Manifest
     files: tuple[FileReport, ...]
     """All files, sorted by path."""
 
@@ -368,23 +354,12 @@ class Verification:
         """The files that are not unchanged."""
         return [file for file in self.files if file.state is not FileState.UNCHANGED]
 
-    def is_ok(self, *, allows_appended: bool = False) -> bool:
-        """Whether all files are unchanged.
-
-        Args:
-            allows_appended: Whether grown and added files are accepted: programs that require the signature
-                ignore what was appended.
-        """
-        harmless = {FileState.GROWN, FileState.ADDED} if allows_appended else set()
-        return all(file.state in harmless for file in self.differences)
-
     @property
     def summary(self) -> str:
-        """One line: the counts by state, the signer, the serial and the time of signing."""
+        """One line: the counts by state, and the signer."""
         counts = Counter(file.state for file in self.files)
         states = ", ".join(f"{counts[state]} {state}" for state in FileState if counts[state]) or "no files"
-        manifest = self.manifest
-        return f"{states}; signed by {self.signer.fingerprint}, serial {manifest.serial}, {manifest.created}"
+        return f"{states}; signed by {self.signer.fingerprint}"
 
 
 def verify(root: str | os.PathLike[str], signers: Sequence[PublicKey]) -> Verification:
@@ -394,43 +369,45 @@ def verify(root: str | os.PathLike[str], signers: Sequence[PublicKey]) -> Verifi
         NotSigned: None of the signers has signed it, or the manifest or its signature is not valid.
     """
     signed = SignedFiles.open(root, signers)
-    return Verification(signed.signer, signed.manifest, _compare(signed.root, signed.manifest.files))
+    reports = [
+        FileReport(path, FileState.ADDED, why) for path, why in _list_files(signed.root) if path not in signed.files
+    ]
+    for file in signed.files.values():
+        try:
+            more = _read_as_signed(signed.root, file)[1]
+        except NotAsSigned as error:
+            reports.append(FileReport(file.path, error.state, error.problem))
+        else:
+            detail = f"{more} bytes after the signed {file.size}" if more else ""
+            reports.append(FileReport(file.path, FileState.GROWN if more else FileState.UNCHANGED, detail))
+    return Verification(signed.signer, tuple(sorted(reports, key=lambda report: report.path)))
 
 
-def sign(root: str | os.PathLike[str], key_path: str | os.PathLike[str], *, writes: bool = True) -> Verification:
+def sign(root: str | os.PathLike[str], key_path: str | os.PathLike[str]) -> SignedFiles:
     """Sign all files of a data set, in the place of the last signature.
+
+    Read before what differs from the last signature (`verify`): it is what the new one vouches for in addition.
 
     Args:
         root: The data set.
         key_path: The private key; or the public one, if an agent of OpenSSH has the private one.
-        writes: Whether to sign; if not, the differences alone are found.
-
-    Returns:
-        The new manifest, and how the files compare with the last one that the key signed. Read it: it is what the
-        signature vouches for in addition.
 
     Raises:
-        CannotSign: The set has no files, or some that cannot be signed; another key has signed it; or the key lies in
-            the set, where others can read it.
+        CannotSign: The set has no files, or some that cannot be signed; or the key lies in the set, where others can
+            read it.
         InvalidKey: The key cannot be used, or ``ssh-keygen`` is missing.
     """
     place, key = os.fspath(root), os.fspath(key_path)
     if is_below(os.path.realpath(key), os.path.realpath(place)):
         raise CannotSign(place, (f"the private key {key} lies in the data set, which others can read; move it",))
     public = _public_key_of(key)
-    last = _last_manifest(place, public)
-    files = _hash_files(place)
-    created = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())
-    manifest = Manifest(FORMAT, last.serial + 1 if last else 1, created, files)
-    reports = _compare(place, last.files if last else ())
-    if writes:
-        data = msgspec.json.format(msgspec.json.encode(manifest), indent=1)
-        done = _ssh_keygen("-Y", "sign", "-f", key, "-n", NAMESPACE, data=data)
-        if done.returncode:
-            raise InvalidKey(key, f"cannot sign: {done.stderr.decode(errors='replace').strip()}")
-        atomic_write(os.path.join(place, MANIFEST), data, durable=True, mode=0o644)
-        atomic_write(os.path.join(place, SIGNATURE), done.stdout, durable=True, mode=0o644)
-    return Verification(public, manifest, reports)
+    data = msgspec.json.format(msgspec.json.encode(_Manifest(FORMAT, _hash_files(place))), indent=1)
+    done = _ssh_keygen("-Y", "sign", "-f", key, "-n", NAMESPACE, data=data)
+    if done.returncode:
+        raise InvalidKey(key, f"cannot sign: {done.stderr.decode(errors='replace').strip()}")
+    atomic_write(os.path.join(place, MANIFEST), data, durable=True, mode=0o644)
+    atomic_write(os.path.join(place, SIGNATURE), done.stdout, durable=True, mode=0o644)
+    return SignedFiles.open(place, [public])
 
 
 def _public_key_of(key_path: str) -> PublicKey:
@@ -441,32 +418,6 @@ def _public_key_of(key_path: str) -> PublicKey:
     if not beside.exists():
         raise InvalidKey(key_path, f"cannot be used: {done.stderr.decode(errors='replace').strip()}")
     return read_public_keys(beside)[0]
-
-
-def _last_manifest(root: str, public: PublicKey) -> Manifest | None:
-    """The manifest that a key has signed before; None if nobody has."""
-    if not os.path.lexists(os.path.join(root, MANIFEST)):
-        return None
-    try:
-        return SignedFiles.open(root, [public]).manifest
-    except NotSigned as error:
-        remedy = "remove the folder 'signatures' to begin anew"
-        raise CannotSign(root, (f"the last signature is not valid: {error.problem}; {remedy}",)) from error
-
-
-def _compare(root: str, files: Sequence[SignedFile]) -> tuple[FileReport, ...]:
-    """The state of every file below the root, and of every file of the manifest, sorted by path."""
-    known = {file.path for file in files}
-    reports = [FileReport(path, FileState.ADDED, why) for path, why in _list_files(root) if path not in known]
-    for file in files:
-        try:
-            more = _read_as_signed(root, file)[1]
-        except NotAsSigned as error:
-            reports.append(FileReport(file.path, error.state, error.problem))
-        else:
-            detail = f"{more} bytes after the signed {file.size}" if more else ""
-            reports.append(FileReport(file.path, FileState.GROWN if more else FileState.UNCHANGED, detail))
-    return tuple(sorted(reports, key=lambda report: report.path))
 
 
 def _list_files(root: str) -> Iterator[tuple[str, str]]:

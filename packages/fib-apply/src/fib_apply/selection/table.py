@@ -126,7 +126,7 @@ class DatasetFiles:
 
         signed = self._signed = SignedFiles.open(self.root, [PublicKey(text) for text in signers])
         self._states.append(signed.digest.hex())
-        unsigned = [p for paths in self.files.values() for p in paths if not signed.covers(self.relative(p))]
+        unsigned = [p for paths in self.files.values() for p in paths if self.relative(p) not in signed.files]
         self.problems += [Problem(path, "$", "ignored: not signed: added after signing") for path in unsigned]
         self.files = {
             folder: [f"{self.root}{os.sep}{path}" for path in signed.paths(folder, suffix)]
