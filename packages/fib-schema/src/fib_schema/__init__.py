@@ -34,7 +34,6 @@ __all__ = [
     "InvalidRecord",
     "MigrationReport",
     "NoRoot",
-    "PartlyAdded",
     "Performance",
     "Problem",
     "RandomInput",
@@ -104,7 +103,7 @@ if TYPE_CHECKING:
     )
     from .solution import BuildSpec, CompileOptions, Solution, SourceFile, SupportedBindings, SupportedLanguages
     from .trace import UNRANKED_FLAGS, Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace
-    from .trace_set import PartlyAdded, ScoringError, SpeedupMetrics, TraceSet, TraceSetSummary
+    from .trace_set import ScoringError, SpeedupMetrics, TraceSet, TraceSetSummary
     from .validation import Report, validate
     from .workload import InputSpec, RandomInput, SafetensorsInput, ScalarInput, Workload
     from .workload_log import WorkloadLog
@@ -128,7 +127,7 @@ else:
             "reader": ("append_jsonl_file load_json_file load_jsonl_file save_json_file save_jsonl_file"),
             "solution": "BuildSpec CompileOptions Solution SourceFile SupportedBindings SupportedLanguages",
             "trace": "Correctness Environment Evaluation EvaluationStatus Performance Trace UNRANKED_FLAGS",
-            "trace_set": "PartlyAdded ScoringError SpeedupMetrics TraceSet TraceSetSummary",
+            "trace_set": "ScoringError SpeedupMetrics TraceSet TraceSetSummary",
             "validation": "Report validate",
             "workload": "InputSpec RandomInput SafetensorsInput ScalarInput Workload",
             "workload_log": "WorkloadLog",

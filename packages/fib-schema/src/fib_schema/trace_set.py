@@ -1,6 +1,6 @@
 """TraceSet: a data set of definitions, solutions, workloads and traces, on disk or in memory.
 
-`TraceSet` inherits the folders from `_Folder`, reading and appending from `_Store`, and scores from `_Scores`.
+`TraceSet` inherits reading and appending from `_Store`, and adds scores.
 """
 
 from __future__ import annotations
@@ -10,8 +10,7 @@ import math
 import os
 import shutil
 import warnings
-from collections import defaultdict
-from collections.abc import Collection, Container, Iterable, Iterator, KeysView, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -47,8 +46,6 @@ from .workload_log import WorkloadLog
 
 if TYPE_CHECKING:
     import torch
-
-__all__ = ["PartlyAdded", "TraceSet"]
 
 AxesKey = tuple[tuple[str, int], ...]
 
@@ -87,7 +84,7 @@ class ScoringError(FibError, ValueError):
         return f"definition {self.definition!r}: {self.problem}"
 
 
-# -- snapshots that parse files on first use ---------------------------------------------------------
+# -- mappings that parse files on first use ------------------------------------------------------------
 
 R = TypeVar("R", bound=Record)
 D = TypeVar("D")
@@ -100,28 +97,18 @@ class _LazyRecords(Mapping[str, R], Generic[R]):
     reported. Only ``[name]`` raises an `InvalidRecord` that says what is wrong with it.
     """
 
-    def __init__(
-        self,
-        cls: type[R],
-        files: Mapping[str, DataFile],
-        records: Mapping[str, R],
-        problems: list[Problem] | None = None,
-    ) -> None:
+    def __init__(self, cls: type[R], files: Mapping[str, DataFile], problems: list[Problem]) -> None:
         self._cls = cls
-        self._problems: list[Problem] = [] if problems is None else problems
+        self._problems = problems
         self._files = files
-        self._records = dict(records)
+        self._records: dict[str, R] = {}
         self._invalid: dict[str, InvalidRecord] = {}
-        self._names = dict.fromkeys([*files, *records])
-
-    @property
-    def names(self) -> KeysView[str]:
-        """The names of all files and records; nothing is parsed."""
-        return self._names.keys()
+        self.names = dict.fromkeys(files)
+        """The names of all files and records; nothing is parsed for that."""
 
     def __getitem__(self, name: str) -> R:
-        if name not in self._names:
-            raise UnknownName(self._cls.__name__.lower(), str(name), tuple(self._names))
+        if name not in self.names:
+            raise UnknownName(self._cls.__name__.lower(), str(name), tuple(self.names))
         record = self._records.get(name) or self._read(name)
         if record is None:
             raise self._invalid[name]
@@ -173,11 +160,10 @@ class _LazyRecords(Mapping[str, R], Generic[R]):
         file = self._files.get(name)
         return file.name if file else "<memory>"
 
-    def with_records(self, records: Mapping[str, R]) -> _LazyRecords[R]:
-        """A copy with more records in memory."""
-        later = _LazyRecords(self._cls, self._files, {**self._records, **records}, self._problems)
-        later._invalid = self._invalid
-        return later
+    def add(self, records: Mapping[str, R]) -> None:
+        """Add records in memory."""
+        self._records |= records
+        self.names |= dict.fromkeys(records)
 
 
 class _SolutionsByDefinition(Mapping[str, list[Solution]]):
@@ -206,36 +192,52 @@ class _SolutionsByDefinition(Mapping[str, list[Solution]]):
         return f"<solutions of {counted(len(self), 'definition')}: {_shortened(self)}>"
 
 
-class _TraceFiles:
-    """The traces of a data set's JSON Lines files, read file by file when a definition is asked for.
+class _TracesByDefinition(Mapping[str, list[Trace]]):
+    """The traces of each definition, read from its JSON Lines files when they are asked for, and then those added.
 
     A file whose stem names a definition holds the traces of that definition. A file whose stem names
     none is read first. A record that contradicts its file is kept under its own definition.
     """
 
-    def __init__(self, files: Iterable[DataFile], definitions: Container[str]) -> None:
+    def __init__(self, kind: str, files: Iterable[DataFile] = (), definitions: Container[str] = ()) -> None:
         self.problems: list[Problem] = []
+        self._kind = kind
         self._of_definition: dict[str, list[DataFile]] = {}
         self._anonymous: list[DataFile] = []
-        self._traces: dict[str, list[Trace]] = {}
+        self._read_traces: dict[str, list[Trace]] = {}
+        self._added: dict[str, list[Trace]] = {}
         for file in files:
             if file.stem in definitions:
                 self._of_definition.setdefault(file.stem, []).append(file)
-                self._traces[file.stem] = []
+                self._read_traces[file.stem] = []
             else:
                 self._anonymous.append(file)
 
-    def names(self) -> KeysView[str]:
-        """The definitions that have a file or a record that was read."""
-        self._read_anonymous()
-        return self._traces.keys()
-
-    def of(self, definition: str) -> list[Trace]:
-        """The traces of a definition that have been read so far, its own files among them."""
-        self._read_anonymous()
+    def __getitem__(self, definition: str) -> list[Trace]:
+        if definition not in self:
+            raise UnknownName(f"definition with {self._kind}", str(definition), tuple(self))
         for file in self._of_definition.pop(definition, ()):
             self._read(file)
-        return self._traces.get(definition, [])
+        return self._read_traces.get(definition, []) + self._added.get(definition, [])
+
+    def __iter__(self) -> Iterator[str]:
+        self._read_anonymous()
+        return iter(list(dict.fromkeys([*self._read_traces, *self._added])))
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+    def __contains__(self, definition: object) -> bool:
+        self._read_anonymous()
+        return definition in self._added or definition in self._read_traces
+
+    def __repr__(self) -> str:
+        return f"<{self._kind} of {counted(len(self), 'definition')}: {_shortened(self)}>"
+
+    def add(self, groups: Mapping[str, Iterable[Trace]]) -> None:
+        """Add traces in memory, by the name of their definition."""
+        for definition, traces in groups.items():
+            self._added.setdefault(definition, []).extend(traces)
 
     def _read_anonymous(self) -> None:
         while self._anonymous:
@@ -244,9 +246,8 @@ class _TraceFiles:
     def _read(self, file: DataFile) -> None:
         findings = Findings()
         with _paused_gc():
-            traces = [trace for _, trace in read_traces(file, findings)]
-        for definition, group in _grouped(traces).items():
-            self._traces.setdefault(definition, []).extend(group)
+            for _, trace in read_traces(file, findings):
+                self._read_traces.setdefault(trace.definition, []).append(trace)
         self.problems += findings.problems
         if errors := findings.errors:
             shown = f"{counted(len(errors), 'problem')} in {file.path}; bad lines were skipped: {errors[0]}"
@@ -268,45 +269,6 @@ def _paused_gc() -> Iterator[None]:
             gc.unfreeze()
 
 
-class _TracesByDefinition(Mapping[str, list[Trace]]):
-    """A snapshot of the traces of each definition, by the definition's name."""
-
-    def __init__(self, files: _TraceFiles, added: Mapping[str, list[Trace]], *, kind: str = "traces") -> None:
-        self.files = files
-        self.kind = kind
-        self._added = dict(added)
-
-    def __getitem__(self, definition: str) -> list[Trace]:
-        if definition not in self:
-            raise UnknownName(f"definition with {self.kind}", str(definition), tuple(self))
-        return self.files.of(definition) + self._added.get(definition, [])
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(list(dict.fromkeys([*self.files.names(), *self._added])))
-
-    def __len__(self) -> int:
-        return len(self.files.names() | self._added.keys())
-
-    def __contains__(self, definition: object) -> bool:
-        return definition in self._added or definition in self.files.names()
-
-    def __repr__(self) -> str:
-        return f"<{self.kind} of {counted(len(self), 'definition')}: {_shortened(self)}>"
-
-    def with_traces(self, traces: Iterable[Trace]) -> _TracesByDefinition:
-        """A later snapshot, with more traces in memory."""
-        added = {name: self._added.get(name, []) + group for name, group in _grouped(traces).items()}
-        return _TracesByDefinition(self.files, self._added | added, kind=self.kind)
-
-
-def _grouped(traces: Iterable[Trace]) -> dict[str, list[Trace]]:
-    """Traces by the name of their definition."""
-    groups: defaultdict[str, list[Trace]] = defaultdict(list)
-    for trace in traces:
-        groups[trace.definition].append(trace)
-    return groups
-
-
 def _shortened(names: Iterable[str]) -> str:
     shown = list(names)
     return ", ".join(shown[:6]) + (", ..." if len(shown) > 6 else "")
@@ -315,11 +277,246 @@ def _shortened(names: Iterable[str]) -> str:
 # -- the store ---------------------------------------------------------------------------------------
 
 
-class _Folder:
-    """The root of a data set, or None for a set in memory."""
+class _Store:
+    """The records of a data set, on disk or in memory; see `TraceSet`."""
 
     root: Path | None
-    _writable_paths: dict[str, str]
+
+    def __init__(
+        self,
+        root: str | os.PathLike[str] | None = None,
+        definitions: Mapping[str, Definition] | None = None,
+        solutions: Mapping[str, Iterable[Solution]] | None = None,
+        workloads: Mapping[str, Iterable[Trace]] | None = None,
+        traces: Mapping[str, Iterable[Trace]] | None = None,
+    ) -> None:
+        self.root = None if root is None else Path(root)
+        self._writable_paths: dict[str, str] = {}
+        self._fastest: dict[str, tuple[int, dict[AxesKey | None, list[Trace]]]] = {}
+        self._found_problems: list[Problem] = []
+        self._definitions = _LazyRecords(Definition, {}, self._found_problems)
+        self._definitions.add(definitions or {})
+        self._solutions = _LazyRecords(Solution, {}, self._found_problems)
+        self._solution_names: dict[str, tuple[str, ...]] = {}
+        self._owners: dict[str, tuple[str, str]] = {}
+        """The definition and the author of each solution."""
+        for group in (solutions or {}).values():
+            self._index_solutions(group)
+        self._workloads, self._traces = _TracesByDefinition("workloads"), _TracesByDefinition("traces")
+        self._workloads.add(workloads or {})
+        self._traces.add(traces or {})
+
+    @classmethod
+    def from_path(cls, path: str | os.PathLike[str] | None = None) -> Self:
+        """Open a data set.
+
+        Args:
+            path: Its root; None means ``FIB_DATASET_PATH`` or the default below the home folder.
+
+        Raises:
+            DataSetNotFound: There is no such directory (a FileNotFoundError). Nothing is created.
+        """
+        root = get_fib_dataset_path() if path is None else Path(path)
+        if not os.path.isdir(root):
+            raise DataSetNotFound(str(root))
+        self = cls(root)
+        self._open_files(os.fspath(root), f"{root.as_posix()}/")
+        return self
+
+    def __repr__(self) -> str:
+        definitions, solutions = len(self._definitions.names), len(self._solutions.names)
+        counts = f"{counted(definitions, 'definition')}, {counted(solutions, 'solution')}"
+        return f"TraceSet(root={str(self.root)!r}, {counts})"
+
+    @property
+    def definitions(self) -> Mapping[str, Definition]:
+        """The definitions by name."""
+        return self._definitions
+
+    @property
+    def solutions(self) -> Mapping[str, list[Solution]]:
+        """The solutions by the name of their definition."""
+        return _SolutionsByDefinition(self._solutions, self._solution_names)
+
+    @property
+    def workloads(self) -> Mapping[str, list[Trace]]:
+        """The workload traces by the name of their definition."""
+        return self._workloads
+
+    @property
+    def traces(self) -> Mapping[str, list[Trace]]:
+        """The traces by the name of their definition."""
+        return self._traces
+
+    @property
+    def problems(self) -> tuple[Problem, ...]:
+        """Problems of the files read so far, each with its file and line; bad records are skipped."""
+        return tuple(self._found_problems + self._workloads.problems + self._traces.problems)
+
+    def all_problems(self) -> tuple[Problem, ...]:
+        """The problems of all files; reads those that have not been read."""
+        for records in (self._definitions, self._solutions):
+            for _ in records:
+                pass
+        for traces in (self._workloads, self._traces):
+            for name in traces:
+                traces[name]
+        return self.problems
+
+    def to_dict(self) -> dict[str, Any]:
+        """Everything as plain objects: ``definitions``, ``solutions``, ``workload``, ``traces``."""
+        return {
+            "definitions": {name: to_plain(item) for name, item in self.definitions.items()},
+            "solutions": _plain_lists(self.solutions),
+            "workload": _plain_lists(self.workloads),
+            "traces": _plain_lists(self.traces),
+        }
+
+    def get_definition(self, name: str) -> Definition:
+        """The definition of that name.
+
+        Raises:
+            UnknownName: There is none (a KeyError); the message has close matches.
+            InvalidRecord: Its file is bad.
+        """
+        return self._definitions[name]
+
+    def get_solution(self, name: str) -> Solution | None:
+        """The solution of that name, or None.
+
+        Raises:
+            InvalidRecord: Its file is bad.
+        """
+        return self._solutions[name] if name in self._solutions.names else None
+
+    def definition_names(self) -> tuple[str, ...]:
+        """The names of all definitions, also of bad files; no definition is parsed for that."""
+        return tuple(self._definitions.names)
+
+    def solution_names(self, def_name: str | None = None) -> tuple[str, ...]:
+        """The names of all solutions, or of one definition's, also of bad files; none is parsed for that."""
+        if def_name is None:
+            return tuple(self._solutions.names)
+        return self._solution_names.get(def_name, ())
+
+    def add_workload_blob_tensor(self, def_name: str, workload_uuid: str, tensors: Mapping[str, torch.Tensor]) -> str:
+        """Store a workload's tensors; they are durable when this returns.
+
+        Returns:
+            The file's path relative to the root, for a `SafetensorsInput`.
+
+        Raises:
+            NoRoot: The set is in memory only (a ValueError).
+            UnknownName: There is no such definition.
+            BlobError: There is such a file already, or the uuid is not a file name (a ValueError).
+            OSError: It could not be written.
+        """
+        from .blobs import BlobError, save_tensors
+
+        self._require_root("add_workload_blob_tensor")
+        definition = self.get_definition(def_name)
+        if problem := component_problem(workload_uuid):
+            raise BlobError(workload_uuid, f"no file can be named after this workload: it {problem}")
+        path = data_files.blob_file(definition, workload_uuid)
+        save_tensors(Path(self._writable(path)), path, tensors)
+        return path
+
+    def add_definitions(self, definitions: Iterable[Definition]) -> None:
+        """Add definitions, and write each to its file if the set has a root.
+
+        Raises:
+            DuplicateName: A definition of that name, or its file, exists; nothing was added.
+            OSError: They could not be written; nothing was added.
+        """
+        new = _by_name("definition", definitions, self._definitions)
+        self._write_new("definition", {data_files.definition_file(item): item for item in new.values()})
+        self._definitions.add(new)
+
+    def add_solutions(self, solutions: Iterable[Solution]) -> None:
+        """Add solutions, and write each to its file if the set has a root.
+
+        Raises:
+            DuplicateName: A solution of that name, or its file, exists; nothing was added.
+            UnknownName: A solution's definition is not in the set; nothing was added.
+            OSError: They could not be written; nothing was added.
+        """
+        new = _by_name("solution", solutions, self._solutions)
+        owners = {name: self.get_definition(item.definition) for name, item in new.items()}
+        self._write_new("solution", {data_files.solution_file(item, owners[name]): item for name, item in new.items()})
+        self._index_solutions(new.values())
+
+    def add_traces(self, traces: Iterable[Trace]) -> None:
+        """Add traces and workload traces; with a root, they are durable when this returns.
+
+        The traces of a file are all added or, after an error, none of them, neither in memory nor on disk.
+
+        Raises:
+            UnknownName: A trace names an unknown definition or solution; nothing was added.
+            OSError: A file could not be written; the traces of the files before it were added.
+        """
+        groups: dict[str, list[Trace]] = {}
+        for trace in traces:
+            path = _file_of(trace, self.get_definition(trace.definition), self._owners)
+            groups.setdefault(path if self.root is None else self._writable(path), []).append(trace)
+        lines = {path: [format_json(trace).encode() for trace in group] for path, group in groups.items()}
+        for path, group in groups.items():
+            if self.root is not None:
+                append_new_lines(path, lambda _, path=path: lines[path])  # type: ignore[misc]
+            view = self._workloads if group[0].evaluation is None else self._traces
+            view.add({group[0].definition: group})
+
+    def _write_new(self, kind: str, records: Mapping[str, Record]) -> None:
+        """Write records to files that do not exist yet, all or none; nothing without a root."""
+        if self.root is None:
+            return
+        contents = {self._writable(path): f"{format_json(item, indent=2)}\n".encode() for path, item in records.items()}
+        try:
+            atomic_create_all(contents, keeps_existing=False)
+        except FileExistsError as error:
+            name = Path(str(error.filename)).stem
+            raise DuplicateName(kind, name, str(error.filename), "the one to be added") from error
+
+    def workload_log(self) -> WorkloadLog:
+        """A log that appends collected workloads to the files of this set, each once; this object does not see them.
+
+        Raises:
+            NoRoot: The set is in memory only.
+        """
+        self._require_root("workload_log")
+        return WorkloadLog(self._writable)
+
+    def _index_solutions(self, solutions: Iterable[Solution]) -> None:
+        new = _by_name("solution", solutions, self._solutions)
+        self._solutions.add(new)
+        self._add_owners((one.name, one.definition, one.author) for one in new.values())
+
+    def _add_owners(self, solutions: Iterable[tuple[str, str, str]]) -> None:
+        """Note the definitions and authors of solutions."""
+        for name, definition, author in solutions:
+            self._owners[name] = definition, author
+            self._solution_names[definition] = (*self._solution_names.get(definition, ()), name)
+
+    def _open_files(self, root: str, prefix: str) -> None:
+        """List the files of all folders and read the names of definitions and solutions."""
+        findings = Findings()
+        folders = {data_files.DEFINITIONS: ".json", data_files.SOLUTIONS: ".json", data_files.WORKLOADS: ".jsonl"}
+        files = {
+            folder: data_files.list_files(root, folder, suffix, findings, prefix=prefix)
+            for folder, suffix in {**folders, data_files.TRACES: ".jsonl"}.items()
+        }
+        legacy = dict.fromkeys(file for file in files[data_files.TRACES] if holds_legacy_workloads(file, prefix))
+        for file in legacy:
+            findings.add(*legacy_warnings(file.name, {data_files.LEGACY_PLACE: 1}))
+        definitions = named_files(files[data_files.DEFINITIONS], "definition", findings)
+        solutions = named_files(files[data_files.SOLUTIONS], "solution", findings)
+        self._found_problems += (one for one in findings.problems if one.code != data_files.OTHER_SUFFIX)
+        problems, names = self._found_problems, {one.name: one.file for one in definitions}
+        self._definitions = _LazyRecords(Definition, names, problems)
+        self._solutions = _LazyRecords(Solution, {one.name: one.file for one in solutions}, problems)
+        self._add_owners((one.name, one.definition, one.author) for one in solutions)
+        traces = [file for file in files[data_files.TRACES] if file not in legacy]
+        self._workloads = _TracesByDefinition("workloads", [*files[data_files.WORKLOADS], *legacy], names)
+        self._traces = _TracesByDefinition("traces", traces, names)
 
     @property
     def definitions_path(self) -> Path:
@@ -393,284 +590,6 @@ class _Folder:
         return path
 
 
-@attrs.frozen
-class PartlyAdded(FibError, OSError):
-    """Some of many traces could not be written; the others are durable."""
-
-    added: tuple[Trace, ...]
-    """The traces that are durable and in memory."""
-    total: int
-    """Number of all given traces."""
-    problem: str
-    """The failure and its file; the cause of this exception has the ``errno``."""
-
-    def __str__(self) -> str:
-        return (
-            f"{len(self.added)} of {self.total} traces were added and are durable, the others were not: "
-            f"{self.problem}; add those that are not in `added` again"
-        )
-
-
-class _Store(_Folder):
-    """The records of a data set, on disk or in memory; see `TraceSet`."""
-
-    def __init__(
-        self,
-        root: str | os.PathLike[str] | None = None,
-        definitions: Mapping[str, Definition] | None = None,
-        solutions: Mapping[str, Iterable[Solution]] | None = None,
-        workloads: Mapping[str, Iterable[Trace]] | None = None,
-        traces: Mapping[str, Iterable[Trace]] | None = None,
-    ) -> None:
-        self.root = None if root is None else Path(root)
-        self._writable_paths = {}
-        self._fastest: dict[str, tuple[int, dict[AxesKey | None, list[Trace]]]] = {}
-        self._found_problems: list[Problem] = []
-        self._definitions = _LazyRecords(Definition, {}, definitions or {})
-        self._solutions: _LazyRecords[Solution] = _LazyRecords(Solution, {}, {})
-        self._solution_names: dict[str, tuple[str, ...]] = {}
-        self._owners: dict[str, tuple[str, str]] = {}
-        """The definition and the author of each solution."""
-        for group in (solutions or {}).values():
-            self._index_solutions(group)
-        self._workloads = _TracesByDefinition(_TraceFiles([], ()), _lists(workloads), kind="workloads")
-        self._traces = _TracesByDefinition(_TraceFiles([], ()), _lists(traces))
-
-    @classmethod
-    def from_path(cls, path: str | os.PathLike[str] | None = None) -> Self:
-        """Open a data set.
-
-        Args:
-            path: Its root; None means ``FIB_DATASET_PATH`` or the default below the home folder.
-
-        Raises:
-            DataSetNotFound: There is no such directory (a FileNotFoundError). Nothing is created.
-        """
-        root = get_fib_dataset_path() if path is None else Path(path)
-        if not os.path.isdir(root):
-            raise DataSetNotFound(str(root))
-        self = cls(root)
-        self._open_files(os.fspath(root), f"{root.as_posix()}/")
-        return self
-
-    def __repr__(self) -> str:
-        definitions, solutions = len(self._definitions.names), len(self._solutions.names)
-        counts = f"{counted(definitions, 'definition')}, {counted(solutions, 'solution')}"
-        return f"TraceSet(root={str(self.root)!r}, {counts})"
-
-    @property
-    def definitions(self) -> Mapping[str, Definition]:
-        """The definitions by name."""
-        return self._definitions
-
-    @property
-    def solutions(self) -> Mapping[str, list[Solution]]:
-        """The solutions by the name of their definition."""
-        return _SolutionsByDefinition(self._solutions, self._solution_names)
-
-    @property
-    def workloads(self) -> Mapping[str, list[Trace]]:
-        """The workload traces by the name of their definition."""
-        return self._workloads
-
-    @property
-    def traces(self) -> Mapping[str, list[Trace]]:
-        """The traces by the name of their definition."""
-        return self._traces
-
-    @property
-    def problems(self) -> tuple[Problem, ...]:
-        """Problems of the files read so far, each with its file and line; bad records are skipped."""
-        lines = self._workloads.files.problems + self._traces.files.problems
-        return tuple(self._found_problems + lines)
-
-    def all_problems(self) -> tuple[Problem, ...]:
-        """The problems of all files; reads those that have not been read."""
-        for records in (self._definitions, self._solutions):
-            for _ in records:
-                pass
-        for traces in (self._workloads, self._traces):
-            for name in traces:
-                traces.files.of(name)
-        return self.problems
-
-    def to_dict(self) -> dict[str, Any]:
-        """Everything as plain objects: ``definitions``, ``solutions``, ``workload``, ``traces``."""
-        return {
-            "definitions": {name: to_plain(item) for name, item in self.definitions.items()},
-            "solutions": _plain_lists(self.solutions),
-            "workload": _plain_lists(self.workloads),
-            "traces": _plain_lists(self.traces),
-        }
-
-    def get_definition(self, name: str) -> Definition:
-        """The definition of that name.
-
-        Raises:
-            UnknownName: There is none (a KeyError); the message has close matches.
-            InvalidRecord: Its file is bad.
-        """
-        if name not in self._definitions.names:
-            raise UnknownName("definition", name, tuple(self._definitions.names))
-        return self._definitions[name]
-
-    def get_solution(self, name: str) -> Solution | None:
-        """The solution of that name, or None.
-
-        Raises:
-            InvalidRecord: Its file is bad.
-        """
-        return self._solutions[name] if name in self._solutions.names else None
-
-    def definition_names(self) -> tuple[str, ...]:
-        """The names of all definitions, also of bad files; no definition is parsed for that."""
-        return tuple(self._definitions.names)
-
-    def solution_names(self, def_name: str | None = None) -> tuple[str, ...]:
-        """The names of all solutions, or of one definition's, also of bad files; none is parsed for that."""
-        if def_name is None:
-            return tuple(self._solutions.names)
-        return self._solution_names.get(def_name, ())
-
-    def add_workload_blob_tensor(self, def_name: str, workload_uuid: str, tensors: Mapping[str, torch.Tensor]) -> str:
-        """_Store a workload's tensors; they are durable when this returns.
-
-        Returns:
-            The file's path relative to the root, for a `SafetensorsInput`.
-
-        Raises:
-            NoRoot: The set is in memory only (a ValueError).
-            UnknownName: There is no such definition.
-            BlobError: There is such a file already, or the uuid is not a file name (a ValueError).
-            OSError: It could not be written.
-        """
-        from .blobs import BlobError, save_tensors
-
-        self._require_root("add_workload_blob_tensor")
-        definition = self.get_definition(def_name)
-        if problem := component_problem(workload_uuid):
-            raise BlobError(workload_uuid, f"no file can be named after this workload: it {problem}")
-        path = data_files.blob_file(definition, workload_uuid)
-        save_tensors(Path(self._writable(path)), path, tensors)
-        return path
-
-    def add_definitions(self, definitions: Iterable[Definition]) -> None:
-        """Add definitions, and write each to its file if the set has a root.
-
-        Raises:
-            DuplicateName: A definition of that name, or its file, exists; nothing was added.
-            OSError: They could not be written; nothing was added.
-        """
-        new = _by_name("definition", definitions, self._definitions)
-        self._write_new("definition", {data_files.definition_file(item): item for item in new.values()})
-        self._definitions = self._definitions.with_records(new)
-
-    def add_solutions(self, solutions: Iterable[Solution]) -> None:
-        """Add solutions, and write each to its file if the set has a root.
-
-        Raises:
-            DuplicateName: A solution of that name, or its file, exists; nothing was added.
-            UnknownName: A solution's definition is not in the set; nothing was added.
-            OSError: They could not be written; nothing was added.
-        """
-        new = _by_name("solution", solutions, self._solutions)
-        owners = {name: self.get_definition(item.definition) for name, item in new.items()}
-        self._write_new("solution", {data_files.solution_file(item, owners[name]): item for name, item in new.items()})
-        self._index_solutions(new.values())
-
-    def add_traces(self, traces: Iterable[Trace]) -> None:
-        """Add traces and workload traces; with a root, they are durable when this returns.
-
-        The traces of a file are all added or, after an error, none of them, neither in memory nor on disk.
-
-        Raises:
-            UnknownName: A trace names an unknown definition or solution; nothing was added.
-            PartlyAdded: A later file could not be written (an OSError); it has the traces that were added.
-            OSError: The first file could not be written; nothing was added.
-        """
-        groups: dict[str, list[Trace]] = {}
-        lines: dict[str, list[bytes]] = {}
-        for trace in traces:
-            path = _file_of(trace, self.get_definition(trace.definition), self._owners)
-            if self.root is not None:
-                path = self._writable(path)
-                lines.setdefault(path, []).append(format_json(trace).encode())
-            groups.setdefault(path, []).append(trace)
-        added: list[Trace] = []
-        for path, group in groups.items():
-            try:
-                if self.root is not None:
-                    append_new_lines(path, lambda _, path=path: lines[path])  # type: ignore[misc]
-            except OSError as error:
-                if not added:
-                    raise
-                raise PartlyAdded(tuple(added), sum(map(len, groups.values())), str(error)) from error
-            self._remember(group)
-            added += group
-
-    def _remember(self, traces: list[Trace]) -> None:
-        """Show traces of one file, which are durable or need not be, in later snapshots."""
-        if traces[0].evaluation is None:
-            self._workloads = self._workloads.with_traces(traces)
-        else:
-            self._traces = self._traces.with_traces(traces)
-
-    def _write_new(self, kind: str, records: Mapping[str, Record]) -> None:
-        """Write records to files that do not exist yet, all or none; nothing without a root."""
-        if self.root is None:
-            return
-        contents = {self._writable(path): f"{format_json(item, indent=2)}\n".encode() for path, item in records.items()}
-        try:
-            atomic_create_all(contents, keeps_existing=False)
-        except FileExistsError as error:
-            name = Path(str(error.filename)).stem
-            raise DuplicateName(kind, name, str(error.filename), "the one to be added") from error
-
-    def workload_log(self) -> WorkloadLog:
-        """A log that appends collected workloads to the files of this set, each once; this object does not see them.
-
-        Raises:
-            NoRoot: The set is in memory only.
-        """
-        self._require_root("workload_log")
-        return WorkloadLog(self._writable)
-
-    def _index_solutions(self, solutions: Iterable[Solution]) -> None:
-        new = _by_name("solution", solutions, self._solutions)
-        names = dict(self._solution_names)
-        for solution in new.values():
-            names[solution.definition] = (*names.get(solution.definition, ()), solution.name)
-        self._owners = {**self._owners, **{s.name: (s.definition, s.author) for s in new.values()}}
-        self._solutions = self._solutions.with_records(new)
-        self._solution_names = names
-
-    def _open_files(self, root: str, prefix: str) -> None:
-        """List the files of all folders and read the names of definitions and solutions."""
-        findings = Findings()
-        folders = {data_files.DEFINITIONS: ".json", data_files.SOLUTIONS: ".json", data_files.WORKLOADS: ".jsonl"}
-        files = {
-            folder: data_files.list_files(root, folder, suffix, findings, prefix=prefix)
-            for folder, suffix in {**folders, data_files.TRACES: ".jsonl"}.items()
-        }
-        legacy = dict.fromkeys(file for file in files[data_files.TRACES] if holds_legacy_workloads(file, prefix))
-        for file in legacy:
-            findings.add(*legacy_warnings(file.name, {data_files.LEGACY_PLACE: 1}))
-        definitions = named_files(files[data_files.DEFINITIONS], "definition", findings)
-        solutions = named_files(files[data_files.SOLUTIONS], "solution", findings)
-        problems = [problem for problem in findings.problems if problem.code != data_files.OTHER_SUFFIX]
-        self._found_problems = problems
-        self._definitions = _LazyRecords(Definition, {one.name: one.file for one in definitions}, {}, problems)
-        self._solutions = _LazyRecords(Solution, {one.name: one.file for one in solutions}, {}, problems)
-        self._owners = {one.name: (one.definition, one.author) for one in solutions}
-        for one in solutions:
-            names = self._solution_names.get(one.definition, ())
-            self._solution_names[one.definition] = (*names, one.name)
-        workloads = [*files[data_files.WORKLOADS], *legacy]
-        traces = [file for file in files[data_files.TRACES] if file not in legacy]
-        self._workloads = _TracesByDefinition(_TraceFiles(workloads, self._definitions.names), {}, kind="workloads")
-        self._traces = _TracesByDefinition(_TraceFiles(traces, self._definitions.names), {})
-
-
 def _file_of(trace: Trace, definition: Definition, owners: Mapping[str, tuple[str, str]]) -> str:
     """The path of a trace's file below the root."""
     if trace.solution is None:
@@ -691,18 +610,28 @@ def _by_name(kind: str, records: Iterable[Any], existing: _LazyRecords[Any]) -> 
     return new
 
 
-def _lists(groups: Mapping[str, Iterable[Trace]] | None) -> dict[str, list[Trace]]:
-    return {name: list(group) for name, group in (groups or {}).items()}
-
-
 def _plain_lists(groups: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
     return {name: [to_plain(item) for item in group] for name, group in groups.items()}
 
 
-class _Scores(_Store):
-    """Queries about the evaluated traces of a set; a base class of `TraceSet`, which stores them.
+class TraceSet(_Store):
+    """A data set of definitions, solutions, workloads and traces.
 
-    Evaluations of another layout than that of their workload do not count, see `trace_facts.counting_traces`.
+    With a root it is a view of a directory: opening lists files and reads names; records are parsed
+    when they are first used. Without a root it lives in memory. The values of `definitions`,
+    `solutions`, `workloads` and `traces` show what is added later.
+
+    Queries leave out evaluations of another layout than that of their workload, see `trace_facts.counting_traces`.
+
+    Args:
+        root: The directory, or None for memory only.
+        definitions: Definitions by name.
+        solutions: Solutions by the name of their definition.
+        workloads: Workload traces by the name of their definition.
+        traces: Traces by the name of their definition.
+
+    Raises:
+        DuplicateName: Two solutions share a name.
     """
 
     def filter_traces(self, def_name: str, atol: float = 1e-2, rtol: float = 1e-2) -> list[Trace]:
@@ -923,24 +852,3 @@ def _valid(latency: float, definition: str, solution: str) -> float:
         problem = f"a passing trace of {solution!r} has the latency {latency} ms, which is not a positive number"
         raise ScoringError(definition, problem)
     return latency
-
-
-class TraceSet(_Scores):
-    """A data set of definitions, solutions, workloads and traces.
-
-    With a root it is a view of a directory: opening lists files and reads names; records are parsed
-    when they are first used. Without a root it lives in memory. The values of `definitions`,
-    `solutions`, `workloads` and `traces` are snapshots; read the attribute again after an `add_...`.
-
-    Args:
-        root: The directory, or None for memory only.
-        definitions: Definitions by name.
-        solutions: Solutions by the name of their definition.
-        workloads: Workload traces by the name of their definition.
-        traces: Traces by the name of their definition.
-
-    Raises:
-        DuplicateName: Two solutions share a name.
-    """
-
-    root: Path | None
