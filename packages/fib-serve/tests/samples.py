@@ -27,6 +27,7 @@ from fib_schema import (
 from fib_serve.contest import Catalog
 from fib_serve.database import Database
 from fib_serve.queue import claim, complete, record
+from fib_serve.submissions import Submission, find_submission
 
 GOOD = "def run(x):\n    return x * 2\n"
 WRONG = "def run(x):\n    return x * 3\n"
@@ -86,6 +87,11 @@ def finish(database: Database, data_set: str, log: str = "", **values: Any) -> s
     columns = {"verdict": "PASSED", "passed": 2, "is_ranked": True, "score": 2.0, "hardware": "cpu", "harness": "1"}
     complete(database, claimed, columns | {"summary": {"public": {"speedup_text": "2x", "problem": log}}} | values)
     return claimed.submission.id
+
+
+def read(database: Database, identifier: str) -> Submission:
+    with database.read() as connection:
+        return find_submission(connection, identifier)
 
 
 def bearer(token: str) -> dict[str, str]:

@@ -11,7 +11,7 @@ from fib_serve.database import Database
 from fib_serve.device_worker import DeviceState
 from fib_serve.queue import claim, complete, give_up
 from fib_serve.settings import Settings
-from fib_serve.submissions import State, reject
+from fib_serve.submissions import reject
 
 from .samples import GOOD, bearer, finish, plain_solution
 
@@ -248,7 +248,7 @@ def addresses(
         claimed = claim(database, "cpu")
         assert claimed is not None
         if claimed.submission.id == others[0]:
-            give_up(database, claimed, State.FAILED, "its evaluation took more than 600 s, the limit of this service")
+            give_up(database, others[0], "its evaluation took more than 600 s, the limit of this service")
     submissions = {
         "ranked": ranked,
         "rejected": rejected,

@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 from fib_serve.database import Database, submissions
-from fib_serve.errors import Conflict, TooMany
-from fib_serve.queue import MAX_ATTEMPTS, claim, release
-from fib_serve.submissions import NewSubmission, State, Submission, cancel, get_submission, submit
+from fib_serve.errors import Refused
+from fib_serve.queue import MAX_ATTEMPTS, claim, complete, release
+from fib_serve.submissions import NewSubmission, State, cancel, submit
 from sqlalchemy import update
 
-from .samples import WRONG, make_solution
+from .samples import WRONG, make_solution, read
 
 MakeUser = Callable[..., int]
 
@@ -26,13 +26,6 @@ def new(user_id: int, source: str = WRONG, name: str = "mine", **options: Any) -
 
 def distinct(user_id: int, count: int, prefix: str = "a", **options: Any) -> list[NewSubmission]:
     return [new(user_id, f"{WRONG}# {prefix}{index}\n", **options) for index in range(count)]
-
-
-def read(database: Database, identifier: str) -> Submission:
-    with database.read() as connection:
-        found = get_submission(connection, identifier)
-    assert found is not None
-    return found
 
 
 def set_columns(database: Database, identifier: str, **values: Any) -> None:
@@ -73,7 +66,7 @@ def test_another_solution_cannot_take_a_name_over(database: Database, user_id: M
     submit(database, new(user_id("alice")))
     forged = make_solution(f"{WRONG}# other", name=new(0).solution.name)
     for user in ("alice", "bob"):
-        with pytest.raises(Conflict, match="choose another name"):
+        with pytest.raises(Refused, match="choose another name"):
             submit(database, NewSubmission(user_id=user_id(user), solution=forged, workloads=None, planned=2))
 
 
@@ -82,14 +75,14 @@ def test_quotas_bound_what_a_user_queues_and_submits_in_a_day(database: Database
     items = distinct(alice, 5)
     submit(database, items[0])
     submit(database, items[1])
-    with pytest.raises(TooMany, match="2 of your submissions are queued"):
+    with pytest.raises(Refused, match="2 of your submissions are queued"):
         submit(database, items[2])
     for _ in range(2):
         claimed = claim(database, "cpu")
         assert claimed is not None
         set_columns(database, claimed.submission.id, state=State.COMPLETED)
     submit(database, items[2])
-    with pytest.raises(TooMany, match="in the last 24 hours"):
+    with pytest.raises(Refused, match="in the last 24 hours"):
         submit(database, items[3])
 
 
@@ -153,11 +146,17 @@ def test_workers_never_take_the_same_submission(database: Database, user_id: Mak
     assert len(found) == len(set(found)) == 40
 
 
-def test_cancelling_ends_a_queued_submission_and_marks_a_running_one(database: Database, user_id: MakeUser) -> None:
+def test_cancelling_ends_a_submission_and_what_its_device_reports_later_changes_nothing(
+    database: Database, user_id: MakeUser
+) -> None:
     alice = user_id("alice")
     running, queued = (submit(database, item)[0] for item in distinct(alice, 2))
-    assert claim(database, "cpu") is not None
+    claimed = claim(database, "cpu")
+    assert claimed is not None
     assert cancel(database, queued.id) is State.QUEUED
     assert cancel(database, running.id) is State.RUNNING
-    assert read(database, queued.id).state is State.CANCELLED
-    assert read(database, running.id).is_cancelling
+    complete(database, claimed, {})
+    release(database, claimed, "its judge died")
+    found = [read(database, each.id) for each in (running, queued)]
+    assert [each.state for each in found] == [State.CANCELLED] * 2
+    assert [each.error for each in found] == [f"cancelled {when} it was evaluated" for when in ("while", "before")]

@@ -23,10 +23,10 @@ from fib_serve.queue import (
     release,
     traces_of,
 )
-from fib_serve.submissions import NewSubmission, State, get_submission, list_traces, submit
+from fib_serve.submissions import NewSubmission, State, list_traces, submit
 from sqlalchemy import delete
 
-from .samples import make_definition, make_solution, make_trace, make_workloads, write_data_set
+from .samples import make_definition, make_solution, make_trace, make_workloads, read, write_data_set
 
 DEFINITION = make_definition()
 MakeUser = Callable[..., int]
@@ -100,9 +100,7 @@ def test_hidden_traces_stay_in_their_file(database: Database, tmp_path: Path, cl
     hidden = Catalog.read(write_data_set(tmp_path / "hidden"), is_hidden=True)
     record(database, claimed, hidden, DEFINITION, traces(claimed, log="the inputs were 1 2 3")[0])
     assert indexed(database, claimed) == []
-    with database.read() as connection:
-        found = get_submission(connection, claimed.submission.id)
-    assert found is not None
+    found = read(database, claimed.submission.id)
     assert found.evaluated == 0
     assert b"1 2 3" in hidden.traces_file(DEFINITION, "alice").read_bytes()
     for path in database.path.parent.glob("serve.sqlite3*"):
@@ -128,9 +126,7 @@ def test_a_result_whose_trace_has_gone_does_not_count(database: Database, public
     complete(database, claimed, {"verdict": "PASSED", "is_ranked": True, "score": 2.0})
     public.traces_file(DEFINITION, "alice").unlink()
     assert reconcile(database, (public,)) == Reconciliation(indexed=0, lost=2, foreign=0, requeued=0)
-    with database.read() as connection:
-        found = get_submission(connection, claimed.submission.id)
-    assert found is not None
+    found = read(database, claimed.submission.id)
     assert (found.state, found.is_ranked, found.score) == (State.FAILED, False, None)
 
 
@@ -148,10 +144,8 @@ def test_traces_of_others_and_of_unknown_submissions_are_left_alone(
 
 
 def test_an_error_that_quotes_a_long_text_is_shortened(database: Database, claimed: Claim) -> None:
-    give_up(database, claimed, State.FAILED, "it is made for " + "x" * 3_000_000)
-    with database.read() as connection:
-        found = get_submission(connection, claimed.submission.id)
-    assert found is not None
+    give_up(database, claimed.submission.id, "it is made for " + "x" * 3_000_000)
+    found = read(database, claimed.submission.id)
     assert found.error is not None
     assert found.error.startswith("it is made for xxx")
     assert found.error.endswith("(3000015 characters)")

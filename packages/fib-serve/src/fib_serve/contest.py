@@ -6,10 +6,10 @@ Data sets are read once: a changed one needs a restart.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import hashlib
 import json
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -24,7 +24,7 @@ from .errors import InvalidSetting
 from .settings import Settings
 from .users import Principal
 
-_POLL_SECONDS = 1.0
+_POLL_SECONDS, _OTHERS_SECONDS = 0.1, 1.0
 
 
 @attrs.frozen
@@ -162,44 +162,6 @@ class DeviceTable:
         return [state for state in self.all() if state.problem is None]
 
 
-class Changes:
-    """Changes of submissions: wakes requests that wait for one."""
-
-    def __init__(self) -> None:
-        self.is_closed = False
-        """Whether no request waits any more."""
-        self._loop: asyncio.AbstractEventLoop | None = None
-        self._event = asyncio.Event()
-
-    def start(self) -> None:
-        """Wake requests of the running event loop from now on."""
-        self._loop = asyncio.get_running_loop()
-
-    def announce(self) -> None:
-        """Wake all that wait; may be called from any thread."""
-        if self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop has ended
-                self._loop.call_soon_threadsafe(self._wake)
-
-    def end_waiting(self) -> None:
-        """Wake all for the last time."""
-        self.is_closed = True
-        self.announce()
-
-    def current(self) -> asyncio.Event:
-        """The event that the next change sets; take it before you read the state that may change."""
-        return self._event
-
-    async def wait(self, change: asyncio.Event, seconds: float) -> None:
-        """Wait for a change, at most so long and at most until commands of other processes may have made one."""
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(change.wait(), max(min(seconds, _POLL_SECONDS), 0.0))
-
-    def _wake(self) -> None:
-        self._event.set()
-        self._event = asyncio.Event()
-
-
 @attrs.define(eq=False)
 class Contest:
     """Objects that all routes and all threads of devices share."""
@@ -208,13 +170,18 @@ class Contest:
     database: Database
     catalogs: tuple[Catalog, ...]
     """The public data set, then the hidden one if there is one."""
-    changes: Changes = attrs.field(factory=Changes)
     devices: DeviceTable = attrs.field(factory=DeviceTable)
     local: Principal | None = None
     """The only user, of a service without tokens."""
     stop: Callable[[], None] = lambda: None
     """Ends the whole service."""
+    interrupt: Callable[[str], None] = lambda _: None
+    """Ends the evaluation of a submission whose state is not running any more."""
     is_draining: bool = False
+    is_closed: bool = False
+    """Whether no request waits any more."""
+    changes: int = 0
+    """Counts changes of submissions by this process, for the requests that wait for one."""
     waits: Counter[int] = attrs.field(factory=Counter)
     """The requests that wait for a submission, by user."""
 
@@ -222,6 +189,21 @@ class Contest:
     def public(self) -> Catalog:
         """The public data set."""
         return self.catalogs[0]
+
+    def announce(self) -> None:
+        """Let requests that wait look again."""
+        self.changes += 1
+
+    async def wait_for_change(self, seen: int, seconds: float) -> None:
+        """Wait until `changes` is not `seen`, at most so long and until commands of other processes may have made one.
+
+        Args:
+            seen: The number of changes before the state was read.
+            seconds: The bound on the wait.
+        """
+        deadline = time.monotonic() + min(seconds, _OTHERS_SECONDS)
+        while self.changes == seen and not self.is_closed and time.monotonic() < deadline:
+            await asyncio.sleep(_POLL_SECONDS)
 
     @property
     def harness(self) -> str:

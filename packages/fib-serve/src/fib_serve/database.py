@@ -49,7 +49,7 @@ _PRAGMAS = (
     "mmap_size = 1073741824",  # pages are read where the system caches them
     "cache_size = -512",  # KiB, negative by convention: of each connection, for the pages of one write
 )
-VERSION = 2
+VERSION = 3
 """Version of the tables, kept as ``user_version``."""
 LARGEST_ID = 2**31 - 1
 """Bound on ids in requests."""
@@ -95,7 +95,6 @@ submissions = Table(
     Column("content_hash", String(64), nullable=False),
     Column("workloads", JSON(none_as_null=True)),  # uuids; null means all
     Column("state", String(10), nullable=False),
-    Column("is_cancelling", Boolean, nullable=False, default=False),
     Column("error", Text),
     Column("attempts", Integer, nullable=False, default=0),
     Column("device", String(100)),

@@ -1,6 +1,6 @@
 """Device workers: threads that take submissions, evaluate them through judges, and record the results.
 
-A submission runs on its public workloads, then on all hidden ones. A monitor ends the evaluation when it was cancelled,
+A submission runs on its public workloads, then on all hidden ones. Its judges are interrupted when it was cancelled,
 takes too long, or the worker has to stop.
 """
 
@@ -9,11 +9,8 @@ from __future__ import annotations
 import logging
 import secrets
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from types import TracebackType
-from typing import Self
 
 import attrs
 from fib_bench import IsolationReport
@@ -21,11 +18,9 @@ from fib_bench.errors import JudgeFailed
 from fib_bench.events import Evaluated, Skipped
 from fib_schema import Definition, Environment, Solution, Trace, Workload
 from fib_schema.hardware import Fit, fit_of
-from sqlalchemy import select
 from sqlalchemy.exc import SQLAlchemyError
 
 from .contest import Catalog, Contest, DeviceState
-from .database import submissions
 from .errors import InvalidSetting, IsolationTooWeak
 from .judges import Judges
 from .queue import (
@@ -34,6 +29,7 @@ from .queue import (
     complete,
     give_up,
     indexed,
+    is_running,
     keep_solution,
     record,
     recover,
@@ -43,27 +39,63 @@ from .queue import (
 )
 from .settings import Settings
 from .standings import standing_of
-from .submissions import State
 
 _IDLE_SECONDS = 0.2
-_POLL_SECONDS = 0.5
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
 _HIDDEN_PROBLEM = "a hidden workload could not be evaluated; the maintainers find the reason in the log of the service"
 _LOG = logging.getLogger(__name__)
 
 
 class DeviceWorker:
-    """Evaluates submissions on one device."""
+    """A thread that evaluates submissions on one device, and begins again after failures."""
 
     def __init__(self, contest: Contest, name: str, judges: Judges) -> None:
+        self.failure: BaseException | None = None
+        """The reason why the device is not used any more."""
         self._contest, self._name, self._judges = contest, name, judges
-        self._must_stop = threading.Event()
-        self._is_draining = threading.Event()
+        self._is_draining, self._must_stop = threading.Event(), threading.Event()
+        self._lock = threading.Lock()
+        self._submission: str | None = None
+        """The submission in evaluation."""
+        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
+
+    def start(self) -> None:
+        """Start the thread."""
+        self._thread.start()
+
+    @property
+    def is_running(self) -> bool:
+        """Whether the thread may evaluate a submission."""
+        return self._thread.is_alive()
 
     def drain(self) -> None:
         """Finish the running submission and end; called a second time, return it to the queue and end at once."""
         if self._is_draining.is_set():
             self._must_stop.set()
+            self._judges.interrupt()
         self._is_draining.set()
+
+    def interrupt(self, submission: str) -> None:
+        """End the evaluation of a submission that is not running any more, if it is on this device."""
+        with self._lock:
+            if self._submission == submission:
+                self._judges.interrupt()
+
+    def _serve(self) -> None:
+        pause_seconds = _FIRST_PAUSE_SECONDS
+        while not self._is_draining.is_set():
+            try:
+                self.run()
+            except (JudgeFailed, SQLAlchemyError, OSError) as error:
+                _LOG.error("the worker of %s ended and is started again: %s", self._name, error)
+                self._contest.devices.exclude(self._name, _short(error))
+                self._is_draining.wait(pause_seconds)
+                pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
+            except BaseException as error:  # noqa: BLE001 the boundary of the thread: `DevicePool.update` raises it
+                _LOG.error("device %s is not used: %s", self._name, error)
+                self._contest.devices.exclude(self._name, _short(error))
+                self.failure = error
+                return
 
     def run(self) -> None:
         """Evaluate submissions until `drain` is called.
@@ -75,6 +107,7 @@ class DeviceWorker:
             SQLAlchemyError: The database does not answer.
         """
         try:
+            self._judges.begin()
             self._register()
             while not self._is_draining.is_set():
                 claimed = claim(self._contest.database, self._name)
@@ -85,7 +118,7 @@ class DeviceWorker:
                 self._work_on(claimed)
                 self._report(None)
         finally:
-            self._judges.close()
+            self._judges.interrupt()
 
     def _register(self) -> None:
         with self._contest.database.write() as connection:
@@ -103,74 +136,59 @@ class DeviceWorker:
 
     def _report(self, submission: str | None) -> None:
         self._contest.devices.report(self._name, submission)
-        self._contest.changes.announce()
+        self._contest.announce()
 
     def _work_on(self, claimed: Claim) -> None:
         database, identifier = self._contest.database, claimed.submission.id
-        self._judges.begin()
-        with Monitor(self._contest, claimed, self._judges, self._must_stop) as monitor:
-            try:
+        try:
+            with self._interruptible(identifier):
+                if self._must_stop.is_set() or not is_running(database, identifier):
+                    self._judges.interrupt()  # before it could be
                 evaluate(self._contest, self._judges, claimed)
                 return
-            except (JudgeFailed, SQLAlchemyError, OSError) as error:
-                failure = error
-            except IsolationTooWeak:
-                release(database, claimed, "its worker had too little isolation")
-                raise
+        except (JudgeFailed, SQLAlchemyError, OSError) as error:
+            failure = error
+        except IsolationTooWeak:
+            release(database, claimed, "its worker had too little isolation")
+            raise
         self._judges.interrupt()
-        if monitor.outcome is not None:
-            give_up(database, claimed, *monitor.outcome)
-        elif self._must_stop.is_set():
+        if self._must_stop.is_set():
             release(database, claimed)
-        else:
+        elif is_running(database, identifier):
             _LOG.error("submission %s: %s", identifier, failure)
             release(database, claimed, str(failure))
             self._judges.begin()
             check_isolation(self._contest.settings, self._judges)  # also whether the device is still there
 
-
-class Monitor:
-    """A thread that interrupts the judges when an evaluation must end."""
-
-    def __init__(self, contest: Contest, claimed: Claim, judges: Judges, stop: threading.Event) -> None:
-        self.outcome: tuple[State, str] | None = None
-        """The final state and its reason, if the monitor has ended the evaluation."""
-        self._database, self._submission = contest.database, claimed.submission.id
-        self._limit_seconds = contest.settings.submission_seconds
-        self._judges, self._stop = judges, stop
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._watch, name="monitor", daemon=True)
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._ended.set()
-        self._thread.join()
-
-    def _watch(self) -> None:
-        begin = time.monotonic()
-        while not self._ended.wait(_POLL_SECONDS):
-            if time.monotonic() - begin > self._limit_seconds:
-                limit = f"{self._limit_seconds:g} s"
-                self.outcome = State.FAILED, f"its evaluation took more than {limit}, the limit of this service"
-            elif self._is_cancelling():
-                self.outcome = State.CANCELLED, "cancelled while it was evaluated"
-            if self.outcome is not None or self._stop.is_set():
-                self._judges.interrupt()
-                return
-
-    def _is_cancelling(self) -> bool:
-        query = select(submissions.c.is_cancelling).where(submissions.c.id == self._submission)
+    @contextmanager
+    def _interruptible(self, submission: str) -> Iterator[None]:
+        """Let `interrupt` and the bound on its time end the evaluation of a submission."""
+        timer = threading.Timer(self._contest.settings.submission_seconds, self._end_late, [submission])
+        with self._lock:
+            self._judges.begin()
+            self._submission = submission
+        timer.start()
         try:
-            with self._database.read() as connection:
-                return bool(connection.execute(query).scalar_one())
-        except SQLAlchemyError as error:
-            _LOG.warning("whether %s was cancelled could not be read, and is read again: %s", self._submission, error)
-            return False
+            yield
+        finally:
+            timer.cancel()
+            with self._lock:
+                self._submission = None
+
+    def _end_late(self, submission: str) -> None:
+        limit = f"{self._contest.settings.submission_seconds:g} s"
+        reason = f"its evaluation took more than {limit}, the limit of this service"
+        give_up(self._contest.database, submission, reason)
+        self.interrupt(submission)
+
+
+def _short(error: BaseException) -> str:
+    """The text for all readers of the table of devices: without paths of private files, which the log has."""
+    if isinstance(error, IsolationTooWeak):
+        return f"its sandbox reaches level {error.level}, required is {error.required}"
+    if isinstance(error, InvalidSetting) and error.setting not in {"--devices", "--executor"}:
+        return "its workers could open private files"
+    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 def check_isolation(settings: Settings, judges: Judges) -> IsolationReport:
@@ -204,7 +222,7 @@ def evaluate(contest: Contest, judges: Judges, claimed: Claim) -> None:
     environment = judges.environment(contest.public.root)
     problem = _unfit(claimed, environment) or _unknown(contest, claimed)
     if problem:
-        give_up(contest.database, claimed, State.FAILED, problem)
+        give_up(contest.database, submission.id, problem)
         return
     traces: list[list[Trace]] = []
     problems: list[str] = []
@@ -216,7 +234,7 @@ def evaluate(contest: Contest, judges: Judges, claimed: Claim) -> None:
                 problems += _run(contest, judges, claimed, catalog, definition, workloads, cache_key)
                 traces.append(list(traces_of(catalog, definition, claimed)))
     if problems:
-        give_up(contest.database, claimed, State.FAILED, "; ".join(dict.fromkeys(problems)))
+        give_up(contest.database, submission.id, "; ".join(dict.fromkeys(problems)))
         return
     public, *hidden = traces
     standing = standing_of(
@@ -290,7 +308,7 @@ def _run(
             _check_isolation(contest.settings, event.trace)
             record(contest.database, claimed, catalog, definition, event.trace)
             if not catalog.is_hidden:  # times of hidden workloads would tell what a solution encodes in them
-                contest.changes.announce()
+                contest.announce()
         elif isinstance(event, Skipped):
             if event.skip.is_crash:
                 raise JudgeFailed(event.skip.reason)  # the service tries the missing pairs again

@@ -1,8 +1,6 @@
-"""Exceptions of fib-serve. Those with a status become answers of the API; `web.app` writes them."""
+"""Exceptions of fib-serve."""
 
 from __future__ import annotations
-
-from http import HTTPStatus
 
 import attrs
 from fib_schema import FibError
@@ -50,66 +48,11 @@ class DatabaseUnusable(FibError, RuntimeError):
 class Refused(FibError):
     """A request that the service refuses."""
 
+    status: int
+    """Of HTTP."""
     detail: str
     """The problem and its remedy, for the client."""
-
-    status = 400
+    retry_after_seconds: int | None = None
 
     def __str__(self) -> str:
         return self.detail
-
-    @property
-    def title(self) -> str:
-        """The name of the status."""
-        return HTTPStatus(self.status).phrase
-
-
-@attrs.frozen
-class Unauthorized(Refused):
-    """A request without a valid token."""
-
-    status = 401
-
-
-@attrs.frozen
-class Forbidden(Refused):
-    """A request that the role of the user does not allow."""
-
-    status = 403
-
-
-@attrs.frozen
-class NotFound(Refused, LookupError):
-    """Something that does not exist, or that the user may not see."""
-
-    status = 404
-
-
-@attrs.frozen
-class Conflict(Refused):
-    """A request that contradicts the state of the service."""
-
-    status = 409
-
-
-@attrs.frozen
-class Unprocessable(Refused, ValueError):
-    """A request whose content is not valid."""
-
-    status = 422
-
-
-@attrs.frozen
-class TooMany(Refused):
-    """A request beyond a rate limit or a quota."""
-
-    retry_after_seconds: int = 1
-
-    status = 429
-
-
-@attrs.frozen
-class Unavailable(Refused):
-    """A request while the service drains."""
-
-    status = 503

@@ -81,8 +81,6 @@ class Judges:
         for evaluator in closing:
             evaluator.close()
 
-    close = interrupt
-
     def _evaluator(self, root: Path) -> Evaluator:
         with self._lock:
             if self._is_interrupted:
@@ -130,8 +128,6 @@ class RayJudges(Judges):
         if actor is not None:
             actor.close()
 
-    close = interrupt
-
     def _call(self, method: str, *arguments: Any) -> Iterator[Any]:
         """Call a method of the judges on the node; yields the events of an evaluation, or the one result."""
         yield from self._started().execute((method, arguments))  # type: ignore[arg-type]  # of `_NodeJudges`
@@ -173,5 +169,5 @@ class _NodeJudges:
 
     def close(self) -> None:
         """Terminate the judges."""
-        self._judges.close()
+        self._judges.interrupt()
         self._folder.cleanup()

@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 from fib_schema import Definition, InvalidRecord, Solution, Trace, TraceSet, append_jsonl_file, format_json, parse_json
 from fib_schema.reader import save_json_file
-from sqlalchemy import Connection, delete, func, insert, select, update
+from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
 from .contest import Catalog
 from .database import Database, now, results, submissions, users
@@ -80,15 +80,27 @@ def release(database: Database, claimed: Claim, failure: str | None = None) -> N
         failure: The reason if its evaluation has failed through no fault of its own; without one, because the worker
             stops, this does not count as an attempt.
     """
-    chosen = submissions.c.id == claimed.submission.id
+    chosen = _running(claimed.submission.id)
     with database.write() as connection:
-        attempts = connection.execute(select(submissions.c.attempts).where(chosen)).scalar_one()
+        attempts = connection.execute(select(submissions.c.attempts).where(chosen)).scalar()
+        if attempts is None:
+            return  # it was cancelled
         if failure is not None and attempts >= MAX_ATTEMPTS:
             reason = f"{attempts} attempts failed, the last one because {failure}"
             end(connection, claimed.submission.id, State.FAILED, reason)
             return
         values = {"state": State.QUEUED, "attempts": attempts - (failure is None)}
         connection.execute(update(submissions).where(chosen).values(**values))
+
+
+def _running(submission: str) -> ColumnElement[bool]:
+    return (submissions.c.id == submission) & (submissions.c.state == State.RUNNING)
+
+
+def is_running(database: Database, submission: str) -> bool:
+    """Whether a submission has neither ended nor been cancelled."""
+    with database.read() as connection:
+        return connection.execute(select(submissions.c.id).where(_running(submission))).first() is not None
 
 
 def requeue_running(connection: Connection, device: str | None = None) -> int:
@@ -186,15 +198,15 @@ def _add_result(connection: Connection, submission: str, trace: Trace, *, is_hid
 
 def complete(database: Database, claimed: Claim, values: Mapping[str, Any]) -> None:
     """End a submission whose workloads are all evaluated, with values of the columns that the evaluation decides."""
-    chosen = submissions.c.id == claimed.submission.id
+    chosen = _running(claimed.submission.id)
     with database.write() as connection:
         connection.execute(update(submissions).where(chosen).values(state=State.COMPLETED, finished_at=now(), **values))
 
 
-def give_up(database: Database, claimed: Claim, state: State, error: str) -> None:
+def give_up(database: Database, submission: str, error: str) -> None:
     """End a submission that could not be evaluated."""
     with database.write() as connection:
-        end(connection, claimed.submission.id, state, error)
+        end(connection, submission, State.FAILED, error)
 
 
 # -- the start ---------------------------------------------------------------------------------------

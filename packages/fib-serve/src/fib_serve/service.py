@@ -15,23 +15,21 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from functools import partial
 from pathlib import Path
 
 import attrs
 import uvicorn
 from fib_bench import BenchmarkConfig
-from fib_bench.errors import ClusterUnreachable, JudgeFailed
+from fib_bench.errors import ClusterUnreachable
 from fib_bench.execution.executors import concurrency_of
 from fib_schema import FibError
-from sqlalchemy.exc import SQLAlchemyError
 
 from .contest import Contest, read_catalogs
 from .database import Database, check_file, iso_time, make_tables
 from .device_worker import DeviceWorker
-from .errors import InvalidSetting, IsolationTooWeak
+from .errors import InvalidSetting
 from .judges import Judges, RayJudges
 from .queue import reconcile
 from .settings import Settings, make_state
@@ -41,7 +39,6 @@ from .web.app import make_app
 _POLL_SECONDS = 0.2
 _NODES_SECONDS = 2.0
 _DRAIN_SECONDS, _END_SECONDS = 600.0, 15.0
-_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
 _KEEP_ALIVE_SECONDS, _GRACEFUL_SECONDS = 10, 10
 _MAX_CONNECTIONS = 2000
 _MAX_HEADER_BYTES = 64 << 10
@@ -105,7 +102,7 @@ class _Process:
             self._contest.is_draining = True
             self._drain(devices)
         finally:
-            self._contest.changes.end_waiting()
+            self._contest.is_closed = True
             self._server.should_exit = True
             web.join(_END_SECONDS)
 
@@ -146,57 +143,6 @@ def make_server(contest: Contest) -> uvicorn.Server:
 # -- devices -----------------------------------------------------------------------------------------
 
 
-class _Device:
-    """A device with the thread that evaluates submissions on it, and begins again after failures."""
-
-    def __init__(self, contest: Contest, name: str, make_judges: Callable[[], Judges]) -> None:
-        self.failure: BaseException | None = None
-        """The reason why the device is not used any more."""
-        self._contest, self._name, self._make_judges = contest, name, make_judges
-        self._lock = threading.Lock()
-        self._drains = 0
-        self._worker: DeviceWorker | None = None
-        self._draining = threading.Event()
-        self._thread = threading.Thread(target=self._serve, name=name, daemon=True)
-        self._thread.start()
-
-    @property
-    def is_running(self) -> bool:
-        """Whether the thread may evaluate a submission."""
-        return self._thread.is_alive()
-
-    def drain(self) -> None:
-        """Finish the running submission and end; called a second time, return it to the queue."""
-        with self._lock:
-            self._drains += 1
-            self._draining.set()
-            if self._worker is not None:
-                self._worker.drain()
-
-    def _serve(self) -> None:
-        pause_seconds = _FIRST_PAUSE_SECONDS
-        while not self._draining.is_set():
-            try:
-                self._started().run()
-            except (JudgeFailed, SQLAlchemyError, OSError) as error:
-                _LOG.error("the worker of %s ended and is started again: %s", self._name, error)
-                self._contest.devices.exclude(self._name, _short(error))
-                self._draining.wait(pause_seconds)
-                pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
-            except BaseException as error:  # noqa: BLE001 the boundary of the thread: `DevicePool.update` raises it
-                _LOG.error("device %s is not used: %s", self._name, error)
-                self._contest.devices.exclude(self._name, _short(error))
-                self.failure = error
-                return
-
-    def _started(self) -> DeviceWorker:
-        with self._lock:
-            self._worker = DeviceWorker(self._contest, self._name, self._make_judges())
-            for _ in range(self._drains):  # it is told what it has missed
-                self._worker.drain()
-            return self._worker
-
-
 class DevicePool:
     """The devices of a service: those of this machine, or of the nodes of a Ray cluster, which come and go.
 
@@ -207,7 +153,8 @@ class DevicePool:
 
     def __init__(self, contest: Contest) -> None:
         self._contest = contest
-        self._devices: dict[str, _Device] = {}
+        contest.interrupt = self._interrupt
+        self._devices: dict[str, DeviceWorker] = {}
         self._next_nodes = 0.0
         settings = contest.settings
         self._is_cluster = settings.executor == "ray"
@@ -215,9 +162,9 @@ class DevicePool:
             _connect(settings.address)
             self._configs = settings.benchmark_configs(settings.devices[0])
             return
-        judges = {name: make for device in settings.devices for name, make in self._local(device)}
-        for name, make in judges.items():  # all settings are valid
-            self._devices[name] = _Device(contest, name, make)
+        judges = {name: found for device in settings.devices for name, found in self._local(device)}
+        for name, found in judges.items():  # all settings are valid
+            self._add(name, found)
 
     @property
     def is_running(self) -> bool:
@@ -244,14 +191,22 @@ class DevicePool:
         for device in self._devices.values():
             device.drain()
 
-    def _local(self, device: str) -> Iterator[tuple[str, Callable[[], Judges]]]:
+    def _interrupt(self, submission: str) -> None:
+        for device in list(self._devices.values()):
+            device.interrupt(submission)
+
+    def _add(self, name: str, judges: Judges) -> None:
+        self._devices[name] = DeviceWorker(self._contest, name, judges)
+        self._devices[name].start()
+
+    def _local(self, device: str) -> Iterator[tuple[str, Judges]]:
         """The workers of a device of this machine. The judges of those that share it take turns to time."""
         settings = self._contest.settings
         count = concurrency_of(BenchmarkConfig(concurrency=settings.concurrency), device, len(settings.devices))
         configs = attrs.evolve(settings, concurrency=count).benchmark_configs(device)
         for index in range(count):
             name = device if count == 1 else f"{device} (worker {index + 1} of {count})"
-            yield name, partial(Judges, device, configs)
+            yield name, Judges(device, configs)
 
     def _update_nodes(self) -> None:
         from fib_bench.execution.ray_scheduler import device_slots, ray
@@ -260,7 +215,7 @@ class DevicePool:
         slots = {slot.name: slot for slot in device_slots(ray.nodes(), kind)}
         for name, slot in slots.items():
             if name not in self._devices:
-                self._devices[name] = _Device(self._contest, name, partial(RayJudges, slot, self._configs))
+                self._add(name, RayJudges(slot, self._configs))
         for name in [name for name in self._devices if name not in slots]:
             device = self._devices[name]
             if device.is_running:
@@ -281,15 +236,6 @@ def _connect(address: str | None) -> None:
     except (OSError, RuntimeError, ValueError, RayError) as error:
         problem = next(iter(str(error).splitlines()), type(error).__name__)
         raise ClusterUnreachable(address or "on this machine", problem) from error
-
-
-def _short(error: BaseException) -> str:
-    """The text for all readers of the table of devices: without paths of private files, which the log has."""
-    if isinstance(error, IsolationTooWeak):
-        return f"its sandbox reaches level {error.level}, required is {error.required}"
-    if isinstance(error, InvalidSetting) and error.setting not in {"--devices", "--executor"}:
-        return "its workers could open private files"
-    return next(iter(str(error).splitlines()), type(error).__name__)
 
 
 # -- files and logs ----------------------------------------------------------------------------------

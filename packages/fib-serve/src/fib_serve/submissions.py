@@ -17,7 +17,7 @@ from fib_schema.framing import framed
 from sqlalchemy import Connection, RowMapping, Select, and_, func, insert, or_, select, tuple_, update
 
 from .database import Database, new_id, now, results, submissions, users
-from .errors import Conflict, NotFound, TooMany
+from .errors import Refused
 
 DAY_SECONDS = 86_400.0
 _MAX_ERROR_CHARACTERS = 2000
@@ -57,7 +57,6 @@ class Submission:
     workloads: tuple[str, ...] | None
     """Uuids of the public workloads to run on; None means all."""
     state: State
-    is_cancelling: bool
     error: str | None
     attempts: int
     device: str | None
@@ -138,8 +137,7 @@ def submit(
         unless the new one is forced, that was evaluated on the present devices by the present harness.
 
     Raises:
-        Conflict: Another solution has the same name.
-        TooMany: The user has too many submissions.
+        Refused: Another solution has the same name; the user has too many submissions.
     """
     with database.write() as connection:
         number = _identical(connection, new, () if new.is_forced else present)
@@ -156,7 +154,7 @@ def _identical(connection: Connection, new: NewSubmission, present: Collection[t
     """The number of a submission of the user that answers this one: pending, or evaluated by a present device."""
     is_current = tuple_(submissions.c.hardware, submissions.c.harness).in_(present)
     is_answer = or_(
-        and_(submissions.c.state.in_(_PENDING), submissions.c.is_cancelling.is_(False)),
+        submissions.c.state.in_(_PENDING),
         and_(submissions.c.state == State.COMPLETED, submissions.c.rejection.is_(None), is_current),
     )
     query = select(submissions.c.number).where(
@@ -169,10 +167,12 @@ def _check_quotas(connection: Connection, user_id: int) -> None:
     user = connection.execute(select(users).where(users.c.id == user_id)).mappings().one()
     used = usage(connection, user_id)
     if used["queued"] >= user["max_queued"]:
-        raise TooMany(f"{used['queued']} of your submissions are queued, the limit; wait until some are evaluated", 10)
+        raise Refused(
+            429, f"{used['queued']} of your submissions are queued, the limit; wait until some are evaluated", 10
+        )
     if used["day"] >= user["max_per_day"]:
-        raise TooMany(
-            f"you made {counted(used['day'], 'submission')} in the last 24 hours, the limit; try again later", 3600
+        raise Refused(
+            429, f"you made {counted(used['day'], 'submission')} in the last 24 hours, the limit; try again later", 3600
         )
 
 
@@ -198,7 +198,7 @@ def _check_name(connection: Connection, new: NewSubmission) -> None:
         return
     is_same = found.user_id == new.user_id
     if not is_same or parse_json(found.solution, Solution).hash() != new.solution.hash():
-        raise Conflict(f"name: another submission is named {name!r}; choose another name")
+        raise Refused(409, f"name: another submission is named {name!r}; choose another name")
 
 
 def _insert(connection: Connection, new: NewSubmission) -> int:
@@ -221,41 +221,53 @@ def _insert(connection: Connection, new: NewSubmission) -> int:
     return int(number[0])
 
 
-@attrs.frozen
-class Filter:
-    """Choice of submissions; None means all."""
+def find_submission(connection: Connection, identifier: str) -> Submission:
+    """The submission with an id.
 
-    user: str | None = None
-    definition: str | None = None
-    state: str | None = None
-    before: int | None = None
-    """Only submissions with a smaller number: the last number of the previous page."""
-
-
-def get_submission(connection: Connection, identifier: str) -> Submission | None:
-    """The submission with an id."""
+    Raises:
+        Refused: There is none.
+    """
     row = connection.execute(select_submissions().where(submissions.c.id == identifier)).mappings().first()
-    return None if row is None else Submission.from_row(row)
+    if row is None:
+        raise Refused(404, f"no submission has the id {identifier[:200]!r}")
+    return Submission.from_row(row)
 
 
-def get_solution(connection: Connection, identifier: str) -> Solution | None:
+def get_solution(connection: Connection, identifier: str) -> Solution:
     """The solution of a submission."""
-    text = connection.execute(select(submissions.c.solution).where(submissions.c.id == identifier)).scalar()
-    return None if text is None else parse_json(text, Solution, source=f"submission {identifier}")
+    text = connection.execute(select(submissions.c.solution).where(submissions.c.id == identifier)).scalar_one()
+    return parse_json(text, Solution, source=f"submission {identifier}")
 
 
-def list_submissions(connection: Connection, chosen: Filter, limit: int) -> list[Submission]:
-    """The newest submissions first."""
+def list_submissions(
+    connection: Connection,
+    limit: int,
+    *,
+    before: int | None = None,
+    user: str | None = None,
+    definition: str | None = None,
+    state: State | None = None,
+) -> list[Submission]:
+    """The newest submissions first.
+
+    Args:
+        connection: The database.
+        limit: The number of submissions at most.
+        before: Only submissions with a smaller number: the last number of the previous page.
+        user: Only submissions of this user.
+        definition: Only submissions for this definition.
+        state: Only submissions in this state.
+    """
     query = select_submissions().order_by(submissions.c.number.desc()).limit(limit)
-    if chosen.user is not None:
-        user_id = select(users.c.id).where(users.c.name == chosen.user).scalar_subquery()
+    if before is not None:
+        query = query.where(submissions.c.number < before)
+    if user is not None:
+        user_id = select(users.c.id).where(users.c.name == user).scalar_subquery()
         query = query.where(submissions.c.user_id == user_id)
-    if chosen.definition is not None:
-        query = query.where(submissions.c.definition == chosen.definition)
-    if chosen.state is not None:
-        query = query.where(submissions.c.state == chosen.state)
-    if chosen.before is not None:
-        query = query.where(submissions.c.number < chosen.before)
+    if definition is not None:
+        query = query.where(submissions.c.definition == definition)
+    if state is not None:
+        query = query.where(submissions.c.state == state)
     return [Submission.from_row(row) for row in connection.execute(query).mappings()]
 
 
@@ -327,38 +339,31 @@ def reject(connection: Connection, identifier: str, reason: str | None) -> None:
     """Reject a result; without a reason, undo that.
 
     Raises:
-        NotFound: There is no such submission.
-        Conflict: It has no result.
+        Refused: There is no such submission; it has no result.
     """
+    found = find_submission(connection, identifier)
+    if found.state is not State.COMPLETED:
+        raise Refused(409, f"the submission is {found.state} and has no result that could be rejected")
+    is_ranked = reason is None and found.score is not None and found.workloads is None
     chosen = submissions.c.id == identifier
-    found = connection.execute(select(submissions).where(chosen)).mappings().first()
-    if found is None:
-        raise NotFound(f"no submission has the id {identifier[:200]!r}")
-    if found["state"] != State.COMPLETED:
-        raise Conflict(f"the submission is {found['state']} and has no result that could be rejected")
-    is_ranked = reason is None and found["score"] is not None and found["workloads"] is None
     connection.execute(update(submissions).where(chosen).values(rejection=reason, is_ranked=is_ranked))
 
 
 def cancel(database: Database, identifier: str) -> State:
-    """Cancel a submission, at once if it is queued, else soon; returns the state before."""
+    """Cancel a submission that is queued or running; returns the state before."""
     with database.write() as connection:
         query = select(submissions.c.state).where(submissions.c.id == identifier)
         state = State(connection.execute(query).scalar_one())
-        if state is State.QUEUED:
-            end(connection, identifier, State.CANCELLED, "cancelled before it was evaluated")
-        elif state is State.RUNNING:
-            connection.execute(update(submissions).where(submissions.c.id == identifier).values(is_cancelling=True))
+        when = "while" if state is State.RUNNING else "before"
+        end(connection, identifier, State.CANCELLED, f"cancelled {when} it was evaluated")
         return state
 
 
-def end(connection: Connection, identifier: str, state: State, error: str | None) -> None:
-    """End a submission that has no result of its own."""
-    if error is not None:
-        error = _shortened(error)
-    connection.execute(
-        update(submissions).where(submissions.c.id == identifier).values(state=state, error=error, finished_at=now())
-    )
+def end(connection: Connection, identifier: str, state: State, error: str) -> None:
+    """End a pending submission without a result."""
+    chosen = (submissions.c.id == identifier) & submissions.c.state.in_(_PENDING)
+    values = {"state": state, "error": _shortened(error), "finished_at": now()}
+    connection.execute(update(submissions).where(chosen).values(values))
 
 
 def _shortened(text: str) -> str:

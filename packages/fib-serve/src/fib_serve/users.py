@@ -17,7 +17,7 @@ import attrs
 from sqlalchemy import Connection, func, insert, select, update
 
 from .database import Database, audit, iso_time, now, tokens, users
-from .errors import Conflict, Forbidden, NotFound, Unprocessable
+from .errors import Refused
 from .settings import Settings
 
 LOCAL_USER = "local"
@@ -61,10 +61,10 @@ class Principal:
         """Reject a weaker role.
 
         Raises:
-            Forbidden: The role is weaker.
+            Refused: The role is weaker.
         """
         if self.role.rank < role.rank:
-            raise Forbidden(f"this needs the role {role}, and your token has {self.role}; ask a maintainer")
+            raise Refused(403, f"this needs the role {role}, and your token has {self.role}; ask a maintainer")
 
     def may_see(self, owner_id: int) -> bool:
         """Whether sources, logs and traces of a user's submissions may be seen."""
@@ -88,13 +88,12 @@ def create_user(connection: Connection, name: str, role: Role, settings: Setting
     """Add an account.
 
     Raises:
-        Unprocessable: The name is not a name of a user.
-        Conflict: It exists.
+        Refused: The name is not a name of a user; it exists.
     """
     if not _USER_NAME.fullmatch(name) or name in _RESERVED:
-        raise Unprocessable(f"user name {name!r}: use 1 to 39 lower-case letters, digits and '-', such as 'team-7'")
+        raise Refused(422, f"user name {name!r}: use 1 to 39 lower-case letters, digits and '-', such as 'team-7'")
     if find_user(connection, name) is not None:
-        raise Conflict(f"user {name!r} exists already")
+        raise Refused(409, f"user {name!r} exists already")
     limits = {limit: getattr(settings, limit) for limit in LIMITS}
     connection.execute(insert(users).values(name=name, role=role, is_active=True, created_at=now(), **limits))
     return change_user(connection, name)
@@ -104,17 +103,25 @@ def change_user(connection: Connection, name: str, **values: Any) -> User:
     """Change an account: its `role`, `is_active`, or `LIMITS`.
 
     Raises:
-        NotFound: There is no such user.
-        Unprocessable: A limit is out of bounds.
+        Refused: There is no such user; a limit is out of bounds.
     """
     for limit in LIMITS:
         if not 0 <= values.get(limit, 0) <= _LARGEST_LIMIT:
-            raise Unprocessable(f"{limit}: must be from 0 to {_LARGEST_LIMIT}, got {values[limit]}")
+            raise Refused(422, f"{limit}: must be from 0 to {_LARGEST_LIMIT}, got {values[limit]}")
     if values:
         connection.execute(update(users).where(users.c.name == name).values(**values))
+    return get_user(connection, name)
+
+
+def get_user(connection: Connection, name: str) -> User:
+    """The account of that name.
+
+    Raises:
+        Refused: There is none.
+    """
     user = find_user(connection, name)
     if user is None:
-        raise NotFound(f"no user is named {name!r}")
+        raise Refused(404, f"no user is named {name!r}")
     return user
 
 
@@ -148,10 +155,10 @@ def create_token(
     """Make a token; returns its number and its text, which cannot be read again.
 
     Raises:
-        Unprocessable: The scope is more than the user's role.
+        Refused: The scope is more than the user's role.
     """
     if scope.rank > user.role.rank:
-        raise Unprocessable(f"scope {scope}: user {user.name!r} has only the role {user.role}")
+        raise Refused(422, f"scope {scope}: user {user.name!r} has only the role {user.role}")
     text = "fib_" + secrets.token_urlsafe(32)
     time = now()
     key = connection.execute(
@@ -181,12 +188,12 @@ def revoke_token(connection: Connection, number: int) -> None:
     """Make a token invalid.
 
     Raises:
-        NotFound: There is no such token.
+        Refused: There is no such token.
     """
     revoked = func.coalesce(tokens.c.revoked_at, now())
     done = connection.execute(update(tokens).where(tokens.c.id == number).values(revoked_at=revoked))
     if not done.rowcount:
-        raise NotFound(f"no token has the number {number}")
+        raise Refused(404, f"no token has the number {number}")
 
 
 def authenticate(connection: Connection, text: str) -> Principal | None:

@@ -16,7 +16,7 @@ from limits.strategies import FixedWindowRateLimiter
 from starlette.requests import HTTPConnection
 
 from ..contest import Contest
-from ..errors import Forbidden, TooMany, Unauthorized
+from ..errors import Refused
 from ..users import Principal, Role, authenticate
 
 COOKIE = "fib_serve_token"
@@ -46,11 +46,11 @@ class Gate:
         """Count a request.
 
         Raises:
-            TooMany: There were more than `most` in this window.
+            Refused: There were more than `most` in this window.
         """
         if not self.limiter.hit(RateLimitItemPerSecond(max(int(most), 1), _WINDOW_SECONDS), key):
             detail = f"more than {most / _WINDOW_SECONDS:g} requests a second over {_WINDOW_SECONDS} s; slow down"
-            raise TooMany(detail, _WINDOW_SECONDS)
+            raise Refused(429, detail, _WINDOW_SECONDS)
 
     def principal(self, contest: Contest, token: str, address: str) -> Principal | None:
         """The user of a token, counted."""
@@ -73,9 +73,7 @@ def find_principal(request: Request) -> Principal | None:
     """The user of a request; None without a token.
 
     Raises:
-        Forbidden: There are no tokens, and a browser sent it for another site.
-        Unauthorized: The token is not valid.
-        TooMany: The user, or the address, makes too many requests.
+        Refused: A browser sent it for another site; the token is not valid; there are too many requests.
     """
     contest = contest_of(request)
     if contest.local is not None:
@@ -88,7 +86,7 @@ def find_principal(request: Request) -> Principal | None:
     address = request.client.host if request.client is not None else ""
     found = gate.principal(contest, token, address)
     if found is None:
-        raise Unauthorized("the token is not valid: it is unknown, expired or revoked; ask a maintainer for one")
+        raise Refused(401, "the token is not valid: it is unknown, expired or revoked; ask a maintainer for one")
     return attrs.evolve(found, address=address)
 
 
@@ -98,7 +96,7 @@ def require(role: Role) -> Callable[[Request], Awaitable[Principal]]:
     async def check(request: Request) -> Principal:
         principal = find_principal(request)
         if principal is None:
-            raise Unauthorized("a token is needed: send 'Authorization: Bearer TOKEN'")
+            raise Refused(401, "a token is needed: send 'Authorization: Bearer TOKEN'")
         principal.require(role)
         return principal
 
@@ -109,11 +107,11 @@ async def _viewer(request: Request) -> Principal | None:
     """The user of a page that may be public.
 
     Raises:
-        Unauthorized: It is not public, and there is no token.
+        Refused: It is not public, and there is no token.
     """
     principal = request.state.viewer = find_principal(request)
     if principal is None and not contest_of(request).settings.has_public_pages:
-        raise Unauthorized("a token is needed: send 'Authorization: Bearer TOKEN', or log in at /login")
+        raise Refused(401, "a token is needed: send 'Authorization: Bearer TOKEN', or log in at /login")
     return principal
 
 
@@ -121,11 +119,11 @@ def check_origin(request: Request) -> None:
     """Refuse a request that a browser sends for a page of another site.
 
     Raises:
-        Forbidden: It names another origin.
+        Refused: It names another origin.
     """
     origin = request.headers.get("origin")
     if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
-        raise Forbidden("the request was sent by another site")
+        raise Refused(403, "the request was sent by another site")
 
 
 def _check_site(request: Request) -> None:
@@ -134,12 +132,12 @@ def _check_site(request: Request) -> None:
     A site can point its own name at this machine (DNS rebinding); then only the header Host has that name.
 
     Raises:
-        Forbidden: It names another origin, or a host that is not this machine.
+        Refused: It names another origin, or a host that is not this machine.
     """
     check_origin(request)
     host = request.headers.get("host", "")
     if not _is_loopback(host):
-        raise Forbidden(f"without tokens the host must be localhost or a loopback address, not {host[:100]!r}")
+        raise Refused(403, f"without tokens the host must be localhost or a loopback address, not {host[:100]!r}")
 
 
 def _is_loopback(host: str) -> bool:
@@ -155,7 +153,7 @@ def _token_of(request: Request) -> str | None:
     if header is not None:
         scheme, _, token = header.partition(" ")
         if scheme.lower() != "bearer" or not token:
-            raise Unauthorized("the header Authorization must be 'Bearer TOKEN'")
+            raise Refused(401, "the header Authorization must be 'Bearer TOKEN'")
         return token.strip()
     return request.cookies.get(COOKIE)
 

@@ -1,12 +1,11 @@
-"""The application: all routes, answers to errors (RFC 9457), headers, bounds on bodies, and metrics."""
+"""The application: all routes, answers to errors (RFC 9457), headers, and bounds on bodies."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, MutableMapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,12 +13,7 @@ from typing import Any, TypeAlias
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fib_schema import InvalidField, InvalidRecord
-from prometheus_client import CONTENT_TYPE_LATEST, CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
-from sqlalchemy import func, select
 from sqlalchemy.exc import OperationalError
-from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
@@ -27,11 +21,9 @@ from starlette.staticfiles import StaticFiles
 
 from .. import __version__
 from ..contest import Contest
-from ..database import now, submissions
-from ..errors import Refused, TooMany, Unauthorized
-from ..submissions import State, count_by_state
+from ..errors import Refused
 from . import api, pages
-from .access import Gate, Reader
+from .access import Gate
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -49,6 +41,7 @@ _HEADERS = {
         "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
         "form-action 'self'; frame-ancestors 'none'; base-uri 'none'"
     ),
+    "Cache-Control": "no-store",
 }
 _MAX_SHOWN = 20
 _MAX_CHARACTERS = 500
@@ -57,80 +50,31 @@ _LOG = logging.getLogger(__name__)
 
 def make_app(contest: Contest) -> FastAPI:
     """The application of a contest."""
-
-    @asynccontextmanager
-    async def lifespan(_: FastAPI) -> AsyncIterator[None]:
-        contest.changes.start()
-        yield
-
     app = FastAPI(
         title="fib-serve",
         version=__version__,
         description=_DESCRIPTION,
         docs_url=None,
         redoc_url=None,
-        lifespan=lifespan,
     )
     app.state.contest = contest
     app.state.gate = Gate(contest.settings.requests_per_second)
     _add_handlers(app)
-    metrics = _Metrics(contest)
-    app.add_api_route("/metrics", metrics.route, response_class=Response, tags=["operation"])
     app.include_router(api.router)
     app.include_router(pages.router)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"))
-    app.add_middleware(_Protection, max_body_bytes=contest.settings.max_body_bytes, metrics=metrics)
+    app.add_middleware(_Protection, max_body_bytes=contest.settings.max_body_bytes)
     return app
-
-
-# -- metrics -----------------------------------------------------------------------------------------
-
-
-class _Metrics(Collector):
-    """Metrics in the format of Prometheus. Those of the queue are read from the database when they are asked for."""
-
-    def __init__(self, contest: Contest) -> None:
-        self._contest = contest
-        self._registry = CollectorRegistry()
-        labels = ["method", "route", "status"]
-        self.requests = Counter("fib_serve_requests", "Answers by route and status", labels, registry=self._registry)
-        self.seconds = Histogram(
-            "fib_serve_request_seconds", "Time to the first byte of an answer", ["route"], registry=self._registry
-        )
-        self._registry.register(self)
-
-    async def route(self, _: Reader) -> Response:
-        """Metrics in the format of Prometheus."""
-        return Response(await run_in_threadpool(generate_latest, self._registry), media_type=CONTENT_TYPE_LATEST)
-
-    def describe(self) -> Iterator[Metric]:
-        """Nothing: the database is not read at registration."""
-        return iter(())
-
-    def collect(self) -> Iterator[Metric]:
-        """The values of the queue and the devices."""
-        waiting = GaugeMetricFamily("fib_serve_submissions", "Submissions that are not final", labels=["state"])
-        used = GaugeMetricFamily("fib_serve_device_in_use", "Whether a device evaluates submissions", labels=["device"])
-        with self._contest.database.read() as connection:
-            for state, count in count_by_state(connection).items():
-                waiting.add_metric([state], count)
-            queued = select(func.min(submissions.c.created_at)).where(submissions.c.state == State.QUEUED)
-            oldest = connection.execute(queued).scalar()
-        for device in self._contest.devices.all():
-            used.add_metric([device.name], float(device.problem is None))
-        yield from (waiting, used)
-        age = 0.0 if oldest is None else now() - oldest
-        yield GaugeMetricFamily("fib_serve_oldest_queued_seconds", "Age of the oldest queued submission", value=age)
 
 
 # -- headers and bodies ------------------------------------------------------------------------------
 
 
 class _Protection:
-    """ASGI middleware that bounds bodies, adds headers to all answers, and counts them."""
+    """ASGI middleware that bounds bodies, and adds headers to all answers."""
 
-    def __init__(self, app: App, max_body_bytes: int, metrics: _Metrics) -> None:
-        self._app, self._max_body_bytes, self._metrics = app, max_body_bytes, metrics
+    def __init__(self, app: App, max_body_bytes: int) -> None:
+        self._app, self._max_body_bytes = app, max_body_bytes
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -156,30 +100,22 @@ class _Protection:
             is_whole = not message.get("more_body", False)
             return message
 
-        async def observed(message: Message) -> None:
+        async def protected(message: Message) -> None:
             if message["type"] == "http.response.start":
-                self._finish(scope, message, time.monotonic() - begin)
+                headers = MutableHeaders(scope=message)
+                for name, value in _HEADERS.items():
+                    headers.setdefault(name, value)
             await send(message)
 
-        await self._app(scope, bounded, observed)
-
-    def _finish(self, scope: Message, message: Message, seconds: float) -> None:
-        headers = MutableHeaders(scope=message)
-        for name, value in _HEADERS.items():
-            headers.setdefault(name, value)
-        headers.setdefault("Cache-Control", "no-store")
-        route = getattr(scope.get("route"), "path", "none")
-        method = scope["method"] if route != "none" else "other"
-        self._metrics.requests.labels(method, route, message["status"]).inc()
-        self._metrics.seconds.labels(route).observe(seconds)
+        await self._app(scope, bounded, protected)
 
 
 # -- errors ------------------------------------------------------------------------------------------
 
 
-def problem(status: int, title: str, detail: str, headers: dict[str, str] | None = None, **more: Any) -> Response:
+def problem(status: int, detail: str, headers: dict[str, str] | None = None, **more: Any) -> Response:
     """An error answer."""
-    content = {"type": "about:blank", "title": title, "status": status, "detail": detail, **more}
+    content = {"type": "about:blank", "title": HTTPStatus(status).phrase, "status": status, "detail": detail, **more}
     return JSONResponse(content, status, headers, media_type="application/problem+json")
 
 
@@ -197,13 +133,13 @@ def _add_handlers(app: FastAPI) -> None:
 def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
     if _is_for_browser(request):
-        return pages.error_page(request, error.status, error.title, error.detail)
+        return pages.error_page(request, error.status, HTTPStatus(error.status).phrase, error.detail)
     headers = {}
-    if isinstance(error, TooMany):
+    if error.retry_after_seconds is not None:
         headers["Retry-After"] = str(error.retry_after_seconds)
-    if isinstance(error, Unauthorized):
+    if error.status == HTTPStatus.UNAUTHORIZED:
         headers["WWW-Authenticate"] = 'Bearer realm="fib-serve"'
-    return problem(error.status, error.title, error.detail, headers)
+    return problem(error.status, error.detail, headers)
 
 
 def _is_for_browser(request: Request) -> bool:
@@ -222,7 +158,7 @@ def _invalid_request(request: Request, error: Exception) -> Response:
     if isinstance(error.body, bytes):  # FastAPI parses a body only with the content type of JSON
         sent = _shortened(request.headers.get("content-type") or "none")
         detail = f"the body is read only with the header 'Content-Type: application/json', sent was {sent}; {detail}"
-    return problem(422, "Unprocessable content", f"the request is not valid: {detail}", problems=problems)
+    return problem(422, f"the request is not valid: {detail}", problems=problems)
 
 
 def _invalid_record(_: Request, error: Exception) -> Response:
@@ -231,29 +167,27 @@ def _invalid_record(_: Request, error: Exception) -> Response:
         {"at": _shortened(each.path), "problem": _shortened(each.message)} for each in error.problems[:_MAX_SHOWN]
     ]
     detail = f"not a valid {error.kind}: {'; '.join(_shortened(each.message) for each in error.problems[:3])}"
-    return problem(422, "Unprocessable content", detail, problems=problems)
+    return problem(422, detail, problems=problems)
 
 
 def _invalid_field(_: Request, error: Exception) -> Response:
-    return problem(422, "Unprocessable content", _shortened(str(error)))
+    return problem(422, _shortened(str(error)))
 
 
 def _http(_: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)
     headers = dict(error.headers) if error.headers else None
-    return problem(error.status_code, HTTPStatus(error.status_code).phrase, str(error.detail), headers)
+    return problem(error.status_code, str(error.detail), headers)
 
 
 def _database(_: Request, error: Exception) -> Response:
     _LOG.error("the database failed: %s", error)
-    return problem(
-        503, "Service unavailable", "the database is busy, or the disk is full; try again", {"Retry-After": "1"}
-    )
+    return problem(503, "the database is busy, or the disk is full; try again", {"Retry-After": "1"})
 
 
 def _unexpected(request: Request, error: Exception) -> Response:
     _LOG.error("%s %s failed", request.method, request.url.path, exc_info=error)
-    return problem(500, "Internal server error", "the service has failed; its log has the reason")
+    return problem(500, "the service has failed; its log has the reason")
 
 
 def _shortened(text: str) -> str:

@@ -5,7 +5,6 @@ Templates escape whatever they insert, and control characters of strangers' text
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,31 +17,23 @@ from fib_schema import Trace, parse_json
 from fib_schema.display import escape_controls
 from fib_schema.trace_facts import shown_latency_of
 from markupsafe import Markup
-from pygments import highlight
-from pygments.formatters import HtmlFormatter
-from pygments.lexers import TextLexer, get_lexer_for_filename
-from pygments.util import ClassNotFound
-from sqlalchemy import Connection
-from starlette.concurrency import run_in_threadpool
 from starlette.responses import HTMLResponse, RedirectResponse, Response
 
-from ..contest import Contest
 from ..database import LARGEST_ID
-from ..errors import NotFound
+from ..errors import Refused
 from ..submissions import (
-    Filter,
     State,
     Submission,
     best_by_definition,
     count_by_state,
+    find_submission,
     get_solution,
-    get_submission,
     list_submissions,
     list_traces,
     ranked,
     ranked_hardware,
 )
-from ..users import Principal, find_user
+from ..users import Principal, get_user
 from .access import COOKIE, OfContest, Viewer, check_origin, contest_of
 from .api import view_of
 
@@ -64,22 +55,19 @@ def error_page(request: Request, status: int, title: str, detail: str) -> Respon
 
 
 @router.get("/leaderboard")
-async def leaderboards(request: Request, contest: OfContest, viewer: Viewer) -> Response:
+def leaderboards(request: Request, contest: OfContest, viewer: Viewer) -> Response:
     """All definitions with their best results."""
-
-    def read(connection: Connection) -> Response:
+    with contest.database.read() as connection:
         best = best_by_definition(connection)
-        rows = []
-        for name, definition in contest.public.definitions.items():
-            users, first = best.get(name, (0, None))
-            rows.append({"name": name, "op_type": definition.op_type, "users": users, "best": first})
-        return _page(request, viewer, "leaderboards.html", "Leaderboards", rows=rows)
-
-    return await _read(contest, read)
+    rows = []
+    for name, definition in contest.public.definitions.items():
+        users, first = best.get(name, (0, None))
+        rows.append({"name": name, "op_type": definition.op_type, "users": users, "best": first})
+    return _page(request, viewer, "leaderboards.html", "Leaderboards", rows=rows)
 
 
 @router.get("/leaderboard/{definition}")
-async def leaderboard(
+def leaderboard(
     definition: str,
     request: Request,
     contest: OfContest,
@@ -90,31 +78,18 @@ async def leaderboard(
     """The leaderboard of a definition."""
     found = contest.public.definitions.get(definition)
     if found is None:
-        raise NotFound(f"no definition is named {definition[:200]!r}")
-
-    def read(connection: Connection) -> Response:
+        raise Refused(404, f"no definition is named {definition[:200]!r}")
+    with contest.database.read() as connection:
         devices = ranked_hardware(connection, definition)
         chosen = hardware or next(iter(devices), "")
-        return _page(
-            request,
-            viewer,
-            "leaderboard.html",
-            definition,
-            definition=found,
-            devices=devices,
-            hardware=chosen,
-            items=ranked(connection, definition, chosen, offset, _LIMIT),
-            offset=offset,
-            limit=_LIMIT,
-            newest=list_submissions(connection, Filter(definition=definition), _NEWEST),
-            reference=_highlighted("reference.py", found.reference),
-        )
-
-    return await _read(contest, read)
+        items = ranked(connection, definition, chosen, offset, _LIMIT)
+        newest = list_submissions(connection, _NEWEST, definition=definition)
+    fields: dict[str, Any] = {"devices": devices, "hardware": chosen, "items": items, "offset": offset, "limit": _LIMIT}
+    return _page(request, viewer, "leaderboard.html", definition, definition=found, newest=newest, **fields)
 
 
 @router.get("/submissions")
-async def submissions(
+def submissions(
     request: Request,
     contest: OfContest,
     viewer: Viewer,
@@ -122,70 +97,44 @@ async def submissions(
     cursor: Annotated[int | None, Query(ge=1, le=LARGEST_ID)] = None,
 ) -> Response:
     """All submissions, or those of a user."""
-
-    def read(connection: Connection) -> Response:
-        if user is not None and find_user(connection, user) is None:
-            raise NotFound(f"no user is named {user!r}")
-        items = list_submissions(connection, Filter(user=user, before=cursor), _LIMIT)
-        following = items[-1].number if len(items) == _LIMIT else None
-        return _page(
-            request, viewer, "submissions.html", user or "Submissions", items=items, following=following, user=user
-        )
-
-    return await _read(contest, read)
+    with contest.database.read() as connection:
+        if user is not None:
+            get_user(connection, user)
+        items = list_submissions(connection, _LIMIT, before=cursor, user=user)
+    following = items[-1].number if len(items) == _LIMIT else None
+    title = user or "Submissions"
+    return _page(request, viewer, "submissions.html", title, items=items, following=following, user=user)
 
 
 @router.get("/submissions/{identifier}")
-async def submission(identifier: str, request: Request, contest: OfContest, viewer: Viewer) -> Response:
+def submission(identifier: str, request: Request, contest: OfContest, viewer: Viewer) -> Response:
     """A submission with its timings, and for those who may see them with its log and source."""
-
-    def read(connection: Connection) -> Response:
-        found = get_submission(connection, identifier)
-        if found is None:
-            raise NotFound(f"no submission has the id {identifier[:100]!r}")
+    rows = files = None
+    with contest.database.read() as connection:
+        found = find_submission(connection, identifier)
         may_see = viewer is not None and viewer.may_see(found.user_id)
-        rows = files = None
         if may_see:
             lines = list_traces(connection, identifier, 0, _MAX_TRACES)
             rows = [_workload_row(parse_json(line, Trace)) for _, line in lines]
         if may_see or contest.settings.publish_sources:
-            solution = get_solution(connection, identifier)
-            assert solution is not None
-            files = [(source.path, _highlighted(source.path, source.content)) for source in solution.sources]
-        public = (found.summary or {}).get("public") or {}
-        changes = (
-            None if found.state.is_final or viewer is None else f"/v1/submissions/{identifier}?timeout={_WAIT_SECONDS}"
-        )
-        return _page(
-            request,
-            viewer,
-            "submission.html",
-            found.solution_name,
-            submission=found,
-            view=view_of(found, viewer),
-            rows=rows,
-            files=files,
-            flags=public.get("flags", []),
-            changes=changes,
-        )
-
-    return await _read(contest, read)
+            sources = get_solution(connection, identifier).sources
+            files = [(source.path, _shortened(source.content, _MAX_SOURCE)) for source in sources]
+    fields: dict[str, Any] = {"submission": found, "view": view_of(found, viewer), "rows": rows, "files": files}
+    public = (found.summary or {}).get("public") or {}
+    if viewer is not None and not found.state.is_final:
+        fields["changes"] = f"/v1/submissions/{identifier}?timeout={_WAIT_SECONDS}"
+    return _page(request, viewer, "submission.html", found.solution_name, flags=public.get("flags", []), **fields)
 
 
 @router.get("/queue")
-async def queue(request: Request, contest: OfContest, viewer: Viewer) -> Response:
+def queue(request: Request, contest: OfContest, viewer: Viewer) -> Response:
     """The queue and the devices."""
-
-    def read(connection: Connection) -> Response:
-        devices = contest.devices.all()
-        waiting = [
-            *list_submissions(connection, Filter(state=State.RUNNING), _LIMIT),
-            *list_submissions(connection, Filter(state=State.QUEUED), _LIMIT),
-        ]
+    with contest.database.read() as connection:
+        running = list_submissions(connection, _LIMIT, state=State.RUNNING)
+        queued = list_submissions(connection, _LIMIT, state=State.QUEUED)
         counts = count_by_state(connection)
-        return _page(request, viewer, "queue.html", "Queue", devices=devices, counts=counts, items=waiting)
-
-    return await _read(contest, read)
+    fields: dict[str, Any] = {"devices": contest.devices.all(), "counts": counts, "items": [*running, *queued]}
+    return _page(request, viewer, "queue.html", "Queue", **fields)
 
 
 @router.get("/login")
@@ -225,16 +174,6 @@ def _local(path: str) -> str:
     return path if is_local else "/leaderboard"
 
 
-async def _read(contest: Contest, make: Callable[[Connection], Response]) -> Response:
-    """Make a page from a consistent view of the database, outside of the event loop."""
-
-    def read() -> Response:
-        with contest.database.read() as connection:
-            return make(connection)
-
-    return await run_in_threadpool(read)
-
-
 def _page(
     request: Request, principal: Principal | None, template: str, title: str, status: int = 200, **fields: Any
 ) -> Response:
@@ -269,20 +208,10 @@ def _make_environment() -> jinja2.Environment:
     return environment
 
 
-def _highlighted(path: str, text: str) -> Markup:
-    """A source file with highlighting; a long one is cut."""
-    kept = escape_controls(text[:_MAX_SOURCE])
-    try:
-        lexer = get_lexer_for_filename(path, stripnl=False)
-    except ClassNotFound:
-        lexer = TextLexer(stripnl=False)
-    html = highlight(kept, lexer, HtmlFormatter(nowrap=True))  # escapes the text
-    return Markup('<pre tabindex="0">{}{}</pre>').format(Markup(html), _rest_of(text, _MAX_SOURCE))
-
-
-def _rest_of(text: str, shown: int) -> str:
-    """A line that says how much of a text is not shown; empty if all of it is."""
-    return f"\n[{len(text) - shown} more characters]" if len(text) > shown else ""
+def _shortened(text: str, characters: int) -> str:
+    """A text, cut with a line that says how much is not shown."""
+    rest = len(text) - characters
+    return text if rest <= 0 else f"{text[:characters]}\n[{rest} more characters]"
 
 
 def _workload_row(trace: Trace) -> dict[str, str]:
@@ -296,7 +225,7 @@ def _workload_row(trace: Trace) -> dict[str, str]:
         row["speedup"] = speedup_of(performance).text
         if latency is not None:
             row["latency"] = latency_with_bounds(latency, bounds_of(performance))
-    return {**row, "log": evaluation.log[:_MAX_LOG] + _rest_of(evaluation.log, _MAX_LOG)}
+    return {**row, "log": _shortened(evaluation.log, _MAX_LOG)}
 
 
 def _visible(value: object) -> object:
