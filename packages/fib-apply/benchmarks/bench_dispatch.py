@@ -24,7 +24,7 @@ from typing import Any
 
 import attrs
 import torch
-from fib_apply import activation, apply, disable_apply, enable_apply
+from fib_apply import apply, disable_apply, enable_apply, runtime
 from fib_apply.routing.guards import compile_python_guard
 from fib_apply.routing.native.module import prepare_native
 from fib_compile.device import hardware_from_device
@@ -316,7 +316,7 @@ def main() -> None:
             del os.environ["FIB_APPLY_NATIVE"]
             if problem := prepare_native():
                 print(f"native guards: {problem}", file=sys.stderr)
-            activation.rebind_call_sites()
+            runtime.rebind_call_sites()
             _warm_up(routed, two, six)
             rows |= least_ns({**plain, **floors, **calls, "unknown definition": (unknown, two.args)}, options.rounds)
             for three, function in zip(threes, routed_threes, strict=True):

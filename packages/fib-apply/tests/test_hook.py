@@ -10,8 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fib_apply import activation, apply, enable_apply, hook
+from fib_apply import apply, enable_apply, hook
 from fib_apply.routing.codegen import compile_function, notifying_source, parameters_of
+from fib_apply.runtime import start_listeners
 from fib_schema import TraceSet
 
 
@@ -198,7 +199,7 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[st
 def test_a_listener_is_started_if_its_variable_is_set(package: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     """For any value: each listener reads its own variable."""
     monkeypatch.setenv("FIB_ENABLE_OTHER", "0")
-    activation.start_listeners()
+    start_listeners()
     assert package == ["other"]
 
 
@@ -210,6 +211,6 @@ def test_a_listener_that_fails_is_logged_and_others_are_started(
     for variable in (name, "ONE", "OTHER"):
         monkeypatch.setenv(f"FIB_ENABLE_{variable}", "1")
     with caplog.at_level(logging.ERROR, "fib_apply"):
-        activation.start_listeners()
+        start_listeners()
     assert package == ["one", "other"]
     assert [f"FIB_ENABLE_{name}" in record.message for record in caplog.records] == [True]

@@ -696,9 +696,9 @@ class TestRoute:
             python_table = variant.table
             assert not variant.is_native
             monkeypatch.setattr(module._state, "guards", native_module)
-            from fib_apply import activation
+            from fib_apply.runtime import rebind_call_sites
 
-            activation.rebind_call_sites()
+            rebind_call_sites()
             assert [isinstance(scores(*self.ARGS), str) for _ in range(3)] == [False] * 3
             assert len(variant.table) == 1
             assert python_table.find(*self.ARGS) is None

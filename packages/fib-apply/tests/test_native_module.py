@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from fib_apply import ApplyRuntime, activation, apply, disable_apply, enable_apply, warm_up
+from fib_apply import ApplyRuntime, apply, disable_apply, enable_apply, get_runtime, warm_up
 from fib_apply.routing.native import module
 from fib_apply.routing.native.module import (
     guards_in_use,
@@ -79,7 +79,7 @@ def test_an_active_runtime_requests_the_module(built: None, definition: Any) -> 
         assert active.dispatcher("scale") is not None
         assert module.wait_for_native(60)
         assert loaded_guards() is not None
-    assert activation.active_runtime() is None
+    assert get_runtime() is None
     disable_apply()
 
 

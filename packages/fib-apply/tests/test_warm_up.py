@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 import torch
 from fib_apply import ApplyConfig, ApplyKey, apply, enable_apply, warm_up
-from fib_apply.readiness import observed_warm_up
+from fib_apply.router import observed_warm_up
 from fib_apply.routing import dispatcher, resolver
 from fib_schema import Definition, TraceSet
 

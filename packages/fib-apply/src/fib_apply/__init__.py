@@ -2,7 +2,7 @@
 
 How a call is routed:
 
-1. Enable: `enable_apply` makes an `ApplyRuntime` (`runtime`) and puts it on the stack of active ones (`activation`).
+1. Enable: `enable_apply` makes an `ApplyRuntime` (`runtime`) and puts it on the stack of active ones (`runtime`).
 2. Table: the runtime loads an `ApplyTable` (`selection.table`). By rules on traces (`selection.rules`), it ranks
    solutions for each definition, hardware and key (`key`). Winners are built and loaded (`build_service`).
 3. Dispatcher: `apply` wraps a function (`routing.call_sites`). While a runtime is active, its calls go to a route that
@@ -62,7 +62,6 @@ __all__ = [
 require_linux("fib-apply")
 
 if TYPE_CHECKING:
-    from .activation import wait_until_built
     from .api import apply, capture_phase, disable_apply, enable_apply, warm_up
     from .config import ApplyConfig, ApplyConfigRegistry, OnError, OnMiss
     from .errors import CannotRoute, InvalidConfigFile, InvalidSetting, NoKernel
@@ -77,8 +76,8 @@ if TYPE_CHECKING:
         GQAKeyBuilder,
         MLAKeyBuilder,
     )
-    from .readiness import Readiness
-    from .runtime import ApplyRuntime, get_runtime, set_runtime
+    from .router import Readiness
+    from .runtime import ApplyRuntime, get_runtime, set_runtime, wait_until_built
     from .selection.table import ApplyTable
 
     __version__: str
@@ -87,7 +86,6 @@ else:
         __name__,
         "fib-apply",
         {
-            "activation": "wait_until_built",
             "api": "apply capture_phase disable_apply enable_apply warm_up",
             "config": "ApplyConfig ApplyConfigRegistry OnError OnMiss",
             "errors": "CannotRoute InvalidConfigFile InvalidSetting NoKernel",
@@ -96,8 +94,8 @@ else:
             "key": (
                 "ApplyKey ApplyKeyBuilder ApplyKeyFactory AxesOnlyKeyBuilder GEMMKeyBuilder GQAKeyBuilder MLAKeyBuilder"
             ),
-            "readiness": "Readiness",
-            "runtime": "ApplyRuntime get_runtime set_runtime",
+            "router": "Readiness",
+            "runtime": "ApplyRuntime get_runtime set_runtime wait_until_built",
             "selection.table": "ApplyTable",
         },
     )

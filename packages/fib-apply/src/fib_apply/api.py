@@ -10,12 +10,12 @@ from typing import Any, TypeVar, overload
 
 from fib_schema import TraceSet
 
-from . import activation, hook
+from . import hook
 from .config import SettingsOrFile
 from .events import logger
-from .readiness import Readiness, Settled, observed_warm_up
+from .router import Readiness, Settled, observed_warm_up
 from .routing.call_sites import CallSite, Name, call_fallback, definition_of, notify_listeners
-from .runtime import ApplyRuntime, connect, get_runtime, set_runtime
+from .runtime import ApplyRuntime, connect, get_runtime, initialize, set_runtime, wait_until_built
 
 F = TypeVar("F", bound=Callable[..., Any])
 _UNSET: Any = object()
@@ -125,7 +125,7 @@ def enable_apply(
         DataSetNotFound: There is no such folder.
         InvalidConfigFile: `apply_config` is a file that is not valid (a ValueError).
     """
-    activation.initialize()
+    initialize()
     return ApplyRuntime(dataset_path, apply_config, stats=stats).start()
 
 
@@ -151,7 +151,7 @@ def warm_up(timeout_seconds: float) -> Readiness:
     began = time.monotonic()
 
     def settle() -> Settled | str:
-        activation.wait_until_built(max(0.0, timeout_seconds))
+        wait_until_built(max(0.0, timeout_seconds))
         runtime = get_runtime()
         if runtime is None or runtime.is_off:
             return "routing is off"
@@ -176,7 +176,7 @@ def capture_phase(timeout_seconds: float) -> Iterator[None]:
     began = time.monotonic()
     found = None
     try:
-        activation.wait_until_built(max(0.0, timeout_seconds))
+        wait_until_built(max(0.0, timeout_seconds))
         found = get_runtime()
     except Exception as error:  # noqa: BLE001 an engine must start without routing
         logger.warning("calls do not wait for captures: %s: %s", type(error).__name__, error)

@@ -1,12 +1,19 @@
-"""Apply runtime: routes calls by the table of one data set. Runtimes nest; the last one started is active.
+"""Apply runtimes: each routes calls by the table of one data set. They nest: the last one started is active.
 
-A `Router` has the dispatchers of one table. A reload replaces it, so that a call sees one table as a whole. Nothing
-here imports torch before a call is routed or a solution is built.
+A `Router` has the dispatchers of one table. A reload replaces it, so that a call sees one table as a whole.
+
+The active runtimes of the process are a stack whose top serves all call sites. On first use, the environment variables
+are read. The runtime that they ask for is made in a background thread and becomes the bottom of the stack, so that no
+call, decoration or import waits for it. In a forked child the stack is empty, and the first use there reads the
+variables again.
+
+No lock is held while other code runs, such as listeners and key builders. Each change of the stack or of the
+listeners starts a new *epoch*. The binding of a call site is made without a lock, and takes effect only if no other
+epoch has started meanwhile; else it is made again.
 """
 
 from __future__ import annotations
 
-import logging
 import os
 import sys
 import threading
@@ -14,35 +21,32 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import FrameType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
-from fib_schema import Definition, FibError, TraceSet, UnknownName, get_fib_dataset_path
+from fib_schema import FibError, TraceSet, UnknownName, get_fib_dataset_path
+from fib_schema.entry_points import find_entry_points, load_entry_point
 from fib_schema.problems import problem_lines
 
-from . import activation
+from . import hook
+from .build_service.executor import BackgroundExecutor
 from .build_service.service import BuildService
-from .config import ApplyConfigRegistry, Configuration, OnError, SettingsOrFile
+from .config import ENABLE_VARIABLE, ApplyConfigRegistry, Configuration, SettingsOrFile, enabled_by_environment
 from .errors import NoKernel
-from .events import CallMetrics, DefinitionStats, emit, is_observed, logger, reload_failed, reloaded
-from .key import ApplyKeyBuilder, ApplyKeyFactory, AxesOnlyKeyBuilder
-from .readiness import (
-    KeyState,
-    Readiness,
-    Settled,
-    build_ahead,
-    key_states,
-    observed_warm_up,
-    routed_event,
-)
-from .routing.call_sites import Name, call_fallback, definition_of, serve_directly
-from .routing.native.module import wait_with_native
+from .events import CallMetrics, DefinitionStats, emit, logger, reload_failed, reloaded
+from .router import Readiness, Router, Settled, observed_warm_up
+from .routing import call_sites
+from .routing.call_sites import Name, call_fallback, definition_of, notify_listeners
+from .routing.native.module import forget_request, request_native, wait_with_native
 from .selection.table import ApplyTable, setting_problems
 
 if TYPE_CHECKING:
     from .routing.dispatcher import Dispatcher
-    from .routing.resolver import CandidatePool
 
-_NONE: Mapping[str, str] = {}
+T = TypeVar("T")
+
+LISTENERS = "fib_apply.listeners"
+"""Entry points of functions that start a listener; ``tracing`` is called if ``FIB_ENABLE_TRACING`` is set."""
+ENABLE_PREFIX = "FIB_ENABLE_"
 _FORKED = "the runtime was made before this process was forked; make another one"
 
 
@@ -73,7 +77,7 @@ class ApplyRuntime:
         """The settings, and where they come from."""
         self._lock = threading.RLock()
         self._reloads = self._loaded = self._entered = 0
-        self._below: tuple[activation.ActiveRuntime, ...] = ()
+        self._below: tuple[ApplyRuntime, ...] = ()
         self._source = trace_set
         self._make_router = partial(Router, metrics=dict[str, CallMetrics](), wait_seconds=wait_seconds)
         table = _load_table(trace_set, self.configuration.registry)
@@ -88,26 +92,26 @@ class ApplyRuntime:
 
         During an import it does not wait for builds: a solution that imports the same module would wait for it.
         """
-        activation.initialize()
+        initialize()
         if self.is_off:
             logger.info("routing is off: %s", self.configuration.why_off() or _FORKED)
         else:
             self.prepare(waits=not _is_importing())
-        self._below = activation.push(self)
+        self._below = _push(self)
         return self
 
     def stop(self) -> None:
         """Deactivate this runtime; the one below becomes active again."""
-        activation.remove(self)
+        _remove(self)
 
     def __enter__(self) -> Self:
         self._entered += 1
-        return self if activation.is_active(self) else self.start()
+        return self if is_active(self) else self.start()
 
     def __exit__(self, *details: object) -> None:
         self._entered -= 1
         if self._entered == 0:
-            activation.remove(self, self._below)
+            _remove(self, self._below)
 
     @classmethod
     def get_instance(cls) -> ApplyRuntime | None:
@@ -119,7 +123,7 @@ class ApplyRuntime:
     def dispatcher(self, name: str) -> Dispatcher | None:
         """The dispatcher of a definition, or None if the data set has none of that name."""
         if (found := self._router.dispatcher(name)) is not None:
-            activation.request_native_guards(self)
+            _request_native_guards(self)
         return found
 
     def dispatch(
@@ -142,13 +146,28 @@ class ApplyRuntime:
 
         Raises:
             NoKernel: No solution serves the call, and there is no fallback.
+            TypeError: The arguments are not those of the definition, and there is no fallback.
         """
         if callable(kwargs):
             kwargs, fallback = None, kwargs
         positional = () if args is None or isinstance(args, Mapping) else tuple(args)
         named = {**(args if isinstance(args, Mapping) else {}), **(kwargs or {}), **(runtime_kwargs or {})}
         dispatcher = None if self.is_off else self.dispatcher(def_name)
-        return serve_directly(dispatcher, def_name, positional, named, fallback)
+        known = () if dispatcher is None else (*dispatcher.definition.inputs, *dispatcher.definition.outputs)
+        if hook.has_listeners():
+            notify_listeners(def_name, positional, named, known)
+        if dispatcher is None:
+            return call_fallback(def_name, "there is no such definition", positional, named, fallback)
+        given = {name: value for name, value in named.items() if value is not None or name in known}
+        try:
+            merged = dispatcher.definition.merge_kwargs_to_args(positional, given)
+        except TypeError:
+            dispatcher.count_invalid_arguments()
+            if fallback is None:
+                raise
+            return fallback(*positional, **named)
+        unserved = "no solution is chosen or ready"
+        return dispatcher.serve(merged, lambda: call_fallback(def_name, unserved, positional, named, fallback))
 
     def __call__(
         self,
@@ -248,7 +267,7 @@ class ApplyRuntime:
 
     def _rebind(self) -> None:
         if get_runtime() is self:
-            activation.rebind_call_sites()
+            rebind_call_sites()
 
     def wait_until_built(self, timeout_seconds: float) -> bool:
         """Wait for builds and warm-ups in the background, native guards included; returns whether all are finished."""
@@ -260,7 +279,7 @@ class ApplyRuntime:
 
     def settle(self, timeout_seconds: float) -> Settled:
         """Wait for background work, and let captures record no solution that becomes ready from now on."""
-        activation.request_native_guards(self)  # adapters request them only when they are first called
+        _request_native_guards(self)  # adapters request them only when they are first called
         return self.wait_until_built(max(0.0, timeout_seconds)), self._router.close_capture_gate()
 
     def prepare_captures(self, timeout_seconds: float) -> None:
@@ -320,187 +339,6 @@ def _is_importing() -> bool:
     return frame is not None and frame.f_globals.get("__name__") == "importlib._bootstrap"
 
 
-def get_runtime() -> ApplyRuntime | None:
-    """The active runtime; on first use, the environment may start one in the background (``FIB_ENABLE_APPLY``)."""
-    found = activation.active_runtime()
-    assert found is None or isinstance(found, ApplyRuntime)  # no other class is ever pushed
-    return found
-
-
-def set_runtime(runtime: ApplyRuntime | None) -> None:
-    """Make one runtime the only active one; None deactivates all."""
-    for replaced in activation.replace_all(*(() if runtime is None else (runtime,))):
-        if isinstance(replaced, ApplyRuntime) and replaced is not runtime:
-            ApplyRuntime.stop(replaced)  # without what a subclass adds for calls by a program
-
-
-# -- the dispatchers of a table ----------------------------------------------------------------------
-
-
-class Router:
-    """Makes the dispatchers of a table when they are first needed."""
-
-    def __init__(
-        self,
-        table: ApplyTable,
-        configuration: Configuration,
-        *,
-        build_service: BuildService,
-        metrics: dict[str, CallMetrics],
-        quarantined: Mapping[str, Mapping[str, str]],
-        wait_seconds: float = 0.0,
-    ) -> None:
-        self.table = table
-        self.config = configuration.registry
-        self.build_service = build_service
-        self._metrics = metrics
-        self._is_counted = configuration.is_counted
-        self._quarantined = quarantined
-        self._wait_seconds = wait_seconds
-        self._lock = threading.RLock()
-        self._dispatchers: dict[str, Dispatcher | None] = {}
-
-    def dispatcher(self, name: str) -> Dispatcher | None:
-        """The dispatcher of a definition, or None if the data set has none of that name."""
-        try:
-            return self._dispatchers[name]
-        except KeyError:
-            made = self._make_dispatcher(name)
-        with self._lock:
-            return self._dispatchers.setdefault(name, made)  # another thread may have been faster
-
-    def _make_dispatcher(self, name: str) -> Dispatcher | None:
-        """A new dispatcher; made without the lock, because key builders and the pool may be other code."""
-        from .routing.dispatcher import Dispatcher  # imports torch, as below
-
-        pool = self._make_pool(name)
-        if pool is None:
-            return None
-        metrics = self._metrics.setdefault(name, CallMetrics())
-        return Dispatcher(pool, _key_builder(pool.definition), is_counted=self._is_counted, metrics=metrics)
-
-    def _make_pool(self, name: str) -> CandidatePool | None:
-        from .routing.resolver import CandidatePool
-
-        definition = _load_definition(self.table, name)
-        if definition is None:
-            return None
-        return CandidatePool(
-            definition,
-            self.table.rankings(name),
-            self.config.get(name),
-            build_service=self.build_service,
-            load_solution=self.table.solution,
-            quarantined=self._quarantined.get(name, {}),
-            wait_seconds=self._wait_seconds,
-        )
-
-    def stats(self) -> dict[str, DefinitionStats]:
-        """The current counts by definition; empty if calls are not counted."""
-        if not self._is_counted:
-            return {}
-        return {
-            name: metrics.snapshot(is_caught=self._is_caught(name)) for name, metrics in self._metrics.copy().items()
-        }
-
-    def _is_caught(self, name: str) -> bool:
-        """Whether the fallback serves calls whose solution raised."""
-        config = self.config.get(name)
-        return config.on_error is OnError.FALLBACK or config.shadow_ratio > 0
-
-    def quarantined(self, definition: str) -> Mapping[str, str]:
-        """The solutions of a definition that are no longer called, each with the reason."""
-        dispatcher = self._dispatchers.get(definition)
-        return self._quarantined.get(definition, _NONE) if dispatcher is None else dispatcher.pool.quarantined
-
-    def left_out(self) -> dict[str, str]:
-        """The solutions that are not called, each with the reason."""
-        found = self.build_service.left_out()
-        for name in self._made():
-            found |= self.quarantined(name)
-        return found
-
-    def build_ahead(self) -> None:
-        """Build ahead of time, as the settings say; then log for each definition which keys are routed."""
-        build_ahead(self.table, self.config, self.build_service)
-        if not is_observed(logging.INFO):  # decoding all rankings takes time
-            return
-        for name in self.table.definitions:
-            emit(routed_event(self.key_states(name), name))
-
-    def key_states(self, name: str, *, are_captured: bool = False) -> list[KeyState]:
-        """The recorded keys of a definition on this machine, each with what serves it now."""
-        return key_states(self.table, name, self.build_service, self.quarantined(name), are_captured=are_captured)
-
-    def open_capture_gate(self, seconds: float) -> None:
-        """Let captures record what becomes ready, for which calls wait at most so many seconds in all."""
-        self.build_service.open_capture_gate(seconds)
-        for dispatcher in self._made().values():
-            dispatcher.invalidate()  # entries may refuse captures that an earlier gate did not let through
-
-    def close_capture_gate(self) -> dict[str, list[KeyState]]:
-        """Let captures record no solution that becomes ready from now on; returns what is ready, by definition."""
-        in_phase = self.build_service.prepares_captures
-        self.build_service.close_capture_gate()
-        for dispatcher in self._made().values():
-            dispatcher.invalidate()  # entries may refuse captures that an earlier gate did not let through
-        return {name: self._capturable(name, in_phase=in_phase) for name in self.table.definitions}
-
-    def _capturable(self, name: str, *, in_phase: bool) -> list[KeyState]:
-        """The states of keys; one whose solution compiles at its first run is ready after that."""
-        dispatcher = self._made().get(name)
-        states = []
-        for state in self.key_states(name, are_captured=in_phase):
-            reason = None
-            if state.solution is not None and self.build_service.compiles_when_called(state.solution):
-                reason = "not called yet"
-                if dispatcher is not None:
-                    reason = dispatcher.resolver.first_run_problem(state.solution, state.key)
-            states.append(state if reason is None else KeyState(state.key, None, reason))
-        return states
-
-    def continue_quarantines(self, earlier: Router) -> None:
-        """Call no solution that another router no longer calls, if it is unchanged; before any call is routed."""
-        self._quarantined = earlier.still_quarantined(self.table)
-
-    def still_quarantined(self, table: ApplyTable) -> dict[str, dict[str, str]]:
-        """The quarantined solutions that are unchanged in another table."""
-        found: dict[str, dict[str, str]] = {}
-        for name in {*self._quarantined, *self._made()}:
-            for solution, reason in self.quarantined(name).items():
-                try:
-                    is_same = self.table.solution(solution).hash() == table.solution(solution).hash()
-                except FibError:
-                    continue  # changed or removed
-                if is_same:
-                    found.setdefault(name, {})[solution] = reason
-        return found
-
-    def _made(self) -> dict[str, Dispatcher]:
-        """The dispatchers that exist."""
-        return {name: found for name, found in self._dispatchers.copy().items() if found is not None}
-
-
-def _load_definition(table: ApplyTable, name: str) -> Definition | None:
-    """A definition; None, which is logged, if the data set has none, or its file has changed since."""
-    try:
-        return table.definition(name)
-    except UnknownName as error:
-        logger.info("%s; calls of %r go to their fallbacks", error, name)
-    except FibError as error:
-        logger.warning("calls of %r go to their fallbacks: %s", name, error)
-    return None
-
-
-def _key_builder(definition: Definition) -> ApplyKeyBuilder:
-    """A definition's key builder; if it raises, one of axes alone, whose keys the table does not have."""
-    try:
-        return ApplyKeyFactory.specialize(definition)
-    except Exception as error:  # noqa: BLE001 of a registered builder
-        logger.warning("%s: its key builder raised %s: %s", definition.name, type(error).__name__, error)
-        return AxesOnlyKeyBuilder(definition)
-
-
 def _load_table(source: TraceSet | str | os.PathLike[str] | None, settings: ApplyConfigRegistry) -> ApplyTable:
     """The table of a data set; files and lines that are not used are logged."""
     table = ApplyTable.load_or_build(get_fib_dataset_path() if source is None else source, settings)
@@ -511,10 +349,71 @@ def _load_table(source: TraceSet | str | os.PathLike[str] | None, settings: Appl
     return table
 
 
-# -- the runtime of the environment -------------------------------------------------------------------
+# -- the active runtimes ------------------------------------------------------------------------------
 
 
-connect = activation.connect
+class _Default:
+    """The runtime that the environment asks for, and its start in the background."""
+
+    def __init__(self) -> None:
+        self.executor = BackgroundExecutor()
+        self.is_initialized = self.is_starting = False
+
+
+_lock = threading.RLock()
+_stack: tuple[ApplyRuntime, ...] = ()
+_epoch = 0
+_default = _Default()
+
+
+def initialize() -> None:
+    """Start what the environment variables ask for, once per process; does not wait for the runtime."""
+    if _default.is_initialized:
+        return
+    with _lock:
+        is_first, _default.is_initialized = not _default.is_initialized, True
+    if is_first:
+        if _log_errors(enabled_by_environment):
+            _start_default()
+        start_listeners()
+
+
+def _log_errors(call: Callable[[], T]) -> T | None:
+    """Call a function that enables routing; returns None after an error, which is logged: the engine must go on."""
+    try:
+        return call()
+    except FibError as error:
+        logger.error("%s is set, but routing cannot start: %s", ENABLE_VARIABLE, error)
+        return None
+
+
+def start_listeners() -> None:
+    """Start the listeners of other packages whose variables are set; each reads its own variable."""
+    others = {name for name in os.environ if name.startswith(ENABLE_PREFIX)} - {ENABLE_VARIABLE}
+    for point in find_entry_points(LISTENERS) if others else ():  # reading entry points takes milliseconds
+        variable = ENABLE_PREFIX + point.name.upper()
+        if variable not in others:
+            continue
+        try:
+            load_entry_point(point)()
+        except Exception as error:  # noqa: BLE001 of another package
+            logger.error("%s is set, but %s cannot start: %s: %s", variable, point.value, type(error).__name__, error)
+
+
+def _start_default() -> None:
+    _default.is_starting = True
+    _default.executor.submit(_push_default, "starting routing", on_drop=_cancel_default)
+
+
+def _push_default() -> None:
+    """Make the default runtime and put it below all others, unless it was cancelled meanwhile."""
+    made = _log_errors(_make_default)
+    with _lock:
+        is_wanted, _default.is_starting = _default.is_starting and made is not None, False
+        if made is not None and is_wanted:
+            _set((made, *(runtime for runtime in _stack if runtime is not made)))
+    if is_wanted:
+        rebind_call_sites()
 
 
 def _make_default() -> ApplyRuntime:
@@ -524,4 +423,136 @@ def _make_default() -> ApplyRuntime:
     return made
 
 
-activation.set_default_runtime(_make_default)
+def _cancel_default() -> None:
+    """Do not activate a default runtime that is still being made."""
+    _default.is_starting = False
+
+
+def wait_until_built(timeout_seconds: float) -> bool:
+    """Wait for the runtime that the environment asks for, and for the background work of the active one.
+
+    Returns:
+        Whether all is finished.
+    """
+    initialize()
+    deadline = time.monotonic() + timeout_seconds
+    if not _default.executor.wait(timeout_seconds):
+        return False
+    found = get_runtime()
+    return found is None or found.wait_until_built(max(0.0, deadline - time.monotonic()))
+
+
+def get_runtime() -> ApplyRuntime | None:
+    """The active runtime; on first use, the environment may start one in the background (``FIB_ENABLE_APPLY``)."""
+    initialize()
+    return _stack[-1] if _stack else None
+
+
+def connect(site: call_sites.Rebindable) -> None:
+    """Bind a call site to the active runtime, and rebind it whenever that changes, for as long as the site lives."""
+    initialize()
+    call_sites.add_site(site)  # first: a runtime that starts from now on binds it
+    _bind(site)
+
+
+def _push(runtime: ApplyRuntime) -> tuple[ApplyRuntime, ...]:
+    """Put a runtime on top of the stack; returns the runtimes below."""
+    initialize()
+    with _lock:
+        below = tuple(other for other in _stack if other is not runtime)
+        _set((*below, runtime))
+    rebind_call_sites()
+    return below
+
+
+def _remove(runtime: ApplyRuntime, below: tuple[ApplyRuntime, ...] | None = None) -> None:
+    """Remove a runtime from the stack."""
+    with _lock:
+        if runtime in _stack:
+            _set(tuple(other for other in _stack if other is not runtime))
+        elif below is not None:
+            _set(below)
+    rebind_call_sites()
+
+
+def is_active(runtime: ApplyRuntime) -> bool:
+    """Whether a runtime is in the stack."""
+    return runtime in _stack
+
+
+def _request_native_guards(runtime: ApplyRuntime) -> None:
+    """Load or build native guards in the background for a runtime that is in the stack; routes then are made again."""
+    if is_active(runtime) and not runtime.is_off:
+        request_native(rebind_call_sites)
+
+
+def set_runtime(runtime: ApplyRuntime | None) -> None:
+    """Make one runtime the only active one; None deactivates all."""
+    initialize()
+    with _lock:
+        _cancel_default()
+        earlier = _stack
+        _set(() if runtime is None else (runtime,))
+    rebind_call_sites()
+    for replaced in earlier:
+        if replaced is not runtime:
+            ApplyRuntime.stop(replaced)  # without what a subclass adds for calls by a program
+
+
+def rebind_call_sites() -> None:
+    """Rebind all call sites to the active runtime, e.g. after it has changed."""
+    with _lock:
+        _start_epoch()
+    for site in call_sites.all_sites():
+        _bind(site)
+
+
+def _bind(site: call_sites.Rebindable) -> None:
+    """Bind a call site to the active runtime of the current epoch."""
+    while True:
+        with _lock:
+            epoch, runtime = _epoch, _serving()
+        bind = site.make_binding(runtime)
+        with _lock:
+            if epoch == _epoch:
+                bind()
+        if epoch == _epoch:  # a signal handler may have started another one during `bind`
+            return
+
+
+def _set(stack: tuple[ApplyRuntime, ...]) -> None:
+    global _stack  # noqa: PLW0603 one stack per process
+    _stack = stack
+    _start_epoch()
+
+
+def _start_epoch() -> None:
+    global _epoch  # noqa: PLW0603 one counter per process
+    _epoch += 1
+
+
+def _serving() -> ApplyRuntime | None:
+    return _stack[-1] if _stack and not _stack[-1].is_off else None
+
+
+def _switch_off_in_child() -> None:
+    """Let all functions serve their own calls in a forked child, until it enables routing itself.
+
+    The threads that build and load solutions are gone there, and locks of runtimes may be held by such threads.
+    """
+    global _lock  # noqa: PLW0603 one lock per process
+    _lock = threading.RLock()
+    call_sites.renew_lock()
+    hook.renew_lock()
+    for runtime in _stack:
+        runtime.is_off = True
+    _default.executor = BackgroundExecutor()
+    _default.is_initialized = _default.is_starting = False
+    forget_request()
+    _set(())
+    for site in call_sites.all_sites():
+        site.make_binding(None)()
+
+
+hook.on_change(rebind_call_sites)
+os.register_at_fork(after_in_child=_switch_off_in_child)

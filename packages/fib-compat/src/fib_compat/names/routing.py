@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import attrs
 import fib_apply
 import fib_schema
-from fib_apply import activation, disable_apply
+from fib_apply import disable_apply, runtime
 from fib_apply.config import CONFIG_VARIABLE
 from fib_integrations import install_flashinfer_integrations
 
@@ -134,7 +134,7 @@ class ApplyRuntime(fib_apply.ApplyRuntime):
         """
         if not self._is_started:
             raise RuntimeError("this apply runtime was not started, so it cannot be stopped")
-        if activation.is_active(self) and fib_apply.get_runtime() is not self:
+        if runtime.is_active(self) and fib_apply.get_runtime() is not self:
             raise RuntimeError("only the apply runtime that was started last can be stopped; stop that one first")
         self._is_started = False
         super().stop()
