@@ -16,7 +16,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 import attrs
 from fib_schema import Definition, Solution, get_fib_cache_path
@@ -32,7 +32,6 @@ if TYPE_CHECKING:
 
     from .recorded_call import RecordedCall
 
-_Key: TypeAlias = tuple[str, str]
 _POLL_SECONDS = 1.0
 _MAX_QUEUED_BYTES = 64 << 20
 _MAX_QUEUED = 1024
@@ -82,8 +81,8 @@ class BuildService:
         self._executor = self._shared.executor
         self._first_runs = _FirstRunQueue(self._executor, cache_root)
         self._lock = threading.RLock()  # reentrant: a finalizer or signal handler may request a solution
-        self._requests: dict[_Key, Pair] = {}
-        self._requested: dict[str, Solution] = {}
+        self._requests: dict[str, Pair] = {}
+        """By the name of the solution."""
 
     def find(self, solution_name: str) -> Runnable | None:
         """The loaded solution of a name, without waiting."""
@@ -142,7 +141,7 @@ class BuildService:
 
     def is_requested(self, solution_name: str) -> bool:
         """Whether a solution waits for its build, or is being built."""
-        return solution_name in self._requested
+        return solution_name in self._requests
 
     def left_out(self) -> dict[str, str]:
         """The solutions that are left out, each with the reason."""
@@ -181,19 +180,20 @@ class BuildService:
 
     def request(self, definition: Definition, solution: Solution) -> None:
         """Build a solution in the background, unless that was done. Repeated requests build it once."""
-        if self._requested.get(solution.name) is solution:
+        name = solution.name
+        requested = self._requests.get(name)
+        if requested is not None and requested[1] is solution:
             return  # each call may request it until it is built, and hashing its sources takes long
-        result = self._results.get(solution.name)
+        result = self._results.get(name)
         if result is not None and result.matches(solution):
             return
-        key = _key(solution)
         with self._lock:
-            self._requested[solution.name] = solution
-            is_new = key not in self._requests
-            self._requests.setdefault(key, (definition, solution))
+            requested = self._requests.get(name)
+            is_new = requested is None or requested[1].hash() != solution.hash()
+            self._requests[name] = (definition, solution)
         if is_new:
-            on_drop = functools.partial(self._pop_request, key)
-            self._executor.submit(self._flush_requests, f"building {solution.name}", on_drop=on_drop)
+            on_drop = functools.partial(self._requests.pop, name, None)
+            self._executor.submit(self._flush_requests, f"building {name}", on_drop=on_drop)
 
     def run_first(
         self,
@@ -243,14 +243,13 @@ class BuildService:
 
     def _flush_requests(self) -> None:
         """Build all pending requests in one batch, which needs one probe process."""
-        with self._lock:
-            requests = dict(self._requests)
+        requests = list(self._requests.copy().values())
         try:
             # One compiler at a time: the engine needs the other cores.
-            self._build(list(requests.values()), lambda: self._executor.is_closed, 1)
+            self._build(requests, lambda: self._executor.is_closed, 1)
         finally:
-            for key in requests:
-                self._pop_request(key)
+            for _, solution in requests:
+                self._end_request(solution)
 
     def _build(self, pairs: list[Pair], is_cancelled: Callable[[], bool], jobs: int | None) -> None:
         batch = _Batch(self._get_registry, self._set_result, is_cancelled, jobs, self._cache_root)
@@ -258,7 +257,7 @@ class BuildService:
         for pair in pairs:
             result = self._results.get(pair[1].name)
             if result is not None and result.matches(pair[1]):
-                self._pop_request(_key(pair[1]))
+                self._end_request(pair[1])
             else:
                 unknown.append(pair)
         self._shared.is_building = True
@@ -271,16 +270,14 @@ class BuildService:
 
     def _set_result(self, result: BuildResult) -> None:
         self._results[result.solution.name] = result
-        self._pop_request(_key(result.solution))
+        self._end_request(result.solution)
 
-    def _pop_request(self, key: _Key) -> None:
+    def _end_request(self, solution: Solution) -> None:
+        """Forget the request of a solution, unless another content of its name was requested meanwhile."""
         with self._lock:
-            self._requested.pop(key[0], None)
-            self._requests.pop(key, None)
-
-
-def _key(solution: Solution) -> _Key:
-    return solution.name, solution.hash()
+            requested = self._requests.get(solution.name)
+            if requested is not None and (requested[1] is solution or requested[1].hash() == solution.hash()):
+                del self._requests[solution.name]
 
 
 # -- batches -----------------------------------------------------------------------------------------
