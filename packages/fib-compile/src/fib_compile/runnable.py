@@ -386,7 +386,7 @@ def unpack_results(function: Callable[..., Any], definition: Definition | None) 
         if count == 1 and not isinstance(result, (tuple, list, Mapping)):
             return result
         if definition is not None:
-            results = _ordered(result, definition)
+            results = ordered_results(result, definition)
         elif isinstance(result, (tuple, list)):
             results = result
         else:
@@ -429,13 +429,17 @@ def copy_results(result: Any, buffers: Sequence[Any], definition: Definition) ->
         TypeError: There are more or fewer results than outputs, one has another dtype, or a name is missing.
         ValueError: A result does not have its buffer's shape.
     """
-    results = _ordered(result, definition)
+    results = ordered_results(result, definition)
     for name, value, buffer in zip(definition.outputs, results, buffers, strict=True):
         _copy(name, value, buffer)
 
 
-def _ordered(result: Any, definition: Definition) -> Sequence[Any]:
-    """The results of a value-returning function in the order of the outputs."""
+def ordered_results(result: Any, definition: Definition) -> Sequence[Any]:
+    """The results of a value-returning function in the order of the outputs.
+
+    Raises:
+        TypeError: There are more or fewer than outputs, or a name is missing.
+    """
     if isinstance(result, Mapping):
         missing = [name for name in definition.outputs if name not in result]
         if missing:

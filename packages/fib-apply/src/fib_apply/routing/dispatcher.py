@@ -6,13 +6,13 @@ take the slow path of the `resolver`, which caches an entry for the next equal c
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import attrs
 import torch
+from fib_compile.runnable import ordered_results
 from fib_compile.signatures import default_values
 from fib_schema.padded_indices import padded_indices_of
 
@@ -21,9 +21,9 @@ from ..errors import NoKernel, is_out_of_memory
 from ..events import FALLBACK_IS_BEST, CallMetrics
 from ..key import ApplyKey, ApplyKeyBuilder
 from . import shadow
-from .call_variant import CallVariant, Kernel, PythonTable, compile_shapes
+from .call_variant import CallVariant, Kernel, PythonTable
 from .codegen import DESTINATION_PASSING, VALUE_RETURNING, ParameterMap, RouteOptions, compile_function, route_source
-from .guards import Guard, GuardOptions, compile_guard
+from .guards import GuardOptions, compile_guard
 from .native.module import guards_in_use, loaded_guards
 from .resolver import CandidatePool, LoadedCandidate, Resolver, device_of, is_capturing, not_chosen
 from .validation import Rejection, has_nested
@@ -33,7 +33,6 @@ _NOT_AS_PLANNED = "not as planned"
 """The reason for a miss of a call that differs from its plan, or whose plan precedes a quarantine."""
 
 
-_MAX_SELECTIONS = 1024
 _OPTIONS_OF_PLANS = {has_grad: GuardOptions(has_grad=has_grad) for has_grad in (False, True)}
 
 
@@ -46,74 +45,39 @@ class PlanSelection(NamedTuple):
     """The reason for a miss, if nothing is chosen for inputs like these, whether their calls have plans or not."""
 
 
-class _Remembered(NamedTuple):
-    """A selection, and what it is valid for."""
-
-    guard: Guard
-    generation: int
-    quarantined: Mapping[str, str]
-    selection: PlanSelection
-
-
 class PlanSelector:
     """Selects solutions for plans of one definition.
 
-    A selection that waits for a build is not remembered. The others are forgotten when a solution is quarantined or
-    entries of the variant are dropped; a reload makes another selector.
+    Selections are remembered in call variants of their own, as kernels are; one that waits for a build is not.
     """
 
-    def __init__(self, pool: CandidatePool, resolver: Resolver, variant: CallVariant, *, is_cached: bool) -> None:
-        self._pool, self._resolver, self._variant, self._is_cached = pool, resolver, variant, is_cached
-        self._shapes_of = compile_shapes(pool.definition, is_destination_passing=False)
-        self._remembered: dict[Any, _Remembered] = {}
-        self._may_have_setup: bool | None = None
+    def __init__(self, pool: CandidatePool, resolver: Resolver) -> None:
+        self._pool, self._resolver = pool, resolver
 
-    @property
+    @cached_property
     def may_have_setup(self) -> bool:
         """Whether any solution of the definition may have a ``setup``; its sources are read once."""
-        if self._may_have_setup is None:
-            self._may_have_setup = self._pool.may_have_setup()
-        return self._may_have_setup
+        return self._pool.may_have_setup()
 
     def select(self, inputs: Sequence[Any], fallback_equivalents: frozenset[str] = frozenset()) -> PlanSelection:
         """The best solution for inputs, with or without ``setup``."""
-        if has_nested(inputs):  # guards abort for such tensors
+        variant = self._resolver.plan_variant(fallback_equivalents)
+        if not variant.is_native and has_nested(inputs):  # Python guards abort for such tensors
             return PlanSelection()
-        place = self._place_of(inputs, fallback_equivalents)
-        generation, quarantined = self._variant.generation, self._pool.quarantined
-        known = None if place is None else self._remembered.get(place)
-        if (
-            known is not None
-            and known.generation == generation
-            and known.quarantined is quarantined
-            and known.guard(*inputs)
-        ):
-            return known.selection
-        selection, is_final = self._select(inputs, fallback_equivalents)
-        if is_final and place is not None:
-            guard = compile_guard(inputs, _OPTIONS_OF_PLANS[torch.is_grad_enabled()])
-            if guard is None:
-                return selection
-            if len(self._remembered) >= _MAX_SELECTIONS:
-                for old in list(itertools.islice(self._remembered, _MAX_SELECTIONS // 2)):
-                    self._remembered.pop(old, None)
-            self._remembered[place] = _Remembered(guard, generation, quarantined, selection)
+        generation = variant.generation
+        entry: Any = variant.find(inputs)
+        if entry is not None:
+            remembered: PlanSelection = entry[1]
+            return remembered
+        selection, is_final = self._select(variant, inputs)
+        if is_final and (guard := variant.guard(inputs, _OPTIONS_OF_PLANS[torch.is_grad_enabled()])) is not None:
+            entry = guard, selection, int
+            variant.install(entry, inputs, generation)
         return selection
 
-    def _place_of(self, inputs: Sequence[Any], fallback_equivalents: frozenset[str]) -> Any:
-        """The shapes of inputs, under which a selection is remembered; None if it cannot be."""
-        if not self._is_cached:
-            return None
-        try:
-            place = self._shapes_of(*inputs), fallback_equivalents
-            hash(place)  # symbolic sizes have no hash
-        except (AttributeError, TypeError):
-            return None
-        return place
-
-    def _select(self, inputs: Sequence[Any], fallback_equivalents: frozenset[str]) -> tuple[PlanSelection, bool]:
+    def _select(self, variant: CallVariant, inputs: Sequence[Any]) -> tuple[PlanSelection, bool]:
         """A selection, and whether it holds for equal inputs until solutions are quarantined."""
-        rejection = self._variant.validator.rejection(inputs)
+        rejection = variant.validator.rejection(inputs)
         if rejection is not None:
             return PlanSelection(), rejection.is_cacheable
         key = self._resolver.key(inputs)
@@ -122,7 +86,7 @@ class PlanSelector:
         ranking = self._pool.ranking(key, device_of(inputs))
         if ranking is None or not ranking.candidates:
             return PlanSelection(None, key, not_chosen(ranking)), True
-        loaded = self._pool.first_loaded(ranking, is_planned=True, fallback_equivalents=fallback_equivalents)
+        loaded = self._pool.first_loaded(ranking, is_planned=True, fallback_equivalents=variant.fallback_equivalents)
         return PlanSelection(loaded, key), loaded is not None
 
 
@@ -162,8 +126,7 @@ class Dispatcher:
             shadow_ratio=self.config.shadow_ratio,
         )
         self._value_returning, self._destination_passing = self.resolver.variants()
-        is_cached = key_builder.is_by_shape
-        self._plans = PlanSelector(pool, self.resolver, self._value_returning, is_cached=is_cached)
+        self._plans = PlanSelector(pool, self.resolver)
         self._arity = len(self.definition.inputs)
         self._result_type = torch.Tensor if len(self.definition.outputs) == 1 else tuple
 
@@ -252,20 +215,11 @@ class Dispatcher:
 
     def _normalize(self, result: Any) -> Any:
         """Convert a solution's result to what callers get: a tensor, or a tuple of all outputs."""
-        if isinstance(result, Mapping):
-            missing = [name for name in self.definition.outputs if name not in result]
-            if missing:
-                raise TypeError(f"{self.definition.name}: the solution returned {list(result)}, without {missing[0]!r}")
-            result = tuple(result[name] for name in self.definition.outputs)
-        elif isinstance(result, list):
-            result = tuple(result)
-        count = len(self.definition.outputs)
-        results = result if isinstance(result, tuple) else (result,)
-        if len(results) != count or any(one is None for one in results):
-            found = "None" if any(one is None for one in results) else f"{len(results)} results"
+        results = ordered_results(result, self.definition)
+        if any(one is None for one in results):
             wanted = ", ".join(self.definition.outputs)
-            raise TypeError(f"{self.definition.name}: the solution returned {found}; its outputs are {wanted}")
-        return results[0] if count == 1 else results
+            raise TypeError(f"{self.definition.name}: the solution returned None; its outputs are {wanted}")
+        return results[0] if len(results) == 1 else tuple(results)
 
     # -- errors and comparison -----------------------------------------------------------------------
 

@@ -40,7 +40,8 @@ from ..events import (
 from ..key import ApplyKey, ApplyKeyBuilder, makes_keys_of_axes
 from ..selection.rankings import Candidate, HardwareRankings, NearestKeys, Ranking, ranking_for
 from .call_variant import CacheEntry, CallVariant, Kernel
-from .guards import Guard, GuardOptions, are_aligned, specialization
+from .guards import GuardOptions, are_aligned, specialization
+from .native.module import loaded_guards
 from .validation import Rejection, call_strides, has_nested
 
 _SOLUTION_ATTRIBUTE = "fib_solution"
@@ -420,18 +421,13 @@ class CandidatePool:
         return next((c for c in ranking.candidates if c.solution == solution), None) if ranking is not None else None
 
 
-@attrs.define
-class _SlowCall:
+class _SlowCall(NamedTuple):
     """A call on the slow path."""
 
     variant: CallVariant
     args: Sequence[Any]
     generation: int
     """Of the variant; read before everything else, so that an invalidation meanwhile prevents caching."""
-
-    def guard(self, options: GuardOptions) -> Guard | None:
-        """A guard for calls like this; None if this cannot be cached."""
-        return self.variant.guard(self.args, options)
 
     def cache(self, entry: CacheEntry) -> None:
         """Let the fast path serve calls like this."""
@@ -456,6 +452,7 @@ class Resolver:
         """The states of runs, which decide what may be called now."""
         self._kernels: dict[tuple[str, bool], Kernel] = {}
         self._variants: dict[tuple[frozenset[str], str | None], tuple[CallVariant, CallVariant]] = {}
+        self._plan_variants: dict[frozenset[str], CallVariant] = {}
 
     def variants(
         self, fallback_equivalents: frozenset[str] = frozenset(), padded_axis: str | None = None
@@ -464,19 +461,36 @@ class Resolver:
         kind = fallback_equivalents, padded_axis
         with self._lock:
             if kind not in self._variants:
-                value_returning, destination_passing = (
-                    CallVariant(
-                        self._pool.definition,
-                        is_destination_passing=is_destination_passing,
-                        is_cached=self._key_builder.is_by_shape,
-                        is_counted=self._is_counted,
-                        fallback_equivalents=fallback_equivalents,
-                        padded_axis=padded_axis,
-                    )
-                    for is_destination_passing in (False, True)
+                self._variants[kind] = (
+                    self._make_variant(fallback_equivalents, padded_axis),
+                    self._make_variant(fallback_equivalents, padded_axis, is_destination_passing=True),
                 )
-                self._variants[kind] = value_returning, destination_passing
             return self._variants[kind]
+
+    def plan_variant(self, fallback_equivalents: frozenset[str]) -> CallVariant:
+        """The variant that remembers selections for plans."""
+        found = self._plan_variants.get(fallback_equivalents)
+        if found is None:
+            found = self._plan_variants.setdefault(fallback_equivalents, self._make_variant(fallback_equivalents))
+        if not found.is_native and (native := loaded_guards()) is not None:
+            found.use_native_table(native)
+        return found
+
+    def _make_variant(
+        self,
+        fallback_equivalents: frozenset[str],
+        padded_axis: str | None = None,
+        *,
+        is_destination_passing: bool = False,
+    ) -> CallVariant:
+        return CallVariant(
+            self._pool.definition,
+            is_destination_passing=is_destination_passing,
+            is_cached=self._key_builder.is_by_shape,
+            is_counted=self._is_counted,
+            fallback_equivalents=fallback_equivalents,
+            padded_axis=padded_axis,
+        )
 
     def resolve(self, variant: CallVariant, args: Sequence[Any]) -> Kernel | None:
         """The kernel for a call, from the cache if it has an entry; None is the fallback."""
@@ -544,7 +558,8 @@ class Resolver:
             count()
         outputs = len(call.args) - self._arity
         may_capture = loaded.candidate.may_capture and self.runs.is_before_captures(run)
-        guard = call.guard(_guard_options(outputs, loaded.needs_alignment, may_capture, run.compiles_when_called))
+        options = _guard_options(outputs, loaded.needs_alignment, may_capture, run.compiles_when_called)
+        guard = call.variant.guard(call.args, options)
         if self.runs.state(run) is RunState.CALLED:
             if guard is not None:
                 call.cache((guard, kernel, count))
@@ -584,8 +599,10 @@ class Resolver:
         count = self._metrics.miss(reason).increment
         if self._is_counted:
             count()
-        if call is not None and (guard := call.guard(_OF_FALLBACK[torch.is_grad_enabled()])) is not None:
-            call.cache((guard, None, count))
+        if call is not None:
+            guard = call.variant.guard(call.args, _OF_FALLBACK[torch.is_grad_enabled()])
+            if guard is not None:
+                call.cache((guard, None, count))
         return None
 
     def quarantine(self, solution: str, reason: str) -> None:
@@ -595,9 +612,8 @@ class Resolver:
 
     def invalidate(self) -> None:
         """Drop all cached entries."""
-        for variants in list(self._variants.values()):
-            for variant in variants:
-                variant.invalidate()
+        for variant in (*itertools.chain(*self._variants.copy().values()), *self._plan_variants.copy().values()):
+            variant.invalidate()
 
 
 @functools.lru_cache(maxsize=256)
