@@ -17,8 +17,8 @@ from fib_apply import (
     ApplyConfigRegistry,
     InvalidConfigFile,
     apply,
-    config,
     enable_apply,
+    events,
 )
 from fib_apply.cli import main
 from fib_apply.config import read_config
@@ -54,7 +54,7 @@ def write(tmp_path: Path) -> Write:
 
 @pytest.fixture(autouse=True)
 def _reports_again() -> None:
-    config._reported.clear()
+    events._reported.clear()
 
 
 @pytest.fixture(name="found")

@@ -7,7 +7,7 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -129,7 +129,7 @@ def _open_table(options: argparse.Namespace) -> tuple[ApplyTable, tuple[str, ...
         return table, local_hardware()
     known = {hardware for definition in table.definitions for hardware in table.rankings(definition)}
     if options.hardware not in known:
-        _print_table_problems(table)  # they may be the reason
+        print_problems(list(table.problems))  # they may be the reason
         raise UnknownName("hardware with traces", options.hardware, tuple(known))
     return table, (options.hardware,)
 
@@ -139,7 +139,7 @@ def _definition(table: ApplyTable, name: str) -> Definition:
     try:
         return table.definition(name)
     except FibError:
-        _print_table_problems(table)
+        print_problems(list(table.problems))
         raise
 
 
@@ -159,16 +159,6 @@ def _axes_of(definition: Definition) -> str:
     return f"variable axes of {definition.name!r}: {variable}; constant: {constant}"
 
 
-def _print_json(value: Mapping[str, Any]) -> None:
-    """Print JSON to stdout."""
-    print(json.dumps(value, indent=2))
-
-
-def _print_table_problems(table: ApplyTable) -> None:
-    """Print the problems of a table's data set to stderr."""
-    print_problems(list(table.problems))
-
-
 def explain(options: argparse.Namespace) -> int:
     """``fib-apply explain``."""
     table, hardware = _open_table(options)
@@ -177,11 +167,11 @@ def explain(options: argparse.Namespace) -> int:
     sizes = _sizes(definition, options.axes)
     by_hardware = table.rankings(definition.name)
     reports = [HardwareReport.of(name, by_hardware, config, definition, sizes) for name in hardware]
-    _print_table_problems(table)
+    print_problems(list(table.problems))
     if options.json:
         plain = {"definition": definition.name, "op_type": definition.op_type}
         answers = [report.to_plain() for report in reports]
-        _print_json({**plain, "hardware": answers, "problems": [*map(str, table.problems)]})
+        print(json.dumps({**plain, "hardware": answers, "problems": [*map(str, table.problems)]}, indent=2))
         return 0
     print(f"{definition.name} ({definition.op_type})")
     for report in reports:
@@ -197,11 +187,10 @@ def table(options: argparse.Namespace) -> int:
     table, hardware = _open_table(options)
     rows = [row for name in hardware for row in _rows(table, name)]
     counts = _counts(table, rows)
-    _print_table_problems(table)
+    print_problems(list(table.problems))
     if options.json:
-        _print_json(
-            {"keys": [row.to_plain() for row in rows], "counts": counts, "problems": [*map(str, table.problems)]}
-        )
+        found = {"keys": [row.to_plain() for row in rows], "counts": counts, "problems": [*map(str, table.problems)]}
+        print(json.dumps(found, indent=2))
         return 0
     print(*_aligned([_HEADINGS, *(row.cells() for row in rows)]), sep="\n")
     print(
@@ -287,13 +276,13 @@ def warm(options: argparse.Namespace) -> int:
         _build(table, selected, options.jobs)
         wait_for_native(_NATIVE_SECONDS)
         native_problem = prepare_native()
-    _print_table_problems(table)
+    print_problems(list(table.problems))
     left_out = [one for one in selected if one.problem is not None]
     if options.json:
         counts = {"ready": len(selected) - len(left_out), "left_out": len(left_out)}
         found = {"hardware": list(hardware), "solutions": [attrs.asdict(one) for one in selected], "counts": counts}
         native = {"native_guards": {"ready": native_problem is None, "problem": native_problem}}
-        _print_json({**found, **native, "problems": [*map(str, table.problems)]})
+        print(json.dumps({**found, **native, "problems": [*map(str, table.problems)]}, indent=2))
         return int(bool(left_out))
     ready = len(selected) - len(left_out)
     print(f"{ready} ready, {len(left_out)} left out, of those selected on {', '.join(hardware)}")

@@ -22,7 +22,7 @@ from fib_schema import FibError
 from fib_schema.files import atomic_write, explain_os_error, find_private_folder, private_folder, read_private
 from fib_schema.settings import InvalidSetting, SettingsFile
 
-from .events import Event, EventKind, emit
+from .events import Event, EventKind, emit, is_first
 
 ENABLE_VARIABLE = "FIB_ENABLE_APPLY"
 """``1`` enables routing on first use; ``0`` keeps it off, whatever the program does."""
@@ -427,16 +427,12 @@ def _read_of_environment(path: str) -> ConfigFile | None:
 
 
 def _report(path: str, problem: str) -> None:
-    token = object()
-    if _reported.setdefault((path, problem), token) is token:  # one step, so that one of several threads reports it
+    if is_first((path, problem)):
         text = (
             f"{CONFIG_VARIABLE}={path}: nothing is routed until the file is corrected, because its settings may "
             f"exclude solutions: {problem}"
         )
         emit(Event(EventKind.CONFIG_REJECTED, text, logging.ERROR, problem=problem))
-
-
-_reported: dict[tuple[str, str], object] = {}
 
 
 # -- the cache ---------------------------------------------------------------------------------------

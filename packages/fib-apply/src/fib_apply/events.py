@@ -16,7 +16,7 @@ import attrs
 from fib_schema.display import counted
 
 logger = logging.getLogger("fib_apply")
-_warned: dict[Hashable, object] = {}
+_reported: dict[Hashable, object] = {}
 _SHOWN = 4
 
 
@@ -153,10 +153,15 @@ def emit(event: Event) -> None:
                 logger.warning("a listener of events raised %s: %s", type(error).__name__, error)
 
 
-def warn_once(reason: Hashable, text: str) -> None:
-    """Log a warning at the first call for a reason; of several threads, one logs it."""
+def is_first(reason: Hashable) -> bool:
+    """Whether this is the first call for a reason; of several threads, one is the first."""
     token = object()
-    if _warned.setdefault(reason, token) is token:
+    return _reported.setdefault(reason, token) is token
+
+
+def warn_once(reason: Hashable, text: str) -> None:
+    """Log a warning at the first call for a reason."""
+    if is_first(reason):
         logger.warning("%s", text)
 
 

@@ -14,7 +14,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,7 +28,7 @@ from .executor import BackgroundExecutor, InterpreterExit, summarize_error
 from .probe import Cancelled, Pair, ProbeResult, ProbeTask, note_name, probe, run_tasks
 
 if TYPE_CHECKING:
-    from fib_compile import BuilderRegistry, BuildError, BuildOutcome, Runnable
+    from fib_compile import BuilderRegistry, Runnable
 
     from .recorded_call import RecordedCall
 
@@ -252,7 +252,7 @@ class BuildService:
                 self._end_request(solution)
 
     def _build(self, pairs: list[Pair], is_cancelled: Callable[[], bool], jobs: int | None) -> None:
-        batch = _Batch(self._get_registry, self._set_result, is_cancelled, jobs, self._cache_root)
+        """Build a batch in the background thread: each solution gets a result. Their exceptions become results."""
         unknown = []
         for pair in pairs:
             result = self._results.get(pair[1].name)
@@ -262,11 +262,75 @@ class BuildService:
                 unknown.append(pair)
         self._shared.is_building = True
         try:
-            batch.build(unknown)
+            seconds: dict[str, float] = {}
+            for pair in self._probed(self._compiled(unknown, seconds, is_cancelled, jobs), seconds, is_cancelled):
+                if is_cancelled():
+                    raise Cancelled
+                self._load(pair, seconds)
         except Cancelled:
             logger.info("building ahead was interrupted")
         finally:
             self._shared.is_building = False
+
+    def _compiled(
+        self, pairs: list[Pair], seconds: dict[str, float], is_cancelled: Callable[[], bool], jobs: int | None
+    ) -> list[Pair]:
+        """The pairs that compile, and the time that this took by solution; the others are left out."""
+        from fib_compile import Limits
+
+        if not pairs:
+            return []
+        try:
+            outcomes = self._get_registry().build_many(pairs, jobs=jobs, limits=Limits(is_stopped=is_cancelled))
+        except Exception as error:  # noqa: BLE001 - raised by a builder; loading finds out which solutions it affects
+            logger.warning("parallel compilation failed: %s", summarize_error(error))
+            return pairs
+        good = []
+        for pair, outcome in zip(pairs, outcomes, strict=True):
+            seconds[pair[1].name] = outcome.seconds
+            if outcome.error is None:
+                good.append(pair)
+            elif is_cancelled():  # the compiler was killed, which says nothing about the solution
+                raise Cancelled
+            else:
+                self._leave_out(pair, str(outcome.error), outcome.error.problem, outcome.seconds)
+        return good
+
+    def _probed(self, pairs: list[Pair], seconds: Mapping[str, float], is_cancelled: Callable[[], bool]) -> list[Pair]:
+        """The pairs that are safe to load; the others are left out."""
+        try:
+            reasons = probe(pairs, cache_root=self._cache_root, is_cancelled=is_cancelled)
+        except Exception as error:  # noqa: BLE001 - unprobed solutions are not loaded: they could end the engine
+            reasons = {solution.name: f"the probe failed: {summarize_error(error)}" for _, solution in pairs}
+        good = []
+        for pair in pairs:
+            if (reason := reasons[pair[1].name]) is None:
+                good.append(pair)
+            else:
+                self._leave_out(pair, reason, reason, seconds.get(pair[1].name, 0.0))
+        return good
+
+    def _load(self, pair: Pair, seconds: Mapping[str, float]) -> None:
+        from fib_compile import BuildError
+
+        definition, solution = pair
+        before, began = seconds.get(solution.name, 0.0), time.monotonic()
+        try:
+            runnable = self._get_registry().build(definition, solution)
+        except BuildError as error:
+            self._leave_out(pair, str(error), error.problem, before)
+        except InterpreterExit:
+            raise
+        except BaseException as error:  # noqa: BLE001 - of the solution's module; a user's interrupt comes elsewhere
+            self._leave_out(pair, summarize_error(error), summarize_error(error), before)
+        else:
+            self._set_result(BuildResult(solution, runnable, None))
+            emit(finished(EventKind.BUILT, definition.name, solution.name, before + time.monotonic() - began))
+
+    def _leave_out(self, pair: Pair, problem: str, summary: str, seconds: float) -> None:
+        definition, solution = pair
+        self._set_result(BuildResult(solution, None, problem))
+        emit(finished(EventKind.BUILT, definition.name, solution.name, seconds, summary.partition("\n")[0]))
 
     def _set_result(self, result: BuildResult) -> None:
         self._results[result.solution.name] = result
@@ -278,100 +342,6 @@ class BuildService:
             requested = self._requests.get(solution.name)
             if requested is not None and (requested[1] is solution or requested[1].hash() == solution.hash()):
                 del self._requests[solution.name]
-
-
-# -- batches -----------------------------------------------------------------------------------------
-
-
-@attrs.define
-class _Batch:
-    """Builds a batch of solutions in the background thread."""
-
-    get_registry: Callable[[], BuilderRegistry]
-    set_result: Callable[[BuildResult], None]
-    is_cancelled: Callable[[], bool]
-    jobs: int | None
-    cache_root: Path | None
-    seconds: dict[str, float] = attrs.field(factory=dict)
-    """Time of compiling, by solution."""
-
-    def build(self, pairs: list[Pair]) -> None:
-        """Set a result for each pair. Exceptions of solutions become results.
-
-        Raises:
-            Cancelled: `is_cancelled` returned true.
-        """
-        for pair in self._probed(self._compiled(pairs)):
-            self._check_cancelled()
-            self._load(pair)
-
-    def _check_cancelled(self) -> None:
-        if self.is_cancelled():
-            raise Cancelled
-
-    def _compiled(self, pairs: list[Pair]) -> list[Pair]:
-        """The pairs that compile; the others are left out."""
-        good = []
-        for pair, error in zip(pairs, self._compile(pairs) if pairs else [], strict=True):
-            if error is None:
-                good.append(pair)
-            else:
-                self._check_cancelled()  # the compiler was killed, which says nothing about the solution
-                self._leave_out(pair, str(error), error.problem)
-        return good
-
-    def _compile(self, pairs: list[Pair]) -> list[BuildError | None]:
-        from fib_compile import Limits
-
-        def on_done(outcome: BuildOutcome) -> None:
-            self.seconds[outcome.solution.name] = outcome.seconds
-
-        limits = Limits(is_stopped=self.is_cancelled)
-        try:
-            outcomes = self.get_registry().build_many(pairs, jobs=self.jobs, limits=limits, on_done=on_done)
-        except Exception as error:  # noqa: BLE001 - raised by a builder; loading finds out which solutions it affects
-            logger.warning("parallel compilation failed: %s", summarize_error(error))
-            return [None] * len(pairs)
-        return [outcome.error for outcome in outcomes]
-
-    def _probed(self, pairs: list[Pair]) -> list[Pair]:
-        """The pairs that are safe to load; the others are left out."""
-        try:
-            reasons = probe(pairs, cache_root=self.cache_root, is_cancelled=self.is_cancelled)
-        except Exception as error:  # noqa: BLE001 - unprobed solutions are not loaded: they could end the engine
-            reasons = {solution.name: f"the probe failed: {summarize_error(error)}" for _, solution in pairs}
-        good = []
-        for pair in pairs:
-            if (reason := reasons[pair[1].name]) is None:
-                good.append(pair)
-            else:
-                self._leave_out(pair, reason, reason)
-        return good
-
-    def _load(self, pair: Pair) -> None:
-        from fib_compile import BuildError
-
-        definition, solution = pair
-        began = time.monotonic()
-        try:
-            runnable = self.get_registry().build(definition, solution)
-        except BuildError as error:
-            self._leave_out(pair, str(error), error.problem)
-        except InterpreterExit:
-            raise
-        except BaseException as error:  # noqa: BLE001 - of the solution's module; a user's interrupt comes elsewhere
-            self._leave_out(pair, summarize_error(error), summarize_error(error))
-        else:
-            self.set_result(BuildResult(solution, runnable, None))
-            seconds = self.seconds.get(solution.name, 0.0) + time.monotonic() - began
-            emit(finished(EventKind.BUILT, definition.name, solution.name, seconds))
-
-    def _leave_out(self, pair: Pair, problem: str, summary: str) -> None:
-        definition, solution = pair
-        self.set_result(BuildResult(solution, None, problem))
-        seconds = self.seconds.get(solution.name, 0.0)
-        first_line = summary.partition("\n")[0]
-        emit(finished(EventKind.BUILT, definition.name, solution.name, seconds, first_line))
 
 
 # -- first runs --------------------------------------------------------------------------------------

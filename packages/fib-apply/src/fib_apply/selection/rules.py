@@ -222,25 +222,13 @@ class _WorkloadKeys:
         return key
 
     def runs_by_key(self, runs: Mapping[str, dict[str, Trace]]) -> dict[ApplyKey, list[_WorkloadRun]]:
-        """The runs of one hardware by key. Different workloads with the same uuid, which is invalid, stay apart."""
-        groups: dict[ApplyKey, list[_WorkloadRun]] = {}
+        """The runs of one hardware by key, which tells workloads with the same uuid apart: such a set is invalid."""
+        groups: dict[ApplyKey, dict[str, dict[str, Trace]]] = {}
         for uuid, run in runs.items():
-            for workload, part in _by_workload(run):
-                if (key := self.of(workload)) is not None:
-                    groups.setdefault(key, []).append((uuid, part))
-        return groups
-
-
-def _by_workload(run: dict[str, Trace]) -> list[tuple[Workload, dict[str, Trace]]]:
-    parts: list[tuple[Workload, dict[str, Trace]]] = []
-    for name, trace in run.items():
-        for workload, part in parts:
-            if workload is trace.workload or workload == trace.workload:
-                part[name] = trace
-                break
-        else:
-            parts.append((trace.workload, {name: trace}))
-    return parts
+            for name, trace in run.items():
+                if (key := self.of(trace.workload)) is not None:
+                    groups.setdefault(key, {}).setdefault(uuid, {})[name] = trace
+        return {key: list(found.items()) for key, found in groups.items()}
 
 
 def _key_problem(key: object) -> str:

@@ -83,10 +83,6 @@ class _Place(msgspec.Struct, array_like=True, frozen=True):
     """Digest of the file's content."""
 
 
-class _Ignored(Exception):
-    """A file that is not used; the message says why."""
-
-
 @attrs.define
 class DatasetFiles:
     """The files of a data set that a table depends on."""
@@ -181,13 +177,11 @@ class DatasetFiles:
         """The content of a listed file; None, with a problem, if it is not used."""
         try:
             return _read_file(path) if self._signed is None else self._verified(path, self._signed)
-        except _Ignored as error:
-            self.problems.append(Problem(path, "$", f"ignored: {error}"))
         except OSError as error:
             self.problems.append(Problem(path, "$", f"cannot be read: {error.strerror}"))
         return None
 
-    def _verified(self, path: str, signed: SignedFiles) -> bytes:
+    def _verified(self, path: str, signed: SignedFiles) -> bytes | None:
         """The signed content of a file. If it held traces and cannot be verified, their definitions are blocked."""
         from fib_schema.signing import NotAsSigned
 
@@ -196,7 +190,8 @@ class DatasetFiles:
         except NotAsSigned as error:
             for definition in error.definitions:
                 self.blocked.setdefault(definition, f"{path} is {error.state}, and its traces were signed")
-            raise _Ignored(error.problem) from error
+            self.problems.append(Problem(path, "$", f"ignored: {error.problem}"))
+        return None
 
 
 def _first(error: InvalidRecord) -> Problem:
