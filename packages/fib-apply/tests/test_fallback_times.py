@@ -48,11 +48,6 @@ class TestReference:
         assert (ranking.candidates, ranking.reason) == ((), "none of 2 is faster than the reference")
         assert dict(ranking.left_out)["a"] == "not faster than the reference: 3000.00 us against 2000.00 us"
 
-    def test_both_times_of_the_fastest_that_was_refused_are_kept(self, rank: Rank, new_trace: NewTrace) -> None:
-        refused = rank(new_trace("a", 3.0, reference=2.0), new_trace("b", 4.0, reference=2.0)).refused
-        assert refused is not None
-        assert (refused.solution, refused.latency_ms, refused.fallback_ms) == ("a", 3.0, pytest.approx(2.0))
-
     def test_candidates_state_the_time_of_the_fallback(self, rank: Rank, new_trace: NewTrace) -> None:
         ranking = rank(new_trace("a", 1.0, reference=2.0))
         assert (ranking.candidates[0].fallback_ms, ranking.fallback) == (pytest.approx(2.0), "the reference")

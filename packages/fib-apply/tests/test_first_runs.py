@@ -195,7 +195,7 @@ def test_queued_first_runs_hold_no_floats_and_few_bytes_of_integers(
     busy = threading.Event()
     with enable_apply(data_set("def run(x, indices):\n    return x\n"), stats=True) as runtime:
         runtime._router.build_service.submit(lambda: wait_for(busy), "a job")
-        queue = runtime._router.build_service._first_runs
+        queue = runtime._router.build_service._shared.first_runs
         for m in SIZES:
             x = torch.zeros(m, WIDTH)
             kept = weakref.ref(x)

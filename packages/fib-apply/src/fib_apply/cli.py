@@ -21,10 +21,9 @@ from .build_service.service import BuildService
 from .config import CONFIG_VARIABLE, ApplyConfigRegistry, read_config
 from .errors import InvalidSetting
 from .events import Event, EventKind, add_event_listener, remove_event_listener
-from .explain import HardwareReport, format_fallback, format_latency, plain_ranking, sorted_keys
-from .key import ApplyKey
+from .explain import Answer, HardwareReport, format_fallback, format_latency, sorted_keys
 from .routing.native.module import prepare_native, request_native, wait_for_native
-from .selection.rankings import HardwareRankings
+from .selection.rankings import Ranking
 from .selection.table import ApplyTable, local_hardware, setting_problems
 
 _NATIVE_SECONDS = 600.0
@@ -189,7 +188,8 @@ def table(options: argparse.Namespace) -> int:
     counts = _counts(table, rows)
     print_problems(list(table.problems))
     if options.json:
-        found = {"keys": [row.to_plain() for row in rows], "counts": counts, "problems": [*map(str, table.problems)]}
+        keys = [{"definition": row.definition, "hardware": row.hardware, **row.answer.to_plain()} for row in rows]
+        found = {"keys": keys, "counts": counts, "problems": [*map(str, table.problems)]}
         print(json.dumps(found, indent=2))
         return 0
     print(*_aligned([_HEADINGS, *(row.cells() for row in rows)]), sep="\n")
@@ -204,7 +204,7 @@ def table(options: argparse.Namespace) -> int:
 
 
 def _counts(table: ApplyTable, rows: Sequence[_Row]) -> dict[str, int]:
-    chosen = sum(bool(row.rankings.by_key[row.key].candidates) for row in rows)
+    chosen = sum(bool(row.ranking.candidates) for row in rows)
     definitions, measured = len(table.definitions), len({row.definition for row in rows})
     keys = {"keys": len(rows), "chosen": chosen, "without_choice": len(rows) - chosen}
     return {"definitions": definitions, "measured": measured, **keys}
@@ -213,48 +213,37 @@ def _counts(table: ApplyTable, rows: Sequence[_Row]) -> dict[str, int]:
 @attrs.frozen
 class _Row:
     definition: str
-    key: ApplyKey
-    rankings: HardwareRankings
+    hardware: str
+    answer: Answer
+    ranking: Ranking
 
     def cells(self) -> tuple[str, ...]:
-        ranking = self.rankings.by_key[self.key]
+        ranking = self.ranking
         candidates = ranking.plain_candidates if ranking.is_padded else ranking.candidates
         first, second = (*candidates[:2], None, None)[:2]
         name = "-" if first is None else first.solution + (" (by plan)" if first.has_setup else "")
         latency = "-" if first is None else format_latency(first.latency_ms)
         runner_up = "-" if second is None else second.solution
-        measured = (latency, format_fallback(first or ranking.refused), runner_up, str(len(candidates)))
-        return self.definition, self._key_text(), name, *measured, self.rankings.hardware, self._note()
-
-    def _key_text(self) -> str:
-        if not self.rankings.batch_axes:
-            return str(self.key)
-        known, features = ([f"{name}={value}" for name, value in pairs] for pairs in (self.key.axes, self.key.feats))
-        return ", ".join([*known, *(f"{axis}=any" for axis in self.rankings.batch_axes), *features])
+        measured = (latency, format_fallback(first), runner_up, str(len(candidates)))
+        return self.definition, self.answer.sizes, name, *measured, self.hardware, self._note()
 
     def _note(self) -> str:
         """Reason why the fallback serves plain calls; empty if a solution does."""
-        ranking = self.rankings.by_key[self.key]
+        ranking = self.ranking
         if ranking.plain is not None:
             return ""
-        if ranking.candidates:
-            problem = f"it: {ranking.plain_problem}" if ranking.is_padded else "all calls without a plan"
-            return f"the fallback serves {problem}"
-        refused = ranking.refused
-        text = "" if refused is None else f"; {refused.solution}: {format_latency(refused.latency_ms)}"
-        return f"the fallback serves it: {ranking.reason}{text}"
-
-    def to_plain(self) -> dict[str, Any]:
-        key = {"definition": self.definition, "axes": dict(self.key.axes), "features": dict(self.key.feats)}
-        where = {"hardware": self.rankings.hardware, "batch_axes": list(self.rankings.batch_axes)}
-        return {**key, **where, **plain_ranking(self.rankings.by_key[self.key])}
+        problem = f"it: {ranking.plain_problem if ranking.candidates else ranking.reason}"
+        is_planned = ranking.candidates and not ranking.is_padded
+        return f"the fallback serves {'all calls without a plan' if is_planned else problem}"
 
 
 def _rows(table: ApplyTable, hardware: str) -> Iterator[_Row]:
     for definition in sorted(table.definitions):
         rankings = table.rankings(definition).get(hardware)
-        if rankings is not None:
-            yield from (_Row(definition, key, rankings) for key in sorted_keys(rankings))
+        for key in () if rankings is None else sorted_keys(rankings):
+            answer = Answer.of(rankings, key, table.settings(definition))
+            assert answer.ranking is not None, "the key is recorded"
+            yield _Row(definition, hardware, answer, answer.ranking)
 
 
 def _aligned(texts: Sequence[Sequence[str]]) -> Iterator[str]:

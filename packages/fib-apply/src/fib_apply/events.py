@@ -94,14 +94,11 @@ def quarantined(definition: str, solution: str, reason: str) -> Event:
     return Event(EventKind.QUARANTINED, text, logging.WARNING, definition, solution, problem=reason)
 
 
-def reloaded(seconds: float, *, is_changed: bool) -> Event:
-    """The event of a table that has replaced another one."""
-    text = f"reloaded: the table {'has changed' if is_changed else 'is the same'}, {seconds:.2f} s"
-    return Event(EventKind.RELOADED, text, seconds=seconds, details={"is_changed": is_changed})
-
-
-def reload_failed(seconds: float, error: Exception) -> Event:
-    """The event of a reload that left the earlier table in place."""
+def reloaded(seconds: float, *, is_changed: bool = False, error: Exception | None = None) -> Event:
+    """The event of a table that has replaced another one, or of an error that left the earlier one in place."""
+    if error is None:
+        text = f"reloaded: the table {'has changed' if is_changed else 'is the same'}, {seconds:.2f} s"
+        return Event(EventKind.RELOADED, text, seconds=seconds, details={"is_changed": is_changed})
     problem = f"{type(error).__name__}: {error}"
     text = f"the reload failed, and the earlier table stays: {problem}"
     return Event(EventKind.RELOADED, text, logging.ERROR, seconds=seconds, problem=problem)
@@ -216,16 +213,6 @@ class DefinitionStats:
     def fallbacks(self) -> int:
         """Calls that the fallback served."""
         return sum(self.misses.values()) + (sum(self.errors.values()) if self.is_caught else 0)
-
-    def to_plain(self) -> dict[str, Any]:
-        """The counts as plain objects, for JSON."""
-        return {
-            "calls": self.calls,
-            "hits": dict(self.hits),
-            "misses": dict(self.misses),
-            "fallbacks": self.fallbacks,
-            "errors": dict(self.errors),
-        }
 
 
 class CallMetrics:

@@ -45,13 +45,17 @@ class Answer:
         """Whether the key itself was measured."""
         return self.source == self.key
 
+    @property
+    def sizes(self) -> str:
+        """The sizes and features of the calls that it is about."""
+        if not self.batch_axes:
+            return str(self.key)
+        of_batch = f"all sizes of {', '.join(self.batch_axes)}"
+        return f"{self.key}, {of_batch}" if self.key.axes or self.key.feats else of_batch
+
     def lines(self, policy: str, left_out: Mapping[str, str]) -> Iterator[str]:
         """The key, and below it the ranking."""
-        if self.batch_axes:
-            sizes = f"all sizes of {', '.join(self.batch_axes)}"
-            yield f"{self.key}, {sizes}" if self.key.axes or self.key.feats else sizes
-        else:
-            yield f"{self.key}"
+        yield self.sizes
         if not self.is_recorded:
             served = "the fallback serves it"
             if self.ranking is not None:
@@ -222,8 +226,7 @@ def plain_ranking(ranking: Ranking | None) -> dict[str, Any]:
         "planned": _planned(ranking),
         "reason": None if ranking is None else ranking.reason,
         "fallback": None if ranking is None else ranking.fallback,
-        "candidates": [_plain_candidate(candidate) for candidate in candidates],
-        "refused": None if ranking is None or ranking.refused is None else _plain_candidate(ranking.refused),
+        "candidates": [msgspec.structs.asdict(candidate) for candidate in candidates],
         "left_out": {} if ranking is None else dict(ranking.left_out),
     }
 
@@ -232,9 +235,3 @@ def _planned(ranking: Ranking | None) -> str | None:
     if ranking is None or ranking.is_padded or not ranking.candidates or not ranking.candidates[0].has_setup:
         return None
     return ranking.candidates[0].solution
-
-
-def _plain_candidate(candidate: Candidate) -> dict[str, Any]:
-    names = ("interval_ms", "fallback_interval_ms")
-    pairs = {name: None if (pair := getattr(candidate, name)) is None else list(pair) for name in names}
-    return {**msgspec.structs.asdict(candidate), **pairs}

@@ -29,23 +29,8 @@ class Listener(Protocol):
         ...
 
 
-class _HookListener:
-    """A hook function as a listener."""
-
-    def __init__(self, function: ApplyHook) -> None:
-        self.function = function
-
-    def bind(self, definition: str, names: tuple[str, ...]) -> Callback:
-        function = self.function
-
-        def callback(*values: Any) -> None:
-            function(definition, dict(zip(names, values, strict=False)))
-
-        return callback
-
-
 _lock = threading.RLock()  # reentrant: a signal handler may change listeners during a change
-_hook: _HookListener | None = None
+_hook: ApplyHook | None = None
 _listeners: tuple[Listener, ...] = ()
 _observers: list[Callable[[], None]] = []
 
@@ -57,13 +42,13 @@ def set_apply_hook(function: ApplyHook | None) -> None:
     """
     global _hook  # noqa: PLW0603 one hook per process
     with _lock:
-        _hook = None if function is None else _HookListener(function)
+        _hook = function
     _notify_observers()
 
 
 def get_apply_hook() -> ApplyHook:
     """The hook function; one that does nothing if none is set."""
-    return _ignore if _hook is None else _hook.function
+    return _ignore if _hook is None else _hook
 
 
 def _ignore(definition: str, arguments: Mapping[str, Any]) -> None:
@@ -88,8 +73,10 @@ def remove_listener(listener: Listener) -> None:
 
 def callbacks_for(definition: str, names: tuple[str, ...]) -> tuple[Callback, ...]:
     """The callbacks of all listeners for the calls of a function."""
-    listeners = (*_listeners, _hook) if _hook is not None else _listeners
-    return tuple(callback for listener in listeners if (callback := listener.bind(definition, names)) is not None)
+    found = [callback for listener in _listeners if (callback := listener.bind(definition, names)) is not None]
+    if (hook := _hook) is not None:
+        found.append(lambda *values: hook(definition, dict(zip(names, values, strict=False))))
+    return tuple(found)
 
 
 def has_listeners() -> bool:

@@ -32,11 +32,11 @@ from .build_service.executor import BackgroundExecutor
 from .build_service.service import BuildService
 from .config import ENABLE_VARIABLE, ApplyConfigRegistry, Configuration, SettingsOrFile, enabled_by_environment
 from .errors import NoKernel
-from .events import CallMetrics, DefinitionStats, emit, logger, reload_failed, reloaded
+from .events import CallMetrics, DefinitionStats, emit, logger, reloaded
 from .router import Readiness, Router, Settled, observed_warm_up
 from .routing import call_sites
 from .routing.call_sites import Name, call_fallback, definition_of, notify_listeners
-from .routing.native.module import forget_request, request_native, wait_with_native
+from .routing.native.module import forget_request, request_native, wait_for_native
 from .selection.table import ApplyTable, setting_problems
 
 if TYPE_CHECKING:
@@ -261,7 +261,7 @@ class ApplyRuntime:
                 self.configuration, self.is_off = configuration, is_off
             self._rebind()
         except Exception as error:
-            emit(reload_failed(time.monotonic() - began, error))
+            emit(reloaded(time.monotonic() - began, error=error))
             raise
         emit(reloaded(time.monotonic() - began, is_changed=is_changed))
 
@@ -271,7 +271,9 @@ class ApplyRuntime:
 
     def wait_until_built(self, timeout_seconds: float) -> bool:
         """Wait for builds and warm-ups in the background, native guards included; returns whether all are finished."""
-        return wait_with_native(self._router.build_service.wait, timeout_seconds)
+        deadline = time.monotonic() + timeout_seconds
+        is_built = self._router.build_service.wait(timeout_seconds)
+        return wait_for_native(max(0.0, deadline - time.monotonic())) and is_built
 
     def warm_up(self, timeout_seconds: float) -> Readiness:
         """Wait for builds, first runs and native guards before CUDA graphs are captured; see `fib_apply.warm_up`."""

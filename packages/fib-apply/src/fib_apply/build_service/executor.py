@@ -106,15 +106,6 @@ class BackgroundExecutor:
         for job in dropped:
             job.on_drop()
 
-    def run_guarded(self, call: Callable[[], None], name: str) -> None:
-        """Call a function; log what it raises."""
-        try:
-            call()
-        except InterpreterExit:
-            return
-        except BaseException as error:  # noqa: BLE001 - in a thread, an interrupt or exit is a failure like any other
-            logger.warning("%s failed in the background: %s", name, summarize_error(error))
-
     def interrupt(self, seconds: float) -> None:
         """Wait for the thread of a closed executor, raise an exception in it, and wait for the rest of the time."""
         thread = self._thread
@@ -142,15 +133,14 @@ class BackgroundExecutor:
     def _work(self) -> None:
         is_relaxed = False
         _register_at_exit()
-
-        def run(job: _Work) -> None:
-            nonlocal is_relaxed
-            is_relaxed = is_relaxed or use_relaxed_capture_mode()
-            _set_device(job.device)
-            job.run()
-
         while job := self._next():
-            self.run_guarded(functools.partial(run, job), job.name)
+            try:
+                is_relaxed = is_relaxed or use_relaxed_capture_mode()
+                _set_device(job.device)
+                job.run()
+            except BaseException as error:  # noqa: BLE001 - in a thread, an interrupt or exit is a failure like any other
+                if not isinstance(error, InterpreterExit):
+                    logger.warning("%s failed in the background: %s", job.name, summarize_error(error))
             del job  # do not keep its references alive until the next job comes
 
     def _next(self) -> _Work | None:

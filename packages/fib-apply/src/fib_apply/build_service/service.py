@@ -58,7 +58,8 @@ class BuildResult:
 class _Shared:
     """State that a service and its successors share."""
 
-    executor: BackgroundExecutor = attrs.field(factory=BackgroundExecutor)
+    executor: BackgroundExecutor
+    first_runs: _FirstRunQueue
     is_building: bool = False
     capture_gate: float = math.inf
     capture_deadline: float = -math.inf
@@ -77,9 +78,8 @@ class BuildService:
         self._registry = registry
         self._cache_root = cache_root
         self._results: dict[str, BuildResult] = {}  # written in the background thread only
-        self._shared = _Shared()
-        self._executor = self._shared.executor
-        self._first_runs = _FirstRunQueue(self._executor, cache_root)
+        self._executor = BackgroundExecutor()
+        self._shared = _Shared(self._executor, _FirstRunQueue(self._executor, cache_root))
         self._lock = threading.RLock()  # reentrant: a finalizer or signal handler may request a solution
         self._requests: dict[str, Pair] = {}
         """By the name of the solution."""
@@ -110,7 +110,7 @@ class BuildService:
         """
         made = BuildService(self._registry, cache_root=self._cache_root)
         made._results = self._results.copy()
-        made._shared, made._executor, made._first_runs = self._shared, self._executor, self._first_runs
+        made._shared, made._executor = self._shared, self._executor
         return made
 
     @property
@@ -209,10 +209,10 @@ class BuildService:
         """
         from .recorded_call import RecordedCall, copied_bytes
 
-        if not self._first_runs.accepts(copied_bytes(inputs)):
+        if not self._shared.first_runs.accepts(copied_bytes(inputs)):
             return False
         solution = self._results[solution_name].solution
-        self._first_runs.add(_FirstRun(definition, solution, RecordedCall.of(inputs), on_done))
+        self._shared.first_runs.add(_FirstRun(definition, solution, RecordedCall.of(inputs), on_done))
         return True
 
     def was_run(self, solution_name: str, inputs: Sequence[Any]) -> bool:
@@ -220,7 +220,7 @@ class BuildService:
 
         Its kernels are in the disk cache of their language, unless somebody has deleted them.
         """
-        return self._first_runs.was_run(self._results[solution_name].solution, inputs)
+        return self._shared.first_runs.was_run(self._results[solution_name].solution, inputs)
 
     def submit(self, job: Callable[[], None], name: str) -> None:
         """Run any job in the background thread. An exception is logged as a warning."""

@@ -71,9 +71,6 @@ class Ranking(msgspec.Struct, frozen=True, array_like=True):
     """The other measured solutions, each with the reason."""
     fallback: str = ""
     """Timed function of the fallback: the reference or a baseline."""
-    refused: Candidate | None = None
-    """The fastest of those that were left out because they are not faster than the fallback, if no other is left."""
-
     is_padded: bool = False
     """Whether it is of calls with padded indices, which not all candidates serve. The others stay among the candidates,
     because a fallback in another form may be one of them."""

@@ -1,44 +1,13 @@
 """Selection rules: which solution serves which key, as a pure function of traces.
 
-The rules, in the order in which they apply:
+The page "Which solution serves a call" of the manual (``docs/manual/selection.md``) states the rules, in this order:
+evaluations that count (`_counting`), eligible solutions (`_Ranker._eligible`), the latency that the mode pays, the
+score at a key, the winner (`_Ranker._in_order`), the fallback's time (`_FallbackTimes`), the best over all keys.
 
-1. *Evaluations that count.* Those of present solutions in their present version: an evaluation with another
-   ``extra["solution_hash"]`` does not count. Of several on the same hardware and workload, the latest
-   counts: by timestamp, then by the order of appending.
-2. *Eligible solutions.* An eligible solution is not refused by the settings (``enabled``, ``exclude``, ``only``). It
-   passed on every workload of the key that it ran, has no flag of `NOT_ROUTED`, has errors within ``max_atol`` and
-   ``max_rtol``, and has a positive, finite latency. One evaluation that fails this excludes the solution at the key; a
-   REWARD_HACK excludes it everywhere.
-3. *Latency.* What the mode pays: calls in a `fib_apply.capture_phase` are ranked by the device latency, among solutions
-   that may be captured, and all others by the call latency. Where an evaluation at the key has no call latency by the
-   judge's clock, as in older traces, all calls are ranked by the latency that the traces have.
-4. *Score.* On each workload, a solution has a ratio to the fastest one. Its score at a key is the geometric
-   mean of its ratios, so running only the easy workloads is no advantage. Where all solutions ran the same
-   workloads, this orders them by the geometric mean of their latencies.
-5. *Winner.* The fastest solution, if it is separated from the others: by disjoint intervals where both have one,
-   else by latencies that differ by more than ``margin``. Among those not separated from the fastest, the one that
-   ran most workloads of the key, then the simplest (by language, bytes of source, name). The others follow by speed.
-6. *Setup.* A solution with a `setup` serves only planned calls. If it wins, the best one without, by rule 5,
-   comes second.
-7. *Fallback.* Only solutions remain that are faster than the fallback (as in rule 5, on the workloads that both ran),
-   unless ``require_speedup`` is off. The fallback's time is that of the ``baseline`` where one is named: interleaved
-   with the solution if its trace states that, else of the baseline's own trace. Without a baseline it is
-   the reference's time in the solution's trace. Without a time of the fallback nothing is selected. The bounds on
-   errors do not apply to the baseline, which serves calls anyway and is no candidate.
-8. *Best over all keys* of a hardware, without those of inputs that are not contiguous. Of the solutions that
-   rules 2 and 7 excluded at no key, the one with most keys, then with the best geometric mean of its ratios to the
-   fastest candidate of each key, then by name.
-
-An evaluation counts for a workload with a layout only if it states the same layout, and such workloads have keys of
-their own.
-
-Of calls with padded indices (`fib_schema.padded_indices`), keys that differ only in the size of the indices are one
-key beside the others, if an evaluation states that such calls were right. One solution serves all sizes, so this key is
-ranked as with ``batch_invariant``; only solutions for which all its evaluations state this serve calls.
-
-With ``batch_invariant``, keys that differ only in batch axes are one key. A solution must have run at each of them, and
-the total time over them replaces the score. A definition marks its batch axes by
-tags, ``batch_axis:M``; without such a tag of one of its variable axes all of these count.
+A baseline serves calls anyway: the bounds on errors do not apply to it, and it is no candidate. Workloads with a
+layout have keys of their own. Of calls with padded indices, keys that differ only in the size of the indices are one
+key beside the others; it is ranked as with ``batch_invariant``, where keys that differ only in batch axes are one key
+and the total time over them replaces the score.
 """
 
 from __future__ import annotations
@@ -518,7 +487,7 @@ class _Ranker:
             captured = self._captured(measured, sizes)
             measured = [{name: found.by_call for name, found in of_run.items()} for of_run in measured]
         ranked, times = self._scores(measured, sizes, left_out)
-        ranked, no_winner, refused = self._faster_than_fallback(ranked, times, left_out)
+        ranked, no_winner = self._faster_than_fallback(ranked, times, left_out)
         if key.is_exact:  # calls of other keys have neither these strides nor padded indices
             self._disqualified.update(left_out)
             self._scores_by_key.append(ranked)
@@ -527,9 +496,8 @@ class _Ranker:
                 left_out[name] = why
         order, reason = self._in_order(ranked) if ranked else (ranked, no_winner)
         candidates = tuple([times.candidate(score) for score in order])
-        shown = None if refused is None or order else times.candidate(refused)
         others = tuple(sorted(left_out.items()))
-        self.rankings[key] = Ranking(candidates, reason, others, times.label, shown, is_padded, captured)
+        self.rankings[key] = Ranking(candidates, reason, others, times.label, is_padded, captured)
 
     def _scores(
         self,
@@ -551,7 +519,7 @@ class _Ranker:
         unsafe = {name for of_run in measured for name, found in of_run.items() if not found.may_capture}
         safe = [{name: found for name, found in of_run.items() if name not in unsafe} for of_run in measured]
         ranked, times = self._scores(safe, sizes, {})
-        faster, _, _ = self._faster_than_fallback(ranked, times, {})
+        faster, _ = self._faster_than_fallback(ranked, times, {})
         return tuple([times.candidate(score) for score in (self._in_order(faster)[0] if faster else ())])
 
     def _eligible(self, runs: Sequence[_WorkloadRun]) -> tuple[list[dict[str, _Measurement]], dict[str, str]]:
@@ -597,22 +565,18 @@ class _Ranker:
 
     def _faster_than_fallback(
         self, ranked: Sequence[_Score], times: _FallbackTimes, left_out: dict[str, str]
-    ) -> tuple[list[_Score], str, _Score | None]:
-        """The solutions to select among.
-
-        Returns:
-            The solutions, the reason if there is none, and the fastest of those that are not faster than the fallback.
-        """
+    ) -> tuple[list[_Score], str]:
+        """The solutions to select among, and the reason if there is none."""
         others = [score for score in ranked if score.name != self._config.baseline]
         if not self._config.require_speedup or not others:
-            return others, "no solution is eligible here", None
+            return others, "no solution is eligible here"
         problems = {score.name: problem for score in others if (problem := times.problem(score)) is not None}
         left_out.update(problems)
         if not any(times.of(score) for score in others):
             missing = "has no passing evaluation here" if self._config.baseline else "has no recorded time here"
-            return [], f"{times.label} {missing}", others[0]
+            return [], f"{times.label} {missing}"
         faster = [score for score in others if score.name not in problems]
-        return faster, f"none of {len(others)} is faster than {times.label}", others[0]
+        return faster, f"none of {len(others)} is faster than {times.label}"
 
     def _in_order(self, ranked: list[_Score]) -> tuple[list[_Score], str]:
         """The scores by preference, and why the first is the first; `ranked` is sorted by speed."""

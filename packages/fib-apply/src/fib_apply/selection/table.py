@@ -204,49 +204,41 @@ def _read_file(path: str) -> bytes:
     return read_regular(path, MAX_RECORD_BYTES if path.endswith(".json") else _MAX_TRACES_BYTES)
 
 
-class TracesByDefinition:
+def traces_by_definition(files: DatasetFiles, definitions: Iterable[str]) -> Iterator[tuple[str, list[Trace]]]:
     """The traces of one definition at a time, so that not all are in memory at once.
 
-    A file belongs to the definition that its stem names. Records of another definition, which only foreign tools
-    write there, are kept for it; a definition that was processed before is processed again.
+    A file belongs to the definition that its stem names. Traces of another definition, which only foreign tools write
+    there, are kept for it; a definition that came before is yielded again, with all of its traces.
     """
+    names = sorted(definitions)
+    paths: dict[str, list[str]] = {name: [] for name in names}
+    others: list[str] = []
+    strays: dict[str, list[Trace]] = {name: [] for name in names}
+    for path in files.files["traces"]:
+        paths.get(Path(path).stem, others).append(path)
 
-    def __init__(self, files: DatasetFiles, definitions: Mapping[str, object]) -> None:
-        self._dataset = files
-        self._paths: dict[str, list[str]] = {name: [] for name in definitions}
-        self._strays: dict[str, list[Trace]] = {}
-        self._read: set[str] = set()
-        self._pending: dict[str, None] = dict.fromkeys(sorted(definitions, reverse=True))
-        for path in files.files["traces"]:
-            if (name := Path(path).stem) in definitions:
-                self._paths[name].append(path)
-            else:
-                self._keep_strays(files.traces(path), "")
+    def read(name: str, named: Iterable[str]) -> list[Trace]:
+        found = [trace for path in named for trace in files.traces(path)]
+        for trace in found:
+            if trace.definition != name and trace.definition in strays:
+                strays[trace.definition].append(trace)
+        return found
 
-    def next_name(self) -> str | None:
-        """The next definition to process; None at the end."""
-        return self._pending.popitem()[0] if self._pending else None
-
-    def of(self, name: str) -> list[Trace]:
-        """The traces of a definition."""
-        found = [trace for path in self._paths[name] for trace in self._dataset.traces(path)]
-        if name not in self._read:
-            self._read.add(name)
-            self._keep_strays(found, name)
-        return self._strays.get(name, []) + found
-
-    def _keep_strays(self, traces: list[Trace], name: str) -> None:
-        for trace in traces:
-            other = trace.definition
-            if other != name and other in self._paths:
-                self._strays.setdefault(other, []).append(trace)
-                self._pending[other] = None
+    read("", others)
+    used = {}
+    for name in names:
+        found = read(name, paths[name])
+        used[name] = len(strays[name])
+        yield name, strays[name] + found
+    for name in names:
+        if len(strays[name]) > used[name]:
+            yield name, strays[name] + [trace for path in paths[name] for trace in files.traces(path)]
 
 
 _NO_RANKINGS: Mapping[str, HardwareRankings] = MappingProxyType({})
-_FORMAT = "6"
+_FORMAT = "7"
 """1, the first. 2, times of the fallback and batch axes. 3, capture only of what was verified in replays; keys with
-layouts. 4, keys of padded indices. 5, one message of MessagePack."""
+layouts. 4, keys of padded indices. 5, one message of MessagePack. 7, no refused candidate."""
 
 
 class _Entry(msgspec.Struct, array_like=True, frozen=True):
@@ -584,10 +576,9 @@ def _build_from_files(files: DatasetFiles, config: ApplyConfigRegistry, digest: 
         definitions = files.records("definitions", Definition)
         solutions = files.records("solutions", Solution)
         facts = _facts_by_definition(solution for solution, _ in solutions.values())
-        traces = TracesByDefinition(files, definitions)
-        while name := traces.next_name():
+        for name, traces in traces_by_definition(files, definitions):
             definition, place = definitions[name]
-            builder.add(definition, traces.of(name), facts.get(name, []), place)
+            builder.add(definition, traces, facts.get(name, []), place)
         for name, reason in files.blocked.items():
             builder.block(name, reason)
         return builder.finished(digest, {name: place for name, (_, place) in solutions.items()})

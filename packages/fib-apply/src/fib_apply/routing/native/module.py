@@ -14,7 +14,6 @@ import os
 import sys
 import sysconfig
 import threading
-import time
 from collections.abc import Callable
 from importlib import resources
 from pathlib import Path
@@ -97,13 +96,6 @@ def request_native(on_ready: Callable[[], None]) -> None:
 def wait_for_native(timeout_seconds: float) -> bool:
     """Wait for a requested module; returns whether nothing is pending."""
     return _state.executor.wait(timeout_seconds)
-
-
-def wait_with_native(wait: Callable[[float], bool], timeout_seconds: float) -> bool:
-    """Wait for other work and then for a requested module; returns whether nothing is pending."""
-    began = time.monotonic()
-    is_done = wait(timeout_seconds)
-    return wait_for_native(max(0.0, timeout_seconds - (time.monotonic() - began))) and is_done
 
 
 def prepare_native(limits: Limits | None = None) -> str | None:
