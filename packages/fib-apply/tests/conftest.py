@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,95 +15,9 @@ from fib_apply.routing import call_sites
 from fib_apply.routing.native import module
 from fib_apply.routing.native.module import NATIVE_VARIABLE
 from fib_compile import BuilderRegistry, Limits
-from fib_schema import (
-    AxisConst,
-    AxisVar,
-    BuildSpec,
-    Correctness,
-    Definition,
-    Environment,
-    Evaluation,
-    Performance,
-    RandomInput,
-    Solution,
-    SourceFile,
-    TensorSpec,
-    Trace,
-    Workload,
-)
 from fib_schema.files import private_folder
 
-
-@pytest.fixture(scope="session")
-def definition() -> Definition:
-    return make_definition("scale")
-
-
-@pytest.fixture(scope="session")
-def new_definition() -> Callable[[str], Definition]:
-    return make_definition
-
-
-@pytest.fixture(scope="session")
-def new_solution() -> Callable[..., Solution]:
-    return make_solution
-
-
-@pytest.fixture(scope="session")
-def new_trace() -> Callable[..., Trace]:
-    return make_trace
-
-
-def make_definition(name: str) -> Definition:
-    """A definition with one variable axis."""
-    return Definition(
-        name,
-        "elementwise",
-        {"M": AxisVar(), "N": AxisConst(value=4)},
-        {"x": TensorSpec(["M", "N"], "float32")},
-        {"y": TensorSpec(["M", "N"], "float32")},
-        "def run(x):\n    return 2 * x\n",
-    )
-
-
-def make_solution(
-    name: str, language: str = "python", content: str = "x", author: str = "ada", definition: str = "scale"
-) -> Solution:
-    """A solution that nobody builds."""
-    spec = BuildSpec(language, ["cpu"], "main.py::run", binding="torch" if language in {"cpp", "cuda"} else None)
-    return Solution(name, definition, author, spec, [SourceFile("main.py", content)])
-
-
-def make_trace(
-    solution: str,
-    latency: float = 1.0,
-    *,
-    m: int = 1,
-    uuid: str | None = None,
-    status: str = "PASSED",
-    hardware: str = "cpu",
-    timestamp: str = "2026-01-01T00:00:00",
-    timing: Any = None,
-    tolerance: Mapping[str, Any] | None = None,
-    errors: tuple[float, float] = (0.0, 0.0),
-    extra: Mapping[str, Any] | None = None,
-    definition: str = "scale",
-    reference: float = 1000.0,
-    performance: Mapping[str, Any] | None = None,
-) -> Trace:
-    """An evaluation; `errors` are the absolute and the relative one, `performance` is its `extra`."""
-    passed = status == "PASSED"
-    extra_fields = performance if timing is None else {"timing": timing, **(performance or {})}
-    evaluation = Evaluation(
-        status,
-        Environment(hardware),
-        timestamp,
-        correctness=Correctness(errors[1], errors[0], tolerance) if passed else None,
-        performance=Performance(latency, reference, 2.0, extra_fields) if passed else None,
-        extra=extra,
-    )
-    workload = Workload({"M": m}, {"x": RandomInput()}, uuid or f"w{m}")
-    return Trace(definition, workload, solution, evaluation)
+sys.path.insert(0, str(Path(__file__).parent / "support"))
 
 
 @pytest.fixture(autouse=True)

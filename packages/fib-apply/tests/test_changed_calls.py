@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import pytest
 import torch
+from apply_samples import SCALE, new_solution, new_trace
 from fib_apply import apply, enable_apply
 from fib_schema import SourceFile, TraceSet
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -57,7 +58,7 @@ STATES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 
 
 @pytest.fixture(params=["native", "Python"])
-def routed(request: pytest.FixtureRequest, definition: Any, new_solution: Any, new_trace: Any) -> Any:
+def routed(request: pytest.FixtureRequest) -> Any:
     """A function that a solution serves, which returns other values, so that the server of a call is known."""
     if request.param == "native":
         request.getfixturevalue("native_guards")
@@ -65,7 +66,7 @@ def routed(request: pytest.FixtureRequest, definition: Any, new_solution: Any, n
     spec = attrs.evolve(made.spec, destination_passing_style=False)
     source = SourceFile("main.py", f"def run(x):\n    return 2 * x.detach() + {SOLUTION}\n")
     solution = attrs.evolve(made, spec=spec, sources=[source])
-    traces = TraceSet(None, {"scale": definition}, {"scale": [solution]}, {}, {"scale": [new_trace("fast", m=4)]})
+    traces = TraceSet(None, {"scale": SCALE}, {"scale": [solution]}, {}, {"scale": [new_trace("fast", m=4)]})
 
     @apply("scale")
     def scale(x: torch.Tensor) -> torch.Tensor:

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from apply_samples import new_definition, new_solution, new_trace
 from fib_apply import cli
 from fib_apply.cli import main
 from fib_apply.selection.table import ApplyTable
@@ -34,17 +35,17 @@ def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.fixture
-def definitions(new_definition: Callable[[str], Definition]) -> list[Definition]:
+def definitions() -> list[Definition]:
     return [new_definition("scale"), new_definition("unmeasured")]
 
 
 @pytest.fixture
-def solutions(new_solution: Callable[..., Solution]) -> list[Solution]:
+def solutions() -> list[Solution]:
     return [new_solution(name, content=SOURCE) for name in ("fast", "slow", "bad", "planned")]
 
 
 @pytest.fixture
-def traces(new_trace: Callable[..., Trace]) -> list[Trace]:
+def traces() -> list[Trace]:
     interval = {"interval_ms": [0.9, 1.1]}
     return [
         new_trace("fast", 1.0, m=1, timing=interval),
@@ -244,7 +245,7 @@ on cpu:
 
 class TestExplainOfSeveralAxes:
     @pytest.fixture
-    def dataset(self, tmp_path: Path, new_solution: Factory, new_trace: Factory, new_definition: Factory) -> Path:
+    def dataset(self, tmp_path: Path) -> Path:
         from attrs import evolve
         from fib_schema import AxisVar, TensorSpec
 
@@ -294,9 +295,8 @@ class TestTable:
         }
 
     def test_shows_why_a_key_is_left_to_the_fallback(
-        self, tmp_path: Path, definitions: list[Definition], new_solution: Factory, new_trace: Factory,
-        capsys: pytest.CaptureFixture[str], configured: Any,
-    ) -> None:  # fmt: skip
+        self, tmp_path: Path, definitions: list[Definition], capsys: pytest.CaptureFixture[str], configured: Any
+    ) -> None:
         traces = [new_trace("fast", 3.0, reference=2.0), new_trace("fast", 1.0, reference=2.0, m=2)]
         dataset = written(tmp_path / "slower", definitions, [new_solution("fast")], traces)
         assert main(["table", str(dataset)]) == 0
@@ -347,7 +347,7 @@ class TestTable:
 
 class TestWarm:
     @pytest.fixture
-    def solutions(self, new_solution: Callable[..., Solution]) -> list[Solution]:
+    def solutions(self) -> list[Solution]:
         """All print on load, in Python or native code; one ends its process."""
         loud = f"import os\nprint('loud')\nos.write(1, b'louder\\n')\n{SOURCE}"
         planned = f"def setup(x):\n    return {{}}\n{SOURCE}"
@@ -373,9 +373,7 @@ class TestWarm:
         assert len(list((cache_path / "apply-v1" / "probes").glob("*.json"))) == 3
         assert len(list((cache_path / "apply-v1").glob("*.table"))) == 1
 
-    def test_reports_unusable_solutions_and_fails(
-        self, dataset: Path, capfd: pytest.CaptureFixture[str], new_trace: Callable[..., Trace]
-    ) -> None:
+    def test_reports_unusable_solutions_and_fails(self, dataset: Path, capfd: pytest.CaptureFixture[str]) -> None:
         TraceSet.from_path(dataset).add_traces([new_trace("bad", m=512)])
         assert main(["warm", str(dataset)]) == 1
         output = capfd.readouterr()
@@ -384,9 +382,7 @@ class TestWarm:
         assert reason in output.out
         assert "left out bad" in output.err
 
-    def test_prints_json_alone_to_stdout(
-        self, dataset: Path, capfd: pytest.CaptureFixture[str], new_trace: Callable[..., Trace]
-    ) -> None:
+    def test_prints_json_alone_to_stdout(self, dataset: Path, capfd: pytest.CaptureFixture[str]) -> None:
         TraceSet.from_path(dataset).add_traces([new_trace("bad", m=512)])
         assert main(["warm", str(dataset), "--json", "-j", "1"]) == 1
         found = json.loads(capfd.readouterr().out)

@@ -12,6 +12,7 @@ from typing import Any
 import attrs
 import pytest
 import torch
+from apply_samples import SCALE, new_definition, new_solution, new_trace
 from fib_apply import (
     ApplyConfig,
     ApplyConfigRegistry,
@@ -23,7 +24,7 @@ from fib_apply import (
 from fib_apply.cli import main
 from fib_apply.config import read_config
 from fib_apply.errors import ConfigProblem
-from fib_schema import Definition, TraceSet
+from fib_schema import TraceSet
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -58,9 +59,9 @@ def _reports_again() -> None:
 
 
 @pytest.fixture(name="found")
-def found_fixture(definition: Definition, new_solution: Any, new_trace: Any, tmp_path: Path) -> Path:
+def found_fixture(tmp_path: Path) -> Path:
     made = TraceSet(tmp_path / "set")
-    made.add_definitions([definition])
+    made.add_definitions([SCALE])
     made.add_solutions([new_solution("fast", content="def run(x, y):\n    y.copy_(3 * x)\n")])
     made.add_traces([new_trace("fast", m=2)])
     return tmp_path / "set"
@@ -284,8 +285,6 @@ class TestNames:
         self,
         write: Write,
         found: Path,
-        new_definition: Callable[[str], Definition],
-        new_solution: Any,
         capsys: pytest.CaptureFixture[str],
         caplog: pytest.LogCaptureFixture,
         text: str,
@@ -301,11 +300,7 @@ class TestNames:
             assert any(problem in one.getMessage() for one in caplog.records if one.levelname == "WARNING")
 
     def test_what_definitions_inherit_is_a_problem_of_the_default_alone(
-        self,
-        write: Write,
-        found: Path,
-        new_definition: Callable[[str], Definition],
-        capsys: pytest.CaptureFixture[str],
+        self, write: Write, found: Path, capsys: pytest.CaptureFixture[str]
     ) -> None:
         TraceSet.from_path(found).add_definitions([new_definition("other_scale")])
         text = "default: {baseline: fast, exclude: [fast]}\ndefinitions: {scale: {margin: 1}, other_scale: {margin: 1}}"

@@ -8,15 +8,16 @@ from typing import Any
 
 import pytest
 import torch
+from apply_samples import SCALE, new_solution, new_trace
 from fib_apply import ApplyConfig, EventKind, add_event_listener, apply, enable_apply, remove_event_listener
 from fib_apply.events import Event, emit, quarantined, routed
-from fib_schema import DataSetNotFound, Definition, TraceSet
+from fib_schema import DataSetNotFound, TraceSet
 
 GOOD = "def run(x, y):\n    y.copy_(3 * x)\n"
 
 
 @pytest.fixture(name="found")
-def found_fixture(definition: Definition, new_solution: Any, new_trace: Any) -> TraceSet:
+def found_fixture() -> TraceSet:
     """Two keys with a solution, one whose solution does not build, and one without an eligible solution."""
     solutions = (new_solution("fast", content=GOOD), new_solution("broken", content="raise ImportError('no')"))
     traces = (
@@ -25,7 +26,7 @@ def found_fixture(definition: Definition, new_solution: Any, new_trace: Any) -> 
         new_trace("broken", m=4),
         new_trace("fast", m=5, status="RUNTIME_ERROR"),
     )
-    return TraceSet(None, {"scale": definition}, {"scale": solutions}, {}, {"scale": traces})
+    return TraceSet(None, {"scale": SCALE}, {"scale": solutions}, {}, {"scale": traces})
 
 
 @pytest.fixture(name="seen")

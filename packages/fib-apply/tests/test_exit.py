@@ -6,10 +6,10 @@ import os
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
-from fib_schema import Definition, TraceSet
+from apply_samples import SCALE, new_solution, new_trace
+from fib_schema import TraceSet
 
 PROGRAM = """
 import pathlib, sys, time, torch, fib_apply
@@ -45,13 +45,11 @@ IN_PROCESS = "    import torch\n    a = torch.ones(700, 700)\n    while True: {s
     ],
     ids=["in LAPACK", "asleep", "probing", "before a first run"],
 )
-def test_the_exit_code_is_the_program_s(
-    step: str, language: str, definition: Definition, new_solution: Any, new_trace: Any, tmp_path: Path
-) -> None:
+def test_the_exit_code_is_the_program_s(step: str, language: str, tmp_path: Path) -> None:
     began = tmp_path / "began"
     content = BEGIN.format(path=str(began), step=step.replace("{path!r}", repr(str(began))))
     found = TraceSet.from_path(tmp_path)
-    found.add_definitions([definition])
+    found.add_definitions([SCALE])
     found.add_solutions([new_solution("slow", language=language, content=content)])
     found.add_traces([new_trace("slow", m=2)])
 

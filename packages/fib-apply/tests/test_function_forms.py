@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 import torch
+from apply_samples import SCALE, new_solution, new_trace
 from fib_apply import ApplyConfig, apply, enable_apply
-from fib_schema import Definition, TraceSet
+from fib_schema import TraceSet
 
 pytestmark = pytest.mark.usefixtures("without_probes")
 
@@ -23,9 +24,9 @@ def guards(request: pytest.FixtureRequest) -> None:
 
 
 @pytest.fixture
-def traces(definition: Definition, new_solution: Any, new_trace: Any) -> TraceSet:
+def traces() -> TraceSet:
     solution = new_solution("fast", content=SOURCE)
-    return TraceSet(None, {"scale": definition}, {"scale": [solution]}, {}, {"scale": [new_trace("fast", m=3)]})
+    return TraceSet(None, {"scale": SCALE}, {"scale": [solution]}, {}, {"scale": [new_trace("fast", m=3)]})
 
 
 def double_or_negative(x: Any, y: Any = None) -> Any:

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from apply_samples import SCALE, new_definition, new_solution, new_trace
 from fib_apply import ApplyRuntime, apply, disable_apply, enable_apply, get_runtime, warm_up
 from fib_apply.routing.native import module
 from fib_apply.routing.native.module import (
@@ -71,11 +72,11 @@ def test_routes_are_made_again_when_the_module_is_loaded_in_the_background(built
     assert rebound == [1]
 
 
-def test_an_active_runtime_requests_the_module(built: None, definition: Any) -> None:
-    runtime = ApplyRuntime(TraceSet(None, {"scale": definition}, {}, {}, {}))
+def test_an_active_runtime_requests_the_module(built: None) -> None:
+    runtime = ApplyRuntime(TraceSet(None, {"scale": SCALE}, {}, {}, {}))
     assert runtime.dispatcher("scale") is not None
     assert not module._state.is_requested
-    with ApplyRuntime(TraceSet(None, {"scale": definition}, {}, {}, {})) as active:
+    with ApplyRuntime(TraceSet(None, {"scale": SCALE}, {}, {}, {})) as active:
         assert active.dispatcher("scale") is not None
         assert module.wait_for_native(60)
         assert loaded_guards() is not None
@@ -93,9 +94,7 @@ def resolved() -> Any:
     return scale
 
 
-def test_a_warm_up_waits_for_native_guards_although_no_call_has_asked_for_them(
-    built: None, new_definition: Any, new_solution: Any, new_trace: Any
-) -> None:
+def test_a_warm_up_waits_for_native_guards_although_no_call_has_asked_for_them(built: None) -> None:
     name = "resolved"
     solution = new_solution("s", content="def run(x, y):\n    y.copy_(3 * x)\n", definition=name)
     trace = new_trace("s", m=2, definition=name)
@@ -112,11 +111,9 @@ def test_a_warm_up_waits_for_native_guards_although_no_call_has_asked_for_them(
     assert "_fib_guard" not in found
 
 
-def test_a_warm_up_says_which_guards_are_used_and_why(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, definition: Any
-) -> None:
+def test_a_warm_up_says_which_guards_are_used_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler(tmp_path, f"while [ ! -e {tmp_path}/end ]; do sleep 0.05; done; exit 1", monkeypatch)
-    with enable_apply(TraceSet(None, {"scale": definition}, {}, {}, {})) as runtime:
+    with enable_apply(TraceSet(None, {"scale": SCALE}, {}, {}, {})) as runtime:
         readiness = warm_up(0.1)
         assert (readiness.is_finished, readiness.guards) == (
             False,

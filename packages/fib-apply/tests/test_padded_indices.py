@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from apply_samples import SCALE, new_solution, new_trace
 from fib_apply import ApplyConfig, ApplyKey, OnMiss, enable_apply
 from fib_apply.routing.codegen import ParameterMap
 from fib_apply.routing.dispatcher import Dispatcher
@@ -192,13 +193,9 @@ class TestRouting:
         with enable_apply(data_set(MIXED)) as runtime:
             assert route(runtime, equivalents=frozenset({"fast"}))(*arguments(8)).tolist() == FALLBACK
 
-    def test_a_definition_without_padded_indices_is_refused(
-        self, definition: Definition, new_solution: Any, new_trace: Any
-    ) -> None:
+    def test_a_definition_without_padded_indices_is_refused(self) -> None:
         traces = {"scale": (new_trace("a"),)}
-        with enable_apply(
-            TraceSet(None, {"scale": definition}, {"scale": (new_solution("a"),)}, {}, traces)
-        ) as runtime:
+        with enable_apply(TraceSet(None, {"scale": SCALE}, {"scale": (new_solution("a"),)}, {}, traces)) as runtime:
             found = runtime.dispatcher("scale")
             assert found is not None
             with pytest.raises(ValueError, match="no padded indices"):

@@ -6,9 +6,10 @@ from typing import Any
 
 import pytest
 import torch
+from apply_samples import SCALE, new_solution, new_trace
 from fib_apply import ApplyConfig, apply, enable_apply
 from fib_apply.routing.validation import ACCEPTED_TYPES, behaviour_problem, is_plain_type
-from fib_schema import Definition, TraceSet
+from fib_schema import TraceSet
 
 pytestmark = pytest.mark.usefixtures("without_probes")
 
@@ -124,14 +125,12 @@ def guards(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-def test_calls_with_parameters_of_engines_are_routed(
-    definition: Definition, new_solution: Any, new_trace: Any, guards: str
-) -> None:
+def test_calls_with_parameters_of_engines_are_routed(guards: str) -> None:
     """Each type has a guard of its own; a class that changes a behaviour goes to the fallback."""
     source = "def run(x):\n    return x.detach() * 0 + 7\n"
     fast = new_solution("fast", content=source)
     fast = type(fast)(fast.name, fast.definition, fast.author, _returning(fast), fast.sources)
-    data_set = TraceSet(None, {"scale": definition}, {"scale": [fast]}, {}, {"scale": [new_trace("fast", m=2)]})
+    data_set = TraceSet(None, {"scale": SCALE}, {"scale": [fast]}, {}, {"scale": [new_trace("fast", m=2)]})
     plain, other = torch.ones(2, 4), new_type(stride=lambda self: (9, 9))
     values = plain, new_type()(plain), torch.nn.Parameter(plain, requires_grad=False), other(plain), plain
 

@@ -7,16 +7,17 @@ from typing import Any
 
 import pytest
 import torch
+from apply_samples import SCALE, new_solution, new_trace
 from fib_apply import apply, enable_apply, get_runtime
-from fib_schema import Definition, TraceSet
+from fib_schema import TraceSet
 
 client = pytest.importorskip("prometheus_client", reason="needs the extra `metrics`")
 
 
 @pytest.fixture(name="found")
-def found_fixture(definition: Definition, new_solution: Any, new_trace: Any) -> TraceSet:
+def found_fixture() -> TraceSet:
     solution = new_solution("fast", content="def run(x, y):\n    y.copy_(3 * x)\n")
-    return TraceSet(None, {"scale": definition}, {"scale": (solution,)}, {}, {"scale": (new_trace("fast", m=2),)})
+    return TraceSet(None, {"scale": SCALE}, {"scale": (solution,)}, {}, {"scale": (new_trace("fast", m=2),)})
 
 
 @pytest.fixture(name="registry")

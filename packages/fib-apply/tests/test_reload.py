@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 import torch
+from apply_samples import SCALE, new_solution, new_trace
 from fib_apply import (
     ApplyConfig,
     Event,
@@ -19,7 +20,7 @@ from fib_apply import (
     enable_apply,
     remove_event_listener,
 )
-from fib_schema import DataSetNotFound, Definition, TraceSet, format_json
+from fib_schema import DataSetNotFound, TraceSet, format_json
 from fib_schema.files import atomic_write
 
 SECONDS = 60.0
@@ -44,9 +45,9 @@ class Folder:
 
 
 @pytest.fixture(name="found")
-def found_fixture(definition: Definition, new_solution: Any, new_trace: Any, tmp_path: Path) -> Folder:
+def found_fixture(tmp_path: Path) -> Folder:
     made = TraceSet(tmp_path / "set")
-    made.add_definitions([definition])
+    made.add_definitions([SCALE])
     folder = Folder(tmp_path / "set", new_solution)
     folder.set_factor(3)
     TraceSet.from_path(tmp_path / "set").add_traces([new_trace("fast", m=2)])

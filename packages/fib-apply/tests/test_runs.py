@@ -9,6 +9,7 @@ from typing import Any
 import attrs
 import pytest
 import torch
+from apply_samples import SCALE
 from fib_apply.build_service.probe import ProbeResult
 from fib_apply.key import ApplyKey
 from fib_apply.routing.resolver import TRANSITIONS, Run, RunEvent, RunState, RunTracker
@@ -63,8 +64,8 @@ class Runs:
 
 
 @pytest.fixture(name="runs")
-def runs_fixture(definition: Definition) -> Runs:
-    return make_runs(definition)
+def runs_fixture() -> Runs:
+    return make_runs(SCALE)
 
 
 def make_runs(definition: Definition) -> Runs:

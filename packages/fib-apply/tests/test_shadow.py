@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import torch
+from apply_samples import SCALE, new_solution, new_trace
 from fib_apply import ApplyConfig, apply, enable_apply
 from fib_apply.routing.shadow import OutputMismatch, compare_outputs
 from fib_schema import Definition, TraceSet
@@ -48,24 +49,22 @@ def _shares(tensor: torch.Tensor, other: Any) -> bool:
     return isinstance(other, torch.Tensor) and tensor.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
 
 
-def test_the_comparison_takes_less_memory_than_an_output(definition: Definition) -> None:
+def test_the_comparison_takes_less_memory_than_an_output() -> None:
     found, expected = torch.ones(1 << 20, 4), torch.ones(1 << 20, 4)
     with Allocations() as allocations:
-        compare_outputs(definition, found, expected, None)
+        compare_outputs(SCALE, found, expected, None)
     assert allocations.peak <= found.nbytes
 
 
-def test_wrong_elements_are_counted_over_the_whole_output(definition: Definition) -> None:
+def test_wrong_elements_are_counted_over_the_whole_output() -> None:
     found, expected = torch.ones(1 << 20, 4), torch.ones(1 << 20, 4)
     found[::1000, 0] = 2
     with pytest.raises(OutputMismatch, match=r"1049 of 4194304 elements"):
-        compare_outputs(definition, found, expected, None)
+        compare_outputs(SCALE, found, expected, None)
     with pytest.raises(OutputMismatch, match=r"1 of 1 elements"):
-        compare_outputs(definition, torch.tensor(1.0), torch.tensor(2.0), None)
-    compare_outputs(definition, torch.empty(0, 4), torch.empty(0, 4), None)
-    compare_outputs(
-        definition, torch.tensor([float("nan"), float("inf")]), torch.tensor([float("nan"), float("inf")]), None
-    )
+        compare_outputs(SCALE, torch.tensor(1.0), torch.tensor(2.0), None)
+    compare_outputs(SCALE, torch.empty(0, 4), torch.empty(0, 4), None)
+    compare_outputs(SCALE, torch.tensor([float("nan"), float("inf")]), torch.tensor([float("nan"), float("inf")]), None)
 
 
 def data_set(content: str, definition: Definition, new_solution: Any, new_trace: Any) -> TraceSet:
@@ -87,11 +86,9 @@ def scale_fixture() -> Any:
 
 
 @pytest.mark.parametrize("is_passing", [False, True])
-def test_a_solution_without_memory_in_a_shadow_run_is_not_quarantined(
-    is_passing: bool, scale: Any, definition: Definition, new_solution: Any, new_trace: Any
-) -> None:
+def test_a_solution_without_memory_in_a_shadow_run_is_not_quarantined(is_passing: bool, scale: Any) -> None:
     x, y = torch.ones(2, 4), torch.zeros(2, 4)
-    with enable_apply(data_set(OUT_OF_MEMORY, definition, new_solution, new_trace), SHADOW, stats=True) as runtime:
+    with enable_apply(data_set(OUT_OF_MEMORY, SCALE, new_solution, new_trace), SHADOW, stats=True) as runtime:
         result = scale(x, y) if is_passing else scale(x)
         assert torch.equal(y if is_passing else result, 2 * x)
         assert runtime.left_out() == {}
@@ -99,13 +96,13 @@ def test_a_solution_without_memory_in_a_shadow_run_is_not_quarantined(
 
 @pytest.mark.parametrize("step", ["clone", "compare_outputs"])
 def test_an_allocation_failure_of_the_comparison_does_not_reach_the_caller(
-    step: str, scale: Any, definition: Definition, new_solution: Any, new_trace: Any, monkeypatch: pytest.MonkeyPatch
+    step: str, scale: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*args: Any) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     x, y = torch.ones(2, 4), torch.zeros(2, 4)
-    with enable_apply(data_set(PLAIN, definition, new_solution, new_trace), SHADOW) as runtime:
+    with enable_apply(data_set(PLAIN, SCALE, new_solution, new_trace), SHADOW) as runtime:
         scale(x, y)
         with monkeypatch.context() as patch:
             if step == "clone":
@@ -121,25 +118,20 @@ def test_an_allocation_failure_of_the_comparison_does_not_reach_the_caller(
 
 
 @pytest.mark.parametrize("is_passing", [False, True])
-def test_the_solution_serves_a_call_whose_fallback_finds_no_memory_beside_it(
-    is_passing: bool, definition: Definition, new_solution: Any, new_trace: Any
-) -> None:
-    @apply("scale")
+def test_the_solution_serves_a_call_whose_fallback_finds_no_memory_beside_it(is_passing: bool) -> None:
     def scale(x: Any, y: Any = None) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     x, y = torch.ones(2, 4), torch.zeros(2, 4)
-    with enable_apply(data_set(PLAIN, definition, new_solution, new_trace), SHADOW):
+    with enable_apply(data_set(PLAIN, SCALE, new_solution, new_trace), SHADOW):
         result = scale(x, y) if is_passing else scale(x)
     assert torch.equal(y if is_passing else result, 2 * x)
 
 
-def test_the_global_random_generator_is_not_used(
-    scale: Any, definition: Definition, new_solution: Any, new_trace: Any
-) -> None:
+def test_the_global_random_generator_is_not_used(scale: Any) -> None:
     x = torch.ones(2, 4)
     config = ApplyConfig(shadow_ratio=0.5)
-    with enable_apply(data_set(PLAIN, definition, new_solution, new_trace), config):
+    with enable_apply(data_set(PLAIN, SCALE, new_solution, new_trace), config):
         scale(x)
         before = random.getstate()
         for _ in range(10):

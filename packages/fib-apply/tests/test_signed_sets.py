@@ -21,13 +21,13 @@ from typing import Any
 import attrs
 import pytest
 import torch
+from apply_samples import new_definition, new_trace
 from fib_apply import ApplyConfig, ApplyConfigRegistry, ApplyRuntime
 from fib_apply.cli import main
 from fib_apply.errors import InvalidSetting
 from fib_apply.selection.table import ApplyTable
 from fib_schema import (
     BuildSpec,
-    Definition,
     InvalidRecord,
     Solution,
     SourceFile,
@@ -119,11 +119,7 @@ def signed_size(kit: Kit, path: str) -> int:
 
 
 @pytest.fixture(scope="module")
-def template(
-    tmp_path_factory: pytest.TempPathFactory,
-    new_definition: Callable[[str], Definition],
-    new_trace: Callable[..., Trace],
-) -> Kit:
+def template(tmp_path_factory: pytest.TempPathFactory) -> Kit:
     base = tmp_path_factory.mktemp("template")
     owner, other, attacker = (Owner.generate(base / name) for name in ("owner", "other", "attacker"))
     spec = BuildSpec("python", ["cpu"], "main.py::run", destination_passing_style=False)
@@ -591,7 +587,7 @@ def test_keys_are_taken_from_files_and_text(template: Kit) -> None:
     assert attrs.evolve(both, margin=0.1).require_signed_by == (own, other)
 
 
-def test_a_set_in_memory_is_not_signed(kit: Kit, new_definition: Callable[[str], Definition]) -> None:
+def test_a_set_in_memory_is_not_signed(kit: Kit) -> None:
     memory = TraceSet(definitions={"scale": new_definition("scale")})
     with pytest.raises(NotSigned, match="in memory"):
         ApplyRuntime(memory, ApplyConfig(require_signed_by=kit.owner.public.text))

@@ -12,6 +12,7 @@ from pathlib import Path
 
 import attrs
 import pytest
+from apply_samples import SCALE, new_definition, new_solution, new_trace
 from fib_apply.config import ApplyConfig, ApplyConfigRegistry
 from fib_apply.key import ApplyKey, ApplyKeyFactory, AxesOnlyKeyBuilder
 from fib_apply.selection import table as table_module
@@ -19,7 +20,6 @@ from fib_apply.selection.rankings import HardwareRankings
 from fib_apply.selection.table import ApplyTable
 from fib_schema import (
     DataSetNotFound,
-    Definition,
     InvalidRecord,
     Solution,
     Trace,
@@ -50,7 +50,7 @@ class Builds:
 
 
 @pytest.fixture
-def traces(new_trace: Callable[..., Trace]) -> list[Trace]:
+def traces() -> list[Trace]:
     interval, wide = {"interval_ms": [0.9, 1.1]}, {"interval_ms": [1.05, 2.5]}
     return [
         new_trace("fast", 1.0, m=1, timing=interval, tolerance={"atol": 0.1, "rtol": 0.2}),
@@ -62,14 +62,12 @@ def traces(new_trace: Callable[..., Trace]) -> list[Trace]:
 
 
 @pytest.fixture
-def solutions(new_solution: Callable[..., Solution]) -> list[Solution]:
+def solutions() -> list[Solution]:
     return [new_solution("fast", "cuda"), new_solution("slow", author="bob"), new_solution("bad")]
 
 
 @pytest.fixture
-def root(
-    tmp_path: Path, new_definition: Callable[[str], Definition], solutions: list[Solution], traces: list[Trace]
-) -> Path:
+def root(tmp_path: Path, solutions: list[Solution], traces: list[Trace]) -> Path:
     root = tmp_path / "set"
     root.mkdir()
     made = TraceSet.from_path(root)
@@ -203,10 +201,10 @@ class TestRecords:
         next(root.rglob("slow.json")).unlink()
         assert table.solution("fast") == solutions[0]
 
-    def test_in_memory(self, definition: Definition, solutions: list[Solution]) -> None:
-        table = ApplyTable.load_or_build(TraceSet(None, {"scale": definition}, {"scale": solutions}))
+    def test_in_memory(self, solutions: list[Solution]) -> None:
+        table = ApplyTable.load_or_build(TraceSet(None, {"scale": SCALE}, {"scale": solutions}))
         assert table.solution("fast") is solutions[0]
-        assert table.definition("scale") is definition
+        assert table.definition("scale") is SCALE
         with pytest.raises(UnknownName):
             table.definition("no")
         with pytest.raises(UnknownName):
@@ -401,9 +399,7 @@ class TestBadData:
         assert "another solution is named 'fast'" in str(table.problems[0])
         assert table.match_solution("scale", key_of(2), "cpu") is None
 
-    def test_records_in_files_of_other_names_count(
-        self, open_table: Open, root: Path, new_definition: Callable[[str], Definition]
-    ) -> None:
+    def test_records_in_files_of_other_names_count(self, open_table: Open, root: Path) -> None:
         expected = {key_of(1): "fast", key_of(2): "fast"}
         path = trace_file(root)
         path.rename(path.with_name("idle.jsonl"))
@@ -411,9 +407,7 @@ class TestBadData:
         path.with_name("idle.jsonl").rename(path.with_name("anything.jsonl"))
         assert dict(open_table().index["scale"]) == expected
 
-    def test_definitions_whose_files_are_swapped(
-        self, open_table: Open, root: Path, new_trace: Callable[..., Trace], new_solution: Callable[..., Solution]
-    ) -> None:
+    def test_definitions_whose_files_are_swapped(self, open_table: Open, root: Path) -> None:
         trace_set = TraceSet.from_path(root)
         trace_set.add_solutions([new_solution("own", definition="idle")])
         trace_set.add_traces([new_trace("own", m=5, definition="idle")])

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import torch
+from apply_samples import SCALE, new_solution, new_trace
 from fib_apply import ApplyConfig, ApplyKey, apply, enable_apply, warm_up
 from fib_apply.router import observed_warm_up
 from fib_apply.routing import dispatcher, resolver
@@ -35,8 +36,8 @@ def key(m: int) -> ApplyKey:
     return ApplyKey({"M": m})
 
 
-def test_what_is_ready_and_what_is_not_with_reasons(definition: Definition, new_solution: Any, new_trace: Any) -> None:
-    found = data_set(definition, new_solution, new_trace, good=GOOD, broken="raise ImportError('no')", bad=GOOD)
+def test_what_is_ready_and_what_is_not_with_reasons() -> None:
+    found = data_set(SCALE, new_solution, new_trace, good=GOOD, broken="raise ImportError('no')", bad=GOOD)
     with enable_apply(found) as runtime:
         runtime.dispatcher("scale").quarantine("bad", "it is wrong")  # type: ignore[union-attr]
         readiness = warm_up(SECONDS)
@@ -46,29 +47,27 @@ def test_what_is_ready_and_what_is_not_with_reasons(definition: Definition, new_
     assert str(readiness).startswith("warm-up: ready for 1 of 3 keys, ")
 
 
-def test_it_is_logged_once(
-    definition: Definition, new_solution: Any, new_trace: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_it_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    with enable_apply(data_set(definition, new_solution, new_trace, good=GOOD)) as runtime:
+    with enable_apply(data_set(SCALE, new_solution, new_trace, good=GOOD)) as runtime:
         for warm in (warm_up, runtime.warm_up):
             caplog.clear()
             readiness = warm(SECONDS)
             assert [text for text in caplog.messages if text.startswith("warm-up:")] == [str(readiness)]
 
 
-def test_it_waits_for_builds(definition: Definition, new_solution: Any, new_trace: Any) -> None:
-    found = data_set(definition, new_solution, new_trace, good="import time\ntime.sleep(0.3)\n" + GOOD)
+def test_it_waits_for_builds() -> None:
+    found = data_set(SCALE, new_solution, new_trace, good="import time\ntime.sleep(0.3)\n" + GOOD)
     with enable_apply(found, ApplyConfig(aot_ratio=0.0)):
         assert warm_up(SECONDS).not_ready == {"scale": {key(2): "not built yet"}}
         scale(torch.ones(2, 4))
         assert warm_up(SECONDS).ready == {"scale": {key(2): "good"}}
 
 
-def test_it_ends_at_the_deadline(definition: Definition, new_solution: Any, new_trace: Any, tmp_path: Path) -> None:
+def test_it_ends_at_the_deadline(tmp_path: Path) -> None:
     end = tmp_path / "end"
     content = f"import pathlib, time\nwhile not pathlib.Path({str(end)!r}).exists(): time.sleep(0.01)\n"
-    found = data_set(definition, new_solution, new_trace, slow=content + GOOD)
+    found = data_set(SCALE, new_solution, new_trace, slow=content + GOOD)
     with enable_apply(found, ApplyConfig(aot_ratio=0.0)) as runtime:
         scale(torch.ones(2, 4))
         began = time.monotonic()
@@ -82,10 +81,8 @@ def test_it_ends_at_the_deadline(definition: Definition, new_solution: Any, new_
 
 
 @pytest.mark.parametrize("seconds", [0, -1.0])
-def test_a_deadline_in_the_past_only_looks(
-    seconds: float, definition: Definition, new_solution: Any, new_trace: Any
-) -> None:
-    with enable_apply(data_set(definition, new_solution, new_trace, good=GOOD)):
+def test_a_deadline_in_the_past_only_looks(seconds: float) -> None:
+    with enable_apply(data_set(SCALE, new_solution, new_trace, good=GOOD)):
         assert warm_up(seconds).ready == {"scale": {key(2): "good"}}
 
 
@@ -111,10 +108,8 @@ class TestCaptures:
             monkeypatch.setattr(module, "is_capturing", lambda device: flag[0])
         return flag
 
-    def test_nothing_that_became_ready_after_the_deadline_is_captured(
-        self, definition: Definition, new_solution: Any, new_trace: Any, capturing: list[bool]
-    ) -> None:
-        found = data_set(definition, new_solution, new_trace, early=GOOD, late=GOOD)
+    def test_nothing_that_became_ready_after_the_deadline_is_captured(self, capturing: list[bool]) -> None:
+        found = data_set(SCALE, new_solution, new_trace, early=GOOD, late=GOOD)
         with enable_apply(found, ApplyConfig(aot_ratio=0.0)) as runtime:
 
             def call(rows: int) -> float:
@@ -137,10 +132,8 @@ class TestCaptures:
             capturing[0] = True
             assert (call(2), call(3)) == (3, 3)
 
-    def test_a_reload_keeps_what_was_ready(
-        self, definition: Definition, new_solution: Any, new_trace: Any, capturing: list[bool]
-    ) -> None:
-        with enable_apply(data_set(definition, new_solution, new_trace, early=GOOD)) as runtime:
+    def test_a_reload_keeps_what_was_ready(self, capturing: list[bool]) -> None:
+        with enable_apply(data_set(SCALE, new_solution, new_trace, early=GOOD)) as runtime:
             scale(torch.ones(2, 4))
             warm_up(SECONDS)
             runtime.reload()
