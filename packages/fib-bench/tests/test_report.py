@@ -11,12 +11,14 @@ from typing import Any
 
 import attrs
 import pytest
+from fib_bench.benchmark import RunResult
 from fib_bench.cli.main import main
-from fib_bench.cli.progress import format_trace, progress_on
+from fib_bench.cli.progress import progress_on
 from fib_bench.cli.tables import print_best, print_leaderboard, print_skipped, print_summary
 from fib_bench.events import Evaluated, Planned, Skipped, Working
 from fib_bench.plan import Plan, Skip
 from fib_bench.report import best, error_line, leaderboard, summarise
+from fib_bench.report.leaderboard import format_trace
 from fib_schema import (
     Correctness,
     Definition,
@@ -188,6 +190,17 @@ def test_tables_show_names_as_they_are(
 def test_a_trace_in_one_line_says_how_fast_or_what_is_wrong(make_trace: MakeTrace) -> None:
     assert format_trace(make_trace("a", "1", 2.0)) == "double [n=4] a: PASSED 500 us, 2.00x"
     assert format_trace(make_trace("a", "1", log="boom")) == "double [n=4] a: RUNTIME_ERROR, untrusted output: boom"
+
+
+def test_the_result_of_a_run_is_a_line_for_each_evaluation_with_escaped_text(make_trace: MakeTrace) -> None:
+    traces = (make_trace("a", "1", 2.0), make_trace("b", "1", log="boom\x1b[2J"))
+    result = RunResult(traces, (Skip("d", "other", None, "no builder\x1b"),))
+    assert str(result).splitlines() == [
+        "double [n=4] a: PASSED 500 us, 2.00x",
+        r"double [n=4] b: RUNTIME_ERROR, untrusted output: boom\x1b[2J",
+        r"skipped d / other: no builder\x1b",
+    ]
+    assert repr(result) == "<RunResult 1 PASSED, 1 RUNTIME_ERROR; 1 skipped>"
 
 
 def test_each_reason_of_skips_is_printed_once_and_no_failure_is_hidden(console: Console) -> None:

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 from fib_bench.cli.main import main
-from fib_bench.cli.progress import format_trace
 from fib_bench.cli.tables import print_comparison, print_leaderboard
 from fib_bench.report import best, leaderboard
 from fib_bench.report.comparing import Run, compare
+from fib_bench.report.leaderboard import format_trace
 from fib_schema import Trace, TraceSet
 from fib_schema.trace_facts import CPU_TIMING, INTERPRETED, OLDER_TIMING
 from rich.console import Console

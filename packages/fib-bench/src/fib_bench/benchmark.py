@@ -4,26 +4,22 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
-from types import TracebackType
 from typing import TYPE_CHECKING, Self
 
 import attrs
 from fib_schema import Trace, TraceSet
-from fib_schema.display import counted, escape_controls, escape_line
+from fib_schema.display import counted, escape_line
 
 from .config.benchmark import BenchmarkConfig
 from .events import DeviceExcluded, Evaluated, Event, Observer, Phase, PhaseTimes, Planned, Skipped, Working
 from .execution.executors import make_executor
 from .plan import Plan, Skip, check_names, in_order_of, make_plan
-from .report.ratios import bounds_of, latency_with_bounds, speedup_of
+from .report.leaderboard import format_trace
 
 if TYPE_CHECKING:
     from .execution.scheduler import Scheduler
-
-_COLUMNS = ("definition", "workload", "sizes", "solution", "status", "latency", "speedup", "flags")
-_MAX_LOG_LINES = 20
 
 
 @attrs.frozen
@@ -50,9 +46,8 @@ class RunResult:
         return f"<RunResult {shown}; {len(self.skipped)} skipped>"
 
     def __str__(self) -> str:
-        """The table, then each log of a failure once, then the skipped work."""
-        skipped = (f"skipped {escape_line(str(skip))}" for skip in self.skipped)
-        return "\n".join([*_table(self.traces), *_failures(self.traces), *skipped])
+        """A line for each evaluation, then the skipped work."""
+        return "\n".join(map(escape_line, [*map(format_trace, self.traces), *(f"skipped {s}" for s in self.skipped)]))
 
     @property
     def failures(self) -> tuple[Skip, ...]:
@@ -77,9 +72,7 @@ class Benchmark:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def get_trace_set(self) -> TraceSet:
@@ -182,45 +175,3 @@ def _result_of(plan: Plan, events: Sequence[Event], start_seconds: float, wall_s
         device_busy_share=sum(busy_seconds) / wall_seconds if busy_seconds else None,
         notes=plan.notes,
     )
-
-
-# -- results as text ---------------------------------------------------------------------------
-
-
-def _cells(trace: Trace) -> tuple[str, ...]:
-    """The cells of `_COLUMNS`, with intervals, and `noise` or `imprecise` in place of unclear speedups."""
-    sizes = ", ".join(f"{axis}={size}" for axis, size in trace.workload.axes.items())
-    head = (trace.definition, trace.workload.uuid, sizes, trace.solution or "")
-    evaluation = trace.evaluation
-    if evaluation is None:
-        return (*head, "", "", "", "")
-    latency = speedup = ""
-    if (performance := evaluation.performance) is not None:
-        latency = latency_with_bounds(performance.latency_ms, bounds_of(performance))
-        speedup = speedup_of(performance).text
-    return (*head, str(evaluation.status), latency, speedup, ", ".join(evaluation.flags))
-
-
-def _table(traces: Sequence[Trace]) -> Iterator[str]:
-    """Lines with columns of equal width; columns without values are left out."""
-    rows = [[escape_line(cell) for cell in _cells(trace)] for trace in traces]
-    used = [index for index in range(len(_COLUMNS)) if any(row[index] for row in rows)]
-    lines = [[_COLUMNS[index] for index in used], *([row[index] for index in used] for row in rows)]
-    widths = [max(len(line[column]) for line in lines) for column in range(len(used))]
-    for line in lines if rows else []:
-        yield "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-
-
-def _failures(traces: Sequence[Trace]) -> Iterator[str]:
-    seen = set()
-    for trace in traces:
-        evaluation = trace.evaluation
-        if evaluation is None or evaluation.performance is not None or (trace.solution, evaluation.log) in seen:
-            continue
-        seen.add((trace.solution, evaluation.log))
-        lines = escape_controls(evaluation.log).splitlines()
-        yield ""
-        yield escape_line(f"{trace.solution} on {trace.workload.uuid}: {evaluation.status}; log (untrusted output):")
-        yield from (f"  {line}" for line in lines[:_MAX_LOG_LINES])
-        if len(lines) > _MAX_LOG_LINES:
-            yield f"  ... {len(lines) - _MAX_LOG_LINES} more lines in evaluation.log"

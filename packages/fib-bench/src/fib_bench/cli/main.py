@@ -26,11 +26,12 @@ from .. import __version__
 from ..config.benchmark import DATA_SET_FILE, BenchmarkConfig
 from ..demo import CPU_NOTE, NEXT_STEPS, write_demo
 from ..report import summarise
+from ..report.leaderboard import format_trace
 from .data_sets import add_data_set_commands
 from .kernels import add_kernel_commands, compiler_error_of
 from .options import add_command, add_json, add_run_options, config_of, set_help
 from .output import error_console, output_console, print_json, say
-from .progress import format_trace, progress_on
+from .progress import progress_on
 from .reports import add_reports
 from .selftest import add_selftest
 from .tables import print_leaderboard, print_seconds, print_skipped, print_summary

@@ -5,40 +5,14 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from fib_schema import Trace
-from fib_schema.display import counted, format_latency
-from fib_schema.trace_facts import CPU_TIMING, INTERPRETED, shown_latency_of
+from fib_schema.display import counted
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeRemainingColumn
 
 from ..events import DeviceExcluded, Evaluated, Event, Observer, Planned, Skipped, Working
 from ..plan import Plan
-from ..report import failure_text, speedup_of
-from ..report.leaderboard import axes_text
-from ..report.ratios import bounds_of, call_of, labels_of, latency_with_bounds, timed_by
+from ..report.leaderboard import format_trace
 from .output import safe_cell, say
-
-
-def format_trace(trace: Trace, *, has_reason: bool = True) -> str:
-    """One evaluation in one line, on request without the reason of a failure.
-
-    A CPU timing has no speedup here: whether it is reliable shows only after all solutions have run.
-    """
-    evaluation = trace.evaluation
-    head = f"{trace.definition} [{axes_text(trace.workload)}] {trace.solution}"
-    if evaluation is None:
-        return f"{trace.definition} {trace.workload.uuid}"
-    if (performance := evaluation.performance) is None:
-        return f"{head}: {failure_text(evaluation) if has_reason else evaluation.status}"
-    latency, labels, methods = shown_latency_of(evaluation), labels_of(evaluation), timed_by(performance)
-    facts = [] if latency is None else [latency_with_bounds(latency, bounds_of(performance))]
-    if not {CPU_TIMING, INTERPRETED} & set(labels) and (text := speedup_of(performance).text) != "-":
-        facts.append(text)
-    if latency is not None and (call := call_of(performance)) not in (None, latency):
-        facts.append(f"call {format_latency(call)}")
-    facts += labels
-    facts += [f"timed by: {methods}"] if methods and latency is not None else []
-    return f"{head}: {evaluation.status} {', '.join(facts)}"
 
 
 @contextmanager

@@ -26,7 +26,7 @@ from fib_schema import (
     TraceSet,
     Workload,
 )
-from fib_schema.display import counted, escape_line
+from fib_schema.display import counted, escape_line, format_latency
 from fib_schema.trace_facts import (
     CPU_TIMING,
     INTERPRETED,
@@ -52,6 +52,7 @@ from .ratios import (
     bounds_of,
     call_of,
     labels_of,
+    latency_with_bounds,
     light_of,
     mean_of,
     speedup_of,
@@ -133,11 +134,7 @@ class DeviceResults:
 def group_results(
     trace_set: TraceSet, allow_flags: Collection[str] = (), definitions: Collection[str] | None = None
 ) -> Iterator[DeviceResults]:
-    """The traces of a data set by definition and device.
-
-    Raises:
-        UnknownName: A definition is not in the set.
-    """
+    """The traces of a data set by definition and device; `UnknownName` for a definition that is not in the set."""
     for name in definitions or ():
         trace_set.get_definition(name)
     for definition in trace_set.traces if definitions is None else definitions:
@@ -249,6 +246,28 @@ def failure_text(evaluation: Evaluation) -> str:
     """
     line = error_line(evaluation)
     return f"{evaluation.status}, untrusted output: {line}" if line else str(evaluation.status)
+
+
+def format_trace(trace: Trace, *, has_reason: bool = True) -> str:
+    """One evaluation in one line, on request without the reason of a failure.
+
+    A CPU timing has no speedup here: whether it is reliable shows only after all solutions have run.
+    """
+    evaluation = trace.evaluation
+    head = f"{trace.definition} [{axes_text(trace.workload)}] {trace.solution}"
+    if evaluation is None:
+        return f"{trace.definition} {trace.workload.uuid}"
+    if (performance := evaluation.performance) is None:
+        return f"{head}: {failure_text(evaluation) if has_reason else evaluation.status}"
+    latency, labels, methods = shown_latency_of(evaluation), labels_of(evaluation), timed_by(performance)
+    facts = [] if latency is None else [latency_with_bounds(latency, bounds_of(performance))]
+    if not {CPU_TIMING, INTERPRETED} & set(labels) and (text := speedup_of(performance).text) != "-":
+        facts.append(text)
+    if latency is not None and (call := call_of(performance)) not in (None, latency):
+        facts.append(f"call {format_latency(call)}")
+    facts += labels
+    facts += [f"timed by: {methods}"] if methods and latency is not None else []
+    return f"{head}: {evaluation.status} {', '.join(facts)}"
 
 
 # -- leaderboards ------------------------------------------------------------------------------
