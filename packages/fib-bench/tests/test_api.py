@@ -44,10 +44,10 @@ def test_answers_come_from_one_process_until_it_is_gone(
     thread.start()
     thread.join()
     assert answers == [["PASSED"]]
-    pid = _judges["cpu"][1]._process.pid  # the thread is gone, and the process is there
+    pid = _judges["cpu"][1]._judge._process.pid  # the thread is gone, and the process is there
     assert statuses(WRONG) == ["INCORRECT_NUMERICAL"]
     assert statuses(GOOD) == ["PASSED"]
-    assert _judges["cpu"][1]._process.pid == pid
+    assert _judges["cpu"][1]._judge._process.pid == pid
     os.kill(pid, signal.SIGKILL)
     assert statuses(GOOD) == ["PASSED"]
 

@@ -11,10 +11,9 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import attrs
@@ -23,26 +22,18 @@ from fib_schema import Definition, Environment, Solution, Workload
 from .benchmark import RunResult
 from .config.benchmark import BenchmarkConfig
 from .errors import JudgeFailed
-from .events import Evaluated, Event, Skipped
+from .events import Evaluated, Event, Observer, Skipped
 from .execution.judge_process import JudgeProcess
-from .plan import DefinitionPlan, in_order_of
+from .plan import DefinitionPlan
 from .worker.caches import CacheOwner, remove_caches
 
 _QUICK_SECONDS = 0.2
 _POLL_SECONDS = 0.05
 """The time between two looks at the event that cancels; a result is returned at once."""
-
-
-@attrs.frozen
-class _Job:
-    """The settings of a judge process; other ones need another process."""
-
-    config: BenchmarkConfig
-    root: Path | None
-    baseline: Solution | None
-
-
-_judges: dict[str, tuple[_Job, JudgeProcess]] = {}
+_Job = tuple[BenchmarkConfig, Path | None, Solution | None]
+"""The settings of a judge process; other ones need another process."""
+_Work = tuple[Definition, Solution, Sequence[Workload]]
+_judges: dict[str, tuple[_Job, Evaluator]] = {}
 _judge_thread = ThreadPoolExecutor(1, "fib-bench")  # a judge process is killed when the thread that started it ends
 
 
@@ -54,7 +45,7 @@ def evaluate(
     *,
     root: Path | None = None,
     baseline: Solution | None = None,
-    observe: Callable[[Event], None] = lambda _: None,
+    observe: Observer = lambda _: None,
     cancelled: threading.Event | None = None,
 ) -> RunResult:
     """Evaluate one solution, with all checks.
@@ -84,33 +75,32 @@ def evaluate(
     config = config or BenchmarkConfig(measure_seconds=_QUICK_SECONDS)
     if baseline is not None:
         config = config.with_fields(baseline=baseline.name)
-    job = _Job(config, root, baseline)
-    part = DefinitionPlan(definition, tuple(workloads), {w.uuid: (solution,) for w in workloads})
-    future = _judge_thread.submit(_run, job, part, observe, cancelled or threading.Event())
+    job = config, root, baseline
+    work = definition, solution, workloads
+    future = _judge_thread.submit(_run, job, work, observe, cancelled or threading.Event())
     while cancelled is not None and not wait([future], _POLL_SECONDS).done:
         if cancelled.is_set() and not future.cancel():
             close()  # it is this evaluation that runs; again and again, because a process may be starting
-    return future.result()
+    events = future.result()
+    traces = {event.trace.workload.uuid: event.trace for event in events if isinstance(event, Evaluated)}
+    ordered = tuple(traces[workload.uuid] for workload in workloads if workload.uuid in traces)
+    return RunResult(ordered, tuple(event.skip for event in events if isinstance(event, Skipped)))
 
 
-def _run(job: _Job, part: DefinitionPlan, observe: Callable[[Event], None], cancelled: threading.Event) -> RunResult:
+def _run(job: _Job, work: _Work, observe: Observer, cancelled: threading.Event) -> list[Event]:
     try:
-        events = _events(job, part, observe, cancelled)
+        return _events(job, work, observe, cancelled)
     except JudgeFailed:
         if cancelled.is_set():
             raise CancelledError from None
         close()  # the idle process was killed
-        events = _events(job, part, observe, cancelled)
-    traces = in_order_of([part], (event.trace for event in events if isinstance(event, Evaluated)))
-    return RunResult(traces, tuple(event.skip for event in events if isinstance(event, Skipped)))
+        return _events(job, work, observe, cancelled)
 
 
-def _events(
-    job: _Job, part: DefinitionPlan, observe: Callable[[Event], None], cancelled: threading.Event
-) -> list[Event]:
+def _events(job: _Job, work: _Work, observe: Observer, cancelled: threading.Event) -> list[Event]:
     events = []
     try:
-        for event in _judge(job, part.definition.name).execute(part):
+        for event in _judge(job).run(*work):
             if cancelled.is_set():
                 raise CancelledError
             observe(event)
@@ -121,16 +111,15 @@ def _events(
     return events
 
 
-def _judge(job: _Job, definition: str) -> JudgeProcess:
-    device = job.config.device
-    kept = _judges.get(device)
-    if kept is not None and kept[0] == job:
-        return kept[1]
-    if kept is not None:
-        _judges.pop(device)[1].close()
-    judge = JudgeProcess(job.config, job.root, {} if job.baseline is None else {definition: job.baseline})
-    _judges[device] = (job, judge)
-    return judge
+def _judge(job: _Job) -> Evaluator:
+    device = job[0].device
+    kept = _judges.pop(device, None)
+    if kept is None or kept[0] != job:
+        if kept is not None:
+            kept[1].close()
+        kept = job, Evaluator(*job)
+    _judges[device] = kept
+    return kept[1]
 
 
 @atexit.register
@@ -149,21 +138,20 @@ class Evaluator:
     Args:
         config: Settings; `devices` and `executor` have no effect.
         root: The data set's folder, for the tensors of its workloads; solutions cannot read it.
+        baseline: A solution that others of its definition are timed interleaved with.
 
     Raises:
         UnsupportedDevice: There is no such device here.
         JudgeFailed: The judge process does not start.
     """
 
-    def __init__(self, config: BenchmarkConfig, root: Path | None = None) -> None:
-        self._judge = JudgeProcess(config, root, {})
+    def __init__(self, config: BenchmarkConfig, root: Path | None = None, baseline: Solution | None = None) -> None:
+        self._judge = JudgeProcess(config, root, {} if baseline is None else {baseline.definition: baseline})
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

@@ -6,7 +6,7 @@ import argparse
 import shlex
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -31,15 +31,15 @@ from ..authoring.solutions import Added, add_version, base_name, default_author
 from ..authoring.sources import source_files
 from ..config.benchmark import BenchmarkConfig
 from ..events import Evaluated, Skipped
-from ..plan import DefinitionPlan
+from ..report.leaderboard import format_trace
 from .options import Commands, add_command, add_data_set, add_device, add_json, data_set_of, default_device, set_help
 from .output import output_console, print_done, print_json, say
-from .progress import format_trace, progress_on
+from .progress import progress_on
 from .tables import print_skipped
 
 if TYPE_CHECKING:
+    from ..api import Evaluator
     from ..benchmark import RunResult
-    from ..execution.judge_process import JudgeProcess
 
 MAX_WORKLOADS = 3
 """The workloads of a quick evaluation, the first ones of the data set."""
@@ -230,10 +230,10 @@ def _watch(arguments: argparse.Namespace, errors: Console) -> int:
         return 1
     keep = f"fib-bench add {shlex.quote(str(arguments.file))} --definition {definition.name}"
     say(errors, f"watching {arguments.file}; Ctrl-C ends. To keep a version: {keep} --dataset {shlex.quote(str(root))}")
-    from ..execution.judge_process import JudgeProcess
+    from ..api import Evaluator
 
     config = BenchmarkConfig(quick=True, device=arguments.device or default_device()).for_data_set(trace_set)
-    with suppress(KeyboardInterrupt), closing(JudgeProcess(config, root, {})) as judge:
+    with suppress(KeyboardInterrupt), Evaluator(config, root) as judge:
         seen: list[tuple[str, int, int, int]] | None = None
         while True:
             if (stamp := list(_stamps(arguments.file))) != seen:
@@ -245,7 +245,7 @@ def _watch(arguments: argparse.Namespace, errors: Console) -> int:
 
 
 def _evaluate_file(
-    path: Path, definition: Definition, workloads: Sequence[Workload], choices: Choices, judge: JudgeProcess
+    path: Path, definition: Definition, workloads: Sequence[Workload], choices: Choices, judge: Evaluator
 ) -> None:
     """Evaluate a kernel as it is now, and print the results or why it cannot be evaluated."""
     console = output_console()
@@ -253,8 +253,7 @@ def _evaluate_file(
     try:
         kernel = infer_kernel(path, definition, choices)
         solution = Solution(base_name(path), definition.name, default_author(), kernel.spec, kernel.sources)
-        pending = {workload.uuid: (solution,) for workload in workloads}
-        for event in judge.execute(DefinitionPlan(definition, tuple(workloads), pending)):
+        for event in judge.run(definition, solution, workloads):
             if isinstance(event, Evaluated):
                 _print_results(console, [event.trace], solution)
             elif isinstance(event, Skipped):
