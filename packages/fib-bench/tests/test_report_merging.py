@@ -69,7 +69,7 @@ class TestMerge:
         path.write_bytes(path.read_bytes() + b'{"torn": \n')
         report = merge([one, one], tmp_path / "all")
         assert contents(tmp_path / "all") == contents(one)
-        assert report.notices == (f"{path}:3 is not JSON; it was copied unchanged",)
+        assert [problem.line for problem in report.validation.problems] == [3]
 
     @pytest.mark.parametrize("links", ["file", "folder"])
     def test_links_out_of_a_set_are_left_out_and_said(self, one: Path, tmp_path: Path, links: str) -> None:
@@ -79,7 +79,8 @@ class TestMerge:
         (one / "traces" / "link").symlink_to(target)
         report = merge([one], tmp_path / "all")
         assert not any(b"secret" in content for content in contents(tmp_path / "all").values())
-        assert "it was left out" in report.notices[0]
+        (problem,) = report.problems
+        assert problem.startswith(str(one / "traces" / "link"))
 
     @given(st.lists(st.lists(st.integers(0, 6), max_size=6), min_size=1, max_size=3))
     def test_every_line_is_there_once(self, tmp_path_factory: pytest.TempPathFactory, sets: list[list[int]]) -> None:
@@ -164,17 +165,16 @@ class TestBadFiles:
         report = merge([one], tmp_path / "all")
         assert contents(tmp_path / "all") == before
         (problem,) = report.problems
-        assert problem.startswith(f"{one / place} cannot be read: it is a named pipe")
+        assert problem.startswith(f"{one / place}")
+        assert "is not a regular file" in problem
 
     def test_bad_records_of_every_kind_are_listed(self, one: Path, tmp_path: Path) -> None:
         (lines,) = (one / "traces").rglob("*.jsonl")
         lines.write_bytes(lines.read_bytes() + b"[]\n")
         (one / "definitions" / "null.json").write_text("null")
-        (one / "solutions" / "other" / "folder.json").mkdir(parents=True)
         report = merge([one], tmp_path / "all")
         named = {problem.file for problem in report.validation.problems}
         assert {"definitions/null.json", str(lines.relative_to(one))} <= named
-        assert [problem.split()[0] for problem in report.problems] == [str(one / "solutions/other/folder.json")]
         assert not report.is_ok
         assert report.to_plain()["validation"]["problems"]
 

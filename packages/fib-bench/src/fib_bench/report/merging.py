@@ -13,7 +13,7 @@ import filecmp
 import hashlib
 import os
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,9 @@ from typing import Any
 import attrs
 import msgspec
 from fib_schema import DataSetNotFound, FibError, Report, TargetNotEmpty, validate
-from fib_schema.files import copy_file, make_folders, open_regular, read_regular, staged, walk
+from fib_schema.data_files import list_files
+from fib_schema.files import copy_file, make_folders, open_regular, staged
+from fib_schema.problems import Findings
 from fib_schema.traffic import FOLDER as TRAFFIC
 
 _RECORDS = {"definitions": "definition", "solutions": "solution"}
@@ -29,8 +31,6 @@ _LINES = ("workloads", "traces")
 _IDENTIFIED = {"blob": "blob", TRAFFIC: "traffic"}
 """Folders of files that are identified by their paths."""
 _KINDS = ("definitions", "solutions", "workloads", "traces", "blobs", "files")
-_MAX_RECORD_BYTES = 64 << 20
-"""The largest record and line that is read; that of data sets is the same."""
 _SHOWN_CONFLICTS = 20
 
 
@@ -91,11 +91,7 @@ class MergeReport:
 
 
 def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str]) -> MergeReport:
-    """Merge data sets into a new one.
-
-    Args:
-        sources: The sets, which are not changed; their order is kept.
-        target: A folder that is new or empty; it is published by one rename.
+    """Merge data sets, which are not changed, into a new folder, which is published by one rename.
 
     Raises:
         DataSetNotFound: There is no such source.
@@ -110,8 +106,7 @@ def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[s
         draft.mkdir()
         merged = _Merged(draft)
         for root in roots:
-            for path in merged.files_of(root):
-                merged.add(root, path)
+            merged.add_all(root)
         if merged.conflicts:
             raise MergeConflicts(tuple(merged.conflicts))
     return MergeReport(
@@ -120,7 +115,7 @@ def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[s
         counts=_in_order(merged.counts),
         repeated=_in_order(merged.repeated),
         notices=tuple(merged.notices),
-        problems=tuple(merged.problems),
+        problems=tuple(map(str, merged.findings.problems)),
         validation=validate(goal),
     )
 
@@ -158,7 +153,7 @@ class _Merged:
     draft: Path
     conflicts: list[Conflict] = attrs.field(factory=list)
     notices: list[str] = attrs.field(factory=list)
-    problems: list[str] = attrs.field(factory=list)
+    findings: Findings = attrs.field(factory=Findings)
     counts: Counter[str] = attrs.field(factory=Counter)
     repeated: Counter[str] = attrs.field(factory=Counter)
     _sources: dict[str, Path] = attrs.field(factory=dict)
@@ -167,55 +162,33 @@ class _Merged:
     """Records and workloads by kind and name."""
     _digests: set[tuple[str, str, bytes]] = attrs.field(factory=set)
     """Kinds, names and digests of definitions and solutions; those of lines have no name."""
-    _torn: set[str] = attrs.field(factory=set)
-    """Files whose last line has no end yet."""
 
-    def files_of(self, root: Path) -> Iterator[str]:
-        """Every file below a root, in the order of paths; what is neither file nor folder of it is reported."""
-        real = root.resolve()
-        for entry in walk(root, enters=lambda folder: not folder.name.startswith("."), on_error=self._leave_out):
-            path = Path(entry.path)
-            if entry.name.startswith("."):
-                continue
-            if entry.is_dir(follow_symlinks=False):
-                if path.suffix in (".json", ".jsonl"):
-                    self.problems.append(f"{path} is a folder in the place of a file; it was left out")
-            elif entry.is_symlink() and os.path.isdir(path):  # noqa: PTH112 never raises
-                self.notices.append(f"{path} is a link to a folder; it was left out")
-            elif entry.is_symlink() and not Path(os.path.realpath(path)).is_relative_to(real):
-                self.notices.append(f"{path} is a link that leads out of the data set; it was left out")
+    def add_all(self, root: Path) -> None:
+        """Add every file of a source; what is no file, or cannot be read, is left out and noted."""
+        for file in list_files(str(root), "", "", self.findings, prefix=f"{root}/"):
+            try:
+                open_regular(file.path, buffer_bytes=0).close()
+            except OSError as error:
+                self.findings.error(file.name, f"cannot be read: {error.strerror or error}", "unreadable")
             else:
-                yield path.relative_to(root).as_posix()
+                self._add(root, Path(file.path).relative_to(root).as_posix())
 
-    def _leave_out(self, path: str | os.PathLike[str], error: OSError) -> None:
-        self.problems.append(f"{os.fspath(path)} cannot be read: {error.strerror or error}; it was left out")
-
-    def add(self, root: Path, path: str) -> None:
-        """Add a file of a source, given by its path below the root; one that cannot be read is left out."""
+    def _add(self, root: Path, path: str) -> None:
         folder = path.split("/", 1)[0]
-        is_record = folder in _RECORDS and path.endswith(".json")
-        try:
-            open_regular(root / path, buffer_bytes=0).close()
-            data = read_regular(root / path, _MAX_RECORD_BYTES) if is_record else b""
-        except OSError as error:
-            self._leave_out(root / path, error)
-            return
-        if is_record:
-            self._add_record(root, path, _RECORDS[folder], data)
+        if folder in _RECORDS and path.endswith(".json"):
+            self._add_record(root, path, _RECORDS[folder])
         elif folder in _LINES and path.endswith(".jsonl"):
             self._add_lines(root, path)
         else:
             self._add_other(root, path, _IDENTIFIED.get(folder, "file"))
 
-    def _add_record(self, root: Path, path: str, kind: str, data: bytes) -> None:
+    def _add_record(self, root: Path, path: str, kind: str) -> None:
+        data = (root / path).read_bytes()
         content = _parsed_json(data)
         name = content.get("name") if isinstance(content, dict) else None
         name = name if isinstance(name, str) else path  # no record has the name of a bad file
-        identity = kind, name, _content_digest(data, content)
-        if identity in self._digests:
-            self.repeated[f"{kind}s"] += 1
+        if self._is_repeated(f"{kind}s", (kind, name, _content_digest(data, content))):
             return
-        self._digests.add(identity)
         if self._is_in_conflict(_Record(kind, name, root, str(root / path), content)):
             return
         if path in self._sources:
@@ -223,9 +196,13 @@ class _Merged:
             self.conflicts.append(Conflict("file", path, str(self._sources[path]), str(root / path), held))
             return
         self._copy(root, path)
-        self.counts[f"{kind}s"] += 1
-        if content is None:
-            self.notices.append(f"{root / path} is not JSON; it was copied unchanged")
+
+    def _is_repeated(self, kinds: str, identity: tuple[str, str, bytes]) -> bool:
+        """Whether a record was there before; counts it."""
+        is_repeated = identity in self._digests
+        (self.repeated if is_repeated else self.counts)[kinds] += 1
+        self._digests.add(identity)
+        return is_repeated
 
     def _is_in_conflict(self, record: _Record) -> bool:
         """Note a record; whether another set has one of its name.
@@ -243,46 +220,31 @@ class _Merged:
     def _add_lines(self, root: Path, path: str) -> None:
         """Append the new lines of a file."""
         source, target = root / path, self.draft / path
-        is_first = self._sources.setdefault(path, source) == source
         make_folders(target.parent)
-        with open_regular(source) as stream, target.open("ab") as result:
-            for number, line in enumerate(iter(lambda: stream.readline(_MAX_RECORD_BYTES + 1), b""), 1):
-                if len(line) > _MAX_RECORD_BYTES:
-                    problem = f"is longer than {_MAX_RECORD_BYTES} bytes; it was left out, and what follows it"
-                    self.problems.append(f"{source}:{number} {problem}")
-                    break
-                if self._is_new(line.strip(), root, f"{source}:{number}") if line.strip() else is_first:
-                    result.write(b"\n" + line if path in self._torn else line)
-                    (self._torn.discard if line.endswith(b"\n") else self._torn.add)(path)
+        with source.open("rb") as stream, target.open("ab") as result:
+            for number, line in enumerate(stream, 1):
+                if line.strip() and self._is_new(line.strip(), root, f"{source}:{number}"):
+                    result.write(line.removesuffix(b"\n") + b"\n")
 
     def _is_new(self, line: bytes, root: Path, place: str) -> bool:
-        """Whether a line is new; counts it, and checks workloads for conflicts."""
+        """Whether a line is new; checks workloads for conflicts."""
         content = _parsed_json(line)
         is_workload = isinstance(content, dict) and content.get("evaluation") is content.get("solution") is None
-        kind = "workloads" if is_workload else "traces"
-        identity = "line", "", _content_digest(line, content)
-        if identity in self._digests:
-            self.repeated[kind] += 1
+        if self._is_repeated("workloads" if is_workload else "traces", ("line", "", _content_digest(line, content))):
             return False
-        self._digests.add(identity)
-        self.counts[kind] += 1
-        if content is None:
-            self.notices.append(f"{place} is not JSON; it was copied unchanged")
-        elif isinstance(content, dict) and not is_workload and content.get("evaluation") is None:
-            self.notices.append(f"{place} names a solution and has no evaluation; it was copied unchanged")
-        elif is_workload and isinstance(content.get("workload"), dict) and "uuid" in content["workload"]:
+        if is_workload and isinstance(content.get("workload"), dict) and "uuid" in content["workload"]:
             name = f"{content.get('definition')}/{content['workload']['uuid']}"
             self._is_in_conflict(_Record("workload", name, root, place, content))
         return True
 
     def _add_other(self, root: Path, path: str, kind: str) -> None:
-        counted = "blobs" if kind == "blob" else "files"
+        kinds = "blobs" if kind == "blob" else "files"
         first, second = self._sources.get(path), root / path
         if first is None:
             self._copy(root, path, may_link=kind == "blob")
-            self.counts[counted] += 1
+            self.counts[kinds] += 1
         elif first.samefile(second) or filecmp.cmp(first, second, shallow=False):
-            self.repeated[counted] += 1
+            self.repeated[kinds] += 1
         elif kind != "file":
             self.conflicts.append(Conflict(kind, path, str(first), str(second), "its bytes"))
         else:
