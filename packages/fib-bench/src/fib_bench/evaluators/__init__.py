@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ..checking.sensitivity import OutputCheck
 from ..config.model import GROUP, evaluator_names
-from .protocol import Case, Check, EachOutput, Evaluator, Observation, Part, Verdict
+from .protocol import Case, Check, EachOutput, Evaluator, Observation, Verdict
 from .registry import evaluator_for
 
 __all__ = [
@@ -13,7 +14,7 @@ __all__ = [
     "EachOutput",
     "Evaluator",
     "Observation",
-    "Part",
+    "OutputCheck",
     "Verdict",
     "evaluator_for",
     "evaluator_names",

@@ -8,7 +8,7 @@ import torch
 from fib_schema import Definition
 
 from ..checking.sensitivity import OutputCheck, examine
-from .protocol import Case, EachOutput, Evaluator, Part
+from .protocol import Case, EachOutput, Evaluator
 
 
 class Default(Evaluator):
@@ -27,14 +27,12 @@ class Default(Evaluator):
         return EachOutput(default_parts(case, case.expected))
 
 
-def default_parts(case: Case, names: Container[str]) -> dict[str, Part]:
+def default_parts(case: Case, names: Container[str]) -> dict[str, OutputCheck]:
     """The default checks of the named outputs; input sets drawn like the first reuse its tolerances."""
     tensors = {name: value for name, value in case.inputs.items() if isinstance(value, torch.Tensor)}
     outputs = {name: tensor for name, tensor in case.expected.items() if name in names}
     known = case.first.parts if case.first is not None and case.is_like_first else {}
     return {
-        name: part.alike(tensor)
-        if isinstance(part := known.get(name), OutputCheck)
-        else examine(name, tensor, tensors, case.config)
+        name: known[name].alike(tensor) if name in known else examine(name, tensor, tensors, case.config)
         for name, tensor in outputs.items()
     }

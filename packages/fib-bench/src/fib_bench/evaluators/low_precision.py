@@ -33,7 +33,7 @@ from ..checking.elements import dtype_name, element_count, is_float4, logical_sh
 from ..checking.sensitivity import OutputCheck
 from ..config.model import ONE_STEP, ResolvedEvalConfig
 from .default import default_parts
-from .protocol import Case, Check, Evaluator, Part, Tensors, Verdict
+from .protocol import Case, Check, Evaluator, Tensors, Verdict
 
 _PACKED = re.compile(r"fp4|float4|e2m1|packed", re.IGNORECASE)
 _EXPONENT_BIAS = 127
@@ -148,7 +148,7 @@ class LowPrecision(Evaluator):
         """Quantised outputs in steps, with their scales; all others by the default rule."""
         formats = {name: found for name in case.expected if (found := _format(name, case)) is not None}
         plain = attrs.evolve(case, config=attrs.evolve(case.config, required_matched_ratio=None))
-        parts: dict[str, Part] = default_parts(plain, case.expected.keys() - formats.keys())
+        parts: dict[str, OutputCheck] = default_parts(plain, case.expected.keys() - formats.keys())
         pairs = {name: scale for name in formats if (scale := _scale_of(name, case)) is not None}
         for name, fmt in formats.items():
             parts[name] = _steps_part(name, fmt, case, case.expected.get(pairs.get(name, "")))
@@ -291,7 +291,7 @@ def _extent(expected: torch.Tensor, width: int, factors: torch.Tensor | None) ->
 class InSteps(Check):
     """Quantised outputs beside their scales."""
 
-    parts: Mapping[str, Part] = attrs.field()
+    parts: Mapping[str, OutputCheck] = attrs.field()
     scales: Mapping[str, str]
     """Output that holds the scale, by scaled output."""
 

@@ -16,10 +16,10 @@ import torch
 from fib_schema import Definition
 
 from ..checking.comparison import Piece
-from ..checking.sensitivity import with_blind_spots
+from ..checking.sensitivity import OutputCheck, with_blind_spots
 from ..config.model import ResolvedEvalConfig
 from .default import default_parts
-from .protocol import Case, EachOutput, Evaluator, Part
+from .protocol import Case, EachOutput, Evaluator
 from .scaled import ScaledPart, scaled_part, typical_inputs
 
 _LOGITS = re.compile(r".*(rout|gat|logits|scores).*")
@@ -186,7 +186,7 @@ class RowsPart(ScaledPart):
         return super().to_extra() | {"rows_with_ties": int(self.ties.tied.sum())}
 
 
-def _rows_part(name: str, case: Case) -> Part:
+def _rows_part(name: str, case: Case) -> OutputCheck:
     expected = case.expected[name]
     part = scaled_part(name, expected, case.config, share=_share(case))
     ties = find_ties(case)

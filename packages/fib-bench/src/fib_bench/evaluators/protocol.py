@@ -11,7 +11,7 @@ import abc
 import ast
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar
 
 import attrs
 import torch
@@ -19,6 +19,7 @@ from fib_schema import Definition
 from fib_schema.syntax import parse_source
 
 from ..checking.comparison import Comparison
+from ..checking.sensitivity import OutputCheck
 from ..config.model import ResolvedEvalConfig
 from ..inputs.generation import Value
 
@@ -37,40 +38,11 @@ class Verdict:
     """Further fields of a trace."""
 
 
-class Part(Protocol):
-    """The check of one output by itself."""
-
-    @property
-    def insensitive_to(self) -> tuple[str, ...]:
-        """Wrong answers that pass."""
-
-    @property
-    def rejects(self) -> tuple[str, ...]:
-        """Wrong answers that fail."""
-
-    @property
-    def undefined_share(self) -> float:
-        """The share of expected elements that are NaN; any value passes there."""
-
-    @property
-    def infinite_share(self) -> float:
-        """The share of expected elements that are infinite; only the same passes there."""
-
-    def compare(self, found: torch.Tensor, expected: torch.Tensor) -> Comparison:
-        """Compare an output with the expected one."""
-
-    def is_right(self, comparison: Comparison) -> bool:
-        """Whether a comparison by this part passes."""
-
-    def to_extra(self) -> dict[str, Any]:
-        """The fields of a trace."""
-
-
 class Check(abc.ABC):
     """Decides whether the outputs of a call on one input set are right."""
 
     @property
-    def parts(self) -> Mapping[str, Part]:
+    def parts(self) -> Mapping[str, OutputCheck]:
         """Checks of single outputs. Traces record their tolerances and the wrong answers they accept."""
         return {}
 
@@ -102,7 +74,7 @@ class Check(abc.ABC):
 class EachOutput(Check):
     """Each output has a check of its own, and all must be right."""
 
-    parts: Mapping[str, Part] = attrs.field()
+    parts: Mapping[str, OutputCheck] = attrs.field()
 
     def compare(self, found: Tensors, expected: Tensors) -> Verdict:
         """Compare output by output."""

@@ -51,10 +51,9 @@ class PooledDraws:
     def add(self, weights: torch.Tensor, tokens: torch.Tensor, own: torch.Tensor, counts: torch.Tensor) -> None:
         """Add draws of independent rows.
 
-        Args:
+        Shapes:
             weights: ``[rows, vocabulary]``, float64, the probabilities; rows sum to 1.
-            tokens: ``[rows, draws]``, int64, within the vocabulary.
-            own: ``[rows, draws]``, int64, the judge's draws.
+            tokens, own: ``[rows, draws]``, int64, the draws of the solution and of the judge.
             counts: ``[rows, draws]``, whether a draw is to be tested.
         """
         log = weights.clamp(min=1e-300).log()
@@ -98,14 +97,7 @@ class RowDistances:
     _draws: int = 0
 
     def add(self, label: str, probabilities: torch.Tensor, found: torch.Tensor, own: torch.Tensor) -> None:
-        """Add the draws of one row.
-
-        Args:
-            label: Which row, in words.
-            probabilities: ``[tokens]``, float64; they sum to 1.
-            found: ``[draws]``, int64, within the vocabulary.
-            own: ``[draws]``, int64, the judge's draws.
-        """
+        """Add the draws of one row, ``[draws]``, of the solution and of the judge, from ``[tokens]`` probabilities."""
         count = len(found)
         if not count:
             return

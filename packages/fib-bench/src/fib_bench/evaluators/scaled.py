@@ -20,7 +20,7 @@ from ..checking.comparison import ErrorLimits, limit_of, measure_extent
 from ..checking.elements import dtype_name
 from ..checking.sensitivity import OutputCheck, examine, with_blind_spots
 from ..config.model import DISTRIBUTIONS, ResolvedEvalConfig, Tolerance
-from .protocol import Case, EachOutput, Evaluator, Part
+from .protocol import Case, EachOutput, Evaluator
 
 _SMALLEST_NORMAL = 2.0**-126
 """Kernels may flush smaller numbers to zero."""
@@ -43,12 +43,8 @@ def scaled_part(
 ) -> ScaledPart:
     """Make the check of a floating output that is not packed.
 
-    Args:
-        name: The output's name.
-        expected: The output of the reference.
-        config: The settings; an `atol` counts only above the default, which is meant for numbers around 1.
-        axes: The last axes that make up a row.
-        share: The error that an element may have, of the largest in its row; None means `rtol`.
+    An `atol` of the settings counts only above the default, which is meant for numbers around 1. The last `axes` axes
+    make up a row. The error of an element may be `share` of the largest in its row; None means `rtol`.
     """
     tolerance, extent = config.tolerance(dtype_name(expected)), measure_extent(expected)
     width = math.prod(expected.shape[-axes:])
@@ -105,7 +101,7 @@ class SparseAttention(Evaluator):
         return EachOutput({name: _part(name, tensor, case) for name, tensor in case.expected.items()})
 
 
-def _part(name: str, expected: torch.Tensor, case: Case) -> Part:
+def _part(name: str, expected: torch.Tensor, case: Case) -> OutputCheck:
     if not _LSE.fullmatch(name):
         return with_blind_spots(scaled_part(name, expected, case.config), expected, case.inputs)
     dtype = str(case.definition.outputs[name].dtype)

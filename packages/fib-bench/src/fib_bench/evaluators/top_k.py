@@ -18,8 +18,9 @@ import torch
 from fib_schema import Definition
 
 from ..checking.comparison import Comparison
+from ..checking.sensitivity import OutputCheck
 from .default import default_parts
-from .protocol import Case, Check, Evaluator, Part, Tensors, Verdict, calls_of
+from .protocol import Case, Check, Evaluator, Tensors, Verdict, calls_of
 from .scaled import scaled_part
 
 _TIE = 2.0**-20
@@ -113,7 +114,7 @@ class _Counts:
 class IndexSets(Check):
     """Outputs of indices, each row a set, and the values beside them."""
 
-    parts: Mapping[str, Part] = attrs.field()
+    parts: Mapping[str, OutputCheck] = attrs.field()
     """Checks of all other outputs."""
     rows: Mapping[str, Rows]
     """Checked rows of each output of indices."""

@@ -14,10 +14,8 @@ import attrs
 import torch
 from fib_schema import EvaluationStatus
 
-from ..checking.comparison import Comparison
 from ..checking.precision import PrecisionWatch
-from ..checking.sensitivity import OutputCheck
-from ..evaluators.protocol import Observation, Part
+from ..evaluators.protocol import Observation
 from ..events import Phase
 from ..secure_random import SECRET
 from .evidence import kept_answer, repeated_answer
@@ -221,7 +219,7 @@ class Verification:
         layout, parts = self._function.layout, prepared.generated.check.parts
         found, expected = layout.output_tensors(outputs), layout.output_tensors(answers)
         with self._function.context.phases.during(Phase.CHECK):
-            comparisons = [_compare_calls(part, found[name], expected[name]) for name, part in parts.items()]
+            comparisons = [part.compare_calls(found[name], expected[name]) for name, part in parts.items()]
         if any(comparison.wrong for comparison in comparisons):
             return False
         self.compared += len(inputs)
@@ -267,8 +265,3 @@ class Verification:
         """The fields of a trace's timing: `detected_share` of wrong calls would have been seen with 99 %."""
         share = round(1 - 0.01 ** (1 / self.compared), 4) if self.compared else None
         return {"timed_calls": self.counted, "verified_calls": self.compared, "detected_share": share}
-
-
-def _compare_calls(part: Part, found: torch.Tensor, expected: torch.Tensor) -> Comparison:
-    assert isinstance(part, OutputCheck), "an evaluator with one rule has checks of this kind"
-    return part.compare_calls(found, expected)
