@@ -6,7 +6,7 @@ A download continues where an earlier one stopped. A file of the data set that w
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from types import MappingProxyType
 from typing import Any
@@ -45,37 +45,73 @@ class Fetched:
     files: int
 
 
-@attrs.frozen(kw_only=True)
-class Selection:
-    """Choice of the files of a data set; files at its root always belong to it."""
+def fetch(
+    name: str,
+    folder: Path,
+    *,
+    revision: str | None = None,
+    endpoint: str | None = None,
+    op_types: Sequence[str] = (),
+    definitions: Sequence[str] = (),
+    blobs: bool = True,
+) -> Fetched:
+    """Download a data set, or what is missing of it; no hidden files, and of folders only those of a data set.
 
-    op_types: tuple[str, ...] = ()
-    """Op_types; empty means all."""
-    definitions: tuple[str, ...] = ()
-    """Names of definitions; empty means all."""
-    blobs: bool = True
-    """Whether stored tensors belong to it."""
+    Args:
+        name: One of `DATA_SETS`, or a repository ``OWNER/NAME``.
+        folder: The data set; made if it is missing.
+        revision: A branch, tag or commit; by default the newest commit of the main branch.
+        endpoint: The address of the hub; by default that of `huggingface_hub`.
+        op_types: Only these; empty means all.
+        definitions: Only these; empty means all.
+        blobs: Whether to fetch stored tensors.
 
-    def of(self, paths: Iterable[str]) -> list[str]:
-        """The chosen paths; no hidden files, and of folders only those of a data set.
+    Raises:
+        FetchFailed: The hub does not answer or has no such data set, or a file here was changed.
+        UnknownName: The name is a misspelt short name, or an op_type or a definition is not in the data set.
+        OSError: A file cannot be written.
+    """
+    unknown = UnknownName("data set", name, tuple(DATA_SETS))
+    if name not in DATA_SETS and "/" not in name and unknown.near_misses:
+        raise unknown
+    repository = DATA_SETS.get(name, name)
+    with _explained(repository) as hub:
+        info = hub.HfApi(endpoint=endpoint).dataset_info(repository, revision=revision)
+        files = [sibling.rfilename for sibling in info.siblings or ()]
+        if not any(path.startswith("definitions/") for path in files):
+            raise FetchFailed(repository, "has no folder 'definitions'; it is not a data set of kernels")
+        chosen = _chosen(files, op_types, definitions, blobs)
+        if changed := [path for path in chosen if _is_changed(folder, path)]:
+            remedy = "fetch into another folder, then fib-bench report merge"
+            raise FetchFailed(repository, f"{', '.join(changed)} in {folder} differ from what was fetched; {remedy}")
+        folders = [f"{top}/*" for top in _FOLDERS if blobs or top != "blob"]
+        single = chosen if op_types or definitions else [path for path in chosen if "/" not in path]
+        hub.snapshot_download(
+            repository,
+            repo_type="dataset",
+            revision=info.sha,
+            endpoint=endpoint,
+            local_dir=folder,
+            # whole folders where they are wanted, because the client tries all patterns for each file
+            allow_patterns=[*(() if single is chosen else folders), *(path.translate(_ESCAPED) for path in single)],
+            ignore_patterns=[".*", "*/.*"],
+        )
+    return Fetched(repository, str(info.sha), str(folder), len(chosen))
 
-        Raises:
-            UnknownName: An op_type or a definition matches nothing.
-        """
-        found = list(map(PurePosixPath, paths))
-        described = [path for path in found if path.parts[0] == "definitions"]
-        _check("op_type", self.op_types, {path.parts[1] for path in described})
-        _check("definition", self.definitions, {path.stem for path in described})
-        return [str(path) for path in found if self._has(path)]
 
-    def _has(self, path: PurePosixPath) -> bool:
-        if any(part.startswith(".") for part in path.parts):
-            return False
-        if len(path.parts) == 1:
-            return True
-        top, names = path.parts[0], {*path.parts[1:-1], path.stem}
-        is_part = top in _FOLDERS and (self.blobs or top != "blob")
-        return is_part and all(not names.isdisjoint(kind) for kind in (self.op_types, self.definitions) if kind)
+def _chosen(paths: Iterable[str], op_types: Sequence[str], definitions: Sequence[str], blobs: bool) -> list[str]:
+    """The paths that belong to a choice; files at the root always do."""
+    found = [path for path in map(PurePosixPath, paths) if not any(part.startswith(".") for part in path.parts)]
+    described = [path for path in found if path.parts[0] == "definitions"]
+    _check("op_type", op_types, {path.parts[1] for path in described})
+    _check("definition", definitions, {path.stem for path in described})
+    tops = set(_FOLDERS) - (set() if blobs else {"blob"})
+
+    def is_chosen(path: PurePosixPath) -> bool:
+        names = {*path.parts[1:-1], path.stem}
+        return path.parts[0] in tops and all(not names.isdisjoint(kind) for kind in (op_types, definitions) if kind)
+
+    return [str(path) for path in found if len(path.parts) == 1 or is_chosen(path)]
 
 
 def _check(kind: str, wanted: Iterable[str], known: set[str]) -> None:
@@ -84,70 +120,10 @@ def _check(kind: str, wanted: Iterable[str], known: set[str]) -> None:
             raise UnknownName(kind, name, tuple(sorted(known)))
 
 
-def fetch(
-    name: str,
-    folder: Path,
-    *,
-    revision: str | None = None,
-    endpoint: str | None = None,
-    selection: Selection | None = None,
-) -> Fetched:
-    """Download a data set, or what is missing of it.
-
-    Args:
-        name: One of `DATA_SETS`, or a repository ``OWNER/NAME``.
-        folder: The data set; made if it is missing.
-        revision: A branch, tag or commit; by default the newest commit of the main branch.
-        endpoint: The address of the hub; by default that of `huggingface_hub`.
-        selection: The files to download; by default all.
-
-    Raises:
-        FetchFailed: The hub does not answer or has no such data set, or a file here was changed.
-        UnknownName: The name is a misspelt short name, or the selection names something that the data set lacks.
-        OSError: A file cannot be written.
-    """
-    unknown = UnknownName("data set", name, tuple(DATA_SETS))
-    if name not in DATA_SETS and "/" not in name and unknown.near_misses:
-        raise unknown
-    repository, selection = DATA_SETS.get(name, name), selection or Selection()
-    with _explained(repository) as hub:
-        info = hub.HfApi(endpoint=endpoint).dataset_info(repository, revision=revision)
-        files = [sibling.rfilename for sibling in info.siblings or ()]
-        if not any(path.startswith("definitions/") for path in files):
-            raise FetchFailed(repository, "has no folder 'definitions'; it is not a data set of kernels")
-        chosen = selection.of(files)
-        if changed := [path for path in chosen if _is_changed(folder, path)]:
-            remedy = "fetch into another folder, then fib-bench report merge"
-            raise FetchFailed(repository, f"{_listed(changed)} in {folder} differ from what was fetched; {remedy}")
-        hub.snapshot_download(
-            repository,
-            repo_type="dataset",
-            revision=info.sha,
-            endpoint=endpoint,
-            local_dir=folder,
-            allow_patterns=_patterns(chosen, selection),
-            ignore_patterns=[".*", "*/.*"],
-        )
-    return Fetched(repository, str(info.sha), str(folder), len(chosen))
-
-
-def _patterns(chosen: Iterable[str], selection: Selection) -> list[str]:
-    """Patterns of the chosen paths: whole folders where they are wanted, because the client tries all for each file."""
-    if selection.op_types or selection.definitions:
-        return [path.translate(_ESCAPED) for path in chosen]
-    folders = [f"{folder}/*" for folder in _FOLDERS if selection.blobs or folder != "blob"]
-    return folders + [path.translate(_ESCAPED) for path in chosen if "/" not in path]
-
-
 def _is_changed(folder: Path, path: str) -> bool:
     """Whether a file was changed after its download, or was never downloaded: it could be replaced."""
     file, record = folder / path, folder / _RECORDS / f"{path}.metadata"
     return file.exists() and not (record.exists() and file.stat().st_mtime_ns <= record.stat().st_mtime_ns)
-
-
-def _listed(paths: list[str], most: int = 5) -> str:
-    more = f" and {len(paths) - most} more" if len(paths) > most else ""
-    return f"{', '.join(paths[:most])}{more}"
 
 
 @contextlib.contextmanager
@@ -162,14 +138,10 @@ def _explained(repository: str) -> Iterator[Any]:
     transport: type[Exception] = errors.HfHubHTTPError.__bases__[0]
     try:
         yield huggingface_hub
-    except errors.RevisionNotFoundError as error:
-        raise FetchFailed(repository, "has no such revision; leave --revision out for the newest") from error
-    except errors.RepositoryNotFoundError as error:
-        problem = "the hub has no such data set, or it needs a token (huggingface_hub reads HF_TOKEN)"
-        raise FetchFailed(repository, problem) from error
-    except errors.HFValidationError as error:
-        problem = f"is not a name of a repository: {_text(error)}; write OWNER/NAME, or one of {', '.join(DATA_SETS)}"
-        raise FetchFailed(repository, problem) from error
+    except (errors.RevisionNotFoundError, errors.RepositoryNotFoundError, errors.HFValidationError) as error:
+        known = ", ".join(DATA_SETS)
+        problem = f"the hub has no such data set or revision, or it needs a token (HF_TOKEN): {_text(error)}; "
+        raise FetchFailed(repository, f"{problem}write OWNER/NAME, or one of {known}") from error
     except (transport, errors.LocalEntryNotFoundError) as error:
         problem = f"the download stopped: {_text(error)}; run the same command again to continue"
         raise FetchFailed(repository, problem) from error

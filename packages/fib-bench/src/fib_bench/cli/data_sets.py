@@ -148,10 +148,14 @@ def _fetch(arguments: argparse.Namespace, errors: Console) -> int:
     """
     del errors
     folder: Path = arguments.dir or Path(arguments.name.rpartition("/")[2] or arguments.name)
-    op_types, definitions = tuple(arguments.op_types), tuple(arguments.definitions)
-    selection = hub.Selection(op_types=op_types, definitions=definitions, blobs=arguments.blobs)
     fetched = hub.fetch(
-        arguments.name, folder, revision=arguments.revision, endpoint=arguments.endpoint, selection=selection
+        arguments.name,
+        folder,
+        revision=arguments.revision,
+        endpoint=arguments.endpoint,
+        op_types=arguments.op_types,
+        definitions=arguments.definitions,
+        blobs=arguments.blobs,
     )
     following = f"fib-bench validate {shlex.quote(str(folder))}"
     if arguments.json:
