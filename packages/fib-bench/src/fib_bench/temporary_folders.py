@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 _PREFIX = "fib-bench-run-"
@@ -26,16 +25,16 @@ class TemporaryFolder:
     """A new folder that only this user can open; a context manager that removes it."""
 
     def __init__(self) -> None:
-        while (made := _make()) is None:
-            pass  # another run has taken it for an abandoned one before it was held
-        self.path, self._descriptor = made
+        while True:
+            self.path = Path(tempfile.mkdtemp(prefix=_PREFIX))
+            if (held := _hold(self.path)) is not None:
+                self._descriptor = held
+                return  # else another run has taken it for an abandoned one before it was held
 
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.remove()
 
     def remove(self) -> None:
@@ -49,10 +48,12 @@ class TemporaryFolder:
 
 def remove_abandoned(uids: Collection[int] = ()) -> None:
     """Remove the folders of killed runs: those of this user, and of others that are its workers."""
-    with suppress(OSError), os.scandir(tempfile.gettempdir()) as entries:
-        for entry in entries:
-            if entry.name.startswith(_PREFIX):
-                _remove_if_abandoned(Path(entry.path), uids)
+    for path in Path(tempfile.gettempdir()).glob(f"{_PREFIX}*"):
+        with suppress(OSError):  # a link, a file, a folder of another user, or one on a file system without locks
+            if (descriptor := _hold(path)) is not None:
+                if os.fstat(descriptor).st_uid in {os.geteuid(), *uids}:
+                    remove_folder(path)
+                os.close(descriptor)
 
 
 def remove_folder(path: Path) -> None:
@@ -69,49 +70,20 @@ def remove_folder(path: Path) -> None:
             subprocess.run([*command, "--", str(path)], check=False, stderr=subprocess.DEVNULL)
 
 
-def _make() -> tuple[Path, int] | None:
-    path = Path(tempfile.mkdtemp(prefix=_PREFIX))
-    descriptor = -1
-    with suppress(FileNotFoundError):
+def _hold(path: Path) -> int | None:
+    """A descriptor that holds a folder; None if another process holds it or has removed it."""
+    try:
         descriptor = os.open(path, _OPEN)
-        if _hold(descriptor) and _is_at(path, descriptor):
-            return path, descriptor
-    if descriptor >= 0:
-        os.close(descriptor)
-    return None
-
-
-def _hold(descriptor: int) -> bool:
-    """Whether the folder is now held; a file system without locks holds nothing, and nothing there is abandoned."""
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    except OSError:
-        return True
-    return True
-
-
-def _is_at(path: Path, descriptor: int) -> bool:
-    try:
-        return os.path.samestat(os.fstat(descriptor), os.lstat(path))
     except FileNotFoundError:
-        return False
-
-
-def _remove_if_abandoned(path: Path, uids: Collection[int]) -> None:
+        return None
     try:
-        descriptor = os.open(path, _OPEN)
-    except OSError:
-        return  # a link, a file, or a folder of another user
-    try:
-        owner = os.fstat(descriptor).st_uid
-        if owner != os.geteuid() and owner not in uids:
-            return
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        if _is_at(path, descriptor):
-            remove_folder(path)
+        if os.path.samestat(os.fstat(descriptor), os.lstat(path)):
+            return descriptor
+    except (BlockingIOError, FileNotFoundError):
+        pass
     except OSError:
-        return  # a run holds it, or the file system has no locks
-    finally:
         os.close(descriptor)
+        raise
+    os.close(descriptor)
+    return None
