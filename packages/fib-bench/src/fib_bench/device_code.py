@@ -51,10 +51,7 @@ def compile_device_code(sources: Mapping[str, str], architecture: str, *options:
 def publish(path: Path, module: str, *arguments: str) -> None:
     """Let a module write a file in a process of its own, and publish the file if that succeeds.
 
-    Args:
-        path: The file.
-        module: Run with the arguments and the path to write to.
-        arguments: Arguments of the module.
+    The module is run with the arguments and the path to write to.
 
     Raises:
         DeviceCodeError: The process failed; the message is the end of what it printed.

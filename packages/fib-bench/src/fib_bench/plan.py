@@ -140,11 +140,7 @@ def make_plan(trace_set: TraceSet, config: BenchmarkConfig, hardware: str, *, re
 
 
 def check_names(trace_set: TraceSet, config: BenchmarkConfig) -> None:
-    """Reject names that match nothing.
-
-    Raises:
-        UnknownName: A definition or solution that the configuration names does not exist.
-    """
+    """Reject names of definitions and solutions that match nothing, by `UnknownName`."""
     for name in config.definitions or ():
         trace_set.get_definition(name)
     for name in config.solutions or ():

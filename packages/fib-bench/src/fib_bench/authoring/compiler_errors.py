@@ -42,14 +42,9 @@ class CompilerError:
 
 
 def first_compiler_error(log: str, sources: Iterable[SourceFile]) -> CompilerError | None:
-    """The first error of a log that lies in a source of the solution.
+    """The first error of a log that lies in a source of the solution; None if there is none.
 
-    Compilers of C++ and CUDA and errors of Python are understood. The log is output of untrusted code: only its text
-    is read.
-
-    Args:
-        log: The log of an evaluation.
-        sources: The sources of the solution.
+    Compilers of C++ and CUDA and errors of Python are understood. Only the text of the log is read.
     """
     texts = {source.path: source.content.splitlines() for source in sources}
     frame: CompilerError | None = None

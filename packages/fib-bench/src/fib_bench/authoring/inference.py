@@ -89,12 +89,7 @@ class _Entry:
 
 
 def infer_kernel(path: Path, definition: Definition, choices: Choices | None = None) -> InferredKernel:
-    """Read a kernel and infer its language, entry point and calling style.
-
-    Args:
-        path: A file or a folder; see `read_sources`.
-        definition: What the kernel implements.
-        choices: What the user has decided; it goes before every rule.
+    """Read a kernel (see `read_sources`), and infer what `choices` leaves open.
 
     Raises:
         KernelFileError: The files cannot be read or parsed, or a rule has no answer or several.

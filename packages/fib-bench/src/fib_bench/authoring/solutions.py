@@ -35,19 +35,9 @@ def add_version(
 
     The name is `base`, or `base` with the next of ``_v2``, ``_v3`` and so on.
 
-    Args:
-        root: The data set.
-        definition: The name of the definition.
-        base: The name without a version.
-        author: Who wrote it.
-        spec: How to build it.
-        sources: Its files.
-
     Raises:
         UnknownName: There is no such definition, or a hardware name is unknown.
-        InvalidField: A name is none that the data model allows.
         DuplicateName: Another process has added this version meanwhile.
-        OSError: The file cannot be written.
     """
     for error in unknown_targets(spec.target_hardware, "cpu"):
         raise error

@@ -60,11 +60,7 @@ def read_sources(path: Path) -> tuple[SourceFile, ...]:
 
 
 def source_files(folder: Path) -> list[Path]:
-    """The source files of a folder at any depth, in order.
-
-    Raises:
-        KernelFileError: The folder has too many entries.
-    """
+    """The source files of a folder at any depth, in order."""
     return sorted(_source_files(folder))
 
 
@@ -103,11 +99,7 @@ def _read_text(path: Path) -> str:
 
 
 def parse(source: SourceFile) -> ast.Module:
-    """Parse a source file.
-
-    Raises:
-        KernelFileError: It does not parse; the error has the line and shows it.
-    """
+    """Parse a source file; a `KernelFileError` has the line and shows it."""
     try:
         return parse_source(source.content)
     except SyntaxError as error:

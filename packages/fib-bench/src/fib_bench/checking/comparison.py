@@ -392,11 +392,7 @@ MOST_UNDEFINED = 0.5
 
 
 def raise_if_mostly_undefined(definition: str, workload: str, outputs: Mapping[str, torch.Tensor]) -> None:
-    """Refuse a workload on which the reference leaves most of an output undefined.
-
-    Raises:
-        OutputsUndefined: More than half of the elements of an output are NaN.
-    """
+    """Refuse a workload on which the reference leaves more than half of an output undefined, by `OutputsUndefined`."""
     shares = {name: measure_extent(tensor).undefined_share for name, tensor in outputs.items()}
     if any(share > MOST_UNDEFINED for share in shares.values()):
         raise OutputsUndefined(definition, workload, shares)

@@ -212,12 +212,7 @@ def _option(field: str) -> str:
 
 
 def config_of(arguments: argparse.Namespace, trace_set: TraceSet) -> BenchmarkConfig:
-    """The configuration: the command line overrides --config, which overrides the file of the data set.
-
-    Raises:
-        InvalidConfig: A file is not valid, or a name in it matches nothing.
-        InvalidField: The value of an option is invalid.
-    """
+    """The configuration: the command line overrides --config, which overrides the file of the data set."""
     given = {field: getattr(arguments, field) for options in _RUN_OPTIONS.values() for field in options}
     fields = {field: value for field, value in given.items() if value is not None}
     fields |= {field: names_of(value) for field, value in fields.items() if isinstance(value, list)}

@@ -76,13 +76,7 @@ def print_json(value: object) -> None:
 
 
 def make_table(title: str, words: Sequence[str] = (), numbers: Sequence[str] = ()) -> Table:
-    """A table without rows.
-
-    Args:
-        title: Above it; it may hold data.
-        words: Columns of text, which are folded on narrow terminals.
-        numbers: Columns on the right whose cells stay on one line.
-    """
+    """A table without rows: columns of words are folded on narrow terminals, numbers stand on the right on one line."""
     table = Table(title=title or None, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for column in words:
         table.add_column(column, overflow="fold")

@@ -160,11 +160,7 @@ class BenchmarkConfig(Layers):
 
 
 def check_names(config: BenchmarkConfig, trace_set: TraceSet) -> None:
-    """Reject layers and a baseline that match nothing in a data set.
-
-    Raises:
-        InvalidConfig: A name matches nothing.
-    """
+    """Reject layers and a baseline that match nothing in a data set, by `InvalidConfig`."""
     problems = [
         Problem("the configuration", f"$.{'.'.join(keys)}", text) for *keys, text in _unknown(config, trace_set)
     ]
@@ -215,16 +211,7 @@ def _data_set_layers(trace_set: TraceSet) -> Layers | None:
 
 
 def read_fields(path: Path, trace_set: TraceSet | None = None) -> dict[str, Any]:
-    """Read the fields of a `BenchmarkConfig`.
-
-    Args:
-        path: The file.
-        trace_set: The data set, to reject names that match nothing.
-
-    Raises:
-        InvalidConfigFile: The file is not valid.
-        OSError: It cannot be read.
-    """
+    """The fields of a `BenchmarkConfig` that a file gives; names are checked against the data set."""
     return _read(path, BenchmarkConfig, trace_set)
 
 

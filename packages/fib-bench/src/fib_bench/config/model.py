@@ -272,11 +272,7 @@ class EvalConfig:
 
 
 def valid_value(instance: object, attribute: attrs.Attribute[Any], value: Any) -> Any:
-    """A value as a field keeps it.
-
-    Raises:
-        InvalidField: It is not valid.
-    """
+    """A value as a field keeps it, or `InvalidField`."""
     if attribute.name == "dtypes" and isinstance(value, Mapping):
         value = dict(value)
     value = as_tuple(value)

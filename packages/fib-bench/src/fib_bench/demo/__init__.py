@@ -100,13 +100,7 @@ _KERNELS = (
 
 
 def write_demo(root: Path) -> None:
-    """Write the demo's definitions, workloads and solutions below a folder.
-
-    Definitions that the folder already has are left unchanged.
-
-    Raises:
-        DuplicateName: The folder holds another data set with solutions of the same names.
-    """
+    """Write the demo's definitions, workloads and solutions below a folder; definitions that it has stay."""
     root.mkdir(parents=True, exist_ok=True)
     trace_set = TraceSet.from_path(root)
     for kernel in _KERNELS:

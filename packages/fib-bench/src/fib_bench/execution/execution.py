@@ -12,7 +12,6 @@ from contextlib import ExitStack, contextmanager
 from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 from fib_schema import Environment, Solution, Trace, Workload
@@ -33,11 +32,7 @@ _ROOM_SECONDS, _ROOM_POLL_SECONDS = 120.0, 0.05  # other judges finish their blo
 
 
 class Execution:
-    """Runs plans in this process.
-
-    Raises:
-        UnsupportedDevice: There is no such device here.
-    """
+    """Runs plans in this process; `UnsupportedDevice` if there is no such device here."""
 
     def __init__(
         self,
@@ -53,9 +48,7 @@ class Execution:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

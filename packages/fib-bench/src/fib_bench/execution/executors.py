@@ -42,11 +42,7 @@ def _smallest_memory_bytes() -> int:
 
 
 def devices_of(config: BenchmarkConfig) -> Sequence[str]:
-    """The devices to run on, each once.
-
-    Raises:
-        UnsupportedDevice: The configuration names all devices, and there is none.
-    """
+    """The devices to run on, each once; `UnsupportedDevice` if all are wanted and there is none."""
     if config.devices is None:
         return (config.device,)
     every = _all_devices() if ALL in config.devices else ()
@@ -86,11 +82,7 @@ def make_executor(config: BenchmarkConfig, root: Path | None, baselines: Mapping
 
 
 def _check(config: BenchmarkConfig) -> None:
-    """Reject settings that the executor would ignore.
-
-    Raises:
-        InvalidConfig: There are such settings.
-    """
+    """Reject settings that the executor would ignore."""
     is_local = config.executor == "local"
     problems = []
     if config.devices is not None and not is_local:

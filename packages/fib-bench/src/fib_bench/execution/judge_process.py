@@ -15,7 +15,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import TYPE_CHECKING, NoReturn, Self, cast
 
 from fib_compile.device import parse_device
@@ -37,12 +36,7 @@ _EXIT_SECONDS = 10.0
 
 
 class JudgeProcess:
-    """Runs plans in a separate process.
-
-    Args:
-        config: Settings of the run.
-        root: The data set's folder, for blobs.
-        baselines: The baseline of each definition that has one.
+    """Runs plans in a separate process, with the baseline of each definition that has one.
 
     Raises:
         UnsupportedDevice: There is no such device here.
@@ -59,9 +53,7 @@ class JudgeProcess:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -154,11 +146,7 @@ class JudgeProcess:
 
 
 def _skip_of_crash(part: DefinitionPlan, at: Working | None, end: str) -> Skipped:
-    """The skip for the work on which the judge died.
-
-    Raises:
-        JudgeFailed: It died before it began any work.
-    """
+    """The skip for the work on which the judge died; `JudgeFailed` if it had not begun any."""
     if at is None:
         raise JudgeFailed(end)
     reason = f"the judge process died during this evaluation: {end}"
@@ -216,11 +204,7 @@ def main() -> None:
 
 
 def _check_device(name: str) -> None:
-    """Refuse the name of a device before a fork server starts, which would fail on it beside the judge.
-
-    Raises:
-        UnsupportedDevice: It is neither ``cpu`` nor ``cuda:N``.
-    """
+    """Refuse the name of a device before a fork server starts, which would fail on it beside the judge."""
     try:
         parse_device(name)
     except InvalidDevice as error:

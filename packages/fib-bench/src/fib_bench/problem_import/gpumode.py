@@ -135,15 +135,10 @@ class _Parts:
 def read_gpumode(
     folder: Path, *, name: str | None = None, op_type: str = "gpumode", cases: Sequence[str] = CASES
 ) -> ForeignProblem:
-    """Run a problem folder and describe it. On a machine without a GPU its data is made on the CPU.
+    """Run a problem folder, with the files that its ``reference.py`` imports, and describe it.
 
-    A solution is a file with a function `custom_kernel`.
-
-    Args:
-        folder: The folder. Its ``reference.py``, and the files that this imports, are executed.
-        name: Name of the definition; by default made of the folder's name.
-        op_type: Kind of operation.
-        cases: The lists of the task that become workloads.
+    On a machine without a GPU its data is made on the CPU. A solution is a file with a function `custom_kernel`.
+    Of the lists of the task those in `cases` become workloads.
 
     Raises:
         KernelFileError: A file cannot be read.

@@ -64,14 +64,9 @@ def run({parameters}):
 
 
 def read_kernelbench(path: Path, *, name: str | None = None, op_type: str = "kernelbench") -> ForeignProblem:
-    """Run a problem file and describe it.
+    """Run a problem file and describe it; by default its name is made of the file's name and its level.
 
     A solution is a file with a module `ModelNew`, which must have the parameters of `Model`.
-
-    Args:
-        path: The file. It is executed.
-        name: Name of the definition; by default made of the file's name and its level.
-        op_type: Kind of operation.
 
     Raises:
         KernelFileError: The file cannot be read.

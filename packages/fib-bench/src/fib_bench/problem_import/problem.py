@@ -95,11 +95,7 @@ class Problem:
     atol: float | None = None
 
     def to_definition(self) -> Definition:
-        """The definition of the problem.
-
-        Raises:
-            ProblemError: The calls differ in more than sizes, or a dtype or an axis cannot be described.
-        """
+        """The definition; `ProblemError` if calls differ in more than sizes, or it has no dtype or axis for one."""
         axes, names = _axes(self)
         first = self.calls[0]
         return Definition(
@@ -195,15 +191,7 @@ def _axis_name(calls: Sequence[Call], sizes: tuple[int, ...], slot: Slot) -> str
 
 @contextlib.contextmanager
 def modules(sources: Mapping[str, str], path: str) -> Iterator[types.ModuleType]:
-    """The last of some modules, which are executed in order and may import the earlier ones while the context lasts.
-
-    Args:
-        sources: Their sources by name.
-        path: The file or folder, for errors.
-
-    Raises:
-        ProblemError: One raises or exits.
-    """
+    """The last of some modules, which are executed in order and may import the earlier ones while the context lasts."""
     before = {name: sys.modules.get(name) for name in sources}
     module = types.ModuleType("empty")
     try:
@@ -223,11 +211,7 @@ def modules(sources: Mapping[str, str], path: str) -> Iterator[types.ModuleType]
 
 @contextlib.contextmanager
 def explained(path: str, what: str) -> Iterator[None]:
-    """Turn what code of a problem raises into a `ProblemError`.
-
-    Raises:
-        ProblemError: The code raises or exits.
-    """
+    """Turn what code of a problem raises, or its exit, into a `ProblemError`."""
     try:
         yield
     except ProblemError:
@@ -238,11 +222,7 @@ def explained(path: str, what: str) -> Iterator[None]:
 
 
 def attribute(module: types.ModuleType, name: str, path: str) -> Any:
-    """A function or class of a module.
-
-    Raises:
-        ProblemError: It has none of this name.
-    """
+    """A function or class of a module."""
     found = getattr(module, name, None)
     if not callable(found):
         raise ProblemError(path, f"defines no {name!r}; the format needs it")
@@ -250,11 +230,7 @@ def attribute(module: types.ModuleType, name: str, path: str) -> Any:
 
 
 def tensors_of(result: object, path: str) -> dict[str, torch.Tensor]:
-    """The tensors that a reference returned, by name.
-
-    Raises:
-        ProblemError: It returned something else.
-    """
+    """The tensors that a reference returned, by name."""
     values: list[Any] = list(result) if isinstance(result, tuple | list) else [result]
     if not values or not all(isinstance(value, torch.Tensor) for value in values):
         kinds = ", ".join(type(value).__name__ for value in values) or "nothing"
@@ -281,12 +257,7 @@ class ForeignProblem:
     """Whether solutions get the outputs as arguments."""
 
     def solution(self, path: Path) -> tuple[SourceFile, ...]:
-        """The sources of a solution: its own file, which is not executed, an entry file, and files of the problem.
-
-        Raises:
-            KernelFileError: A file cannot be read.
-            ProblemError: One does not parse.
-        """
+        """The sources of a solution: its own file, which is not executed, an entry file, and files of the problem."""
         (own, *_) = read_sources(path)
         helpers = {name: text for text in (self.main, own.content) for name, text in self._needed(text, path).items()}
         sources = {"main.py": self.main, self.file: own.content}
@@ -298,12 +269,7 @@ class ForeignProblem:
 
 
 def imported_by(source: str, files: Mapping[str, Path], where: str, above: tuple[str, ...] = ()) -> dict[str, str]:
-    """The sources of the modules that a source imports, directly or not; each behind those that it imports.
-
-    Raises:
-        KernelFileError: A file cannot be read.
-        ProblemError: A source does not parse.
-    """
+    """The sources of the modules that a source imports, directly or not; each behind those that it imports."""
     found: dict[str, str] = {}
     for name in _imports(source, where):
         if name in files and name not in above:
@@ -329,11 +295,7 @@ def _parsed(source: str, where: str) -> ast.Module:
 
 
 def on_cpu(source: str, where: str) -> str:
-    """A source in which texts that name a CUDA device name the CPU, and calls of `cuda` are calls of `cpu`.
-
-    Raises:
-        ProblemError: It does not parse.
-    """
+    """A source in which texts that name a CUDA device name the CPU, and calls of `cuda` are calls of `cpu`."""
     tree = _parsed(source, where)
     for node in ast.walk(tree):
         match node:
@@ -361,18 +323,13 @@ class Imported:
 def add_problem(root: Path, problem: Problem, *, random_inputs: bool = False) -> Imported:
     """Add a problem to a data set.
 
-    Values that look like standard normal ones become random inputs, which a benchmark draws anew. All others are
-    recorded, because the operation may need them as they are: integers, parameters of a model, uniform values.
-
-    Args:
-        root: The data set.
-        problem: The problem.
-        random_inputs: Make random inputs of all floating inputs but the parameters of a model.
+    Values that look like standard normal ones become random inputs, which a benchmark draws anew; with `random_inputs`
+    all floating ones do, but the parameters of a model. All others are recorded, because the operation may need them as
+    they are: integers, parameters of a model, uniform values.
 
     Raises:
         ProblemError: The problem cannot be described by a definition.
         DuplicateName: The data set has another definition of this name.
-        OSError: A file cannot be written.
     """
     trace_set = TraceSet.from_path(root)
     definition = problem.to_definition()

@@ -139,12 +139,7 @@ def compare(
 ) -> ChangeReport:
     """Compare two runs, or two solutions, on the devices that both ran on.
 
-    Args:
-        before: The run to compare with.
-        after: The run to judge.
-        definitions: Only these.
-        min_change: The share by which latencies must differ.
-        allow_flags: Flags with which a trace counts all the same.
+    Latencies must differ by the share `min_change`; traces with `allow_flags` count all the same.
 
     Raises:
         UnknownName: A definition or a solution is in neither set.

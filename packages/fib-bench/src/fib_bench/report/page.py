@@ -83,13 +83,7 @@ def page_of(
     *,
     note: str = "",
 ) -> Page:
-    """Make the page of a data set.
-
-    Args:
-        trace_set: The data set.
-        allow_flags: Flags that do not prevent a ranking.
-        definitions: Only these.
-        note: Text below the title, such as where the inputs come from.
+    """Make the page of a data set, with a note below the title, such as where the inputs come from.
 
     Raises:
         UnknownName: A definition is not in the set.
@@ -205,11 +199,9 @@ def _environments(groups: Iterable[DeviceResults]) -> list[dict[str, Any]]:
 
 
 class _Texts:
-    """Shortens texts, and replaces them by a remark beyond a bound on their total size.
+    """Shortens texts to their beginning and end, and replaces them by a remark beyond a bound on their total size.
 
-    Args:
-        most: The bound on all of them, in characters; equal ones count once.
-        ends: The characters that are kept of the beginning and the end of each.
+    Equal texts count once; all numbers are characters.
     """
 
     def __init__(self, most: int, ends: tuple[int, int]) -> None:

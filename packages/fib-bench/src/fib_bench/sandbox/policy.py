@@ -42,11 +42,7 @@ need the calls that it refuses."""
 
 
 def limit_from_environment() -> Level:
-    """The level that `LIMIT_VARIABLE` names; the highest one where it is not set.
-
-    Raises:
-        InvalidConfig: It names no level.
-    """
+    """The level that `LIMIT_VARIABLE` names, or the highest one; `InvalidConfig` if it names no level."""
     named = os.environ.get(LIMIT_VARIABLE, "").strip().lower()
     if not named:
         return Level.SANDBOXED
@@ -102,9 +98,6 @@ def confine_files(paths: SandboxPaths, *, is_enclosed: bool) -> None:
     """Confine the files of a process further that one with `starts_call` has started, where that is possible.
 
     `is_enclosed` says whether the process is in a network namespace of its own.
-
-    Raises:
-        OSError: The system refuses.
     """
     if paths.policy.limit >= Level.CONFINED and landlock.is_usable():
         landlock.confine_files(paths, {"namespaces": frozenset()} if is_enclosed else {})

@@ -125,12 +125,9 @@ _LOCK_FOLDERS = (Path("/run/fib-bench-uids"), Path("/tmp/fib-bench-uids"))  # th
 
 
 def reserve_uid(policy: SandboxPolicy, name: str, channel: socket.socket) -> int:
-    """Reserve a uid that no process has; usually the same one for the same name, so that caches stay usable.
+    """Reserve a uid that no process has; usually the same for the same name, so that caches stay usable.
 
     It stays reserved until the other end of the socket pair, to which `channel` belongs, is closed.
-
-    Raises:
-        NotPossible: This process cannot change its user, or could not work as another one.
     """
     require_other_user(policy)
     folder = _open_lock_folder()
@@ -147,11 +144,7 @@ def reserve_uid(policy: SandboxPolicy, name: str, channel: socket.socket) -> int
 
 
 def require_other_user(policy: SandboxPolicy) -> None:
-    """Check that workers can become another user and still read what they need.
-
-    Raises:
-        NotPossible: They cannot.
-    """
+    """Check that workers can become another user and still read what they need; else `NotPossible`."""
     if policy.limit < Level.CONFINED:
         raise NotPossible(f"{LIMIT_VARIABLE} is {int(policy.limit)}")
     if policy.is_cuda:

@@ -148,13 +148,7 @@ class Case:
         return [*words, "PASSED without gain"] if self.no_gain else words
 
     def holds(self, status: str, flags: Iterable[str], gain: Gain | None = None) -> bool:
-        """Whether a verdict is an expected one.
-
-        Args:
-            status: Status of the evaluation.
-            flags: Flags of the solution.
-            gain: Comparison with the twin; None if there is no twin or one of the two has no latency.
-        """
+        """Whether a verdict is an expected one; there is a gain if there is a twin and both have a latency."""
         found = set(flags)
         if status != _PASSED:
             return status in self.expect
@@ -214,11 +208,7 @@ def _index(suite: str) -> Mapping[str, dict[str, Any]]:
 
 
 def choose(cases: Sequence[Case], words: Iterable[str]) -> tuple[Case, ...]:
-    """The cases that match one of the words: a row, a suite, a definition, or a part of a name.
-
-    Raises:
-        UnknownName: A word matches nothing.
-    """
+    """The cases that match one of the words: a row, a suite, a definition, or a part of a name."""
     chosen: dict[str, Case] = {}
     for word in words:
         found = [case for case in cases if _matches(case, word)]

@@ -121,16 +121,9 @@ class SelfTest:
 
 
 def run_selftest(cases: Sequence[Case], device: str, observe: Observer = lambda _: None, **settings: Any) -> SelfTest:
-    """Run cases on a device, with the twins that their exploits are compared with.
+    """Run cases on a device, with the twins that their exploits are compared with, and further fields of the settings.
 
-    Args:
-        cases: Cases to run; those for other devices and those whose modules are not installed are skipped.
-        device: ``cpu``, ``cuda:N``, or ``cuda`` for the first GPU.
-        observe: Called with each event.
-        settings: Fields of `BenchmarkConfig`.
-
-    Raises:
-        UnsupportedDevice: The device does not exist on this machine.
+    Cases for other devices and those whose modules are not installed are skipped.
     """
     kind = "cuda" if device.startswith("cuda") else "cpu"
     chosen = with_twins([case for case in cases if kind in case.devices and case.is_possible])
