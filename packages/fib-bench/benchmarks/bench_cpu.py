@@ -12,7 +12,7 @@ from pathlib import Path
 
 from fib_bench import Benchmark, BenchmarkConfig
 from fib_bench.transport.messages import Build, Built
-from fib_bench.worker.server_client import ForkServerClient
+from fib_bench.worker.client import ForkServerClient
 from fib_schema import (
     AxisConst,
     AxisVar,

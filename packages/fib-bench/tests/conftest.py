@@ -21,9 +21,7 @@ from fib_bench.execution.execution import Execution
 from fib_bench.judge.device_context import DeviceContext
 from fib_bench.judge.device_lock import FOLDER_VARIABLE
 from fib_bench.judge.evaluate import Judge
-from fib_bench.worker.client import Worker
-from fib_bench.worker.output import KeptOutput
-from fib_bench.worker.server_client import ForkServerClient
+from fib_bench.worker.client import ForkServerClient, KeptOutput, Worker
 from fib_schema import (
     AxisConst,
     AxisVar,

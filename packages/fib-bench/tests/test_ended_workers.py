@@ -12,7 +12,7 @@ import attrs
 import pytest
 from fib_bench.judge.device_context import DeviceContext
 from fib_bench.judge.device_lock import DeviceLock
-from fib_bench.worker.server_client import ForkServerClient
+from fib_bench.worker.client import ForkServerClient
 
 
 @pytest.fixture(autouse=True)

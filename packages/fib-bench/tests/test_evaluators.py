@@ -19,7 +19,7 @@ from fib_bench import (
 )
 from fib_bench.evaluators import evaluator_for, evaluator_names
 from fib_bench.judge.evaluate import Judge
-from fib_bench.worker.server_client import ForkServerClient
+from fib_bench.worker.client import ForkServerClient
 from fib_schema import Definition, Evaluation, InvalidField, Solution, TraceSet, Workload
 
 Evaluate = Callable[..., list[Evaluation]]

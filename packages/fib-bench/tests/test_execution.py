@@ -16,7 +16,7 @@ from fib_bench.execution.execution import Execution
 from fib_bench.judge.device_context import DeviceContext
 from fib_bench.judge.device_lock import FOLDER_VARIABLE, DeviceLock, extra_memory
 from fib_bench.plan import DefinitionPlan
-from fib_bench.worker.server_client import ForkServerClient
+from fib_bench.worker.client import ForkServerClient
 from fib_schema import Definition, Solution, Workload
 
 Told = tuple[str, tuple[str, ...]]

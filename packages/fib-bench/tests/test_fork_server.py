@@ -18,9 +18,7 @@ from fib_bench.sandbox.model import SandboxPolicy
 from fib_bench.transport.messages import Build, Failed
 from fib_bench.transport.protocol import ChannelClosed
 from fib_bench.worker import fork_server
-from fib_bench.worker.client import Worker, WorkerLost
-from fib_bench.worker.output import KeptOutput
-from fib_bench.worker.server_client import ForkServerClient
+from fib_bench.worker.client import ForkServerClient, KeptOutput, Worker, WorkerLost
 from fib_bench.worker.server_environment import server_environment
 from fib_schema import Definition, Solution, format_json
 from hypothesis import given

@@ -9,8 +9,7 @@ import pytest
 from fib_bench.judge.integrity import check_code
 from fib_bench.judge.rpc import Rejected
 from fib_bench.transport.messages import Build, Built
-from fib_bench.worker.client import Worker
-from fib_bench.worker.server_client import ForkServerClient
+from fib_bench.worker.client import ForkServerClient, Worker
 from fib_schema import Definition, EvaluationStatus, Solution, format_json
 
 RUNS = "def run(x):\n    return x\n"

@@ -38,7 +38,7 @@ from fib_bench.sandbox.processes import require_other_user, reserve_uid, wanted_
 from fib_bench.sandbox.seccomp import Filter, Refusal, worker_filter
 from fib_bench.sandbox.syscalls import enter_namespaces, mount_empty_memory
 from fib_bench.transport.messages import Build, Built, Failed
-from fib_bench.worker.server_client import ForkServerClient
+from fib_bench.worker.client import ForkServerClient
 from fib_schema import Definition, Evaluation, EvaluationStatus, Solution, SupportedBindings, Workload, format_json
 from hypothesis import given
 from hypothesis import strategies as st

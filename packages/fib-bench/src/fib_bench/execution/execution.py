@@ -24,7 +24,7 @@ from ..judge.device_memory import available_bytes
 from ..judge.evaluate import SHARE_OF_FREE_MEMORY, Judge
 from ..judge.prepared import PreparedWorkload
 from ..plan import DefinitionPlan, Skip
-from ..worker.server_client import ForkServerClient
+from ..worker.client import ForkServerClient
 
 _SHARE_OF_MEMORY = 0.5
 _MOST_IN_BLOCK = 64  # all of them are prepared before the first result appears

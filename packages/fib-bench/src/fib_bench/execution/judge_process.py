@@ -27,7 +27,7 @@ from ..events import Evaluated, Event, Skipped, Working
 from ..plan import DefinitionPlan, Skip
 from ..sandbox.policy import protect_memory
 from ..sandbox.syscalls import PR_SET_PDEATHSIG, prctl
-from ..worker.server_client import ForkServerClient
+from ..worker.client import ForkServerClient
 
 if TYPE_CHECKING:
     from .execution import Execution

@@ -16,8 +16,7 @@ from ..config.model import ResolvedEvalConfig
 from ..secure_random import SECRET
 from ..timing import Measurement
 from ..transport.messages import Build
-from ..worker.client import Worker, WorkerLost, end_all
-from ..worker.server_client import ForkServerClient
+from ..worker.client import ForkServerClient, Worker, WorkerLost, end_all
 from .background_activity import BackgroundActivity
 from .function_worker import DeviceWork, FunctionWorker, reference_request, solution_request
 from .prepared import GENERATED, InputSet, PreparedWorkload

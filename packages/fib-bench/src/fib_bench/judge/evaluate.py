@@ -26,8 +26,7 @@ from ..evaluators.protocol import Evaluator
 from ..events import Phase
 from ..timing.device import settings_of, watch_clock
 from ..timing.roofline import speed_of_light_of
-from ..worker.client import WorkerLost, end_all
-from ..worker.server_client import ForkServerClient
+from ..worker.client import ForkServerClient, WorkerLost, end_all
 from .baselines import REFERENCE, Baselines
 from .build_failure import BuildFailure, attempt
 from .definition_settings import DefinitionSettings

@@ -23,8 +23,7 @@ from ..config.model import ResolvedEvalConfig
 from ..errors import EvaluatorFailed
 from ..events import Phase
 from ..flags import FIXED_INPUTS, UNSEALED, UNVERIFIED
-from ..worker.client import WorkerLost
-from ..worker.server_client import ForkServerClient
+from ..worker.client import ForkServerClient, WorkerLost
 from .background_activity import BackgroundActivity
 from .baselines import Baselines, InterleavedBaselines
 from .build_failure import BuildFailure, attempt

@@ -10,6 +10,7 @@ from typing import TypeAlias
 import msgspec
 
 from ..recipe import Recipe
+from ..sandbox.model import Threat
 
 BASES = 1
 """Input sets behind the slots: the values that the generator changes, for inputs of which it does not make all."""
@@ -176,7 +177,7 @@ WorkerRequest: TypeAlias = (
 class Settled(msgspec.Struct, frozen=True, tag="settled"):
     """A worker's first message, sent before anything of a solution is there: how it is isolated."""
 
-    held: dict[str, tuple[str, ...]]
+    held: dict[str, frozenset[Threat]]
     """The measures that it has taken, with the threats that they stop."""
     missing: dict[str, str]
     """Measures that were not possible, with the reasons."""

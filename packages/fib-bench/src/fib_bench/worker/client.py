@@ -1,8 +1,9 @@
-"""Worker client: the judge's handle on one worker process.
+"""Clients of the fork server and of its workers, in the judge.
 
-Every wait is bounded and watches three sources at once: the worker's channel, its output, and the fork
-server's report of its end. A worker that ends or takes too long raises `WorkerLost` with the reason, which
-is a result of its solution and no error of the benchmark.
+`ForkServerClient` starts the fork server, asks it for workers, and records how they end. `Worker` is the handle on one
+of them. Each of its waits is bounded and watches three sources at once: the worker's channel, its output, and the
+server's reports. A worker that ends or takes too long raises `WorkerLost` with the reason, which is a result of its
+solution and no error of the benchmark.
 """
 
 from __future__ import annotations
@@ -11,25 +12,43 @@ import os
 import selectors
 import signal
 import socket
+import subprocess
+import sys
 import time
 from collections.abc import Iterable
 from contextlib import suppress
 from multiprocessing.connection import Connection
+from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Self
 
 import msgspec
 
-from ..sandbox.model import Isolation, Threat
-from ..temporary_folders import TemporaryFolder
-from ..transport.messages import Exited, Settled, WorkerReply
+from ..errors import WorkerPoolFailed
+from ..sandbox.model import Isolation
+from ..sandbox.processes import SPARE_UIDS
+from ..temporary_folders import TemporaryFolder, remove_abandoned
+from ..transport.messages import (
+    Exited,
+    Kill,
+    Ping,
+    Pong,
+    ServerReady,
+    ServerReply,
+    Settled,
+    Spawn,
+    Spawned,
+    WorkerReply,
+)
 from ..transport.protocol import MAX_REPLY_BYTES, ChannelClosed, ProtocolError, Receiver, is_readable, send
-from .output import OutputPipe
 from .process_tree import descendants
+from .server_environment import server_environment
 
-_EXIT_SECONDS = 10.0
+_START_SECONDS, _SPAWN_SECONDS, _EXIT_SECONDS = 120.0, 30.0, 10.0
 _STACK_SECONDS = 0.5
 _DYING_SECONDS = 3.0  # the kernel takes up to a second to end a process that crashed
+_KEPT_BYTES = 8_000
+_MAX_READS = 64  # of 64 KiB; a flood of output must not block the judge
 
 
 class WorkerLost(Exception):
@@ -47,44 +66,35 @@ class WorkerLost(Exception):
         self.is_forgery = is_forgery
 
 
-class ServerReports(Protocol):
-    """The part of the fork server's client that a worker's handle uses."""
+class KeptOutput:
+    """The head and the tail of a text of any length."""
 
-    @property
-    def generation(self) -> int:
-        """The number of server processes before this one."""
+    def __init__(self, kept_bytes: int = _KEPT_BYTES) -> None:
+        self._kept = kept_bytes
+        self._head = bytearray()
+        self._tail = bytearray()
+        self._dropped = 0
 
-    @property
-    def channel(self) -> socket.socket:
-        """The socket on which ends of workers are reported."""
+    def add(self, data: bytes) -> None:
+        """Append the bytes read."""
+        room = self._kept - len(self._head)
+        self._head += data[:room]
+        self._tail += data[max(room, 0) :]
+        if (excess := len(self._tail) - self._kept) > 0:
+            del self._tail[:excess]
+            self._dropped += excess
 
-    def kill(self, pid: int) -> None:
-        """Have a worker killed."""
-
-    def read_reports(self) -> None:
-        """Read the reports that have arrived."""
-
-    def exit_of(self, pid: int) -> Exited | None:
-        """The exit report of a worker, or None while it runs."""
-
-    def forget(self, pid: int) -> None:
-        """Drop the record of a worker's end."""
-
-    def strays(self) -> list[int]:
-        """Processes that have left their worker."""
-
-    def is_alive(self) -> bool:
-        """Whether the server answers."""
-
-    def close(self) -> None:
-        """Stop the server and all workers."""
+    def text(self) -> str:
+        """The kept bytes as text, with a note where bytes were dropped."""
+        gap = f"\n... {self._dropped} bytes dropped ...\n" if self._dropped else ""
+        return (self._head + gap.encode() + self._tail).decode("utf-8", "replace")
 
 
 class Worker:
-    """One worker process: its channel, its output, and its exit.
+    """One worker process: its channel, its output, and its exit; a context manager that ends it.
 
     Args:
-        server: The fork server, which reports the worker's end.
+        server: Reports the worker's end.
         pid: Its process.
         channel: The socket for requests and replies.
         output: The end to read of the pipe that it prints to, non-blocking.
@@ -92,28 +102,21 @@ class Worker:
     """
 
     def __init__(
-        self, server: ServerReports, pid: int, channel: socket.socket, output: int, folder: TemporaryFolder
+        self, server: ForkServerClient, pid: int, channel: socket.socket, output: int, folder: TemporaryFolder
     ) -> None:
-        self._server = server
-        self._generation = server.generation
         self.pid = pid
-        self._handle = _open_process(pid)
-        self._channel = channel
-        self._receiver = Receiver(channel, WorkerReply, MAX_REPLY_BYTES)
-        self._output = OutputPipe(output)
-        self._folder = folder
         self.isolation: Isolation | None = None
-        self._reason_to_kill: str | None = None
+        self._server, self._generation = server, server.generation
+        self._handle = _open_process(pid)
+        self._channel, self._output, self._folder = channel, output, folder
+        self._receiver = Receiver(channel, WorkerReply, MAX_REPLY_BYTES)
+        self._printed = KeptOutput()
         self._selector = selectors.DefaultSelector()
-        self._selector.register(channel, selectors.EVENT_READ)
-        self._selector.register(self._output, selectors.EVENT_READ)
-        self._selector.register(server.channel, selectors.EVENT_READ)
-        self._is_closed = False
-        self._is_killed = False
-
-    def started(self) -> list[int]:
-        """Its descendants, and processes that have left a worker, which may have been this one."""
-        return [*descendants(self.pid), *self._server.strays()]
+        self._selector.register(channel, selectors.EVENT_READ, self._read_replies)
+        self._selector.register(output, selectors.EVENT_READ, self._read_output)
+        self._selector.register(server.channel, selectors.EVENT_READ, self._read_reports)
+        self._is_closed = self._is_killed = False
+        self._reason_to_kill = ""
 
     def __enter__(self) -> Self:
         return self
@@ -126,7 +129,22 @@ class Worker:
     @property
     def is_closed(self) -> bool:
         """Whether it has ended."""
-        return self._is_closed or self._has_ended() or self._is_orphaned
+        return self._is_closed or self._has_ended or self._is_orphaned
+
+    @property
+    def _has_ended(self) -> bool:
+        return not self._is_orphaned and self.pid in self._server.exits
+
+    @property
+    def _is_orphaned(self) -> bool:
+        """Whether the server that forked it has ended."""
+        return self._server.generation != self._generation
+
+    def started(self) -> list[int]:
+        """Its descendants, and processes that have left a worker, which may have been this one."""
+        return [*descendants(self.pid), *self._server.strays()]
+
+    # -- requests ------------------------------------------------------------------------------------
 
     def request(self, message: msgspec.Struct, descriptors: tuple[int, ...] = (), *, seconds: float) -> object:
         """Send a request and wait for its answer.
@@ -157,15 +175,11 @@ class Worker:
             raise WorkerLost(self._end_in_words()) from error
 
     def answer(self, seconds: float) -> object:
-        """Wait for the answer to the last request.
-
-        Raises:
-            WorkerLost: The worker ended, broke the protocol, or took too long; it is closed.
-        """
+        """Wait for the answer to the last request; raises like `request`."""
         deadline = time.monotonic() + seconds
         try:
             while (reply := self._next_reply()) is None:
-                if self._has_ended():
+                if self._has_ended:
                     raise WorkerLost(self._end_in_words())
                 if (left := deadline - time.monotonic()) <= 0:
                     self._ask_for_stack()
@@ -177,9 +191,6 @@ class Worker:
             self.close()
             problem = f"the worker broke the protocol and was killed: {error}"
             raise WorkerLost(problem, is_forgery=True) from error
-        except ChannelClosed as error:
-            self._end_silent_worker()
-            raise WorkerLost(self._end_in_words()) from error
         return reply
 
     def has_answered(self) -> bool:
@@ -188,7 +199,7 @@ class Worker:
         return self.is_closed or self._receiver.has_message
 
     def _next_reply(self) -> object | None:
-        """The next reply that has arrived, or None. The first message is not a reply: it reports the isolation.
+        """The next reply that has arrived, or None. The first message is none: it reports the isolation.
 
         Raises:
             ProtocolError: The message is not valid.
@@ -196,7 +207,9 @@ class Worker:
         reply = self._receiver.take()
         if reply is None or self.isolation is not None:
             return reply
-        self.isolation = _isolation_of(reply)
+        if not isinstance(reply, Settled):
+            raise ProtocolError(f"the first message was {type(reply).__name__}, not Settled")
+        self.isolation = Isolation(reply.held, reply.missing)
         return self._receiver.take()
 
     def confirm(self) -> None:
@@ -205,19 +218,22 @@ class Worker:
         Raises:
             WorkerLost: One of them has ended.
         """
-        if self.is_closed or not self._server.is_alive() or self._has_ended():
+        if self.is_closed or not self._server.is_alive() or self._has_ended:
             self.close()
             raise WorkerLost(self._end_in_words())
 
     def printed(self) -> str:
         """Output of the worker since the last call: head and tail."""
         if not self._is_closed:
-            self._output.read()
-        return self._output.take_text()
+            self._read_output()
+        text, self._printed = self._printed.text(), KeptOutput()
+        return text
+
+    # -- the end -------------------------------------------------------------------------------------
 
     def kill(self) -> None:
         """Have the worker killed without waiting; `close` waits until it and all that it started have ended."""
-        if not self.is_closed and not self._is_killed:
+        if not self.is_closed and not self._is_killed:  # later its number may have gone to another worker
             with suppress(ChannelClosed, OSError):  # of the server, which `close` finds out
                 self._server.kill(self.pid)
                 self._is_killed = True
@@ -233,15 +249,16 @@ class Worker:
         """
         if self._is_closed:
             return True
-        if not self._kill(unless):
+        self.kill()
+        if not self._await_end(unless):
             return False
-        if self._handle is not None and not self._has_ended():
+        if self._handle is not None and not self._has_ended:
             _kill_orphan(self._handle)
-        self._output.read()
+        self._read_output()
         self._is_closed = True
         self._selector.close()
         self._channel.close()
-        self._output.close()
+        os.close(self._output)
         if self._handle is not None:
             os.close(self._handle)
         if not self._is_orphaned:
@@ -249,70 +266,21 @@ class Worker:
         self._folder.remove()
         return True
 
-    @property
-    def _is_orphaned(self) -> bool:
-        """Whether the server that forked it has ended."""
-        return self._server.generation != self._generation
-
-    def _has_ended(self) -> bool:
-        return not self._is_orphaned and self._server.exit_of(self.pid) is not None
-
-    def _wait(self, seconds: float) -> None:
-        """Wait for the channel, the output or the server's reports, and read available data."""
-        for key, _ in self._selector.select(seconds):
-            if key.fileobj is self._channel:
-                try:
-                    self._receiver.fill(wait=False)
-                except ChannelClosed:
-                    self._end_silent_worker()
-            elif key.fileobj is self._output:
-                if not self._output.read() and self._output in self._selector.get_map():
-                    self._selector.unregister(self._output)
-            else:
-                try:
-                    self._server.read_reports()
-                except (ChannelClosed, ProtocolError) as error:
-                    self._server.close()
-                    raise WorkerLost(f"the worker server died under this worker: {error}") from error
-
-    def _end_silent_worker(self) -> None:
-        """Wait briefly for the exit of a worker whose channel is closed, then kill it."""
-        if self._channel in self._selector.get_map():
-            self._selector.unregister(self._channel)
-        end = time.monotonic() + _DYING_SECONDS
-        while not self._has_ended() and (left := end - time.monotonic()) > 0:
-            self._wait(left)
-        if not self._has_ended():
-            self._reason_to_kill = "the worker closed its channel to the judge and was killed"
-            self._kill()
-
-    def _ask_for_stack(self) -> None:
-        """Have the worker print its stack, if it still can."""
-        if self._handle is not None:
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(self._handle, signal.SIGUSR1)
-        end = time.monotonic() + _STACK_SECONDS
-        while (left := end - time.monotonic()) > 0 and not self._has_ended():
-            self._wait(left)
-
-    def _kill(self, unless: Connection | None = None) -> bool:
-        """Kill the worker and wait until the server reports that it and its children have ended.
+    def _await_end(self, unless: Connection | None) -> bool:
+        """Wait until the server reports that the worker and its children have ended.
 
         Returns:
             False if a message to `unless` came first.
         """
         if self.is_closed:
             return True
+        end = time.monotonic() + _EXIT_SECONDS
         try:
-            if not self._is_killed:  # its number may have gone to another worker since
-                self._server.kill(self.pid)
-                self._is_killed = True
-            end = time.monotonic() + _EXIT_SECONDS
             with selectors.DefaultSelector() as selector:
-                selector.register(self._server.channel, selectors.EVENT_READ)
-                if unless is not None:
-                    selector.register(unless, selectors.EVENT_READ)
-                while not self._has_ended() and (left := end - time.monotonic()) > 0:
+                for source in (self._server.channel, unless):
+                    if source is not None:
+                        selector.register(source, selectors.EVENT_READ)
+                while not self._has_ended and (left := end - time.monotonic()) > 0:
                     ready = [key.fileobj for key, _ in selector.select(left)]
                     if unless in ready:
                         return False
@@ -322,22 +290,75 @@ class Worker:
             self._server.close()  # takes every worker with it
         return True
 
+    def _end_silent_worker(self) -> None:
+        """Wait briefly for the exit of a worker whose channel is closed, then kill it."""
+        self._ignore(self._channel)
+        end = time.monotonic() + _DYING_SECONDS
+        while not self._has_ended and (left := end - time.monotonic()) > 0:
+            self._wait(left)
+        if not self._has_ended:
+            self._reason_to_kill = "the worker closed its channel to the judge and was killed"
+            self.kill()
+            self._await_end(None)
+
+    def _ask_for_stack(self) -> None:
+        """Have the worker print its stack, if it still can."""
+        if self._handle is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._handle, signal.SIGUSR1)
+        end = time.monotonic() + _STACK_SECONDS
+        while (left := end - time.monotonic()) > 0 and not self._has_ended:
+            self._wait(left)
+
     def _end_in_words(self) -> str:
-        ended = self._server.exit_of(self.pid)
-        if ended is not None and ended.reason:
-            return ended.reason
-        if self._reason_to_kill is not None:
-            return self._reason_to_kill
-        if self._is_orphaned:
-            return "the worker server died under this worker"
+        ended = None if self._is_orphaned else self._server.exits.get(self.pid)
+        reason = "" if ended is None else ended.reason
+        if reason := reason or self._reason_to_kill:
+            return reason
         if ended is None:
-            return "the worker has ended"
+            return "the worker server died under this worker" if self._is_orphaned else "the worker has ended"
         if os.WIFSIGNALED(ended.wait_status):
             number = os.WTERMSIG(ended.wait_status)
             names = {int(member): member.name for member in signal.Signals}  # without most real-time signals
             return f"the worker was ended by {names.get(number, number)} ({signal.strsignal(number)})"
         status = os.WEXITSTATUS(ended.wait_status)
         return f"the worker exited with status {status} before it answered"
+
+    # -- what arrives --------------------------------------------------------------------------------
+
+    def _wait(self, seconds: float) -> None:
+        """Wait for the channel, the output or the server's reports, and read available data."""
+        for key, _ in self._selector.select(seconds):
+            key.data()
+
+    def _read_replies(self) -> None:
+        try:
+            self._receiver.fill(wait=False)
+        except ChannelClosed:
+            self._end_silent_worker()
+
+    def _read_output(self) -> None:
+        for _ in range(_MAX_READS):
+            try:
+                data = os.read(self._output, 1 << 16)
+            except BlockingIOError:
+                return
+            if not data:
+                self._ignore(self._output)
+                return
+            self._printed.add(data)
+
+    def _read_reports(self) -> None:
+        try:
+            self._server.read_reports()
+        except (ChannelClosed, ProtocolError) as error:
+            self._server.close()
+            raise WorkerLost(f"the worker server died under this worker: {error}") from error
+
+    def _ignore(self, source: socket.socket | int) -> None:
+        """Wait no longer for a source that has ended."""
+        if source in self._selector.get_map():
+            self._selector.unregister(source)
 
 
 def end_all(workers: Iterable[Worker]) -> None:
@@ -347,21 +368,6 @@ def end_all(workers: Iterable[Worker]) -> None:
         worker.kill()
     for worker in workers:
         worker.close()
-
-
-def _isolation_of(message: object) -> Isolation:
-    """The isolation that a worker reports in its first message, which it sends before it has read a solution.
-
-    Raises:
-        ProtocolError: It is another message.
-    """
-    if not isinstance(message, Settled):
-        raise ProtocolError(f"the first message was {type(message).__name__}, not Settled")
-    try:
-        held = {name: frozenset(map(Threat, threats)) for name, threats in message.held.items()}
-    except ValueError as error:
-        raise ProtocolError(str(error)) from error
-    return Isolation(held, message.missing)
 
 
 def _kill_orphan(handle: int) -> None:
@@ -377,3 +383,174 @@ def _open_process(pid: int) -> int | None:
         return os.pidfd_open(pid)
     except ProcessLookupError:
         return None
+
+
+class ForkServerClient:
+    """The judge's side of a fork server; a context manager that stops the server and all its workers.
+
+    Args:
+        device: The device of the workers. On ``cpu``, Triton and Helion run in their interpreters.
+        hidden: Folders that no worker may read.
+    """
+
+    def __init__(self, device: str, hidden: Iterable[Path] = ()) -> None:
+        self.generation = 0
+        """The number of server processes before this one; a worker of an earlier one has ended without a report."""
+        self.channel: socket.socket
+        """The socket on which the server reports ends of workers."""
+        self.exits: dict[int, Exited] = {}
+        """Reports of the ends of workers, by process."""
+        self._device = device
+        self._hidden = tuple(path.resolve() for path in hidden)
+        self._process: subprocess.Popen[bytes] | None = None
+        self._receiver: Receiver
+        self._spawned: list[int] = []
+        self._workers: set[int] = set()
+        self._is_ready = self._has_answered = False
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def launch(self) -> None:
+        """Start the server process if it is not running, without waiting for it."""
+        if self._process is not None and self._process.poll() is None:
+            return
+        self.close()
+        remove_abandoned(SPARE_UIDS if os.geteuid() == 0 else ())
+        self._is_ready = False
+        self.channel, theirs = socket.socketpair()
+        module = f"{__package__}.fork_server"  # -P: the current folder is not a place to import from
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-m", module, str(theirs.fileno()), self._device, *self._hidden],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+                stdout=2,  # text that an import prints is not a result
+                env=server_environment(self._device),
+                start_new_session=True,
+            )
+        self._receiver = Receiver(self.channel, ServerReply, MAX_REPLY_BYTES)
+
+    def start(self) -> None:
+        """Start the server process if it is not running, and wait until it serves; `spawn` does so too.
+
+        Raises:
+            WorkerPoolFailed: It did not come up.
+        """
+        self.launch()
+        if self._is_ready:
+            return
+        self.channel.settimeout(_START_SECONDS)
+        try:
+            ready = self._receiver.receive()
+        except (ChannelClosed, ProtocolError, TimeoutError) as error:
+            raise WorkerPoolFailed(f"it did not start (its messages are above): {error}") from error
+        if not isinstance(ready, ServerReady):
+            raise WorkerPoolFailed(f"it answered {ready!r} first")
+        self.channel.settimeout(None)
+        self._is_ready = True
+
+    def spawn(self) -> Worker:
+        """A fresh worker.
+
+        Raises:
+            WorkerPoolFailed: The server has ended and does not start again.
+        """
+        folder = TemporaryFolder()
+        ours, theirs = socket.socketpair()
+        read_end, write_end = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(read_end, False)
+        try:
+            pid = self._fork(folder.path, (theirs.fileno(), write_end))
+        except BaseException:
+            ours.close()
+            os.close(read_end)
+            folder.remove()
+            raise
+        finally:
+            theirs.close()
+            os.close(write_end)
+        self._workers.add(pid)
+        return Worker(self, pid, ours, read_end, folder)
+
+    def _fork(self, folder: Path, descriptors: tuple[int, int]) -> int:
+        """Have the server fork; one that has ended since it last answered is replaced once."""
+        problem = ""
+        for _ in range(2):
+            self.start()
+            try:
+                return self._ask_for_worker(folder, descriptors)
+            except (ChannelClosed, ProtocolError) as error:
+                problem = str(error)
+                self.close()
+        raise WorkerPoolFailed(f"no worker came: {problem}")
+
+    def _ask_for_worker(self, folder: Path, descriptors: tuple[int, int]) -> int:
+        send(self.channel, Spawn(str(folder)), descriptors)
+        while not self._spawned:
+            if not is_readable(self.channel, _SPAWN_SECONDS):
+                raise ChannelClosed(f"nothing within {_SPAWN_SECONDS:g} s")  # a solution may have stopped it
+            self.read_reports()
+        return self._spawned.pop()
+
+    def is_alive(self) -> bool:
+        """Whether the process answers; a server that was killed before this call does not, and is closed."""
+        self._has_answered = False
+        with suppress(ChannelClosed, ProtocolError, OSError):
+            send(self.channel, Ping())
+            while not self._has_answered and is_readable(self.channel, _EXIT_SECONDS):
+                self.read_reports()
+        if not self._has_answered:
+            self.close()
+        return self._has_answered
+
+    def close(self) -> None:
+        """Stop the server and with it every worker."""
+        if self._process is None:
+            return
+        self.channel.close()
+        if not self._is_ready:
+            self._process.kill()  # it has no workers, and may be importing for a while
+        try:
+            self._process.wait(_EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        self._process = None
+        self.generation += 1
+        self.exits.clear()
+        self._spawned.clear()
+
+    def kill(self, pid: int) -> None:
+        """Have a worker killed; its end is reported like any other."""
+        send(self.channel, Kill(pid))
+
+    def read_reports(self) -> None:
+        """Read the server's reports that have arrived.
+
+        Raises:
+            ChannelClosed: The server has ended.
+        """
+        self._receiver.fill(wait=False)
+        while (message := self._receiver.take()) is not None:
+            match message:
+                case Spawned(pid=pid):
+                    self._spawned.append(pid)
+                case Exited(pid=pid):
+                    self.exits[pid] = message
+                case Pong():
+                    self._has_answered = True
+
+    def forget(self, pid: int) -> None:
+        """Drop the record of a worker's end."""
+        self.exits.pop(pid, None)
+        self._workers.discard(pid)
+
+    def strays(self) -> list[int]:
+        """Processes that have left their worker, and their descendants; which worker started them is unknown."""
+        return [] if self._process is None else descendants(self._process.pid, self._workers)

@@ -38,8 +38,7 @@ def confine_worker(policy: SandboxPolicy, folder: Path, request: object) -> Sett
     os.environ["FIB_CACHE_PATH"] = str(cache)
     isolation = isolate(SandboxPaths(policy, folder, cache, uid, why_no_uid))
     forget_kernel_files()  # the solution gets no descriptors
-    held = {name: tuple(map(str, sorted(threats))) for name, threats in isolation.held.items()}
-    return Settled(held, dict(isolation.missing))
+    return Settled(dict(isolation.held), dict(isolation.missing))
 
 
 def _reserve(policy: SandboxPolicy, name: str) -> tuple[int | None, str]:

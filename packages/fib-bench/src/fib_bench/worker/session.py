@@ -132,7 +132,7 @@ class Session:
     def answer(self, request: object) -> WorkerReply:
         """Serve a request, then run the tamper check."""
         reply = self._answer_alone(request)
-        findings = self._watch.findings(self)
+        findings = self._watch.findings()
         if isinstance(request, Call | ComposePass | LaunchPass | RunCalls) and self._device.type == "cuda":
             size = persisting_bytes()
             if size != self._set_aside:

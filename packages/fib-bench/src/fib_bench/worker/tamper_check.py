@@ -1,14 +1,14 @@
-"""Tamper check: finds functions that a solution replaced, and state that it left behind, in its process.
+"""Tamper check: names functions that a solution has replaced in its process, and modes that it has left active.
 
-The originals are recorded before a solution is loaded. The findings are untrusted all the same, because a solution
-can replace this check too; the judge's clock and the outputs do not depend on it.
+It gives the reason for a rejection where a solution attacks a harness in the usual ways, and guards latencies on the
+CPU, which the worker reads itself. It protects nothing else: a solution can replace this check too, and the judge's
+clock and the verified outputs do not depend on it.
 """
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
+from collections.abc import Iterator, Sequence
 from functools import cache
 from types import FunctionType, ModuleType
 from typing import Any
@@ -41,50 +41,29 @@ _OWN = (
     "fib_bench.transport.protocol",
 )
 _MISSING = object()
-_CacheWrapper: type = type(cache(lambda: None))
+_KINDS = (FunctionType, classmethod, staticmethod, property, type, type(cache(lambda: None)))
 
 
 class Watch:
-    """Records functions, hooks and settings, and reports later changes.
-
-    It looks at some 600 functions after every request of the judge, so what it compares is laid out for that.
-    """
+    """Records some 600 functions before a solution is loaded, and reports changes after each request."""
 
     def __init__(self) -> None:
-        self._named = [(name, tuple(name.split("."))) for name in _NAMES]
-        self._originals = [_resolve(path) for _, path in self._named]
-        self._values = [
-            (f"{where}.{name}", vars(namespace), name, value)
+        self._named = [(name, path, _resolve(path)) for name in _NAMES for path in [name.split(".")]]
+        self._own = [
+            (f"{where}.{name}", vars(namespace), name, value, getattr(value, "__code__", None))
             for where, namespace in _own_namespaces()
             for name, value in vars(namespace).items()
-            if isinstance(value, FunctionType | classmethod | staticmethod | property | type | _CacheWrapper)
-        ]
-        self._functions = [
-            (name, value, value.__code__, value.__defaults__, copy(value.__kwdefaults__))
-            for name, _, _, value in self._values
-            if isinstance(value, FunctionType)
+            if isinstance(value, _KINDS)
         ]
 
-    def findings(self, *objects: object) -> list[str]:
-        """Replaced functions and active modes, as sentences; empty if nothing changed.
-
-        Args:
-            objects: Instances whose attributes may not hide what their classes have.
-        """
-        replaced = [
-            name
-            for (name, path), value in zip(self._named, self._originals, strict=True)
-            if _resolve(path) is not value
-        ]
-        replaced += [name for name, namespace, key, value in self._values if namespace.get(key, _MISSING) is not value]
+    def findings(self) -> list[str]:
+        """Replaced functions and active modes, as sentences; empty if nothing changed."""
+        replaced = [name for name, path, value in self._named if _resolve(path) is not value]
         replaced += [
             name
-            for name, function, code, defaults, named in self._functions
-            if function.__code__ is not code
-            or function.__defaults__ is not defaults
-            or function.__kwdefaults__ != named  # a dict, which can be changed in place
+            for name, namespace, key, value, code in self._own
+            if namespace.get(key, _MISSING) is not value or getattr(value, "__code__", None) is not code
         ]
-        replaced += [f"{type(item).__name__}.{name}" for item in objects for name in _hidden(item)]
         found = [f"replaced {', '.join(replaced[:10])}"] if replaced else []
         return found + [f"left active {mode}" for mode in _modes()]
 
@@ -106,20 +85,8 @@ def _resolve(path: Sequence[str]) -> Any:
     return value
 
 
-def _hidden(item: object) -> list[str]:
-    own: Mapping[str, object] = getattr(item, "__dict__", {})
-    return [name for name in own if hasattr(type(item), name)]
-
-
-def _function_modes() -> list[object]:
-    modes: list[object] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
-    return modes
-
-
 def _modes() -> list[str]:
     """Modes of torch that see every operation, which is a way to do work later; a default device is none."""
-    if not torch._C._len_torch_function_stack() and not torch._C._len_torch_dispatch_stack():  # noqa: SLF001
-        return []
-    modes = [mode for mode in _function_modes() if type(mode) is not DeviceContext]
-    dispatch = torch._C._len_torch_dispatch_stack()  # noqa: SLF001
-    return [type(mode).__qualname__ for mode in modes] + ["a TorchDispatchMode"] * dispatch
+    active: list[object] = _get_current_function_mode_stack()  # type: ignore[no-untyped-call]
+    modes = [type(mode).__qualname__ for mode in active if type(mode) is not DeviceContext]
+    return modes + ["a TorchDispatchMode"] * torch._C._len_torch_dispatch_stack()  # noqa: SLF001
