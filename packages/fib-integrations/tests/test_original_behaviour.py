@@ -225,7 +225,7 @@ def test_an_unknown_name_in_the_variable_leaves_the_default_adapters(
     monkeypatch.setenv("FIB_ENABLE_APPLY", "1")
     monkeypatch.setenv("FIB_INTEGRATIONS", "no_such_adapter")
     load_plugin()
-    assert "FIB_INTEGRATIONS: no adapter 'no_such_adapter'" in caplog.text
+    assert "FIB_INTEGRATIONS: no adapter is named 'no_such_adapter'" in caplog.text
     assert any(found.adapter == "rmsnorm" for found in status())
 
 

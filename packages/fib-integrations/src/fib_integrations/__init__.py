@@ -16,14 +16,11 @@ __all__ = [
     "Conversion",
     "ConvertedCall",
     "DefinitionRef",
-    "DuplicateAdapter",
-    "InvalidatePlan",
     "NotPatched",
     "PatchManager",
     "PatchSpec",
     "Plan",
     "TargetStatus",
-    "UnknownAdapter",
     "UnsupportedCall",
     "__version__",
     "explain",
@@ -42,11 +39,8 @@ if TYPE_CHECKING:
         CannotAdapt,
         Conversion,
         DefinitionRef,
-        DuplicateAdapter,
-        InvalidatePlan,
         NotPatched,
         Plan,
-        UnknownAdapter,
     )
     from .installation import (
         TargetStatus,
@@ -64,8 +58,7 @@ else:
         __name__,
         "fib-integrations",
         {
-            "adapter": "Adapter Call CannotAdapt Conversion DefinitionRef DuplicateAdapter InvalidatePlan NotPatched "
-            "Plan UnknownAdapter",
+            "adapter": "Adapter Call CannotAdapt Conversion DefinitionRef NotPatched Plan",
             "installation": (
                 "TargetStatus explain install_flashinfer_integrations status uninstall_flashinfer_integrations"
             ),

@@ -37,28 +37,6 @@ class CannotAdapt(FibError, TypeError):
 
 
 @attrs.frozen
-class UnknownAdapter(FibError, LookupError):
-    """No adapter has the requested name."""
-
-    name: str
-    known: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"no adapter {self.name!r} (available: {', '.join(self.known)})"
-
-
-@attrs.frozen
-class DuplicateAdapter(FibError, ValueError):
-    """Two adapters have the same name."""
-
-    name: str
-    places: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"adapter name {self.name!r} is used twice: in {' and in '.join(self.places)}; rename one"
-
-
-@attrs.frozen
 class NotPatched(FibError, LookupError):
     """A function has no adapter, or its patch is not installed."""
 
@@ -242,14 +220,7 @@ class Plan:
     """The attribute of the object that every plan replaces: reveals a plan that bypassed the patched method."""
 
 
-@attrs.frozen(kw_only=True)
-class InvalidatePlan:
-    """A method that changes the plan in ways that no definition describes: runs are unsupported until the next plan."""
-
-    path: str
-
-
-Target: TypeAlias = "Call | Plan | InvalidatePlan"
+Target: TypeAlias = Call | Plan
 
 
 @attrs.frozen(kw_only=True)

@@ -31,26 +31,13 @@ NEUTRAL: Mapping[str, Any] = MappingProxyType(
 """Defaults of keywords that FlashInfer 0.7.2's ``plan`` of decode takes as ``**kwargs``; vLLM passes the first two."""
 
 
-class DecodeSettings(NamedTuple):
-    """Settings that ``plan`` and ``forward`` give a wrapper's runs, named as the wrapper's attributes."""
+class Settings(NamedTuple):
+    """Settings that ``plan`` and ``forward`` give a wrapper's runs, named as the wrapper's attributes.
 
-    pos_encoding_mode: str = "NONE"
-    window_left: int = -1
-    logits_soft_cap: float | None = None
-    sm_scale: float | None = None
-    rope_scale: float | None = None
-    rope_theta: float | None = None
+    A wrapper for decode has neither of the first and the third: a decoded token attends to all tokens.
+    """
 
-    @property
-    def is_causal(self) -> bool:
-        """A decoded token is the last one and attends to all tokens."""
-        return True
-
-
-class PrefillSettings(NamedTuple):
-    """The same of a prefill wrapper."""
-
-    causal: bool = False
+    causal: bool = True
     pos_encoding_mode: str = "NONE"
     use_fp16_qk_reduction: bool = False
     window_left: int = -1
@@ -59,18 +46,10 @@ class PrefillSettings(NamedTuple):
     rope_scale: float | None = None
     rope_theta: float | None = None
 
-    @property
-    def is_causal(self) -> bool:
-        """Whether a token attends to those before it only."""
-        return self.causal
-
-
-Settings: TypeAlias = DecodeSettings | PrefillSettings
-
 
 def unsupported_settings(settings: Settings) -> str | None:
     """Reason that no definition describes runs with these settings; None if one may."""
-    if not settings.is_causal:
+    if not settings.causal:
         return "it is not causal"
     if settings.pos_encoding_mode != "NONE":
         return f"a positional encoding is applied inside ({settings.pos_encoding_mode})"
@@ -78,7 +57,7 @@ def unsupported_settings(settings: Settings) -> str | None:
         return "it has a sliding window"
     if settings.logits_soft_cap:
         return "it has a logits soft cap"
-    return "it sums products in float16" if getattr(settings, "use_fp16_qk_reduction", False) else None
+    return "it sums products in float16" if settings.use_fp16_qk_reduction else None
 
 
 def compiled_problem(planned: Settings) -> str | None:
@@ -90,8 +69,7 @@ def compiled_problem(planned: Settings) -> str | None:
         return f"it was planned with a positional encoding ({planned.pos_encoding_mode})"
     if planned.logits_soft_cap:
         return "it was planned with a logits soft cap"
-    is_half = getattr(planned, "use_fp16_qk_reduction", False)
-    return "it was planned with sums in float16" if is_half else None
+    return "it was planned with sums in float16" if planned.use_fp16_qk_reduction else None
 
 
 def softmax_scale(sm_scale: float | None, head_dim: int) -> float:
@@ -190,7 +168,8 @@ class WrapperPlan:
         self.current = "its settings could not be read"  # unless all that follows succeeds
         if wrapper is not None:
             for name, value in settings._asdict().items():
-                setattr(wrapper, f"_{name}", value)
+                if hasattr(wrapper, f"_{name}"):
+                    setattr(wrapper, f"_{name}", value)
         self.current, self._settings = self._plan_of(settings, self._known), settings
 
     def _plan_of(self, settings: Settings, known: dict[Settings, AttentionPlan | str]) -> AttentionPlan | str:
@@ -215,17 +194,18 @@ def _has_own_run(wrapper: Any) -> bool:
     return "run" in vars(wrapper) or not hasattr(type(wrapper).run, "__fib_patched__")
 
 
-def unsupported_plan(wrapper: Any, dtypes: tuple[Any, Any, Any], layouts: tuple[str | None, ...]) -> str | None:
-    """Reason that no definition describes the runs of a plan, whatever their settings; None if one may.
+_Dtypes: TypeAlias = tuple[Any, Any, Any]
+"""Of queries, of keys and values, and of the output; None stands for that of the queries."""
 
-    The dtypes are those of queries, of keys and values, and of the output; None stands for that of the queries.
-    """
+
+def unsupported_plan(wrapper: Any, dtypes: _Dtypes, layouts: tuple[str | None, ...]) -> str | None:
+    """Reason that no definition describes the runs of a plan, whatever their settings; None if one may."""
     if getattr(wrapper, "_jit_module", None) is not None:
         return _CUSTOM_KERNEL
     return _unsupported_kind(getattr(wrapper, "_kv_layout", None), dtypes, layouts)
 
 
-def _unsupported_kind(layout: Any, dtypes: tuple[Any, Any, Any], layouts: tuple[str | None, ...]) -> str | None:
+def _unsupported_kind(layout: Any, dtypes: _Dtypes, layouts: tuple[str | None, ...]) -> str | None:
     if layout not in layouts:
         return "the wrapper's KV-cache layout is unknown"
     query, *others = (None if dtype is None else str(dtype).removeprefix("torch.") for dtype in dtypes)
@@ -241,31 +221,28 @@ def make_kind(name: str, names: str, layout: str, head_dim: int, settings: Setti
     return PlanKind(_definition(name, names), layout, head_dim, settings, problem, scale)
 
 
-_MakeKind: TypeAlias = "Callable[..., PlanKind | str]"
-
-
-def cached_kind(make: _MakeKind) -> _MakeKind:
+def cached_kind(make: Callable[[str, Any, Settings], PlanKind | str]) -> Callable[..., PlanKind | str]:
     """Call a function once for each kind of plans.
 
-    Its first argument is the layout of the cache; the last two, a soft cap and a scale, may be tensors. It is not
-    called for an unknown layout or mixed dtypes, nor for a wrapper with a custom kernel.
+    It takes the layout of the cache, sizes and settings. It is not called for an unknown layout or mixed dtypes, nor
+    for a wrapper with a custom kernel.
 
     Returns:
-        A function that takes the wrapper, a tuple of the dtypes (see `unsupported_plan`) and the other arguments. It
+        A function that takes the wrapper, a tuple of the dtypes (see `unsupported_plan`), sizes and settings. It
         returns the kind, or the reason why its runs are unsupported.
     """
 
-    def known(layout: Any, dtypes: tuple[Any, Any, Any], *others: Any) -> PlanKind | str:
-        return _unsupported_kind(layout, dtypes, ("NHD", "HND")) or make(layout, *others)
+    def known(layout: Any, dtypes: _Dtypes, sizes: tuple[int, ...], settings: Settings) -> PlanKind | str:
+        return _unsupported_kind(layout, dtypes, ("NHD", "HND")) or make(layout, sizes, settings)
 
-    cached = functools.lru_cache(maxsize=256, typed=True)(known)
+    cached = functools.lru_cache(maxsize=256)(known)
 
-    def kind(wrapper: Any, *arguments: Any) -> PlanKind | str:
+    def kind(wrapper: Any, dtypes: _Dtypes, sizes: tuple[int, ...], settings: Settings) -> PlanKind | str:
         if getattr(wrapper, "_jit_module", None) is not None:
             return _CUSTOM_KERNEL
         # the value of a tensor may change
-        is_plain = type(arguments[-1]) in _SCALES and type(arguments[-2]) in _SCALES
-        return (cached if is_plain else known)(getattr(wrapper, "_kv_layout", None), *arguments)
+        is_plain = type(settings.sm_scale) in _SCALES and type(settings.logits_soft_cap) in _SCALES
+        return (cached if is_plain else known)(getattr(wrapper, "_kv_layout", None), dtypes, sizes, settings)
 
     return kind
 

@@ -11,7 +11,6 @@ from fib_schema import BuildSpec, Definition, FibError, Solution, SourceFile, Tr
 from .adapter import Adapter
 
 AUTHOR = "flashinfer"
-_HARDWARE = ("cuda",)
 
 
 def baseline_name(definition: Definition) -> str:
@@ -19,7 +18,7 @@ def baseline_name(definition: Definition) -> str:
     return f"flashinfer_{definition.name}"
 
 
-def baseline_solutions(adapter: Adapter, definition: Definition, author: str = AUTHOR) -> tuple[Solution, ...]:
+def baseline_solutions(adapter: Adapter, definition: Definition) -> tuple[Solution, ...]:
     """Solutions that call the library: the one with its default settings, and those with other settings of engines.
 
     ``setup`` calls the library's plan, if it has one. The outputs are returned or passed, as the library does it.
@@ -27,26 +26,20 @@ def baseline_solutions(adapter: Adapter, definition: Definition, author: str = A
     """
     if definition.op_type not in adapter.op_types or adapter.baseline is None:
         return ()
-    made = []
-    for suffix, make in {"": adapter.baseline, **adapter.other_baselines}.items():
-        source = make(definition)
-        if source is None:
-            continue
-        name, by = (baseline_name(definition), author) if not suffix else _named(definition, author, suffix)
-        made.append(_solution(adapter, definition, name, by, source))
-    return tuple(made)
+    makers = {"": adapter.baseline, **adapter.other_baselines}
+    sources = {suffix: make(definition) for suffix, make in makers.items()}
+    return tuple(_solution(adapter, definition, suffix, source) for suffix, source in sources.items() if source)
 
 
-def _named(definition: Definition, author: str, suffix: str) -> tuple[str, str]:
-    """Name and author of a baseline with other settings: rankings need one solution of an author."""
-    return f"{baseline_name(definition)}_{suffix}", f"{author}-{suffix.replace('_', '-')}"
-
-
-def _solution(adapter: Adapter, definition: Definition, name: str, author: str, source: str) -> Solution:
+def _solution(adapter: Adapter, definition: Definition, suffix: str, source: str) -> Solution:
+    """A baseline; with other settings it has an author of its own, because rankings need one solution of an author."""
+    name, author = baseline_name(definition), AUTHOR
+    if suffix:
+        name, author = f"{name}_{suffix}", f"{author}-{suffix.replace('_', '-')}"
     signature = next(line for line in source.splitlines() if line.startswith("def run("))
     spec = BuildSpec(
         "python",
-        list(_HARDWARE),
+        ["cuda"],
         "main.py::run",
         dependencies=["flashinfer-python"],
         destination_passing_style=all(f" {output}" in signature for output in definition.outputs),
@@ -89,14 +82,12 @@ class Baselines:
     """Names of solutions that the data set already has."""
 
 
-def make_baselines(
-    trace_set: TraceSet, adapters: Iterable[Adapter], *, author: str = AUTHOR, names: Iterable[str] = ()
-) -> Baselines:
+def make_baselines(trace_set: TraceSet, adapters: Iterable[Adapter], *, names: Iterable[str] = ()) -> Baselines:
     """The baselines of a data set's definitions."""
     wanted = list(names) or list(trace_set.definitions)
     definitions = [trace_set.get_definition(name) for name in wanted]
     candidates = tuple(adapters)
-    made = {definition.name: _first(candidates, definition, author) for definition in definitions}
+    made = {definition.name: _first(candidates, definition) for definition in definitions}
     solutions = [solution for several in made.values() for solution in several]
     existing = set(trace_set.solution_names())
     return Baselines(
@@ -106,6 +97,6 @@ def make_baselines(
     )
 
 
-def _first(adapters: Iterable[Adapter], definition: Definition, author: str) -> tuple[Solution, ...]:
-    found = (baseline_solutions(adapter, definition, author) for adapter in adapters)
+def _first(adapters: Iterable[Adapter], definition: Definition) -> tuple[Solution, ...]:
+    found = (baseline_solutions(adapter, definition) for adapter in adapters)
     return next((several for several in found if several), ())

@@ -19,7 +19,7 @@ from fib_schema.display import counted
 from . import vllm
 from .adapter import Adapter
 from .adapters import select_adapters
-from .baselines import AUTHOR, make_baselines
+from .baselines import make_baselines
 from .installation import TargetStatus, install_flashinfer_integrations, patch_spec, status
 from .patching import PatchState
 
@@ -73,7 +73,6 @@ def _parser() -> argparse.ArgumentParser:
     command.add_argument("--also", nargs="+", default=[], metavar="NAME", help="adapters besides the default ones")
     command = add(_baselines, "baselines", "write solutions that call FlashInfer", _BASELINES)
     command.add_argument("dataset", type=Path, metavar="DATASET", help="the folder of the data set")
-    command.add_argument("--author", default=AUTHOR, help="author of the solutions (default: %(default)s)")
     command.add_argument("--definitions", nargs="+", default=[], metavar="NAME", help="only these definitions")
     command.add_argument("--dry-run", action="store_true", help="write nothing")
     return parser
@@ -125,7 +124,7 @@ def _print_status(targets: Sequence[TargetStatus], import_errors: dict[str, str]
 def _baselines(options: argparse.Namespace) -> int:
     """Write the baselines, and list definitions without one."""
     trace_set = TraceSet.from_path(options.dataset)
-    made = make_baselines(trace_set, select_adapters(None), author=options.author, names=options.definitions)
+    made = make_baselines(trace_set, select_adapters(None), names=options.definitions)
     if not options.definitions:
         list(trace_set.solutions.values())  # reads them: a bad file may be a baseline that seems to exist
     is_empty = not trace_set.definition_names()

@@ -34,7 +34,7 @@ class FlashInferReader:
             _short(target.path): (adapter, target)
             for adapter in adapters
             for target in adapter.targets
-            if isinstance(target, (Call, Plan)) and target.path.startswith(f"{_LIBRARY}.")
+            if target.path.startswith(f"{_LIBRARY}.")
         }
         self._wrappers: dict[str | None, RecordedWrapper] = {}
         self._plans: dict[str | None, Any] = {}

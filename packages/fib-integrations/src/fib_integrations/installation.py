@@ -56,8 +56,8 @@ def install_flashinfer_integrations(
         count_calls: Whether to count unsupported calls by reason, which costs each of them 0.2 us.
 
     Raises:
-        UnknownAdapter: No adapter has a given name.
-        DuplicateAdapter: Two adapters have the same name.
+        UnknownName: No adapter has a given name.
+        CannotAdapt: The adapter of another package cannot be used.
     """
     manager = get_manager()
     with _lock:
@@ -106,24 +106,17 @@ def provide(adapter: Adapter, target: Target, original: Callable[..., Any]) -> C
 def status() -> tuple[TargetStatus, ...]:
     """The status of each target."""
     with _lock:
-        functions = _patched_functions()
         owners = {target.path: adapter.name for adapter in _adapters.values() for target in adapter.targets}
+        functions = {**_patched_functions(), **_provided}
+        states = {True: PatchState.INSTALLED, False: PatchState.INACTIVE}
+        provided = [PatchStatus(path, states[one.is_active], _PROVIDED) for path, one in _provided.items()]
         found = []
-        for patch in get_manager().status():
+        for patch in (*get_manager().status(), *provided):
             function = functions.get(patch.path)
             adapter = owners.get(patch.path, "") if function is None else function.adapter.name
             counts = () if function is None else tuple(function.unsupported_counts.most_common())
             fields = attrs.asdict(patch, recurse=False)
             found.append(TargetStatus(**fields, adapter=adapter, unsupported_calls=counts))
-        for path, function in _provided.items():
-            state = PatchState.INSTALLED if function.is_active else PatchState.INACTIVE
-            counts = tuple(function.unsupported_counts.most_common())
-            name = function.adapter.name
-            found.append(
-                TargetStatus(
-                    path, state, "a provider, which the engine must select", adapter=name, unsupported_calls=counts
-                )
-            )
         return tuple(found)
 
 

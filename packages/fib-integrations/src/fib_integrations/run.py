@@ -12,7 +12,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-from fib_schema.command import FAILED, run_command
+from fib_schema.command import FAILED
 
 from .startup import with_startup_hook
 
@@ -20,13 +20,9 @@ from .startup import with_startup_hook
 def main(arguments: Sequence[str]) -> None:
     """Replace this process by the program."""
     if not arguments or arguments[0] in ("-h", "--help"):
-        raise SystemExit(run_command("fib_integrations.run", lambda: _help(is_asked=bool(arguments))))
+        print(__doc__, file=sys.stdout if arguments else sys.stderr)
+        raise SystemExit(0 if arguments else FAILED)
     os.execve(sys.executable, [sys.executable, *arguments], with_startup_hook(os.environ))
-
-
-def _help(*, is_asked: bool) -> int:
-    print(__doc__, file=sys.stdout if is_asked else sys.stderr)
-    return 0 if is_asked else FAILED
 
 
 if __name__ == "__main__":

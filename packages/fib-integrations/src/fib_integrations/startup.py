@@ -37,13 +37,11 @@ def load_plugin() -> None:
     if (name := _being_imported()) is not None:  # it has imported torch, and is not complete
         when_imported(name, load_plugin)
         return
-    from fib_schema import FibError
-
-    from .adapter import UnknownAdapter
+    from fib_schema import FibError, UnknownName
 
     try:
         install_all(extra_adapters())
-    except UnknownAdapter as error:
+    except UnknownName as error:
         _logger.error("%s: %s; only the default adapters are installed", ADAPTERS_VARIABLE, error)
         install_all()
     except FibError as error:

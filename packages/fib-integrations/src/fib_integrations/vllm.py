@@ -33,7 +33,7 @@ import torch
 
 from .adapter import VLLM, Adapter, Call, CannotAdapt, Conversion, Original, Target
 from .adapters.elementwise import CONSTANTS, convert_fused_add_rmsnorm, convert_rmsnorm, describe
-from .attention import AttentionPlan, DecodeSettings, WrapperPlan, is_replayed
+from .attention import AttentionPlan, Settings, WrapperPlan, is_replayed
 from .environment import when_imported
 from .handlers import RecordedPlan
 from .installation import provide
@@ -398,7 +398,7 @@ def _shared(given: Mapping[str, Any]) -> Mapping[str, Any] | None:
 
 def _settings_of(wrapper: Any) -> list[Any]:
     """The settings that a wrapper's next run reads."""
-    return [getattr(wrapper, f"_{name}", None) for name in DecodeSettings._fields]
+    return [getattr(wrapper, f"_{name}", None) for name in Settings._fields]
 
 
 def _has_buffers_of(wrapper: Any, value: WrapperPlan, total: int) -> bool:

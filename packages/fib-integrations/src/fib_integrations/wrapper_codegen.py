@@ -19,7 +19,7 @@ from typing import Any
 import attrs
 from fib_compile.signatures import argument_list, default_values, given_condition, parameter_list, starred_name
 
-from .adapter import Call, CannotAdapt, InvalidatePlan, Plan, Target
+from .adapter import Call, CannotAdapt, Plan, Target
 
 
 @attrs.frozen
@@ -58,22 +58,17 @@ def read_signature(target: Target, original: Callable[..., Any]) -> TargetSignat
     is_complete = _is_complete(target, original)
     if not is_complete:
         signature = _with_other_keywords(signature)
-    if isinstance(target, InvalidatePlan):
-        parameters = tuple(signature.parameters.values())
-        found = TargetSignature(parameters, "", "", "", (), default_values(parameters))
-    else:
-        leading = 1 if isinstance(target, Plan) or target.uses_plan else 0
-        finalize, key = (target.finalize, target.key) if isinstance(target, Call) else (None, None)
-        found = match_parameters(
-            target.path,
-            signature,
-            target.convert,
-            finalize=finalize,
-            key=key,
-            ignored=target.ignored,
-            neutral=target.neutral if isinstance(target, Plan) else {},
-            leading=leading,
-        )
+    finalize, key = (target.finalize, target.key) if isinstance(target, Call) else (None, None)
+    found = match_parameters(
+        target.path,
+        signature,
+        target.convert,
+        finalize=finalize,
+        key=key,
+        ignored=target.ignored,
+        neutral=target.neutral if isinstance(target, Plan) else {},
+        leading=1 if isinstance(target, Plan) or target.uses_plan else 0,
+    )
     return attrs.evolve(found, is_positional=is_complete and _are_positional(found.parameters))
 
 
@@ -307,13 +302,6 @@ _UNSUPPORTED_PLAN = """\
         return _fib_result
 """
 
-_INVALIDATE_PLAN = """\
-def {name}(_fib_args, _fib_kwargs, /, {signature}):
-    _fib_previous = _fib_invalidate({owner})
-    return _fib_original(*_fib_args, **_fib_kwargs)
-"""
-
-
 _INLINED = """\
 def {name}(_fib_args, _fib_kwargs, /, *_fib_same, **_fib_named):
     return _fib_original(*_fib_args, **_fib_kwargs)
@@ -348,8 +336,6 @@ def dispatch_source(name: str, target: Target, signature: TargetSignature, state
         unsupported = (_UNSUPPORTED_PLAN.format(condition=c, reason=r, **texts) for c, r in signature.unsupported)
         arguments = _joined(texts["owner"], signature.convert_arguments)
         return _PLAN.format(unsupported="".join(unsupported), arguments=arguments, **texts)
-    if not isinstance(target, Call):
-        return _INVALIDATE_PLAN.format(**texts)
     return _call_source(texts, target, signature)
 
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
+from fib_schema import UnknownName
 from fib_schema.entry_points import UnusableEntryPoint, describe, find_entry_points, load_entry_point
 
-from ..adapter import Adapter, CannotAdapt, DuplicateAdapter, UnknownAdapter
+from ..adapter import Adapter, CannotAdapt
 from .elementwise import FUSED_ADD_RMSNORM, RMSNORM, ROPE, SGLANG_JIT, SGLANG_KERNELS, VLLM_CUSTOM_OPS
 from .gemm import GEMM, TORCH_LINEAR, TORCH_MM
 from .gqa_paged import GQA_PAGED_DECODE, GQA_PAGED_PREFILL
@@ -44,15 +45,16 @@ def all_adapters() -> Mapping[str, Adapter]:
     """All adapters by name, those of other packages included.
 
     Raises:
-        DuplicateAdapter: Two have the same name.
-        CannotAdapt: An entry point cannot be loaded, or is not an adapter.
+        CannotAdapt: An entry point cannot be loaded, is not an adapter, or has the name of another one.
     """
     found = {adapter.name: adapter for adapter in BUILT_IN}
     places = dict.fromkeys(found, "fib_integrations")
     for point in find_entry_points(GROUP):
         for adapter in _load(point):
             if adapter.name in found:
-                raise DuplicateAdapter(adapter.name, (places[adapter.name], point.value))
+                raise CannotAdapt(
+                    point.value, f"{places[adapter.name]} has an adapter {adapter.name!r}, too; rename one"
+                )
             found[adapter.name], places[adapter.name] = adapter, point.value
     return found
 
@@ -77,12 +79,12 @@ def select_adapters(names: Iterable[str] | None, also: Iterable[str] = ()) -> tu
         also: Further ones.
 
     Raises:
-        UnknownAdapter: No adapter has a given name.
+        UnknownName: No adapter has a given name.
     """
     known = all_adapters()
     wanted = [name for name, adapter in known.items() if adapter.is_default] if names is None else list(names)
     wanted.extend(also)
     for name in wanted:
         if name not in known:
-            raise UnknownAdapter(name, tuple(known))
+            raise UnknownName("adapter", name, tuple(known))
     return tuple(known[name] for name in dict.fromkeys(wanted))

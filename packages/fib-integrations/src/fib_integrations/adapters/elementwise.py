@@ -5,7 +5,7 @@ The ``vllm.ir`` ops have a provider instead (`fib_integrations.vllm`).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -88,6 +88,18 @@ def run(q, k, cos_sin_cache, positions):
 """
 
 
+def _rope_in_place(path: str, convert: Callable[..., Conversion]) -> Call:
+    return Call(
+        path=path,
+        convert=convert,
+        describe=describe_rope,
+        key=rope_key,
+        finalize=finalize_in_place,
+        added_kernels=("query.copy_(result)", "key.copy_(result)"),
+        shadow=shadow_in_place,
+    )
+
+
 _ROPE_PATH = "flashinfer.rope.apply_rope_with_cos_sin_cache"
 ROPE = Adapter(
     name="rope",
@@ -101,15 +113,7 @@ ROPE = Adapter(
             finalize=_finalize_rope,
             shadow=_shadow_rope,
         ),
-        Call(
-            path=f"{_ROPE_PATH}_inplace",
-            convert=convert_rope,
-            describe=describe_rope,
-            key=rope_key,
-            finalize=finalize_in_place,
-            added_kernels=("query.copy_(result)", "key.copy_(result)"),
-            shadow=shadow_in_place,
-        ),
+        _rope_in_place(f"{_ROPE_PATH}_inplace", convert_rope),
     ),
     supported="NeoX style, out of place or in place",
     unsupported="interleaved pairs (`is_neox=False`); other than two dimensions",
@@ -201,17 +205,26 @@ def run(hidden_states, residual, weight, output):
 """
 
 
+def _norm(path: str, convert: Callable[..., Conversion] = convert_rmsnorm, **options: Any) -> Call:
+    return Call(path=path, convert=convert, describe=describe, **options)
+
+
+def _fused_add(path: str, convert: Callable[..., Conversion] = convert_fused_add_rmsnorm, **options: Any) -> Call:
+    return _norm(
+        path,
+        convert,
+        finalize=finalize_fused_add,
+        added_kernels=("residual.add_(input)", "input.copy_(result)"),
+        shadow=shadow_fused_add,
+        **options,
+    )
+
+
+_PDL = frozenset({"enable_pdl"})
 RMSNORM = Adapter(
     name="rmsnorm",
     op_types=("rmsnorm",),
-    targets=(
-        Call(
-            path="flashinfer.norm.rmsnorm",
-            convert=convert_rmsnorm,
-            describe=describe,
-            ignored=frozenset({"enable_pdl"}),
-        ),
-    ),
+    targets=(_norm("flashinfer.norm.rmsnorm", ignored=_PDL),),
     supported="matrices, with or without `out`",
     unsupported="three dimensions; an epsilon other than the reference's",
     reference_constants=CONSTANTS,
@@ -220,17 +233,7 @@ RMSNORM = Adapter(
 FUSED_ADD_RMSNORM = Adapter(
     name="fused_add_rmsnorm",
     op_types=("rmsnorm",),
-    targets=(
-        Call(
-            path="flashinfer.norm.fused_add_rmsnorm",
-            convert=convert_fused_add_rmsnorm,
-            describe=describe,
-            finalize=finalize_fused_add,
-            added_kernels=("residual.add_(input)", "input.copy_(result)"),
-            shadow=shadow_fused_add,
-            ignored=frozenset({"enable_pdl"}),
-        ),
-    ),
+    targets=(_fused_add("flashinfer.norm.fused_add_rmsnorm", ignored=_PDL),),
     supported="matrices; the sum and the result are written in place",
     unsupported="three dimensions; an epsilon other than the reference's",
     reference_constants=CONSTANTS,
@@ -238,7 +241,6 @@ FUSED_ADD_RMSNORM = Adapter(
 )
 
 
-_ADDED = ("residual.add_(input)", "input.copy_(result)")
 _MATRICES = "matrices; results are written as the engine expects them"
 _OTHERS = "three dimensions; no weight; an epsilon other than the reference's"
 
@@ -280,29 +282,9 @@ VLLM_CUSTOM_OPS = Adapter(
     name="vllm_custom_ops",
     op_types=("rmsnorm", "rope"),
     targets=(
-        Call(
-            path="vllm._custom_ops.rms_norm",
-            convert=convert_custom_rms_norm,
-            describe=describe,
-            finalize=_return_nothing,
-        ),
-        Call(
-            path="vllm._custom_ops.fused_add_rms_norm",
-            convert=convert_custom_fused_add,
-            describe=describe,
-            finalize=finalize_fused_add,
-            added_kernels=_ADDED,
-            shadow=shadow_fused_add,
-        ),
-        Call(
-            path="vllm._custom_ops.rotary_embedding",
-            convert=convert_custom_rope,
-            describe=describe_rope,
-            key=rope_key,
-            finalize=finalize_in_place,
-            added_kernels=("query.copy_(result)", "key.copy_(result)"),
-            shadow=shadow_in_place,
-        ),
+        _norm("vllm._custom_ops.rms_norm", convert_custom_rms_norm, finalize=_return_nothing),
+        _fused_add("vllm._custom_ops.fused_add_rms_norm", convert_custom_fused_add),
+        _rope_in_place("vllm._custom_ops.rotary_embedding", convert_custom_rope),
     ),
     supported=_MATRICES,
     unsupported=f"{_OTHERS}; no keys, interleaved pairs, `rope_dim_offset`, `inverse`",
@@ -313,21 +295,8 @@ SGLANG_KERNELS = Adapter(
     name="sgl_kernel",
     op_types=("rmsnorm",),
     targets=(
-        Call(
-            path="sgl_kernel.elementwise.rmsnorm",
-            convert=convert_rmsnorm,
-            describe=describe,
-            ignored=frozenset({"enable_pdl"}),
-        ),
-        Call(
-            path="sgl_kernel.elementwise.fused_add_rmsnorm",
-            convert=convert_fused_add_rmsnorm,
-            describe=describe,
-            finalize=finalize_fused_add,
-            added_kernels=_ADDED,
-            shadow=shadow_fused_add,
-            ignored=frozenset({"enable_pdl"}),
-        ),
+        _norm("sgl_kernel.elementwise.rmsnorm", ignored=_PDL),
+        _fused_add("sgl_kernel.elementwise.fused_add_rmsnorm", ignored=_PDL),
     ),
     supported=_MATRICES,
     unsupported=_OTHERS,
@@ -338,20 +307,8 @@ SGLANG_JIT = Adapter(
     name="sglang_jit_norms",
     op_types=("rmsnorm",),
     targets=(
-        Call(
-            path="sglang.kernels.ops.layernorm.norm.rmsnorm",
-            convert=convert_jit_rmsnorm,
-            describe=describe,
-            finalize=_return_nothing,
-        ),
-        Call(
-            path="sglang.kernels.ops.layernorm.norm.fused_add_rmsnorm",
-            convert=convert_fused_add_rmsnorm,
-            describe=describe,
-            finalize=finalize_fused_add,
-            added_kernels=_ADDED,
-            shadow=shadow_fused_add,
-        ),
+        _norm("sglang.kernels.ops.layernorm.norm.rmsnorm", convert_jit_rmsnorm, finalize=_return_nothing),
+        _fused_add("sglang.kernels.ops.layernorm.norm.fused_add_rmsnorm"),
     ),
     supported=_MATRICES,
     unsupported=f"{_OTHERS}; an input that is overwritten; `cast_x_before_out_mul`",

@@ -6,14 +6,14 @@ padded indices. Those of prefill are traced, not routed: a later plan may change
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from fib_schema import Definition
 
 from .. import attention
 from ..adapter import Adapter, Conversion
-from ..attention import WrapperPlan
+from ..attention import Settings, WrapperPlan
 
 _DECODE_WRAPPER = "flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper"
 _PREFILL_WRAPPER = "flashinfer.prefill.BatchPrefillWithPagedKVCacheWrapper"
@@ -28,6 +28,10 @@ PADDED = frozenset(
 
 _PAGES = ("_paged_kv_indptr_buf", "_paged_kv_indices_buf", "_paged_kv_last_page_len_buf")
 """The attributes of a wrapper that describe its pages."""
+
+
+_Sizes: TypeAlias = tuple[int, int, int, int]
+"""Heads of queries, heads of keys and values, elements of a head, tokens of a page."""
 
 
 def _inputs(*, is_prefill: bool, page_size: int) -> str:
@@ -48,39 +52,16 @@ def _pages(
 
 
 @attention.cached_kind
-def _decode_kind(
-    layout: str,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    page_size: int,
-    pos_encoding_mode: str,
-    window_left: int,
-    logits_soft_cap: float | None,
-    sm_scale: float | None,
-) -> attention.PlanKind:
+def _decode_kind(layout: str, sizes: _Sizes, settings: Settings) -> attention.PlanKind:
+    heads, kv_heads, head_dim, page_size = sizes
     name = f"gqa_paged_decode_h{heads}_kv{kv_heads}_d{head_dim}_ps{page_size}"
-    settings = attention.DecodeSettings(pos_encoding_mode, window_left, logits_soft_cap, sm_scale)
     return attention.make_kind(name, _inputs(is_prefill=False, page_size=page_size), layout, head_dim, settings)
 
 
 @attention.cached_kind
-def _prefill_kind(
-    layout: str,
-    heads: int,
-    kv_heads: int,
-    head_dim: int,
-    page_size: int,
-    causal: bool,
-    pos_encoding_mode: str,
-    window_left: int,
-    logits_soft_cap: float | None,
-    sm_scale: float | None,
-) -> attention.PlanKind:
+def _prefill_kind(layout: str, sizes: _Sizes, settings: Settings) -> attention.PlanKind:
+    heads, kv_heads, head_dim, page_size = sizes
     name = f"gqa_paged_prefill_causal_h{heads}_kv{kv_heads}_d{head_dim}_ps{page_size}"
-    settings = attention.PrefillSettings(
-        causal, pos_encoding_mode, window_left=window_left, logits_soft_cap=logits_soft_cap, sm_scale=sm_scale
-    )
     return attention.make_kind(name, _inputs(is_prefill=True, page_size=page_size), layout, head_dim, settings)
 
 
@@ -104,11 +85,9 @@ def convert_decode_plan(
 ) -> WrapperPlan | str:
     """One query per request."""
     dtypes = q_data_type or data_type, kv_data_type or data_type, o_data_type
-    sizes, settings = (
-        (num_qo_heads, num_kv_heads, head_dim, page_size),
-        (pos_encoding_mode, window_left, logits_soft_cap, sm_scale),
-    )
-    kind = _decode_kind(wrapper, dtypes, *sizes, *settings)
+    sizes = num_qo_heads, num_kv_heads, head_dim, page_size
+    settings = Settings(True, pos_encoding_mode, False, window_left, logits_soft_cap, sm_scale)
+    kind = _decode_kind(wrapper, dtypes, sizes, settings)
     if isinstance(kind, str):
         return kind
     replayed, rows = attention.is_replayed(wrapper), last_page_len.shape[0]
@@ -143,11 +122,9 @@ def convert_prefill_plan(
     if head_dim_vo not in (None, head_dim_qk):
         return "head_dim_vo differs from head_dim_qk"
     dtypes = q_data_type, kv_data_type, o_data_type
-    sizes, settings = (
-        (num_qo_heads, num_kv_heads, head_dim_qk, page_size),
-        (causal, pos_encoding_mode, window_left, logits_soft_cap, sm_scale),
-    )
-    kind = _prefill_kind(wrapper, dtypes, *sizes, *settings)
+    sizes = num_qo_heads, num_kv_heads, head_dim_qk, page_size
+    settings = Settings(causal, pos_encoding_mode, False, window_left, logits_soft_cap, sm_scale)
+    kind = _prefill_kind(wrapper, dtypes, sizes, settings)
     if isinstance(kind, str):
         return kind
     replayed, rows = attention.is_replayed(wrapper), attention.last_value(qo_indptr)
@@ -209,9 +186,7 @@ def convert_decode_forward(
     return_lse: bool = False,
 ) -> Conversion:
     """As `convert_run`, with settings that replace those of the plan."""
-    settings = attention.DecodeSettings(
-        pos_encoding_mode, window_left, logits_soft_cap, sm_scale, rope_scale, rope_theta
-    )
+    settings = Settings(True, pos_encoding_mode, False, window_left, logits_soft_cap, sm_scale, rope_scale, rope_theta)
     planned.use(settings)
     return convert_run(planned, q, paged_kv_cache, q_scale, k_scale, v_scale, out, lse, return_lse)
 
@@ -235,7 +210,7 @@ def convert_prefill_forward(
     return_lse: bool = False,
 ) -> Conversion:
     """As `convert_run`, with settings that replace those of the plan."""
-    settings = attention.PrefillSettings(
+    settings = Settings(
         causal, pos_encoding_mode, use_fp16_qk_reduction, window_left, logits_soft_cap, sm_scale, rope_scale, rope_theta
     )
     planned.use(settings)

@@ -9,7 +9,7 @@ from fib_schema import Definition
 
 from .. import attention
 from ..adapter import Adapter, Conversion
-from ..attention import WrapperPlan
+from ..attention import Settings, WrapperPlan
 
 _WRAPPER = "flashinfer.prefill.BatchPrefillWithRaggedKVCacheWrapper"
 _INPUTS = "q k v qo_indptr kv_indptr sm_scale"
@@ -22,25 +22,11 @@ def _name(heads: int, kv_heads: int, qk: int, vo: int) -> str | None:
 
 
 @attention.cached_kind
-def _kind(
-    layout: str,
-    heads: int,
-    kv_heads: int,
-    qk: int,
-    vo: int,
-    causal: bool,
-    pos_encoding_mode: str,
-    window_left: int,
-    logits_soft_cap: float | None,
-    sm_scale: float | None,
-) -> attention.PlanKind | str:
-    name = _name(heads, kv_heads, qk, vo)
+def _kind(layout: str, sizes: tuple[int, int, int, int], settings: Settings) -> attention.PlanKind | str:
+    name = _name(*sizes)
     if name is None:
         return "head_dim_vo differs from head_dim_qk, and heads are grouped"
-    settings = attention.PrefillSettings(
-        causal, pos_encoding_mode, window_left=window_left, logits_soft_cap=logits_soft_cap, sm_scale=sm_scale
-    )
-    return attention.make_kind(name, _INPUTS, layout, qk, settings)
+    return attention.make_kind(name, _INPUTS, layout, sizes[2], settings)
 
 
 def convert_plan(
@@ -62,11 +48,9 @@ def convert_plan(
 ) -> WrapperPlan | str:
     """Any number of queries per request; keys and values of the requests are concatenated."""
     dtypes = q_data_type, kv_data_type, o_data_type
-    sizes, settings = (
-        (num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo or head_dim_qk),
-        (causal, pos_encoding_mode, window_left, logits_soft_cap, sm_scale),
-    )
-    kind = _kind(wrapper, dtypes, *sizes, *settings)
+    sizes = num_qo_heads, num_kv_heads, head_dim_qk, head_dim_vo or head_dim_qk
+    settings = Settings(causal, pos_encoding_mode, False, window_left, logits_soft_cap, sm_scale)
+    kind = _kind(wrapper, dtypes, sizes, settings)
     if isinstance(kind, str):
         return kind
     rows, keys = attention.last_value(qo_indptr), attention.last_value(kv_indptr)
@@ -123,7 +107,7 @@ def convert_forward(
     return_lse: bool = False,
 ) -> Conversion:
     """As `convert_run`, with settings that replace those of the plan."""
-    settings = attention.PrefillSettings(
+    settings = Settings(
         causal, pos_encoding_mode, use_fp16_qk_reduction, window_left, logits_soft_cap, sm_scale, rope_scale, rope_theta
     )
     planned.use(settings)
