@@ -67,7 +67,7 @@ def reason(function: Any, *args: Any, **kwargs: Any) -> str:
 
 
 def patched(adapter: Adapter, target: Target, original: Any) -> PatchedFunction:
-    return PatchedFunction(adapter, target, original, plans=PlanStore(), match_baselines=lambda *_: frozenset())
+    return PatchedFunction(adapter, target, original, plans=PlanStore())
 
 
 # -- reasons -----------------------------------------------------------------------------------------

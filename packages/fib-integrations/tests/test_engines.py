@@ -18,7 +18,7 @@ from fib_integrations import install_flashinfer_integrations, installation, stat
 from fib_integrations.adapter import SGL_KERNEL, SGLANG, VLLM, CannotAdapt, Engine
 from fib_integrations.adapters.elementwise import SGLANG_JIT, SGLANG_KERNELS, VLLM_CUSTOM_OPS
 from fib_integrations.patching import PatchState
-from fib_integrations.vllm import PROVIDER, register, wait_when_imported
+from fib_integrations.vllm import PROVIDER, install_hooks, register
 from fib_schema import Solution, SourceFile
 from flashinfer_stand_ins.examples import FUSED_ADD_RMSNORM, RMSNORM, data_set, passed, random, reference_solution
 
@@ -389,8 +389,8 @@ class TestCaptures:
         return GPUModelRunner
 
     def test_calls_wait_while_graphs_are_captured(self, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-        wait_when_imported()
-        wait_when_imported()
+        install_hooks()
+        install_hooks()
         found = []
         monkeypatch.setattr(BuildService, "open_capture_gate", lambda service, seconds: found.append(seconds))
         assert runner().capture_model(lambda: 5) == 5  # routing is off
@@ -401,5 +401,5 @@ class TestCaptures:
 
     def test_a_runner_without_the_method_is_named(self, runner: Any, caplog: pytest.LogCaptureFixture) -> None:
         del runner.capture_model
-        wait_when_imported()
+        install_hooks()
         assert "has no GPUModelRunner.capture_model: its graphs may record the engine's own kernels" in caplog.text

@@ -17,7 +17,7 @@ import pytest
 import torch
 from fib_apply import ApplyConfig, enable_apply, set_apply_hook
 from fib_integrations import install_flashinfer_integrations, status
-from fib_integrations.vllm import renew_when_imported
+from fib_integrations.vllm import install_hooks
 from fib_schema import Definition, Solution, Trace, TraceSet
 from flashinfer_stand_ins.examples import (
     EXAMPLES,
@@ -302,8 +302,8 @@ class TestFastPlans:
         module = ModuleType("vllm.v1.attention.backends.flashinfer")
         module.fast_plan_decode = fast_plan_decode  # type: ignore[attr-defined]
         monkeypatch.setitem(sys.modules, module.__name__, module)
-        renew_when_imported()
-        renew_when_imported()
+        install_hooks()
+        install_hooks()
         assert module.fast_plan_decode.__wrapped__ is fast_plan_decode
         return module
 
@@ -413,8 +413,8 @@ def test_a_fast_plan_that_differs_is_left_alone(
 ) -> None:
     module = ModuleType("vllm.v1.attention.backends.flashinfer")
     monkeypatch.setitem(sys.modules, module.__name__, module)
-    renew_when_imported()
+    install_hooks()
     assert "has no fast_plan_decode" in caplog.text
     module.fast_plan_decode = lambda wrapper, indptr: None  # type: ignore[attr-defined]
-    renew_when_imported()
+    install_hooks()
     assert "fast_plan_decode has other parameters" in caplog.text

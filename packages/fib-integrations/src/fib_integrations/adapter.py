@@ -216,10 +216,10 @@ class Plan:
     neutral: Mapping[str, Any] = attrs.field(factory=dict)
     """Parameters that `convert` does not know, each with its default, for versions whose method takes them as keywords
     without stating a default. With any other value, the runs are unsupported."""
-    state_attribute: str = attrs.field(default="_plan_info", validator=attrs.validators.matches_re(r"[A-Za-z_]\w*"))
-    """The attribute of the object that every plan replaces: reveals a plan that bypassed the patched method."""
 
 
+PLAN_STATE = "_plan_info"
+"""The attribute of FlashInfer's wrappers that every plan replaces: reveals one that bypassed the patched method."""
 Target: TypeAlias = Call | Plan
 
 

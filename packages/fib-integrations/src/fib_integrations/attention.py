@@ -139,7 +139,7 @@ class WrapperPlan:
     def detached(self) -> WrapperPlan:
         """A copy that does not change the wrapper."""
         copied = copy.copy(self)
-        copied.wrapper = _no_wrapper
+        copied.wrapper = lambda: None
         return copied
 
     def with_indices(self, total: int) -> WrapperPlan:
@@ -184,10 +184,6 @@ class WrapperPlan:
         plan, scale = self._plan, softmax_scale(sm_scale, self._kind.head_dim)
         inputs, others = (*plan.inputs[:-1], scale), (plan.layout, plan.keys, plan.is_routable, plan.buffers)
         return AttentionPlan(plan.definition, plan.rows, inputs, *others)  # faster than `attrs.evolve`
-
-
-def _no_wrapper() -> None:
-    return None
 
 
 def _has_own_run(wrapper: Any) -> bool:
@@ -247,17 +243,10 @@ def cached_kind(make: Callable[[str, Any, Settings], PlanKind | str]) -> Callabl
     return kind
 
 
-def make_plan(
-    wrapper: Any,
-    name: str,
-    names: str,
-    rows: int,
-    inputs: Sequence[Any],
-    keys: int | None = None,
-) -> AttentionPlan:
+def make_plan(wrapper: Any, name: str, names: str, rows: int, inputs: Sequence[Any]) -> AttentionPlan:
     """The plan of a wrapper's next runs; `name` is that of the definition, `names` those of its inputs."""
     layout = getattr(wrapper, "_kv_layout", None) or "NHD"
-    return AttentionPlan(_definition(name, names), rows, tuple(inputs), layout, keys, not is_replayed(wrapper))
+    return AttentionPlan(_definition(name, names), rows, tuple(inputs), layout, None, not is_replayed(wrapper))
 
 
 @functools.lru_cache(maxsize=256)
@@ -328,13 +317,11 @@ def run_target(wrapper: str, convert: Callable[..., Conversion]) -> Call:
 
 def forward_targets(wrapper: str, convert: Callable[..., Conversion]) -> tuple[Call, Call]:
     """``forward`` and ``forward_return_lse`` of a wrapper class, which give the plan new settings and run it."""
-    forward = Call(
+    forward = attrs.evolve(
+        run_target(wrapper, convert),
         path=f"{wrapper}.forward",
-        convert=convert,
-        describe=lambda plan: plan.definition,
-        finalize=finalize,
         shadow=_both_outputs_of_forward,
-        uses_plan=True,
+        ignored=frozenset(),
         changes_plan=True,
     )
     with_lse = functools.partial(convert, return_lse=True)

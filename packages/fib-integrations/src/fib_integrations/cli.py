@@ -85,7 +85,7 @@ def _status(options: argparse.Namespace) -> int:
     logger.setLevel(logging.ERROR)  # the table contains what warnings would say
     try:
         install_flashinfer_integrations(also=options.also)
-        vllm.register_when_imported()
+        vllm.install_hooks()
         import_errors = _import_targets([*select_adapters(None, options.also), vllm.ADAPTER])
     finally:
         logger.setLevel(level)

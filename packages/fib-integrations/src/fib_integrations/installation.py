@@ -16,7 +16,6 @@ from fib_apply import runtime as apply_runtime
 
 from .adapter import Adapter, NotPatched, Target
 from .adapters import select_adapters
-from .baselines import matching_baselines
 from .environment import is_enabled
 from .handlers import PlanStore
 from .patched_function import ConvertedCall, PatchedFunction, UnsupportedCall
@@ -35,7 +34,7 @@ class TargetStatus(PatchStatus):
 _lock = threading.RLock()
 _adapters: dict[str, Adapter] = {}
 _plans: dict[str, PlanStore] = {}
-_counted: set[str] = set()
+_is_counting = False
 _provided: dict[str, PatchedFunction] = {}
 """Functions that engines call as providers, by path."""
 _PROVIDED = "a provider, which the engine must select"
@@ -59,12 +58,12 @@ def install_flashinfer_integrations(
         UnknownName: No adapter has a given name.
         CannotAdapt: The adapter of another package cannot be used.
     """
+    global _is_counting  # noqa: PLW0603 the adapters of a process are counted together
     manager = get_manager()
     with _lock:
+        _is_counting = _is_counting or count_calls
         for adapter in select_adapters(adapters, also):
             _adapters[adapter.name] = adapter
-            if count_calls:
-                _counted.add(adapter.name)
             for target in adapter.targets:
                 manager.patch(patch_spec(adapter, target), wrapper_factory(adapter, target))
         manager.rebind_aliases()
@@ -74,12 +73,13 @@ def install_flashinfer_integrations(
 
 def uninstall_flashinfer_integrations() -> None:
     """Restore all originals; a wrapper that is still referenced calls its original."""
+    global _is_counting  # noqa: PLW0603 likewise
     with _lock:
         get_manager().unpatch_all()
         for function in _provided.values():
             function.deactivate()
         _adapters.clear()
-        _counted.clear()
+        _is_counting = False
         for plans in _plans.values():  # later plans are not recorded
             plans.by_id.clear()
 
@@ -95,10 +95,8 @@ def provide(adapter: Adapter, target: Target, original: Callable[..., Any]) -> C
     with _lock:
         function = _provided.get(target.path)
         if function is None:
-            plans = PlanStore()
-            function = PatchedFunction(adapter, target, original, plans=plans, match_baselines=matching_baselines)
-            _provided[target.path] = function
-        function.reactivate()
+            function = _provided[target.path] = PatchedFunction(adapter, target, original, plans=PlanStore())
+        function.is_active = True
         _connect(function)
         return function.wrapper
 
@@ -147,7 +145,7 @@ def wrapper_factory(adapter: Adapter, target: Target) -> Callable[[PatchSpec, An
         del spec
         if adapter.engine is not None:
             adapter.engine.check(target.path, original)
-        function = PatchedFunction(adapter, target, original, plans=plans, match_baselines=matching_baselines)
+        function = PatchedFunction(adapter, target, original, plans=plans)
         _connect(function)
         return function.wrapper
 
@@ -163,8 +161,7 @@ def _patched_functions() -> dict[str, PatchedFunction]:
 
 def _connect(function: PatchedFunction) -> None:
     """Connect a function to the runtime and listeners of fib-apply, now or at its first call."""
-    name = function.adapter.name
-    if name in _counted or (_counted and name not in _adapters):  # a provider's adapter is not installed
+    if _is_counting:
         function.enable_counting()
     if _is_started or not is_enabled():
         apply_runtime.connect(function)

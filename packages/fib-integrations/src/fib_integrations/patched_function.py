@@ -12,15 +12,15 @@ import logging
 import threading
 from collections import Counter
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 from fib_apply.hook import has_listeners
 from fib_apply.routing.call_sites import Runtime
-from fib_schema import Definition
 from torch._C._dynamo import eval_frame
 
-from .adapter import Adapter, Call, CannotAdapt, DefinitionRef, Plan, Target, definition_mismatch
+from .adapter import PLAN_STATE, Adapter, Call, CannotAdapt, DefinitionRef, Target, definition_mismatch
+from .baselines import matching_baselines
 from .handlers import Handler, HandlerFactory, OriginalResult, PassedOn, PlanStore, RecordedPlan, find_dispatcher
 from .wrapper_codegen import compiled, dispatch_source, identifier, inlined_source, read_signature, wrapper_source
 
@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from fib_apply.routing.dispatcher import Dispatcher
 
 _logger = logging.getLogger(__name__)
-MatchBaselines: TypeAlias = "Callable[[Adapter, Runtime, Definition], frozenset[str]]"
-"""Returns the solutions of a definition that call the original; see `baselines.matching_baselines`."""
 _MAX_HANDLERS = 4096
 _CONVERSION_ERRORS = (Exception,)
 """An adapter may be third-party code, and the engine must go on."""
@@ -83,15 +81,7 @@ class PatchedFunction:
         CannotAdapt: The function differs from what the adapter was written for.
     """
 
-    def __init__(
-        self,
-        adapter: Adapter,
-        target: Target,
-        original: Callable[..., Any],
-        *,
-        plans: PlanStore,
-        match_baselines: MatchBaselines,
-    ) -> None:
+    def __init__(self, adapter: Adapter, target: Target, original: Callable[..., Any], *, plans: PlanStore) -> None:
         self.adapter, self.target, self.original = adapter, target, original
         self.unsupported_counts: Counter[str] = Counter()
         """The number of unsupported calls by reason, if they are counted."""
@@ -101,15 +91,13 @@ class PatchedFunction:
         """Whether calls are converted: there is a runtime or a listener, or the first call starts one."""
         self.passed_on: Mapping[Any, PassedOn] = {}
         """The handlers of all calls of a key, or of all runs of plans of some sizes, which need not be converted."""
-        self._match_baselines = match_baselines
-        self._is_active = True
+        self.is_active = True
+        """Whether calls may be converted; if not, `deactivate` has sent them to the original."""
         self._binding = _Binding()
         self._reported: set[str] = set()
         self._name = identifier(getattr(original, "__name__", "call"))
         self.signature = read_signature(target, original)
-        self.state_attribute = _state_attribute(adapter, target)
-        """See `Plan`."""
-        self._source = dispatch_source(self._name, target, self.signature, self.state_attribute)
+        self._source = dispatch_source(self._name, target, self.signature)
         self._scope = self._make_scope()
         self._dispatch = compiled(self._source, self._name, self._scope)
         self.wrapper = compiled(wrapper_source(self._name, target, self.signature), self._name, self._scope)
@@ -161,7 +149,7 @@ class PatchedFunction:
         return functools.partial(self._bind, runtime)
 
     def _bind(self, runtime: Runtime | None) -> None:
-        if not self._is_active:
+        if not self.is_active:
             return
         self._binding = _Binding(runtime)
         self.passed_on = self._binding.passed_on
@@ -189,17 +177,8 @@ class PatchedFunction:
 
     def deactivate(self) -> None:
         """Send all calls to the original, for callers that still hold the wrapper."""
-        self._is_active = False
+        self.is_active = False
         self._set_dispatch(None)
-
-    @property
-    def is_active(self) -> bool:
-        """Whether calls may be converted."""
-        return self._is_active
-
-    def reactivate(self) -> None:
-        """Undo `deactivate` for a wrapper that is in place again."""
-        self._is_active = True
 
     # -- calls ---------------------------------------------------------------------------------------
 
@@ -270,7 +249,7 @@ class PatchedFunction:
             return frozenset()
         known, definition = binding.baselines, dispatcher.definition
         if definition.name not in known:
-            known[definition.name] = self._match_baselines(self.adapter, binding.runtime, definition)
+            known[definition.name] = matching_baselines(self.adapter, binding.runtime, definition)
         return known[definition.name]
 
     def _unsupported_handler(self, reason: str) -> Handler:
@@ -300,7 +279,7 @@ class PatchedFunction:
         return reason
 
     def _record_plan(self, owner: Any, value: Any, previous: RecordedPlan | None) -> None:
-        self.plans.record(owner, value, getattr(owner, self.state_attribute, None), previous)
+        self.plans.record(owner, value, getattr(owner, PLAN_STATE, None), previous)
 
     def _start_plan(self, plan: RecordedPlan) -> None:
         """Prepare for the first run of a plan; the decision for an earlier plan of its sizes counts for it, too."""
@@ -321,8 +300,8 @@ class PatchedFunction:
         if not isinstance(self.target, Call):
             raise CannotAdapt(self.target.path, "it computes nothing itself")
         plan = self.plans.by_id.get(id(args[0])) if args else None
-        if plan is not None and getattr(args[0], self.state_attribute, None) is not plan.state:
-            plan.renew(args[0], getattr(args[0], self.state_attribute, None))
+        if plan is not None and getattr(args[0], PLAN_STATE, None) is not plan.state:
+            plan.renew(args[0], getattr(args[0], PLAN_STATE, None))
         copied = {} if plan is None else {id(args[0]): plan.detached()}
         overrides = {
             "_fib_thread": _ThreadState(),
@@ -345,14 +324,6 @@ class PatchedFunction:
         else:
             result = ConvertedCall(found[0].name, dict(zip(found[0].inputs, values, strict=False)))
         return lambda *_: OriginalResult(result)
-
-
-def _state_attribute(adapter: Adapter, target: Target) -> str:
-    """The `Plan.state_attribute` of a target's class; of the adapter's first plan if that class has none."""
-    owner = target.path.rpartition(".")[0]
-    plans = [plan for plan in adapter.targets if isinstance(plan, Plan)]
-    plans.sort(key=lambda plan: plan.path.rpartition(".")[0] != owner)
-    return plans[0].state_attribute if plans else "_plan_info"
 
 
 F = TypeVar("F", bound=Callable[..., Any])

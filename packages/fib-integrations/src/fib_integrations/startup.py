@@ -51,12 +51,10 @@ def load_plugin() -> None:
 def install_all(also: Iterable[str] = (), *, count_calls: bool = False) -> None:
     """Install the adapters and all hooks into engines; for the parameters see `install_flashinfer_integrations`."""
     from .installation import install_flashinfer_integrations
-    from .vllm import register_when_imported, renew_when_imported, wait_when_imported
+    from .vllm import install_hooks
 
     install_flashinfer_integrations(also=also, count_calls=count_calls)
-    register_when_imported()
-    wait_when_imported()
-    renew_when_imported()
+    install_hooks()
 
 
 def _being_imported() -> str | None:

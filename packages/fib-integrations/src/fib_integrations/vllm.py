@@ -31,7 +31,7 @@ from typing import Any, Final, TypeAlias
 
 import torch
 
-from .adapter import VLLM, Adapter, Call, CannotAdapt, Conversion, Original, Target
+from .adapter import PLAN_STATE, VLLM, Adapter, Call, CannotAdapt, Conversion, Original, Target
 from .adapters.elementwise import CONSTANTS, convert_fused_add_rmsnorm, convert_rmsnorm, describe
 from .attention import AttentionPlan, Settings, WrapperPlan, is_replayed
 from .environment import when_imported
@@ -100,9 +100,12 @@ ADAPTER = Adapter(
 )
 
 
-def register_when_imported() -> None:
-    """Register the provider when vLLM's IR ops are imported, or now if they are."""
+def install_hooks() -> None:
+    """Register the provider, and wrap captures and fast plans, when vLLM's modules are imported, or now."""
     when_imported(_OPS, _register_imported)
+    for module in _RUNNERS:
+        when_imported(module, functools.partial(_wrap_captures, module))
+    when_imported(_BACKEND, _wrap_fast_plan)
 
 
 def _register_imported() -> None:
@@ -253,12 +256,6 @@ _SECONDS: Final = 300.0
 _WAITS = "__fib_waits__"
 
 
-def wait_when_imported() -> None:
-    """Wrap the method that captures when vLLM's model runners are imported, or now if they are."""
-    for module in _RUNNERS:
-        when_imported(module, functools.partial(_wrap_captures, module))
-
-
 def _wrap_captures(module: str) -> None:
     runner = getattr(sys.modules.get(module), _RUNNER, None)
     original = getattr(runner, _CAPTURE, None)
@@ -330,11 +327,6 @@ class _FastPlan:
         return True
 
 
-def renew_when_imported() -> None:
-    """Wrap vLLM's function that plans when its module is imported, or now if it is."""
-    when_imported(_BACKEND, _wrap_fast_plan)
-
-
 def _wrap_fast_plan() -> None:
     module = sys.modules.get(_BACKEND)
     original = getattr(module, _FAST_PLAN, None)
@@ -359,11 +351,11 @@ def _renewing(original: Callable[..., Any], parameters: Sequence[str]) -> Callab
         patched = getattr(getattr(type(wrapper), "plan", None), "__fib_patched__", None)
         if patched is None or not is_replayed(wrapper):  # for other wrappers, `plan` is called each time
             return original(*args, **kwargs)
-        plans, attribute = patched.plans, patched.state_attribute
+        plans = patched.plans
         record, last = plans.by_id.get(id(wrapper)), planned.get(wrapper)
-        value, before = getattr(record, "value", None), getattr(wrapper, attribute, None)
+        value, before = getattr(record, "value", None), getattr(wrapper, PLAN_STATE, None)
         result = original(*args, **kwargs)
-        record, state = plans.by_id.get(id(wrapper)), getattr(wrapper, attribute, None)
+        record, state = plans.by_id.get(id(wrapper)), getattr(wrapper, PLAN_STATE, None)
         if record is None:
             return result
         if record.value is not value:  # `plan` was called

@@ -38,7 +38,7 @@ class TargetSignature:
     """Conditions under which a call is unsupported, each with the reason."""
     scope: Mapping[str, Any]
     """The names in the expressions, defaults among them."""
-    is_positional: bool = False
+    is_positional: bool
     """Whether the function has only positional parameters, all of them known: the wrapper then has the same ones."""
 
     def source(self) -> str:
@@ -49,27 +49,46 @@ class TargetSignature:
 
 
 def read_signature(target: Target, original: Callable[..., Any]) -> TargetSignature:
-    """The signature of a target's function, matched with `convert`.
+    """The signature of a target's function, matched by name with `convert`, `finalize` and `key`.
 
     Raises:
-        CannotAdapt: The function differs from what the adapter was written for.
+        CannotAdapt: The function lacks a parameter of `convert`, or has a required one that `convert` does not know;
+            or `finalize` or `key` takes one that `convert` does not.
     """
-    signature = _signature(target, original)
+    signature, path = _signature(target, original), target.path
     is_complete = _is_complete(target, original)
     if not is_complete:
         signature = _with_other_keywords(signature)
     finalize, key = (target.finalize, target.key) if isinstance(target, Call) else (None, None)
-    found = match_parameters(
-        target.path,
-        signature,
-        target.convert,
-        finalize=finalize,
-        key=key,
-        ignored=target.ignored,
-        neutral=target.neutral if isinstance(target, Plan) else {},
-        leading=1 if isinstance(target, Plan) or target.uses_plan else 0,
+    parameters = tuple(p.replace(annotation=Parameter.empty) for p in signature.parameters.values())
+    wanted = _parameters(target.convert)[1 if isinstance(target, Plan) or target.uses_plan else 0 :]
+    finalized, keyed = _parameters(finalize)[1:], _parameters(key)
+    catch_all = next((p.name for p in parameters if p.kind is Parameter.VAR_KEYWORD), None)
+    scope = default_values(parameters)
+    expressions = _expressions(path, wanted, {p.name for p in parameters}, catch_all, scope)
+    for name, taken in (("finalize", finalized), ("key", keyed)):
+        if missing := [p.name for p in taken if p.name not in expressions]:
+            raise CannotAdapt(path, f"`{name}` takes {missing[0]!r}, which `convert` does not")
+    known = {*expressions, *target.ignored}
+    unsupported = list(_unsupported(path, parameters, known))
+    if catch_all is not None:
+        neutral = target.neutral if isinstance(target, Plan) else {}
+        scope |= {"_fib_known": frozenset(known), "_fib_are_neutral": functools.partial(_are_neutral, known, neutral)}
+        condition = f"not _fib_known.issuperset({catch_all}) and not _fib_are_neutral({catch_all})"
+        unsupported.append((f"{catch_all} and {condition}", "an unknown keyword is given"))
+    return TargetSignature(
+        parameters=parameters,
+        convert_arguments=argument_list(wanted, expressions),
+        finalize_arguments=argument_list(finalized, expressions),
+        key_arguments=argument_list(keyed, expressions),
+        unsupported=tuple(unsupported),
+        scope=scope,
+        is_positional=is_complete and _are_positional(parameters),
     )
-    return attrs.evolve(found, is_positional=is_complete and _are_positional(found.parameters))
+
+
+def _parameters(function: Callable[..., Any] | None) -> tuple[Parameter, ...]:
+    return () if function is None else tuple(inspect.signature(function).parameters.values())
 
 
 def _signature(target: Target, original: Callable[..., Any]) -> inspect.Signature:
@@ -106,46 +125,6 @@ def _are_positional(parameters: Sequence[Parameter]) -> bool:
     return bool(parameters) and all(
         p.kind is Parameter.POSITIONAL_OR_KEYWORD and not p.name.startswith("_fib_") for p in parameters
     )
-
-
-def match_parameters(
-    path: str,
-    signature: inspect.Signature,
-    convert: Callable[..., Any],
-    *,
-    finalize: Callable[..., Any] | None = None,
-    key: Callable[..., Any] | None = None,
-    ignored: Iterable[str] = (),
-    neutral: Mapping[str, Any] | None = None,
-    leading: int = 0,
-) -> TargetSignature:
-    """Match the parameters of a library function with those of `convert`, by name.
-
-    Raises:
-        CannotAdapt: `convert` needs a parameter that the function lacks, `finalize` or `key` one that `convert`
-            lacks, or the function has a required parameter that `convert` does not know.
-    """
-    parameters = tuple(p.replace(annotation=Parameter.empty) for p in signature.parameters.values())
-    wanted = tuple(inspect.signature(convert).parameters.values())[leading:]
-    finalized = () if finalize is None else tuple(inspect.signature(finalize).parameters.values())[1:]
-    keyed = () if key is None else tuple(inspect.signature(key).parameters.values())
-    catch_all = next((p.name for p in parameters if p.kind is Parameter.VAR_KEYWORD), None)
-    scope = default_values(parameters)
-    expressions = _expressions(path, wanted, {p.name for p in parameters}, catch_all, scope)
-    for name, taken in (("finalize", finalized), ("key", keyed)):
-        if missing := [p.name for p in taken if p.name not in expressions]:
-            raise CannotAdapt(path, f"`{name}` takes {missing[0]!r}, which `convert` does not")
-    known = {*expressions, *ignored}
-    unsupported = list(_unsupported(path, parameters, known))
-    if catch_all is not None:
-        scope |= {
-            "_fib_known": frozenset(known),
-            "_fib_are_neutral": functools.partial(_are_neutral, known, neutral or {}),
-        }
-        condition = f"not _fib_known.issuperset({catch_all}) and not _fib_are_neutral({catch_all})"
-        unsupported.append((f"{catch_all} and {condition}", "an unknown keyword is given"))
-    converted, finished, key_arguments = (argument_list(one, expressions) for one in (wanted, finalized, keyed))
-    return TargetSignature(parameters, converted, finished, key_arguments, tuple(unsupported), scope)
 
 
 def _are_neutral(known: Container[str], neutral: Mapping[str, Any], given: Mapping[str, Any]) -> bool:
@@ -244,7 +223,7 @@ _FIND_PLAN = """\
     if _fib_type(_fib_plan.value) is _fib_str:
         return _fib_fall_through(_fib_plan.value, _fib_args, _fib_kwargs)
     try:
-        _fib_state = {owner}.{state_attribute}
+        _fib_state = {owner}._plan_info
     except AttributeError:
         _fib_state = None
     if _fib_state is not _fib_plan.state and not _fib_plan.renew({owner}, _fib_state):
@@ -327,9 +306,9 @@ def wrapper_source(name: str, target: Target, signature: TargetSignature) -> str
     return _POSITIONAL_WRAPPER.format(name=name, signature=signature.source(), disabled=disabled, forwarded=forwarded)
 
 
-def dispatch_source(name: str, target: Target, signature: TargetSignature, state_attribute: str) -> str:
-    """The source of the dispatch function; for `state_attribute` see `Plan`."""
-    texts = {"name": name, "signature": signature.source(), "state_attribute": state_attribute}
+def dispatch_source(name: str, target: Target, signature: TargetSignature) -> str:
+    """The source of the dispatch function."""
+    texts = {"name": name, "signature": signature.source()}
     if signature.parameters:
         texts["owner"] = signature.parameters[0].name
     if isinstance(target, Plan):

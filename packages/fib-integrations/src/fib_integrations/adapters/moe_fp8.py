@@ -42,14 +42,8 @@ def convert_moe(
 ) -> Conversion:
     """DeepSeek's routing, or a softmax of the top-k logits."""
     sizes = top_k, local_num_experts, hidden_states.shape[1], intermediate_size
-    tensors = (
-        hidden_states,
-        hidden_states_scale,
-        gemm1_weights,
-        gemm1_weights_scale,
-        gemm2_weights,
-        gemm2_weights_scale,
-    )
+    weights = gemm1_weights, gemm1_weights_scale, gemm2_weights, gemm2_weights_scale
+    tensors = hidden_states, hidden_states_scale, *weights
     if routing_method_type == _DEEPSEEK:
         if routing_bias is None or routed_scaling_factor is None or not n_group or not topk_group:
             return "DeepSeek routing lacks a bias, a scaling factor or groups"
