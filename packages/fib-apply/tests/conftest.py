@@ -110,3 +110,11 @@ def triton_target(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("TRITON_INTERPRET", raising=False)
     if not torch.cuda.is_available():
         monkeypatch.setattr(triton.runtime.driver, "_active", _Driver())
+
+
+@pytest.fixture(params=["python", "native"])
+def guards(request: pytest.FixtureRequest) -> str:
+    """Both kinds of guards, whatever the environment asks for."""
+    if request.param == "native":
+        request.getfixturevalue("native_guards")
+    return str(request.param)

@@ -10,10 +10,13 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from inspect import Parameter
+from pathlib import Path
 from typing import Any
 
+import apply_samples as samples
 import pytest
 import torch
+from apply_samples import new_solution, new_trace, write_set
 from fib_apply import (
     ApplyConfig,
     ApplyConfigRegistry,
@@ -42,21 +45,12 @@ from fib_apply.routing.validation import CallValidator
 from fib_schema import (
     AxisConst,
     AxisVar,
-    BuildSpec,
-    Correctness,
     DataSetNotFound,
     Definition,
-    Environment,
-    Evaluation,
-    EvaluationStatus,
-    Performance,
-    RandomInput,
     Solution,
-    SourceFile,
     TensorSpec,
     Trace,
     TraceSet,
-    Workload,
 )
 from torch.overrides import TorchFunctionMode
 
@@ -82,27 +76,21 @@ DESTINATION_PASSING = "def run(A, B, C):\n    C.fill_(1)\n"
 
 
 def solution(name: str, source: str = VALUE_RETURNING, of: str = "gemm", *, passing: bool = False) -> Solution:
-    spec = BuildSpec("python", ("cpu",), "main.py::run", destination_passing_style=passing)
-    return Solution(name, of, "tester", spec, (SourceFile("main.py", source),))
+    return new_solution(name, content=source, definition=of, passing=passing)
 
 
 def trace(name: str, latency_ms: float = 0.1, *, of: str = "gemm", hardware: str = "cpu", **axes: int) -> Trace:
     sizes = axes or {"M": 4}
-    workload = Workload(sizes, {"A": RandomInput(), "B": RandomInput()}, f"w-{'-'.join(map(str, sizes.values()))}")
-    evaluation = Evaluation(
-        EvaluationStatus.PASSED,
-        Environment(hardware),
-        "2026-01-01T00:00:00Z",
-        correctness=Correctness(0.5, 1e-4),
-        performance=Performance(latency_ms, 1.0, 1.0 / latency_ms),
-    )
-    return Trace(of, workload, name, evaluation)
+    return new_trace(name, latency_ms, axes=sizes, inputs="AB", definition=of, hardware=hardware, reference=1.0)
 
 
 def data_set(*traces: Trace, solutions: tuple[Solution, ...] = (), d: Definition | None = None) -> TraceSet:
-    d = d or definition()
-    solutions = solutions or (solution("ones"),)
-    return TraceSet(None, {d.name: d}, {d.name: solutions}, {}, {d.name: traces or (trace("ones"),)})
+    found = traces or (trace("ones"),)
+    return samples.data_set(*found, solutions=solutions or (solution("ones"),), definition=d or definition())
+
+
+def on_disk(root: Path, *traces: Trace, solutions: tuple[Solution, ...] = ()) -> TraceSet:
+    return write_set(root, *traces, solutions=solutions or (solution("ones"),), definitions=[definition()])
 
 
 @pytest.fixture(autouse=True)
@@ -456,8 +444,7 @@ class TestRuntimes:
     def test_a_definition_that_changes_later_goes_to_its_fallback(
         self, tmp_path: Any, caplog: pytest.LogCaptureFixture
     ) -> None:
-        made = TraceSet.from_path(tmp_path)
-        made.add_definitions([definition()])
+        made = on_disk(tmp_path)
         runtime = ApplyRuntime(tmp_path)
         (path,) = made.definitions_path.rglob("*.json")
         path.write_text("{}")
@@ -465,9 +452,7 @@ class TestRuntimes:
         assert "calls of 'gemm' go to their fallbacks" in caplog.text
 
     def test_reload_a_changed_data_set(self, gemm: Any, tmp_path: Any) -> None:
-        found = TraceSet.from_path(tmp_path)
-        found.add_definitions([definition()])
-        found.add_solutions([solution("ones")])
+        found = on_disk(tmp_path)
         with enable_apply(tmp_path) as runtime:
             assert served_by(gemm(A, B)) == "fallback"
             found.add_traces([trace("ones")])
@@ -740,10 +725,7 @@ class TestBackgroundBuilds:
         assert outcomes == [False]
 
     def test_calls_of_a_solution_without_file_go_to_the_fallback(self, gemm: Any, tmp_path: Any) -> None:
-        found = TraceSet.from_path(tmp_path)
-        found.add_definitions([definition()])
-        found.add_solutions([solution("ones")])
-        found.add_traces([trace("ones")])
+        on_disk(tmp_path, trace("ones"))
         runtime = ApplyRuntime(tmp_path, ApplyConfig(aot_ratio=0.0))
         for file in tmp_path.glob("solutions/**/*.json"):
             file.unlink()
@@ -935,10 +917,7 @@ class TestRepeatedPlans:
             assert self.plan(runtime, A, B) is not None
 
     def test_a_reload_plans_with_new_solutions(self, tmp_path: Any) -> None:
-        found = TraceSet.from_path(tmp_path)
-        found.add_definitions([definition()])
-        found.add_solutions([solution("ones")])
-        found.add_traces([trace("ones")])
+        found = on_disk(tmp_path, trace("ones"))
         with enable_apply(tmp_path) as runtime:
             assert self.plan(runtime, A, B) is None
             found.add_solutions([solution("planned", TestPlans.SOURCE)])
@@ -975,10 +954,7 @@ class TestFallbackEquivalents:
 
 class TestQuarantine:
     def test_outlasts_a_reload_for_the_same_content(self, gemm: Any, tmp_path: Any) -> None:
-        found = TraceSet.from_path(tmp_path)
-        found.add_definitions([definition()])
-        found.add_solutions([solution("ones")])
-        found.add_traces([trace("ones")])
+        on_disk(tmp_path, trace("ones"))
         with enable_apply(tmp_path) as runtime:
             dispatcher = runtime.dispatcher("gemm")
             assert dispatcher is not None
@@ -1040,10 +1016,7 @@ class TestFork:
             assert wait_until_built(60)
             assert served_by(gemm(A, B)) == "solution"
 
-        found = TraceSet.from_path(tmp_path)
-        found.add_definitions([definition()])
-        found.add_solutions([solution("ones")])
-        found.add_traces([trace("ones")])
+        on_disk(tmp_path, trace("ones"))
         with enable_apply(data_set()):
             monkeypatch.setenv("FIB_ENABLE_APPLY", "1")
             monkeypatch.setenv("FIB_DATASET_PATH", str(tmp_path))

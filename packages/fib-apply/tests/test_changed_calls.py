@@ -6,12 +6,10 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import Any
 
-import attrs
 import pytest
 import torch
-from apply_samples import SCALE, new_solution, new_trace
+from apply_samples import data_set, new_solution, new_trace
 from fib_apply import apply, enable_apply
-from fib_schema import SourceFile, TraceSet
 from torch.utils._python_dispatch import TorchDispatchMode
 
 pytestmark = pytest.mark.usefixtures("without_probes")
@@ -57,22 +55,17 @@ STATES: dict[str, Callable[[], AbstractContextManager[Any]]] = {
 }
 
 
-@pytest.fixture(params=["native", "Python"])
-def routed(request: pytest.FixtureRequest) -> Any:
+@pytest.fixture
+def routed(guards: str) -> Any:
     """A function that a solution serves, which returns other values, so that the server of a call is known."""
-    if request.param == "native":
-        request.getfixturevalue("native_guards")
-    made = new_solution("fast")
-    spec = attrs.evolve(made.spec, destination_passing_style=False)
-    source = SourceFile("main.py", f"def run(x):\n    return 2 * x.detach() + {SOLUTION}\n")
-    solution = attrs.evolve(made, spec=spec, sources=[source])
-    traces = TraceSet(None, {"scale": SCALE}, {"scale": [solution]}, {}, {"scale": [new_trace("fast", m=4)]})
+    source = f"def run(x):\n    return 2 * x.detach() + {SOLUTION}\n"
+    solution = new_solution("fast", content=source, passing=False)
 
     @apply("scale")
     def scale(x: torch.Tensor) -> torch.Tensor:
         return 2 * x
 
-    with enable_apply(traces):
+    with enable_apply(data_set(new_trace("fast", m=4), solutions=[solution])):
         yield scale
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from apply_samples import new_definition, new_solution, new_trace
+from apply_samples import new_definition, new_solution, new_trace, write_set
 from fib_apply import cli
 from fib_apply.cli import main
 from fib_apply.selection.table import ApplyTable
@@ -61,16 +61,8 @@ def traces() -> list[Trace]:
 @pytest.fixture
 def dataset(tmp_path: Path, definitions: list[Definition], solutions: list[Solution], traces: list[Trace]) -> Path:
     """Keys of 1, 8 and 64 rows: a winner and a runner-up, one by plan, and none."""
-    return written(tmp_path / "dataset", definitions, solutions, traces)
-
-
-def written(root: Path, definitions: list[Definition], solutions: list[Solution], traces: list[Trace]) -> Path:
-    root.mkdir()
-    found = TraceSet.from_path(root)
-    found.add_definitions(definitions)
-    found.add_solutions(solutions)
-    found.add_traces(traces)
-    return root
+    write_set(tmp_path / "dataset", *traces, solutions=solutions, definitions=definitions)
+    return tmp_path / "dataset"
 
 
 @pytest.fixture
@@ -256,7 +248,8 @@ class TestExplainOfSeveralAxes:
         traces = [
             evolve(trace, workload=evolve(trace.workload, axes=axes)) for trace, axes in zip(found, sizes, strict=True)
         ]
-        return written(tmp_path / "dataset", [definition], [new_solution("fast")], traces)
+        write_set(tmp_path / "dataset", *traces, solutions=[new_solution("fast")], definitions=[definition])
+        return tmp_path / "dataset"
 
     def test_some_axes_select_several_keys(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
         found = answer_of(capsys, "explain", dataset, "--definition", "scale", "--axes", "M=1")
@@ -298,7 +291,8 @@ class TestTable:
         self, tmp_path: Path, definitions: list[Definition], capsys: pytest.CaptureFixture[str], configured: Any
     ) -> None:
         traces = [new_trace("fast", 3.0, reference=2.0), new_trace("fast", 1.0, reference=2.0, m=2)]
-        dataset = written(tmp_path / "slower", definitions, [new_solution("fast")], traces)
+        dataset = tmp_path / "slower"
+        write_set(dataset, *traces, solutions=[new_solution("fast")], definitions=definitions)
         assert main(["table", str(dataset)]) == 0
         lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
         reason = "none of 1 is faster than the reference"

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 import pytest
 import torch
-from apply_samples import SCALE, new_definition, new_solution, new_trace
+from apply_samples import THREE, new_definition, new_solution, new_trace, write_set
 from fib_apply import (
     ApplyConfig,
     ApplyConfigRegistry,
@@ -60,10 +60,7 @@ def _reports_again() -> None:
 
 @pytest.fixture(name="found")
 def found_fixture(tmp_path: Path) -> Path:
-    made = TraceSet(tmp_path / "set")
-    made.add_definitions([SCALE])
-    made.add_solutions([new_solution("fast", content="def run(x, y):\n    y.copy_(3 * x)\n")])
-    made.add_traces([new_trace("fast", m=2)])
+    write_set(tmp_path / "set", new_trace("fast", m=2), solutions=[new_solution("fast", content=THREE)])
     return tmp_path / "set"
 
 

@@ -8,21 +8,11 @@ import sys
 from pathlib import Path
 
 import pytest
+from apply_samples import new_solution, new_trace, write_set
 from fib_schema import (
     AxisVar,
-    BuildSpec,
-    Correctness,
     Definition,
-    Environment,
-    Evaluation,
-    Performance,
-    RandomInput,
-    Solution,
-    SourceFile,
     TensorSpec,
-    Trace,
-    TraceSet,
-    Workload,
 )
 
 SEE = """
@@ -48,15 +38,11 @@ def fill(root: Path) -> None:
     """Write a data set with one solution, whose result differs from that of `CALL`."""
     code = "def run(x): return x * 2"
     x, y = ({name: TensorSpec(("n",), "float32")} for name in "xy")
-    spec = BuildSpec("python", ("cpu",), "m.py::run", destination_passing_style=False)
-    performance = Performance(0.1, 1.0, 10.0)
-    evaluation = Evaluation(
-        "PASSED", Environment("cpu"), "2026-01-01T00:00:00Z", correctness=Correctness(), performance=performance
+    definition = Definition("double", "elementwise", {"n": AxisVar()}, x, y, code)
+    solution = new_solution("twice", content=code, definition="double", passing=False)
+    write_set(
+        root, new_trace("twice", axes={"n": 3}, definition="double"), solutions=[solution], definitions=[definition]
     )
-    trace_set = TraceSet.from_path(root)
-    trace_set.add_definitions([Definition("double", "elementwise", {"n": AxisVar()}, x, y, code)])
-    trace_set.add_solutions([Solution("twice", "double", "tester", spec, (SourceFile("m.py", code),))])
-    trace_set.add_traces([Trace("double", Workload({"n": 3}, {"x": RandomInput()}, "w"), "twice", evaluation)])
 
 
 def call(folder: Path, **environment: str) -> tuple[str, str]:

@@ -8,25 +8,23 @@ from typing import Any
 
 import pytest
 import torch
-from apply_samples import SCALE, new_solution, new_trace
+from apply_samples import THREE, data_set, new_solution, new_trace
 from fib_apply import ApplyConfig, EventKind, add_event_listener, apply, enable_apply, remove_event_listener
 from fib_apply.events import Event, emit, quarantined, routed
 from fib_schema import DataSetNotFound, TraceSet
-
-GOOD = "def run(x, y):\n    y.copy_(3 * x)\n"
 
 
 @pytest.fixture(name="found")
 def found_fixture() -> TraceSet:
     """Two keys with a solution, one whose solution does not build, and one without an eligible solution."""
-    solutions = (new_solution("fast", content=GOOD), new_solution("broken", content="raise ImportError('no')"))
+    solutions = (new_solution("fast", content=THREE), new_solution("broken", content="raise ImportError('no')"))
     traces = (
         new_trace("fast", m=2),
         new_trace("fast", m=3),
         new_trace("broken", m=4),
         new_trace("fast", m=5, status="RUNTIME_ERROR"),
     )
-    return TraceSet(None, {"scale": SCALE}, {"scale": solutions}, {}, {"scale": traces})
+    return data_set(*traces, solutions=solutions)
 
 
 @pytest.fixture(name="seen")

@@ -8,8 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from apply_samples import SCALE, new_solution, new_trace
-from fib_schema import TraceSet
+from apply_samples import new_solution, new_trace, write_set
 
 PROGRAM = """
 import pathlib, sys, time, torch, fib_apply
@@ -48,10 +47,7 @@ IN_PROCESS = "    import torch\n    a = torch.ones(700, 700)\n    while True: {s
 def test_the_exit_code_is_the_program_s(step: str, language: str, tmp_path: Path) -> None:
     began = tmp_path / "began"
     content = BEGIN.format(path=str(began), step=step.replace("{path!r}", repr(str(began))))
-    found = TraceSet.from_path(tmp_path)
-    found.add_definitions([SCALE])
-    found.add_solutions([new_solution("slow", language=language, content=content)])
-    found.add_traces([new_trace("slow", m=2)])
+    write_set(tmp_path, new_trace("slow", m=2), solutions=[new_solution("slow", language=language, content=content)])
 
     command = [sys.executable, "-c", PROGRAM, str(tmp_path), str(began)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}

@@ -10,8 +10,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import apply_samples as samples
 import pytest
 import torch
+from apply_samples import new_solution, new_trace
 from fib_apply import ApplyConfig, ApplyRuntime, apply, capture_phase, enable_apply
 from fib_apply.build_service import service
 from fib_apply.build_service.recorded_call import RecordedCall, copied_bytes, make_inputs
@@ -20,21 +22,9 @@ from fib_apply.routing import resolver as routing_runs
 from fib_schema import (
     AxisConst,
     AxisVar,
-    BuildSpec,
-    Correctness,
     Definition,
-    Environment,
-    Evaluation,
-    EvaluationStatus,
-    Performance,
-    RandomInput,
-    ScalarInput,
-    Solution,
-    SourceFile,
     TensorSpec,
-    Trace,
     TraceSet,
-    Workload,
 )
 
 WIDTH, SIZES = 64, range(1, 4)
@@ -51,35 +41,27 @@ def run(x, indices):
 """
 
 
-def definition() -> Definition:
-    return Definition(
-        "scale",
-        "elementwise",
-        axes={"m": AxisVar(), "n": AxisConst(WIDTH), "k": AxisConst(2)},
-        inputs={"x": TensorSpec(("m", "n"), "float32"), "indices": TensorSpec(("k",), "int64")},
-        outputs={"y": TensorSpec(("m", "n"), "float32")},
-        reference="def run(x, indices):\n    return x.clone()\n",
-    )
+DEFINITION = Definition(
+    "scale",
+    "elementwise",
+    axes={"m": AxisVar(), "n": AxisConst(WIDTH), "k": AxisConst(2)},
+    inputs={"x": TensorSpec(("m", "n"), "float32"), "indices": TensorSpec(("k",), "int64")},
+    outputs={"y": TensorSpec(("m", "n"), "float32")},
+    reference="def run(x, indices):\n    return x.clone()\n",
+)
 
 
 def data_set(*sources: str, language: str = "triton", calls_ms: Sequence[float] = ()) -> TraceSet:
     """Solutions from the fastest to the slowest, recorded for all sizes; their call latencies may be given."""
-    d = definition()
     solutions, traces = [], []
     for place, source in enumerate(sources):
-        spec = BuildSpec(language, ("cpu",), "main.py::run", destination_passing_style=False)
-        solutions.append(Solution(f"s{place}", d.name, "tester", spec, (SourceFile("main.py", source),)))
-        latency, timing = 0.1 + place, {"graph_safe": True, **({"call_ms": calls_ms[place]} if calls_ms else {})}
-        evaluation = Evaluation(
-            EvaluationStatus.PASSED,
-            Environment("cpu"),
-            "2026-01-01T00:00:00Z",
-            correctness=Correctness(0.0, 0.0),
-            performance=Performance(latency, 10.0, 10.0 / latency, extra={"timing": timing}),
-        )
-        inputs = {"x": RandomInput(), "indices": RandomInput()}
-        traces += [Trace(d.name, Workload({"m": m}, inputs, f"w{m}"), f"s{place}", evaluation) for m in SIZES]
-    return TraceSet(None, {d.name: d}, {d.name: solutions}, {}, {d.name: traces})
+        name, timing = f"s{place}", {"graph_safe": True, **({"call_ms": calls_ms[place]} if calls_ms else {})}
+        solutions.append(new_solution(name, language, source, passing=False))
+        traces += [
+            new_trace(name, 0.1 + place, axes={"m": m}, inputs=("x", "indices"), timing=timing, reference=10.0)
+            for m in SIZES
+        ]
+    return samples.data_set(*traces, solutions=solutions, definition=DEFINITION)
 
 
 @pytest.fixture(name="scale")
@@ -255,23 +237,11 @@ def test_scalars_on_which_kernels_specialize_are_run_first_each() -> None:
         outputs={"y": TensorSpec(("m",), "float32")},
         reference="def run(x, count):\n    return x + count\n",
     )
-    evaluation = Evaluation(
-        EvaluationStatus.PASSED,
-        Environment("cpu"),
-        "2026-01-01T00:00:00Z",
-        correctness=Correctness(0.0, 0.0),
-        performance=Performance(0.1, 10.0, 100.0),
+    solution = new_solution(
+        "s", "triton", "def run(x, count):\n    return x + count\n", definition="add", passing=False
     )
-    spec = BuildSpec("triton", ("cpu",), "main.py::run", destination_passing_style=False)
-    source = SourceFile("main.py", "def run(x, count):\n    return x + count\n")
-    workload = Workload({"m": 4}, {"x": RandomInput(), "count": ScalarInput(3)}, "w")
-    found = TraceSet(
-        None,
-        {d.name: d},
-        {d.name: [Solution("s", d.name, "tester", spec, (source,))]},
-        {},
-        {d.name: [Trace(d.name, workload, "s", evaluation)]},
-    )
+    trace = new_trace("s", axes={"m": 4}, inputs=("x", "count"), definition="add")
+    found = samples.data_set(trace, solutions=[solution], definition=d)
     add = apply("add")(lambda x, count: x - 1)
     x = torch.zeros(4)
     with enable_apply(found) as runtime:

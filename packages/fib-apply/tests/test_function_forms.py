@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from apply_samples import SCALE, new_solution, new_trace
+from apply_samples import data_set, new_solution, new_trace
 from fib_apply import ApplyConfig, apply, enable_apply
 from fib_schema import TraceSet
 
@@ -16,17 +16,9 @@ pytestmark = pytest.mark.usefixtures("without_probes")
 SOURCE = "def run(x, y):\n    y.copy_(2 * x)\n"
 
 
-@pytest.fixture(params=["python", "native"])
-def guards(request: pytest.FixtureRequest) -> None:
-    """Both kinds of guards, whatever the environment asks for."""
-    if request.param == "native":
-        request.getfixturevalue("native_guards")
-
-
 @pytest.fixture
 def traces() -> TraceSet:
-    solution = new_solution("fast", content=SOURCE)
-    return TraceSet(None, {"scale": SCALE}, {"scale": [solution]}, {}, {"scale": [new_trace("fast", m=3)]})
+    return data_set(new_trace("fast", m=3), solutions=[new_solution("fast", content=SOURCE)])
 
 
 def double_or_negative(x: Any, y: Any = None) -> Any:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import apply_samples as samples
 import attrs
 import pytest
 import torch
+from apply_samples import new_solution, new_trace
 from fib_apply import ApplyConfig, ApplyKey, ApplyKeyFactory, ApplyTable, AxesOnlyKeyBuilder, apply, enable_apply
 from fib_apply.build_service.recorded_call import RecordedCall, make_inputs
 from fib_apply.routing.guards import GuardOptions, compile_python_guard, make_native_guard
@@ -15,15 +17,9 @@ from fib_apply.routing.validation import CallValidator
 from fib_schema import (
     AxisConst,
     AxisVar,
-    BuildSpec,
-    Correctness,
     Definition,
-    Environment,
-    Evaluation,
-    Performance,
     RandomInput,
     Solution,
-    SourceFile,
     TensorSpec,
     Trace,
     TraceSet,
@@ -49,34 +45,29 @@ HEADS_FIRST = {"k": [WIDTH, 3 * WIDTH, 1]}  # of 3 pages
 FALLBACK = -1
 
 
-def solution(number: int, *, passing: bool = False) -> Solution:
+def solution(number: int, code: str = "", *, passing: bool = False) -> Solution:
     """A solution that writes its number."""
-    code = (
-        f"def run(k, v, y):\n    y.fill_({number})\n" if passing else f"def run(k, v):\n    return k * 0 + {number}\n"
-    )
-    spec = BuildSpec("python", ["cpu"], "main.py::run", destination_passing_style=passing)
-    return Solution(f"s{number}", "attend", "ada", spec, [SourceFile("main.py", code)])
+    own = f"def run(k, v, y):\n    y.fill_({number})\n" if passing else f"def run(k, v):\n    return k * 0 + {number}\n"
+    return new_solution(f"s{number}", content=code or own, definition="attend", passing=passing)
 
 
 def trace(number: int, layout: Any = None, *, measured: Any = ..., pages: int = 3, latency_ms: float = 1.0) -> Trace:
-    inputs = {"k": RandomInput(), "v": RandomInput()}
-    workload = Workload({"pages": pages}, inputs, f"w-{pages}-{layout}", {"layout": layout} if layout else None)
     stated = layout if measured is ... else measured
-    evaluation = Evaluation(
-        "PASSED",
-        Environment("cpu"),
-        "2026-01-01T00:00:00",
-        correctness=Correctness(),
-        performance=Performance(latency_ms, 100.0, 100.0 / latency_ms),
-        extra={"layout": stated} if stated else None,
+    extra, reference = {"layout": stated} if stated else None, 100.0
+    made = new_trace(f"s{number}", latency_ms, definition="attend", extra=extra, reference=reference)
+    workload = Workload(
+        {"pages": pages},
+        dict.fromkeys("kv", RandomInput()),
+        f"w-{pages}-{layout}",
+        {"layout": layout} if layout else None,
     )
-    return Trace("attend", workload, f"s{number}", evaluation)
+    return attrs.evolve(made, workload=workload)
 
 
-def data_set(*traces: Trace, passing: bool = False) -> TraceSet:
-    names = {int(str(one.solution)[1:]) for one in traces}
-    solutions = [solution(number, passing=passing) for number in sorted(names)]
-    return TraceSet(None, {"attend": DEFINITION}, {"attend": solutions}, {}, {"attend": list(traces)})
+def data_set(*traces: Trace, passing: bool = False, code: str = "", definition: Definition = DEFINITION) -> TraceSet:
+    numbers = {int(str(one.solution)[1:]) for one in traces}
+    solutions = [solution(number, code, passing=passing) for number in sorted(numbers)]
+    return samples.data_set(*traces, solutions=solutions, definition=definition)
 
 
 def packed(pages: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
@@ -91,14 +82,6 @@ def contiguous(pages: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
 
 def heads_first(pages: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
     return torch.zeros(HEADS, pages, WIDTH).transpose(0, 1), torch.zeros(pages, HEADS, WIDTH)
-
-
-@pytest.fixture(params=["python", "native"])
-def guards(request: pytest.FixtureRequest) -> str:
-    """The guards that routes use."""
-    if request.param == "native":
-        request.getfixturevalue("native_guards")
-    return str(request.param)
 
 
 @pytest.fixture
@@ -157,11 +140,8 @@ class TestRouting:
 
     def test_the_solution_gets_the_caller_s_tensors(self, guards: str) -> None:
         source = "def run(k, v):\n    assert k.stride() == (64, 16, 1)\n    k[0, 0, 0] = 7\n    return k * 0 + 2\n"
-        made = data_set(trace(2, PACKED))
-        spec = attrs.evolve(solution(2), sources=[SourceFile("main.py", source)])
-        made = TraceSet(None, made.definitions, {"attend": [spec]}, {}, made.traces)
         k, v = packed()
-        with enable_apply(made):
+        with enable_apply(data_set(trace(2, PACKED), code=source)):
             apply("attend")(lambda k, v: k)(k, v)
         assert k[0, 0, 0] == 7  # nothing was copied
 
@@ -184,16 +164,8 @@ class TestRouting:
             assert [number_of(attend(x, v)) for x in (k, other, k)] == [2, 2, 2]
 
     def test_a_plan_is_made_for_its_layout(self) -> None:
-        made = data_set(trace(2, PACKED))
         source = "def setup(k, v):\n    return {}\ndef run(k, v):\n    return k * 0 + 2\n"
-        made = TraceSet(
-            None,
-            made.definitions,
-            {"attend": [attrs.evolve(solution(2), sources=[SourceFile("main.py", source)])]},
-            {},
-            made.traces,
-        )
-        with enable_apply(made) as runtime:
+        with enable_apply(data_set(trace(2, PACKED), code=source)) as runtime:
             dispatcher = runtime.dispatcher("attend")
             for inputs, expected in ((packed(), 2), (contiguous(), FALLBACK)):
                 run = dispatcher.plan(*inputs, fallback=lambda k, v: torch.full_like(v, FALLBACK))
@@ -309,9 +281,7 @@ class TestSelection:
         definition = attrs.evolve(DEFINITION, inputs=optional)
         both = trace(1)
         alone = attrs.evolve(both, workload=Workload({"pages": 3}, {"k": RandomInput()}, "alone"), solution="s2")
-        made = data_set(both, alone)
-        made = TraceSet(None, {"attend": definition}, made.solutions, {}, made.traces)
-        found = ApplyTable.load_or_build(made).rankings("attend")["cpu"].by_key
+        found = ApplyTable.load_or_build(data_set(both, alone, definition=definition)).rankings("attend")["cpu"].by_key
         assert {str(key): ranking.candidates[0].solution for key, ranking in found.items()} == {
             "pages=3": "s1",
             "pages=3, without=v": "s2",

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 import torch
-from apply_samples import SCALE, new_definition, new_solution, new_trace
+from apply_samples import THREE, data_set, new_definition, new_solution, new_trace, write_set
 from fib_apply import (
     ApplyKeyFactory,
     ApplyRuntime,
@@ -43,8 +43,7 @@ def in_other_thread(call: Callable[[], object]) -> bool:
 
 @pytest.fixture(name="found")
 def found_fixture() -> TraceSet:
-    solution = new_solution("fast", content="def run(x, y):\n    y.copy_(3 * x)\n")
-    return TraceSet(None, {"scale": SCALE}, {"scale": (solution,)}, {}, {"scale": (new_trace("fast", m=2),)})
+    return data_set(new_trace("fast", m=2), solutions=[new_solution("fast", content=THREE)])
 
 
 def decorate() -> Any:
@@ -92,17 +91,15 @@ def test_a_key_builder_may_wait_for_a_thread_that_calls(found: TraceSet) -> None
 
 def test_a_solution_may_reload_while_it_is_built(monkeypatch: pytest.MonkeyPatch) -> None:
     content = "import fib_apply\nruntime = getattr(fib_apply, 'of_a_test', None)\nif runtime: runtime.reload()\n"
-    solution = new_solution("fast", content=content + "def run(x, y):\n    y.copy_(3 * x)\n")
-    found = TraceSet(None, {"scale": SCALE}, {"scale": (solution,)}, {}, {"scale": (new_trace("fast", m=2),)})
-    runtime = ApplyRuntime(found)
+    solution = new_solution("fast", content=content + THREE)
+    runtime = ApplyRuntime(data_set(new_trace("fast", m=2), solutions=[solution]))
     monkeypatch.setitem(sys.modules["fib_apply"].__dict__, "of_a_test", runtime)
     assert in_other_thread(runtime.prepare)
     assert runtime.left_out() == {}
 
 
 def test_the_last_of_concurrent_reloads_counts(found: TraceSet, tmp_path: Path) -> None:
-    other = TraceSet.from_path(tmp_path)
-    other.add_definitions([new_definition("another")])
+    other = write_set(tmp_path, definitions=[new_definition("another")])
     runtime = ApplyRuntime(found)
     inner: list[bool] = []
 
@@ -162,14 +159,6 @@ def run(x, y):
 """
 
 
-def write(folder: Path, definition: Definition, solution: Any, trace: Any) -> None:
-    folder.mkdir(exist_ok=True)
-    found = TraceSet.from_path(folder)
-    found.add_definitions([definition])
-    found.add_solutions([solution])
-    found.add_traces([trace])
-
-
 def run(program: str, *arguments: str, **variables: str) -> str:
     command = [sys.executable, "-c", program, *arguments]
     environment = {**os.environ, **variables}
@@ -182,7 +171,9 @@ def run(program: str, *arguments: str, **variables: str) -> str:
 def test_calls_do_not_wait_for_builds_of_the_runtime_of_the_environment(tmp_path: Path) -> None:
     """The solution decorates a function when it is built, and is built only after the first call has returned."""
     go = tmp_path / "go"
-    write(tmp_path / "set", SCALE, new_solution("fast", content=SLOW.format(path=str(go))), new_trace("fast", m=2))
+    write_set(
+        tmp_path / "set", new_trace("fast", m=2), solutions=[new_solution("fast", content=SLOW.format(path=str(go)))]
+    )
     printed = run(SERVER, str(go), FIB_ENABLE_APPLY="1", FIB_DATASET_PATH=str(tmp_path / "set"))
     assert printed == "2.0 3.0"
 
@@ -193,8 +184,8 @@ def test_enabling_in_a_module_that_a_solution_imports_does_not_wait(tmp_path: Pa
         "import os, fib_apply\nif os.environ.get('FIB_ENABLE_APPLY') != '0':\n"
         f"    runtime = fib_apply.enable_apply({str(tmp_path / 'set')!r})\n"
     )
-    content = "import engine\ndef run(x, y):\n    y.copy_(3 * x)\n"
-    write(tmp_path / "set", SCALE, new_solution("fast", content=content), new_trace("fast", m=2))
+    content = f"import engine\n{THREE}"
+    write_set(tmp_path / "set", new_trace("fast", m=2), solutions=[new_solution("fast", content=content)])
     program = (
         f"import sys\nsys.path.insert(0, {str(tmp_path)!r})\nimport torch, engine, fib_apply\n"
         "assert fib_apply.wait_until_built(120)\n"
@@ -216,5 +207,7 @@ print(fib_apply.get_runtime(), float(scale(torch.ones(2, 4))[0, 0]))
 
 @pytest.mark.slow
 def test_disabling_also_ends_a_runtime_that_is_being_started(tmp_path: Path) -> None:
-    write(tmp_path, SCALE, new_solution("fast", content="def run(x, y): y.copy_(3 * x)\n"), new_trace("fast", m=2))
+    write_set(
+        tmp_path, new_trace("fast", m=2), solutions=[new_solution("fast", content="def run(x, y): y.copy_(3 * x)\n")]
+    )
     assert run(CANCELLED, FIB_ENABLE_APPLY="1", FIB_DATASET_PATH=str(tmp_path)) == "None 2.0"

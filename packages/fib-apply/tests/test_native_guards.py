@@ -19,6 +19,7 @@ from typing import Any
 import attrs
 import pytest
 import torch
+from apply_samples import data_set, new_solution, new_trace
 from fib_apply import ApplyConfig, apply, enable_apply
 from fib_apply.routing import guards
 from fib_apply.routing.call_variant import CallVariant
@@ -31,20 +32,9 @@ from fib_apply.runtime import ApplyRuntime
 from fib_schema import (
     AxisConst,
     AxisVar,
-    BuildSpec,
-    Correctness,
     Definition,
-    Environment,
-    Evaluation,
-    EvaluationStatus,
-    Performance,
-    RandomInput,
-    Solution,
-    SourceFile,
     TensorSpec,
-    Trace,
     TraceSet,
-    Workload,
 )
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
@@ -166,22 +156,10 @@ CONTEXTS: list[Callable[[], AbstractContextManager[Any]]] = [
 
 
 def new_data_set() -> TraceSet:
-    spec = BuildSpec("python", ("cpu",), "main.py::run", destination_passing_style=False)
-    solution = Solution("constant", "scores", "tester", spec, (SourceFile("main.py", SOLUTION),))
-    evaluation = Evaluation(
-        EvaluationStatus.PASSED,
-        Environment("cpu"),
-        "2026-01-01T00:00:00Z",
-        correctness=Correctness(),
-        performance=Performance(1.0, 2.0, 2.0),
-    )
-    inputs = {name: RandomInput() for name in DEFINITION.inputs}
-    traces = [
-        Trace("scores", Workload({"b": b, "p": p}, inputs, f"w{b}-{p}"), "constant", evaluation)
-        for b in (1, 2)
-        for p in (1, 2)
-    ]
-    return TraceSet(None, {"scores": DEFINITION}, {"scores": [solution]}, {}, {"scores": traces})
+    solution = new_solution("constant", content=SOLUTION, definition="scores", passing=False)
+    sizes = [{"b": b, "p": p} for b in (1, 2) for p in (1, 2)]
+    traces = [new_trace("constant", axes=axes, inputs=DEFINITION.inputs, definition="scores") for axes in sizes]
+    return data_set(*traces, solutions=[solution], definition=DEFINITION)
 
 
 @attrs.frozen

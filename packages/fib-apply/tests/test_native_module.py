@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from apply_samples import SCALE, new_definition, new_solution, new_trace
+from apply_samples import THREE, data_set, new_definition, new_solution, new_trace
 from fib_apply import ApplyRuntime, apply, disable_apply, enable_apply, get_runtime, warm_up
 from fib_apply.routing.native import module
 from fib_apply.routing.native.module import (
@@ -19,7 +19,6 @@ from fib_apply.routing.native.module import (
     prepare_native,
     request_native,
 )
-from fib_schema import TraceSet
 
 
 @pytest.fixture(autouse=True)
@@ -73,10 +72,10 @@ def test_routes_are_made_again_when_the_module_is_loaded_in_the_background(built
 
 
 def test_an_active_runtime_requests_the_module(built: None) -> None:
-    runtime = ApplyRuntime(TraceSet(None, {"scale": SCALE}, {}, {}, {}))
+    runtime = ApplyRuntime(data_set())
     assert runtime.dispatcher("scale") is not None
     assert not module._state.is_requested
-    with ApplyRuntime(TraceSet(None, {"scale": SCALE}, {}, {}, {})) as active:
+    with ApplyRuntime(data_set()) as active:
         assert active.dispatcher("scale") is not None
         assert module.wait_for_native(60)
         assert loaded_guards() is not None
@@ -96,9 +95,9 @@ def resolved() -> Any:
 
 def test_a_warm_up_waits_for_native_guards_although_no_call_has_asked_for_them(built: None) -> None:
     name = "resolved"
-    solution = new_solution("s", content="def run(x, y):\n    y.copy_(3 * x)\n", definition=name)
+    solution = new_solution("s", content=THREE, definition=name)
     trace = new_trace("s", m=2, definition=name)
-    traces = TraceSet(None, {name: new_definition(name)}, {name: (solution,)}, {}, {name: (trace,)})
+    traces = data_set(trace, solutions=[solution], definition=new_definition(name))
     scale = resolved()
     with enable_apply(traces) as runtime:
         assert not module._state.is_requested
@@ -113,7 +112,7 @@ def test_a_warm_up_waits_for_native_guards_although_no_call_has_asked_for_them(b
 
 def test_a_warm_up_says_which_guards_are_used_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     compiler(tmp_path, f"while [ ! -e {tmp_path}/end ]; do sleep 0.05; done; exit 1", monkeypatch)
-    with enable_apply(TraceSet(None, {"scale": SCALE}, {}, {}, {})) as runtime:
+    with enable_apply(data_set()) as runtime:
         readiness = warm_up(0.1)
         assert (readiness.is_finished, readiness.guards) == (
             False,

@@ -6,9 +6,10 @@ from collections.abc import Callable, Sequence
 from inspect import Parameter
 from typing import Any
 
+import apply_samples as samples
 import pytest
 import torch
-from apply_samples import SCALE, new_solution, new_trace
+from apply_samples import new_solution, new_trace
 from fib_apply import ApplyConfig, ApplyKey, OnMiss, enable_apply
 from fib_apply.routing.codegen import ParameterMap
 from fib_apply.routing.dispatcher import Dispatcher
@@ -17,19 +18,10 @@ from fib_apply.selection.table import ApplyTable
 from fib_schema import (
     AxisConst,
     AxisVar,
-    BuildSpec,
-    Correctness,
     Definition,
-    Environment,
-    Evaluation,
-    Performance,
-    RandomInput,
-    Solution,
-    SourceFile,
     TensorSpec,
     Trace,
     TraceSet,
-    Workload,
 )
 
 pytestmark = pytest.mark.usefixtures("without_probes")
@@ -53,26 +45,18 @@ SAFE = {"graph_safe": True, "padded_indices": True}
 NOT_PADDED = {"graph_safe": True, "padded_indices": False, "padded_indices_problem": "IndexError"}
 
 
-def solution(name: str, added: int) -> Solution:
-    """A solution whose result tells it apart."""
-    spec = BuildSpec("python", ["cpu"], "main.py::run", destination_passing_style=False)
-    return Solution(name, "pages", "ada", spec, [SourceFile("main.py", CODE.format(added))])
-
-
 def trace(name: str, latency: float, timing: dict[str, Any], total: int = 8, batch: int = 2) -> Trace:
     axes = {"batch": batch, "len_indptr": batch + 1, "num_pages": 16, "total": total}
-    workload = Workload(axes, {one: RandomInput() for one in PAGES.inputs}, f"b{batch}t{total}")
-    performance = Performance(latency, 1000.0, 1.0, {"timing": timing})
-    correctness = Correctness(0.0, 0.0)
-    evaluation = Evaluation(
-        "PASSED", Environment("cpu"), "2026-01-01", correctness=correctness, performance=performance
-    )
-    return Trace("pages", workload, name, evaluation)
+    return new_trace(name, latency, axes=axes, inputs=PAGES.inputs, timing=timing, definition="pages")
 
 
 def data_set(traces: Sequence[Trace]) -> TraceSet:
-    solutions = tuple(solution(name, place) for place, name in enumerate(("fast", "slow", "third"), start=1))
-    return TraceSet(None, {"pages": PAGES}, {"pages": solutions}, {}, {"pages": tuple(traces)})
+    """Each solution adds another number, so that results tell them apart."""
+    solutions = [
+        new_solution(name, content=CODE.format(place), definition="pages", passing=False)
+        for place, name in enumerate(("fast", "slow", "third"), start=1)
+    ]
+    return samples.data_set(*traces, solutions=solutions, definition=PAGES)
 
 
 MIXED = (
@@ -194,8 +178,7 @@ class TestRouting:
             assert route(runtime, equivalents=frozenset({"fast"}))(*arguments(8)).tolist() == FALLBACK
 
     def test_a_definition_without_padded_indices_is_refused(self) -> None:
-        traces = {"scale": (new_trace("a"),)}
-        with enable_apply(TraceSet(None, {"scale": SCALE}, {"scale": (new_solution("a"),)}, {}, traces)) as runtime:
+        with enable_apply(samples.data_set(new_trace("a"), solutions=[new_solution("a")])) as runtime:
             found = runtime.dispatcher("scale")
             assert found is not None
             with pytest.raises(ValueError, match="no padded indices"):

@@ -6,10 +6,9 @@ from typing import Any
 
 import pytest
 import torch
-from apply_samples import SCALE, new_solution, new_trace
-from fib_apply import ApplyConfig, apply, enable_apply
+from apply_samples import data_set, new_solution, new_trace
+from fib_apply import apply, enable_apply
 from fib_apply.routing.validation import ACCEPTED_TYPES, behaviour_problem, is_plain_type
-from fib_schema import TraceSet
 
 pytestmark = pytest.mark.usefixtures("without_probes")
 
@@ -117,20 +116,9 @@ class TestBehaviour:
         assert {name.rpartition(".")[0] for name in ACCEPTED_TYPES} == {VLLM, "sglang.srt.layers.parameter"}
 
 
-@pytest.fixture(params=["python", "native"])
-def guards(request: pytest.FixtureRequest) -> str:
-    """The guards that routes use."""
-    if request.param == "native":
-        request.getfixturevalue("native_guards")
-    return str(request.param)
-
-
 def test_calls_with_parameters_of_engines_are_routed(guards: str) -> None:
     """Each type has a guard of its own; a class that changes a behaviour goes to the fallback."""
-    source = "def run(x):\n    return x.detach() * 0 + 7\n"
-    fast = new_solution("fast", content=source)
-    fast = type(fast)(fast.name, fast.definition, fast.author, _returning(fast), fast.sources)
-    data_set = TraceSet(None, {"scale": SCALE}, {"scale": [fast]}, {}, {"scale": [new_trace("fast", m=2)]})
+    fast = new_solution("fast", content="def run(x):\n    return x.detach() * 0 + 7\n", passing=False)
     plain, other = torch.ones(2, 4), new_type(stride=lambda self: (9, 9))
     values = plain, new_type()(plain), torch.nn.Parameter(plain, requires_grad=False), other(plain), plain
 
@@ -138,14 +126,8 @@ def test_calls_with_parameters_of_engines_are_routed(guards: str) -> None:
     def scale(x: torch.Tensor) -> torch.Tensor:
         return torch.zeros(2, 4)
 
-    with enable_apply(data_set, ApplyConfig(), stats=True) as runtime:
+    with enable_apply(data_set(new_trace("fast", m=2), solutions=[fast]), stats=True) as runtime:
         for _ in range(3):
             assert [float(scale(value)[0, 0]) for value in values] == [7, 7, 7, 0, 7]
         stats = runtime.stats()["scale"]
     assert (sum(stats.hits.values()), dict(stats.misses)) == (12, {"tensor": 3})
-
-
-def _returning(solution: Any) -> Any:
-    import attrs
-
-    return attrs.evolve(solution.spec, destination_passing_style=False)

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import torch
-from apply_samples import SCALE, new_solution, new_trace
+from apply_samples import THREE, data_set, new_solution, new_trace
 from fib_apply import apply, enable_apply, get_runtime
 from fib_schema import TraceSet
 
@@ -16,8 +16,7 @@ client = pytest.importorskip("prometheus_client", reason="needs the extra `metri
 
 @pytest.fixture(name="found")
 def found_fixture() -> TraceSet:
-    solution = new_solution("fast", content="def run(x, y):\n    y.copy_(3 * x)\n")
-    return TraceSet(None, {"scale": SCALE}, {"scale": (solution,)}, {}, {"scale": (new_trace("fast", m=2),)})
+    return data_set(new_trace("fast", m=2), solutions=[new_solution("fast", content=THREE)])
 
 
 @pytest.fixture(name="registry")

@@ -8,9 +8,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import torch
-from apply_samples import SCALE, new_solution, new_trace
+from apply_samples import THREE, new_solution, new_trace, write_set
 from fib_apply import (
     ApplyConfig,
     Event,
@@ -20,38 +21,29 @@ from fib_apply import (
     enable_apply,
     remove_event_listener,
 )
-from fib_schema import DataSetNotFound, TraceSet, format_json
+from fib_schema import DataSetNotFound, format_json
 from fib_schema.files import atomic_write
 
 SECONDS = 60.0
 X = torch.ones(2, 4)
 
 
+@attrs.frozen
 class Folder:
     """A data set with one solution, which multiplies by a factor."""
 
-    def __init__(self, path: Path, new_solution: Any) -> None:
-        self.path = path
-        self.new_solution = new_solution
+    path: Path
 
     def set_factor(self, factor: int | str, extra: str = "") -> None:
-        content = f"{extra}\ndef run(x, y):\n    y.copy_({factor} * x)\n"
-        made = self.new_solution("fast", content=content)
-        paths = list((self.path / "solutions").rglob("*.json"))
-        if paths:
-            atomic_write(paths[0], format_json(made).encode())
-        else:
-            TraceSet.from_path(self.path).add_solutions([made])
+        made = new_solution("fast", content=f"{extra}\ndef run(x, y):\n    y.copy_({factor} * x)\n")
+        (path,) = (self.path / "solutions").rglob("*.json")
+        atomic_write(path, format_json(made).encode())
 
 
 @pytest.fixture(name="found")
 def found_fixture(tmp_path: Path) -> Folder:
-    made = TraceSet(tmp_path / "set")
-    made.add_definitions([SCALE])
-    folder = Folder(tmp_path / "set", new_solution)
-    folder.set_factor(3)
-    TraceSet.from_path(tmp_path / "set").add_traces([new_trace("fast", m=2)])
-    return folder
+    write_set(tmp_path / "set", new_trace("fast", m=2), solutions=[new_solution("fast", content=THREE)])
+    return Folder(tmp_path / "set")
 
 
 @apply("scale")

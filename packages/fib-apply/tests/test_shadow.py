@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 import torch
-from apply_samples import SCALE, new_solution, new_trace
+from apply_samples import SCALE, data_set, new_solution, new_trace
 from fib_apply import ApplyConfig, apply, enable_apply
 from fib_apply.routing.shadow import OutputMismatch, compare_outputs
-from fib_schema import Definition, TraceSet
+from fib_schema import TraceSet
 from torch.utils._python_dispatch import TorchDispatchMode
 
 pytestmark = pytest.mark.usefixtures("without_probes")
@@ -67,9 +67,8 @@ def test_wrong_elements_are_counted_over_the_whole_output() -> None:
     compare_outputs(SCALE, torch.tensor([float("nan"), float("inf")]), torch.tensor([float("nan"), float("inf")]), None)
 
 
-def data_set(content: str, definition: Definition, new_solution: Any, new_trace: Any) -> TraceSet:
-    solution = new_solution("fast", content=content)
-    return TraceSet(None, {"scale": definition}, {"scale": (solution,)}, {}, {"scale": (new_trace("fast", m=2),)})
+def set_of(content: str) -> TraceSet:
+    return data_set(new_trace("fast", m=2), solutions=[new_solution("fast", content=content)])
 
 
 OUT_OF_MEMORY = "import torch\ndef run(x, y):\n    raise torch.OutOfMemoryError('CUDA out of memory')\n"
@@ -88,7 +87,7 @@ def scale_fixture() -> Any:
 @pytest.mark.parametrize("is_passing", [False, True])
 def test_a_solution_without_memory_in_a_shadow_run_is_not_quarantined(is_passing: bool, scale: Any) -> None:
     x, y = torch.ones(2, 4), torch.zeros(2, 4)
-    with enable_apply(data_set(OUT_OF_MEMORY, SCALE, new_solution, new_trace), SHADOW, stats=True) as runtime:
+    with enable_apply(set_of(OUT_OF_MEMORY), SHADOW, stats=True) as runtime:
         result = scale(x, y) if is_passing else scale(x)
         assert torch.equal(y if is_passing else result, 2 * x)
         assert runtime.left_out() == {}
@@ -102,7 +101,7 @@ def test_an_allocation_failure_of_the_comparison_does_not_reach_the_caller(
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     x, y = torch.ones(2, 4), torch.zeros(2, 4)
-    with enable_apply(data_set(PLAIN, SCALE, new_solution, new_trace), SHADOW) as runtime:
+    with enable_apply(set_of(PLAIN), SHADOW) as runtime:
         scale(x, y)
         with monkeypatch.context() as patch:
             if step == "clone":
@@ -119,11 +118,12 @@ def test_an_allocation_failure_of_the_comparison_does_not_reach_the_caller(
 
 @pytest.mark.parametrize("is_passing", [False, True])
 def test_the_solution_serves_a_call_whose_fallback_finds_no_memory_beside_it(is_passing: bool) -> None:
+    @apply("scale")
     def scale(x: Any, y: Any = None) -> Any:
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     x, y = torch.ones(2, 4), torch.zeros(2, 4)
-    with enable_apply(data_set(PLAIN, SCALE, new_solution, new_trace), SHADOW):
+    with enable_apply(set_of(PLAIN), SHADOW):
         result = scale(x, y) if is_passing else scale(x)
     assert torch.equal(y if is_passing else result, 2 * x)
 
@@ -131,7 +131,7 @@ def test_the_solution_serves_a_call_whose_fallback_finds_no_memory_beside_it(is_
 def test_the_global_random_generator_is_not_used(scale: Any) -> None:
     x = torch.ones(2, 4)
     config = ApplyConfig(shadow_ratio=0.5)
-    with enable_apply(data_set(PLAIN, SCALE, new_solution, new_trace), config):
+    with enable_apply(set_of(PLAIN), config):
         scale(x)
         before = random.getstate()
         for _ in range(10):

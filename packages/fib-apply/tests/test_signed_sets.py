@@ -21,16 +21,14 @@ from typing import Any
 import attrs
 import pytest
 import torch
-from apply_samples import new_definition, new_trace
+from apply_samples import new_definition, new_solution, new_trace, write_set
 from fib_apply import ApplyConfig, ApplyConfigRegistry, ApplyRuntime
 from fib_apply.cli import main
 from fib_apply.errors import InvalidSetting
 from fib_apply.selection.table import ApplyTable
 from fib_schema import (
-    BuildSpec,
     InvalidRecord,
     Solution,
-    SourceFile,
     Trace,
     TraceSet,
     format_json,
@@ -81,7 +79,6 @@ class Kit:
     attacker: Owner
     mark: Path
     evil: Solution
-    new_trace: Callable[..., Trace]
     earlier: Path
     """A copy of the set as it was when the owner signed it before."""
 
@@ -122,27 +119,23 @@ def signed_size(kit: Kit, path: str) -> int:
 def template(tmp_path_factory: pytest.TempPathFactory) -> Kit:
     base = tmp_path_factory.mktemp("template")
     owner, other, attacker = (Owner.generate(base / name) for name in ("owner", "other", "attacker"))
-    spec = BuildSpec("python", ["cpu"], "main.py::run", destination_passing_style=False)
 
     def solution(name: str, author: str, source: str) -> Solution:
-        return Solution(name, "scale", author, spec, [SourceFile("main.py", source)])
+        return new_solution(name, content=source, author=author, passing=False)
 
     root, mark = base / "set", base / "mark"
-    root.mkdir()
-    made = TraceSet.from_path(root)
-    made.add_definitions([new_definition("scale"), new_definition("idle")])
     good, flawed = (
         solution(n, a, f"def run(x):\n    return {k} * x\n") for n, a, k in [("good", "ada", 2), ("flawed", "bob", 3)]
     )
     evil = solution(
         "evil", "eve", f"import pathlib\npathlib.Path({str(mark)!r}).touch()\ndef run(x):\n    return 7 * x\n"
     )
-    made.add_solutions([good, flawed])
-    made.add_traces([new_trace("good", 1.0), new_trace("flawed", 0.1)])
+    traces = [new_trace("good", 1.0), new_trace("flawed", 0.1)]
+    write_set(root, *traces, solutions=[good, flawed], definitions=[new_definition("scale"), new_definition("idle")])
     shutil.copytree(root, base / "earlier")
     sign(base / "earlier", owner.path)
     shutil.copytree(base / "earlier" / "signatures", root / "signatures")
-    kit = Kit(root, owner, other, attacker, mark, evil, new_trace, base / "earlier")
+    kit = Kit(root, owner, other, attacker, mark, evil, base / "earlier")
     kit.write(FAILURE, line_of(new_trace("flawed", status="RUNTIME_ERROR", uuid="other")))
     kit.write(STRAY_FAILURE, line_of(new_trace("flawed", status="RUNTIME_ERROR", uuid="stray")))
     kit.write(ODD_FAILURE, line_of(new_trace("flawed", status="RUNTIME_ERROR", uuid="odd")))
@@ -219,8 +212,8 @@ def swap_two_signed_solutions(kit: Kit) -> None:
 @attack("good")
 def add_a_solution_with_fast_traces(kit: Kit) -> None:
     kit.write("solutions/eve/elementwise/scale/evil.json", kit.evil_named("evil"))
-    kit.write("traces/eve/elementwise/scale.jsonl", line_of(kit.new_trace("evil", 0.001)))
-    kit.append(TRACES, kit.new_trace("evil", 0.001))
+    kit.write("traces/eve/elementwise/scale.jsonl", line_of(new_trace("evil", 0.001)))
+    kit.append(TRACES, new_trace("evil", 0.001))
 
 
 @attack("good")
@@ -301,13 +294,13 @@ def remove_all_traces(kit: Kit) -> None:
 @attack("good")
 def append_a_later_success_of_a_flawed_solution(kit: Kit) -> None:
     for relative, uuid in ((FAILURE, "other"), (STRAY_FAILURE, "stray"), (ODD_FAILURE, "odd")):
-        kit.append(relative, kit.new_trace("flawed", 0.001, uuid=uuid, timestamp="2030-01-01T00:00:00"))
+        kit.append(relative, new_trace("flawed", 0.001, uuid=uuid, timestamp="2030-01-01T00:00:00"))
 
 
 @attack("good")
 def append_a_failure_of_the_winner(kit: Kit) -> None:
     """Ignored by intention: else anybody who can append could switch solutions off one by one."""
-    kit.append(TRACES, kit.new_trace("good", status="REWARD_HACK", timestamp="2030-01-01T00:00:00"))
+    kit.append(TRACES, new_trace("good", status="REWARD_HACK", timestamp="2030-01-01T00:00:00"))
 
 
 @attack("refused")
@@ -414,7 +407,7 @@ def operate(kit: Kit, kind: str, source: str, target: str, number: int) -> None:
         other.parent.mkdir(parents=True, exist_ok=True)
         path.replace(other)
     elif kind == "append":
-        kit.append(source, kit.new_trace("flawed", 0.001, uuid=("other", "stray", "odd")[number % 3], timestamp="2030"))
+        kit.append(source, new_trace("flawed", 0.001, uuid=("other", "stray", "odd")[number % 3], timestamp="2030"))
     elif kind == "link" and source != target:
         other.parent.mkdir(parents=True, exist_ok=True)
         other.unlink(missing_ok=True)
@@ -596,7 +589,7 @@ def test_a_set_in_memory_is_not_signed(kit: Kit) -> None:
 def test_objects_of_an_opened_set_are_not_believed(kit: Kit) -> None:
     opened = TraceSet.from_path(kit.root)
     opened.add_solutions([kit.evil])
-    opened.add_traces([kit.new_trace("evil", 0.001)])
+    opened.add_traces([new_trace("evil", 0.001)])
     with ApplyRuntime(opened, ApplyConfig(require_signed_by=kit.owner.public.text)) as runtime:
         assert call(runtime, kit.mark) == "good"
 

@@ -9,24 +9,15 @@ from typing import Any
 
 import pytest
 import torch
+from apply_samples import new_solution, new_trace, write_set
 from fib_apply import ApplyConfig, apply, disable_apply, enable_apply
 from fib_schema import (
     AxisConst,
     AxisVar,
-    BuildSpec,
-    Correctness,
     Definition,
-    Environment,
-    Evaluation,
-    EvaluationStatus,
-    Performance,
-    RandomInput,
-    Solution,
-    SourceFile,
     TensorSpec,
     Trace,
     TraceSet,
-    Workload,
 )
 
 WIDTH, SIZES, THREADS = 8, range(1, 9), 8
@@ -46,24 +37,14 @@ def fill(folder: Path) -> TraceSet:
         outputs={"y": TensorSpec(("m", "n"), "float32")},
         reference="def run(x, w):\n    return x * w + x.shape[0]\n",
     )
-    found = TraceSet.from_path(folder)
-    found.add_definitions([d])
-    for name, (source, is_passing) in SOURCES.items():
-        spec = BuildSpec("python", ("cpu",), "main.py::run", destination_passing_style=is_passing)
-        found.add_solutions([Solution(name, "scale", "tester", spec, (SourceFile("main.py", source),))])
-    found.add_traces([trace("returns", m, 1.0) for m in SIZES if m % 2 == 0])
-    return found
+    solutions = [new_solution(name, content=source, passing=passing) for name, (source, passing) in SOURCES.items()]
+    traces = [trace("returns", m, 1.0) for m in SIZES if m % 2 == 0]
+    return write_set(folder, *traces, solutions=solutions, definitions=[d])
 
 
 def trace(solution: str, m: int, latency_ms: float) -> Trace:
-    evaluation = Evaluation(
-        EvaluationStatus.PASSED,
-        Environment("cpu"),
-        f"2026-01-01T00:00:{int(latency_ms * 10):02}Z",
-        correctness=Correctness(),
-        performance=Performance(latency_ms, 1.0, 1.0),
-    )
-    return Trace("scale", Workload({"m": m}, {"x": RandomInput(), "w": RandomInput()}, f"w{m}"), solution, evaluation)
+    time = f"2026-01-01T00:00:{int(latency_ms * 10):02}Z"
+    return new_trace(solution, latency_ms, axes={"m": m}, inputs="xw", timestamp=time)
 
 
 def wrong_results(function: Any, seed: int, calls: int) -> list[str]:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import attrs
 import pytest
-from apply_samples import SCALE, new_definition, new_solution, new_trace
+from apply_samples import SCALE, data_set, new_definition, new_solution, new_trace, write_set
 from fib_apply.config import ApplyConfig, ApplyConfigRegistry
 from fib_apply.key import ApplyKey, ApplyKeyFactory, AxesOnlyKeyBuilder
 from fib_apply.selection import table as table_module
@@ -68,13 +68,9 @@ def solutions() -> list[Solution]:
 
 @pytest.fixture
 def root(tmp_path: Path, solutions: list[Solution], traces: list[Trace]) -> Path:
-    root = tmp_path / "set"
-    root.mkdir()
-    made = TraceSet.from_path(root)
-    made.add_definitions([new_definition("scale"), new_definition("idle")])
-    made.add_solutions(solutions)
-    made.add_traces(traces)
-    return root
+    definitions = [new_definition("scale"), new_definition("idle")]
+    write_set(tmp_path / "set", *traces, solutions=solutions, definitions=definitions)
+    return tmp_path / "set"
 
 
 @pytest.fixture
@@ -202,7 +198,7 @@ class TestRecords:
         assert table.solution("fast") == solutions[0]
 
     def test_in_memory(self, solutions: list[Solution]) -> None:
-        table = ApplyTable.load_or_build(TraceSet(None, {"scale": SCALE}, {"scale": solutions}))
+        table = ApplyTable.load_or_build(data_set(solutions=solutions))
         assert table.solution("fast") is solutions[0]
         assert table.definition("scale") is SCALE
         with pytest.raises(UnknownName):

@@ -8,26 +8,17 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import apply_samples as samples
 import pytest
 import torch
+from apply_samples import new_solution, new_trace
 from fib_apply import add_listener, apply, disable_apply, enable_apply, remove_listener
 from fib_schema import (
     AxisConst,
     AxisVar,
-    BuildSpec,
-    Correctness,
     Definition,
-    Environment,
-    Evaluation,
-    EvaluationStatus,
-    Performance,
-    RandomInput,
-    Solution,
-    SourceFile,
     TensorSpec,
-    Trace,
     TraceSet,
-    Workload,
 )
 from torch._dynamo.testing import CompileCounterWithBackend
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -53,19 +44,10 @@ def data_set(*sizes: int) -> TraceSet:
         outputs={"z": TensorSpec(("m", "n"), "float32")},
         reference="def run(x, y):\n    return x + y\n",
     )
-    spec = BuildSpec("python", ("cpu",), "main.py::run", destination_passing_style=False)
-    source = SourceFile("main.py", "def run(x, y):\n    return x + y + 1\n")
-    solution = Solution("plus_one", "add", "tester", spec, (source,))
-    evaluation = Evaluation(
-        EvaluationStatus.PASSED,
-        Environment("cpu"),
-        "2026-01-01T00:00:00Z",
-        correctness=Correctness(),
-        performance=Performance(0.1, 1.0, 10.0),
-    )
-    workloads = [Workload({"m": m}, {"x": RandomInput(), "y": RandomInput()}, f"w{m}") for m in sizes]
-    traces = [Trace("add", workload, "plus_one", evaluation) for workload in workloads]
-    return TraceSet(None, {"add": d}, {"add": [solution]}, {}, {"add": traces})
+    content = "def run(x, y):\n    return x + y + 1\n"
+    solution = new_solution("plus_one", content=content, definition="add", passing=False)
+    traces = [new_trace("plus_one", axes={"m": m}, inputs="xy", definition="add") for m in sizes]
+    return samples.data_set(*traces, solutions=[solution], definition=d)
 
 
 @apply("add")

@@ -9,22 +9,21 @@ from typing import Any
 
 import pytest
 import torch
-from apply_samples import SCALE, new_solution, new_trace
+from apply_samples import THREE, data_set, new_solution, new_trace
 from fib_apply import ApplyConfig, ApplyKey, apply, enable_apply, warm_up
 from fib_apply.router import observed_warm_up
 from fib_apply.routing import dispatcher, resolver
-from fib_schema import Definition, TraceSet
+from fib_schema import TraceSet
 
-GOOD = "def run(x, y):\n    y.copy_(3 * x)\n"
+GOOD = THREE
 SECONDS = 60.0
 
 
-def data_set(definition: Definition, new_solution: Any, new_trace: Any, **contents: str) -> TraceSet:
+def set_of(**contents: str) -> TraceSet:
     """A solution of each content, each for one key: M=2, M=3, ..."""
-    solutions = tuple(new_solution(name, content=content) for name, content in contents.items())
-    safe = {"graph_safe": True}
-    traces = tuple(new_trace(name, m=m, timing=safe) for m, name in enumerate(contents, start=2))
-    return TraceSet(None, {"scale": definition}, {"scale": solutions}, {}, {"scale": traces})
+    solutions = [new_solution(name, content=content) for name, content in contents.items()]
+    traces = [new_trace(name, m=m, timing={"graph_safe": True}) for m, name in enumerate(contents, start=2)]
+    return data_set(*traces, solutions=solutions)
 
 
 @apply("scale")
@@ -37,7 +36,7 @@ def key(m: int) -> ApplyKey:
 
 
 def test_what_is_ready_and_what_is_not_with_reasons() -> None:
-    found = data_set(SCALE, new_solution, new_trace, good=GOOD, broken="raise ImportError('no')", bad=GOOD)
+    found = set_of(good=GOOD, broken="raise ImportError('no')", bad=GOOD)
     with enable_apply(found) as runtime:
         runtime.dispatcher("scale").quarantine("bad", "it is wrong")  # type: ignore[union-attr]
         readiness = warm_up(SECONDS)
@@ -49,7 +48,7 @@ def test_what_is_ready_and_what_is_not_with_reasons() -> None:
 
 def test_it_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
-    with enable_apply(data_set(SCALE, new_solution, new_trace, good=GOOD)) as runtime:
+    with enable_apply(set_of(good=GOOD)) as runtime:
         for warm in (warm_up, runtime.warm_up):
             caplog.clear()
             readiness = warm(SECONDS)
@@ -57,7 +56,7 @@ def test_it_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_it_waits_for_builds() -> None:
-    found = data_set(SCALE, new_solution, new_trace, good="import time\ntime.sleep(0.3)\n" + GOOD)
+    found = set_of(good="import time\ntime.sleep(0.3)\n" + GOOD)
     with enable_apply(found, ApplyConfig(aot_ratio=0.0)):
         assert warm_up(SECONDS).not_ready == {"scale": {key(2): "not built yet"}}
         scale(torch.ones(2, 4))
@@ -67,7 +66,7 @@ def test_it_waits_for_builds() -> None:
 def test_it_ends_at_the_deadline(tmp_path: Path) -> None:
     end = tmp_path / "end"
     content = f"import pathlib, time\nwhile not pathlib.Path({str(end)!r}).exists(): time.sleep(0.01)\n"
-    found = data_set(SCALE, new_solution, new_trace, slow=content + GOOD)
+    found = set_of(slow=content + GOOD)
     with enable_apply(found, ApplyConfig(aot_ratio=0.0)) as runtime:
         scale(torch.ones(2, 4))
         began = time.monotonic()
@@ -82,7 +81,7 @@ def test_it_ends_at_the_deadline(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seconds", [0, -1.0])
 def test_a_deadline_in_the_past_only_looks(seconds: float) -> None:
-    with enable_apply(data_set(SCALE, new_solution, new_trace, good=GOOD)):
+    with enable_apply(set_of(good=GOOD)):
         assert warm_up(seconds).ready == {"scale": {key(2): "good"}}
 
 
@@ -109,7 +108,7 @@ class TestCaptures:
         return flag
 
     def test_nothing_that_became_ready_after_the_deadline_is_captured(self, capturing: list[bool]) -> None:
-        found = data_set(SCALE, new_solution, new_trace, early=GOOD, late=GOOD)
+        found = set_of(early=GOOD, late=GOOD)
         with enable_apply(found, ApplyConfig(aot_ratio=0.0)) as runtime:
 
             def call(rows: int) -> float:
@@ -133,7 +132,7 @@ class TestCaptures:
             assert (call(2), call(3)) == (3, 3)
 
     def test_a_reload_keeps_what_was_ready(self, capturing: list[bool]) -> None:
-        with enable_apply(data_set(SCALE, new_solution, new_trace, early=GOOD)) as runtime:
+        with enable_apply(set_of(early=GOOD)) as runtime:
             scale(torch.ones(2, 4))
             warm_up(SECONDS)
             runtime.reload()
