@@ -63,9 +63,14 @@ class TestValidate:
             ("workloads/pointwise/double.jsonl", 2, "schema")
         ]
 
-    def test_warnings_do_not_count(self, older: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["validate", str(older)]) == 0
-        assert "warning: definitions/pointwise/double.json: has a legacy schema" in capsys.readouterr().out
+    def test_warnings_do_not_count(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        (root / "definitions/notes.txt").touch()
+        assert main(["validate", str(root)]) == 0
+        assert "warning: definitions/notes.txt: is not read" in capsys.readouterr().out
+
+    def test_a_legacy_set_has_errors_that_name_migrate(self, older: Path, capsys: pytest.CaptureFixture[str]) -> None:
+        assert main(["validate", str(older)]) == 1
+        assert "'type' is of a legacy schema: rewrite it with 'fib-bench migrate'" in capsys.readouterr().out
 
     def test_many_kinds_of_problems_are_cut_short(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
         names = [first + second for first in "abcdefghijkl" for second in "abcdefghijkl"]

@@ -1,4 +1,4 @@
-"""Migration of legacy data, which is read with a warning and rewritten without losing anything."""
+"""Migration of legacy data, which is refused elsewhere and rewritten without losing anything."""
 
 from __future__ import annotations
 
@@ -11,8 +11,6 @@ import pytest
 from fib_schema import (
     DataWarning,
     Definition,
-    InvalidRecord,
-    Severity,
     Solution,
     TargetNotEmpty,
     Trace,
@@ -20,7 +18,7 @@ from fib_schema import (
     load_json_file,
     migrate,
 )
-from fib_schema._legacy import upgrade
+from fib_schema.migration import upgrade
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -93,36 +91,13 @@ def old(tmp_path: Path) -> Path:
 
 
 class TestUpgrade:
-    def test_a_definition(self) -> None:
-        new, changes = upgrade(OLD_DEFINITION, Definition)
-        assert list(new) == ["name", "op_type", *list(OLD_DEFINITION)[2:]]
-        assert (new["op_type"], new["constraints"], new["x_origin"]) == ("pointwise", [], {"model": "m"})
-        assert new["inputs"]["scale"]["shape"] is None
-        assert changes == [
-            "'type' is 'op_type' now",
-            "the shape of scalar inputs is null now, and was []",
-            "'constraints' is an empty list now, and was null",
-        ]
-
     def test_an_empty_shape_of_a_current_definition_is_a_tensor(self) -> None:
         current = {**OLD_DEFINITION, "op_type": "pointwise"}
-        assert upgrade(current, Definition) == (current, [])
-
-    def test_a_trace(self) -> None:
-        new, changes = upgrade(OLD_TRACE, Trace)
-        evaluation = new["evaluation"]
-        assert evaluation["extra"] == {"log_file": "logs/1.log", "error": "it broke"}
-        assert evaluation["environment"] == {"hardware": "cpu", "libs": {"torch": "2"}}
-        assert (evaluation["log"], evaluation["x_run"]) == ("it broke", 7)
-        assert changes == [
-            "evaluation.log_file is in 'extra' now",
-            "evaluation.error is in 'extra' now",
-            "environment.device is 'hardware' now",
-        ]
+        assert upgrade(current, Definition) == current
 
     def test_nothing_in_extra_is_overwritten(self) -> None:
         evaluation = {"log_file": "a", "log": "text", "extra": {"log_file": "b"}}
-        new, _ = upgrade({"evaluation": evaluation}, Trace)
+        new = upgrade({"evaluation": evaluation}, Trace)
         assert new["evaluation"] == {"log": "text", "extra": {"log_file": "b", "log_file_": "a"}}
 
     JSON = st.recursive(
@@ -139,39 +114,17 @@ class TestUpgrade:
     @given(OBJECTS | JSON, st.sampled_from([Definition, Solution, Trace]))
     def test_it_never_fails_changes_its_argument_or_needs_a_second_pass(self, plain: Any, cls: type) -> None:
         before = json.dumps(plain)
-        new, changes = upgrade(plain, cls)
+        new = upgrade(plain, cls)
         assert json.dumps(plain) == before
-        assert bool(changes) == (new is not plain)
-        assert upgrade(new, cls) == (new, [])
+        assert upgrade(new, cls) == new
 
 
-class TestReading:
-    def test_legacy_records_are_read_with_a_warning(self, old: Path) -> None:
-        trace_set = TraceSet.from_path(old)
-        assert trace_set.definitions["scaled"].op_type == "pointwise"
-        assert trace_set.definitions["scaled"].inputs["scale"].is_scalar
-        solution = trace_set.get_solution("native")
-        assert solution is not None
-        assert solution.spec.language == "python"
-        with pytest.warns(DataWarning, match="legacy schema.*migrate") as caught:
-            traces = trace_set.traces["scaled"]
-        assert len(caught) == 1
-        assert [trace.evaluation and trace.evaluation.environment.hardware for trace in traces] == ["cpu", "cpu"]
-        assert [trace.workload.uuid for trace in trace_set.workloads["scaled"]] == ["w0"]
-        assert {problem.severity for problem in trace_set.problems} == {Severity.WARNING}
-        messages = [problem.message for problem in trace_set.problems]
-        assert "has a legacy schema: environment.device is 'hardware' now (2 lines); rewrite" in messages[-1]
-        assert any("workloads lie below workloads/ now" in message for message in messages)
-
-    def test_traces_of_an_author_named_workloads_stay_traces(self, old: Path) -> None:
-        write(old / "traces/workloads/pointwise/scaled.jsonl", "", "{", OLD_TRACE)
-        trace_set = TraceSet.from_path(old)
-        with pytest.warns(DataWarning):
-            assert len(trace_set.traces["scaled"]) == 3
-
-    def test_a_single_file_is_read_strictly(self, old: Path) -> None:
-        with pytest.raises(InvalidRecord, match="misses the required field 'op_type'"):
-            load_json_file(Definition, old / "definitions/scaled.json")
+def test_legacy_records_are_refused_with_the_remedy(old: Path) -> None:
+    trace_set = TraceSet.from_path(old)
+    with pytest.warns(DataWarning, match="'type' is of a legacy schema: rewrite it with 'fib-bench migrate'"):
+        assert trace_set.definitions.get("scaled") is None
+    with pytest.warns(DataWarning, match="'device' is of a legacy schema"):
+        assert [trace for trace in trace_set.traces["scaled"] if trace.evaluation] == []
 
 
 class TestMigrate:

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get
 import attrs
 import msgspec
 
-from ._legacy import upgrade
 from ._record import FrozenDict, Record, closest, describe
 from .definition import AxisConst, AxisVar, DType
 from .errors import InvalidRecord, Problem
@@ -56,6 +55,7 @@ _ALWAYS_WRITTEN = frozenset({
 """Fields that are written even where they have their default."""
 _SHARED = (Workload, Environment)
 """Records that recur on many lines: equal texts of them become one object."""
+_LEGACY_NAMES = MappingProxyType({"op_type": "type", "hardware": "device"})
 _MAX_COMPARED = 100
 """Number of unknown keys that are compared with a missing field."""
 _MAX_SHARED = 100_000
@@ -132,22 +132,6 @@ def parse_json(text: bytes | str, cls: type[R], *, source: str = "<memory>") -> 
         return canonical_parser(cls)(text)
     except Exception:  # noqa: BLE001 the second converter decides, and explains
         return structure(decode(text, cls.__name__, source=source), cls, source=source)
-
-
-def parse_upgraded(text: bytes | str, cls: type[R], *, source: str) -> tuple[R, list[str]]:
-    """Parse one JSON text of the current schema or a legacy one into a record.
-
-    Returns:
-        The record, and the changes that made it current.
-
-    Raises:
-        InvalidRecord: As `parse_json`.
-    """
-    try:
-        return canonical_parser(cls)(text), []
-    except Exception:  # noqa: BLE001 the second converter decides, and explains
-        plain, changes = upgrade(decode(text, cls.__name__, source=source), cls)
-        return structure(plain, cls, source=source), changes
 
 
 def canonical_parser(cls: type[R]) -> Callable[[bytes | str], R]:
@@ -304,6 +288,10 @@ def child_path(path: str, key: str | int) -> str:
 
 
 def _missing(name: str, plain: Mapping[str, Any]) -> str:
+    if (legacy := _LEGACY_NAMES.get(name)) in plain:
+        return (
+            f"misses the required field {name!r}; {legacy!r} is of a legacy schema: rewrite it with 'fib-bench migrate'"
+        )
     misspelt = next((key for key in sorted(plain)[:_MAX_COMPARED] if key != name and closest(key, [name])), None)
     return f"misses the required field {name!r}" + (f" (it has {misspelt!r}: rename it)" if misspelt else "")
 

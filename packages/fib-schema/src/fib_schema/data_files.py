@@ -25,11 +25,8 @@ SOLUTIONS = "solutions"
 WORKLOADS = "workloads"
 TRACES = "traces"
 BLOB_WORKLOADS = "blob/workloads"
-LEGACY_WORKLOADS = "traces/workloads/"
-"""Folder of workloads in the first release; an author of that name may have traces there too."""
 _FOLDERS = (DEFINITIONS, SOLUTIONS, WORKLOADS, TRACES)
 _MAX_SUGGESTIONS = 3
-LEGACY_PLACE = "workloads lie below workloads/ now, not below traces/"
 OTHER_SUFFIX = "other-suffix"
 """The code of warnings about files that readers ignore."""
 

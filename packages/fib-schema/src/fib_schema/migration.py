@@ -6,7 +6,7 @@ Records that cannot be read or have no place are reported and left out; the sour
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -131,13 +131,13 @@ class _Rewriter:
                     self._findings.counts["files"] += 1
 
     def _definition(self, file: DataFile) -> None:
-        record = read_json(file, Definition, self._findings, self._log).record
+        record = read_json(file, Definition, self._findings, self._upgrade).record
         if record is not None and self._is_new("definition", record.name, self._definitions, file):
             self._definitions[record.name] = record
             self._write("definitions", data_files.definition_file(record), format_json(record, indent=2))
 
     def _solution(self, file: DataFile) -> None:
-        record = read_json(file, Solution, self._findings, self._log).record
+        record = read_json(file, Solution, self._findings, self._upgrade).record
         definition = record and self._definition_of(record, file.name)
         if record and definition and self._is_new("solution", record.name, self._authors, file):
             self._authors[record.name] = record.author
@@ -146,7 +146,7 @@ class _Rewriter:
 
     def _lines(self, file: DataFile) -> None:
         lines: dict[tuple[str, str], list[str]] = {}
-        for number, trace in read_traces(file, self._findings, self._log):
+        for number, trace in read_traces(file, self._findings, self._upgrade):
             if place := self._place(trace, f"{file.name}:{number}"):
                 lines.setdefault(place, []).append(format_json(trace))
         for (kind, path), group in lines.items():
@@ -177,6 +177,9 @@ class _Rewriter:
             self._findings.error(file.name, f"another file holds a {kind} named {name!r}", "duplicate-name")
         return name not in known
 
+    def _upgrade(self, plain: Any, cls: type) -> Any:
+        return upgrade(plain, cls, self._log)
+
     def _log(self, name: str) -> str | None:
         """The text of a log file of the set."""
         with suppress(ValueError, OSError):  # such as a name that no file can have
@@ -191,3 +194,77 @@ class _Rewriter:
         with naming(target), target.open("a") as file:
             file.writelines(text + "\n" for text in texts)
         self._findings.counts[kind] += len(texts)
+
+
+# -- legacy records -----------------------------------------------------------------------------------
+
+Plain = dict[str, Any]
+LogReader = Callable[[str], str | None]
+
+
+def upgrade(plain: Any, cls: type, read_log: LogReader = lambda _: None) -> Any:
+    """Turn the plain objects of a legacy record into those of a current one, without losing a field.
+
+    Those have ``type``, ``shape: []``, ``log_file``, ``error`` and ``environment.device``. Current records are never
+    changed: each change needs a marker that the current schema does not have.
+
+    Args:
+        plain: What was decoded; it is not changed.
+        cls: The record class that it is meant for.
+        read_log: The text of a log file, by its path below the data set's root; None if there is none.
+
+    Returns:
+        The current plain objects; `plain` itself if it is current.
+    """
+    if type(plain) is not dict:
+        return plain
+    if cls is Definition:
+        return _upgraded_definition(plain)
+    return _upgraded_trace(plain, read_log) if cls is Trace else plain
+
+
+def _upgraded_definition(plain: Plain) -> Plain:
+    if "op_type" in plain or not isinstance(plain.get("type"), str):
+        return plain
+    new = {("op_type" if key == "type" else key): value for key, value in plain.items()}
+    for field in ("inputs", "outputs"):
+        if type(tensors := plain.get(field)) is dict:
+            new[field] = {
+                name: {**t, "shape": None} if type(t) is dict and t.get("shape") == [] else t
+                for name, t in tensors.items()
+            }
+    return new | {field: [] for field in ("tags", "constraints") if new.get(field, ()) is None}
+
+
+def _upgraded_trace(plain: Plain, read_log: LogReader) -> Plain:
+    evaluation = plain.get("evaluation")
+    if type(evaluation) is not dict:
+        return plain
+    new = _with_log(evaluation, read_log)
+    environment = new.get("environment")
+    if type(environment) is dict and "device" in environment and "hardware" not in environment:
+        renamed = {("hardware" if key == "device" else key): value for key, value in environment.items()}
+        new = {**new, "environment": renamed}
+    return {**plain, "evaluation": new}
+
+
+def _with_log(evaluation: Plain, read_log: LogReader) -> Plain:
+    """Replace the name of the log file by its text; the legacy fields move to `extra`."""
+    legacy = {key: evaluation[key] for key in ("log_file", "error") if key in evaluation}
+    extra = evaluation.get("extra") or {}
+    if not legacy or type(extra) is not dict:
+        return evaluation
+    moved = {_free_key(key, extra): value for key, value in legacy.items()}
+    new = {key: value for key, value in evaluation.items() if key not in legacy}
+    if "log" not in new:
+        name, error = legacy.get("log_file"), legacy.get("error")
+        text = read_log(name) if isinstance(name, str) else None
+        new["log"] = text if text is not None else error if isinstance(error, str) else ""
+    return {**new, "extra": {**extra, **moved}}
+
+
+def _free_key(key: str, taken: Plain) -> str:
+    """The key, with underscores appended until it is free."""
+    while key in taken:
+        key += "_"
+    return key

@@ -5,26 +5,25 @@ The store, validation and migration use it. The functions that load and save sin
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Generic, TypeVar
 
 import attrs
 import msgspec
 
-from ._legacy import LogReader, legacy_warnings, upgrade
 from ._record import Record, component_problem
 from .appending import append_new_lines
 from .codec import MAX_RECORD_BYTES, canonical_parser, decode, format_json, parse_json, structure
-from .data_files import LEGACY_WORKLOADS, DataFile
+from .data_files import DataFile
 from .errors import InvalidRecord
 from .files import atomic_write, open_regular, read_regular
 from .problems import Findings, Misspelling, find_misspellings, misspelling_warnings
 from .trace import Trace
 
 R = TypeVar("R", bound=Record)
+Upgrade = Callable[[Any, type], Any]
 
 _BUFFER_BYTES = 1 << 18
 """Buffer of a file of lines; with the default of 8 KiB, loading a set takes 5 % longer."""
@@ -44,8 +43,6 @@ class Parsed(Generic[R]):
     """None if the text holds no valid record."""
     plain: Any = None
     """The plain objects in the current schema; None if the text is canonical or no JSON."""
-    changes: tuple[str, ...] = ()
-    """Changes that made a legacy record current."""
 
     @property
     def misspellings(self) -> tuple[Misspelling, ...]:
@@ -53,7 +50,7 @@ class Parsed(Generic[R]):
         return () if self.record is None or self.plain is None else tuple(find_misspellings(self.record, self.plain))
 
 
-def read_json(file: DataFile, cls: type[R], findings: Findings, read_log: LogReader | None = None) -> Parsed[R]:
+def read_json(file: DataFile, cls: type[R], findings: Findings, upgrade: Upgrade | None = None) -> Parsed[R]:
     """Read the record of a JSON file and report every problem."""
     kind = cls.__name__.lower()
     if file.size_bytes > MAX_RECORD_BYTES:
@@ -70,39 +67,39 @@ def read_json(file: DataFile, cls: type[R], findings: Findings, read_log: LogRea
     if text.startswith(LFS_POINTER):
         findings.error(file.name, _LFS_MESSAGE, "git-lfs")
         return Parsed()
-    parsed = parse_record(text, cls, file.name, findings, read_log)
-    findings.add(*legacy_warnings(file.name, dict.fromkeys(parsed.changes, 1)))
+    parsed = parse_record(text, cls, file.name, findings, upgrade)
     findings.add(*misspelling_warnings(file.name, dict.fromkeys(parsed.misspellings, 1)))
     return parsed
 
 
 def parse_record(
-    text: bytes, cls: type[R], place: str, findings: Findings, read_log: LogReader | None = None
+    text: bytes, cls: type[R], place: str, findings: Findings, upgrade: Upgrade | None = None
 ) -> Parsed[R]:
-    """Parse one JSON text of the current schema or a legacy one and report every problem.
+    """Parse one JSON text and report every problem.
 
     Args:
         text: The JSON; a line that does not end with a newline may be torn.
         cls: The class of the record.
         place: What to call the text in problems.
         findings: Where problems go.
-        read_log: Reads the log files that legacy traces name.
+        upgrade: Makes the plain objects of legacy records current.
     """
     try:
         return Parsed(canonical_parser(cls)(text))
     except Exception:  # noqa: BLE001 the second converter decides, and explains
         plain: Any = None
-        changes: list[str] = []
     try:
-        plain, changes = upgrade(decode(text, cls.__name__, source=place), cls, read_log)
-        return Parsed(structure(plain, cls, source=place), plain, tuple(changes))
+        plain = decode(text, cls.__name__, source=place)
+        if upgrade is not None:
+            plain = upgrade(plain, cls)
+        return Parsed(structure(plain, cls, source=place), plain)
     except InvalidRecord as error:
         is_torn = plain is None and ".jsonl:" in place and not text.endswith(b"\n")
         if is_torn:
             findings.error(place, _TORN_MESSAGE, "torn-line")
         else:
             findings.add(*error.problems)
-        return Parsed(None, plain, tuple(changes))
+        return Parsed(None, plain)
 
 
 def read_lines(file: DataFile, findings: Findings) -> Iterator[tuple[int, bytes]]:
@@ -134,44 +131,25 @@ def read_lines(file: DataFile, findings: Findings) -> Iterator[tuple[int, bytes]
         findings.warning(file.name, "holds no record; remove the file", "empty")
 
 
-def read_traces(file: DataFile, findings: Findings, read_log: LogReader | None = None) -> Iterator[tuple[int, Trace]]:
+def read_traces(file: DataFile, findings: Findings, upgrade: Upgrade | None = None) -> Iterator[tuple[int, Trace]]:
     """Yield the good traces of a file with their line numbers and report every problem of the others."""
-    changes: Counter[str] = Counter()
     misspellings: Counter[Misspelling] = Counter()
     parse = canonical_parser(Trace)
     for number, line in read_lines(file, findings):
         try:
             trace = parse(line)
         except Exception:  # noqa: BLE001 the second converter decides, and explains
-            parsed = parse_record(line, Trace, f"{file.name}:{number}", findings, read_log)
-            changes.update(parsed.changes)
+            parsed = parse_record(line, Trace, f"{file.name}:{number}", findings, upgrade)
             misspellings.update(parsed.misspellings)
             if parsed.record is None:
                 continue
             trace = parsed.record
         yield number, trace
-    findings.add(*legacy_warnings(file.name, changes))
     findings.add(*misspelling_warnings(file.name, misspellings))
 
 
 def _too_large(what: str) -> str:
     return f"the {what} is larger than {MAX_RECORD_BYTES >> 20} MiB, the most for a record; store tensors as blobs"
-
-
-def holds_legacy_workloads(file: DataFile, prefix: str) -> bool:
-    """Whether a file below ``traces/workloads/`` holds workloads, not traces of an author of that name.
-
-    Args:
-        file: The file.
-        prefix: What precedes the path below the root in the file's name.
-    """
-    if not file.name.startswith(prefix + LEGACY_WORKLOADS):
-        return False
-    for _, line in read_lines(file, Findings()):
-        with contextlib.suppress(InvalidRecord):
-            plain = decode(line, "Trace", source=file.name)
-            return isinstance(plain, dict) and plain.get("evaluation") is None
-    return False
 
 
 # -- names of definitions and solutions ---------------------------------------------------------------

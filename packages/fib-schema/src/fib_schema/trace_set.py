@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
 import attrs
 
 from . import data_files
-from ._legacy import LEGACY_CODE, legacy_warnings
 from ._record import Record, component_problem
 from .appending import append_new_lines
 from .codec import format_json, paused_gc, to_plain
@@ -38,7 +37,7 @@ from .errors import (
 )
 from .files import atomic_create_all, get_fib_dataset_path, staged
 from .problems import Findings
-from .reader import holds_legacy_workloads, named_files, read_json, read_traces
+from .reader import named_files, read_json, read_traces
 from .solution import Solution
 from .trace import Trace
 from .trace_facts import counting_traces, kind_of, speedup_of
@@ -252,8 +251,6 @@ class _TracesByDefinition(Mapping[str, list[Trace]]):
         if errors := findings.errors:
             shown = f"{counted(len(errors), 'problem')} in {file.path}; bad lines were skipped: {errors[0]}"
             warnings.warn(shown, DataWarning, stacklevel=6)
-        if legacy := [problem for problem in findings.problems if problem.code == LEGACY_CODE]:
-            warnings.warn(str(legacy[0]), DataWarning, stacklevel=6)
 
 
 @contextmanager
@@ -504,9 +501,6 @@ class _Store:
             folder: data_files.list_files(root, folder, suffix, findings, prefix=prefix)
             for folder, suffix in {**folders, data_files.TRACES: ".jsonl"}.items()
         }
-        legacy = dict.fromkeys(file for file in files[data_files.TRACES] if holds_legacy_workloads(file, prefix))
-        for file in legacy:
-            findings.add(*legacy_warnings(file.name, {data_files.LEGACY_PLACE: 1}))
         definitions = named_files(files[data_files.DEFINITIONS], "definition", findings)
         solutions = named_files(files[data_files.SOLUTIONS], "solution", findings)
         self._found_problems += (one for one in findings.problems if one.code != data_files.OTHER_SUFFIX)
@@ -514,9 +508,8 @@ class _Store:
         self._definitions = _LazyRecords(Definition, names, problems)
         self._solutions = _LazyRecords(Solution, {one.name: one.file for one in solutions}, problems)
         self._add_owners((one.name, one.definition, one.author) for one in solutions)
-        traces = [file for file in files[data_files.TRACES] if file not in legacy]
-        self._workloads = _TracesByDefinition("workloads", [*files[data_files.WORKLOADS], *legacy], names)
-        self._traces = _TracesByDefinition("traces", traces, names)
+        self._workloads = _TracesByDefinition("workloads", files[data_files.WORKLOADS], names)
+        self._traces = _TracesByDefinition("traces", files[data_files.TRACES], names)
 
     @property
     def definitions_path(self) -> Path:

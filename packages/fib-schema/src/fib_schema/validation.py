@@ -13,7 +13,6 @@ from typing import Any
 import attrs
 
 from . import data_files
-from ._legacy import LEGACY_CODE
 from .blobs import STORED_BITS, BadHeader, StoredTensor, read_header
 from .codec import child_path
 from .constraints import constraint_names, evaluate_constraint
@@ -110,12 +109,9 @@ class _FileChecks:
 
     def _check_workload_record(self, trace: Trace, place: str) -> None:
         self.findings.counts["workloads"] += 1
-        if not self.file.name.startswith((f"{data_files.WORKLOADS}/", data_files.LEGACY_WORKLOADS)):
+        if not self.file.name.startswith(f"{data_files.WORKLOADS}/"):
             message = "is a workload (it has no evaluation); move it below workloads/"
             self._add_recurring(place, message, "path-contradicts", name="workload")
-        elif not self.file.name.startswith(f"{data_files.WORKLOADS}/"):
-            message = "workloads below traces/ have a legacy layout; rewrite the set with 'fib-bench migrate'"
-            self._add_recurring(place, message, LEGACY_CODE, is_error=False)
         key = trace.definition, trace.workload.uuid
         if key in self.known.workloads:
             message = f"the uuid {key[1]!r} is that of {self.known.workload_places[key]} too; give one of them another"
@@ -232,19 +228,13 @@ def validate(path: str | os.PathLike[str] | None = None) -> Report:
     for file in list_files(root, data_files.SOLUTIONS, ".json", findings):
         _check_solution_file(file, known, findings)
     blobs = _BlobChecks(root, findings)
-    files = list_files(root, data_files.WORKLOADS, ".jsonl", findings)
-    traces = list_files(root, data_files.TRACES, ".jsonl", findings)
-    for file in (*files, *sorted(traces, key=_has_traces)):
-        _FileChecks(file, known, findings, blobs).run()
+    for folder in (data_files.WORKLOADS, data_files.TRACES):
+        for file in list_files(root, folder, ".jsonl", findings):
+            _FileChecks(file, known, findings, blobs).run()
     findings.add(*(attrs.evolve(problem, code="traffic") for problem in load_traffic(root).problems))
     if not findings.errors and not findings.counts:
         findings.add(missing_data(root))
     return findings.report(root)
-
-
-def _has_traces(file: DataFile) -> bool:
-    """Whether a file below the traces holds traces; legacy workloads lie there too, and traces refer to them."""
-    return not file.name.startswith(data_files.LEGACY_WORKLOADS)
 
 
 def _check_definition_file(file: DataFile, known: _Known, findings: Findings) -> None:

@@ -9,7 +9,6 @@ because ``run`` is dumped. Nothing here runs code of a file.
 from __future__ import annotations
 
 import ast
-import json
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, Literal, TypeAlias
 
 import attrs
 from fib_schema import ConstraintError, Definition, DType, FibError, InvalidRecord, TraceSet, constraint_names, to_plain
-from fib_schema.codec import decode, parse_upgraded
+from fib_schema.codec import decode, structure
 from fib_schema.files import explain_os_error, read_regular
 from fib_schema.syntax import parse_source
 
@@ -72,8 +71,8 @@ def import_definition(trace_set: TraceSet, file: Path) -> DefinitionImport | Non
     changes: tuple[str, ...] = ()
     try:
         new, converted = convert(plain)
-        definition, upgraded = parse_upgraded(json.dumps(new), Definition, source=source)
-        changes = (*converted, *upgraded)
+        changes = tuple(converted)
+        definition = structure(new, Definition, source=source)
         if definition.name in trace_set.definition_names():
             return _compared(trace_set.definitions[definition.name], definition, source, changes)
         trace_set.add_definitions([definition])

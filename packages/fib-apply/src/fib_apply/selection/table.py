@@ -33,7 +33,7 @@ from fib_schema import (
     UnknownName,
     get_fib_cache_path,
 )
-from fib_schema.codec import MAX_RECORD_BYTES, parse_upgraded, paused_gc
+from fib_schema.codec import MAX_RECORD_BYTES, parse_json, paused_gc
 from fib_schema.data_files import list_data_files
 from fib_schema.display import escape_line
 from fib_schema.files import explain_os_error, read_regular
@@ -146,7 +146,7 @@ class DatasetFiles:
             if (content := self._content(path)) is None:
                 continue
             try:
-                record = parse_upgraded(content, cls, source=path)[0]
+                record = parse_json(content, cls, source=path)
             except InvalidRecord as error:
                 self.problems += error.problems
                 continue
@@ -165,7 +165,7 @@ class DatasetFiles:
             if not text or text.isspace():
                 continue
             try:
-                trace = parse_upgraded(text, Trace, source=f"{path}:{number}")[0]
+                trace = parse_json(text, Trace, source=f"{path}:{number}")
             except InvalidRecord as error:
                 self.problems.append(_first(error))
                 continue
@@ -444,7 +444,7 @@ class ApplyTable:
         if digest_of([content]) != place.digest:
             problem = Problem(path, "$", "changed after the table was made; reload the runtime")
             raise InvalidRecord(cls.__name__, (problem,))
-        return parse_upgraded(content, cls, source=path)[0]
+        return parse_json(content, cls, source=path)
 
 
 # -- the cached file ---------------------------------------------------------------------------------
