@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 import pytest
 from fib_schema import Definition, Performance, RandomInput, Solution, Trace, TraceSet, Workload, trace_facts
-from fib_schema.trace_facts import Baseline, Timing, counting_traces, has_workload_layout
+from fib_schema.trace_facts import Baseline, Timing, has_workload_layout
 
 MakeTrace = Callable[..., Trace]
 PADDED = {"A": [16, 1]}
@@ -75,7 +75,7 @@ def trace_set(definition: Definition, make_solution: Callable[..., Solution], ma
 
 
 def test_the_workload_of_the_set_decides_not_the_copy_in_the_trace(trace_set: TraceSet) -> None:
-    assert [trace.solution for trace in counting_traces(trace_set, "gemm")] == ["slow", "base"]
+    assert [trace.solution for trace in trace_set.counting_traces("gemm")] == ["slow", "base"]
 
 
 def test_a_trace_of_another_layout_is_never_the_best(trace_set: TraceSet) -> None:

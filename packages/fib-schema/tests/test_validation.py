@@ -289,19 +289,18 @@ BLOB_CASES: dict[str, tuple[bytes, str]] = {
     ),
     "nothing": (b"", f"{BLOB} is not a complete safetensors file: its header would take 0 bytes of 0"),
     "another format": (b"PK\x03\x04" * 9, f"{BLOB} is not a complete safetensors file: its header would take"),
-    "no JSON": (struct.pack("<Q", 2) + b"{,", f"{BLOB} is not a complete safetensors file: its header is not JSON"),
+    "no JSON": (struct.pack("<Q", 2) + b"{,", f"{BLOB} is not a complete safetensors file: its header is not valid"),
     "a list": (
         struct.pack("<Q", 2) + b"[]",
-        f"{BLOB} is not a complete safetensors file: its header is not a JSON object",
+        f"{BLOB} is not a complete safetensors file: its header is not valid",
     ),
     "a bad entry": (
         struct.pack("<Q", 8) + b'{"x": 1}',
-        f"{BLOB} is not a complete safetensors file: "
-        "its header does not give dtype, shape and data_offsets of tensor 'x'",
+        f"{BLOB} is not a complete safetensors file: its header is not valid",
     ),
     "cut off": (
         safetensors({"indptr": ("I32", [4], 16)})[:-4],
-        f"{BLOB} is not a complete safetensors file: tensor 'indptr' would end at byte 16 of 12; the file is cut off",
+        f"{BLOB} is not a complete safetensors file: tensor 'indptr' would take the bytes 0 to 16 of 12",
     ),
     "a wrong size": (
         safetensors({"indptr": ("I32", [4], 20)}),

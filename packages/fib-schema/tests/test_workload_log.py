@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -52,18 +51,6 @@ def test_sees_what_another_log_has_appended(root: Path, definition: Definition) 
     assert second.append(definition, {"a": workload("a"), "b": workload("b")}, {}) == ["b"]
     assert first.append(definition, {"b": workload("b")}, {}) == []
     assert lines_of(root, definition) == ["a", "b"]
-
-
-def test_a_file_that_was_replaced_is_read_anew(root: Path, definition: Definition) -> None:
-    log = TraceSet.from_path(root).workload_log()
-    log.append(definition, {"a": workload("a"), "b": workload("b")}, {})
-    file = root / "workloads" / definition.op_type / f"{definition.name}.jsonl"
-    kept = file.read_text().splitlines()[1] + "\n"
-    replacement = file.with_suffix(".new")
-    replacement.write_text(kept)
-    os.replace(replacement, file)
-    assert log.append(definition, {"c": workload("c")}, {}) == ["c"]
-    assert log.append(definition, {"a": workload("a"), "b": workload("b")}, {}) == ["a"]
 
 
 def test_a_torn_line_is_no_workload(root: Path, definition: Definition) -> None:

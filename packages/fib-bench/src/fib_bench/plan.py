@@ -18,7 +18,7 @@ from fib_schema import (
 )
 from fib_schema.display import counted
 from fib_schema.hardware import Fit, architectures_of, fit_of, unknown_targets
-from fib_schema.trace_facts import counting_traces, is_quick
+from fib_schema.trace_facts import is_quick
 
 from .config.benchmark import BenchmarkConfig
 
@@ -285,7 +285,7 @@ class _Planning:
         """The keys of existing traces: workload, solution and the hash of the solution as it was."""
         return frozenset(
             (trace.workload.uuid, trace.solution, _solution_hash(trace.evaluation))
-            for trace in counting_traces(self.trace_set, definition)
+            for trace in self.trace_set.counting_traces(definition)
             if trace.solution and trace.evaluation and trace.evaluation.environment.hardware == self.hardware
             if self.config.quick or not is_quick(trace.evaluation)
         )

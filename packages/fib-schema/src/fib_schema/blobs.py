@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import json
 import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated
 
 import attrs
+import msgspec
 
 from ._record import relative_path_problem
 from .data_files import is_below
@@ -173,18 +173,25 @@ def read_header(path: str) -> dict[str, StoredTensor]:
             raise BadHeader(f"its header would take {length} bytes of {size}; it is cut off or another format")
         text = file.read(length)
     try:
-        plain = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise BadHeader(f"its header is not JSON ({error})") from error
-    if not isinstance(plain, dict):
-        raise BadHeader("its header is not a JSON object")
+        entries = {name: entry for name, entry in _decode_header(text).items() if name != "__metadata__"}
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise BadHeader(f"its header is not valid ({error})") from error
     data_bytes = size - 8 - length
-    tensors = {name: _tensor(name, item, data_bytes) for name, item in plain.items() if name != "__metadata__"}
-    _check_order({name: plain[name]["data_offsets"] for name in tensors}, data_bytes)
+    tensors = {name: _tensor(name, entry, data_bytes) for name, entry in entries.items()}
+    _check_order({name: entry.data_offsets for name, entry in entries.items()}, data_bytes)
     return tensors
 
 
-def _check_order(offsets: Mapping[str, list[int]], data_bytes: int) -> None:
+class _Entry(msgspec.Struct):
+    dtype: str = ""
+    shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = ()
+    data_offsets: tuple[int, int] = (-1, -1)
+
+
+_decode_header = msgspec.json.Decoder(dict[str, _Entry]).decode
+
+
+def _check_order(offsets: Mapping[str, tuple[int, int]], data_bytes: int) -> None:
     """Check that the tensors fill the data without overlaps and gaps, which the format requires."""
     done = 0
     for name, (start, end) in sorted(offsets.items(), key=lambda item: item[1]):
@@ -196,17 +203,11 @@ def _check_order(offsets: Mapping[str, list[int]], data_bytes: int) -> None:
         raise BadHeader(f"its tensors take {done} bytes, and {data_bytes} follow the header")
 
 
-def _tensor(name: str, plain: Any, data_bytes: int) -> StoredTensor:
-    match plain:
-        case {"dtype": str(dtype), "shape": [*shape], "data_offsets": [int(start), int(end)]} if all(
-            type(size) is int and size >= 0 for size in shape
-        ):
-            pass
-        case _:
-            raise BadHeader(f"its header does not give dtype, shape and data_offsets of tensor {name!r}")
+def _tensor(name: str, entry: _Entry, data_bytes: int) -> StoredTensor:
+    dtype, shape, (start, end) = entry.dtype, entry.shape, entry.data_offsets
     if not 0 <= start <= end <= data_bytes:
-        raise BadHeader(f"tensor {name!r} would end at byte {end} of {data_bytes}; the file is cut off")
+        raise BadHeader(f"tensor {name!r} would take the bytes {start} to {end} of {data_bytes}; the file is cut off")
     wanted = -(-math.prod(shape) * STORED_BITS.get(dtype, 0) // 8)
     if dtype in STORED_BITS and wanted != end - start:
-        raise BadHeader(f"tensor {name!r} has {end - start} bytes, and {dtype} of shape {shape} takes {wanted}")
-    return StoredTensor(dtype, tuple(shape))
+        raise BadHeader(f"tensor {name!r} has {end - start} bytes, and {dtype} of shape {list(shape)} takes {wanted}")
+    return StoredTensor(dtype, shape)

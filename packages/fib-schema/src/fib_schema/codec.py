@@ -11,7 +11,6 @@ from __future__ import annotations
 import gc
 import json
 import math
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
@@ -445,15 +444,13 @@ def to_plain(value: Any) -> Any:
 def format_json(record: Record, *, indent: int | None = None) -> str:
     """Format a record as JSON.
 
-    Half of a surrogate pair, which UTF-8 cannot encode, becomes an escape.
-
     Raises:
         InvalidRecord: No reader could read the result: fields made in memory nest too deeply, or hold something that
             JSON does not have.
     """
     try:
         plain = to_plain(record)
-        text = _compact(plain) if indent is None else json.dumps(plain, indent=indent, ensure_ascii=False)
+        text = _compact(plain) if indent is None else msgspec.json.format(_compact(plain), indent=indent)
         depth = nesting(plain) if may_be_too_deep(text) else 0
     except (TypeError, ValueError) as error:
         raise _unwritable(record, f"cannot be written as JSON: {error}") from error
@@ -461,17 +458,14 @@ def format_json(record: Record, *, indent: int | None = None) -> str:
         raise _unwritable(record, "nests too deeply to be written") from error
     if depth > MAX_DEPTH:
         raise _unwritable(record, f"nests too deeply: {depth} levels, and at most {MAX_DEPTH} are read")
-    return text if text.isascii() else _SURROGATE.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return text
 
 
 def _compact(plain: Any) -> str:
     try:
         return msgspec.json.encode(plain).decode()
     except (UnicodeEncodeError, OverflowError):  # half of a surrogate pair; an integer beyond 64 bits
-        return json.dumps(plain, ensure_ascii=False, separators=(",", ":"))
-
-
-_SURROGATE = re.compile("[\ud800-\udfff]")
+        return json.dumps(plain, separators=(",", ":"))
 
 
 def _unwritable(record: Record, problem: str) -> InvalidRecord:

@@ -4,7 +4,6 @@
 
 - What it prints to stdout and stderr passes through `escape_controls`. JSON is not changed by that, because it
   is written in ASCII.
-- A standard stream that is closed is replaced, so that no data file gets its descriptor.
 - Errors become one message on stderr and an exit code. A message that stderr refuses is dropped.
 - `CommandParser` takes the place of `argparse.ArgumentParser`: usage errors are one message with a suggestion.
 - A `DataWarning` is not shown: the command prints the problems of its data set with `print_problems`.
@@ -92,35 +91,13 @@ def _say(program: str, message: str) -> None:
 
 @contextlib.contextmanager
 def _guarded_streams() -> Iterator[None]:
-    before = sys.stdin, sys.stdout, sys.stderr
-    _replace_closed_streams()
+    before = sys.stdout, sys.stderr
     sys.stdout = cast(TextIO, _Stream(sys.stdout, is_required=True))
     sys.stderr = cast(TextIO, _Stream(sys.stderr, is_required=False))
     try:
         yield
     finally:
-        sys.stdin, sys.stdout, sys.stderr = before
-
-
-def _replace_closed_streams() -> None:
-    """Open the null device where a standard descriptor is closed; writing to such a stdout fails, as it should."""
-    for number, name in enumerate(("stdin", "stdout", "stderr")):
-        is_closed = not _is_open(number)
-        if not is_closed and getattr(sys, name) is not None:
-            continue
-        descriptor = os.open(os.devnull, os.O_WRONLY if name == "stderr" else os.O_RDONLY)
-        os.set_inheritable(descriptor, True)
-        if getattr(sys, name) is None:
-            mode = "r" if name == "stdin" else "w"
-            setattr(sys, name, open(descriptor, mode, closefd=False))  # noqa: SIM115 - a descriptor that stays
-
-
-def _is_open(descriptor: int) -> bool:
-    try:
-        os.fstat(descriptor)
-    except OSError:
-        return False
-    return True
+        sys.stdout, sys.stderr = before
 
 
 def _discard_stdout() -> None:

@@ -66,21 +66,11 @@ def stacked_row(names: Sequence[str], fields: Mapping[str, str], width: int) -> 
     yield from _packed([f"{name}: {text}" for name, text in fields.items() if text], width, "    ", "      ")
 
 
-def _packed(pieces: Sequence[str], width: int, first: str, following: str) -> Iterator[str]:
-    """Lines of as many pieces as fit, two spaces apart; a longer piece is wrapped at its spaces."""
-    line, indent = "", first
-    for piece in pieces:
-        if line and len(indent) + len(line) + 2 + len(piece) > width:
-            yield from _wrapped(line, width, indent, following)
-            line, indent = piece, first or following
-        else:
-            line = f"{line}  {piece}" if line else piece
-    if line:
-        yield from _wrapped(line, width, indent, following)
-
-
-def _wrapped(text: str, width: int, first: str, following: str) -> list[str]:
-    return textwrap.wrap(
+def _packed(pieces: Sequence[str], width: int, first: str, following: str) -> list[str]:
+    """Lines of pieces, two spaces apart; one that is longer than a line is wrapped at its spaces."""
+    whole = width - len(following)
+    text = "  ".join(piece.replace(" ", "\xa0") if len(piece) <= whole else piece for piece in pieces)
+    lines = textwrap.wrap(
         text,
         width,
         initial_indent=first,
@@ -88,6 +78,7 @@ def _wrapped(text: str, width: int, first: str, following: str) -> list[str]:
         break_long_words=False,
         break_on_hyphens=False,
     )
+    return [line.replace("\xa0", " ") for line in lines]
 
 
 def latency_unit(milliseconds: float) -> tuple[float, str]:

@@ -116,8 +116,7 @@ def atomic_write(
 def write_output(path: str | os.PathLike[str], data: bytes) -> None:
     """Write a file that a user named, such as a report or a picture.
 
-    A regular file is replaced atomically and keeps its permissions. A link is followed, and a device or a pipe is
-    written to.
+    A regular file is replaced atomically. A link is followed, and a device or a pipe is written to.
 
     Args:
         path: The target; its folder is made if it does not exist.
@@ -126,15 +125,11 @@ def write_output(path: str | os.PathLike[str], data: bytes) -> None:
     Raises:
         OSError: It could not be written; a regular file is unchanged.
     """
-    found = os.stat(path) if os.path.exists(path) else None
-    if found is not None and not stat.S_ISREG(found.st_mode):
+    if os.path.exists(path) and not os.path.isfile(path):
         with naming(path), open(path, "wb", buffering=0) as stream:  # by this path: /dev/stdout may lead to a pipe
             write_all(stream.fileno(), data)
-        return
-    is_own = found is not None and found.st_uid == os.geteuid()
-    atomic_write(
-        os.path.realpath(path), data, mode=stat.S_IMODE(found.st_mode) if found is not None and is_own else None
-    )
+    else:
+        atomic_write(os.path.realpath(path), data)
 
 
 def atomic_create_all(contents: Mapping[str, bytes], *, keeps_existing: bool) -> None:
@@ -162,7 +157,13 @@ def atomic_create_all(contents: Mapping[str, bytes], *, keeps_existing: bool) ->
             with naming(name, temporary):
                 _sync_file(temporary)
         for name, temporary in pending.items():
-            _link_new(temporary, name, named, keeps_existing=keeps_existing)
+            try:
+                with naming(name, temporary):
+                    os.link(temporary, name)
+                named.append(name)
+            except FileExistsError:  # another process was faster
+                if not keeps_existing:
+                    raise
     except BaseException:
         for name in () if keeps_existing else named:
             _remove(Path(name))
@@ -171,17 +172,6 @@ def atomic_create_all(contents: Mapping[str, bytes], *, keeps_existing: bool) ->
         for temporary in pending.values():
             _remove(temporary)
     sync_folders(folders)
-
-
-def _link_new(temporary: Path, name: str, named: list[str], *, keeps_existing: bool) -> None:
-    """Give a temporary its name, and note that; another process may have been faster."""
-    try:
-        with naming(name, temporary):
-            os.link(temporary, name)
-        named.append(name)
-    except FileExistsError:
-        if not keeps_existing:
-            raise
 
 
 def make_folders(folder: Path) -> list[Path]:

@@ -1,7 +1,6 @@
 """Facts of traces: the one reading of what traces say, for the store, reports, resumed runs and selection.
 
-Two readings need more than one trace: `counting_traces` leaves out evaluations of another layout than that of their
-workload, and `latest` keeps the latest evaluation of each solution on each workload and device. The others read one
+`latest` keeps the latest evaluation of each solution on each workload and device. The other readings read one
 evaluation: its timing with the interval, the timings of the reference and of the baseline that were measured beside
 it, and the flags that disqualify it. Fields that are missing or invalid are None.
 
@@ -15,7 +14,7 @@ import sys
 from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from functools import lru_cache
-from typing import Any, Protocol, TypeGuard
+from typing import Any, TypeGuard
 
 import attrs
 
@@ -48,22 +47,6 @@ _OLDER_METHODS = frozenset({"linked", "unlinked", "host", "graph", "queued", "sy
 _CALL_METHODS = frozenset({"eager", "cpu", "host", "sync"})
 _KINDS = ("device", "call", "device, older timing", "call, older timing")
 _MIN_SHARE = 1e-3  # of the interval's lower end; bounds must be positive
-
-
-class Records(Protocol):
-    """The records of a data set, such as a `TraceSet`."""
-
-    @property
-    def definitions(self) -> Mapping[str, Definition]:
-        """The definitions by name."""
-
-    @property
-    def workloads(self) -> Mapping[str, list[Trace]]:
-        """The workload traces by the name of their definition."""
-
-    @property
-    def traces(self) -> Mapping[str, list[Trace]]:
-        """The traces by the name of their definition."""
 
 
 @attrs.frozen
@@ -307,30 +290,3 @@ def has_workload_layout(definition: Definition | None, workload: Workload, evalu
         return measured == workload_strides(definition, workload)
     except (AxisError, InvalidField):
         return False
-
-
-def counting_traces(records: Records, definition: str) -> list[Trace]:
-    """The traces of a definition that measured the layout of their workload, in the order of the files.
-
-    The workload of the data set with the uuid of a trace decides; the trace's own copy, where there is none.
-    """
-    stated: dict[str, Workload] = {}
-    for trace in records.workloads.get(definition, []):
-        stated.setdefault(trace.workload.uuid, trace.workload)
-    found: dict[tuple[str, str, str], bool] = {}
-
-    def counts(trace: Trace) -> bool:
-        workload, evaluation = stated.get(trace.workload.uuid, trace.workload), trace.evaluation
-        if evaluation is None:
-            return True
-        key = workload.uuid, _layout_text(workload.extra), _layout_text(evaluation.extra)
-        if key not in found:  # many solutions run on one workload
-            found[key] = has_workload_layout(records.definitions.get(definition), workload, evaluation)
-        return found[key]
-
-    return [trace for trace in records.traces.get(definition, []) if counts(trace)]
-
-
-def _layout_text(extra: Mapping[str, Any] | None) -> str:
-    """The stated layout as text; empty without one."""
-    return "" if extra is None or LAYOUT not in extra else repr(extra[LAYOUT])

@@ -39,8 +39,10 @@ from .files import atomic_create_all, get_fib_dataset_path, staged
 from .problems import Findings
 from .reader import named_files, read_json, read_traces
 from .solution import Solution
+from .strides import LAYOUT
 from .trace import Trace
-from .trace_facts import counting_traces, kind_of, speedup_of
+from .trace_facts import has_workload_layout, kind_of, speedup_of
+from .workload import Workload
 from .workload_log import WorkloadLog
 
 if TYPE_CHECKING:
@@ -614,7 +616,7 @@ class TraceSet(_Store):
     when they are first used. Without a root it lives in memory. The values of `definitions`,
     `solutions`, `workloads` and `traces` show what is added later.
 
-    Queries leave out evaluations of another layout than that of their workload, see `trace_facts.counting_traces`.
+    Queries leave out evaluations of another layout than that of their workload, see `counting_traces`.
 
     Args:
         root: The directory, or None for memory only.
@@ -627,9 +629,30 @@ class TraceSet(_Store):
         DuplicateName: Two solutions share a name.
     """
 
+    def counting_traces(self, def_name: str) -> list[Trace]:
+        """The traces of a definition that measured the layout of their workload, in the order of the files.
+
+        The workload of the data set with the uuid of a trace decides; the trace's own copy, where there is none.
+        """
+        stated: dict[str, Workload] = {}
+        for trace in self.workloads.get(def_name, []):
+            stated.setdefault(trace.workload.uuid, trace.workload)
+        found: dict[tuple[str, str, str], bool] = {}
+
+        def counts(trace: Trace) -> bool:
+            workload, evaluation = stated.get(trace.workload.uuid, trace.workload), trace.evaluation
+            if evaluation is None:
+                return True
+            key = workload.uuid, _layout_text(workload.extra), _layout_text(evaluation.extra)
+            if key not in found:  # many solutions run on one workload
+                found[key] = has_workload_layout(self.definitions.get(def_name), workload, evaluation)
+            return found[key]
+
+        return [trace for trace in self.traces.get(def_name, []) if counts(trace)]
+
     def filter_traces(self, def_name: str, atol: float = 1e-2, rtol: float = 1e-2) -> list[Trace]:
         """The passing traces of a definition whose absolute and relative errors are at most `atol` and `rtol`."""
-        return [trace for trace in counting_traces(self, def_name) if _is_within(trace, atol, rtol)]
+        return [trace for trace in self.counting_traces(def_name) if _is_within(trace, atol, rtol)]
 
     def get_best_trace(
         self,
@@ -760,7 +783,7 @@ class TraceSet(_Store):
     def _scores(self, definition: str, baseline_author: str, allow_flags: Collection[str]) -> dict[str, SpeedupMetrics]:
         """The scores of the solutions of a definition that have one."""
         baseline = self._baseline(definition, baseline_author)
-        latencies, failed = _latencies(counting_traces(self, definition), allow_flags)
+        latencies, failed = _latencies(self.counting_traces(definition), allow_flags)
         base = latencies.get(baseline, {})
         scores = {}
         for name in self.solution_names(definition):
@@ -791,12 +814,17 @@ class TraceSet(_Store):
         count, found = self._fastest.get(definition, (-1, {}))
         if count != total:
             found = {None: []}
-            passing = [trace for trace in counting_traces(self, definition) if trace.is_successful()]
+            passing = [trace for trace in self.counting_traces(definition) if trace.is_successful()]
             for trace in sorted(passing, key=_speedup, reverse=True):
                 found[None].append(trace)
                 found.setdefault(tuple(sorted(trace.workload.axes.items())), []).append(trace)
             self._fastest[definition] = total, found
         return found
+
+
+def _layout_text(extra: Mapping[str, Any] | None) -> str:
+    """The stated layout as text; empty without one."""
+    return "" if extra is None or LAYOUT not in extra else repr(extra[LAYOUT])
 
 
 def _speedup(trace: Trace) -> float:

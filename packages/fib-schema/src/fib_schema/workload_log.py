@@ -43,19 +43,12 @@ class _Seen:
     """The uuids of a file of workloads at the last read."""
 
     uuids: set[str] = attrs.field(factory=set)
-    inode: int = 0
     size_bytes: int = 0
 
-    def is_continued_by(self, status: os.stat_result) -> bool:
-        """Whether this is still the file that was read; not if it was replaced or truncated."""
-        return status.st_ino == self.inode and status.st_size >= self.size_bytes
-
     def read(self, descriptor: int) -> None:
-        """Read the lines appended since the last read; all of them if the file was replaced."""
-        status = os.fstat(descriptor)
-        if not self.is_continued_by(status):
+        """Read the lines appended since the last read; all of them if the file is shorter now."""
+        if os.fstat(descriptor).st_size < self.size_bytes:
             self.uuids, self.size_bytes = set(), 0
-        self.inode = status.st_ino
         tail = _read_on(descriptor, self.size_bytes)
         self.uuids.update(uuid for line in tail.splitlines() if (uuid := _uuid_of(line)) is not None)
         self.size_bytes += len(tail)
@@ -100,10 +93,7 @@ class WorkloadLog:
         if not workloads:
             return []
         path = data_files.workloads_file(definition)
-        seen = self._seen.get(path)
-        target = self._path_of(path)
-        if seen is None or not (os.path.exists(target) and seen.is_continued_by(os.stat(target))):
-            seen = self._seen[path] = _Seen()
+        seen = self._seen.setdefault(path, _Seen())
         new = [uuid for uuid in workloads if uuid not in seen.uuids]
         self._write_tensors(definition, {uuid: tensors[uuid] for uuid in new if tensors.get(uuid)})
         lines = {uuid: format_json(Trace(definition.name, workloads[uuid])).encode() for uuid in new}

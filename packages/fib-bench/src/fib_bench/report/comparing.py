@@ -17,7 +17,6 @@ from fib_schema.trace_facts import (
     CPU_TIMING,
     INTERPRETED,
     Timing,
-    counting_traces,
     disqualifying_flags,
     latency_of,
     latest,
@@ -212,7 +211,7 @@ def _sides(run: Run, allow_flags: Collection[str], definitions: Collection[str] 
     """The latest traces by comparison key."""
     found: dict[_Key, _Side] = {}
     for definition in [name for name in run.trace_set.traces if definitions is None or name in definitions]:
-        for hardware, workloads in latest(counting_traces(run.trace_set, definition)).items():
+        for hardware, workloads in latest(run.trace_set.counting_traces(definition)).items():
             for uuid, group in workloads.items():
                 for solution, trace in group.items():
                     if run.solution in (None, solution):

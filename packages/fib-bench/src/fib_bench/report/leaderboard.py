@@ -32,7 +32,6 @@ from fib_schema.trace_facts import (
     INTERPRETED,
     OLDER_TIMING,
     baseline_of,
-    counting_traces,
     disqualifying_flags,
     fastest,
     is_older,
@@ -138,7 +137,7 @@ def group_results(
     for name in definitions or ():
         trace_set.get_definition(name)
     for definition in trace_set.traces if definitions is None else definitions:
-        for hardware, workloads in latest(counting_traces(trace_set, definition)).items():
+        for hardware, workloads in latest(trace_set.counting_traces(definition)).items():
             traces: dict[str, dict[str, Trace]] = {}
             for uuid, group in workloads.items():
                 for solution, trace in group.items():
@@ -177,7 +176,7 @@ def report_problems(trace_set: TraceSet, definitions: Collection[str] | None = N
     """Definitions with traces of another layout than their workload's."""
     problems = []
     for name in trace_set.traces if definitions is None else definitions:
-        left_out = len(trace_set.traces.get(name, [])) - len(counting_traces(trace_set, name))
+        left_out = len(trace_set.traces.get(name, [])) - len(trace_set.counting_traces(name))
         if left_out:
             message = (
                 f"{counted(left_out, 'trace')} measured another layout than that of the workload, and "
