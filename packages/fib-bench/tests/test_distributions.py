@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from fib_bench.config.model import DISTRIBUTIONS
-from fib_bench.inputs.makers import distribute
+from fib_bench.inputs.synthesis import distribute
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 

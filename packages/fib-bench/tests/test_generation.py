@@ -229,7 +229,7 @@ class TestDistributions:
             ({"x": "float32[n]"}, "int64[n]", "return x", False),
             ({"probs": "float32[n]", "weight": "float32[n]"}, "float32[n]", "return x", False),
             ({"x": "float32[n]"}, "float32[n]", "return torch.topk(x, 3).values", False),
-            ({"x": "float32[n]", "router_logits": "float32[n]"}, "float32[n]", "return torch.topk(x, 3)", True),
+            ({"x": "float32[n]", "z": "float32[n]"}, "float32[n]", "return torch.topk(z, 3).values + x", True),
             ({"mystery": "int32[n]", "x": "float32[n]"}, "float32[n]", "return x", True),
         ],
     )

@@ -15,20 +15,18 @@ import pytest
 import torch
 from fib_bench.config.model import DISTRIBUTIONS
 from fib_bench.inputs.generation import Value, distributions_of, make_inputs
-from fib_bench.inputs.generator import (
+from fib_bench.inputs.generator import Input, native_input, other_scalars, plan_recipes
+from fib_bench.inputs.makers import (
     BYTES,
+    DIRECTION,
     INTEGER,
+    MASK,
     NORMAL,
-    PAIR_ROTATE,
-    PAIR_SUM,
-    PAIR_SWAP,
     RESCALE,
+    SHARES,
     UNIFORM,
-    Input,
-    Recipe,
-    native_input,
-    plan_recipes,
 )
+from fib_bench.recipe import Recipe
 from fib_compile.device import torch_dtype
 from fib_compile.native_module import NativeModule, build_module
 from fib_schema import AxisConst, Definition, RandomInput, TraceSet, Workload
@@ -106,15 +104,13 @@ def wide(dtype: str = "float32") -> dict[str, object]:
 
 
 def base_of(kind: int, dtype: str, shape: tuple[int, ...]) -> torch.Tensor | None:
-    if kind in {NORMAL, UNIFORM, INTEGER, BYTES}:
-        return None
     made = torch.rand(shape, generator=torch.Generator().manual_seed(0))
-    return (made < 0.5) if dtype == "bool" else made.to(torch_dtype(dtype))
+    return made.to(torch_dtype(dtype)) if kind == RESCALE else None
 
 
 CONTENTS = [
-    *((kind, dtype) for kind in (NORMAL, UNIFORM, PAIR_SUM, PAIR_ROTATE, RESCALE) for dtype in FLOATS),
-    *((INTEGER, dtype) for dtype in INTEGERS), (BYTES, "float4_e2m1"), (PAIR_SWAP, "bool"),
+    *((kind, dtype) for kind in (NORMAL, UNIFORM, SHARES, DIRECTION, RESCALE) for dtype in FLOATS),
+    *((INTEGER, dtype) for dtype in INTEGERS), (BYTES, "float4_e2m1"), (MASK, "bool"),
 ]  # fmt: skip
 
 
@@ -272,21 +268,33 @@ def test_integers_outside_the_bounds_stay(fill: Fill, dtype: str) -> None:
     assert ((found >= 0) & (found <= 9))[~outside].all()
 
 
-@given(rows=st.integers(1, 5), row=st.integers(2, 70), key=st.integers(0, 2**64 - 1), rotates=st.booleans())
-def test_sums_and_norms_of_rows_stay(fill: Fill, rows: int, row: int, key: int, rotates: bool) -> None:
-    base = torch.rand((rows, row), generator=torch.Generator().manual_seed(key % 2**62)).double()
-    base = (base / (base.norm(dim=-1, keepdim=True) if rotates else base.sum(-1, keepdim=True))).float()
-    found = fill(PAIR_ROTATE if rotates else PAIR_SUM, "float32", (rows, row), base=base, key=key)
-    totals = found.square().sum(-1) if rotates else found.sum(-1)
+@given(
+    rows=st.integers(1, 5), row=st.integers(1, 300), key=st.integers(0, 2**64 - 1),
+    kind=st.sampled_from([SHARES, DIRECTION]),
+)  # fmt: skip
+def test_rows_have_their_sum_or_their_length(fill: Fill, rows: int, row: int, key: int, kind: int) -> None:
+    found = fill(kind, "float32", (rows, row), key=key)
+    totals = found.square().sum(-1) if kind == DIRECTION else found.sum(-1)
     assert torch.allclose(totals, torch.ones(rows), atol=1e-5)
-    assert (found >= 0).all() or rotates
-    assert not torch.isclose(found, base).all()
+    assert (found >= 0).all() or kind == DIRECTION
 
 
-def test_rows_of_probabilities_come_from_all_rows_of_the_base(fill: Fill) -> None:
-    base = torch.eye(4).repeat_interleave(8, dim=1) * torch.tensor([1.0, 2.0, 3.0, 4.0]).unsqueeze(1)
-    totals = {float(fill(PAIR_SUM, "float32", (4, 32), base=base, key=key)[0].sum().round()) for key in range(40)}
-    assert totals == {8.0, 16.0, 24.0, 32.0}
+def test_shares_of_a_row_are_unequal_and_lie_anywhere(fill: Fill) -> None:
+    rows = torch.cat([fill(SHARES, "float32", (64, 4099), key=key) for key in range(4)])
+    effective = 1 / rows.square().sum(-1)  # the number of equal shares with the same sum of squares
+    assert 5 < effective.median() < 300
+    assert effective.max() > 5 * effective.min()
+    means = torch.stack([part.sum(-1).mean() for part in rows.chunk(8, dim=-1)])
+    assert 0.06 < means.min() <= means.max() < 0.2
+    assert len(rows.argmax(-1).unique()) > 200
+    assert len({float(value) for value in rows.amax(-1)}) == 256
+
+
+def test_directions_point_anywhere(fill: Fill) -> None:
+    rows = torch.cat([fill(DIRECTION, "float32", (64, 128), key=key) for key in range(8)])
+    assert (rows.mean(0).abs() < 0.03).all()
+    assert (rows.square().mean(0) * 128 - 1).abs().max() < 0.6
+    assert ((rows @ rows.T).fill_diagonal_(0).abs().max()) < 0.9
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -313,12 +321,24 @@ def test_rescaled_rows_have_factors_of_their_own(fill: Fill) -> None:
     assert found.std(-1).min() > 0.02
 
 
-def test_booleans_change_places_with_their_neighbours(fill: Fill) -> None:
-    base = torch.rand((64, 65), generator=torch.Generator().manual_seed(0)) < 0.5
-    found = fill(PAIR_SWAP, "bool", (64, 65), base=base)
-    assert torch.equal(found[:, -1], base[:, -1])
-    assert torch.equal(found[:, :-1].view(64, 32, 2).sum(-1), base[:, :-1].view(64, 32, 2).sum(-1))
-    assert 0.2 < (found != base).float().mean() < 0.3
+def test_rescaled_values_get_other_signs_and_no_zeros(fill: Fill) -> None:
+    base = torch.linspace(-4, 4, 4096).view(16, 256)
+    base[3] = 0.0
+    for shape in ((16, 256), (32, 128), (128, 32), (4096 // 7, 7)):
+        old = base.flatten()[: shape[0] * shape[1]].view(shape)
+        found = fill(RESCALE, "float32", shape, base=old, low=0.5, high=0.85, last=1, scale=2.0)
+        assert (found != 0).all()
+        assert 0.45 < (found * old > 0).float().sum() / (old != 0).sum() < 0.55
+        ratios = found.abs() / torch.where(old == 0, 2.0, old.abs())
+        assert 0.5 <= ratios.min() <= ratios.max() <= 0.86
+
+
+@given(chance=st.floats(0.1, 0.9), row=st.integers(1, 70), key=st.integers(0, 2**64 - 1), begins=st.booleans())
+def test_masks_are_drawn_anew_and_no_row_is_empty(fill: Fill, chance: float, row: int, key: int, begins: bool) -> None:
+    found = fill(MASK, "bool", (8192 // row, row), key=key, high=chance, first=int(begins))
+    assert not begins or found[:, 0].all()
+    drawn = found[:, int(begins) :].float()
+    assert not drawn.numel() or abs(drawn.mean() - chance) < 4 / drawn.numel() ** 0.5
 
 
 @pytest.mark.parametrize(("kind", "dtype"), [item for item in CONTENTS if item[0] != BYTES])
@@ -349,18 +369,19 @@ def plan(make_definition: Callable[..., Definition], make_workload: Callable[...
     def make(
         inputs: Mapping[str, str], *, op_type: str = "elementwise", constraints: tuple[str, ...] = (),
         distributions: tuple[str, ...] = DISTRIBUTIONS, recorded: Collection[str] = (),
-        given: Mapping[str, Value] | None = None, kept: Mapping[str, str] | None = None, **axes: int,
+        given: Mapping[str, Value] | None = None, reference: str = "pass", **axes: int,
     ) -> tuple[dict[str, Recipe], dict[str, str]]:  # fmt: skip
         extra = {"spare": f"float32[{','.join(axes)}]?"}  # so that every axis is known
         definition = make_definition(
-            {**inputs, **extra}, {"out": "float32[]"}, "def run(*args): ...", op_type=op_type, constraints=constraints
-        )
+            {**inputs, **extra}, {"out": "float32[]"}, f"def run(*args): {reference}", op_type=op_type,
+            constraints=constraints,
+        )  # fmt: skip
         absent = dict.fromkeys((*(given or {}), "spare"))
         values = {**absent, **(given or {})}
         if missing := {name: text for name, text in inputs.items() if name not in values}:
             part = make_definition({**missing, **extra}, {"out": "float32[]"}, "def run(*args): ...", op_type=op_type)
             values |= make_inputs(part, make_workload(part, axes, spare=None), seed=1)
-        return plan_recipes(definition, axes, values, distributions=distributions, recorded=recorded, kept=kept)
+        return plan_recipes(definition, axes, values, distributions=distributions, recorded=recorded)
 
     return make
 
@@ -376,15 +397,15 @@ def plan(make_definition: Callable[..., Definition], make_workload: Callable[...
         ("top_p", "float32[n]", "elementwise", {"kind": UNIFORM, "low": 0.1, "high": 0.95}),
         ("A", "float32[n]", "mamba_ssu", {"kind": UNIFORM, "low": -16.0, "high": -1.0}),
         ("x_scale", "float32[n]", "elementwise", {"kind": UNIFORM, "low": 0.5, "high": 1.5}),
-        ("probs", "float32[n,m]", "elementwise", {"kind": PAIR_SUM, "needs_base": True}),
-        ("q", "bfloat16[n,m]", "gdn", {"kind": PAIR_ROTATE, "needs_base": True}),
+        ("probs", "float32[n,m]", "elementwise", {"kind": SHARES, "needs_base": False}),
+        ("q", "bfloat16[n,m]", "gdn", {"kind": DIRECTION, "needs_base": False}),
         ("routing_logits", "float32[n,m]", "moe", {"kind": NORMAL, "mask": PLAIN}),
         ("x", "float4_e2m1[n,m]", "elementwise", {"kind": BYTES}),
         ("x", "int8[n,m]", "elementwise", {"kind": INTEGER, "first": -128, "last": 127, "needs_base": False}),
         ("seeds", "int64[n]", "elementwise", {"kind": INTEGER, "first": 0, "last": 2**31 - 1}),
         ("token_ids", "int32[n]", "elementwise", {"kind": INTEGER, "first": 0, "last": 99}),
         ("top_k", "int32[n]", "elementwise", {"kind": INTEGER, "first": 1, "last": 64}),
-        ("mask", "bool[n,m]", "elementwise", {"kind": PAIR_SWAP, "needs_base": True}),
+        ("mask", "bool[n,m]", "elementwise", {"kind": MASK, "high": 0.5, "needs_base": False}),
     ],
 )
 def test_recipes_follow_from_the_meaning_of_an_input(
@@ -401,13 +422,58 @@ def test_only_normal_values_have_no_spikes(plan: Plan) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "text", "op_type", "first"),
-    [("x", "float32[n,m]", "elementwise", 0), ("top_p", "float32[n]", "elementwise", 0),
-     ("routing_logits", "float32[n,m]", "moe", 1)],
+    ("reference", "selecting"),
+    [
+        ("return torch.topk(x, 3).values, y", "x"),
+        ("return y[x.argmax()]", "x"),
+        ("scores = y.float(); best = scores.sort(); return x", "y"),
+        ("n = x.shape[0]; return y.topk(n)", "y"),
+        ("z = torch.empty(3); z.copy_(x + y); return z.topk(2)", "xy"),
+        ("z, u = x, y; return z.argsort()", "xy"),
+        ("f = lambda a: a.argmax(); return f(x)", "xy"),  # what a helper gets is not known
+        ("return x + y", ""),
+    ],
+)
+def test_inputs_that_reach_a_selection_by_values_have_no_ties(plan: Plan, reference: str, selecting: str) -> None:
+    recipes, _ = plan({"x": "float32[n,m]", "y": "float32[n,m]"}, reference=reference, n=8, m=16)
+    assert {name: recipe.mask for name, recipe in recipes.items()} == {
+        name: PLAIN | SCALES if name in selecting else ALL for name in "xy"
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "op_type", "fields"),
+    [("x", "float32[n,m]", "elementwise", (0, 1)), ("top_p", "float32[n]", "elementwise", (0, 0)),
+     ("routing_logits", "float32[n,m]", "moe", (1, 0))],
 )  # fmt: skip
-def test_recorded_values_are_rescaled(plan: Plan, name: str, text: str, op_type: str, first: int) -> None:
+def test_recorded_values_are_rescaled(plan: Plan, name: str, text: str, op_type: str, fields: tuple[int, int]) -> None:
     recipes, _ = plan({name: text}, op_type=op_type, recorded={name}, n=8, m=16)
-    assert (recipes[name].kind, recipes[name].first, recipes[name].needs_base) == (RESCALE, first, True)
+    recipe = recipes[name]
+    assert (recipe.kind, (recipe.first, recipe.last), recipe.needs_base) == (RESCALE, fields, True)
+
+
+def test_signs_of_recorded_values_stay_where_they_mean_something(plan: Plan) -> None:
+    for value in (torch.rand(8, 16), torch.where(torch.rand(8, 16) < 0.5, 0.0, -torch.inf)):
+        recipes, _ = plan({"x": "float32[n,m]"}, given={"x": value}, recorded={"x"}, n=8, m=16)
+        assert not recipes or recipes["x"].last == 0
+
+
+def test_recorded_probabilities_and_masks_are_drawn_like_those_that_are_made(plan: Plan) -> None:
+    given = {"probs": torch.rand(8, 16).softmax(-1), "mask": torch.arange(16).expand(8, 16) < 4}
+    recipes, _ = plan({"probs": "float32[n,m]", "mask": "bool[n,m]"}, given=given, recorded=given, n=8, m=16)
+    assert (recipes["probs"].kind, recipes["probs"].needs_base) == (SHARES, False)
+    assert (recipes["mask"].kind, recipes["mask"].high, recipes["mask"].first) == (MASK, 0.25, 1)
+    recipes, _ = plan({"probs": "float32[n,m]"}, given={"probs": torch.rand(8, 16)}, recorded={"probs"}, n=8, m=16)
+    assert recipes["probs"].kind == RESCALE
+
+
+def test_scalars_get_other_valid_values(make_definition: Callable[..., Definition]) -> None:
+    inputs = {"eps": "float32", "bound": "float32", "local_expert_offset": "int32", "count": "int32", "x": "float32[n]"}
+    definition = make_definition(inputs, {"y": "float32[n]"}, "def run(*args): ...", constraints=("bound > 1",))
+    given: dict[str, Value] = {"eps": 1.0, "bound": 2.0, "local_expert_offset": 224, "count": 3, "x": torch.ones(1)}
+    axes = {"n": 1, "num_experts": 256, "num_local_experts": 32}
+    assert other_scalars(definition, axes, given) == {"eps": 0.625, "local_expert_offset": 31}
+    assert other_scalars(definition, {**axes, "num_local_experts": 256}, given) == {"eps": 0.625}
 
 
 @pytest.mark.parametrize(
@@ -416,7 +482,7 @@ def test_recorded_values_are_rescaled(plan: Plan, name: str, text: str, op_type:
         ("float32", 1.5, "a scalar is a parameter of the call"),
         ("float32[n,m]", torch.zeros(0, 16), "it has no elements"),
         ("float32[n,m]", torch.zeros(8, 16), "all recorded values are zero"),
-        ("bool[n,m]", torch.ones(8, 16, dtype=torch.bool), "all neighbours are equal"),
+        ("bool[n,m]", torch.ones(8, 16, dtype=torch.bool), "all of its elements are equal"),
         ("int32[n]", torch.ones(8, dtype=torch.int32), "no rule states which values are valid"),
     ],
 )
@@ -434,13 +500,11 @@ def test_structure_stays(plan: Plan, name: str, text: str) -> None:
     assert (recipes, reasons) == ({}, {name: "structure of the call, which is redrawn as a whole"})
 
 
-def test_what_a_constraint_reads_stays_and_so_does_what_is_kept(plan: Plan) -> None:
-    inputs = {"x": "float32[n,m]", "y": "float32[n,m]", "z": "float32[n,m]"}
-    recipes, reasons = plan(
-        inputs, constraints=("x.max().item() < 100", "y.shape[0] == n"), kept={"z": "because"}, n=8, m=16
-    )
+def test_what_a_constraint_reads_stays(plan: Plan) -> None:
+    inputs = {"x": "float32[n,m]", "y": "float32[n,m]"}
+    recipes, reasons = plan(inputs, constraints=("x.max().item() < 100", "y.shape[0] == n"), n=8, m=16)
     assert list(recipes) == ["y"]
-    assert reasons == {"x": "a constraint reads its values", "z": "because"}
+    assert reasons == {"x": "a constraint reads its values"}
 
 
 def test_tokens_keep_their_padding(plan: Plan, fill: Fill) -> None:

@@ -13,7 +13,7 @@ import pytest
 import torch
 from fib_bench.inputs.generation import Value, make_inputs
 from fib_bench.inputs.makers import InputDraft, SynthesisError
-from fib_bench.inputs.redrawing import Redrawing, move_pages, redraw_integers
+from fib_bench.inputs.redrawing import Redrawing, plan_structure
 from fib_bench.inputs.synthesis import role_of, synthesis_order, synthesize_input
 from fib_schema import (
     AxisVar,
@@ -69,7 +69,7 @@ def redraw(
     constraints: tuple[str, ...] = (),
     **axes: int,
 ) -> Redrawing:
-    return redraw_integers(definition_of(inputs, constraints, **axes), axes, values, seeded(seed))
+    return plan_structure(definition_of(inputs, constraints, **axes), axes, values).redraw(seeded(seed))
 
 
 def tensor(values: Mapping[str, Value], name: str) -> torch.Tensor:
@@ -245,7 +245,7 @@ def test_experts_are_relabelled_and_tokens_permuted(tokens: int, seed: int, is_p
         spec = attrs.evolve(definition.inputs["topk_ids"], description="Packed: expert, weight")
         definition = attrs.evolve(definition, inputs={**definition.inputs, "topk_ids": spec})
     axes = {"n": tokens, "k": chosen, "num_experts": experts}
-    found = redraw_integers(definition, axes, {"topk_ids": given_ids}, seeded(seed))
+    found = plan_structure(definition, axes, {"topk_ids": given_ids}).redraw(seeded(seed))
     assert found.changed == ("topk_ids",)
     new = tensor(found.values, "topk_ids").long()
     new_ids = new >> 16 if is_packed else new
@@ -356,7 +356,7 @@ def _with_integers() -> list[Definition]:
 
 def _is_structure(definition: Definition, name: str) -> bool:
     spec = definition.inputs[name]
-    return spec.is_integer and spec.shape is not None and not role_of(definition, name).is_data
+    return spec.is_integer and spec.shape is not None and role_of(definition, name).is_structure
 
 
 def _integer_inputs(definition: Definition, axes: Mapping[str, int], seed: int) -> dict[str, Value]:
@@ -367,12 +367,13 @@ def _integer_inputs(definition: Definition, axes: Mapping[str, int], seed: int) 
 
 
 def _check_redrawing(definition: Definition, axes: Mapping[str, int], values: Mapping[str, Value]) -> Redrawing:
-    found = redraw_integers(definition, axes, values, seeded(3))
+    found = plan_structure(definition, axes, values).redraw(seeded(3))
     names = {**definition.const_axes, **axes, **found.values}
     integers = [
         name
         for name, spec in definition.inputs.items()
-        if spec.is_integer and values.get(name) is not None and not role_of(definition, name).is_data
+        if spec.is_integer and values.get(name) is not None
+        if spec.shape is None or role_of(definition, name).is_structure
     ]
     assert sorted([*found.changed, *found.kept]) == sorted(integers)
     for constraint in definition.constraints:
@@ -449,7 +450,7 @@ class TestMovedPages:
             **values,
         }
         axes = {"batch": 5, "len_indptr": 6, "num_kv_indices": 5 * pages, "num_pages": 64, "page_size": 16}
-        return move_pages(definition, axes, {name: given[name] for name in inputs}, seeded(seed))
+        return plan_structure(definition, axes, {name: given[name] for name in inputs}).move_pages(seeded(seed))
 
     @given(seed=st.integers(0, 1 << 30), pages=st.integers(2, 9))
     def test_each_request_keeps_a_page_and_the_total_stays(self, seed: int, pages: int) -> None:

@@ -12,7 +12,6 @@ seconds. Equal seeds therefore give equal inputs on devices of one type (CPU or 
 from __future__ import annotations
 
 import hashlib
-import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -35,13 +34,12 @@ from fib_schema import (
 from fib_schema.blobs import BlobError, load_tensor
 from fib_schema.strides import workload_strides
 
+from ..config.model import DISTRIBUTIONS
 from ..errors import InputError
-from .makers import InputDraft, SynthesisError, check_distribution, tensor_dtype
-from .synthesis import Role, SynthesisRule, find_rule, synthesis_order, synthesize_input
+from .makers import InputDraft, SynthesisError, tensor_dtype
+from .synthesis import is_distributable, synthesis_order, synthesize_input
 
 Value = torch.Tensor | int | float | bool | None
-_SELECTS = re.compile(r"\b(topk|argmax|argmin|argsort|sort|multinomial)\(")
-"""Calls by which a reference selects elements by their values."""
 
 
 @attrs.frozen(eq=False)
@@ -128,10 +126,8 @@ def make_input_values(
 def distributions_of(definition: Definition, wanted: Sequence[str]) -> tuple[str, ...]:
     """Return those of the wanted distributions that apply to a definition.
 
-    ``normal`` always applies. The others need plain inputs, and outputs without selection by
-    value: rows of ones contain ties, and a kernel may resolve a tie either way. If separate
-    scores (routing logits) determine the selection, the scores stay normal and the other inputs
-    may change. Outputs of booleans exclude ``zeros_and_ones``: a comparison with the mean of equal values is a tie.
+    ``normal`` always applies, the others where some input is distributable (`synthesis.is_distributable`). Outputs of
+    booleans exclude ``zeros_and_ones``: a comparison with the mean of equal values is a tie.
 
     Args:
         definition: The definition that the inputs belong to.
@@ -145,27 +141,20 @@ def distributions_of(definition: Definition, wanted: Sequence[str]) -> tuple[str
     """
     for name in wanted:
         check_distribution(name)
-    if not _is_distributable(definition):
+    if not any(is_distributable(definition, name) for name in definition.inputs):
         return ("normal",)
     has_booleans = any(spec.dtype == DType.BOOL for spec in definition.outputs.values())
     return tuple(name for name in wanted if not (has_booleans and name == "zeros_and_ones")) or ("normal",)
 
 
-def _is_distributable(definition: Definition) -> bool:
-    if any(spec.is_integer for spec in definition.outputs.values()):
-        return False
-    rules = [_rule_or_none(definition, name) for name in definition.inputs]
-    has_scores = any(rule is not None and rule.role is Role.SCORES for rule in rules)
-    if _SELECTS.search(definition.reference) and not has_scores:
-        return False
-    return any(rule is not None and rule.is_distributable for rule in rules)
+def check_distribution(name: str) -> None:
+    """Check that a distribution of this name exists.
 
-
-def _rule_or_none(definition: Definition, name: str) -> SynthesisRule | None:
-    try:
-        return find_rule(definition, name)
-    except SynthesisError:
-        return None
+    Raises:
+        UnknownName: The name is not in `config.DISTRIBUTIONS`.
+    """
+    if name not in DISTRIBUTIONS:
+        raise UnknownName("distribution", name, DISTRIBUTIONS)
 
 
 def _check_names(definition: Definition, workload: Workload) -> None:

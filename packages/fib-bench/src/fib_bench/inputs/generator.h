@@ -23,12 +23,12 @@ typedef unsigned int u32;
 enum FibKind {
   FIB_NORMAL = 0,       // scale times a mixture of distributions by rows, with single elements of other magnitude
   FIB_UNIFORM = 1,      // low to high
-  FIB_PAIR_SUM = 2,     // base; the sum of two neighbours stays
-  FIB_PAIR_ROTATE = 3,  // base; the norm of two neighbours stays
+  FIB_SHARES = 2,       // rows of positive numbers whose sum is 1
+  FIB_DIRECTION = 3,    // rows of length 1
   FIB_RESCALE = 4,      // base, each element times low to high
   FIB_INTEGER = 5,      // first to last, both included; elements of the base outside these bounds stay
   FIB_BYTES = 6,        // any bits
-  FIB_PAIR_SWAP = 7,    // base; neighbours change places
+  FIB_MASK = 7,         // true with the probability `high`; with `first`, also the first element of each row
 };
 
 enum FibDType {
@@ -50,9 +50,9 @@ struct FibInput {
   u32 row;                 // elements of a row
   u32 index;               // position among the inputs
   u32 mask;                // FIB_NORMAL: what may occur
-  float scale;             // FIB_NORMAL: of normal values
+  float scale;             // FIB_NORMAL: of normal values; FIB_RESCALE: what takes the place of zeros
   float low, high;         // bounds of values or factors; FIB_NORMAL: of the binary logarithms of wide rows
-  u64 first, last;         // FIB_INTEGER: bounds, signed; FIB_RESCALE: whether rows change places
+  u64 first, last;         // FIB_INTEGER: bounds, signed; FIB_RESCALE: whether rows change places, signs are drawn
   u32 dims;                // 0: contiguous
   u32 shape[4], stride[4]; // strides in elements
   u32 padding;
@@ -468,8 +468,15 @@ FIB_BOTH float fib_factor(const FibInput& in, const FibWords& d, float least, u3
   return least + 0.4f * (in.high - in.low) * fib_unit16(d.w[j / 2] >> (16 * (j % 2)) & 0xffffu);
 }
 
+FIB_BOTH float fib_rescaled(const FibInput& in, float old, float factor, u32 signs, u32 j) {
+  if (!in.last) return factor * old;
+  const float size = factor * (old == 0.0f ? in.scale : old);
+  return signs >> j & 1u ? -size : size;
+}
+
 FIB_APART void fib_rescale_apart(const FibInput& in, u64 key, u64 group, FibPlace place) {
   const FibWords d = fib_words(in, key, group, FIB_VALUES);
+  const u32 signs = fib_spike(d);
   u64 source = 0, drawn = ~0ull;
   float least = 0.0f;
   for (u32 j = 0; j < 8 && group * 8 + j < in.elements; ++j, ++place.column) {
@@ -480,7 +487,7 @@ FIB_APART void fib_rescale_apart(const FibInput& in, u64 key, u64 group, FibPlac
       source = in.first ? fib_source_row(in, key, drawn) : drawn;
     }
     const float factor = fib_factor(in, d, least, j);
-    fib_store_float(in, group * 8 + j, factor * fib_load_float(in, source, place.column));
+    fib_store_float(in, group * 8 + j, fib_rescaled(in, fib_load_float(in, source, place.column), factor, signs, j));
   }
 }
 
@@ -490,73 +497,63 @@ FIB_APART void fib_rescale(const FibInput& in, u64 key, u64 group) {
   if (!in.dims && place.column + 8 <= in.row && in.row % 8 == 0) {
     const FibWords d = fib_words(in, key, group, FIB_VALUES);
     const float least = fib_least_factor(in, key, place.row);
+    const u32 signs = fib_spike(d);
     const u64 source = in.first ? fib_source_row(in, key, place.row) : place.row;
     float v[8];
     fib_load_group(in, source * in.row + place.column, v);
     FIB_UNROLL
-    for (u32 j = 0; j < 8; ++j) v[j] *= fib_factor(in, d, least, j);
+    for (u32 j = 0; j < 8; ++j) v[j] = fib_rescaled(in, v[j], fib_factor(in, d, least, j), signs, j);
     return fib_store_group(in, group * 8, v);
   }
 #endif
   fib_rescale_apart(in, key, group, place);
 }
 
-// What the pairs of a row have in common: the row of the base that they come from, the number of columns by which that
-// is turned, and how unequal the parts of a sum may be.
-struct FibPairs {
-  u64 number, source, drawn;
-  u32 turn;
-  float width;
-  FibWords words;
+// A row of numbers with a known sum is split again and again, down to blocks of eight and their elements. The key draws
+// each split, and for each row how unequal they are.
+struct FibBlock {
+  u64 row;
+  u32 first, seed;
+  float power, v[8];
 };
 
-FIB_BOTH void fib_seek_pairs(const FibInput& in, u64 key, u64 row, u64 pair, FibPairs* last) {
-  if (last->number != row) {
-    const FibWords d = fib_words(in, key, row, FIB_ROWS);
-    last->number = row;
-    last->source = fib_source_row(in, key, row);
-    last->turn = fib_scaled(d.w[0], in.row);
-    last->width = 0.25f + 0.74f * fib_unit(d.w[1]);
+// The part of the left one of two neighbours; that of the right one by the opposite sign.
+FIB_BOTH float fib_part(float odds) { return 1.0f / (1.0f + fib_exp2(-odds)); }
+
+// Splits `whole` among `count` places by the place that is wanted; returns its part.
+FIB_BOTH float fib_split(const FibBlock& block, float whole, u32 begin, u32 count, u32 wanted) {
+  u32 end = begin + count;
+  while (end - begin > 1) {
+    const u32 middle = begin + (end - begin) / 2;
+    const float unit = fib_unit16(fib_mix(block.seed + middle * 0x9e3779b9u) >> 16);
+    const float odds = block.power * (fib_log2(unit) - fib_log2(1.0f - unit)) +
+                       fib_log2((float)(middle - begin) / (float)(end - middle));
+    whole *= fib_part(wanted < middle ? odds : -odds);
+    (wanted < middle ? end : begin) = middle;
   }
-  if (last->drawn != pair / 4) {
-    last->drawn = pair / 4;
-    last->words = fib_words(in, key, pair / 4, FIB_VALUES);
-  }
+  return whole;
 }
 
-// Two neighbours of a row, made from two neighbours of a row of the base; the last column of an odd row has none.
-FIB_APART void fib_pair(const FibInput& in, u64 key, u64 row, u32 column, FibPairs* last, float* v) {
-  const u64 pair = row * (in.row / 2 + in.row % 2) + column / 2;
-  fib_seek_pairs(in, key, row, pair, last);
-  const u32 from = column < in.row - last->turn ? column + last->turn : column - (in.row - last->turn);
-  v[0] = fib_load_float(in, last->source, from);
-  if (column + 1 == in.row) return;
-  v[1] = fib_load_float(in, last->source, from + 1 == in.row ? 0 : from + 1);
-  const FibWords& d = last->words;
-  const float unit = fib_unit(pair & 2 ? (pair & 1 ? d.w[3] : d.w[2]) : (pair & 1 ? d.w[1] : d.w[0]));
-  if (in.kind == FIB_PAIR_SUM) {
-    const float sum = v[0] + v[1], part = sum * (0.5f + last->width * (unit - 0.5f));
-    v[0] = fib_decode(in.dtype, fib_encode(in.dtype, part));
-    v[1] = sum - v[0];
-    return;
-  }
-  const float x = v[0], y = v[1];
-  float s, c;
-  fib_sincos(6.2831853072f * unit - 3.1415926536f, &s, &c);
-  v[0] = x * c - y * s;
-  v[1] = x * s + y * c;
+FIB_APART void fib_seek_block(const FibInput& in, u64 key, FibPlace place, FibBlock* block) {
+  if (block->row == place.row && block->first == (place.column & ~7u)) return;
+  const FibWords d = fib_words(in, key, place.row, FIB_ROWS);
+  const u32 first = place.column & ~7u, count = in.row - first < 8 ? in.row - first : 8;
+  *block = {place.row, first, d.w[0], in.kind == FIB_SHARES ? 1.5f + fib_unit(d.w[1]) : 0.5f, {}};
+  const float whole = fib_split(*block, 1.0f, 0, (in.row + 7) / 8, first / 8);
+  block->seed = fib_mix(block->seed ^ d.w[2]);  // the splits of blocks and of their elements have nothing in common
+  for (u32 j = 0; j < count; ++j) block->v[j] = fib_split(*block, whole, first, count, first + j);
 }
 
-FIB_APART void fib_pairs(const FibInput& in, u64 key, u64 group) {
+FIB_APART void fib_shares(const FibInput& in, u64 key, u64 group) {
   FibPlace place = fib_place(in, group * 8);
-  FibPairs last = {~0ull, 0, ~0ull, 0, 0.0f, {}};
-  float v[8], two[2] = {0.0f, 0.0f};
-  for (int j = 0; j < 8; ++j, ++place.column) {
-    v[j] = 0.0f;
-    if (group * 8 + j >= in.elements) continue;
+  FibBlock block = {~0ull, 0, 0, 0.0f, {}};
+  const u32 signs = in.kind == FIB_DIRECTION ? fib_words(in, key, group, FIB_VALUES).w[0] : 0;
+  float v[8] = {};
+  for (u32 j = 0; j < 8 && group * 8 + j < in.elements; ++j, ++place.column) {
     if (place.column == in.row) place = {place.row + 1, 0};
-    if (j == 0 || place.column % 2 == 0) fib_pair(in, key, place.row, place.column & ~1u, &last, two);
-    v[j] = two[place.column % 2];
+    fib_seek_block(in, key, place, &block);
+    const float share = block.v[place.column & 7u];
+    v[j] = in.kind == FIB_SHARES ? share : signs >> j & 1u ? -fib_sqrt(share) : fib_sqrt(share);
   }
   fib_store_floats(in, group * 8, v);
 }
@@ -597,14 +594,11 @@ FIB_APART void fib_bytes(const FibInput& in, u64 key, u64 group) {
     fib_store(in, group * 8 + j, d.w[j / 4] >> (8 * (j % 4)) & 0xffu);
 }
 
-FIB_APART void fib_swaps(const FibInput& in, u64 key, u64 group) {
-  for (int j = 0; j < 8 && group * 8 + j < in.elements; ++j) {
-    const u64 element = group * 8 + j;
-    const FibPlace place = fib_place(in, element);
-    const u32 partner = place.column ^ 1u;
-    const u64 pair = place.row * (in.row / 2 + in.row % 2) + place.column / 2;
-    const bool swaps = partner < in.row && fib_words(in, key, pair, FIB_VALUES).w[0] >> 31;
-    fib_store(in, element, fib_load(in, swaps ? element - place.column + partner : element));
+FIB_APART void fib_masks(const FibInput& in, u64 key, u64 group) {
+  const FibWords d = fib_words(in, key, group, FIB_VALUES);
+  for (u32 j = 0; j < 8 && group * 8 + j < in.elements; ++j) {
+    const bool is_drawn = fib_unit16(d.w[j / 2] >> (16 * (j % 2)) & 0xffffu) < in.high;
+    fib_store(in, group * 8 + j, is_drawn || (in.first && fib_place(in, group * 8 + j).column == 0));
   }
 }
 
@@ -644,12 +638,12 @@ FIB_BOTH void fib_fill(const FibInput& in, u64 key, u64 thread, u64 threads) {
   for (u64 group = thread; group < (in.elements + 7) / 8; group += threads) {
     switch (in.kind) {
       case FIB_UNIFORM: fib_uniforms(in, key, group); break;
-      case FIB_PAIR_SUM:
-      case FIB_PAIR_ROTATE: fib_pairs(in, key, group); break;
+      case FIB_SHARES:
+      case FIB_DIRECTION: fib_shares(in, key, group); break;
       case FIB_RESCALE: fib_rescale(in, key, group); break;
       case FIB_INTEGER: fib_integers(in, key, group); break;
       case FIB_BYTES: fib_bytes(in, key, group); break;
-      case FIB_PAIR_SWAP: fib_swaps(in, key, group); break;
+      case FIB_MASK: fib_masks(in, key, group); break;
     }
   }
 }

@@ -1,13 +1,13 @@
 """Recipes of generated inputs: from them, `generator.h` makes the inputs of a timed call out of one key.
 
-A recipe says which values are valid, so that every call can have its own:
+A recipe says which values are valid, so that every call can have its own. It is the contents that the rule of the input
+states (`synthesis`), and more:
 
 - Plain values and weights are normal, mixed with rows of the other distributions of the workload, rows of another
   magnitude and single elements far from the rest. No few elements tell what a row is like, and no sum over a row can be
   foretold.
-- Values that are valid one by one (scales, decays, thresholds, integer data) are uniform within their bounds.
-- Rows that are valid as a whole keep the sum or the norm of neighbours; true and false elements change places.
-- Recorded values are multiplied per element by 0.5 to 0.85, which keeps signs, zeros, infinities and magnitudes.
+- Recorded values are multiplied per element by 0.5 to 0.85. Where both signs occur, signs are drawn, and zeros get
+  values; else they stay, like infinities. Recorded scores keep their signs, and their rows change places.
 
 Scalars, rotary caches, structural integers and inputs whose values a constraint reads stay; `redrawing` changes
 structural integers.
@@ -15,24 +15,40 @@ structural integers.
 
 from __future__ import annotations
 
-import ast
 import ctypes
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import attrs
-import msgspec
 import torch
 from fib_schema import Definition, DType, parse_constraint
 from fib_schema.strides import normalized_strides
 
 from ..recipe import Recipe
-from . import makers
 from .generation import Value
-from .makers import InputDraft
-from .synthesis import Role, SynthesisRule, find_rule, has_half
+from .makers import (
+    BYTES,
+    DIRECTION,
+    INTEGER,
+    MASK,
+    NORMAL,
+    RESCALE,
+    SHARES,
+    VOCABULARY_AXES,
+    Content,
+    InputDraft,
+    SynthesisError,
+    first_axis,
+)
+from .synthesis import (
+    WIDE_EXPONENTS,
+    WIDE_EXPONENTS_HALF,
+    Role,
+    find_rule,
+    has_half,
+    is_distributable,
+    names_read_by_value,
+)
 
-NORMAL, UNIFORM, PAIR_SUM, PAIR_ROTATE, RESCALE, INTEGER, BYTES, PAIR_SWAP = range(8)
-"""Kinds of recipes."""
 _DTYPES = tuple(dtype.value for dtype in (
     DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2, DType.FLOAT4_E2M1,
     DType.INT64, DType.INT32, DType.INT16, DType.INT8, DType.BOOL,
@@ -41,12 +57,10 @@ _DISTRIBUTIONS = {"normal": 1, "wide": 2, "tiny": 4, "zeros_and_ones": 8, "shift
 _SCALES, _SPIKES = 32, 64
 _FACTORS = (0.5, 0.85)  # above, rounding to three significant bits may undo the change
 _SCORE_FACTORS = (0.9, 1.0)  # other factors would change the load of experts
+_SCALAR_FACTOR = 0.625
 _MAX_DIMS = 4
 _LONG_VECTOR, _VECTOR_ROW = 1024, 32
 """Elements above which a vector consists of rows, and their number; each element of a shorter one is a row."""
-_STRUCTURE = "structure of the call, which is redrawn as a whole"
-_SHAPE_ATTRIBUTES = frozenset({"shape", "ndim", "dtype", "size", "dim", "numel"})
-
 
 u32, u64 = ctypes.c_uint32, ctypes.c_uint64
 
@@ -87,7 +101,6 @@ def plan_recipes(
     *,
     distributions: Sequence[str],
     recorded: Collection[str] = (),
-    kept: Mapping[str, str] | None = None,
 ) -> tuple[dict[str, Recipe], dict[str, str]]:
     """Select what each input of a call may contain.
 
@@ -97,23 +110,40 @@ def plan_recipes(
         values: Valid inputs, the base of recipes that need one.
         distributions: Those that the reference accepts for the workload.
         recorded: Inputs whose values come from a blob.
-        kept: Inputs that must stay, with reasons.
 
     Returns:
         Recipes by name, and the reasons for all other inputs but absent ones. Synchronizes the device.
     """
-    reasons = dict.fromkeys(_read_by_value(definition), "a constraint reads its values") | dict(kept or {})
     planner = _Planner(InputDraft(definition, {**definition.const_axes, **axes}, 0), distributions, recorded)
+    read = read_by_constraints(definition)
     recipes: dict[str, Recipe] = {}
+    reasons: dict[str, str] = {}
     for name in definition.inputs:
-        found = reasons.get(name) or planner.plan(name, values.get(name))
-        if isinstance(found, Recipe):
-            recipes[name] = found
-        elif values.get(name) is not None:
-            reasons[name] = found
-        else:
-            reasons.pop(name, None)
+        if (value := values.get(name)) is not None:
+            found = "a constraint reads its values" if name in read else planner.plan(name, value)
+            (recipes if isinstance(found, Recipe) else reasons)[name] = found  # type: ignore[assignment]
     return recipes, reasons
+
+
+def read_by_constraints(definition: Definition) -> set[str]:
+    """Return the names whose values, rather than shapes, a constraint reads."""
+    return {name for text in definition.constraints for name in names_read_by_value(parse_constraint(text))}
+
+
+def other_scalars(
+    definition: Definition, axes: Mapping[str, int], values: Mapping[str, Value]
+) -> dict[str, int | float]:
+    """Return other valid values of scalars: of floating ones, and of the first of a device's experts."""
+    sizes, read = {**definition.const_axes, **axes}, read_by_constraints(definition)
+    found: dict[str, int | float] = {}
+    for name, value in values.items():
+        if type(value) is float and value and name not in read:
+            found[name] = value * _SCALAR_FACTOR
+        elif type(value) is int and name == "local_expert_offset" and name not in read:
+            places = max(sizes.get("num_experts", 0) - sizes.get("num_local_experts", 0), 0) + 1
+            step = max(1, min(sizes.get("num_local_experts", 1), places - 1))
+            found |= {name: (value + step) % places} if places > 1 else {}
+    return found
 
 
 @attrs.frozen
@@ -131,115 +161,91 @@ class _Planner:
         place = _merged(value.shape, normalized_strides(tuple(value.shape), value.stride()))
         if place is None:
             return f"its elements lie apart in more than {_MAX_DIMS} dimensions"
-        found = self._content(name, value, find_rule(self.draft.definition, name))
-        if isinstance(found, str):
-            return found
-        common = self._common(name, value) | {"shape": place[0], "strides": place[1]}
-        return msgspec.convert(common | found, Recipe)
+        content = self._content(name, value)
+        if isinstance(content, str):
+            return content
+        position, dtype = list(self.draft.definition.inputs).index(name), str(self.draft.spec(name).dtype)
+        fields = {"shape": place[0], "strides": place[1], **attrs.asdict(content)}
+        return Recipe(name, position, dtype=dtype, elements=value.numel(), row=self._row(content, value), **fields)
 
-    def _common(self, name: str, value: torch.Tensor) -> dict[str, object]:
-        row = value.shape[-1] if value.dim() else 1
-        position = list(self.draft.definition.inputs).index(name)
-        dtype = str(self.draft.spec(name).dtype)
-        return {"name": name, "position": position, "dtype": dtype, "elements": value.numel(), "row": row}
+    def _row(self, content: Content, value: torch.Tensor) -> int:
+        if value.dim() < 2 and content.kind == NORMAL and content.mask & ~(1 | _SCALES | _SPIKES):
+            return _VECTOR_ROW if value.numel() > _LONG_VECTOR else 1
+        return value.shape[-1] if value.dim() else 1
 
-    def _content(self, name: str, value: torch.Tensor, rule: SynthesisRule) -> dict[str, object] | str:
-        """Return the fields that depend on the meaning of an input, or why its values stay."""
-        dtype = self.draft.spec(name).dtype
-        if dtype == DType.FLOAT4_E2M1:
-            return {"kind": BYTES}
-        if dtype == DType.BOOL:
-            return _swapped(value)
-        if not value.is_floating_point():
-            return self._integers(name, value, rule.role)
-        if rule.role is Role.ROWS:
-            return _paired(value, PAIR_SUM if rule.make is makers.probabilities else PAIR_ROTATE)
-        if rule.role is Role.FIXED:
-            return "its values depend on each other"
-        if name in self.recorded:
+    def _content(self, name: str, value: torch.Tensor) -> Content | str:
+        """Return what depends on the meaning of an input, or why its values stay."""
+        try:
+            rule = find_rule(self.draft.definition, name)
+            found = None if rule.role.is_structure or rule.role is Role.FIXED else rule.make(self.draft, name)
+        except SynthesisError as error:
+            return str(error)
+        if rule.role.is_structure:
+            return "structure of the call, which is redrawn as a whole"
+        if not isinstance(found, Content):
+            is_float = value.is_floating_point()
+            return "its values depend on each other" if is_float else "no rule states which values are valid"
+        if found.kind == INTEGER:
+            return self._integers(found, name, value, rule.role)
+        if found.kind == MASK:
+            return _mask(found, value, is_recorded=name in self.recorded)
+        if found.kind in {SHARES, DIRECTION} and (value.dim() == 0 or value.shape[-1] < 2):
+            return "a row of one element has only one value"
+        if name in self.recorded and found.kind != BYTES and not _has_rows_like(found, value):
             return _rescaled(value, rule.role)
-        if rule.role is Role.FACTORS:
-            low, high = makers.factor_bounds(self.draft, name, rule.make)
-            return {"kind": UNIFORM, "low": low, "high": high}
-        return self._normal(name, value, rule)
+        return self._normal(found, name, rule.role) if found.kind == NORMAL else found
 
-    def _normal(self, name: str, value: torch.Tensor, rule: SynthesisRule) -> dict[str, object]:
-        half = has_half(self.draft.definition)
-        low, high = makers.WIDE_EXPONENTS_HALF if half else makers.WIDE_EXPONENTS
-        fields: dict[str, object] = {"kind": NORMAL, "mask": self._mask(rule), "low": low, "high": high}
-        if rule.make is makers.weight:
-            fields["scale"] = makers.weight_deviation(self.draft, name)
-        if value.dim() < 2 and rule.is_distributable and len(self.distributions) > 1:
-            fields["row"] = _VECTOR_ROW if value.numel() > _LONG_VECTOR else 1
-        return fields
+    def _normal(self, content: Content, name: str, role: Role) -> Content:
+        low, high = WIDE_EXPONENTS_HALF if has_half(self.draft.definition) else WIDE_EXPONENTS
+        if role is Role.SCORES:  # ties are ambiguous, and bfloat16 has many of them far from zero
+            mask = _DISTRIBUTIONS["normal"]
+        elif role is Role.WEIGHTS:
+            mask = _DISTRIBUTIONS["normal"] | _SCALES | _SPIKES
+        elif is_distributable(self.draft.definition, name) and len(self.distributions) > 1:
+            mask = sum(_DISTRIBUTIONS[each] for each in self.distributions) | _SCALES | _SPIKES
+        else:
+            mask = _DISTRIBUTIONS["normal"] | _SCALES
+        return attrs.evolve(content, mask=mask, low=low, high=high)
 
-    def _mask(self, rule: SynthesisRule) -> int:
-        if rule.role is Role.SCORES:  # ties are ambiguous, and bfloat16 has many of them far from zero
-            return _DISTRIBUTIONS["normal"]
-        if not rule.is_distributable or len(self.distributions) < 2:
-            selects = rule.is_distributable  # only normal values are left where outputs select by values
-            return _DISTRIBUTIONS["normal"] | _SCALES | (0 if selects else _SPIKES)
-        return sum(_DISTRIBUTIONS[name] for name in self.distributions) | _SCALES | _SPIKES
-
-    def _integers(self, name: str, value: torch.Tensor, role: Role) -> dict[str, object] | str:
-        bounds = self._bounds(name, value, role)
-        if isinstance(bounds, str):
-            return bounds
-        low, high = bounds
+    def _integers(self, content: Content, name: str, value: torch.Tensor, role: Role) -> Content | str:
+        low, high = content.first, content.last
+        if role is Role.COUNTS:  # the size of the vocabulary disables top-k
+            vocabulary = first_axis(self.draft.axes, *VOCABULARY_AXES) or 1 << 31
+            high = min(max(high, int(value.masked_fill(value >= vocabulary, 0).max())), vocabulary - 1)
+        elif role is Role.BYTES and name in self.recorded:
+            low, high = int(value.min()), int(value.max())
         inside = (value >= low) & (value <= high)
         if low >= high or not bool(inside.any()):
             return f"only {low} is valid" if low >= high else f"no element lies between {low} and {high}"
-        return {"kind": INTEGER, "first": low, "last": high, "needs_base": not bool(inside.all())}
-
-    def _bounds(self, name: str, value: torch.Tensor, role: Role) -> tuple[int, int] | str:
-        """Return the bounds of integers that are data, or why the values are not data."""
-        match role:
-            case Role.COUNTS:
-                return 1, _largest_count(self.draft.axes, value)
-            case Role.TOKENS:
-                return self._token_bounds(int(value.max()))
-            case Role.SEEDS:
-                return 0, makers.SEED_LIMIT - 1
-            case Role.BYTES:
-                return (int(value.min()), int(value.max())) if name in self.recorded else (-128, 127)
-            case Role.FIXED:
-                return "no rule states which values are valid"
-        return _STRUCTURE
-
-    def _token_bounds(self, largest: int) -> tuple[int, int] | str:
-        limit = makers.vocabulary_size(self.draft.axes)
-        if limit is None:
-            return "no axis states the size of the vocabulary"
-        return (0, limit - 1) if largest < limit else f"it contains {largest}, the size of the vocabulary is {limit}"
+        return attrs.evolve(content, first=low, last=high, needs_base=not bool(inside.all()))
 
 
-def _largest_count(axes: Mapping[str, int], values: torch.Tensor) -> int:
-    """Return the largest top-k to make: that of synthesis or of the input; the vocabulary size disables top-k."""
-    default, vocabulary = makers.largest_top_k(axes), makers.vocabulary_size(axes)
-    enabled = values if vocabulary is None else values[values < vocabulary]
-    largest = max(default, int(enabled.max())) if enabled.numel() else default
-    return largest if vocabulary is None else min(largest, vocabulary - 1)
+def _mask(content: Content, value: torch.Tensor, *, is_recorded: bool) -> Content | str:
+    if bool((value == value.flatten()[0]).all()):
+        return "all of its elements are equal"
+    if not is_recorded:
+        return content
+    return attrs.evolve(content, high=float(value.float().mean()), first=int(bool(value.any(-1).all())))
 
 
-def _swapped(value: torch.Tensor) -> dict[str, object] | str:
-    width = value.shape[-1] // 2 * 2 if value.dim() else 0
-    pairs = value[..., :width].reshape(-1, 2) if width else value.new_empty((0, 2))
-    if not bool((pairs[:, 0] != pairs[:, 1]).any()):
-        return "all neighbours are equal"
-    return {"kind": PAIR_SWAP, "needs_base": True}
+def _has_rows_like(content: Content, value: torch.Tensor) -> bool:
+    """Return whether recorded rows have the sum or the length of rows that can be drawn."""
+    if content.kind not in {SHARES, DIRECTION}:
+        return False
+    totals = value.float().sum(-1) if content.kind == SHARES else value.float().norm(dim=-1)
+    return bool(((totals - 1).abs() < 0.02).all())
 
 
-def _paired(value: torch.Tensor, kind: int) -> dict[str, object] | str:
-    if not value.dim() or value.shape[-1] < 2:
-        return "a row of one element has only one value"
-    return {"kind": kind, "needs_base": True}
-
-
-def _rescaled(value: torch.Tensor, role: Role) -> dict[str, object] | str:
-    if not bool((value.to(torch.float32) != 0).any()):
+def _rescaled(value: torch.Tensor, role: Role) -> Content | str:
+    numbers = value.to(torch.float32)
+    if not bool((numbers != 0).any()):
         return "all recorded values are zero"
-    low, high = _SCORE_FACTORS if role is Role.SCORES else _FACTORS
-    return {"kind": RESCALE, "low": low, "high": high, "first": int(role is Role.SCORES), "needs_base": True}
+    if role is Role.SCORES:
+        low, high = _SCORE_FACTORS
+        return Content(RESCALE, low=low, high=high, first=1, needs_base=True)
+    has_signs = role is not Role.FACTORS and bool((numbers < 0).any() & (numbers > 0).any() & numbers.isfinite().all())
+    low, high = _FACTORS
+    return Content(RESCALE, float(numbers.abs().mean()), low, high, last=int(has_signs), needs_base=True)
 
 
 def _merged(shape: Sequence[int], strides: Sequence[int] | None) -> tuple[tuple[int, ...], tuple[int, ...]] | None:
@@ -257,24 +263,3 @@ def _merged(shape: Sequence[int], strides: Sequence[int] | None) -> tuple[tuple[
             sizes.append(size)
             steps.append(step)
     return (tuple(sizes), tuple(steps)) if len(sizes) <= _MAX_DIMS else None
-
-
-def _read_by_value(definition: Definition) -> set[str]:
-    """Return the inputs whose values, rather than shapes, a constraint reads."""
-    read = {name for text in definition.constraints for name in names_read_by_value(parse_constraint(text))}
-    return read & set(definition.inputs)
-
-
-def names_read_by_value(node: ast.AST) -> Iterator[str]:
-    """Yield the names whose values, rather than shapes, an expression reads."""
-    match node:
-        case ast.Attribute(value=ast.Name(), attr=attr) if attr in _SHAPE_ATTRIBUTES:
-            return
-        case ast.Call(func=ast.Name(id="len"), args=[ast.Name()]):
-            return
-        case ast.Compare(left=ast.Name(), ops=[ast.Is() | ast.IsNot()]):
-            return
-        case ast.Name(id=name):
-            yield name
-    for child in ast.iter_child_nodes(node):
-        yield from names_read_by_value(child)

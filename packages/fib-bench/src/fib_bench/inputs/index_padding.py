@@ -15,8 +15,8 @@ import torch
 from fib_schema import Definition
 from fib_schema.padded_indices import PaddedIndices, padded_indices_of
 
-from . import makers
 from .generation import Value
+from .makers import POOL_AXES, first_axis
 from .synthesis import Role, role_of
 
 _SPARE = 64
@@ -55,7 +55,7 @@ def draw_padded_calls(
     Returns:
         The calls; none if the definition has no padded indices, or other integers depend on the offsets.
     """
-    padded, pool = padded_indices_of(definition), makers.pool_size({**definition.const_axes, **axes})
+    padded, pool = padded_indices_of(definition), first_axis({**definition.const_axes, **axes}, *POOL_AXES)
     if padded is None or not pool or _has_dependent_integers(definition, padded):
         return ()
     offsets = values[padded.offsets]

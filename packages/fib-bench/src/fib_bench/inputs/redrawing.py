@@ -1,4 +1,4 @@
-"""Integer redrawing: new values for the integer inputs of a call, as far as its constraints allow.
+"""Redrawing of structure: new values for the integer inputs that others depend on, as far as constraints allow.
 
 A solution can derive a plan from integers that it has seen. Redrawn integers make such a plan
 invalid, at about the same cost of the call:
@@ -11,271 +11,41 @@ invalid, at about the same cost of the call:
 - Positions are drawn uniformly from their valid values.
 
 Integers of unknown meaning and scalars stay. Integers that are data (tokens, seeds, top-k, bytes) are not looked at:
-`generator` makes them anew for each call. Use `redraw_integers` between checks and between timed
-passes.
+`generator` makes them anew for each call. `plan_structure` selects the draws of a call once; each `Structure.redraw` is
+used between checks or between timed passes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
+from itertools import takewhile
 
 import attrs
 import torch
 from fib_schema import ConstraintError, Definition, constraint_names, evaluate_constraint
 
-from . import makers
 from .generation import Value
-from .integer_draws import (
-    IntegerDraw,
-    PageRelabeling,
-    RequestGroup,
-    RoutingDraw,
-    SelectionShuffle,
-    UniformDraw,
-    find_groups,
-    has_valid_offsets,
+from .makers import (
+    EXPERT_AXES,
+    POOL_AXES,
+    POSITION_AXES,
+    first_axis,
+    is_last_page,
+    is_packed_with_weights,
+    page_size,
+    total_axis,
 )
 from .synthesis import Role, role_of
 
-_UNKNOWN = "no rule states which values are valid"
-_FEW_TOKENS = 3
-"""Tokens by which last pages get shorter or longer: enough to change them, too few to change the time of a call."""
-_POOLED = frozenset({Role.PAGES, Role.SLOTS, Role.SELECTIONS})
-
-
-@attrs.define
-class RedrawPlan:
-    """Draws for the integer inputs of a call.
-
-    Args:
-        draws: The draws, in the order in which they are applied.
-        reasons: Inputs without a draw, each with the reason.
-        determined: Inputs without a draw that have only one valid value for the sizes of the call.
-        movable: Requests whose pages may move to others, which makes a call slower; see `move_pages`.
-    """
-
-    draws: list[IntegerDraw] = attrs.field(factory=list)
-    reasons: dict[str, str] = attrs.field(factory=dict)
-    determined: set[str] = attrs.field(factory=set)
-    movable: list[RequestGroup] = attrs.field(factory=list)
-
-    @property
-    def redrawable(self) -> frozenset[str]:
-        """The inputs that the draws are expected to change."""
-        return frozenset(name for draw in self.draws for name in draw.names if name not in self.reasons)
-
-    def without(self, names: frozenset[str], reason: str) -> RedrawPlan:
-        """Return a plan without the draws of these inputs; all their inputs get the reason."""
-        removed = [draw for draw in self.draws if names & set(draw.names)]
-        kept = [draw for draw in self.draws if draw not in removed]
-        still_drawn = {name for draw in kept for name in draw.names}
-        dropped = {name for draw in removed for name in draw.names if name not in still_drawn}
-        return RedrawPlan(kept, dict.fromkeys(dropped, reason) | self.reasons, self.determined, self.movable)
-
-
-def plan_redraws(definition: Definition, axes: Mapping[str, int], integers: Mapping[str, torch.Tensor]) -> RedrawPlan:
-    """Select draws for the integer tensors of a call.
-
-    Args:
-        definition: The definition that the inputs belong to.
-        axes: Sizes of all axes, constant ones included.
-        integers: The integer tensors by name, int64 on the CPU.
-    """
-    planner = _Planner(definition, axes, integers, {name: role_of(definition, name) for name in integers})
-    planner.exclude_invalid()
-    planner.add_requests()
-    planner.add_pages()
-    for name, role in planner.roles.items():
-        planner.add_single(name, role)
-    return planner.plan
-
-
-@attrs.define
-class _Planner:
-    definition: Definition
-    axes: Mapping[str, int]
-    integers: Mapping[str, torch.Tensor]
-    roles: dict[str, Role]
-    plan: RedrawPlan = attrs.field(factory=RedrawPlan)
-    has_requests: bool = False
-    ordered: set[str] = attrs.field(factory=set)
-    """Inputs that belong to requests."""
-
-    def exclude_invalid(self) -> None:
-        """Give reasons to inputs that no draw can handle, and forget their roles."""
-        for name, role in list(self.roles.items()):
-            reason = self._invalid(self.integers[name], role)
-            if reason is not None:
-                self.plan.reasons[name] = reason
-                del self.roles[name]
-
-    def _invalid(self, values: torch.Tensor, role: Role) -> str | None:
-        if not values.numel():
-            return "it has no elements"
-        if role is Role.FIXED:
-            return _UNKNOWN
-        if role is Role.OFFSETS and not has_valid_offsets(values):
-            return "its values are not offsets: one-dimensional, non-negative, non-decreasing"
-        if role is Role.LENGTHS and values.dim() != 1:
-            return "only lengths of one dimension can be reordered"
-        return self._out_of_pool(values, role) if role in _POOLED else None
-
-    def _out_of_pool(self, values: torch.Tensor, role: Role) -> str | None:
-        pool = makers.pool_size(self.axes)
-        if pool is None:
-            return "no axis states the number of pages"
-        limit = pool if role is Role.PAGES else pool * makers.page_size(self.axes)
-        largest = int(values.max())
-        return f"it contains {largest}, the pool ends at {limit - 1}" if largest >= limit else None
-
-    def add_requests(self) -> None:
-        """Add a draw per request group; give reasons to offsets and lengths that it does not change."""
-        groups = find_groups(self.integers, self.roles)
-        self.has_requests = bool(groups)
-        blocked = self._order_obstacle()
-        for group in groups:
-            self.ordered.update(group.names)
-            reasons = {
-                name: blocked or group.obstacle(name, self.integers) for name in (*group.offsets, *group.lengths)
-            }
-            self.plan.reasons.update({name: reason for name, reason in reasons.items() if reason is not None})
-            if not all(reasons.values()):
-                self.plan.draws.append(group)
-            else:
-                self._keep_positions(group, next(reason for reason in reasons.values() if reason is not None))
-            if blocked is None:
-                self._add_last_pages(group)
-                if group.can_move_pages(self.integers, self.roles):
-                    self.plan.movable.append(group)
-            self.plan.determined.update(name for name in group.offsets if self._is_determined(name))
-
-    def _add_last_pages(self, group: RequestGroup) -> None:
-        """Add draws of the tokens in equally long last pages, close to their length so that the work stays.
-
-        Queries must not be longer than their keys, so there is none beside offsets of queries, or other lengths.
-        """
-        is_alone = len(group.offsets) == len(group.lengths) == 1
-        page = makers.page_size(self.axes)
-        for name in group.lengths:
-            has_tokens = is_alone and makers.is_last_page(name) and page > 1
-            if has_tokens and self.plan.reasons.pop(name, None) is not None:
-                length = int(self.integers[name][0])
-                self._add_uniform(name, max(length - _FEW_TOKENS, 1), min(max(length, 1 + _FEW_TOKENS), page))
-
-    def _is_determined(self, name: str) -> bool:
-        """Return whether offsets are 0 and a total that a constraint equates with an axis."""
-        values = self.integers[name]
-        return len(values) == 2 and int(values[0]) == 0 and makers.total_axis(self.definition, name) is not None
-
-    def _order_obstacle(self) -> str | None:
-        """Return why requests must keep their order, or None if they need not."""
-        for name in self.integers:
-            if self.plan.reasons.get(name) == _UNKNOWN:
-                return f"input {name!r} of unknown meaning may depend on the order of the requests"
-            if self.roles.get(name) is Role.SELECTIONS:
-                return f"the selections in {name!r} may depend on the order of the requests"
-        return None
-
-    def _keep_positions(self, group: RequestGroup, reason: str) -> None:
-        for name in group.names:
-            if self.roles[name] is Role.POSITIONS:
-                self.plan.reasons[name] = reason
-
-    def add_pages(self) -> None:
-        """Add one relabelling for all inputs that refer to the page pool."""
-        pool = makers.pool_size(self.axes) or 0
-        pages = self._redrawn_names(Role.PAGES, pool)
-        slots = self._redrawn_names(Role.SLOTS, pool)
-        if not self.has_requests and pool > 1:
-            slots += self._redrawn_names(Role.SELECTIONS, pool)
-        if pages or slots:
-            page_size = makers.page_size(self.axes)
-            self.plan.draws.append(PageRelabeling(tuple(pages), tuple(slots), pool, page_size))
-
-    def _redrawn_names(self, role: Role, pool: int) -> list[str]:
-        """Return the inputs of a role whose pages can be relabelled; give reasons to the others."""
-        names = []
-        for name in (name for name, found in self.roles.items() if found is role):
-            if bool((self.integers[name] < 0).all()):
-                self.plan.reasons[name] = "it contains padding only"
-            elif pool < 2:
-                self.plan.reasons[name] = "the pool has only one page"
-            else:
-                names.append(name)
-        return names
-
-    def add_single(self, name: str, role: Role) -> None:
-        """Add the draw of an input that depends on no other input, or a reason."""
-        match role:
-            case Role.SELECTIONS if not any(name in draw.names for draw in self.plan.draws):
-                self._add_if(
-                    name, _rows_vary(self.integers[name]), SelectionShuffle(name), "each row has one slot only"
-                )
-            case Role.EXPERTS:
-                self._add_routing(name)
-            case Role.POSITIONS if name not in self.ordered:
-                self._add_positions(name)
-
-    def _add_if(self, name: str, is_possible: bool, draw: IntegerDraw, reason: str) -> None:
-        if is_possible:
-            self.plan.draws.append(draw)
-        else:
-            self.plan.reasons[name] = reason
-
-    def _add_routing(self, name: str) -> None:
-        values, experts = self.integers[name], makers.expert_count(self.axes)
-        is_packed = makers.is_packed_with_weights(self.definition.inputs[name].description)
-        ids = values >> 16 if is_packed else values
-        if experts is None or values.dim() != 2 or int(ids.max()) >= experts:
-            self.plan.reasons[name] = (
-                "only expert numbers of shape [tokens, top_k] below the number of experts are known"
-            )
-        elif any(role is Role.OFFSETS for role in self.roles.values()):
-            self.plan.reasons[name] = "offsets among the inputs may be derived from it"
-        else:
-            relabels = experts > 1 and not self._has_local_experts(experts)
-            can_change = bool((ids >= 0).any()) if relabels else bool((values != values[:1]).any())
-            draw = RoutingDraw(name, experts, is_packed, relabels)
-            self._add_if(name, can_change, draw, "all tokens have the same experts, and experts cannot be relabelled")
-
-    def _has_local_experts(self, experts: int) -> bool:
-        is_split = self.axes.get("num_local_experts", experts) != experts
-        return is_split or "local_expert_offset" in self.definition.inputs
-
-    def _add_positions(self, name: str) -> None:
-        if self.has_requests:
-            self.plan.reasons[name] = "positions may depend on the lengths of the requests"
-            return
-        limit, largest = makers.position_limit(self.axes), int(self.integers[name].max())
-        if limit is None:
-            self.plan.reasons[name] = "no axis states the number of positions"
-        elif largest >= limit:
-            self.plan.reasons[name] = f"it contains {largest}, the number of positions is {limit}"
-        else:
-            self._add_uniform(name, 0, limit - 1)
-
-    def _add_uniform(self, name: str, low: int, high: int) -> None:
-        values = self.integers[name]
-        if high <= low:
-            self.plan.reasons[name] = f"only {low} is valid"
-        elif not bool(((values >= low) & (values <= high)).any()):
-            self.plan.reasons[name] = f"no element lies between {low} and {high}"
-        else:
-            self.plan.draws.append(UniformDraw(name, low, high))
-
-
-def _rows_vary(values: torch.Tensor) -> bool:
-    """Return whether a row contains different slots, padding aside."""
-    if not values.dim():
-        return False
-    highest = values.amax(-1)
-    lowest = torch.where(values < 0, highest.unsqueeze(-1), values).amin(-1)
-    return bool((lowest < highest).any())
-
-
+Integers = Mapping[str, torch.Tensor]
+"""Integer inputs by name, int64 on the CPU."""
 _ATTEMPTS = 8
 """Draws until all redrawable inputs change; small inputs may repeat their values by chance."""
+_FEW_TOKENS = 3
+"""Tokens by which last pages get shorter or longer: enough to change them, too few to change the time of a call."""
 _SCALAR = "a scalar is a parameter of the call"
+_UNKNOWN = "no rule states which values are valid"
 
 
 @attrs.frozen
@@ -295,146 +65,484 @@ class Redrawing:
     determined: frozenset[str] = frozenset()
 
 
-def redraw_integers(
-    definition: Definition, axes: Mapping[str, int], values: Mapping[str, Value], generator: torch.Generator
-) -> Redrawing:
-    """Redraw the integer inputs of a call.
+@attrs.frozen
+class _Draw:
+    """One method of redrawing. It returns new values of the same shapes, by name; the named ones should change."""
 
-    The constraints of the definition hold for the result if they hold for the given values. Draws
-    that violate a constraint are repeated and finally dropped. Index arithmetic runs on the CPU, so
-    CUDA inputs synchronize the device.
+    names: tuple[str, ...]
+    make: Callable[[Integers, torch.Generator], Integers]
+
+
+@attrs.frozen(eq=False)
+class Structure:
+    """The structural integers of a call, and how they are redrawn; see `plan_structure`."""
+
+    definition: Definition
+    axes: Mapping[str, int]
+    values: Mapping[str, Value]
+    integers: Integers
+    draws: Sequence[_Draw]
+    moves: Sequence[_Draw]
+    """Moves of pages between requests, which make a call slower."""
+    reasons: Mapping[str, str]
+    """Inputs without a draw, each with the reason."""
+    determined: frozenset[str]
+    """Inputs without a draw that have only one valid value for the sizes of the call."""
+
+    def redraw(self, generator: torch.Generator) -> Redrawing:
+        """Redraw the integer inputs.
+
+        The constraints of the definition hold for the result if they hold for the given values. Draws
+        that violate a constraint are repeated and finally dropped. Index arithmetic runs on the CPU.
+
+        Args:
+            generator: Draws all random numbers, on the CPU. Equal states give equal values.
+
+        Returns:
+            The inputs, with new tensors of the same shape, strides, dtype and device where they changed.
+        """
+        drawn, reasons = self._drawn(self.draws, generator)
+        changed = self._changed(drawn)
+        kept = {
+            name: _SCALAR
+            for name, spec in self.definition.inputs.items()
+            if spec.is_integer and isinstance(self.values.get(name), int)
+        }
+        for name in self.integers:
+            if name not in changed:
+                kept[name] = reasons.get(name, f"{_ATTEMPTS} draws repeated the present values")
+        return Redrawing(self._restored(drawn, changed), changed, kept, self.determined - {*changed})
+
+    def move_pages(self, generator: torch.Generator) -> Redrawing:
+        """Move pages from some requests to others, where all have as many: reordering them changes nothing there.
+
+        For checks, not for timing: a call takes as long as its longest request.
+
+        Returns:
+            The inputs; `Redrawing.changed` is empty if no pages may move.
+        """
+        drawn, _ = self._drawn(self.moves, generator)
+        changed = self._changed(drawn)
+        return Redrawing(self._restored(drawn, changed), changed, {})
+
+    def _drawn(self, draws: Sequence[_Draw], generator: torch.Generator) -> tuple[Integers, Mapping[str, str]]:
+        """Apply draws one after the other; return what constraints allow, and reasons for what stays."""
+        current, reasons = self.integers, dict(self.reasons)
+        for draw in draws:
+            best, made, violated = current, dict[str, torch.Tensor](), None
+            for _ in range(_ATTEMPTS):
+                made = {**draw.make(current, generator)}
+                drawn = {**current, **made}
+                violated = self._violated(drawn, made.keys())
+                if violated is None:
+                    best = drawn
+                    if {*draw.names} <= {*self._changed(drawn)}:
+                        break
+            if best is current and violated is not None:
+                reasons = dict.fromkeys(made, f"redrawn values violate the constraint {violated!r}") | reasons
+            current = best
+        return current, reasons
+
+    def _violated(self, integers: Integers, names: Collection[str]) -> str | None:
+        """Return the first constraint that reads one of the names and does not hold."""
+        for constraint in self.definition.constraints:
+            if not constraint_names(constraint).isdisjoint(names):
+                try:
+                    if not evaluate_constraint(constraint, {**self.axes, **self.values, **integers}):
+                        return constraint
+                except ConstraintError:
+                    return constraint
+        return None
+
+    def _changed(self, drawn: Integers) -> tuple[str, ...]:
+        return tuple(name for name, tensor in self.integers.items() if not torch.equal(drawn[name], tensor))
+
+    def _restored(self, drawn: Integers, names: Sequence[str]) -> dict[str, Value]:
+        """Return the inputs with drawn tensors of the original strides, dtype and device."""
+        restored = dict(self.values)
+        for name in names:
+            old = self.values[name]
+            assert isinstance(old, torch.Tensor), "structure is made of tensors"
+            made = torch.empty_strided(old.shape, old.stride(), dtype=old.dtype, device=old.device)
+            restored[name] = made.copy_(drawn[name])
+        return restored
+
+
+def plan_structure(definition: Definition, axes: Mapping[str, int], values: Mapping[str, Value]) -> Structure:
+    """Select draws for the structural integers of a call. CUDA inputs synchronize the device.
 
     Args:
         definition: The definition that the inputs belong to.
         axes: Sizes of the axes; constant axes may be missing.
         values: The inputs by name; the tensors are not changed.
-        generator: Draws all random numbers, on any device. Equal states give equal values.
-
-    Returns:
-        The inputs, with new tensors of the same shape, strides, dtype and device where they changed.
     """
-    axes = {**definition.const_axes, **axes}
-    integers = _integer_tensors(definition, values)
-    plan = plan_redraws(definition, axes, integers)
-    drawn, plan = _draw(plan, integers, generator, _Constraints(definition, axes, values))
-    changed = tuple(name for name in integers if not torch.equal(drawn[name], integers[name]))
-    kept = _scalar_reasons(definition, values)
-    for name in integers:
-        if name not in changed:
-            kept[name] = plan.reasons.get(name, f"{_ATTEMPTS} draws repeated the present values")
-    determined = frozenset(plan.determined - set(changed))
-    return Redrawing({**values, **_restored(values, drawn, changed)}, changed, kept, determined)
+    integers = {
+        name: value.to("cpu", torch.int64).contiguous()
+        for name, spec in definition.inputs.items()
+        if spec.is_integer and isinstance(value := values.get(name), torch.Tensor)
+        if (role := role_of(definition, name)).is_structure or role is Role.FIXED
+    }
+    planner = _Planner(definition, {**definition.const_axes, **axes}, integers)
+    planner.add_requests()
+    planner.add_pages()
+    for name, role in planner.roles.items():
+        planner.add_single(name, role)
+    return Structure(
+        definition, planner.axes, values, integers, planner.draws, planner.moves, planner.reasons,
+        frozenset(planner.determined),
+    )  # fmt: skip
 
 
-def move_pages(
-    definition: Definition, axes: Mapping[str, int], values: Mapping[str, Value], generator: torch.Generator
-) -> Redrawing:
-    """Move pages from some requests to others, where all have as many: reordering the requests changes nothing there.
+# -- draws -------------------------------------------------------------------------------------
 
-    For checks, not for timing: a call takes as long as its longest request. Arguments are those of `redraw_integers`.
 
-    Returns:
-        The inputs; `Redrawing.changed` is empty if no pages may move.
+def _relabel_pages(
+    integers: Integers, generator: torch.Generator, *, pages: Sequence[str], slots: Sequence[str], pool: int, size: int
+) -> Integers:
+    """Relabel pages by one permutation of the pool that maps no page to itself; positions within a page stay.
+
+    Equal pages stay equal and different pages stay different, within an input and between inputs. Numbers outside the
+    pool (padding such as -1) stay. `slots` are page number * page size + position.
     """
-    axes = {**definition.const_axes, **axes}
-    integers = _integer_tensors(definition, values)
-    drawn = dict(integers)
-    for group in plan_redraws(definition, axes, integers).movable:
-        drawn.update(group.with_moved_pages(integers, generator))
-    changed = _changes(drawn, integers)
-    if _Constraints(definition, axes, values).violated(drawn, changed) is not None:
-        changed = frozenset()
-    names = tuple(name for name in integers if name in changed)
-    return Redrawing({**values, **_restored(values, drawn, names)}, names, {})
-
-
-@attrs.frozen
-class _Constraints:
-    definition: Definition
-    axes: Mapping[str, int]
-    values: Mapping[str, Value]
-
-    def violated(self, integers: Mapping[str, torch.Tensor], names: frozenset[str]) -> str | None:
-        """Return the first constraint that reads one of the names and does not hold."""
-        originals = {name: self.values[name] for name in integers}
-        cast = {
-            name: tensor.to(original.dtype)
-            for name, tensor in integers.items()
-            if isinstance(original := originals[name], torch.Tensor)
-        }
-        for constraint in self.definition.constraints:
-            if not names & constraint_names(constraint):
-                continue
-            try:
-                holds = evaluate_constraint(constraint, {**self.axes, **self.values, **cast})
-            except ConstraintError:
-                holds = False
-            if not holds:
-                return constraint
-        return None
-
-
-def _draw(
-    plan: RedrawPlan, integers: Mapping[str, torch.Tensor], generator: torch.Generator, constraints: _Constraints
-) -> tuple[Mapping[str, torch.Tensor], RedrawPlan]:
-    """Draw until the constraints hold and all redrawable inputs change; drop draws that violate a constraint."""
-    best: Mapping[str, torch.Tensor] = integers
-    while plan.draws:
-        violated = None
-        for _ in range(_ATTEMPTS):
-            drawn = _apply(plan, integers, generator)
-            violated = constraints.violated(drawn, _changes(drawn, integers))
-            if violated is None:
-                if plan.redrawable <= _changes(drawn, integers):
-                    return drawn, plan
-                best = max(best, drawn, key=lambda item: len(_changes(item, integers)))
-        if best is not integers or violated is None:
-            break
-        reason = f"redrawn values violate the constraint {violated!r}"
-        plan = plan.without(constraint_names(violated), reason)
-    return best, plan
-
-
-def _apply(
-    plan: RedrawPlan, integers: Mapping[str, torch.Tensor], generator: torch.Generator
-) -> Mapping[str, torch.Tensor]:
-    drawn = dict(integers)
-    for draw in plan.draws:
-        drawn.update(draw.redraw(drawn, generator))
+    labels = _derangement(pool, generator)
+    drawn = {name: _relabelled(integers[name], labels) for name in pages}
+    for name in slots:
+        page, position = integers[name].div(size, rounding_mode="floor"), integers[name].remainder(size)
+        drawn[name] = _relabelled(page, labels) * size + position
     return drawn
 
 
-def _changes(drawn: Mapping[str, torch.Tensor], integers: Mapping[str, torch.Tensor]) -> frozenset[str]:
-    return frozenset(name for name, tensor in integers.items() if not torch.equal(drawn[name], tensor))
+def _shuffle_rows(integers: Integers, generator: torch.Generator, *, name: str) -> Integers:
+    """Permute the token slots within each row; negative numbers (padding) keep their places."""
+    rows = integers[name].view(-1, integers[name].shape[-1])
+    is_padding = rows < 0
+    keys = torch.rand(rows.shape, generator=generator)
+    sources = keys.masked_fill(is_padding, 2.0).sort(dim=1, stable=True).indices
+    targets = is_padding.to(torch.uint8).sort(dim=1, stable=True).indices
+    shuffled = torch.empty_like(rows).scatter_(1, targets, rows.gather(1, sources))
+    return {name: shuffled.view(integers[name].shape)}
 
 
-def _integer_tensors(definition: Definition, values: Mapping[str, Value]) -> dict[str, torch.Tensor]:
-    """Return the integer tensors among the inputs that are not data, as int64 on the CPU."""
-    return {
-        name: value.to("cpu", torch.int64).contiguous()
-        for name, spec in definition.inputs.items()
-        if spec.is_integer
-        and not role_of(definition, name).is_data
-        and isinstance(value := values.get(name), torch.Tensor)
-    }
+def _redraw_routing(
+    integers: Integers, generator: torch.Generator, *, name: str, experts: int, is_packed: bool, relabels: bool
+) -> Integers:
+    """Permute the tokens of a routing table ``[tokens, top_k]`` and relabel the experts, unless only some are local.
+
+    Experts stay different within a token, and the loads of the experts are permuted. Routing weights
+    that are packed into the low 16 bits stay with their experts.
+    """
+    values = integers[name][torch.randperm(len(integers[name]), generator=generator)]
+    if not relabels:
+        return {name: values}
+    labels = _derangement(experts, generator)
+    if not is_packed:
+        return {name: _relabelled(values, labels)}
+    return {name: (_relabelled(values >> 16, labels) << 16) | (values & 0xFFFF)}
 
 
-def _scalar_reasons(definition: Definition, values: Mapping[str, Value]) -> dict[str, str]:
-    return {
-        name: _SCALAR
-        for name, spec in definition.inputs.items()
-        if spec.is_integer and isinstance(values.get(name), int)
-    }
+def _redraw_uniformly(integers: Integers, generator: torch.Generator, *, name: str, low: int, high: int) -> Integers:
+    """Draw each element from the other values between two bounds; elements outside them (padding) stay."""
+    values, span = integers[name], high - low + 1
+    steps = torch.randint(1, span, values.shape, generator=generator)
+    drawn = low + (values - low + steps).remainder(span)
+    return {name: torch.where((values >= low) & (values <= high), drawn, values)}
 
 
-def _restored(
-    values: Mapping[str, Value], drawn: Mapping[str, torch.Tensor], names: tuple[str, ...]
-) -> dict[str, torch.Tensor]:
-    """Copy drawn tensors into new tensors of the original strides, dtype and device."""
-    restored = {}
-    for name in names:
-        original = values[name]
-        if isinstance(original, torch.Tensor):
-            made = torch.empty_strided(original.shape, original.stride(), dtype=original.dtype, device=original.device)
-            restored[name] = made.copy_(drawn[name])
-    return restored
+def _derangement(count: int, generator: torch.Generator) -> torch.Tensor:
+    """Return a random permutation of one cycle, which has no fixed point if `count` is 2 or more."""
+    order = torch.randperm(count, generator=generator)
+    return torch.empty_like(order).scatter_(0, order, order.roll(1))
+
+
+def _relabelled(values: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
+    """Replace the numbers below len(labels) by their labels; other numbers stay."""
+    is_label = (values >= 0) & (values < len(labels))
+    return torch.where(is_label, labels[values.clamp(0, len(labels) - 1)], values)
+
+
+# -- requests ----------------------------------------------------------------------------------
+
+
+@attrs.frozen
+class _Requests:
+    """Integer inputs of the same requests.
+
+    Args:
+        count: Number of requests.
+        offsets: Inputs with `count` + 1 offsets.
+        lengths: Inputs with one length per request, perhaps followed by unused elements.
+        rows: Index inputs with one row per request.
+        ragged: Index inputs whose elements are partitioned by offsets: the name of the offsets.
+    """
+
+    count: int
+    offsets: tuple[str, ...] = ()
+    lengths: tuple[str, ...] = ()
+    rows: tuple[str, ...] = ()
+    ragged: Mapping[str, str] = attrs.field(factory=dict)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """All inputs of the group."""
+        return (*self.offsets, *self.lengths, *self.rows, *self.ragged)
+
+    def lengths_of(self, name: str, integers: Integers) -> torch.Tensor:
+        """Return the lengths, shape [count], that an input of offsets or lengths states."""
+        return integers[name].diff() if name in self.offsets else integers[name][: self.count]
+
+    def obstacle(self, name: str, integers: Integers) -> str | None:
+        """Return why reordering the requests cannot change offsets or lengths, or None if it can."""
+        if self.count < 2:
+            return "the call has only one request" if self.count else "the call has no requests"
+        is_equal = _is_constant(self.lengths_of(name, integers))
+        return f"all {self.count} requests have the same length" if is_equal else None
+
+    def reorder(self, integers: Integers, generator: torch.Generator) -> Integers:
+        """Return the inputs with the requests in a random order."""
+        order = torch.randperm(self.count, generator=generator)
+        for lengths in (self.lengths_of(name, integers) for name in (*self.offsets, *self.lengths)):
+            if not _is_constant(lengths) and torch.equal(lengths[order], lengths):
+                order = torch.arange(self.count).roll(1)  # changes all lengths that are not constant
+        drawn = {name: _offsets_of(integers[name], integers[name].diff()[order]) for name in self.offsets}
+        for name in (*self.lengths, *self.rows):
+            drawn[name] = torch.cat([integers[name][order], integers[name][self.count :]])
+        for name, offsets in self.ragged.items():
+            lengths = integers[offsets].diff()[order]
+            shift = integers[offsets][:-1][order] - (lengths.cumsum(0) - lengths)
+            drawn[name] = integers[name][torch.arange(len(integers[name])) + shift.repeat_interleave(lengths)]
+        return drawn
+
+    def can_move_pages(self, integers: Integers, roles: Mapping[str, Role]) -> bool:
+        """Return whether requests may get other numbers of pages: all have as many, and no other input states them."""
+        if self.count < 2 or len(self.offsets) != 1 or self.rows or not self.ragged:
+            return False
+        pages = self.lengths_of(self.offsets[0], integers)
+        is_paged = all(roles[name] is Role.PAGES for name in self.ragged) and all(map(is_last_page, self.lengths))
+        return is_paged and int(pages[0]) > 1 and _is_constant(pages)
+
+    def move_pages(self, integers: Integers, generator: torch.Generator) -> Integers:
+        """Return the offsets after half of the requests have given pages to the others; each keeps at least one."""
+        (name,) = self.offsets
+        pages = self.lengths_of(name, integers).clone()
+        givers, takers = torch.randperm(self.count, generator=generator).chunk(2)
+        given = torch.randint(1, int(pages[0]), (len(takers),), generator=generator)
+        pages[givers[: len(takers)]] -= given
+        pages[takers] += given
+        return {name: _offsets_of(integers[name], pages)}
+
+
+def _is_constant(values: torch.Tensor) -> bool:
+    return bool((values == values[0]).all())
+
+
+def _offsets_of(offsets: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+    """Return offsets that begin where others do."""
+    return torch.cat([offsets[:1], offsets[0] + lengths.cumsum(0)])
+
+
+def _find_requests(integers: Integers, roles: Mapping[str, Role]) -> list[_Requests]:
+    """Group the offsets and lengths of a call, and the inputs that they may order, by the number of requests."""
+    offsets: dict[int, list[str]] = {}
+    lengths: dict[int, list[str]] = {}
+    for name in (name for name, role in roles.items() if role is Role.OFFSETS):
+        offsets.setdefault(len(integers[name]) - 1, []).append(name)
+    for name in (name for name, role in roles.items() if role is Role.LENGTHS):
+        size = len(integers[name])
+        is_padded = size not in offsets and size - 1 in offsets
+        lengths.setdefault(size - 1 if is_padded else size, []).append(name)
+    ordered = [name for name, role in roles.items() if role in {Role.PAGES, Role.SLOTS, Role.POSITIONS}]
+    groups: list[_Requests] = []
+    for count in {**offsets, **lengths}:
+        names = [name for name in ordered if all(name not in group.names for group in groups)]
+        parts = {name: _partition_of(integers[name], name, offsets.get(count, ()), count, integers) for name in names}
+        ragged = {name: part for name, part in parts.items() if part is not None}
+        rows = tuple(name for name in names if name not in ragged and integers[name].shape[:1] == (count,))
+        groups.append(_Requests(count, tuple(offsets.get(count, ())), tuple(lengths.get(count, ())), rows, ragged))
+    return groups
+
+
+def _partition_of(
+    values: torch.Tensor, name: str, offsets: Sequence[str], count: int, integers: Integers
+) -> str | None:
+    """Return the offsets that partition a one-dimensional input: equal total, longest common name prefix."""
+    ends = [0, len(values)]
+    matching = [other for other in offsets if values.dim() == 1 and integers[other][[0, -1]].tolist() == ends]
+    best = max(matching, key=lambda other: _shared_prefix(name, other), default=None)
+    if best is None or (len(values) == count and not _shared_prefix(name, best)):
+        return None
+    return best
+
+
+def _shared_prefix(one: str, other: str) -> int:
+    """Return the number of leading characters that two names share."""
+    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
+
+
+# -- planning ----------------------------------------------------------------------------------
+
+
+@attrs.define
+class _Planner:
+    definition: Definition
+    axes: Mapping[str, int]
+    integers: Integers
+    draws: list[_Draw] = attrs.field(factory=list)
+    moves: list[_Draw] = attrs.field(factory=list)
+    reasons: dict[str, str] = attrs.field(factory=dict)
+    determined: set[str] = attrs.field(factory=set)
+    roles: dict[str, Role] = attrs.field(factory=dict)
+    """Roles of the inputs that a draw may handle."""
+    groups: Sequence[_Requests] = ()
+
+    def __attrs_post_init__(self) -> None:
+        for name, values in self.integers.items():
+            role = role_of(self.definition, name)
+            if (reason := self._invalid(values, role)) is None:
+                self.roles[name] = role
+            else:
+                self.reasons[name] = reason
+
+    @property
+    def pool(self) -> int:
+        """Number of pages; 0 if no axis states it."""
+        return first_axis(self.axes, *POOL_AXES) or 0
+
+    def _invalid(self, values: torch.Tensor, role: Role) -> str | None:
+        if not values.numel():
+            return "it has no elements"
+        if role is Role.FIXED:
+            return _UNKNOWN
+        is_rising = values.dim() == 1 and int(values[0]) >= 0 and bool((values.diff() >= 0).all())
+        if role is Role.OFFSETS and not is_rising:
+            return "its values are not offsets: one-dimensional, non-negative, non-decreasing"
+        if role is Role.LENGTHS and values.dim() != 1:
+            return "only lengths of one dimension can be reordered"
+        if role not in {Role.PAGES, Role.SLOTS, Role.SELECTIONS}:
+            return None
+        if first_axis(self.axes, *POOL_AXES) is None:
+            return "no axis states the number of pages"
+        limit, largest = self.pool * (1 if role is Role.PAGES else page_size(self.axes)), int(values.max())
+        return f"it contains {largest}, the pool ends at {limit - 1}" if largest >= limit else None
+
+    def add_requests(self) -> None:
+        """Add a draw per group of requests; give reasons to offsets and lengths that it does not change."""
+        self.groups = _find_requests(self.integers, self.roles)
+        blocked = self._order_obstacle()
+        for group in self.groups:
+            stated = (*group.offsets, *group.lengths)
+            reasons = {name: blocked or group.obstacle(name, self.integers) for name in stated}
+            self.reasons.update({name: reason for name, reason in reasons.items() if reason is not None})
+            names = tuple(name for name, reason in reasons.items() if reason is None)
+            if names:
+                self.draws.append(_Draw(names, group.reorder))
+            else:
+                kept = [name for name in group.names if self.roles[name] is Role.POSITIONS]
+                self.reasons.update(dict.fromkeys(kept, str(reasons[stated[0]])))
+            if blocked is None:
+                self._add_last_pages(group)
+                if group.can_move_pages(self.integers, self.roles):
+                    self.moves.append(_Draw(group.offsets, group.move_pages))
+            self.determined.update(name for name in group.offsets if self._is_determined(name))
+
+    def _add_last_pages(self, group: _Requests) -> None:
+        """Add draws of the tokens in equally long last pages, close to their length so that the work stays.
+
+        Queries must not be longer than their keys, so there is none beside offsets of queries, or other lengths.
+        """
+        is_alone, page = len(group.offsets) == len(group.lengths) == 1, page_size(self.axes)
+        for name in group.lengths:
+            has_tokens = is_alone and is_last_page(name) and page > 1
+            if has_tokens and self.reasons.pop(name, None) is not None:
+                length = int(self.integers[name][0])
+                self._add_uniform(name, max(length - _FEW_TOKENS, 1), min(max(length, 1 + _FEW_TOKENS), page))
+
+    def _is_determined(self, name: str) -> bool:
+        """Return whether offsets are 0 and a total that a constraint equates with an axis."""
+        values = self.integers[name]
+        return len(values) == 2 and int(values[0]) == 0 and total_axis(self.definition, name) is not None
+
+    def _order_obstacle(self) -> str | None:
+        """Return why requests must keep their order, or None if they need not."""
+        for name in self.integers:
+            if self.reasons.get(name) == _UNKNOWN:
+                return f"input {name!r} of unknown meaning may depend on the order of the requests"
+            if self.roles.get(name) is Role.SELECTIONS:
+                return f"the selections in {name!r} may depend on the order of the requests"
+        return None
+
+    def add_pages(self) -> None:
+        """Add one relabelling for all inputs that refer to the page pool."""
+        pages, slots = self._relabelled_names(Role.PAGES), self._relabelled_names(Role.SLOTS)
+        if not self.groups and self.pool > 1:
+            slots += self._relabelled_names(Role.SELECTIONS)
+        if pages or slots:
+            size = page_size(self.axes)
+            make = partial(_relabel_pages, pages=pages, slots=slots, pool=self.pool, size=size)
+            self.draws.append(_Draw((*pages, *slots), make))
+
+    def _relabelled_names(self, role: Role) -> list[str]:
+        """Return the inputs of a role whose pages can be relabelled; give reasons to the others."""
+        names = []
+        for name in (name for name, found in self.roles.items() if found is role):
+            if bool((self.integers[name] < 0).all()):
+                self.reasons[name] = "it contains padding only"
+            elif self.pool < 2:
+                self.reasons[name] = "the pool has only one page"
+            else:
+                names.append(name)
+        return names
+
+    def add_single(self, name: str, role: Role) -> None:
+        """Add the draw of an input that depends on no other input, or a reason."""
+        if role is Role.SELECTIONS and not any(name in draw.names for draw in self.draws):
+            self._add_shuffle(name)
+        elif role is Role.EXPERTS:
+            self._add_routing(name)
+        elif role is Role.POSITIONS and not any(name in group.names for group in self.groups):
+            self._add_positions(name)
+
+    def _add_shuffle(self, name: str) -> None:
+        rows = self.integers[name].view(-1, self.integers[name].shape[-1] if self.integers[name].dim() else 1)
+        lowest = torch.where(rows < 0, rows.amax(-1, keepdim=True), rows).amin(-1)
+        if bool((lowest < rows.amax(-1)).any()):
+            self.draws.append(_Draw((name,), partial(_shuffle_rows, name=name)))
+        else:
+            self.reasons[name] = "each row has one slot only"
+
+    def _add_routing(self, name: str) -> None:
+        values, experts = self.integers[name], first_axis(self.axes, *EXPERT_AXES)
+        is_packed = is_packed_with_weights(self.definition.inputs[name].description)
+        ids = values >> 16 if is_packed else values
+        if experts is None or values.dim() != 2 or int(ids.max()) >= experts:
+            self.reasons[name] = "only expert numbers of shape [tokens, top_k] below the number of experts are known"
+            return
+        if Role.OFFSETS in self.roles.values():
+            self.reasons[name] = "offsets among the inputs may be derived from it"
+            return
+        is_split = self.axes.get("num_local_experts", experts) != experts
+        relabels = experts > 1 and not is_split and "local_expert_offset" not in self.definition.inputs
+        if bool((ids >= 0).any()) if relabels else bool((values != values[:1]).any()):
+            make = partial(_redraw_routing, name=name, experts=experts, is_packed=is_packed, relabels=relabels)
+            self.draws.append(_Draw((name,), make))
+        else:
+            self.reasons[name] = "all tokens have the same experts, and experts cannot be relabelled"
+
+    def _add_positions(self, name: str) -> None:
+        limit, largest = first_axis(self.axes, *POSITION_AXES), int(self.integers[name].max())
+        if self.groups:
+            self.reasons[name] = "positions may depend on the lengths of the requests"
+        elif limit is None:
+            self.reasons[name] = "no axis states the number of positions"
+        elif largest >= limit:
+            self.reasons[name] = f"it contains {largest}, the number of positions is {limit}"
+        else:
+            self._add_uniform(name, 0, limit - 1)
+
+    def _add_uniform(self, name: str, low: int, high: int) -> None:
+        values = self.integers[name]
+        if high <= low:
+            self.reasons[name] = f"only {low} is valid"
+        elif not bool(((values >= low) & (values <= high)).any()):
+            self.reasons[name] = f"no element lies between {low} and {high}"
+        else:
+            self.draws.append(_Draw((name,), partial(_redraw_uniformly, name=name, low=low, high=high)))

@@ -1,22 +1,35 @@
-"""Synthesis of single inputs by a table from kinds and names of inputs to makers and roles.
+"""Synthesis of inputs by a table from kinds and names of inputs to makers and roles.
 
 The first rule that matches an input applies. Floating-point tensors that no specific rule matches are standard normal;
-such integer tensors are refused. The role of an input decides how a distribution applies, how fresh values are mixed
-(`variation`) and how integers are redrawn (`redrawing`). Index inputs are made on the CPU, all others on the device.
+such integer tensors are refused. A rule makes structure (`makers`), or states which contents are valid: from these both
+the first values of an input are drawn (`draw`) and, by the `generator`, those of each timed call. The role of an input
+decides how a distribution applies and how structure is redrawn (`redrawing`).
+
+Distributions change plain floating-point inputs:
+
+- ``wide``: rows of very different magnitude, evenly spread between bounds that both occur. Kernels without a
+  scale per row, with a narrow accumulator or with exponentials that overflow fail.
+- ``tiny``: values of about a thousandth, so that an epsilon matters.
+- ``zeros_and_ones``: a quarter of the rows is zero, a quarter is one.
+- ``shifted``: the mean of each column is 3 or -3. Recurrences whose gates are near zero forget soon; with
+  these gates they do not, and kernels that begin in the middle fail.
 """
 
 from __future__ import annotations
 
+import ast
 import enum
+import math
 import re
 from collections.abc import Iterable
+from functools import cache
 
 import attrs
 import torch
 from fib_schema import Definition, DType, TensorSpec
 
 from . import makers
-from .makers import InputDraft, Maker, SynthesisError, clamp_to_range, distribute, is_query_offsets, tensor_dtype
+from .makers import Content, InputDraft, Maker, SynthesisError, is_query_offsets, tensor_dtype
 
 
 class Role(enum.Enum):
@@ -31,9 +44,11 @@ class Role(enum.Enum):
     FACTORS = "factors"
     """Numbers that are valid one by one: scales, decays, thresholds, temperatures."""
     ROWS = "rows"
-    """Rows that are valid as a whole, in any order of their elements: probabilities, keys of length 1."""
+    """Rows that are valid as a whole: probabilities, keys of length 1."""
+    MASK = "mask"
+    """True and false elements; none of its rows is all false."""
     FIXED = "fixed"
-    """Values that must not change: masks, scalars, rotary caches, integers of unknown meaning."""
+    """Values that must not change: scalars, rotary caches, integers of unknown meaning."""
 
     OFFSETS = "offsets"
     """Cumulative lengths of requests (indptr, cu_seqlens): non-decreasing, ending at a total."""
@@ -59,23 +74,14 @@ class Role(enum.Enum):
     """int8 data, valid for any byte."""
 
     @property
-    def is_index(self) -> bool:
-        """Whether the values are structural integers, which other inputs are derived from."""
-        return self in _INDEX_ROLES
-
-    @property
-    def is_data(self) -> bool:
-        """Whether the values are integers that are valid one by one, whatever the structure of the call is."""
-        return self in _DATA_ROLES
+    def is_structure(self) -> bool:
+        """Whether the values are integers that other inputs are derived from."""
+        return self in _STRUCTURE_ROLES
 
 
-_INDEX_ROLES = frozenset(
-    {
-        Role.OFFSETS, Role.LENGTHS, Role.PAGES, Role.SLOTS, Role.SELECTIONS, Role.EXPERTS, Role.POSITIONS,
-        Role.COUNTS, Role.TOKENS, Role.SEEDS,
-    }
-)  # fmt: skip
-_DATA_ROLES = frozenset({Role.COUNTS, Role.TOKENS, Role.SEEDS, Role.BYTES})
+_STRUCTURE_ROLES = frozenset(
+    {Role.OFFSETS, Role.LENGTHS, Role.PAGES, Role.SLOTS, Role.SELECTIONS, Role.EXPERTS, Role.POSITIONS}
+)
 
 
 @attrs.frozen
@@ -86,7 +92,7 @@ class SynthesisRule:
         kind: ``integer``, ``int8``, ``bool``, ``float``, ``packed`` (two fp4 values per byte), ``scalar`` or
             ``integer scalar``.
         pattern: Regular expression for the whole name of the input.
-        make: Makes the values.
+        make: Makes the values, or states the contents.
         role: Meaning of the values.
         op_types: Prefixes of the op_types that the rule applies to; empty for all.
     """
@@ -96,11 +102,6 @@ class SynthesisRule:
     make: Maker
     role: Role
     op_types: tuple[str, ...] = ()
-
-    @property
-    def is_distributable(self) -> bool:
-        """Whether a distribution may change the values."""
-        return self.role is Role.PLAIN and self.kind == "float"
 
 
 def find_rule(definition: Definition, name: str) -> SynthesisRule:
@@ -159,7 +160,7 @@ RULES: tuple[SynthesisRule, ...] = (
     SynthesisRule("integer", r"(.*_)?seeds?", makers.seeds, Role.SEEDS),
     SynthesisRule("int8", r".*", makers.int8_data, Role.BYTES),
     SynthesisRule("integer", r".*", makers.unknown_integers, Role.FIXED),
-    SynthesisRule("bool", r".*", makers.mask, Role.FIXED),
+    SynthesisRule("bool", r".*", makers.mask, Role.MASK),
     SynthesisRule("scalar", r".*(eps|epsilon)", makers.constant(1e-6), Role.FIXED),
     SynthesisRule("scalar", r"sm_scale|softmax_scale|scale|attn_scale", makers.softmax_scale, Role.FIXED),
     SynthesisRule("scalar", r"routed_scaling_factor", makers.constant(2.5), Role.FIXED),
@@ -167,12 +168,12 @@ RULES: tuple[SynthesisRule, ...] = (
     SynthesisRule("integer scalar", r"local_expert_offset", makers.constant(0), Role.FIXED),
     SynthesisRule("packed", r"(?!.*(probs?|scales?|cos_sin.*)$).*", makers.fp4_pairs, Role.PLAIN),
     SynthesisRule("float", r".*probs?", makers.probabilities, Role.ROWS),
-    SynthesisRule("float", r"top_?p.*|min_?p.*", makers.Uniform(0.1, 0.95), Role.FACTORS),
-    SynthesisRule("float", r"temperatures?", makers.Uniform(0.5, 1.5), Role.FACTORS),
+    SynthesisRule("float", r"top_?p.*|min_?p.*", makers.uniform(0.1, 0.95), Role.FACTORS),
+    SynthesisRule("float", r"temperatures?", makers.uniform(0.5, 1.5), Role.FACTORS),
     SynthesisRule("float", r".*cos_sin.*", makers.rotary_cache, Role.FIXED),
     SynthesisRule("float", r"[qk]", makers.normalized, Role.ROWS, ("gdn", "gated_delta")),
-    SynthesisRule("float", r"A", makers.decay, Role.FACTORS, ("mamba",)),
-    SynthesisRule("float", r"A_log", makers.log_decay, Role.FACTORS),
+    SynthesisRule("float", r"A", makers.uniform(-16.0, -1.0), Role.FACTORS, ("mamba",)),
+    SynthesisRule("float", r"A_log", makers.uniform(0.0, math.log(16)), Role.FACTORS),
     SynthesisRule("float", r"output\d_scales.*", makers.expert_scale, Role.FACTORS),
     SynthesisRule("float", r".*scales?", makers.block_scale, Role.FACTORS),
     SynthesisRule("float", r".*weights?", makers.weight, Role.WEIGHTS),
@@ -206,22 +207,112 @@ def synthesize_input(draft: InputDraft, name: str) -> None:
     Raises:
         SynthesisError: No rule makes valid values.
     """
-    spec = draft.spec(name)
-    rule = find_rule(draft.definition, name)
-    shape = f"{spec.dtype} of shape {list(draft.shape(name))}"
-    generator = draft.generator(name, torch.device("cpu") if rule.role.is_index else draft.device)
+    spec, shape = draft.spec(name), draft.shape(name)
+    text = f"{spec.dtype} of shape {list(shape)}"
     try:
-        value = rule.make(draft, name, generator)
-        if isinstance(value, torch.Tensor):
-            value = _cast(value, spec).reshape(draft.shape(name))
-            if rule.is_distributable:
+        value = find_rule(draft.definition, name).make(draft, name)
+        if isinstance(value, Content):
+            generator = draft.generator(name, draft.device)
+            value = draw(value, shape, tensor_dtype(spec), generator)
+            if is_distributable(draft.definition, name):
                 distribute(value, draft.distribution, generator, is_half=has_half(draft.definition))
+        elif isinstance(value, torch.Tensor):
+            value = _cast(value, tensor_dtype(spec)).reshape(shape)
     except torch.OutOfMemoryError as error:
-        raise SynthesisError(f"out of memory for {shape}: {error}") from error
+        raise SynthesisError(f"out of memory for {text}: {error}") from error
     except (LookupError, RuntimeError, ValueError) as error:
-        text = f"the rule for inputs of this name cannot make {shape}: {error}; give it as a blob"
-        raise SynthesisError(text) from error
+        problem = f"the rule for inputs of this name cannot make {text}: {error}; give it as a blob"
+        raise SynthesisError(problem) from error
     draft.values[name] = value
+
+
+# -- values ------------------------------------------------------------------------------------
+
+WIDE_EXPONENTS = (-4.0, 5.0)
+"""Bounds of log2 of the factors of rows."""
+WIDE_EXPONENTS_HALF = (-6.0, 2.0)
+"""The bounds if float16 takes part: a sum over 28,672 products of two such rows stays below 65,504."""
+_TINY = 1e-3
+_TINY_ONE_BYTE = 2.0**-5  # a thousandth is below the smallest number of float8_e4m3fn
+_SHIFT = 3.0  # a sigmoid of it is 0.95: a recurrence still sees a third of what was 24 steps before
+_CHUNK_ELEMENTS = 1 << 25  # of steps with temporary tensors
+
+
+def draw(content: Content, shape: tuple[int, ...], dtype: torch.dtype, generator: torch.Generator) -> torch.Tensor:
+    """Draw values on the device of a generator, because drawing a large weight on a CPU takes seconds."""
+    device = generator.device
+    match content.kind:
+        case makers.NORMAL:
+            return _normal(content.scale, torch.empty(shape, dtype=dtype, device=device), generator)
+        case makers.INTEGER:
+            low, high = content.first, content.last
+            if high < low and 0 not in shape:
+                raise SynthesisError(f"no value is valid: the bounds are {low} and {high}")
+            values = torch.randint(low, max(high, low) + 1, shape, generator=generator, device=device)
+        case makers.BYTES:
+            return torch.empty(shape, dtype=torch.uint8, device=device).random_(0, 256, generator=generator).view(dtype)
+        case makers.SHARES:
+            values = torch.softmax(3 * torch.randn(shape, generator=generator, device=device), dim=-1)
+        case makers.DIRECTION:
+            values = torch.nn.functional.normalize(torch.randn(shape, generator=generator, device=device), dim=-1)
+        case _:
+            values = torch.rand(shape, generator=generator, device=device)
+            if content.kind == makers.UNIFORM:
+                values = values * (content.high - content.low) + content.low
+            else:
+                values = values < content.high
+                if values.numel():
+                    values[..., 0] = True
+    return _cast(values, dtype)
+
+
+def _normal(scale: float, values: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    if values.dtype.itemsize > 1:
+        return values.normal_(0.0, scale, generator=generator)
+    for part in torch.split(values.view(-1), _CHUNK_ELEMENTS):  # one-byte dtypes are converted from float32
+        part.copy_(torch.randn(part.shape, generator=generator, device=values.device).mul_(scale))
+    return values
+
+
+def distribute(values: torch.Tensor, distribution: str, generator: torch.Generator, *, is_half: bool = False) -> None:
+    """Convert standard normal values to a distribution, in place and without synchronizing the device.
+
+    Shapes:
+        values: any; floating-point, contiguous.
+
+    Args:
+        values: The tensor to change.
+        distribution: One of `config.DISTRIBUTIONS`.
+        generator: Draws factors and offsets; on the device of the values.
+        is_half: Whether float16 takes part in the computation; limits the magnitude of ``wide``.
+    """
+    if distribution == "normal" or not values.numel():
+        return
+    rows = values.view(-1, values.shape[-1]) if values.dim() > 1 else values.view(-1, 1)
+    factors, offsets = _factors(distribution, rows, generator, is_half)
+    step = max(1, _CHUNK_ELEMENTS // rows.shape[1])
+    parts = (torch.split(tensor, step) for tensor in (rows, factors, offsets.expand(len(rows), -1)))
+    for part, factor, offset in zip(*parts, strict=True):
+        part.copy_(_cast(part.float() * factor + offset, values.dtype))
+
+
+def _factors(
+    distribution: str, rows: torch.Tensor, generator: torch.Generator, is_half: bool
+) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the factor of each row, ``[rows, 1]``, and the offset of each row or column."""
+    if distribution == "shifted":
+        signs = torch.rand((1, rows.shape[1]), generator=generator, device=rows.device).lt(0.5)
+        return torch.ones((len(rows), 1), device=rows.device), torch.where(signs, -_SHIFT, _SHIFT)
+    drawn = torch.rand((len(rows), 1), generator=generator, device=rows.device)
+    if distribution == "wide":
+        low, high = WIDE_EXPONENTS_HALF if is_half else WIDE_EXPONENTS
+        share = drawn.argsort(dim=0) / (len(rows) - 1) if len(rows) > 1 else drawn  # both bounds always occur
+        return torch.exp2(share * (high - low) + low), torch.zeros_like(drawn)
+    if distribution == "tiny":
+        factor = _TINY_ONE_BYTE if rows.dtype.itemsize == 1 else _TINY
+        return torch.full_like(drawn, factor), torch.zeros_like(drawn)
+    kinds = drawn.argsort(dim=0) % 4  # a random order: even few rows contain both kinds; a single row becomes 1
+    return (kinds > 1).float(), (kinds == 0).float()
 
 
 def has_half(definition: Definition) -> bool:
@@ -229,6 +320,78 @@ def has_half(definition: Definition) -> bool:
     return any(spec.dtype == DType.FLOAT16 for spec in (*definition.inputs.values(), *definition.outputs.values()))
 
 
-def _cast(value: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
-    dtype = tensor_dtype(spec)
-    return value if value.dtype == dtype else clamp_to_range(value, dtype).to(dtype)
+def _cast(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    """Convert to a dtype; numbers beyond the range of a one-byte floating dtype would become NaN."""
+    if dtype.is_floating_point and dtype.itemsize == 1:
+        values = values.clamp_(-torch.finfo(dtype).max, torch.finfo(dtype).max)
+    return values.to(dtype)
+
+
+# -- selection by values -----------------------------------------------------------------------
+
+_SELECTS = frozenset({"topk", "argmax", "argmin", "argsort", "sort", "multinomial"})
+"""Calls by which a reference selects elements by their values."""
+_SHAPE_ATTRIBUTES = frozenset({"shape", "ndim", "dtype", "size", "dim", "numel"})
+
+
+def is_distributable(definition: Definition, name: str) -> bool:
+    """Return whether a distribution may change an input: its values are plain, and no selection depends on them.
+
+    Rows of ones contain ties, and a kernel may resolve a tie either way.
+    """
+    if any(spec.is_integer for spec in definition.outputs.values()) or definition.inputs[name].shape is None:
+        return False
+    is_plain = role_of(definition, name) is Role.PLAIN and definition.inputs[name].dtype != DType.FLOAT4_E2M1
+    return is_plain and name not in _selecting(definition.reference, frozenset(definition.inputs))
+
+
+@cache
+def _selecting(reference: str, inputs: frozenset[str]) -> frozenset[str]:
+    """Return the inputs whose values may reach a selection: a name depends on all that is ever assigned to it."""
+    sources: dict[str, set[str]] = {}
+    reached: set[str] = set()
+    parameters: set[str] = set()
+    for node in ast.walk(ast.parse(reference)):
+        changed, values = _assigned(node)
+        for name in changed:
+            sources.setdefault(name, set()).update(values)
+        if isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in _SELECTS:
+            reached |= names_read_by_value(node)
+        if isinstance(node, ast.FunctionDef | ast.Lambda) and getattr(node, "name", "") != "run":
+            parameters |= {argument.arg for argument in node.args.args}
+    pending = [*reached]
+    while pending:
+        found = sources.get(pending.pop(), set()) - reached
+        reached |= found
+        pending += found
+    return inputs if reached & parameters else inputs & reached  # of helpers it is not known what they get
+
+
+def _assigned(node: ast.AST) -> tuple[set[str], set[str]]:
+    """Return the names that a node changes, and those whose values they are changed to."""
+    match node:
+        case ast.Assign(targets=changed, value=value):
+            return set().union(*map(names_read_by_value, changed)), names_read_by_value(value)
+        case ast.AugAssign(target=target, value=value) | ast.AnnAssign(target=target, value=ast.expr() as value):
+            return names_read_by_value(target), names_read_by_value(value)
+        case ast.NamedExpr(target=target, value=value):
+            return names_read_by_value(target), names_read_by_value(value)
+        case ast.For(target=target, iter=value) | ast.comprehension(target=target, iter=value):
+            return names_read_by_value(target), names_read_by_value(value)
+        case ast.Expr(value=value):  # a call may change whatever it is given
+            return names_read_by_value(value), names_read_by_value(value)
+    return set(), set()
+
+
+def names_read_by_value(node: ast.AST) -> set[str]:
+    """Return the names whose values, rather than shapes, an expression reads."""
+    match node:
+        case ast.Attribute(value=ast.Name(), attr=attr) if attr in _SHAPE_ATTRIBUTES:
+            return set()
+        case ast.Call(func=ast.Name(id="len"), args=[ast.Name()]):
+            return set()
+        case ast.Compare(left=ast.Name(), ops=[ast.Is() | ast.IsNot()]):
+            return set()
+        case ast.Name(id=name):
+            return {name}
+    return set().union(*map(names_read_by_value, ast.iter_child_nodes(node)))

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import attrs
 import torch
-from fib_schema import Definition, EvaluationStatus, SafetensorsInput, Workload, parse_constraint
+from fib_schema import Definition, EvaluationStatus, SafetensorsInput, Workload
 
 from ..checking.comparison import raise_if_mostly_undefined
 from ..checking.precision import error_bounds, move_inputs
@@ -17,9 +17,9 @@ from ..config.model import ResolvedEvalConfig
 from ..evaluators.protocol import Check, Evaluator, Tensors, Verdict
 from ..events import Phase
 from ..inputs.generation import InputValues, Value, distributions_of, make_input_values
-from ..inputs.generator import names_read_by_value, plan_recipes
+from ..inputs.generator import other_scalars, plan_recipes
 from ..inputs.index_padding import PaddedDraw, draw_padded_calls
-from ..inputs.redrawing import Redrawing, move_pages, redraw_integers
+from ..inputs.redrawing import Redrawing, Structure, plan_structure
 from ..recipe import Recipe
 from ..secure_random import SECRET
 from ..timing.handshake import native
@@ -41,7 +41,6 @@ _REFERENCE_SECONDS = 20.0  # for the expected outputs of one workload; one of ea
 
 
 _QUICK_DISTRIBUTIONS = 2
-_SCALAR_FACTOR = 0.625  # of a floating scalar, such as the scale of a softmax
 _TYPICAL = ("normal", "redrawn", MOVED)
 _LENIENT_RATIO = 0.99
 _LENIENT_CAP = 0.25
@@ -130,9 +129,10 @@ class Preparation:
                 if self._is_late():
                     break
                 bases.append(self._expect(function, layout, "normal", self._values(index, "normal")))
-            integer_sets, redrawing = self._integer_sets(values)
+            structure = plan_structure(self.definition, self.workload.axes, values)
+            integer_sets, redrawing = self._integer_sets(structure)
             redrawn = [self._expect_redrawn(function, bases[-1], "redrawn", found) for found in integer_sets[1:2]]
-            moved = self._moved_pages(values)
+            moved = self._moved_pages(structure)
             if moved:
                 redrawn.append(self._expect_redrawn(function, bases[-1], MOVED, moved))
             recipes, constant, generated = self._generated(function, bases[0], values, made.synthesized)
@@ -145,7 +145,7 @@ class Preparation:
                 constant=constant,
                 timed_config=self._timed_config(recipes),
                 integer_sets=integer_sets,
-                redraw=partial(self._further_integers, values, list(integer_sets[0])) if integer_sets else None,
+                redraw=partial(self._further_integers, structure, list(integer_sets[0])) if integer_sets else None,
                 kept_integers=redrawing.kept,
                 determined_integers=redrawing.determined,
                 moved=moved,
@@ -174,30 +174,26 @@ class Preparation:
                 distribution=distribution,
             )
 
-    def _integer_sets(self, values: Mapping[str, Value]) -> tuple[tuple[Mapping[str, torch.Tensor], ...], Redrawing]:
+    def _integer_sets(self, structure: Structure) -> tuple[tuple[Mapping[str, torch.Tensor], ...], Redrawing]:
         """The integers as recorded and redrawn, and the redrawing; the former are empty if none can change."""
         with self.context.phases.during(Phase.INPUTS):
-            first = self._redraw(values)
+            first = structure.redraw(_secret_generator())
         if not first.changed:
             return (), first
-        return tuple({name: _tensor(given[name]) for name in first.changed} for given in (values, first.values)), first
+        sets = (structure.values, first.values)
+        return tuple({name: _tensor(given[name]) for name in first.changed} for given in sets), first
 
-    def _redraw(self, values: Mapping[str, Value]) -> Redrawing:
-        generator = torch.Generator().manual_seed(SECRET.getrandbits(62))
-        return redraw_integers(self.definition, self.workload.axes, values, generator)
-
-    def _further_integers(self, values: Mapping[str, Value], names: Sequence[str]) -> Mapping[str, torch.Tensor]:
+    def _further_integers(self, structure: Structure, names: Sequence[str]) -> Mapping[str, torch.Tensor]:
         """Integers drawn anew, for calls that nobody can have planned."""
-        drawn = self._redraw(values).values
+        drawn = structure.redraw(_secret_generator()).values
         return {name: _tensor(drawn[name]).to(self.context.device) for name in names}
 
-    def _moved_pages(self, values: Mapping[str, Value]) -> dict[str, torch.Tensor]:
+    def _moved_pages(self, structure: Structure) -> dict[str, torch.Tensor]:
         """The offsets after pages have moved between requests; empty if they vary anyway, or may not."""
         if self.run.quick or self._is_late():
             return {}
-        generator = torch.Generator().manual_seed(SECRET.getrandbits(62))
         with self.context.phases.during(Phase.INPUTS):
-            moved = move_pages(self.definition, self.workload.axes, values, generator)
+            moved = structure.move_pages(_secret_generator())
         return {name: _tensor(moved.values[name]) for name in moved.changed}
 
     def _expect_redrawn(
@@ -327,9 +323,8 @@ class Preparation:
         return attrs.evolve(prepared, trials=tuple(trials), left_out=left_out)
 
     def _add_other_scalars(self, prepared: PreparedWorkload, values: Mapping[str, Value]) -> PreparedWorkload:
-        """Add a call with other numbers in the place of floating scalars, which replays of a capture cannot vary."""
-        read = {name for text in self.definition.constraints for name in names_read_by_value(parse_constraint(text))}
-        others = {n: v * _SCALAR_FACTOR for n, v in values.items() if type(v) is float and v and n not in read}
+        """Add a call with other numbers in the place of scalars, which replays of a capture cannot vary."""
+        others = other_scalars(self.definition, self.workload.axes, values)
         if not others or self._is_late() or self.worker.is_closed:
             return prepared
         layout = layout_of(self.definition, self.workload.axes, {**values, **others})
@@ -349,8 +344,7 @@ class Preparation:
         """Add calls with padded indices, if the definition has such and the reference has time for them."""
         if self.run.quick or self.evaluator.is_random:
             return prepared
-        generator = torch.Generator().manual_seed(SECRET.getrandbits(62))
-        draws = draw_padded_calls(self.definition, self.workload.axes, values, generator)
+        draws = draw_padded_calls(self.definition, self.workload.axes, values, _secret_generator())
         if not draws:
             return prepared
         calls: list[PaddedCall] = []
@@ -381,6 +375,10 @@ class Preparation:
     def _layout_of(self, values: Mapping[str, Value]) -> CallLayout:
         axes = self.definition.get_axes_values_from_inputs([values[name] for name in self.definition.inputs])
         return layout_of(self.definition, axes, values)
+
+
+def _secret_generator() -> torch.Generator:
+    return torch.Generator().manual_seed(SECRET.getrandbits(62))
 
 
 def _tensor(value: Value) -> torch.Tensor:
