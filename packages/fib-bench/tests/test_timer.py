@@ -256,7 +256,7 @@ def test_structure_is_drawn_for_each_call_and_anew_after_each_burst(make_timer: 
         drawn.append({structure for each in device.structures[before:] for structure in each})
         assert device.places["at"][:, 0].tolist() == device.structures[-1]  # the numbers of sets are their values
         timer.verify()
-    assert [len(each) for each in drawn] == [8, 8]
+    assert all(len(each) > 32 for each in drawn)  # a memo of structures that were met has little use
     assert not drawn[0] & drawn[1]
     timer.finish()
     assert bool((torch.stack([*device.places.values()]) == -1.0).all())
