@@ -148,19 +148,22 @@ def _exit_code(result: RunResult, errors: Console) -> int:
 
 @contextmanager
 def _interruptible(benchmark: Benchmark, errors: Console) -> Iterator[None]:
-    """Let the first interrupt end the run after the running evaluations, and the second one at once."""
-    before = signal.getsignal(signal.SIGINT)
+    """Let the first interrupt or SIGTERM end the run after the running evaluations, and the second one at once."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def stop(*_: object) -> None:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
         errors.print("finishing the running evaluations; interrupt again to stop at once")
         benchmark.stop()
 
-    signal.signal(signal.SIGINT, stop)
+    for number in before:
+        signal.signal(number, stop)
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 def _benchmark(trace_set: TraceSet, config: BenchmarkConfig, resume: bool, errors: Console) -> RunResult:
