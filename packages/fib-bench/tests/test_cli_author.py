@@ -117,6 +117,16 @@ class TestAdd:
         assert (code, solution.name, solution.author, solution.spec.language) == (0, "mine", "bob", "triton")
         assert solution.spec.target_hardware == ("H100",)
 
+    def test_a_folder_is_taken_with_its_texts_and_what_is_left_out_is_told(self, run: Run, root: Path) -> None:
+        folder = root.parent / "folder"
+        folder.mkdir()
+        for name, content in (("kernel.py", GOOD), ("tiles.json", "{}"), ("weights.bin", "x"), (".hidden", "x")):
+            (folder / name).write_text(content)
+        code, _, err = run("add", folder, "--definition", "double", "--dataset", root)
+        assert (code, err) == (0, "left out, as no source and no text that kernels read: weights.bin")
+        (solution,) = TraceSet.from_path(root).solutions["double"]
+        assert [source.path for source in solution.sources] == ["kernel.py", "tiles.json"]
+
     @pytest.mark.parametrize(
         ("change", "said"),
         [
@@ -177,8 +187,8 @@ class TestAdd:
 class TestNewDefinition:
     REFERENCE = (
         "import torch\n\n"
-        'def run(x: "float32[rows, width=16]", weight: "float32[width]") -> "y: float32[rows, width]":\n'
-        "    return x * weight\n"
+        'def run(x: "float32[rows, width=16]", w: "float32[width]", is_up: "bool") -> "y: float32[rows, width]":\n'
+        "    return x * w if is_up else x / w\n"
     )
 
     def test_writes_a_definition_that_validate_accepts(self, run: Run, tmp_path: Path) -> None:

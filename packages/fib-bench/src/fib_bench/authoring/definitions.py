@@ -99,7 +99,7 @@ def definition_from_reference(
 
 
 def random_workload(definition: Definition, sizes: Mapping[str, int]) -> Workload:
-    """A workload with random inputs; scalars are 1.
+    """A workload with random inputs; scalars are 1, or true.
 
     Raises:
         UnknownName: A size is of no variable axis.
@@ -112,7 +112,8 @@ def random_workload(definition: Definition, sizes: Mapping[str, int]) -> Workloa
     if missing := [axis for axis in axes if axis not in sizes]:
         raise KernelFileError(definition.name, f"a workload gives all variable axes; {', '.join(missing)} is missing")
     inputs = {
-        name: RandomInput() if spec.shape is not None else ScalarInput(1) for name, spec in definition.inputs.items()
+        name: RandomInput() if spec.shape is not None else ScalarInput(True if spec.dtype == "bool" else 1)
+        for name, spec in definition.inputs.items()
     }
     named = "-".join(f"{axis}-{size}" for axis, size in sizes.items()) or "only"
     return Workload(dict(sizes), inputs, f"{definition.name}-{named}")

@@ -16,7 +16,10 @@ PYTHON_SUFFIXES = frozenset({".py"})
 CUDA_SUFFIXES = frozenset({".cu"})
 CPP_SUFFIXES = frozenset({".cpp", ".cc", ".cxx"})
 HEADER_SUFFIXES = frozenset({".h", ".hpp", ".hh", ".cuh", ".inl"})
-SUFFIXES = PYTHON_SUFFIXES | CUDA_SUFFIXES | CPP_SUFFIXES | HEADER_SUFFIXES
+DATA_SUFFIXES = frozenset({".json", ".toml", ".yaml", ".yml", ".csv"})
+"""Text that a kernel in a folder may read, such as a table of tile sizes."""
+SUFFIXES = PYTHON_SUFFIXES | CUDA_SUFFIXES | CPP_SUFFIXES | HEADER_SUFFIXES | DATA_SUFFIXES
+_NO_KERNELS = HEADER_SUFFIXES | DATA_SUFFIXES
 
 _MAX_FILE_BYTES = 4 * 2**20
 _MAX_FILES = 200
@@ -40,19 +43,19 @@ def read_sources(path: Path) -> tuple[SourceFile, ...]:
     """Read the source files of a kernel.
 
     Args:
-        path: One file, or a folder whose source files at any depth are read, hidden ones and links to folders left out.
+        path: One file, or a folder whose files of `SUFFIXES` at any depth are read, but for hidden ones.
 
     Raises:
         KernelFileError: There is no source file, too many, or one that is not text of at most 4 MiB.
     """
     if not path.is_dir():
-        if path.suffix not in SUFFIXES - HEADER_SUFFIXES and (path.exists() or not path.suffix):
+        if path.suffix not in SUFFIXES - _NO_KERNELS and (path.exists() or not path.suffix):
             kinds = ".py, .cu or .cpp"
             problem = "is not a kernel file" if path.exists() else "does not exist"
             raise KernelFileError(str(path), f"{problem}; write a file that ends in {kinds}, or a folder")
         return (SourceFile(path.name, _read_text(path)),)
     files = source_files(path)
-    if not files:
+    if all(file.suffix in _NO_KERNELS for file in files):
         raise KernelFileError(str(path), "the folder has no file that ends in .py, .cu or .cpp")
     if len(files) > _MAX_FILES:
         raise KernelFileError(str(path), f"the folder has {len(files)} source files, and at most {_MAX_FILES} are read")
@@ -60,8 +63,13 @@ def read_sources(path: Path) -> tuple[SourceFile, ...]:
 
 
 def source_files(folder: Path) -> list[Path]:
-    """The source files of a folder at any depth, in order."""
-    return sorted(_source_files(folder))
+    """The files of a folder at any depth that are read, in order."""
+    return sorted(path for path in _files(folder) if path.suffix in SUFFIXES)
+
+
+def files_left_out(path: Path) -> list[str]:
+    """The files of a folder that `read_sources` does not read, relative to it."""
+    return sorted(file.relative_to(path).as_posix() for file in _files(path) if file.suffix not in SUFFIXES)
 
 
 def with_suffix(sources: Iterable[SourceFile], suffixes: frozenset[str]) -> list[SourceFile]:
@@ -69,14 +77,14 @@ def with_suffix(sources: Iterable[SourceFile], suffixes: frozenset[str]) -> list
     return [source for source in sources if Path(source.path).suffix in suffixes]
 
 
-def _source_files(folder: Path) -> Iterator[Path]:
+def _files(folder: Path) -> Iterator[Path]:
     count = 0
     for root, folders, files in os.walk(folder):
         folders[:] = sorted(name for name in folders if not name.startswith(".") and name != "__pycache__")
         count += len(files) + len(folders)
         if count > _MAX_ENTRIES:
             raise KernelFileError(str(folder), f"the folder has more than {_MAX_ENTRIES} entries; name a smaller one")
-        yield from (Path(root, name) for name in files if Path(name).suffix in SUFFIXES and not name.startswith("."))
+        yield from (Path(root, name) for name in files if not name.startswith("."))
 
 
 def _read_text(path: Path) -> str:

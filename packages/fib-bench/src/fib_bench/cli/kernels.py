@@ -28,7 +28,7 @@ from rich.console import Console
 from ..authoring.definitions import definition_from_reference, random_workload
 from ..authoring.inference import STYLES, Choices, InferredKernel, infer_kernel
 from ..authoring.solutions import Added, add_version, base_name, default_author
-from ..authoring.sources import source_files
+from ..authoring.sources import files_left_out, source_files
 from ..config.benchmark import BenchmarkConfig
 from ..events import Evaluated, Skipped
 from ..report.leaderboard import format_trace
@@ -118,9 +118,12 @@ def _add(arguments: argparse.Namespace, errors: Console) -> int:
     name, author = arguments.name or base_name(arguments.file), arguments.author or default_author()
     added = add_version(root, definition.name, name, author, kernel.spec, kernel.sources)
     following = _next_command(root, added.solution)
+    left_out = files_left_out(arguments.file)
+    if left_out:
+        say(errors, f"left out, as no source and no text that kernels read: {', '.join(left_out)}", "yellow")
     if not arguments.json:
         _print_added(added, kernel, "" if arguments.quick else following)
-    plain = _plain(added, kernel, following)
+    plain = _plain(added, kernel, following) | {"left_out": left_out}
     code = 0
     if arguments.quick:
         result = _evaluated(root, added.solution, arguments.device, errors)
