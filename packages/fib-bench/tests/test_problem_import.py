@@ -193,6 +193,27 @@ class TestKernelBench:
         assert said in capsys.readouterr().err
         assert not list((tmp_path / "set").rglob("*.json"))
 
+    def test_a_failed_import_leaves_nothing_and_missing_workloads_are_added(self, tmp_path: Path) -> None:
+        problem = write(tmp_path / "level1" / f"107_{'transposed_' * 14}convolution.py", LINEAR)
+        name = "n" * 120
+        assert main(["import", "kernelbench", str(problem), "--dataset", str(tmp_path / "set"), "--name", name]) == 2
+        assert not list((tmp_path / "set").rglob("*.json"))
+        root = make(tmp_path / "other")
+        problem_of = read_kernelbench(problem).problem
+        TraceSet.from_path(root).add_definitions([problem_of.to_definition()])
+        assert len(problem_of.name) <= 80
+        assert [workload.uuid for workload in add_problem(root, problem_of).workloads] == [f"{problem_of.name}-given"]
+
+    def test_parameters_may_stay_fixed_and_then_be_rearranged(self, tmp_path: Path) -> None:
+        path = write(tmp_path / "linear.py", LINEAR)
+        (note,) = read_kernelbench(path).problem.notes
+        assert "--fixed-parameters" in note
+        problem = read_kernelbench(path, fixed_parameters=True).problem
+        assert (list(problem.to_definition().inputs), problem.notes) == (["x"], ())
+        reference = BuilderRegistry.get_instance().build_reference(problem.to_definition())
+        x = torch.randn(64, 96)
+        assert torch.equal(reference(x), reference(x))
+
     def test_the_same_problem_again_adds_nothing_and_another_of_its_name_is_refused(self, tmp_path: Path) -> None:
         root = make(tmp_path / "set")
         problem = read_kernelbench(write(tmp_path / "linear.py", LINEAR)).problem
@@ -325,6 +346,35 @@ class TestGpuMode:
         }
         assert (root / "fib-bench.yaml").read_text() == "defaults: {num_trials: 2}  # mine\n"
 
+    def test_a_buffer_that_the_reference_leaves_alone_is_an_output(self, tmp_path: Path) -> None:
+        source = ADD.replace("output[...] = first + second", "output = first + second")
+        found = read_gpumode(gpumode_problem(tmp_path, source))
+        assert found.is_destination_passing
+        assert list(found.problem.to_definition().outputs) == ["output"]
+        read = ADD.replace("output[...] = first + second", "output = first + second + output")
+        other = read_gpumode(gpumode_problem(tmp_path / "read", read.replace("torch.empty", "torch.zeros")))
+        assert list(other.problem.to_definition().inputs) == ["first", "second", "output"]
+
+    def test_a_size_of_an_output_may_be_an_expression(self, tmp_path: Path) -> None:
+        source = """
+        import torch
+        def generate_input(size, width, seed):
+            return torch.randn(4, size), torch.randn(width)
+        def ref_kernel(data):
+            x, weights = data
+            return x.unfold(1, weights.numel(), 1) @ weights
+        """
+        task = "tests: [{size: 32, width: 3, seed: 1}, {size: 40, width: 5, seed: 1}]\n"
+        imported = add_problem(make(tmp_path / "set"), read_gpumode(gpumode_problem(tmp_path, source, task)).problem)
+        assert imported.definition.constraints == ("output_1 == size - width + 1",)
+        assert [workload.axes["output_1"] for workload in imported.workloads] == [30, 36]
+        assert validate(tmp_path / "set").is_ok
+
+    def test_a_check_of_the_task_is_told_to_be_left_out(self, tmp_path: Path) -> None:
+        source = ADD.replace("check_implementation = ", "def check_implementation(data, output): return True\nmatch = ")
+        (note,) = read_gpumode(gpumode_problem(tmp_path, source)).problem.notes
+        assert "check_implementation" in note
+
     def test_data_that_the_reference_changes_in_place_is_an_input_and_stays(self, tmp_path: Path) -> None:
         source = """
         import torch
@@ -364,8 +414,8 @@ class TestGpuMode:
                 "part 'first' of the data is a dict; only tensors and numbers can be inputs",
             ),
             (
-                "import torch\ndef generate_input(rows, width, seed): return torch.ones(3)\n"
-                "def ref_kernel(data): return torch.ones(COUNT.pop())\nCOUNT = [4, 4, 3, 3, 2, 2]\n",
+                "import torch\ndef generate_input(rows, width, seed): return torch.ones(9)\n"
+                "def ref_kernel(data): return torch.ones(COUNT.pop())\nCOUNT = [4, 3, 2]\n",
                 TASK,
                 "dimension 0 of output 'output' varies and is not a dimension of an input",
             ),

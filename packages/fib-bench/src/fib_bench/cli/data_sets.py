@@ -52,6 +52,8 @@ def add_data_set_commands(commands: Commands) -> None:
     formats = problems.add_subparsers(required=True, metavar="FORMAT")
     one = add_command(formats, "kernelbench", "a file with Model, get_inputs and get_init_inputs", _kernelbench)
     one.add_argument("problem", metavar="FILE", type=Path, help="the problem; it is executed")
+    text = "keep the parameters that the seed makes: solutions may rearrange and know them"
+    one.add_argument("--fixed-parameters", action="store_true", help=text)
     _add_import(one)
     one = add_command(formats, "gpumode", "a folder with task.yml and reference.py", _gpumode)
     one.add_argument("problem", metavar="DIR", type=Path, help="the problem; its reference.py is executed")
@@ -189,7 +191,7 @@ def _kernelbench(arguments: argparse.Namespace, errors: Console) -> int:
 
     It becomes a definition with one workload. Parameters of the model become inputs, so that no solution can know them.
 
-    A solution is a file with a module ModelNew that has the parameters of Model.
+    A solution is a file with a module ModelNew that has the parameters of Model, unless --fixed-parameters keeps them.
 
     Examples:
       fib-bench import kernelbench level1/19_ReLU.py --dataset DIR
@@ -198,7 +200,9 @@ def _kernelbench(arguments: argparse.Namespace, errors: Console) -> int:
     from ..problem_import import read_kernelbench
 
     op_type = arguments.op_type or "kernelbench"
-    return _import(arguments, errors, read_kernelbench(arguments.problem, name=arguments.name, op_type=op_type))
+    name, is_fixed = arguments.name, arguments.fixed_parameters
+    found = read_kernelbench(arguments.problem, name=name, op_type=op_type, fixed_parameters=is_fixed)
+    return _import(arguments, errors, found)
 
 
 def _gpumode(arguments: argparse.Namespace, errors: Console) -> int:

@@ -42,6 +42,7 @@ _SUBMISSION = "@SUBMISSION@"
 _TOLERANCES = ("rtol", "atol")
 _MAX_TASK_BYTES = 1 << 20
 _MAX_DESCRIPTION = 2000
+_CHECK = "the task has a check_implementation of its own, which is not used: outputs are compared with the reference's"
 _USED_NAMES = ("sys", "torch", "types", "custom_kernel")
 """Names that the adapters use; a part gets another one."""
 _RUN = '''import sys
@@ -167,6 +168,7 @@ def read_gpumode(
         calls=tuple(call for _, call in shown),
         rtol=tolerances.get("rtol"),
         atol=tolerances.get("atol"),
+        notes=(_CHECK,) if _has_own_check(reference.content) else (),
     )
     problem = attrs.evolve(problem, reference=parts.reference(problem, sources))
     return ForeignProblem(problem, parts.adapter(), "submission.py", files, is_destination_passing=bool(parts.outputs))
@@ -241,10 +243,12 @@ class _Runner:
         written = [name for name, value in values.items() if not _is_same(value, kept[name])]
         returned = [_part_of(output, values) for output in outputs.values()]
         filled = [name for name in returned if name is not None]
-        if len(filled) == len(returned) and self._only_fills(kept, filled, outputs, is_tuple):
-            outputs = dict(zip(filled, outputs.values(), strict=True))
-        else:
+        if len(filled) < len(returned):
+            filled = self._buffers(kept, outputs, is_tuple) if not filled and not written else []
+        elif not self._only_fills(kept, filled, outputs, is_tuple):
             filled = []
+        names = filled or [identifier(name, values) for name in outputs]
+        outputs = dict(zip(names, outputs.values(), strict=True))
         parts = _Parts(tuple(values), is_tuple, tuple(filled), tuple(name for name in written if name not in filled))
         sizes = {key: value for key, value in case.items() if type(value) is int and key != "seed"}
         return parts, Call(label, sizes, {name: kept[name] for name in parts.inputs}, outputs)
@@ -265,14 +269,30 @@ class _Runner:
     def _only_fills(
         self, kept: Mapping[str, Argument], filled: Sequence[str], outputs: Mapping[str, torch.Tensor], is_tuple: bool
     ) -> bool:
-        """Whether the reference gives the same outputs whatever the parts that it returns held before."""
+        """Whether the reference gives the same outputs whatever these parts held before."""
         values = {name: _clone(value) for name, value in kept.items()}
         for name in filled:
-            values[name] = torch.zeros_like(torch.as_tensor(values[name]))
+            before = torch.as_tensor(kept[name])
+            values[name] = torch.where(before == 1, 2, 1).to(before.dtype)  # other values than it had
         with explained(self.where, "ref_kernel"):
             again = tensors_of(self.kernel(tuple(values.values()) if is_tuple else values[filled[0]]), self.where)
         pairs = zip(again.values(), outputs.values(), strict=True)
-        return all(torch.equal(torch.nan_to_num(one), torch.nan_to_num(two)) for one, two in pairs)
+        return all(_is_same(one, two) for one, two in pairs)
+
+    def _buffers(self, kept: Mapping[str, Argument], outputs: Mapping[str, torch.Tensor], is_tuple: bool) -> list[str]:
+        """Parts that the reference neither reads nor returns, one like each output: buffers that solutions may fill."""
+        found: list[str] = []
+        for output in outputs.values():
+            alike = [
+                name
+                for name, value in kept.items()
+                if isinstance(value, torch.Tensor)
+                and name not in found
+                and (value.shape, value.dtype) == (output.shape, output.dtype)
+                and self._only_fills(kept, [name], outputs, is_tuple)
+            ]
+            found += alike[:1]
+        return found if len(found) == len(outputs) else []
 
 
 def _clone(value: Argument) -> Argument:
@@ -281,7 +301,7 @@ def _clone(value: Argument) -> Argument:
 
 def _is_same(value: Argument, before: Argument) -> bool:
     if isinstance(value, torch.Tensor) and isinstance(before, torch.Tensor):
-        return value.shape == before.shape and torch.equal(value, before)
+        return value.shape == before.shape and bool(((value == before) | (value.isnan() & before.isnan())).all())
     return bool(value == before)
 
 
@@ -336,3 +356,9 @@ def _tolerances_of(reference: str) -> dict[str, float]:
                     and isinstance(keyword.value.value, int | float)
                 }
     return {}
+
+
+def _has_own_check(reference: str) -> bool:
+    """Whether the task compares outputs by code of its own."""
+    nodes = ast.parse(reference).body
+    return any(isinstance(node, ast.FunctionDef) and node.name == "check_implementation" for node in nodes)

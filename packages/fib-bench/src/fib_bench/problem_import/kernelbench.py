@@ -34,6 +34,7 @@ from .problem import (
 
 SEED = 42
 """The seed with which KernelBench makes a model and its inputs."""
+_CHANGES = "parameters of the model change between calls; a solution that rearranges them once needs --fixed-parameters"
 _LEVEL = re.compile(r"level_?\d+")
 _RUN = """
 
@@ -49,7 +50,10 @@ def _model(device, names):
             _torch.manual_seed({seed})
             _MODEL = {model}(*{init}).to(device)
         if unknown := sorted(set(names) - {{*dict(_MODEL.named_parameters()), *dict(_MODEL.named_buffers())}}):
-            raise ValueError("{model} lacks " + ", ".join(unknown) + "; it must have the parameters of the problem")
+            raise ValueError(
+                "{model} lacks " + ", ".join(unknown) + "; it must have the parameters of the problem, whose values "
+                "change between calls, unless the problem is imported with --fixed-parameters"
+            )
     return _MODEL
 
 
@@ -63,10 +67,19 @@ def run({parameters}):
 """
 
 
-def read_kernelbench(path: Path, *, name: str | None = None, op_type: str = "kernelbench") -> ForeignProblem:
-    """Run a problem file and describe it; by default its name is made of the file's name and its level.
+def read_kernelbench(
+    path: Path, *, name: str | None = None, op_type: str = "kernelbench", fixed_parameters: bool = False
+) -> ForeignProblem:
+    """Run a problem file and describe it.
 
     A solution is a file with a module `ModelNew`, which must have the parameters of `Model`.
+
+    Args:
+        path: The file. It is executed.
+        name: Name of the definition; by default made of the file's name and its level.
+        op_type: Kind of operation.
+        fixed_parameters: Whether parameters stay those that the seed makes, in every call, as in KernelBench: solutions
+            may rename and rearrange them, and may know them.
 
     Raises:
         KernelFileError: The file cannot be read.
@@ -80,7 +93,7 @@ def read_kernelbench(path: Path, *, name: str | None = None, op_type: str = "ker
         init = "get_init_inputs()" if callable(getattr(module, "get_init_inputs", None)) else ""
         model, arguments = _make(module, where)
         names = _input_names(model, len(arguments))
-        state = _state(model, names)
+        state = {} if fixed_parameters else _state(model, names)
         tensors = {**dict(model.named_parameters()), **dict(model.named_buffers())}
         values = {n: v.detach() if isinstance(v, torch.Tensor) else v for n, v in zip(names, arguments, strict=True)}
         values |= {argument: tensors[key].detach().clone() for argument, key in state.items()}
@@ -97,6 +110,7 @@ def read_kernelbench(path: Path, *, name: str | None = None, op_type: str = "ker
         reference=source.content.rstrip() + _adapter(names, state, buffers, "Model", init),
         calls=(Call("given", sizes, values, tensors_of(result, where)),),
         recorded=frozenset(state),
+        notes=(_CHANGES,) if state else (),
     )
     main = imports + _adapter(names, state, buffers, "ModelNew", init)
     return ForeignProblem(problem, main, "candidate.py", {"problem": path}, is_destination_passing=False)

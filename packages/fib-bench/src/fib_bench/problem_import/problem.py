@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ast
 import contextlib
+import hashlib
 import re
 import sys
 import types
@@ -33,6 +34,7 @@ from fib_schema import (
     TraceSet,
     Workload,
 )
+from fib_schema.data_files import blob_file
 from fib_schema.files import atomic_write
 from fib_schema.workload import InputSpec
 
@@ -44,6 +46,8 @@ from ..inputs.synthesis import Role, role_of
 _CUDA = re.compile(r"cuda(:\d+)?")
 _MIN_NORMAL = 1024
 """Elements from which on values tell a standard normal distribution from others; fewer are recorded."""
+_MAX_NAME = 80
+"""Letters of a name that is made here: that of a file of recorded values has it twice."""
 Argument = torch.Tensor | int | float | bool
 Slot = tuple[str, int]
 """A dimension of a tensor: its name and the dimension's index."""
@@ -93,10 +97,12 @@ class Problem:
     """Inputs whose values are always recorded, such as the parameters of a model."""
     rtol: float | None = None
     atol: float | None = None
+    notes: tuple[str, ...] = ()
+    """What of the problem is left out."""
 
     def to_definition(self) -> Definition:
         """The definition; `ProblemError` if calls differ in more than sizes, or it has no dtype or axis for one."""
-        axes, names = _axes(self)
+        axes, names, constraints = _axes(self)
         first = self.calls[0]
         return Definition(
             self.name,
@@ -106,6 +112,7 @@ class Problem:
             {name: self._spec(name, value, names) for name, value in first.outputs.items()},
             self.reference,
             description=self.description,
+            constraints=constraints,
         )
 
     def _spec(self, name: str, value: Argument, axes: Mapping[Slot, str]) -> TensorSpec:
@@ -128,31 +135,57 @@ def identifier(text: str, taken: Iterable[str] = ()) -> str:
 
 
 def record_name(*parts: str) -> str:
-    """A name of a definition or solution from parts of any text."""
-    return "_".join(filter(None, (re.sub(r"[^a-z0-9]+", "_", part.lower()).strip("_") for part in parts)))[:150]
+    """A name of a definition from parts of any text; one that would be too long ends in a hash."""
+    name = "_".join(filter(None, (re.sub(r"[^a-z0-9]+", "_", part.lower()).strip("_") for part in parts)))
+    digest = hashlib.sha256(name.encode()).hexdigest()[:8]
+    return name if len(name) <= _MAX_NAME else f"{name[: _MAX_NAME - 9].rstrip('_')}_{digest}"
 
 
 # -- axes ----------------------------------------------------------------------------------------
 
 
-def _axes(problem: Problem) -> tuple[dict[str, AxisSpec], dict[Slot, str]]:
-    """The axes, and the axis of each dimension. Dimensions of equal sizes in all calls are one axis."""
+def _axes(problem: Problem) -> tuple[dict[str, AxisSpec], dict[Slot, str], tuple[str, ...]]:
+    """The axes, the axis of each dimension, and constraints: equal sizes in all calls are one axis."""
     groups: dict[tuple[int, ...], list[Slot]] = {}
     for slot, sizes in _sizes(problem).items():
         groups.setdefault(sizes, []).append(slot)
     axes: dict[str, AxisSpec] = {}
     names: dict[Slot, str] = {}
+    given: dict[str, tuple[int, ...]] = {}
+    computed: dict[str, tuple[Slot, tuple[int, ...]]] = {}
     for sizes, slots in groups.items():
         name = identifier(_axis_name(problem.calls, sizes, slots[0]), axes)
-        is_constant = len(set(sizes)) == 1
-        if not is_constant and all(tensor in problem.calls[0].outputs for tensor, _ in slots):
-            tensor, index = slots[0]
-            raise ProblemError(
-                problem.path, f"dimension {index} of output {tensor!r} varies and is not a dimension of an input"
-            )
-        axes[name] = AxisConst(sizes[0]) if is_constant else AxisVar()
+        axes[name] = AxisConst(sizes[0]) if len(set(sizes)) == 1 else AxisVar()
         names |= dict.fromkeys(slots, name)
-    return axes, names
+        if len(set(sizes)) > 1 and all(tensor in problem.calls[0].outputs for tensor, _ in slots):
+            computed[name] = slots[0], sizes
+        elif len(set(sizes)) > 1:
+            given[name] = sizes
+    return axes, names, tuple(_constraint(problem, name, *of, given) for name, of in computed.items())
+
+
+def _constraint(
+    problem: Problem, name: str, slot: Slot, sizes: tuple[int, ...], given: Mapping[str, tuple[int, ...]]
+) -> str:
+    """An axis of outputs alone as an expression of axes of inputs."""
+    for expression in _expressions(given, sizes[0]):
+        rows = [dict(zip(given, row, strict=True)) for row in zip(*given.values(), strict=True)]
+        if [eval(expression, {}, row) for row in rows] == [*sizes]:  # noqa: S307 - of the form below
+            return f"{name} == {expression}"
+    problem_text = f"dimension {slot[1]} of output {slot[0]!r} varies and is not a dimension of an input"
+    raise ProblemError(problem.path, f"{problem_text}, nor a sum, product or quotient of such")
+
+
+def _expressions(given: Mapping[str, tuple[int, ...]], size: int) -> Iterator[str]:
+    """Expressions of one or two axes that may give a size in the first call."""
+    for one, (first, *_) in given.items():
+        yield f"{one} + {size - first}" if size > first else f"{one} - {first - size}"
+        yield f"{one} * {max(size // first, 1)}"
+        yield f"{one} // {max(first // size, 1)}"
+        for other, (second, *_) in given.items():
+            yield f"{one} * {other}"
+            for sign, rest in (("+", size - first - second), ("-", size - first + second)):
+                yield f"{one} {sign} {other} {'+' if rest >= 0 else '-'} {abs(rest)}"
 
 
 def _sizes(problem: Problem) -> dict[Slot, tuple[int, ...]]:
@@ -333,25 +366,47 @@ def add_problem(root: Path, problem: Problem, *, random_inputs: bool = False) ->
     """
     trace_set = TraceSet.from_path(root)
     definition = problem.to_definition()
-    if definition.name in trace_set.definition_names() and trace_set.get_definition(definition.name) == definition:
-        known = tuple(trace.workload for trace in trace_set.workloads.get(definition.name, ()))
-        return Imported(definition, known, 0, ("the data set has this problem already; its workloads stay",))
-    trace_set.add_definitions([definition])
-    workloads, size = [], 0
-    for call in problem.calls:
-        uuid = f"{definition.name}-{call.name}"
-        kept = {
-            name: value.contiguous().cpu()
-            for name, value in call.inputs.items()
-            if isinstance(value, torch.Tensor) and not _is_random(problem, definition, name, value, random_inputs)
-        }
-        path = trace_set.add_workload_blob_tensor(definition.name, uuid, kept) if kept else ""
-        inputs = {name: _input(name, value, kept, path) for name, value in call.inputs.items()}
-        shapes = [tuple(v.shape) if isinstance(v, torch.Tensor) else None for v in call.inputs.values()]
-        workloads.append(Workload(definition.get_axes_values(shapes), inputs, uuid))
-        size += sum(tensor.numel() * tensor.element_size() for tensor in kept.values())
-    trace_set.add_traces([Trace(definition.name, workload) for workload in workloads])
-    return Imported(definition, tuple(workloads), size, tuple(_tolerance_notes(root, problem)))
+    name = definition.name
+    is_there = name in trace_set.definition_names() and trace_set.get_definition(name) == definition
+    known = [trace.workload for trace in trace_set.workloads.get(name, ())] if is_there else []
+    calls = [call for call in problem.calls if _uuid(definition, call) not in {workload.uuid for workload in known}]
+    if not calls:
+        note = "the data set has this problem already; its workloads stay"
+        return Imported(definition, tuple(known), 0, (note,))
+    recorded = [_recorded(problem, definition, call, random_inputs) for call in calls]
+    workloads = [_workload(definition, call, kept) for call, kept in zip(calls, recorded, strict=True)]
+    if not is_there:  # what is wrong has been found: nothing is left behind
+        trace_set.add_definitions([definition])
+    for workload, kept in zip(workloads, recorded, strict=True):
+        if kept:
+            trace_set.add_workload_blob_tensor(name, workload.uuid, kept)
+    trace_set.add_traces([Trace(name, workload) for workload in workloads])
+    size = sum(tensor.nbytes for kept in recorded for tensor in kept.values())
+    return Imported(definition, tuple(workloads), size, (*problem.notes, *_tolerance_notes(root, problem)))
+
+
+def _uuid(definition: Definition, call: Call) -> str:
+    return f"{definition.name}-{call.name}"
+
+
+def _recorded(problem: Problem, definition: Definition, call: Call, random_inputs: bool) -> dict[str, torch.Tensor]:
+    return {
+        name: value.contiguous().cpu()
+        for name, value in call.inputs.items()
+        if isinstance(value, torch.Tensor) and not _is_random(problem, definition, name, value, random_inputs)
+    }
+
+
+def _workload(definition: Definition, call: Call, kept: Mapping[str, torch.Tensor]) -> Workload:
+    uuid = _uuid(definition, call)
+    path = blob_file(definition, uuid)
+    inputs = {name: _input(name, value, kept, path) for name, value in call.inputs.items()}
+    sizes: dict[str, int] = {}
+    for specs, values in ((definition.inputs, call.inputs), (definition.outputs, call.outputs)):
+        for name, value in values.items():
+            if isinstance(value, torch.Tensor):
+                sizes |= zip(specs[name].shape or (), value.shape, strict=True)
+    return Workload({axis: sizes[axis] for axis in definition.var_axes}, inputs, uuid)
 
 
 def _is_random(problem: Problem, definition: Definition, name: str, value: torch.Tensor, random_inputs: bool) -> bool:
