@@ -14,7 +14,7 @@ from unittest import mock
 import fib_compat
 import pytest
 from fib_apply import disable_apply, set_apply_hook, set_runtime
-from fib_compat.names.tracing import PolicyRegistry
+from fib_compat.names import tracing
 from fib_tracer import disable_tracing
 
 fib_compat.install()
@@ -33,7 +33,7 @@ def cache_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(autouse=True)
 def clean_process(cache_path: Path) -> Iterator[None]:
     """Restore what programs change in the process: variables, routing, tracing, registered policies."""
-    policies = mock.patch.dict(PolicyRegistry.registered_filtering)
+    policies = mock.patch.dict(tracing._FILTERING.registered)
     with mock.patch.dict(os.environ, {"FIB_CACHE_PATH": str(cache_path)}), policies:
         yield
         set_apply_hook(None)

@@ -21,7 +21,7 @@ from fib_compile.device import list_cuda_devices
 from fib_schema import Definition, Trace
 
 from ..errors import NotOffered
-from .trace_set import TraceSet
+from .trace_set import TraceSet, present
 
 __all__ = [
     "Benchmark",
@@ -59,7 +59,11 @@ class BenchmarkConfig(fib_bench.BenchmarkConfig):
     """
 
     def __init__(self, **fields: Any) -> None:
-        super().__init__(**{name: _configs(value) if name in _CONFIGS else value for name, value in fields.items()})
+        for name in fields.keys() & set(_CONFIGS):
+            fields[name] = {key: _config(one) for key, one in fields[name].items()}
+        if "defaults" in fields:
+            fields["defaults"] = _config(fields["defaults"])
+        super().__init__(**fields)
 
     @classmethod
     def default(cls, **overrides: Any) -> BenchmarkConfig:
@@ -80,10 +84,8 @@ class BenchmarkConfig(fib_bench.BenchmarkConfig):
         return resolved.overridden_by(self.overrides)
 
 
-def _configs(value: object) -> object:
-    if not isinstance(value, Mapping):
-        return value
-    return {name: EvalConfig(**item) if isinstance(item, Mapping) else item for name, item in value.items()}
+def _config(value: Any) -> Any:
+    return EvalConfig(**value) if isinstance(value, Mapping) else value
 
 
 class Benchmark(fib_bench.Benchmark):
@@ -125,22 +127,13 @@ def with_traces(trace_set: fib_schema.TraceSet, traces: Iterable[Trace]) -> Trac
 def _without_absent_names(config: fib_bench.BenchmarkConfig, trace_set: TraceSet) -> fib_bench.BenchmarkConfig:
     """A configuration without definitions and solutions that the data set lacks, each of which is logged."""
     definitions, solutions = trace_set.definition_names(), trace_set.solution_names()
-    layers = _known("definition", config.definition_config, definitions) or ()
-    return config.with_fields(
-        definitions=_known("definition", config.definitions, definitions),
-        solutions=_known("solution", config.solutions, solutions),
-        definition_config={name: config.definition_config[name] for name in layers},
-    )
-
-
-def _known(kind: str, names: Iterable[str] | None, known: Iterable[str]) -> tuple[str, ...] | None:
-    if names is None:
-        return None
-    existing = frozenset(known)
-    for name in names:
-        if name not in existing:
-            logger.warning("the data set has no %s %r, which the configuration names", kind, name)
-    return tuple(name for name in names if name in existing)
+    layers = present("definition", config.definition_config, definitions, logger)
+    changes: dict[str, Any] = {"definition_config": {name: config.definition_config[name] for name in layers}}
+    if config.definitions is not None:
+        changes["definitions"] = present("definition", config.definitions, definitions, logger)
+    if config.solutions is not None:
+        changes["solutions"] = present("solution", config.solutions, solutions, logger)
+    return config.with_fields(**changes)
 
 
 def _skipped(result: RunResult, trace_set: TraceSet) -> list[str]:

@@ -10,12 +10,13 @@ import json
 import math
 import sys
 from collections.abc import Callable, Mapping
-from contextvars import ContextVar
 from enum import Enum
 from types import MappingProxyType
 from typing import Any
 
 import attrs
+from cattrs import Converter
+from cattrs.errors import ForbiddenExtraKeysError
 from fib_schema import (
     AxisConst,
     AxisVar,
@@ -31,7 +32,6 @@ from fib_schema import (
     ScalarInput,
     Solution,
     SourceFile,
-    SpeedupMetrics,
     TensorSpec,
     Trace,
     Workload,
@@ -68,8 +68,6 @@ _ADDED_FIELDS = frozenset(
 )
 """Fields that the documented classes lack; dumped unless they have their default."""
 _added: set[str] = set()
-_is_structuring: ContextVar[bool] = ContextVar("_is_structuring", default=False)
-"""Whether `structure` calls a constructor, whose refusal is final."""
 
 
 def add_to_loaded_packages() -> None:
@@ -86,7 +84,7 @@ def add_to_loaded_packages() -> None:
 
 
 class Model:
-    """Source of the methods; not a base class."""
+    """The methods; of classes of other packages their source, not a base class."""
 
     def model_dump(self, *, mode: str = "python", exclude_none: bool = False) -> dict[str, Any]:
         """The fields as plain objects."""
@@ -116,14 +114,19 @@ class Model:
 
         Raises:
             InvalidRecord: A record is invalid; lists all problems (a ValueError).
-            InvalidField: Settings are invalid; states the first problem (a ValueError).
+            InvalidField: Another object is invalid; states the first problem (a ValueError).
         """
-        return _validate(cls, obj)
+        if isinstance(obj, cls):
+            return obj
+        try:
+            return _converter().structure(obj, cls)
+        except (TypeError, KeyError, AttributeError, ForbiddenExtraKeysError) as error:
+            raise InvalidField(cls.__name__, f"cannot be made of these fields: {error}") from error
 
     @classmethod
     def model_validate_json(cls, json_data: str | bytes) -> Any:
         """Construct an object from JSON; see `model_validate`."""
-        return _validate(cls, decode(json_data, cls.__name__, source="<memory>"))
+        return vars(Model)["model_validate"].__func__(cls, decode(json_data, cls.__name__, source="<memory>"))
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Any:
         """Copy with changed fields, which are validated; `deep` has no effect, because objects are immutable."""
@@ -159,80 +162,59 @@ def _for_json(value: Any) -> Any:
     return to_plain(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _validate(cls: type, obj: Any) -> Any:
-    if isinstance(obj, cls):
-        return obj
-    if cls in RECORDS:
-        return structure(to_plain(obj), cls)
-    if not isinstance(obj, Mapping):
-        raise InvalidField(cls.__name__, f"expected a mapping of fields, got {obj!r}")
-    known = attrs.fields_dict(cls)
-    if not known.keys().isdisjoint({"given", "overrides"}):
-        from fib_bench import ResolvedEvalConfig
-
-        known = {**known, **attrs.fields_dict(ResolvedEvalConfig)}
-    for name in obj:
-        if name not in known:
-            raise InvalidField(cls.__name__, f"has no field {name!r} (it has {', '.join(known)})")
-    return cls(**{name: _field(name, value) for name, value in obj.items()})
+@functools.cache
+def _converter() -> Converter:
+    """The converter of plain objects, which converts no number and no string."""
+    converter = Converter(detailed_validation=False, forbid_extra_keys=True)
+    for kind in (bool, int, float, str):
+        converter.register_structure_hook(kind, _exactly)
+    converter.register_structure_hook_func(lambda cls: cls in RECORDS, lambda obj, cls: structure(to_plain(obj), cls))
+    converter.register_structure_hook_func(_is_settings, lambda obj, cls: cls(**obj))
+    return converter
 
 
-def _field(name: str, value: Any) -> Any:
-    """The value of a field of settings or of a summary; plain objects become what the field holds."""
-    if value is None:
-        return None
-    if name in ("defaults", "overrides", "op_type_config", "definition_config", "dtypes"):
-        from fib_bench import EvalConfig, Tolerance
+def _is_settings(cls: Any) -> bool:
+    """Whether a class has settings of benchmarks: its constructor takes plain mappings."""
+    return attrs.has(cls) and not attrs.fields_dict(cls).keys().isdisjoint({"given", "overrides"})
 
-        kind: type = Tolerance if name == "dtypes" else EvalConfig
-        if name in ("defaults", "overrides"):
-            return _validate(kind, value)
-        return {key: _validate(kind, item) for key, item in value.items()}
-    if name == "rankings":
-        return tuple((author, _validate(SpeedupMetrics, score)) for author, score in value)
-    if name == "unranked":
-        return tuple(value)
-    return _validate(Definition, value) if name == "definition" and isinstance(value, Mapping) else value
+
+def _exactly(value: Any, kind: type) -> Any:
+    if issubclass(kind, Enum):
+        return kind(value)
+    if type(value) is kind or (kind is float and type(value) is int):
+        return value
+    raise TypeError(f"expected {kind.__name__}, got {value!r}")
 
 
 # -- arguments of records ------------------------------------------------------------------------------
 
 
 def _accept_other_arguments(cls: type) -> None:
-    """Let the constructor of a record ignore unknown keywords, and make records of plain mappings.
-
-    It is tried first as it is, so that arguments which are right cost nothing more.
-    """
+    """Let the constructor of a record ignore unknown keywords, and make records of plain mappings."""
     original: Callable[..., None] = vars(cls)["__init__"]
-    names = [field.name for field in attrs.fields(cls) if field.init]
-    positional = [field.name for field in attrs.fields(cls) if field.init and not field.kw_only]
+    fields = [field for field in attrs.fields(cls) if field.init]
+    names = {field.name for field in fields}
+    positional = [field.name for field in fields if not field.kw_only]
 
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        known = {name: value for name, value in kwargs.items() if name in names}
         try:
-            original(self, *args, **kwargs)
+            original(self, *args, **known)
         except (TypeError, ValueError) as error:
-            if len(args) > len(positional) or _is_structuring.get():
+            given = dict(zip(positional, args, strict=False)) | known
+            if not any(map(_has_mapping, given.values())):
                 raise
-            given = {**dict(zip(positional, args, strict=False)), **kwargs}
-            known = {name: value for name, value in given.items() if name in names}
-            if len(known) == len(given) and not any(map(_is_plain, known.values())):
-                raise
-            token = _is_structuring.set(True)
             try:
-                made: Any = structure(to_plain(known), cls)
+                made: Any = structure(to_plain(given), cls)
             except (TypeError, ValueError):
-                if len(known) == len(given):
-                    raise error from None  # that of the class, as without fib-compat
-                raise
-            finally:
-                _is_structuring.reset(token)
-            for field in attrs.fields(cls):
+                raise error from None  # that of the class, as without fib-compat
+            for field in fields:
                 object.__setattr__(self, field.name, getattr(made, field.name))
 
     cls.__init__ = init  # type: ignore[misc] # the class of the process
 
 
-def _is_plain(value: object) -> bool:
-    """Whether a value is made of plain mappings or strings, which may stand for records or enumerations."""
-    return any(map(_is_plain, value)) if isinstance(value, (list, tuple)) else isinstance(value, (dict, str))
+def _has_mapping(value: object) -> bool:
+    """Whether a value is or has a plain mapping, which may stand for a record; those of records are of another type."""
+    return any(map(_has_mapping, value)) if isinstance(value, list | tuple) else type(value) is dict

@@ -19,7 +19,7 @@ from fib_apply import disable_apply, runtime
 from fib_apply.config import CONFIG_VARIABLE
 from fib_integrations import install_flashinfer_integrations
 
-from .trace_set import TraceSet
+from .trace_set import TraceSet, present
 
 if TYPE_CHECKING:
     from fib_apply.routing.dispatcher import Dispatcher
@@ -117,8 +117,7 @@ class ApplyRuntime(fib_apply.ApplyRuntime):
         source = trace_set.for_routing() if isinstance(trace_set, TraceSet) else trace_set
         native = apply_config if self._registry is None else self._registry.for_runtime()
         super().__init__(source, native, **{"wait_seconds": BUILD_SECONDS, **options})
-        for name in sorted(self.config.per_definition.keys() - set(self.table.definitions)):
-            logger.warning("the data set has no definition %r, which the settings of apply name", name)
+        present("definition", self.config.per_definition, self.table.definitions, logger)
 
     def start(self) -> Self:
         """Build ahead of time, and make this runtime the active one."""

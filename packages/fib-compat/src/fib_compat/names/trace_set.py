@@ -8,14 +8,15 @@ Files change by the ``add_...`` methods only.
 
 from __future__ import annotations
 
+import logging
 import os
-from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
 
 import fib_schema
 from fib_schema import Definition, FibError, Solution, Trace
 
-__all__ = ["TraceSet"]
+__all__ = ["TraceSet", "present"]
 
 _FIELDS = ("definitions", "solutions", "workloads", "traces")
 
@@ -41,12 +42,8 @@ class TraceSet(fib_schema.TraceSet):
         DuplicateName: Two solutions share a name; after a change, the next query raises it.
     """
 
-    _definitions = _Synced()
-    _solutions = _Synced()
-    _solution_names = _Synced()
-    _owners = _Synced()
-    _workloads = _Synced()
-    _traces = _Synced()
+    _definitions, _workloads, _traces = _Synced(), _Synced(), _Synced()
+    _solutions, _solution_names, _owners = _Synced(), _Synced(), _Synced()
 
     def __init__(
         self,
@@ -63,15 +60,6 @@ class TraceSet(fib_schema.TraceSet):
         self._is_updating = False
         super().__init__(root, definitions, solutions, workloads, traces)
         self._differs_from_files = any((definitions, solutions, workloads, traces))
-
-    @classmethod
-    def from_path(cls, path: str | os.PathLike[str] | None = None) -> Self:
-        """Open a data set; None means ``FIB_DATASET_PATH`` or the default.
-
-        Raises:
-            DataSetNotFound: There is no such directory (a FileNotFoundError).
-        """
-        return super().from_path(path)
 
     @classmethod
     def from_set(cls, other: fib_schema.TraceSet) -> TraceSet:
@@ -176,6 +164,15 @@ class TraceSet(fib_schema.TraceSet):
                     group = view.setdefault(name, [])
                     group.extend(value[len(group) :])
             self._known[field] = _snapshot(view)
+
+
+def present(kind: str, names: Iterable[str], known: Collection[str], logger: logging.Logger) -> tuple[str, ...]:
+    """Those of the names in settings that a data set has; each of the others is logged."""
+    found = tuple(name for name in names if name in known)
+    for name in names:
+        if name not in found:
+            logger.warning("the data set has no %s %r, which the settings name", kind, name)
+    return found
 
 
 def _readable(base: Mapping[str, Any]) -> Iterable[tuple[str, Any]]:

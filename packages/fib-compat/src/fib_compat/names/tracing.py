@@ -8,9 +8,11 @@ to `fib_tracer`: enabling installs FlashInfer's adapters, settings may name defi
 
 from __future__ import annotations
 
+import functools
 import logging
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import attrs
@@ -22,7 +24,7 @@ from fib_integrations import install_flashinfer_integrations
 from fib_schema import UnknownName
 from fib_tracer import Decision, InvalidSetting, disable_tracing, get_tracing_runtime, policies
 
-from .trace_set import TraceSet
+from .trace_set import TraceSet, present
 
 __all__ = [
     "AttentionFilterPolicy",
@@ -131,123 +133,18 @@ def _totals(inputs: Mapping[str, Any]) -> dict[str, int]:
     }
 
 
-class KeepAllPolicy(_Preset):
-    """Keeps all calls."""
-
-    kind = policies.KeepAll
-
-
-class KeepNonePolicy(_Preset):
-    """Keeps no call."""
-
-    kind = policies.KeepNone
+def _preset(kind: type[fib_tracer.FilterPolicy], name: str = "") -> Any:
+    """The preset for a policy of fib-tracer."""
+    base: Any = _Preset
+    return type(base)(name or f"{kind.__name__}Policy", (base,), {"kind": kind, "__doc__": kind.__doc__})
 
 
-class KeepFirstKPolicy(_Preset):
-    """Keeps the first k calls."""
-
-    kind = policies.KeepFirstK
-
-
-class KeepFirstPolicy(_Preset):
-    """Keeps the first call."""
-
-    kind = policies.KeepFirst
-
-
-class KeepFirstKByAxesPolicy(_Preset):
-    """Keeps the first k calls of each combination of axis sizes."""
-
-    kind = policies.KeepFirstKByAxes
-
-
-class AttentionFilterPolicy(_Preset):
-    """Keeps the first k calls of each average sequence length, by the stored inputs that end in ``indptr``."""
-
-    kind = policies.Attention
-
-
-# -- registry -----------------------------------------------------------------------------------------
-
-_FILTER_PRESETS: Mapping[str, type] = {
-    "keep_all": KeepAllPolicy,
-    "keep_none": KeepNonePolicy,
-    "keep_first": KeepFirstPolicy,
-    "keep_first_k": KeepFirstKPolicy,
-    "keep_first_k_by_axes": KeepFirstKByAxesPolicy,
-    "attention": AttentionFilterPolicy,
-}
-
-
-class UnknownPolicy(UnknownName, ValueError):
-    """No policy has this name; a ValueError, as the old package documents, and a KeyError, as fib-tracer does."""
-
-
-class PolicyRegistry:
-    """Policies by name. Those of fib-tracer that have no preset here are found too."""
-
-    registered_dumping: ClassVar[dict[str, type]] = {}
-    registered_filtering: ClassVar[dict[str, type]] = dict(_FILTER_PRESETS)
-
-    @classmethod
-    def register_input_dump_policy(cls, name: str, policy: Any = None, override: bool = False) -> Any:
-        """Register a class with the methods of `InputDumpPolicy`: called with it, or used as its decorator.
-
-        Raises:
-            InvalidSetting: It lacks a method, or the name is taken and `override` is false (a ValueError).
-        """
-        return _register(cls.registered_dumping, name, policy, ("dump",), override=override)
-
-    @classmethod
-    def register_filter_policy(cls, name: str, policy: Any = None, override: bool = False) -> Any:
-        """Register a class with the methods of `FilterPolicy`; see `register_input_dump_policy`."""
-        return _register(cls.registered_filtering, name, policy, ("submit", "drain", "reset"), override=override)
-
-    @classmethod
-    def get_input_dump_policy(cls, name: str) -> type:
-        """The class of a name.
-
-        Raises:
-            UnknownPolicy: There is none (a ValueError).
-        """
-        return _get(cls.registered_dumping, "input dump policy", name, fib_tracer.PolicyRegistry.get_input_dump_policy)
-
-    @classmethod
-    def get_filter_policy(cls, name: str) -> type:
-        """The class of a name; see `get_input_dump_policy`."""
-        return _get(cls.registered_filtering, "filter policy", name, fib_tracer.PolicyRegistry.get_filter_policy)
-
-    @classmethod
-    def list_input_dump_policies(cls) -> list[str]:
-        """The names, sorted."""
-        return sorted({*cls.registered_dumping, *fib_tracer.PolicyRegistry.list_input_dump_policies()})
-
-    @classmethod
-    def list_filter_policies(cls) -> list[str]:
-        """The names, sorted."""
-        return sorted({*cls.registered_filtering, *fib_tracer.PolicyRegistry.list_filter_policies()})
-
-
-def _register(registered: dict[str, type], name: str, policy: Any, methods: Iterable[str], *, override: bool) -> Any:
-    def register(cls: Any) -> Any:
-        missing = [method for method in methods if not callable(getattr(cls, method, None))]
-        if not isinstance(cls, type) or missing:
-            raise InvalidSetting(name, cls, "a class with " + ", ".join(methods))
-        if name in registered and not override:
-            raise InvalidSetting(name, cls, "override=True, because a policy of that name exists")
-        registered[name] = cls
-        return cls
-
-    return register if policy is None else register(policy)
-
-
-def _get(registered: Mapping[str, type], kind: str, name: str, find: Callable[[str], type]) -> type:
-    if name in registered:
-        return registered[name]
-    try:
-        return find(name)
-    except UnknownName as error:
-        raise UnknownPolicy(kind, name, tuple({*registered, *error.known})) from None
+KeepAllPolicy = _preset(policies.KeepAll)
+KeepNonePolicy = _preset(policies.KeepNone)
+KeepFirstPolicy = _preset(policies.KeepFirst)
+KeepFirstKPolicy = _preset(policies.KeepFirstK)
+KeepFirstKByAxesPolicy = _preset(policies.KeepFirstKByAxes)
+AttentionFilterPolicy = _preset(policies.Attention, "AttentionFilterPolicy")
 
 
 # -- adapters to fib-tracer -----------------------------------------------------------------------------
@@ -256,37 +153,134 @@ def _get(registered: Mapping[str, type], kind: str, name: str, find: Callable[[s
 class _AdaptedDump(fib_tracer.InputDumpPolicy):
     """A dump policy of a program, for fib-tracer."""
 
-    def __init__(self, policy: InputDumpPolicy) -> None:
-        self._policy = policy
+    policy: ClassVar[Any]
+
+    def __init__(self, **arguments: Any) -> None:
+        self._policy = self.policy(**arguments)
 
     def dump(self, inputs: Mapping[str, Any]) -> Iterable[str]:
         """Return value of the policy."""
-        return self._policy.dump(dict(inputs))
+        names: Iterable[str] = self._policy.dump(dict(inputs))
+        return names
 
 
 class _AdaptedFilter(fib_tracer.FilterPolicy):
     """A filter policy of a program, for fib-tracer: it receives each call with the copies of its inputs."""
 
-    def __init__(self, policy: FilterPolicy) -> None:
-        self._policy = policy
-        self._entries: dict[int, fib_tracer.WorkloadEntry] = {}
+    policy: ClassVar[Any]
+
+    def __init__(self, **arguments: Any) -> None:
+        self._policy = self.policy(**arguments)
+        self._submitted: dict[int, fib_tracer.WorkloadEntry] = {}
 
     def submit(self, entry: fib_tracer.WorkloadEntry) -> None:
         """Pass it to the policy."""
         stored = {name: value for name, value in entry.inputs.items() if value is not fib_tracer.RANDOM}
-        self._entries[entry.order] = entry
+        self._submitted[entry.order] = entry
         self._policy.submit(WorkloadEntry(entry.def_name, dict(entry.axes), stored, entry.order))
 
     def drain(self) -> list[fib_tracer.WorkloadEntry]:
         """The entries of the calls that the policy returns, which it identifies by `WorkloadEntry.order`."""
-        kept = [self._entries[entry.order] for entry in self._policy.drain()]
-        self._entries.clear()
+        kept = [self._submitted[entry.order] for entry in self._policy.drain()]
+        self._submitted.clear()
         return kept
 
     def reset(self) -> None:
         """Reset the policy."""
-        self._entries.clear()
+        self._submitted.clear()
         self._policy.reset()
+
+
+# -- registry -----------------------------------------------------------------------------------------
+
+
+class UnknownPolicy(UnknownName, ValueError):
+    """No policy has this name; a ValueError, as the old package documents, and a KeyError, as fib-tracer does."""
+
+
+@attrs.frozen
+class _Policies:
+    """Policies of one kind: classes of a program, which are registered with fib-tracer too, and its own."""
+
+    methods: tuple[str, ...]
+    adapter: type
+    native_register: Callable[..., Any]
+    native_get: Callable[[str], type]
+    registered: dict[str, type]
+
+    def register(self, name: str, policy: Any = None, override: bool = False) -> Any:
+        """Register a class with the methods of the protocol: called with it, or used as its decorator.
+
+        Raises:
+            InvalidSetting: It lacks a method, or the name is taken and `override` is false (a ValueError).
+        """
+        if policy is None:
+            return functools.partial(self.register, name, override=override)
+        if not isinstance(policy, type) or not all(callable(getattr(policy, method, None)) for method in self.methods):
+            raise InvalidSetting(name, policy, "a class with " + ", ".join(self.methods))
+        if name in self.registered and not override:
+            raise InvalidSetting(name, policy, "override=True, because a policy of that name exists")
+        is_native = issubclass(policy, self.adapter.__bases__)
+        adapted = policy if is_native else type(self.adapter)(policy.__name__, (self.adapter,), {"policy": policy})
+        self.native_register(name, adapted, override=override or name not in self.registered)
+        self.registered[name] = policy
+        return policy
+
+    def get(self, name: str) -> type:
+        """The class of a name.
+
+        Raises:
+            UnknownPolicy: There is none (a ValueError).
+        """
+        if name in self.registered:
+            return self.registered[name]
+        with _unknown_is_value_error():
+            return self.native_get(name)
+
+
+@contextmanager
+def _unknown_is_value_error() -> Iterator[None]:
+    try:
+        yield
+    except UnknownName as error:
+        raise UnknownPolicy(error.kind, error.name, error.known) from None
+
+
+_DUMPING = _Policies(
+    ("dump",),
+    _AdaptedDump,
+    fib_tracer.PolicyRegistry.register_input_dump_policy,
+    fib_tracer.PolicyRegistry.get_input_dump_policy,
+    {},
+)
+_FILTERING = _Policies(
+    ("submit", "drain", "reset"),
+    _AdaptedFilter,
+    fib_tracer.PolicyRegistry.register_filter_policy,
+    fib_tracer.PolicyRegistry.get_filter_policy,
+    {
+        "keep_all": KeepAllPolicy,
+        "keep_none": KeepNonePolicy,
+        "keep_first": KeepFirstPolicy,
+        "keep_first_k": KeepFirstKPolicy,
+        "keep_first_k_by_axes": KeepFirstKByAxesPolicy,
+        "attention": AttentionFilterPolicy,
+    },
+)
+
+
+class PolicyRegistry:
+    """Policies by name. Those of fib-tracer that have no preset here are found too."""
+
+    register_input_dump_policy = _DUMPING.register
+    get_input_dump_policy = _DUMPING.get
+    list_input_dump_policies = fib_tracer.PolicyRegistry.list_input_dump_policies
+    register_filter_policy = _FILTERING.register
+    get_filter_policy = _FILTERING.get
+    list_filter_policies = fib_tracer.PolicyRegistry.list_filter_policies
+
+
+# -- settings -----------------------------------------------------------------------------------------
 
 
 class TracingConfig(fib_tracer.TracingConfig):
@@ -297,30 +291,9 @@ class TracingConfig(fib_tracer.TracingConfig):
         UnknownPolicy: No policy has that name (a ValueError).
     """
 
-    def make_dump_policy(self) -> fib_tracer.InputDumpPolicy:
-        """A new input dump policy for fib-tracer."""
-        setting = self.input_dump_policy
-        if isinstance(setting, str):
-            policy: Any = PolicyRegistry.get_input_dump_policy(setting)
-            if setting in PolicyRegistry.registered_dumping:
-                made = policy(**self.input_dump_policy_kwargs)
-                return made if isinstance(made, fib_tracer.InputDumpPolicy) else _AdaptedDump(made)
-        elif not isinstance(setting, fib_tracer.InputDumpPolicy) and isinstance(setting, InputDumpPolicy):
-            return _AdaptedDump(setting)
-        return super().make_dump_policy()
-
-    def make_filter_policy(self) -> fib_tracer.FilterPolicy:
-        """A new filter policy for fib-tracer."""
-        setting: Any = self.filter_policy
-        if isinstance(setting, str):
-            policy: Any = PolicyRegistry.get_filter_policy(setting)
-            if setting in PolicyRegistry.registered_filtering and policy not in _FILTER_PRESETS.values():
-                made = policy(**self.filter_policy_kwargs)
-                return made if isinstance(made, fib_tracer.FilterPolicy) else _AdaptedFilter(made)
-        elif isinstance(setting, type) and not issubclass(setting, fib_tracer.FilterPolicy):
-            policy = setting(**self.filter_policy_kwargs)
-            return _AdaptedFilter(policy)
-        return super().make_filter_policy()
+    def __attrs_post_init__(self) -> None:
+        with _unknown_is_value_error():
+            super().__attrs_post_init__()
 
     def create_filter_policy(self) -> FilterPolicy:
         """A new filter policy with a state of its own.
@@ -341,8 +314,7 @@ class TracingConfig(fib_tracer.TracingConfig):
         """
         inputs = dict(zip(names, values, strict=True))
         setting = self.input_dump_policy
-        is_listed = isinstance(setting, (list, tuple))
-        chosen = list(setting) if is_listed else list(self.make_dump_policy().dump(inputs))
+        chosen = list(setting if isinstance(setting, list | tuple) else self.make_dump_policy().dump(inputs))
         for name in chosen:
             if name not in inputs:
                 raise InvalidSetting("input_dump_policy", name, "an input: " + ", ".join(names))
@@ -465,15 +437,10 @@ def enable_tracing(
     return runtime
 
 
-def _without_absent(settings: Any, names: Iterable[str]) -> Any:
+def _without_absent(settings: Any, names: Collection[str]) -> Any:
     """Settings without the definitions that a data set lacks, each of which is logged."""
     per_definition = settings if isinstance(settings, Mapping) else getattr(settings, "per_definition", None)
     if not per_definition:
         return settings
-    known = frozenset(names)
-    for name in sorted(per_definition.keys() - known):
-        logger.warning("the data set has no definition %r, which the settings of tracing name", name)
-    kept = {name: config for name, config in per_definition.items() if name in known}
-    if isinstance(settings, Mapping):
-        return kept
-    return attrs.evolve(settings, per_definition=kept)
+    kept = {name: per_definition[name] for name in present("definition", per_definition, names, logger)}
+    return kept if isinstance(settings, Mapping) else attrs.evolve(settings, per_definition=kept)

@@ -7,11 +7,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any, Self
 
 import attrs
-from cattrs.errors import BaseValidationError
-from cattrs.preconf.json import make_converter
 from fib_bench import Benchmark, BenchmarkConfig
 from fib_bench.references import run_references
 from fib_compile import BuilderRegistry, BuildError
@@ -30,6 +27,8 @@ from fib_schema import (
 )
 from fib_schema.display import counted, escape_line
 from fib_schema.files import write_output
+
+from .records import Model
 
 __all__ = [
     "ALL_CHECKS",
@@ -54,37 +53,10 @@ _FOLDERS = {"definitions": "definition", "solutions": "solution", "workloads": "
 _LEVELS = ("info", "warning", "error")
 _STATUS_OF_LEVEL = {"info": "passed", "warning": "warning", "error": "failed"}
 _WORST_FIRST = ("failed", "warning", "passed", "skipped")
-_JSON = make_converter()
-
-
-class _Plain:
-    """Conversion to and from plain objects, by pydantic's names."""
-
-    def model_dump(self, *, mode: str = "python") -> dict[str, Any]:
-        """As plain objects."""
-        del mode
-        plain: dict[str, Any] = _JSON.unstructure(self)
-        return plain
-
-    def model_dump_json(self, *, indent: int | None = None) -> str:
-        """As JSON."""
-        return _JSON.dumps(self, indent=indent)
-
-    @classmethod
-    def model_validate_json(cls, json_data: str | bytes) -> Self:
-        """From JSON.
-
-        Raises:
-            InvalidRecord: It is something else (a ValueError).
-        """
-        try:
-            return _JSON.loads(json_data, cls)
-        except (BaseValidationError, ValueError, TypeError, KeyError) as error:
-            raise InvalidRecord(cls.__name__, (Problem("<memory>", "$", f"is no {cls.__name__}: {error}"),)) from error
 
 
 @attrs.frozen
-class CheckMessage(_Plain):
+class CheckMessage(Model):
     """A finding of a check."""
 
     level: str = attrs.field(validator=attrs.validators.in_(_LEVELS))
@@ -93,7 +65,7 @@ class CheckMessage(_Plain):
 
 
 @attrs.frozen
-class CheckResult(_Plain):
+class CheckResult(Model):
     """The findings of one check."""
 
     status: str = attrs.field(default="passed", validator=attrs.validators.in_(_WORST_FIRST))
@@ -108,7 +80,7 @@ class CheckResult(_Plain):
 
 
 @attrs.frozen
-class DefinitionReport(_Plain):
+class DefinitionReport(Model):
     """The checks of one definition."""
 
     name: str
@@ -118,7 +90,7 @@ class DefinitionReport(_Plain):
 
 
 @attrs.frozen
-class ReportConfig(_Plain):
+class ReportConfig(Model):
     """Data set and checks of a report."""
 
     dataset: str
@@ -129,7 +101,7 @@ class ReportConfig(_Plain):
 
 
 @attrs.frozen
-class DatasetReport(_Plain):
+class DatasetReport(Model):
     """The report of a data set."""
 
     config: ReportConfig
@@ -184,7 +156,7 @@ def render_report(report_json: str | os.PathLike[str], output: str | os.PathLike
     """
     try:
         report = DatasetReport.model_validate_json(Path(report_json).read_bytes())
-    except InvalidRecord as error:
+    except ValueError as error:
         problem = Problem(str(report_json), "$", f"is not a report of 'validate --outputs json': {error}")
         raise InvalidRecord("report", (problem,)) from error
     text = render_text_report(report)
