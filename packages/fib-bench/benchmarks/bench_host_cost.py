@@ -31,7 +31,7 @@ import msgspec
 from fib_bench import BenchmarkConfig
 from fib_bench.events import Evaluated, PhaseTimes, Skipped
 from fib_bench.execution.execution import Execution
-from fib_bench.judge.device_lock import FOLDER_VARIABLE
+from fib_bench.judge.device import FOLDER_VARIABLE
 from fib_bench.plan import DefinitionPlan
 from fib_bench.worker import client
 from fib_bench.worker.process_tree import children, descendants

@@ -18,8 +18,7 @@ import pytest
 import torch
 from fib_bench import BenchmarkConfig, ResolvedEvalConfig
 from fib_bench.execution.execution import Execution
-from fib_bench.judge.device_context import DeviceContext
-from fib_bench.judge.device_lock import FOLDER_VARIABLE
+from fib_bench.judge.device import FOLDER_VARIABLE, DeviceContext
 from fib_bench.judge.evaluate import Judge
 from fib_bench.worker.client import ForkServerClient, KeptOutput, Worker
 from fib_schema import (
@@ -308,9 +307,7 @@ def make_judge(server: ForkServerClient, device_context: DeviceContext) -> Itera
     def make(root: Path | None = None, **fields: object) -> Judge:
         config = BenchmarkConfig(**{**QUICK, "timeout_seconds": 60.0, **fields})
         judge = Judge(config, root=root, server=SharedServer(server))
-        judge._context = attrs.evolve(
-            device_context, timeout_seconds=judge._config.timeout_seconds, phases=judge.phases
-        )
+        judge.context = attrs.evolve(device_context, timeout_seconds=judge._config.timeout_seconds, phases=judge.phases)
         judges.append(judge)
         return judge
 
@@ -375,7 +372,7 @@ def shared_server(
         config = config.with_fields(**unset)
         execution = Execution(config, root, baselines, SharedServer(server))
         judge = execution._judge
-        judge._context = attrs.evolve(device_context, timeout_seconds=config.timeout_seconds, phases=judge.phases)
+        judge.context = attrs.evolve(device_context, timeout_seconds=config.timeout_seconds, phases=judge.phases)
         return execution
 
     monkeypatch.setattr("fib_bench.execution.executors.JudgeProcess", execution)

@@ -9,9 +9,8 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from fib_bench.judge import background_activity
-from fib_bench.judge.background_activity import BackgroundActivity, cpu_seconds
-from fib_bench.judge.rpc import Rejected
+from fib_bench.judge import function_worker
+from fib_bench.judge.function_worker import BackgroundActivity, Rejected, cpu_seconds
 from fib_bench.worker.process_tree import descendants
 from fib_schema import EvaluationStatus
 
@@ -47,8 +46,8 @@ class FakeMachine:
 def observe(monkeypatch: pytest.MonkeyPatch) -> Any:
     def observe(*schedule: tuple[float, float]) -> tuple[BackgroundActivity, FakeMachine]:
         machine = FakeMachine(*schedule)
-        monkeypatch.setattr(background_activity, "time", machine)
-        monkeypatch.setattr(background_activity, "cpu_seconds", lambda _: machine.used())
+        monkeypatch.setattr(function_worker, "time", machine)
+        monkeypatch.setattr(function_worker, "cpu_seconds", lambda _: machine.used())
         worker: Any = SimpleNamespace(pid=1, started=list)
         return BackgroundActivity(worker), machine
 

@@ -8,7 +8,10 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import attrs
 import pytest
@@ -75,10 +78,12 @@ class TestCacheOwner:
                 asked.append(message)
                 raise WorkerLost("recorded")
 
-            post = request
-
+        server: Any = SimpleNamespace(spawn=Recorder)
+        context: Any = SimpleNamespace(
+            is_cuda=device != "cpu", timeout_seconds=1.0, device_work=nullcontext, settle=lambda: None
+        )
         with pytest.raises(WorkerLost):
-            FunctionWorker(Recorder(), build).build(1.0)
+            FunctionWorker(server, build, context).build()
         assert CacheOwner.of(asked[0]) == CacheOwner.of(build)
         assert isinstance(asked[0], OpenDevice) is (device == "cuda:0")
 

@@ -15,7 +15,7 @@ from pathlib import Path
 import attrs
 import pytest
 import torch
-from fib_bench.judge.device_lock import FOLDER_VARIABLE, DeviceLock, lock_of
+from fib_bench.judge.device import FOLDER_VARIABLE, DeviceLock, lock_of
 from fib_bench.judge.evaluate import Judge
 from fib_bench.judge.timed_function import TimedFunction
 from fib_schema import Definition, Solution, Workload
@@ -24,7 +24,7 @@ from fib_schema.files import UnsafePath
 HOLDS = """
 import sys
 from pathlib import Path
-from fib_bench.judge.device_lock import DeviceLock
+from fib_bench.judge.device import DeviceLock
 lock = DeviceLock(Path(sys.argv[1]))
 with getattr(lock, sys.argv[2])():
     print("held", flush=True)
@@ -35,7 +35,7 @@ sys.stdin.read()
 PASSES = """
 import random, sys
 from pathlib import Path
-from fib_bench.judge.device_lock import DeviceLock
+from fib_bench.judge.device import DeviceLock
 root, seed, count = Path(sys.argv[1]), int(sys.argv[2]), int(sys.argv[3])
 draw, lock = random.Random(seed), DeviceLock(root / "d.lock")
 journal = open(root / f"{seed}.journal", "w", buffering=1)
@@ -182,7 +182,7 @@ def test_a_folder_that_others_can_change_is_refused(path: Path) -> None:
 def test_a_long_wait_is_reported(
     path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fib_bench.judge.device_lock._NOTICE_SECONDS", 0.0)
+    monkeypatch.setattr("fib_bench.judge.device._NOTICE_SECONDS", 0.0)
     with holder(path, "alone") as process:
         threading.Timer(0.3, process.kill).start()
         with DeviceLock(path).alone():
@@ -221,7 +221,7 @@ def test_a_first_setup_compiles_while_other_judges_time_passes(
     definition: Definition,
 ) -> None:
     judge = make_judge(num_trials=1)
-    judge._context = attrs.evolve(judge.context, bursts=DeviceLock(path))
+    judge.context = attrs.evolve(judge.context, lock=DeviceLock(path), takes_turns=True)
     found: list[bool] = []
     is_over = threading.Event()
 
@@ -233,11 +233,11 @@ def test_a_first_setup_compiles_while_other_judges_time_passes(
     watching = threading.Thread(target=look)
     with judge.context.device_work():
         solution = make_solution(SLEEPS_IN_SETUP, dps=True)
-        candidate = judge._spawn(definition, solution)
-        assert judge._build(candidate) is None
+        candidate = judge._start(definition, solution)
+        candidate.build()
         with TimedFunction(candidate.worker, prepared.layout, 2, judge.context, has_setup=True) as function:
             watching.start()
-            function.call(prepared.trials[0], is_first=True)
+            function.call(prepared.trials[0].inputs, is_first=True)
             is_over.set()
             watching.join()
         candidate.worker.close()

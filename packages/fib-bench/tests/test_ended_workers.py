@@ -10,8 +10,7 @@ from pathlib import Path
 
 import attrs
 import pytest
-from fib_bench.judge.device_context import DeviceContext
-from fib_bench.judge.device_lock import DeviceLock
+from fib_bench.judge.device import DeviceContext, DeviceLock
 from fib_bench.worker.client import ForkServerClient
 
 
@@ -29,7 +28,7 @@ def path(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def context(device_context: DeviceContext, path: Path) -> DeviceContext:
-    return attrs.evolve(device_context, lock=(lock := DeviceLock(path)), bursts=lock)
+    return attrs.evolve(device_context, lock=DeviceLock(path), takes_turns=True)
 
 
 def may_time(path: Path) -> bool:
@@ -47,7 +46,7 @@ def test_others_time_no_passes_until_a_killed_worker_has_ended(
 ) -> None:
     worker = server.spawn()
     with context.device_work():
-        context.ended.add(worker)
+        context.kill(worker)
     assert not may_time(path)
     context.settle()
     assert worker.is_closed
@@ -61,7 +60,7 @@ def test_the_end_is_waited_for_before_passes_are_timed(
     worker = server.spawn()
     entered: AbstractContextManager[None] = getattr(context, block)()
     with context.device_work():
-        context.ended.add(worker)
+        context.kill(worker)
         with entered:
             assert worker.is_closed
         assert not may_time(path)
@@ -69,34 +68,34 @@ def test_the_end_is_waited_for_before_passes_are_timed(
 
 
 def test_work_on_the_device_does_not_wait_for_the_end(context: DeviceContext, server: ForkServerClient) -> None:
-    context.ended.add(server.spawn())
+    context.kill(server.spawn())
     with context.device_work():
-        assert context.ended
+        assert not context.is_settled
     context.settle()
-    assert not context.ended
+    assert context.is_settled
 
 
 def test_a_request_ends_the_wait_for_the_end(context: DeviceContext, server: ForkServerClient, path: Path) -> None:
     ours, theirs = Pipe()
     with ours, theirs:
-        context.ended.add(server.spawn())
+        context.kill(server.spawn())
         theirs.send("request")
-        context.ended.settle_before(ours)
-        assert context.ended
+        context.settle_before(ours)
+        assert not context.is_settled
         assert not may_time(path)
         ours.recv()
-        context.ended.settle_before(ours)
-    assert not context.ended
+        context.settle_before(ours)
+    assert context.is_settled
     assert may_time(path)
 
 
 def test_the_wait_ends_when_the_server_has_died(context: DeviceContext, server: ForkServerClient) -> None:
     ours, theirs = Pipe()
     with ours, theirs, ForkServerClient("cpu") as dying:
-        context.ended.add(dying.spawn())
+        context.kill(dying.spawn())
         dying.close()
-        context.ended.settle_before(ours)
-    assert not context.ended
+        context.settle_before(ours)
+    assert context.is_settled
 
 
 def test_a_kept_lock_is_shared_outside_of_blocks(path: Path) -> None:

@@ -277,7 +277,7 @@ class TestEnds:
         pids = []
         for solution in (make_solution(code, name=name) for name in ("first", "second")):
             ((_, evaluation),) = judge.evaluate(definition, solution, [prepared])
-            assert judge.context.ended
+            assert not judge.context.is_settled
             assert isinstance(evaluation, Evaluation)
             assert evaluation.status == "PASSED"
             pids.append(int(evaluation.log))
@@ -295,9 +295,9 @@ class TestEnds:
         evaluations = judge.evaluate(definition, solution, [prepared, prepared])
         next(evaluations)
         evaluations.close()  # type: ignore[attr-defined]
-        assert judge.context.ended
+        assert not judge.context.is_settled
         judge.context.settle()
-        assert not judge.context.ended
+        assert judge.context.is_settled
 
 
 class TestAhead:

@@ -13,8 +13,7 @@ import pytest
 from fib_bench import BenchmarkConfig
 from fib_bench.events import Evaluated
 from fib_bench.execution.execution import Execution
-from fib_bench.judge.device_context import DeviceContext
-from fib_bench.judge.device_lock import FOLDER_VARIABLE, DeviceLock, extra_memory
+from fib_bench.judge.device import FOLDER_VARIABLE, DeviceContext, DeviceLock, extra_memory
 from fib_bench.plan import DefinitionPlan
 from fib_bench.worker.client import ForkServerClient
 from fib_schema import Definition, Solution, Workload
@@ -39,9 +38,9 @@ def test_a_judge_that_waits_for_memory_lets_others_time_passes(
     events: list[object] = []
     config = BenchmarkConfig(quick=True, concurrency=2, memory_bytes=1)  # no block fits into a judge's share
     with ForkServerClient("cpu") as own, Execution(config, None, {}, own) as execution:
-        context = attrs.evolve(device_context, lock=(lock := DeviceLock(bursts)), bursts=lock)
-        execution._judge._context = context
-        context.ended.add(server.spawn())  # as after the last block, until its end is waited for
+        context = attrs.evolve(device_context, lock=DeviceLock(bursts), takes_turns=True)
+        execution._judge.context = context
+        context.kill(server.spawn())  # as after the last block, until its end is waited for
         waiting = threading.Thread(target=lambda: events.extend(execution.execute(plan)))
         with extra_memory(context.device):
             waiting.start()

@@ -6,8 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 
 import pytest
-from fib_bench.judge.integrity import check_code
-from fib_bench.judge.rpc import Rejected
+from fib_bench.judge.function_worker import Rejected, check_code
 from fib_bench.transport.messages import Build, Built
 from fib_bench.worker.client import ForkServerClient, Worker
 from fib_schema import Definition, EvaluationStatus, Solution, format_json

@@ -149,7 +149,7 @@ class TestPreparation:
         assert prepared.padded is not None
         base = prepared.layout.input_tensors(prepared.bases[0].inputs)
         for call in prepared.padded.calls:
-            item = prepared.padded.input_set(base, call, is_poisoned=True)
+            item = call.input_set(prepared.padded.layout, base, is_poisoned=True)
             given = prepared.padded.layout.input_tensors(item.inputs)
             offsets, pages = given["kv_indptr"], given["kv_indices"][: call.total].long()
             sums = [base["cache"][pages[i:j]].sum(0) for i, j in itertools.pairwise(offsets)]

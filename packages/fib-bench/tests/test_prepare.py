@@ -10,9 +10,8 @@ from fib_bench import ReferenceFailed, ResolvedEvalConfig
 from fib_bench.config.model import DISTRIBUTIONS
 from fib_bench.judge import prepare as preparation
 from fib_bench.judge.evaluate import Judge
-from fib_bench.judge.generated import fill
 from fib_bench.judge.prepare import needed_bytes, slot_count
-from fib_bench.judge.prepared import InputSet, PreparedWorkload
+from fib_bench.judge.prepared import InputSet, PreparedWorkload, fill
 from fib_schema import AxisError, Definition, Evaluation, EvaluationStatus, Solution, Workload
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

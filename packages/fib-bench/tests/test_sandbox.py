@@ -18,7 +18,7 @@ import attrs
 import pytest
 from fib_bench import BenchmarkConfig
 from fib_bench.errors import InvalidConfig
-from fib_bench.judge.device_context import DeviceContext
+from fib_bench.judge.device import DeviceContext
 from fib_bench.judge.evaluate import Judge
 from fib_bench.judge.function_worker import solution_request
 from fib_bench.sandbox import landlock, processes, syscalls
@@ -549,7 +549,7 @@ class TestLowerLevels:
             monkeypatch.setenv(LIMIT_VARIABLE, str(int(level)))
             quick = {"warmup_runs": 1, "iterations": 3, "num_trials": 2, "confidence": 1.0}
             with Judge(BenchmarkConfig(**quick, timeout_seconds=60.0)) as judge:
-                judge._context = device_context
+                judge.context = device_context
                 prepared = [judge.prepare(definition, make_workload(definition, {"n": 8}))]
                 solutions = [make_solution(code, name=f"s{index}") for index, code in enumerate(codes)]
                 return [e for solution in solutions for _, e in judge.evaluate(definition, solution, prepared)]

@@ -11,11 +11,9 @@ import pytest
 import torch
 from fib_bench import EvaluatorFailed
 from fib_bench.judge import solution_run
-from fib_bench.judge.baselines import InterleavedBaselines
 from fib_bench.judge.evaluate import Judge
-from fib_bench.judge.function_worker import FunctionWorker
-from fib_bench.judge.prepared import InputSet, PreparedWorkload
-from fib_bench.judge.rpc import Rejected
+from fib_bench.judge.function_worker import FunctionWorker, Rejected
+from fib_bench.judge.prepared import PreparedWorkload
 from fib_bench.judge.solution_run import SolutionRun
 from fib_bench.judge.timed_function import TimedFunction
 from fib_bench.transport.messages import Build
@@ -55,7 +53,7 @@ def seals(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Have seals count as effective; notes the process of each."""
     pids: list[int] = []
 
-    def seal(self: FunctionWorker, seconds: float) -> None:
+    def seal(self: FunctionWorker) -> None:
         pids.append(self.worker.pid)
         self.is_sealed = True
 
@@ -144,7 +142,7 @@ class TestSeal:
         assert "unsealed" not in evaluation.flags
 
     def seal_by(self, monkeypatch: pytest.MonkeyPatch, sealed: set[int]) -> None:
-        def seal(self: FunctionWorker, seconds: float) -> None:
+        def seal(self: FunctionWorker) -> None:
             sealed.add(self.worker.pid)
             self.is_sealed = True
 
@@ -178,16 +176,15 @@ class TestReference:
         """Have the reference fail so many times on inputs of timed calls; notes its processes."""
 
         def failing(times: int) -> list[int]:
-            answer, pids = InterleavedBaselines._answer, []
+            call_each, pids = TimedFunction.call_each, []
 
-            def fail(self: InterleavedBaselines, slot: int, inputs: object) -> InputSet:
-                pids.append(self._functions["reference"].worker.pid)
+            def fail(self: TimedFunction, inputs: torch.Tensor) -> torch.Tensor:
+                pids.append(self.worker.pid)
                 if len(pids) <= times:
                     raise Rejected(EvaluationStatus.RUNTIME_ERROR, "the reference stumbled")
-                return answer(self, slot, inputs)  # type: ignore[arg-type]
+                return call_each(self, inputs)
 
-            monkeypatch.setattr(InterleavedBaselines, "answer_each", lambda *_: None)  # it is asked one by one
-            monkeypatch.setattr(InterleavedBaselines, "_answer", fail)
+            monkeypatch.setattr(TimedFunction, "call_each", fail)
             return pids
 
         return failing
@@ -231,7 +228,7 @@ class TestMemory:
 
         def run(code: str, *, is_shared: bool) -> dict[str, Evaluation | EvaluatorFailed]:
             judge = make_judge()
-            judge._context = attrs.evolve(judge.context, is_shared=is_shared)
+            judge.context = attrs.evolve(judge.context, is_shared=is_shared)
             prepared = [judge.prepare(definition, make_workload(definition, {"n": n}, f"n{n}")) for n in (3, 4)]
             return {workload.uuid: e for workload, e in judge.evaluate(definition, make_solution(code), prepared)}
 

@@ -14,8 +14,8 @@ from fib_bench import Benchmark, BenchmarkConfig, InputError, make_inputs
 from fib_bench.inputs.generator import plan_recipes
 from fib_bench.inputs.redrawing import plan_structure
 from fib_bench.judge.evaluate import Judge
-from fib_bench.judge.generated import fill, other_values
 from fib_bench.judge.prepare import needed_bytes
+from fib_bench.judge.prepared import fill, other_values
 from fib_bench.transport.messages import TensorSlot
 from fib_bench.transport.slots import GAP, CallLayout, Slots, layout_of
 from fib_schema import Definition, Evaluation, Solution, Trace, TraceSet, Workload, format_json

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,10 +13,9 @@ import pytest
 import torch
 from fib_bench import ResolvedEvalConfig
 from fib_bench.judge import timer as timer_module
+from fib_bench.judge.function_worker import Rejected
 from fib_bench.judge.passes import Launch, Order, TimedPass
-from fib_bench.judge.rpc import Rejected
-from fib_bench.judge.throttling import ThrottlingFilter
-from fib_bench.judge.timer import Timer
+from fib_bench.judge.timer import ThrottlingFilter, Timer
 from fib_bench.timing.handshake import native
 from fib_bench.transport.messages import Warm
 from fib_bench.worker.client import WorkerLost
@@ -45,52 +43,46 @@ class Device:
     ran_seconds: float = 0.0
     disturbed: list[int] = attrs.field(factory=list)
     """Ends of the next passes of calls."""
-    structures: list[Sequence[int]] = attrs.field(factory=list)
-    """Of all passes."""
+    made: int = 0
+    """Passes so far."""
     composed: list[tuple[int, Order]] = attrs.field(factory=list)
-    places: dict[str, torch.Tensor] = attrs.field(
-        factory=lambda: {name: torch.zeros(CALLS, 2) for name in ("at", "seen")}
-    )
-    """Places of structural integers in the slots."""
-    names: frozenset[str] = frozenset({"x"})
     nodes: int = 3
 
     def compose(self, kind: int, order: Order) -> None:
         self.composed.append((kind, order))
 
-    def run(self, kind: int, order: Order, launch: Launch, structures: Sequence[int], *, is_watched: bool) -> TimedPass:
-        self.structures.append(structures)
+    def redraw(self) -> None:
+        """All structure stays."""
+
+    def run(self, kind: int, order: Order, launch: Launch, *, is_watched: bool) -> TimedPass:
+        self.made += 1
         beyond = self.latencies[launch, order] if kind == native.SOLUTION else self.empty * (kind == native.EMPTY)
         taken = self.nothing + beyond
         times = [int(taken + self.scatter * (-1) ** call) for call in range(CALLS)]
         is_disturbed = kind == native.SOLUTION and launch is Launch.DEVICE and self.disturbed
         end_ns = self.disturbed.pop(0) if is_disturbed else self.end_ns if launch is Launch.DEVICE else 0
         ran_seconds = self.ran_seconds if is_watched and launch is Launch.DEVICE else None
-        return TimedPass(times, [(1, 2, 1)] * CALLS, [1] * CALLS, structures, None, end_ns, ran_seconds)
+        return TimedPass(times, [(1, 2, 1)] * CALLS, [1] * CALLS, [0] * CALLS, None, end_ns, ran_seconds)
 
 
 @pytest.fixture
 def make_timer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Timer]:
     """Make a warm timer of passes that take what a device says."""
-    verification: Any = SimpleNamespace(
-        bind=lambda *_: None, add=lambda *_: None, to_extra=dict, verify=lambda: None, finish=lambda _: None
-    )
-    monkeypatch.setattr(timer_module, "Verification", lambda *_: verification)
+    verification: Any = SimpleNamespace(add=lambda *_: None, to_extra=dict)
+    monkeypatch.setattr(timer_module, "Verification", lambda *_, **__: verification)
 
-    def make(device: Any, *, is_cuda: bool = True, warm_ns: float = 5.0, prepared: Any = None, **options: Any) -> Timer:
+    def make(device: Any, *, is_cuda: bool = True, warm_ns: float = 5.0, **options: Any) -> Timer:
         monkeypatch.setattr(timer_module, "Passes", lambda *_: device)
         cache = SimpleNamespace(L2_cache_size=50 << 20)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: cache)
         device_context = SimpleNamespace(is_cuda=is_cuda, seconds=time.monotonic, watch=None, device="cuda:0")
-        memory = torch.zeros(4, dtype=torch.uint8)
         function: Any = SimpleNamespace(
-            context=device_context, keeps_integers=False, load_all=lambda _: SimpleNamespace(inputs=memory),
-            ask=lambda *_, **__: Warm(warm_ns), slots=SimpleNamespace(inputs=torch.zeros(CALLS, 4)),
-            layout=SimpleNamespace(input_tensors=lambda _: device.places, size_bytes=device.size_bytes),
+            context=device_context, keeps_integers=False, load_all=lambda _: None, ask=lambda *_, **__: Warm(warm_ns),
+            layout=SimpleNamespace(size_bytes=device.size_bytes),
         )  # fmt: skip
-        timer = Timer(function, **options)
-        timer.warm_up(prepared or SimpleNamespace(recipes={}, redraw=None, moved={}), CONFIG)
-        return timer
+        first = SimpleNamespace(inputs=torch.zeros(4, dtype=torch.uint8))
+        prepared: Any = SimpleNamespace(recipes={}, redraw=None, moved={}, trials=[first])
+        return Timer(function, prepared, CONFIG, **options)
 
     return make
 
@@ -115,8 +107,8 @@ def test_both_latencies_are_what_calls_take_beyond_passes_without_calls(make_tim
     assert extra["orders_ms"] == pytest.approx({"cold": 0.01, "fresh": 0.0095}, rel=1e-2)
     assert "raised_ms" not in extra
     assert 0 < extra["uncertainty_ms"] < 0.001
-    assert timer.eager_measurement().method == "eager"
-    assert timer.eager_measurement().latency_ms == pytest.approx(0.05, rel=1e-3)
+    assert timer.measurement("eager").method == "eager"
+    assert timer.measurement("eager").latency_ms == pytest.approx(0.05, rel=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -144,7 +136,7 @@ def test_what_is_computed_before_an_eager_call_gains_nothing(make_timer: MakeTim
     device = Device({COLD: 10_000.0, FRESH: 10_000.0, EAGER: 50_000.0, EAGER_FRESH: 100_000.0})
     timer = sampled(make_timer(device))
     assert timer.measurement().call_ns == pytest.approx(85_000, rel=0.01)
-    assert timer.eager_measurement().latency_ms == pytest.approx(0.085, rel=0.01)
+    assert timer.measurement("eager").latency_ms == pytest.approx(0.085, rel=0.01)
     assert timer.measurement().latency_ms == pytest.approx(0.01, rel=0.01)
 
 
@@ -155,6 +147,17 @@ def test_slow_passes_without_calls_shorten_nothing(make_timer: MakeTimer) -> Non
     timer.compare_with(trusted)
     assert timer.measurement().latency_ms == pytest.approx(0.01 + 0.005 - 0.001 - 0.00015, rel=0.01)
     assert trusted.measurement().latency_ms == pytest.approx(0.01, rel=0.01)
+
+
+@pytest.mark.parametrize(("size_bytes", "most_us"), [(0, 10.0), (20_000_000, 110.0)])
+def test_without_a_trusted_worker_a_constant_bounds_what_is_subtracted(
+    make_timer: MakeTimer, size_bytes: int, most_us: float
+) -> None:
+    for nothing, subtracted in ((most_us - 1.0, most_us - 1.0), (1000.0, most_us)):
+        timer = sampled(make_timer(Device(nothing=nothing * 1e3, size_bytes=size_bytes)))
+        timer.compare_with(None)
+        assert timer.measurement().overhead_ns == pytest.approx(subtracted * 1e3, rel=0.01)
+        assert timer.measurement().latency_ms == pytest.approx((10.0 + nothing - subtracted) / 1e3, rel=0.01)
 
 
 def test_a_call_that_takes_less_than_none_is_impossible(make_timer: MakeTimer) -> None:
@@ -231,36 +234,15 @@ class TestEnd:
     def test_what_is_precise_is_not_sampled_again(self, make_timer: MakeTimer) -> None:
         device = Device()
         timer = sampled(make_timer(device), 6)
-        before = len(device.structures)
+        before = device.made
         timer.sample()
-        assert len(device.structures) == before
+        assert device.made == before
 
     @pytest.mark.parametrize("taken_ns", [-1.0, math.nan, math.inf])
     def test_a_warm_up_without_a_duration_is_a_forgery(self, make_timer: MakeTimer, taken_ns: float) -> None:
         with pytest.raises(WorkerLost) as caught:
             make_timer(Device(), warm_ns=taken_ns)
         assert caught.value.is_forgery
-
-
-def test_structure_is_drawn_for_each_call_and_anew_after_each_burst(make_timer: MakeTimer) -> None:
-    """Moved pages come in a pass of their own."""
-    numbers = itertools.count(1.0)
-    moved = {name: torch.full((2,), -1.0) for name in ("at", "seen")}
-    prepared = SimpleNamespace(recipes={}, redraw=lambda: {"at": torch.full((2,), next(numbers))}, moved=moved)
-    device = Device()
-    timer = make_timer(device, prepared=prepared)
-    drawn = []
-    for _ in range(2):
-        before = len(device.structures)
-        sampled(timer, 2)
-        drawn.append({structure for each in device.structures[before:] for structure in each})
-        assert device.places["at"][:, 0].tolist() == device.structures[-1]  # the numbers of sets are their values
-        timer.verify()
-    assert all(len(each) > 32 for each in drawn)  # a memo of structures that were met has little use
-    assert not drawn[0] & drawn[1]
-    timer.finish()
-    assert bool((torch.stack([*device.places.values()]) == -1.0).all())
-    assert timer.changed_names() == {"x", "at", "seen"}
 
 
 @attrs.define

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from fib_bench.judge.unwritten import explain_unwritten
+from fib_bench.judge.timed_function import explain_unwritten
 from fib_schema import Evaluation, Solution
 
 FILL = 0xC3

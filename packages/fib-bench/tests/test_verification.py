@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
@@ -11,13 +12,13 @@ import attrs
 import pytest
 import torch
 from fib_bench.checking.precision import LOW_PRECISION, relative_errors, relative_errors_of_calls
-from fib_bench.judge.device_context import DeviceContext
+from fib_bench.judge.device import DeviceContext
 from fib_bench.judge.evaluate import Judge
+from fib_bench.judge.function_worker import NotCapturable, Rejected
 from fib_bench.judge.passes import TimedPass
-from fib_bench.judge.prepared import GENERATED, InputSet, PreparedWorkload
-from fib_bench.judge.rpc import NotCapturable, Rejected
+from fib_bench.judge.prepared import PreparedWorkload
 from fib_bench.judge.timed_function import TimedFunction
-from fib_bench.judge.verification import MIN_VERIFIED, Verification
+from fib_bench.judge.verification import MIN_VERIFIED, Sample, Verification
 from fib_schema import Definition, EvaluationStatus, Workload
 
 CALLS = 12
@@ -32,70 +33,58 @@ class Timed:
     verification: Verification = attrs.field(init=False)
     calls: int = CALLS
     failure: str = ""
-    takes_several: bool = True
+    is_captured: bool = False
     made: int = 0
     unwritten: list[int] = attrs.field(factory=list)
     asked: list[int] = attrs.field(factory=list)
     """The keys of calls for which a fresh answer was wanted."""
 
     def __attrs_post_init__(self) -> None:
-        self.verification = Verification(self.function, self)
         bound: Any = self
-        self.verification.bind(bound, lambda _: torch.zeros(self.function.layout.input_bytes, dtype=torch.uint8))
+        self.verification = Verification(
+            self.function, bound, self.prepared, is_captured=self.is_captured, is_compared=True
+        )
 
     # what `Passes` does
 
     def recompute(self, made: TimedPass, outputs: torch.Tensor) -> list[int]:
         return self.unwritten
 
-    def inputs_of(self, keys: Sequence[int], fixed: Sequence[torch.Tensor]) -> torch.Tensor:
-        targets = torch.stack(list(fixed))
+    def inputs_of(self, calls: Sequence[tuple[int, int]]) -> torch.Tensor:
+        targets = torch.zeros(len(calls), self.function.layout.input_bytes, dtype=torch.uint8)
         x = self.function.layout.input_tensors(targets)["x"]
-        for index, key in enumerate(keys):
+        for index, (key, _) in enumerate(calls):
             x[index] = torch.randn(x.shape[1], generator=torch.Generator().manual_seed(key))
             x[index, 0] = key
         return targets
 
     # as the reference does
 
-    def answer_each(self, inputs: torch.Tensor) -> torch.Tensor | None:
-        if not self.takes_several:
-            return None
-        x = self.function.layout.input_tensors(inputs)["x"]
-        self.asked += x[:, 0].int().tolist()
-        return self._doubled(x)
-
-    def answer(self, slot: int, inputs: torch.Tensor) -> InputSet | None:
+    def answer(self, inputs: torch.Tensor) -> torch.Tensor | None:
         if self.failure:
             return None
         x = self.function.layout.input_tensors(inputs)["x"]
-        self.asked.append(int(x[0]))
-        expected = self._doubled(x.unsqueeze(0))[0]
-        check = self.prepared.checker.check(self.function.layout, inputs, expected, config=self.prepared.timed_config)
-        return InputSet(GENERATED, inputs, expected, check)
-
-    def _doubled(self, x: torch.Tensor) -> torch.Tensor:
+        self.asked += x[:, 0].int().tolist()
         outputs = torch.zeros(len(x), self.function.layout.output_bytes, dtype=torch.uint8)
         self.function.layout.output_tensors(outputs)["y"].copy_(x * 2)
         return outputs
 
     # passes
 
-    def run(self, change: Callable[[torch.Tensor], object] = lambda y: None, must_compare: int = 0) -> None:
+    def run(self, change: Callable[[torch.Tensor], object] = lambda y: None, sample: Sample = Sample.PUBLISHED) -> None:
         """Time a pass whose outputs, ``[calls, n]``, are changed."""
         keys = list(range(self.made, self.made + CALLS))
         self.made += CALLS
-        fixed = [torch.zeros(self.function.layout.input_bytes, dtype=torch.uint8)] * CALLS
-        self.function.slots.inputs[:] = self.inputs_of(keys, fixed)
+        self.function.slots.inputs[:] = self.inputs_of([(key, 0) for key in keys])
         x = self.function.layout.input_tensors(self.function.slots.inputs)["x"]
         y = self.function.layout.output_tensors(self.function.slots.outputs)["y"]
         y.copy_(x * 2)
         change(y)
         timed = TimedPass([1] * CALLS, [(0, 0, key) for key in keys], [1] * CALLS, [0] * CALLS, None, 0, None)
-        self.verification.add(timed, must_compare)
+        self.verification.add(timed, sample)
 
     def finish(self) -> None:
-        self.verification.finish(self.prepared)
+        self.verification.finish(self)
 
 
 @pytest.fixture
@@ -136,9 +125,9 @@ def test_detected_share_follows_from_what_was_compared(make_timed: Make) -> None
 
 def test_calls_of_all_passes_are_compared_alike(make_timed: Make) -> None:
     passes, found = 20, Counter[int]()
-    timed = make_timed(8)
+    made = make_timed(8)
     for _ in range(15):
-        timed.made, timed.asked = 0, []
+        timed = Timed(made.prepared, made.function)
         for _ in range(passes):
             timed.run()
             timed.verification.verify()
@@ -155,14 +144,31 @@ def test_moved_calls_are_compared_in_any_case_and_not_counted(make_timed: Make) 
     timed = make_timed()
     for _ in range(10):
         timed.run()
-    timed.run(must_compare=4)
+    timed.run(sample=Sample.MOVED)
     timed.finish()
-    assert set(range(10 * CALLS, 10 * CALLS + 4)) < set(timed.asked)
-    assert set(timed.asked) < set(range(10 * CALLS + 4))
-    assert timed.verification.counted == 10 * CALLS
+    assert len([key for key in timed.asked if key >= 10 * CALLS]) == 4
+    extra = timed.verification.to_extra()
+    assert extra["timed_calls"] == 10 * CALLS
+    assert extra["verified_calls"] == len(timed.asked) - 4
 
 
-@pytest.mark.parametrize("takes_several", [True, False])
+def test_a_slow_reference_answers_for_the_published_latency(make_timed: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its answers about other calls say little about those: `detected_share` is of the published ones alone."""
+    timed, now = make_timed(), itertools.count()
+    monkeypatch.setattr(timed.function, "context", attrs.evolve(timed.function.context))
+    monkeypatch.setattr(DeviceContext, "seconds", lambda _: 0.15 * next(now))  # two calls take as long as is wanted
+    for sample in (Sample.PUBLISHED, Sample.OTHER, Sample.OTHER, Sample.OTHER):
+        timed.run(sample=sample)
+    timed.finish()
+    published = sum(key < CALLS for key in timed.asked)
+    assert published >= MIN_VERIFIED
+    extra = timed.verification.to_extra()
+    assert extra["timed_calls"] == 4 * CALLS
+    assert extra["verified_calls"] == len(timed.asked) <= 1.5 * published + 1
+    assert extra["detected_share"] == pytest.approx(1 - 0.01 ** (1 / published), abs=1e-4)
+
+
+@pytest.mark.parametrize("has_one_rule", [True, False])
 @pytest.mark.parametrize(
     "change",
     [
@@ -171,9 +177,13 @@ def test_moved_calls_are_compared_in_any_case_and_not_counted(make_timed: Make) 
     ],
 )
 def test_wrong_outputs_are_found_and_named(
-    make_timed: Make, change: Callable[[torch.Tensor], object], takes_several: bool
+    make_timed: Make,
+    change: Callable[[torch.Tensor], object],
+    has_one_rule: bool,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    timed = make_timed(takes_several=takes_several)
+    timed = make_timed()
+    monkeypatch.setattr(type(timed.prepared.checker.evaluator), "has_one_rule", has_one_rule)
     timed.run(change)
     with pytest.raises(Rejected, match=r"timed calls: output 'y': \d+ of 64 elements are wrong; worst at \[") as caught:
         timed.finish()
@@ -182,9 +192,9 @@ def test_wrong_outputs_are_found_and_named(
 
 def test_a_capture_may_have_missed_work(make_timed: Make) -> None:
     """Then eager calls decide, and there it is a verdict."""
-    timed = make_timed()
     for is_captured, error in ((True, NotCapturable), (False, Rejected)):
-        timed.verification.is_captured, timed.unwritten = is_captured, [3]
+        timed = make_timed(is_captured=is_captured)
+        timed.unwritten = [3]
         timed.run()
         with pytest.raises(error, match="1 of 12 timed calls left outputs unwritten"):
             timed.verification.verify()
@@ -203,7 +213,7 @@ def test_changed_inputs_are_an_error(make_timed: Make) -> None:
 
 
 def test_a_reference_that_fails_ends_the_comparison(make_timed: Make) -> None:
-    timed = make_timed(takes_several=False, failure="it stumbled")
+    timed = make_timed(failure="it stumbled")
     timed.run(lambda y: y.zero_())
     timed.finish()
     assert timed.verification.to_extra()["detected_share"] is None
@@ -222,8 +232,8 @@ def test_a_judge_that_waits_goes_before_the_verification_of_the_next_pass(
 ) -> None:
     """Verification takes milliseconds for each pass, in which all others would wait for a burst."""
     timed, turns = make_timed(), list[str]()
-    timed.function.context = attrs.evolve(device_context, bursts=SimpleNamespace(is_shared=True, is_wanted=True))  # type: ignore[arg-type]
-    timed.function.context.bursts.give_way = lambda: turns.append("other judge")  # type: ignore[union-attr, method-assign]
+    lock: Any = SimpleNamespace(is_shared=True, is_wanted=True, give_way=lambda: turns.append("other judge"))
+    timed.function.context = attrs.evolve(device_context, lock=lock, takes_turns=True)
     timed.recompute = lambda made, outputs: turns.append("pass") or []  # type: ignore[method-assign, func-returns-value]
     timed.run()
     timed.run()

@@ -21,7 +21,7 @@ from typing import Any, Self
 import attrs
 import torch
 from fib_bench.inputs.generation import make_input_values
-from fib_bench.judge.device_lock import lock_of
+from fib_bench.judge.device import lock_of
 from fib_bench.temporary_folders import TemporaryFolder
 from fib_bench.worker.server_environment import server_environment
 from fib_compile.device import architectures_of_machine, torch_dtype

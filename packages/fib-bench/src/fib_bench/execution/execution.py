@@ -19,8 +19,7 @@ from fib_schema import Environment, Solution, Trace, Workload
 from ..config.benchmark import BenchmarkConfig
 from ..errors import EvaluatorFailed, InputError, ReferenceFailed
 from ..events import Evaluated, Event, Phase, PhaseTimes, Skipped, Working
-from ..judge.device_lock import extra_memory
-from ..judge.device_memory import available_bytes
+from ..judge.device import available_bytes, extra_memory
 from ..judge.evaluate import SHARE_OF_FREE_MEMORY, Judge
 from ..judge.prepared import PreparedWorkload
 from ..plan import DefinitionPlan, Skip
@@ -71,7 +70,7 @@ class Execution:
 
     def settle(self, request: Connection) -> None:
         """Wait for the end of the workers of solutions, or until a request arrives."""
-        self._judge.context.ended.settle_before(request)
+        self._judge.context.settle_before(request)
 
     def _run_block(self, part: DefinitionPlan, block: Sequence[Workload]) -> Iterator[Event]:
         """Run one block; its memory is released at the end."""

@@ -10,7 +10,8 @@ from __future__ import annotations
 import os
 import platform
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import nullcontext
+from functools import cached_property
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -20,26 +21,29 @@ from fib_compile.device import env_snapshot, parse_device
 from fib_schema import AxisError, Definition, Environment, Evaluation, InvalidField, Solution, Workload
 
 from ..config.benchmark import BenchmarkConfig
+from ..config.model import ResolvedEvalConfig
 from ..errors import EvaluatorFailed, EvaluatorUnusable, InputError, ReferenceFailed, UnsupportedDevice
 from ..evaluators import evaluator_for
 from ..evaluators.protocol import Evaluator
 from ..events import Phase
 from ..timing.device import settings_of, watch_clock
+from ..timing.handshake.native import MAX_OUTPUTS
 from ..timing.roofline import speed_of_light_of
 from ..worker.client import ForkServerClient, WorkerLost, end_all
-from .baselines import REFERENCE, Baselines
-from .build_failure import BuildFailure, attempt
-from .definition_settings import DefinitionSettings
-from .device_context import DeviceContext
-from .device_lock import identity_of, lock_of
-from .device_memory import available_bytes, lacks_memory, wait_for_memory
-from .function_worker import FunctionWorker, solution_request
-from .output_checker import EvaluatorRaised
-from .phase_timer import PhaseTimer
+from .device import (
+    DeviceContext,
+    PhaseTimer,
+    available_bytes,
+    identity_of,
+    lacks_memory,
+    lock_of,
+    wait_for_memory,
+)
+from .function_worker import FunctionWorker, Rejected, solution_request
+from .interleaving import REFERENCE, Baselines
 from .prepare import Preparation, needed_bytes
-from .prepared import PreparedWorkload
-from .record import EvaluationRecorder, isolated, log_of
-from .rpc import Rejected
+from .prepared import EvaluatorRaised, PreparedWorkload
+from .record import EvaluationRecorder, log_of
 from .solution_run import SolutionRun
 
 SHARE_OF_FREE_MEMORY = 0.7
@@ -79,21 +83,18 @@ class Judge:
         if is_cuda:
             torch.cuda.set_device(self.device)
         self._server = server or ForkServerClient(config.device, () if root is None else (root,))
-        self._busy_seconds = 0.0
         self._watch = watch_clock(self.device)
         if self._watch is not None:
             self._watch.start()
+        self._busy_seconds = 0.0
         where = {"host": platform.node(), "device": config.device, "device_id": identity_of(self.device)}
         self._recorder = EvaluationRecorder(self._environment, where, config.baseline, is_quick=config.quick)
-        self._baselines = Baselines(
-            self._server, config.device, config.timeout_seconds, baselines or {}, self._device_work
-        )
-        self._context: DeviceContext | None = None
+        self._baseline_solutions = baselines or {}
         self.phases = PhaseTimer()
         self.cache_key = ""
         """`DefinitionPlan.cache_key` of the plan that is being executed."""
+        self._settings: dict[tuple[str, str], ResolvedEvalConfig] = {}
         self._evaluators: dict[str, Evaluator] = {}
-        self._settings = DefinitionSettings(config)
         self._ahead: dict[str, FunctionWorker] = {}
         cores = (os.cpu_count() or 1) // (config.concurrency or 1)
         self._most_ahead = min(_MAX_WORKERS, max(cores // _CORES_PER_WORKER, 1)) - 1 if is_cuda else 0
@@ -108,9 +109,10 @@ class Judge:
 
     def close(self) -> None:
         """End all workers."""
-        if self._context is not None:
-            self._context.settle()
-        self._baselines.close()
+        if "context" in self.__dict__:
+            self.context.settle()
+        if "_baselines" in self.__dict__:
+            self._baselines.close()
         self.dismiss_ahead()
         if self._watch is not None:
             self._watch.stop()
@@ -129,36 +131,41 @@ class Judge:
         """The hardware and the versions that traces state."""
         return self._environment
 
-    @property
+    @cached_property
     def context(self) -> DeviceContext:
-        """The tools of this device; its roofline is measured at the first access."""
-        if self._context is None:
-            lock = lock_of(self.device)
-            bursts = lock if self.device.type == "cuda" else None
-            self._context = DeviceContext(
-                device=self.device,
-                timeout_seconds=self._config.timeout_seconds,
-                light=speed_of_light_of(self.device, nullcontext if bursts is None else bursts.alone),
-                watch=self._watch,
-                settings=(settings := settings_of(self.device)),
-                settings_before=None if settings is None else settings.read(),
-                phases=self.phases,
-                lock=lock,
-                bursts=bursts,
-                is_shared=(self._config.concurrency or 1) > 1 and self.device.type == "cuda",
-            )
-        return self._context
+        """The device; its roofline is measured at the first access."""
+        lock, is_cuda = lock_of(self.device), self.device.type == "cuda"
+        settings = settings_of(self.device)
+        return DeviceContext(
+            device=self.device,
+            timeout_seconds=self._config.timeout_seconds,
+            light=speed_of_light_of(self.device, lock.alone if is_cuda else nullcontext),
+            watch=self._watch,
+            settings=settings,
+            settings_before=None if settings is None else settings.read(),
+            phases=self.phases,
+            lock=lock,
+            takes_turns=is_cuda,
+            is_shared=(self._config.concurrency or 1) > 1 and is_cuda,
+        )
 
-    def _device_work(self) -> AbstractContextManager[None]:
-        """A block in which other judges of the device time no passes."""
-        return self.context.device_work()
+    @cached_property
+    def _baselines(self) -> Baselines:
+        return Baselines(self._server, self.context, self._baseline_solutions)
+
+    def _settings_of(self, definition: Definition) -> ResolvedEvalConfig:
+        """The settings of a definition, merged once: that takes 0.1 ms on an idle processor."""
+        key = (definition.name, definition.op_type)
+        if key not in self._settings:
+            self._settings[key] = self._config.resolve_eval_config(definition)
+        return self._settings[key]
 
     # -- workloads -----------------------------------------------------------------------------
 
     def workload_bytes(self, definition: Definition, workload: Workload) -> int:
         """About how much memory a prepared workload takes; 0 if it is invalid, which `prepare` reports."""
         try:
-            return needed_bytes(definition, workload, self._settings.of(definition), self.device)
+            return needed_bytes(definition, workload, self._settings_of(definition), self.device)
         except (AxisError, InvalidField):
             return 0
 
@@ -178,14 +185,16 @@ class Judge:
                 except (torch.OutOfMemoryError, Rejected) as error:
                     if not (self.context.is_shared and lacks_memory(str(error))):
                         raise
-                with self._device_work():  # other judges left too little memory: once more, when they have finished
+                with (
+                    self.context.device_work()
+                ):  # other judges left too little memory: once more, when they have finished
                     self._baselines.close()
                 with self.phases.during(Phase.WAIT):
                     wait_for_memory(self.device)
                 return self._prepare(definition, workload)
         except (WorkerLost, Rejected) as error:
-            current = self._baselines.current(REFERENCE)
-            log = str(error) if current is None else log_of(str(error), current.worker)
+            worker = self._baselines.reference_worker
+            log = str(error) if worker is None else log_of(str(error), worker)
             self._baselines.close()
             raise ReferenceFailed(definition.name, workload.uuid, log) from error
         except torch.OutOfMemoryError as error:
@@ -203,7 +212,7 @@ class Judge:
             EvaluatorUnusable: There is none, or it cannot be used.
         """
         if definition.name not in self._evaluators:
-            config = self._settings.of(definition)
+            config = self._settings_of(definition)
             self._evaluators[definition.name] = evaluator_for(definition, config)
         return self._evaluators[definition.name]
 
@@ -214,7 +223,7 @@ class Judge:
             workload=workload,
             root=self._root,
             run=self._config,
-            config=evaluator.settings(self._settings.of(definition)),
+            config=evaluator.settings(self._settings_of(definition)),
             evaluator=evaluator,
             worker=self._baselines.worker(REFERENCE, definition).worker,
             context=self.context,
@@ -223,23 +232,26 @@ class Judge:
             return preparation.prepare()
 
     def _check_size(self, definition: Definition, workload: Workload) -> None:
-        """Refuse a workload that this machine cannot hold.
+        """Refuse a workload that this machine cannot hold, or a call that no pass can time.
 
         Raises:
-            InputError: It lacks an axis, its layout is invalid, or its tensors are too large.
+            InputError: It lacks an axis, its layout is invalid, its tensors are too large, or its outputs too many.
         """
-        config = self._settings.of(definition)
+        problem = ""
         try:
-            needed = needed_bytes(definition, workload, config, self.device)
+            needed = needed_bytes(definition, workload, self._settings_of(definition), self.device)
         except (AxisError, InvalidField) as error:
             raise InputError(definition.name, workload.uuid, "", str(error)) from error
         free = available_bytes(self.device)
-        if needed > free * SHARE_OF_FREE_MEMORY and self.context.ended:
+        if needed > free * SHARE_OF_FREE_MEMORY:
             self.context.settle()  # which gives memory back
             free = available_bytes(self.device)
         if needed > free * SHARE_OF_FREE_MEMORY:
             problem = f"its tensors take {needed / 2**30:.1f} GiB, and {free / 2**30:.1f} GiB are free"
             problem += f", of which {SHARE_OF_FREE_MEMORY:.0%} may be used"
+        if len(definition.outputs) > MAX_OUTPUTS:
+            problem = f"it has {len(definition.outputs)} outputs; calls with at most {MAX_OUTPUTS} can be timed"
+        if problem:
             raise InputError(definition.name, workload.uuid, "", problem)
 
     # -- solutions -----------------------------------------------------------------------------
@@ -263,38 +275,22 @@ class Judge:
             Workloads with their evaluations, in the order in which they end: those that fail before timing come
             first. Where the evaluator fails there is no evaluation.
         """
-        candidate = self._ahead.pop(solution.name, None)
-        if candidate is None:
-            candidate = self._spawn(definition, solution)
-        else:
-            self.context.settle()  # the build waits for compilers, for which other judges need not wait
+        candidate = self._ahead.pop(solution.name, None) or self._start(definition, solution)
+        run = SolutionRun(
+            candidate=candidate,
+            definition=definition,
+            solution=solution,
+            config=self._config,
+            settings=self._settings_of(definition),
+            context=self.context,
+            baselines=self._baselines,
+            recorder=self._recorder,
+        )
         try:
-            if (failure := self._build(candidate)) is not None:
-                yield from self._unbuilt(solution, failure, workloads)
-                return
-            run = SolutionRun(
-                candidate=candidate,
-                definition=definition,
-                solution=solution,
-                config=self._config,
-                settings=self._settings.of(definition),
-                server=self._server,
-                context=self.context,
-                baselines=self._baselines,
-                recorder=self._recorder,
-            )
-            for prepared, evaluation in run.evaluate(workloads):
-                yield prepared.workload, evaluation
+            for prepared, result in run.evaluate(workloads):
+                yield prepared.workload, result
         finally:
-            self.context.ended.add(candidate.worker)
-
-    def _unbuilt(
-        self, solution: Solution, failure: BuildFailure, workloads: Sequence[PreparedWorkload]
-    ) -> Iterator[tuple[Workload, Evaluation]]:
-        """The evaluations of a solution that does not build."""
-        for prepared in workloads:
-            evaluation = self._recorder.evaluation(solution, failure.status, failure.log)
-            yield prepared.workload, isolated(failure.isolation, evaluation)
+            self.context.kill(candidate.worker)
 
     def start_ahead(self, definition: Definition, solutions: Sequence[Solution]) -> None:
         """Start and compile the next solutions in workers of their own, on CUDA only.
@@ -304,21 +300,17 @@ class Judge:
         """
         for solution in solutions[: self._most_ahead]:
             if solution.name not in self._ahead:
-                self._ahead[solution.name] = self._spawn(definition, solution)
-                self._ahead[solution.name].begin(self._config.timeout_seconds, self._device_work)
+                self._ahead[solution.name] = self._start(definition, solution)
+                self._ahead[solution.name].begin()
 
     def dismiss_ahead(self) -> None:
         """End workers that were started ahead and not used."""
         if self._ahead:
-            with self._device_work():
+            with self.context.device_work():
                 end_all(candidate.worker for candidate in self._ahead.values())
         self._ahead = {}
 
-    def _spawn(self, definition: Definition, solution: Solution) -> FunctionWorker:
+    def _start(self, definition: Definition, solution: Solution) -> FunctionWorker:
         request = solution_request(self._config.device, definition, solution, self.cache_key)
         with self.phases.during(Phase.START):
-            return FunctionWorker(self._server.spawn(), request)
-
-    def _build(self, candidate: FunctionWorker) -> BuildFailure | None:
-        with self.phases.during(Phase.BUILD):
-            return attempt(candidate, self._config.timeout_seconds, device_work=self.context.first_device_work)
+            return FunctionWorker(self._server, request, self.context)

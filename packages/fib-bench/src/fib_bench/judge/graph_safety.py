@@ -1,40 +1,39 @@
-"""Graph safety: whether a captured call was right in replays with other integers than those that it was captured with.
+"""Graph safety and padded indices: whether a solution may be called in a CUDA graph of an engine.
 
-Timed passes capture each call once and replay it with inputs that the judge makes anew, integers included, and compare
-calls drawn in secret with fresh answers. Booleans are never drawn anew. Offsets of requests that all have the same
-length cannot be drawn anew without other sizes; the padding check does that before, in replays of a captured call. This
-module decides from what both did; it makes no calls itself.
+Engines keep page numbers in buffers longer than their total, whose contents change between the replays of a graph. The
+padding check makes such calls in one place: all tensors keep their addresses and shapes, and the integers change in
+place. On a CUDA device the first call is captured and the others are its replays; on the CPU each of them is a call.
+First, valid pages stand behind the total, so that a solution that reads them is wrong; then numbers that are not pages.
+A solution that fails may leave a worker that must not be used any more, so this precedes all timing.
+
+Timed passes replay captured calls with inputs that the judge makes anew, integers included, and compare some with fresh
+answers. Booleans are never drawn anew. Offsets of requests that all have the same length cannot be drawn anew without
+other sizes; the padding check does that. `graph_fields` decides from what both did.
+
+The results are properties of a solution beside its verdict: nothing is rejected here but tampering.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
+from typing import TypeAlias
 
-import attrs
-from fib_schema import Definition
+import torch
+from fib_schema import Definition, EvaluationStatus
+from fib_schema.padded_indices import PADDED_INDICES
 
-MIN_VERIFIED = 10
-"""Replays that were compared with fresh answers; fewer show little."""
+from ..timing.handshake import native
+from ..worker.client import WorkerLost
+from .function_worker import FunctionWorker, NotCapturable, Rejected
+from .passes import Launch, Order, Passes
+from .prepared import EvaluatorRaised, InputSet, PaddedCalls, PreparedWorkload
+from .timed_function import TimedFunction
+from .timer import DEVICE
+from .verification import MIN_VERIFIED
 
-
-@attrs.frozen(kw_only=True)
-class GraphEvidence:
-    """Facts about the timing of a solution."""
-
-    method: str
-    """Method of the timer."""
-    has_setup: bool
-    """Whether the solution made a plan on the host, of the integers that it saw."""
-    verified_calls: int
-    """Replays whose outputs were compared with fresh answers of the reference."""
-    discrete: Iterable[str]
-    """The integer and boolean tensors among the inputs that have several valid values, see `discrete_inputs`."""
-    changed: Iterable[str]
-    """The inputs whose values differed from replay to replay."""
-    changed_in_padded_calls: Iterable[str] = ()
-    """The integer tensors that differed in the replays of a padding check that has found nothing wrong."""
-    kept_integers: bool
-    """Whether integers stayed because the baseline plans on the host."""
+_SLOTS = 2
+Replay: TypeAlias = Callable[[InputSet], torch.Tensor]
+"""Puts inputs into the place of the calls and returns a copy of the outputs' memory, ``[bytes]``."""
 
 
 def discrete_inputs(definition: Definition, names: Iterable[str]) -> list[str]:
@@ -43,22 +42,127 @@ def discrete_inputs(definition: Definition, names: Iterable[str]) -> list[str]:
     return [name for name in names if specs[name].is_integer or specs[name].dtype == "bool"]
 
 
-def graph_problem(evidence: GraphEvidence) -> str | None:
-    """Reason why a solution was not shown to be safe in a CUDA graph; None if it was."""
-    if evidence.method != "handshake":
-        return f"it was timed by the method {evidence.method!r}, which replays no captured call with changed inputs"
-    if evidence.has_setup:
+def graph_fields(
+    *,
+    method: str,
+    has_setup: bool,
+    verified_calls: int,
+    discrete: Iterable[str],
+    changed: Collection[str],
+    kept_integers: bool,
+) -> dict[str, object]:
+    """The fields of a trace's timing about CUDA graphs.
+
+    Args:
+        method: Method of the timer.
+        has_setup: Whether the solution made a plan on the host, of the integers that it saw.
+        verified_calls: Replays whose outputs were compared with fresh answers of the reference.
+        discrete: The integer and boolean inputs that have several valid values, see `discrete_inputs`.
+        changed: The inputs whose values differed from replay to replay, also in a padding check that found no problem.
+        kept_integers: Whether integers stayed because the baseline plans on the host.
+    """
+    if method != DEVICE:
+        problem = f"it was timed by the method {method!r}, which replays no captured call with changed inputs"
+    elif has_setup:
+        problem = "its setup makes a plan on the host"
+    elif kept_integers:
+        problem = "its integers were not redrawn, because the baseline has a setup"
+    elif fixed := sorted(set(discrete).difference(changed)):
+        problem = f"integer or boolean inputs were not redrawn: {', '.join(fixed)}"
+    elif verified_calls < MIN_VERIFIED:
+        problem = f"only {verified_calls} replays were compared with fresh answers"
+    else:
+        return {"graph_safe": True}
+    return {"graph_safe": False, "graph_unsafe_reason": problem}
+
+
+def padding_fields(problem: str) -> dict[str, object]:
+    """The fields of a trace's timing, for a workload with padded calls."""
+    return {PADDED_INDICES: False, f"{PADDED_INDICES}_problem": problem} if problem else {PADDED_INDICES: True}
+
+
+def padding_problem(candidate: FunctionWorker, prepared: PreparedWorkload, padded: PaddedCalls) -> str:
+    """Reason why a solution was not shown to be right with padded indices; empty if it was.
+
+    The worker is closed if it may be unusable.
+
+    Raises:
+        Rejected: The worker was tampered with.
+        WorkerLost: It forged a reply.
+    """
+    if candidate.has_setup:
         return "its setup makes a plan on the host"
-    if evidence.kept_integers:
-        return "its integers were not redrawn, because the baseline has a setup"
-    if fixed := sorted(set(evidence.discrete).difference(evidence.changed, evidence.changed_in_padded_calls)):
-        return f"integer or boolean inputs were not redrawn: {', '.join(fixed)}"
-    if evidence.verified_calls < MIN_VERIFIED:
-        return f"only {evidence.verified_calls} replays were compared with fresh answers"
-    return None
+    worker, context = candidate.worker, candidate.context
+    try:
+        with TimedFunction(worker, padded.layout, _SLOTS, context) as function:
+            _check_calls(function, prepared, padded, is_captured=context.is_cuda and candidate.may_capture)
+        function.raise_if_lost()
+    except EvaluatorRaised as error:
+        return f"its outputs could not be compared: {error}"
+    except NotCapturable as error:
+        worker.close()
+        return f"it cannot be captured: {_summary(str(error))}"
+    except Rejected as error:
+        if error.status is EvaluationStatus.REWARD_HACK:
+            raise
+        if error.status is not EvaluationStatus.INCORRECT_NUMERICAL and context.is_cuda:
+            worker.close()  # an error on the device spoils the process
+        return _summary(error.message)
+    except WorkerLost as lost:
+        if lost.is_forgery:
+            raise
+        worker.close()
+        return f"its worker ended: {_summary(str(lost))}"
+    return ""
 
 
-def graph_fields(evidence: GraphEvidence) -> dict[str, object]:
-    """The fields of a trace's timing."""
-    problem = graph_problem(evidence)
-    return {"graph_safe": True} if problem is None else {"graph_safe": False, "graph_unsafe_reason": problem}
+def _check_calls(
+    function: TimedFunction, prepared: PreparedWorkload, padded: PaddedCalls, *, is_captured: bool
+) -> None:
+    """Make all calls in one place and compare their outputs.
+
+    Raises:
+        Rejected: Outputs are wrong, or the function raised.
+        NotCapturable: It cannot be captured.
+        WorkerLost: The worker ended.
+    """
+    base = prepared.layout.input_tensors(prepared.trials[0].inputs)
+    first = padded.calls[0].input_set(padded.layout, base, is_poisoned=False)
+    replay = _captured(function, first) if is_captured else _called(function)
+    for is_poisoned in (False, True):
+        for call in padded.calls:
+            item = call.input_set(padded.layout, base, is_poisoned=is_poisoned)
+            what = "no pages" if is_poisoned else "pages of other requests"
+            where = f"a call with {call.total} indices in a longer buffer, {what} behind them"
+            function.compare(item, replay(item), where)
+
+
+def _called(function: TimedFunction) -> Replay:
+    """Calls in one slot, whose inputs change in place."""
+    return lambda item: function.call(item.inputs, 0)
+
+
+def _captured(function: TimedFunction, first: InputSet) -> Replay:
+    """Capture a call on inputs and return what replays it."""
+    slots = function.slots
+    function.call(first.inputs, 0, is_first=True)  # compiles
+    passes = Passes(function, {}, first.inputs)
+    slots.load(slice(None), first.inputs)
+    passes.compose(native.SOLUTION, Order.COLD)
+
+    def replay(item: InputSet) -> torch.Tensor:
+        slots.load(slice(None), item.inputs)
+        made = passes.run(native.SOLUTION, Order.COLD, Launch.DEVICE)
+        if passes.recompute(made, slots.outputs[: passes.calls]):
+            raise NotCapturable("a replay left outputs unwritten")
+        outputs = slots.outputs[0].clone()
+        function.check_inputs(0, item.inputs)
+        return outputs
+
+    return replay
+
+
+def _summary(text: str) -> str:
+    """The last line of a traceback, which names the error; else the first line."""
+    lines = text.strip().splitlines()
+    return (lines[-1] if "Traceback" in lines[0] else lines[0]) if lines else "no reason was given"

@@ -15,7 +15,7 @@ import math
 import mmap
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import attrs
 import torch
@@ -24,13 +24,11 @@ from fib_schema import EvaluationStatus
 from ..recipe import Recipe
 from ..secure_random import SECRET
 from ..timing.handshake import native
-from ..timing.handshake.native import open_native
 from ..transport.arenas import tensor_in
 from ..transport.messages import Composed, ComposePass, Done, LaunchPass, OpenPasses, RunCalls
 from ..worker.client import WorkerLost
-from .background_activity import cpu_seconds
-from .generated import fill
-from .rpc import Rejected, check_reply
+from .function_worker import Rejected, check_reply, cpu_seconds
+from .prepared import fill, write_tensors
 from .timed_function import TimedFunction
 
 _SLICE_SECONDS = 0.05  # without an answer, after which the judge looks whether the worker lives
@@ -40,6 +38,7 @@ _PATIENCE_SHARE = 0.6  # of the shortest call, for which the judge leaves a CPU 
 _MIN_PATIENCE_NS = 200_000
 _NO_READING = 2**32 - 1  # of the worker's clock: the call took longer
 _REST_SECONDS = 1e-4  # the worker's thread goes to sleep after its reply
+_STRUCTURES, _STRUCTURE_BYTES = 128, 1 << 27  # sets of structural integers for the passes of a burst
 
 
 class Order(enum.Enum):
@@ -83,19 +82,31 @@ class TimedPass:
 class Passes:
     """The passes of one function over its slots.
 
+    Structural integers, as those of page tables, are drawn by the judge; other inputs are generated for each call.
+
     Args:
-        function: Its slots are bound.
+        function: Its slots hold `base`.
         recipes: The inputs that are generated for each call.
-        fixed: The inputs of all slots before that, ``[bytes]``: the judge's own copy.
+        base: The inputs of all slots before that, ``[bytes]``: the judge's own copy.
+        redraw: Draws structural integers; None if they stay.
     """
 
-    def __init__(self, function: TimedFunction, recipes: Mapping[str, Recipe], fixed: torch.Tensor) -> None:
-        self._function, self._recipes, self._fixed = function, recipes, fixed
-        self._module = open_native(function.context.device, makes_passes=False)
+    def __init__(
+        self,
+        function: TimedFunction,
+        recipes: Mapping[str, Recipe],
+        base: torch.Tensor,
+        redraw: Callable[[], Mapping[str, torch.Tensor]] | None = None,
+    ) -> None:
+        self._function, self._recipes, self._base, self._redraw = function, recipes, base, redraw
+        self._module = native.open_native(function.context.device, makes_passes=False)
         self._pattern = SECRET.getrandbits(64)
         self._page, self._mailbox = self._open()
         self._indexes: dict[tuple[int, Order], int] = {}
         self._shortest_ns = 0
+        self._structures: list[Mapping[str, torch.Tensor]] = [{}]
+        self._current: Sequence[int] = (0,)
+        self.redraw()
         self.nodes = 0
         """Kernels, copies and fills of one captured call."""
 
@@ -117,9 +128,23 @@ class Passes:
         return min(self._function.slots.count, native.MAX_CALLS)
 
     @property
-    def names(self) -> frozenset[str]:
-        """The inputs that are generated."""
-        return frozenset(self._recipes)
+    def changed_names(self) -> frozenset[str]:
+        """The inputs whose values differ between calls."""
+        return frozenset(self._recipes).union(*self._structures)
+
+    def redraw(self) -> None:
+        """Draw the structural integers of the next passes: a plan that was made for others is of no use."""
+        if self._redraw is not None:
+            begin, first = len(self._structures), self._redraw()
+            size = max(sum(tensor.nbytes for tensor in first.values()), 1)
+            count = max(1, min(_STRUCTURES, _STRUCTURE_BYTES // size))
+            self._structures += [first, *(self._redraw() for _ in range(count - 1))]
+            self._current = range(begin, len(self._structures))
+
+    def replace(self, integers: Mapping[str, torch.Tensor]) -> None:
+        """Take these structural integers for all calls of the next passes."""
+        self._structures.append({**self._structures[self._current[0]], **integers})
+        self._current = (len(self._structures) - 1,)
 
     def compose(self, kind: int, order: Order) -> None:
         """Have the worker capture the calls and compose a pass.
@@ -136,23 +161,20 @@ class Passes:
 
     # -- one pass ------------------------------------------------------------------------------------
 
-    def run(
-        self, kind: int, order: Order, launch: Launch, structures: Sequence[int], *, is_watched: bool = False
-    ) -> TimedPass:
+    def run(self, kind: int, order: Order, launch: Launch, *, is_watched: bool = False) -> TimedPass:
         """Make one pass; one that the device launches is composed.
 
         Args:
             kind: What is called.
             order: Which word is the key.
             launch: Who launches the calls.
-            structures: The set of structural integers that is in each slot.
             is_watched: Whether to look at the worker's threads, where the device launches the calls.
 
         Raises:
             Rejected: A call raised, or the device reported an error.
             WorkerLost: The worker ended, or no digest came.
         """
-        calls = self.calls
+        calls, structures = self.calls, self._load_structures()
         drawn = [(SECRET.getrandbits(64) | 1, SECRET.getrandbits(64) | 1) for _ in range(calls)]
         words = [(start, go, go if order is Order.FRESH else start) for start, go in drawn]
         ctypes.memset(ctypes.addressof(self._mailbox), 0, native.MAILBOX_BYTES)
@@ -176,14 +198,22 @@ class Passes:
             )
             raise Rejected(EvaluationStatus.REWARD_HACK, problem)
         taken = [end - begin for begin, end in zip(clock.t0[:calls], clock.t1[:calls], strict=True)]
-        if not self._function.context.is_cuda:
+        is_cuda = self._function.context.is_cuda
+        if not is_cuda:
             own = (each if each < _NO_READING else math.inf for each in self._mailbox.own_ns[:calls])
             taken = [int(min(pair)) for pair in zip(taken, own, strict=True)]
         if kind == native.SOLUTION:
             self._shortest_ns = min(taken)
-        is_flushed = self._function.context.is_cuda
-        free = min(self._mailbox.free_sms[:calls]) if is_flushed else None
+        free = min(self._mailbox.free_sms[:calls]) if is_cuda else None
         return TimedPass(taken, words, clock.stop[:calls], structures, free, end_ns, ran_seconds)
+
+    def _load_structures(self) -> Sequence[int]:
+        """Put structural integers into the slots; returns the set of each."""
+        structures = [SECRET.choice(self._current) for _ in range(self.calls)]
+        places = self._function.layout.input_tensors(self._function.slots.inputs[: self.calls])
+        for name in self._structures[structures[0]]:  # others that share the slots have loaded theirs meanwhile
+            places[name].copy_(torch.stack([self._structures[structure][name] for structure in structures]))
+        return structures
 
     def _look_at_threads(self) -> float:
         """Seconds that the worker's threads have run, once its thread has gone to sleep after its reply."""
@@ -266,14 +296,10 @@ class Passes:
             raise Rejected(EvaluationStatus.REWARD_HACK, problem)
         return unwritten
 
-    def inputs_of(self, keys: Sequence[int], fixed: Sequence[torch.Tensor]) -> torch.Tensor:
-        """The inputs that calls with these keys have read, ``[keys, bytes]``.
-
-        Args:
-            keys: The key of each call.
-            fixed: The memory of each call before its inputs were generated, ``[bytes]`` each.
-        """
-        targets = torch.stack(list(fixed))
-        for key, target in zip(keys, targets, strict=True):
-            fill(self._recipes, self._function.layout, target, self._fixed, key)
+    def inputs_of(self, calls: Sequence[tuple[int, int]]) -> torch.Tensor:
+        """The inputs that calls have read, ``[calls, bytes]``; each has a key and a set of structural integers."""
+        targets = self._base.repeat(len(calls), 1)
+        for (key, structure), target in zip(calls, targets, strict=True):
+            write_tensors(self._function.layout.input_tensors(target), self._structures[structure])
+            fill(self._recipes, self._function.layout, target, self._base, key)
         return targets

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -14,32 +14,38 @@ from ..checking.comparison import raise_if_mostly_undefined
 from ..checking.precision import error_bounds, move_inputs
 from ..config.benchmark import BenchmarkConfig
 from ..config.model import ResolvedEvalConfig
-from ..evaluators.protocol import Check, Evaluator, Tensors, Verdict
+from ..evaluators.protocol import Evaluator
 from ..events import Phase
 from ..inputs.generation import InputValues, Value, distributions_of, make_input_values
 from ..inputs.generator import other_scalars, plan_recipes
 from ..inputs.index_padding import PaddedDraw, draw_padded_calls
-from ..inputs.redrawing import Redrawing, Structure, plan_structure
+from ..inputs.redrawing import Structure, plan_structure
 from ..recipe import Recipe
 from ..secure_random import SECRET
 from ..timing.handshake import native
 from ..timing.work import work_of
 from ..transport.slots import CallLayout, call_bytes, layout_of
 from ..worker.client import Worker, WorkerLost
-from .device_context import DeviceContext
-from .device_memory import total_bytes
-from .generated import fill, write_tensors
-from .output_checker import OutputChecker
-from .prepared import GENERATED, MOVED, InputSet, OtherScalars, PaddedCall, PaddedCalls, PreparedWorkload
-from .rpc import Rejected
+from .device import DeviceContext, total_bytes
+from .function_worker import Rejected
+from .prepared import (
+    GENERATED,
+    MOVED,
+    InputSet,
+    OtherScalars,
+    OutputChecker,
+    PaddedCall,
+    PaddedCalls,
+    PreparedWorkload,
+    fill,
+    write_tensors,
+)
 from .timed_function import TimedFunction
 
 _SLOT_BYTES = {"cpu": 64 << 20, "cuda": 2 << 30}
 _SLOT_SHARE = 1 / 40  # of a CUDA device at most, because several judges share it
 _MAX_SLOTS = {"cpu": 16, "cuda": 32}
 _REFERENCE_SECONDS = 20.0  # for the expected outputs of one workload; one of each kind is computed in any case
-
-
 _QUICK_DISTRIBUTIONS = 2
 _TYPICAL = ("normal", "redrawn", MOVED)
 _LENIENT_RATIO = 0.99
@@ -66,16 +72,7 @@ def slot_count(size_bytes: int, device: torch.device) -> int:
     return int(max(2, min(_MAX_SLOTS[device.type], room // max(size_bytes, 1))))
 
 
-class _Unjudged(Check):
-    """The check of inputs whose expected outputs are not known yet."""
-
-    def compare(self, found: Tensors, expected: Tensors) -> Verdict:
-        """Accept everything."""
-        del found, expected
-        return Verdict()
-
-
-@attrs.define
+@attrs.define(kw_only=True)
 class Preparation:
     """The making of one prepared workload.
 
@@ -119,48 +116,44 @@ class Preparation:
         others = {name: value for name, value in values.items() if not isinstance(value, torch.Tensor)}
         self._checker = OutputChecker(self.evaluator, self.definition, self.config, others)
         with TimedFunction(self.worker, layout, slots, self.context) as function:
-            bases = [self._expect(function, layout, "normal", values)]
-            outputs = layout.output_tensors(bases[0].expected)
-            raise_if_mostly_undefined(self.definition.name, self.workload.uuid, outputs)
-            self._checker = attrs.evolve(self._checker, first=bases[0].check)
-            if not self.evaluator.is_random:
-                self._check_determinism(function, bases[0])
-            for index in range(1, self.config.num_trials):
-                if self._is_late():
-                    break
-                bases.append(self._expect(function, layout, "normal", self._values(index, "normal")))
-            structure = plan_structure(self.definition, self.workload.axes, values)
-            integer_sets, redrawing = self._integer_sets(structure)
-            redrawn = [self._expect_redrawn(function, bases[-1], "redrawn", found) for found in integer_sets[1:2]]
-            moved = self._moved_pages(structure)
-            if moved:
-                redrawn.append(self._expect_redrawn(function, bases[-1], MOVED, moved))
-            recipes, constant, generated = self._generated(function, bases[0], values, made.synthesized)
+            trials = self._normal_sets(function, values)
+            first, base = trials[0], trials[-1]
+            with self.context.phases.during(Phase.INPUTS):
+                structure = plan_structure(self.definition, self.workload.axes, values)
+                redrawing = structure.redraw(_secret_generator())
+            drawn = {name: _tensor(redrawing.values[name]) for name in redrawing.changed}
+            if drawn:
+                trials.append(self._expect_redrawn(function, base, "redrawn", drawn))
+            if moved := self._moved_pages(structure):
+                trials.append(self._expect_redrawn(function, base, MOVED, moved))
+            recipes, constant, generated = self._generated(function, first, made)
             prepared = PreparedWorkload(
                 workload=self.workload,
                 layout=layout,
-                trials=(*bases, *redrawn, *([generated] if recipes else [])),
+                slots=slots,
+                checker=self._checker,
+                trials=[*trials, *([generated] if recipes else [])],
                 generated=generated,
                 recipes=recipes,
                 constant=constant,
                 timed_config=self._timed_config(recipes),
-                integer_sets=integer_sets,
-                redraw=partial(self._further_integers, structure, list(integer_sets[0])) if integer_sets else None,
+                redraw=partial(self._further_integers, structure, list(drawn)) if drawn else None,
                 kept_integers=redrawing.kept,
                 determined_integers=redrawing.determined,
                 moved=moved,
-                slots=slots,
                 work=work_of(self.definition, self.workload.axes, values),
-                left_out={},
                 synthesized=made.synthesized,
-                checker=self._checker,
-                error_bounds=self._error_bounds(function, bases[0]),
+                error_bounds=self._error_bounds(function, first),
             )
-            prepared = self._add_other_distributions(function, prepared)
-        return self._add_padded_calls(self._add_other_scalars(prepared, values), values)
+            self._add_other_distributions(function, prepared)
+        self._add_other_scalars(prepared, values)
+        self._add_padded_calls(prepared, values)
+        return prepared
 
-    def _values(self, index: int, distribution: str) -> dict[str, Value]:
-        return self._inputs(index, distribution).values
+    def _is_late(self) -> bool:
+        return self.context.seconds() > self._deadline
+
+    # -- inputs ----------------------------------------------------------------------------------
 
     def _inputs(self, index: int, distribution: str) -> InputValues:
         with self.context.phases.during(Phase.INPUTS):
@@ -173,15 +166,6 @@ class Preparation:
                 device=self.context.device,
                 distribution=distribution,
             )
-
-    def _integer_sets(self, structure: Structure) -> tuple[tuple[Mapping[str, torch.Tensor], ...], Redrawing]:
-        """The integers as recorded and redrawn, and the redrawing; the former are empty if none can change."""
-        with self.context.phases.during(Phase.INPUTS):
-            first = structure.redraw(_secret_generator())
-        if not first.changed:
-            return (), first
-        sets = (structure.values, first.values)
-        return tuple({name: _tensor(given[name]) for name in first.changed} for given in sets), first
 
     def _further_integers(self, structure: Structure, names: Sequence[str]) -> Mapping[str, torch.Tensor]:
         """Integers drawn anew, for calls that nobody can have planned."""
@@ -196,37 +180,45 @@ class Preparation:
             moved = structure.move_pages(_secret_generator())
         return {name: _tensor(moved.values[name]) for name in moved.changed}
 
+    # -- expected outputs ------------------------------------------------------------------------
+
+    def _expect(self, function: TimedFunction, distribution: str, values: Mapping[str, Value]) -> InputSet:
+        """An input set with the outputs of the reference."""
+        inputs = torch.zeros(function.layout.input_bytes, dtype=torch.uint8, device=self.context.device)
+        function.layout.pack(values, inputs)
+        return self._expect_packed(function, distribution, inputs)
+
+    def _expect_packed(self, function: TimedFunction, distribution: str, inputs: torch.Tensor) -> InputSet:
+        expected = function.call(inputs)
+        config = None if distribution in _TYPICAL else _leniently(self.config)
+        again = None if self._checker.first else lambda: function.call(inputs)
+        check = self._checker.check(function.layout, inputs, expected, config=config, again=again)
+        return InputSet(distribution, inputs, expected, check)
+
     def _expect_redrawn(
         self, function: TimedFunction, base: InputSet, distribution: str, integers: Mapping[str, torch.Tensor]
     ) -> InputSet:
         """An input set with other integers."""
         inputs = base.inputs.clone()
         write_tensors(function.layout.input_tensors(inputs), integers)
-        return self._expect_packed(function, function.layout, distribution, inputs)
+        return self._expect_packed(function, distribution, inputs)
 
-    def _is_late(self) -> bool:
-        return self.context.seconds() > self._deadline
-
-    def _expect(
-        self, function: TimedFunction, layout: CallLayout, distribution: str, values: Mapping[str, Value]
-    ) -> InputSet:
-        """An input set with the outputs of the reference."""
-        inputs = torch.zeros(layout.input_bytes, dtype=torch.uint8, device=self.context.device)
-        layout.pack(values, inputs)
-        return self._expect_packed(function, layout, distribution, inputs)
-
-    def _expect_packed(
-        self, function: TimedFunction, layout: CallLayout, distribution: str, inputs: torch.Tensor
-    ) -> InputSet:
-        unjudged = InputSet(distribution, inputs, inputs, _Unjudged())
-        expected = function.call(unjudged)
-        config = None if distribution in _TYPICAL else _leniently(self.config)
-        again = None if self._checker.first else lambda: function.call(unjudged)
-        check = self._checker.check(layout, inputs, expected, config=config, again=again)
-        return InputSet(distribution, inputs, expected, check)
+    def _normal_sets(self, function: TimedFunction, values: Mapping[str, Value]) -> list[InputSet]:
+        """The sets of normal values; the check of the first one is what later checks refer to."""
+        first = self._expect(function, "normal", values)
+        outputs = function.layout.output_tensors(first.expected)
+        raise_if_mostly_undefined(self.definition.name, self.workload.uuid, outputs)
+        self._checker = attrs.evolve(self._checker, first=first.check)
+        if not self.evaluator.is_random:
+            self._check_determinism(function, first)
+        sets = [first]
+        for index in range(1, self.config.num_trials):
+            if not self._is_late():
+                sets.append(self._expect(function, "normal", self._inputs(index, "normal").values))
+        return sets
 
     def _check_determinism(self, function: TimedFunction, item: InputSet) -> None:
-        problems = item.compare(function.layout, function.call(item)).problems
+        problems = item.compare(function.layout, function.call(item.inputs)).problems
         if problems:
             problem = (
                 "it gives other outputs when it is called again with the same inputs "
@@ -241,11 +233,13 @@ class Preparation:
         inputs = function.layout.input_tensors(moved)
         if not move_inputs(inputs):
             return {}
-        outputs = function.layout.output_tensors(function.call(InputSet("moved", moved, moved, _Unjudged())))
+        outputs = function.layout.output_tensors(function.call(moved))
         return error_bounds(inputs, outputs, function.layout.output_tensors(item.expected))
 
+    # -- generated inputs ------------------------------------------------------------------------
+
     def _generated(
-        self, function: TimedFunction, base: InputSet, values: Mapping[str, Value], synthesized: tuple[str, ...]
+        self, function: TimedFunction, base: InputSet, made: InputValues
     ) -> tuple[Mapping[str, Recipe], Mapping[str, str], InputSet]:
         """The inputs that are generated for each timed call, why others are constant, and one set of such inputs.
 
@@ -255,7 +249,7 @@ class Preparation:
         recipes: Mapping[str, Recipe] = {}
         constant: Mapping[str, str] = {}
         for wanted in dict.fromkeys((distributions_of(self.definition, self.config.distributions), ("normal",))):
-            recipes, constant = self._plan(values, synthesized, wanted)
+            recipes, constant = self._plan(made, wanted)
             if not recipes:
                 return {}, constant, base
             try:
@@ -270,13 +264,13 @@ class Preparation:
             reason = "the reference gives NaN or infinity for generated values"
         return {}, {**constant, **dict.fromkeys(recipes, reason)}, base
 
-    def _plan(
-        self, values: Mapping[str, Value], synthesized: tuple[str, ...], distributions: Sequence[str]
-    ) -> tuple[Mapping[str, Recipe], Mapping[str, str]]:
+    def _plan(self, made: InputValues, distributions: Sequence[str]) -> tuple[Mapping[str, Recipe], Mapping[str, str]]:
         sources = self.workload.inputs.items()
-        recorded = {name for name, source in sources if isinstance(source, SafetensorsInput)} - set(synthesized)
+        recorded = {name for name, source in sources if isinstance(source, SafetensorsInput)} - set(made.synthesized)
         axes = self.definition.const_axes | self.workload.axes
-        recipes, constant = plan_recipes(self.definition, axes, values, distributions=distributions, recorded=recorded)
+        recipes, constant = plan_recipes(
+            self.definition, axes, made.values, distributions=distributions, recorded=recorded
+        )
         for name in list(recipes)[native.MAX_INPUTS :]:
             del recipes[name]
             constant[name] = f"at most {native.MAX_INPUTS} inputs of a call are generated"
@@ -286,95 +280,92 @@ class Preparation:
         inputs = base.inputs.clone()
         fill(recipes, function.layout, inputs, base.inputs, SECRET.getrandbits(64))
         distribution = GENERATED if self._timed_config(recipes) else "normal"
-        return attrs.evolve(
-            self._expect_packed(function, function.layout, distribution, inputs), distribution=GENERATED
-        )
+        return attrs.evolve(self._expect_packed(function, distribution, inputs), distribution=GENERATED)
 
     def _timed_config(self, recipes: Mapping[str, Recipe]) -> ResolvedEvalConfig | None:
         """The settings by which timed calls are judged, if they are not those of typical values."""
         is_mixed = any(recipe.mask & ~1 for recipe in recipes.values())
         return _leniently(self.config) if is_mixed and not self.evaluator.is_random else None
 
-    def _add_other_distributions(self, function: TimedFunction, prepared: PreparedWorkload) -> PreparedWorkload:
-        """Add sets of other distributions, unless the reference has no finite outputs for them."""
-        trials, left_out = list(prepared.trials), {}
-        normal = trials[0]
+    # -- further calls, which a reference may not have an answer to ------------------------------
+
+    def _add_other_distributions(self, function: TimedFunction, prepared: PreparedWorkload) -> None:
+        """Add sets of other distributions."""
         wanted = distributions_of(self.definition, self.config.distributions)
         for distribution in wanted[:_QUICK_DISTRIBUTIONS] if self.run.quick else wanted:
-            if distribution == "normal":
-                continue
-            if self._is_late():
-                left_out[distribution] = "the reference is too slow"
-                continue
-            if function.worker.is_closed:
-                left_out[distribution] = "the reference has failed on the values before these"
-                continue
-            try:
-                item = self._expect(function, prepared.layout, distribution, self._values(0, distribution))
-            except (Rejected, WorkerLost) as error:
-                left_out[distribution] = f"the reference failed: {error}"
-                if self.context.device.type == "cuda":
-                    function.worker.close()  # its context may be broken; the next workload gets a fresh one
-                continue
-            if _finite_share(item) < _finite_share(normal):
-                left_out[distribution] = "the reference gives NaN or infinity"
-            elif not torch.equal(item.inputs, normal.inputs):
-                trials.append(item)
-        return attrs.evolve(prepared, trials=tuple(trials), left_out=left_out)
+            if distribution != "normal":
+                item = self._try(prepared, distribution, partial(self._expect_distribution, function, distribution))
+                if item is not None and not torch.equal(item.inputs, prepared.trials[0].inputs):
+                    prepared.trials.append(item)
 
-    def _add_other_scalars(self, prepared: PreparedWorkload, values: Mapping[str, Value]) -> PreparedWorkload:
+    def _expect_distribution(self, function: TimedFunction, distribution: str) -> InputSet:
+        return self._expect(function, distribution, self._inputs(0, distribution).values)
+
+    def _add_other_scalars(self, prepared: PreparedWorkload, values: Mapping[str, Value]) -> None:
         """Add a call with other numbers in the place of scalars, which replays of a capture cannot vary."""
         others = other_scalars(self.definition, self.workload.axes, values)
-        if not others or self._is_late() or self.worker.is_closed:
-            return prepared
+        if not others:
+            return
         layout = layout_of(self.definition, self.workload.axes, {**values, **others})
         self._checker = attrs.evolve(self._checker, others={**self._checker.others, **others})
-        try:
-            with TimedFunction(self.worker, layout, 1, self.context) as function:
-                item = self._expect(function, layout, "scalars", {**values, **others})
-        except (Rejected, WorkerLost) as error:
-            return prepared.without("scalars", f"the reference failed: {error}")
-        finally:
-            self._checker = prepared.checker
-        if _finite_share(item) < _finite_share(prepared.bases[0]):
-            return prepared.without("scalars", "the reference gives NaN or infinity")
-        return attrs.evolve(prepared, scalars=OtherScalars(layout, item, others))
+        item = self._try(prepared, "scalars", partial(self._expect_once, layout, "scalars", {**values, **others}))
+        self._checker = prepared.checker
+        if item is not None:
+            prepared.scalars = OtherScalars(layout, item, others)
 
-    def _add_padded_calls(self, prepared: PreparedWorkload, values: Mapping[str, Value]) -> PreparedWorkload:
+    def _add_padded_calls(self, prepared: PreparedWorkload, values: Mapping[str, Value]) -> None:
         """Add calls with padded indices, if the definition has such and the reference has time for them."""
         if self.run.quick or self.evaluator.is_random:
-            return prepared
+            return
         draws = draw_padded_calls(self.definition, self.workload.axes, values, _secret_generator())
-        if not draws:
-            return prepared
         calls: list[PaddedCall] = []
-        try:
-            for draw in draws:
-                if self._is_late() or self.worker.is_closed:
-                    return prepared.without("padded", "the reference is too slow, or has failed before")
-                calls.append(self._expect_padded(prepared.bases[0], values, draw))
-        except (Rejected, WorkerLost) as error:
-            if self.context.device.type == "cuda":
-                self.worker.close()  # its context may be broken; the next workload gets a fresh one
-            return prepared.without("padded", f"the reference failed: {error}")
-        layout = self._layout_of({**values, **draws[0].stale})
-        return attrs.evolve(prepared, padded=PaddedCalls(layout, calls))
+        for draw in draws:
+            make = partial(self._expect_padded, prepared.trials[0], values, draw)
+            item = self._try(prepared, "padded", make, must_be_finite=False)
+            if item is None:
+                return
+            calls.append(PaddedCall(draw.total, draw.stale, draw.poisoned, item.expected, item.check))
+        if calls:
+            prepared.padded = PaddedCalls(self._layout_of({**values, **draws[0].stale}), calls)
 
-    def _expect_padded(self, base: InputSet, values: Mapping[str, Value], draw: PaddedDraw) -> PaddedCall:
+    def _expect_padded(self, base: InputSet, values: Mapping[str, Value], draw: PaddedDraw) -> InputSet:
         """A call with padded indices; the reference gets the indices up to their total."""
         if draw.is_given:
-            layout, config = self._layout_of(values), _leniently(self.config)
-            check = self._checker.check(layout, base.inputs, base.expected, config=config)
-            return PaddedCall(draw.total, draw.stale, draw.poisoned, base.expected, check)
+            config = _leniently(self.config)
+            check = self._checker.check(self._layout_of(values), base.inputs, base.expected, config=config)
+            return attrs.evolve(base, check=check)
         exact = {**values, **draw.exact}
-        layout = self._layout_of(exact)
+        return self._expect_once(self._layout_of(exact), "padded", exact)
+
+    def _expect_once(self, layout: CallLayout, distribution: str, values: Mapping[str, Value]) -> InputSet:
         with TimedFunction(self.worker, layout, 1, self.context) as function:
-            item = self._expect(function, layout, "padded", exact)
-        return PaddedCall(draw.total, draw.stale, draw.poisoned, item.expected, item.check)
+            return self._expect(function, distribution, values)
 
     def _layout_of(self, values: Mapping[str, Value]) -> CallLayout:
         axes = self.definition.get_axes_values_from_inputs([values[name] for name in self.definition.inputs])
         return layout_of(self.definition, axes, values)
+
+    def _try(
+        self, prepared: PreparedWorkload, name: str, make: Callable[[], InputSet], *, must_be_finite: bool = True
+    ) -> InputSet | None:
+        """An input set for which the reference has outputs; else None, and the trace states the reason."""
+        if self._is_late():
+            reason = "the reference is too slow"
+        elif self.worker.is_closed:
+            reason = "the reference has failed before"
+        else:
+            try:
+                item = make()
+            except (Rejected, WorkerLost) as error:
+                reason = f"the reference failed: {error}"
+                if self.context.is_cuda:
+                    self.worker.close()  # its context may be broken; the next workload gets a fresh one
+            else:
+                if not must_be_finite or _finite_share(item) >= _finite_share(prepared.trials[0]):
+                    return item
+                reason = "the reference gives NaN or infinity"
+        prepared.left_out[name] = reason
+        return None
 
 
 def _secret_generator() -> torch.Generator:

@@ -1,27 +1,96 @@
-"""Prepared workloads. The input sets of a workload with their expected outputs."""
+"""Prepared workloads: the input sets of a workload, their expected outputs, and what checks them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
 import attrs
 import torch
-from fib_schema import Workload
+from fib_schema import Definition, Workload
 from fib_schema.strides import layout_extra
 
 from ..checking.sensitivity import insensitive_to_all
 from ..config.model import ResolvedEvalConfig
-from ..evaluators.protocol import Check, Observation, Verdict
+from ..evaluators.protocol import Case, Check, Evaluator, Observation, Verdict
 from ..flags import FIXED_INPUTS, SYNTHESIZED
+from ..inputs.generation import Value
+from ..inputs.generator import native_input
 from ..recipe import Recipe
+from ..secure_random import SECRET
+from ..timing.handshake import native
 from ..timing.work import Work
 from ..transport.slots import CallLayout
-from .output_checker import OutputChecker, verdict_of
 
 GENERATED = "generated"
 """The distribution of inputs as timed calls get them."""
 MOVED = "moved pages"
 """The distribution of inputs whose requests have other numbers of pages; see `move_pages`."""
+T = TypeVar("T")
+
+
+class EvaluatorRaised(Exception):
+    """An evaluator raised; the result is not a verdict on the solution."""
+
+
+def _guarded(judge: Callable[[], T]) -> T:
+    """Call evaluator code; convert its exceptions to `EvaluatorRaised`."""
+    try:
+        return judge()
+    except torch.OutOfMemoryError:
+        raise  # the workload is too large for this device
+    except Exception as error:
+        raise EvaluatorRaised(f"{type(error).__name__}: {error}") from error
+
+
+@attrs.frozen(eq=False)
+class OutputChecker:
+    """Makes the checks of a workload's input sets, with the evaluator, the settings and the inputs that it needs."""
+
+    evaluator: Evaluator
+    definition: Definition
+    config: ResolvedEvalConfig
+    others: Mapping[str, Value]
+    """The inputs that are not tensors; they are the same in all sets."""
+    first: Check | None = None
+    """The check of the first input set, which later checks may refer to."""
+
+    def check(
+        self,
+        layout: CallLayout,
+        inputs: torch.Tensor,
+        expected: torch.Tensor,
+        *,
+        config: ResolvedEvalConfig | None = None,
+        again: Callable[[], torch.Tensor] | None = None,
+    ) -> Check:
+        """Make the check of an input set.
+
+        Args:
+            layout: Where the tensors lie in memory.
+            inputs: Memory with inputs.
+            expected: Memory with the outputs of the reference.
+            config: Settings for inputs of another distribution than the first set.
+            again: Calls the reference on the inputs once more.
+
+        Raises:
+            EvaluatorRaised: The evaluator did.
+        """
+        tensors = {name: tensor.contiguous() for name, tensor in layout.input_tensors(inputs).items()}
+        case = Case(
+            definition=self.definition,
+            inputs={name: tensors.get(name, self.others.get(name)) for name in self.definition.inputs},
+            expected=layout.output_tensors(expected),
+            config=config or self.config,
+            again=None if again is None else lambda: layout.output_tensors(again()),
+            first=self.first,
+            is_like_first=self.first is not None and config is None,
+        )
+        return _guarded(lambda: self.evaluator.check(case))
+
+    def judge_together(self, observations: Sequence[Observation]) -> Verdict:
+        """Judge the outputs of many calls together; raises `EvaluatorRaised` if the evaluator raises."""
+        return _guarded(lambda: self.evaluator.judge_together(observations))
 
 
 @attrs.frozen(eq=False)
@@ -36,12 +105,9 @@ class InputSet:
     check: Check
 
     def compare(self, layout: CallLayout, outputs: torch.Tensor) -> Verdict:
-        """Compare the outputs in a slot with the expected ones.
-
-        Raises:
-            EvaluatorRaised: The check did.
-        """
-        return verdict_of(self.check, layout.output_tensors(outputs), layout.output_tensors(self.expected))
+        """Compare the outputs in a slot with the expected ones; raises `EvaluatorRaised` if the check raises."""
+        found, expected = layout.output_tensors(outputs), layout.output_tensors(self.expected)
+        return _guarded(lambda: self.check.compare(found, expected))
 
     def is_right(self, layout: CallLayout, outputs: torch.Tensor) -> bool:
         """Whether the outputs in a slot are right."""
@@ -66,6 +132,18 @@ class PaddedCall:
     """``[bytes]``, laid out like a slot; of the reference on the indices up to the total."""
     check: Check
 
+    def input_set(self, layout: CallLayout, base: Mapping[str, torch.Tensor], *, is_poisoned: bool) -> InputSet:
+        """The inputs of the call.
+
+        Args:
+            layout: That of all calls with padded indices.
+            base: Values of all inputs that the calls have in common.
+            is_poisoned: Whether numbers that are not pages stand behind the total.
+        """
+        memory = torch.zeros(layout.input_bytes, dtype=torch.uint8, device=self.expected.device)
+        layout.pack({**base, **(self.poisoned if is_poisoned else self.stale)}, memory)
+        return InputSet("padded", memory, self.expected, self.check)
+
 
 @attrs.frozen(eq=False)
 class PaddedCalls:
@@ -73,19 +151,6 @@ class PaddedCalls:
 
     layout: CallLayout
     calls: Sequence[PaddedCall]
-
-    def input_set(self, base: Mapping[str, torch.Tensor], call: PaddedCall, *, is_poisoned: bool) -> InputSet:
-        """The inputs of one call.
-
-        Args:
-            base: Values of all inputs that the calls have in common.
-            call: The call.
-            is_poisoned: Whether numbers that are not pages stand behind the total.
-        """
-        device = call.expected.device
-        memory = torch.zeros(self.layout.input_bytes, dtype=torch.uint8, device=device)
-        self.layout.pack({**base, **(call.poisoned if is_poisoned else call.stale)}, memory)
-        return InputSet("padded", memory, call.expected, call.check)
 
 
 @attrs.frozen(eq=False)
@@ -97,14 +162,18 @@ class OtherScalars:
     values: Mapping[str, float]
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False, kw_only=True)
 class PreparedWorkload:
     """A workload with its input sets."""
 
     workload: Workload
     layout: CallLayout
-    trials: tuple[InputSet, ...]
-    """Checked one by one before timing."""
+    slots: int
+    """Calls of one timed pass."""
+    checker: OutputChecker
+    """Makes checks for further inputs."""
+    trials: list[InputSet]
+    """Checked one by one before timing; the first one has normal values."""
     generated: InputSet
     """Inputs as timed calls get them; the first trial, if nothing can be generated."""
     recipes: Mapping[str, Recipe]
@@ -113,18 +182,12 @@ class PreparedWorkload:
     """Other inputs that are no structural integers, and why they are the same in all timed calls."""
     timed_config: ResolvedEvalConfig | None
     """The settings by which timed calls are judged; None for those of typical values."""
-    slots: int
-    """Calls of one timed pass."""
-    left_out: Mapping[str, str]
-    """Distributions that do not apply, and ``padded`` where calls with padded indices were not made, and why."""
-    checker: OutputChecker
-    """Makes checks for further inputs."""
+    left_out: dict[str, str] = attrs.field(factory=dict)
+    """Distributions, scalars and padded indices that do not apply, and why."""
     synthesized: tuple[str, ...] = ()
     """Inputs whose blobs are missing, and which were made instead."""
-    integer_sets: Sequence[Mapping[str, torch.Tensor]] = ()
-    """The integer inputs that can be redrawn, as recorded and once drawn anew; empty if there are none."""
     redraw: Callable[[], Mapping[str, torch.Tensor]] | None = None
-    """Draws them anew."""
+    """Draws the integer inputs anew that can be redrawn; None if there are none."""
     kept_integers: Mapping[str, str] = attrs.field(factory=dict)
     """Integer inputs that cannot be redrawn, and why."""
     determined_integers: frozenset[str] = frozenset()
@@ -147,38 +210,63 @@ class PreparedWorkload:
 
     @property
     def bases(self) -> Sequence[InputSet]:
-        """The sets whose values are mixed for fresh inputs."""
+        """The sets of normal values."""
         return [item for item in self.trials if item.distribution == "normal"]
-
-    def without(self, name: str, reason: str) -> PreparedWorkload:
-        """The workload with the reason why it lacks a distribution or other inputs."""
-        return attrs.evolve(self, left_out={**self.left_out, name: reason})
 
     def to_extra(self) -> dict[str, object]:
         """The fields of a trace about the inputs."""
-        extra: dict[str, object] = {
-            "trials": [item.distribution for item in self.trials],
+        optional = {
+            "synthesized_inputs": list(self.synthesized),
+            "kept_integers": dict(self.kept_integers),
+            "other_scalars": {} if self.scalars is None else dict(self.scalars.values),
+            "constant_inputs": dict(self.constant),
+            "left_out": self.left_out,
         }
-        if self.synthesized:
-            extra["synthesized_inputs"] = list(self.synthesized)
-        if self.kept_integers:
-            extra["kept_integers"] = dict(self.kept_integers)
-        if self.scalars is not None:
-            extra["other_scalars"] = dict(self.scalars.values)
-        if self.constant:
-            extra["constant_inputs"] = dict(self.constant)
-        if self.left_out:
-            extra["left_out"] = dict(self.left_out)
-        extra |= layout_extra(self.layout.strides)
-        extra["evaluator"] = self.checker.evaluator.name
-        extra["outputs"] = self.trials[0].check.to_extra()
-        return extra
+        return {
+            "trials": [item.distribution for item in self.trials],
+            **{name: value for name, value in optional.items() if value},
+            **layout_extra(self.layout.strides),
+            "evaluator": self.checker.evaluator.name,
+            "outputs": self.trials[0].check.to_extra(),
+        }
 
     def flags(self) -> list[str]:
         """Flags of the trace that concern the inputs."""
-        flags = [] if self.recipes or len(self.integer_sets) > 1 else [FIXED_INPUTS]
+        flags = [] if self.recipes or self.redraw else [FIXED_INPUTS]
         flags += [SYNTHESIZED] if self.synthesized else []
         for name in self.trials[0].check.parts:
             passing = insensitive_to_all(item.check.parts[name] for item in self.trials)
             flags += [f"insensitive: {name} to {probe}" for probe in passing]
         return flags
+
+
+# -- generated inputs in memory of the judge -----------------------------------------------------------------
+
+
+def fill(recipes: Mapping[str, Recipe], layout: CallLayout, memory: torch.Tensor, base: torch.Tensor, key: int) -> None:
+    """Generate inputs in memory laid out like a slot, as a timed call with this key gets them.
+
+    Shapes:
+        memory: ``[bytes]``
+        base: ``[bytes]``, the values that some kinds of inputs change.
+    """
+    if recipes:
+        places = ((recipe, layout.inputs[name].offset) for name, recipe in recipes.items())
+        inputs = [native_input(recipe, memory.data_ptr() + at, base.data_ptr() + at) for recipe, at in places]
+        native.open_native(memory.device, makes_passes=False).refill(native.call_of(inputs, ()), key)
+
+
+def other_values(recipes: Mapping[str, Recipe], layout: CallLayout, inputs: torch.Tensor) -> torch.Tensor:
+    """The inputs of ``setup``: structural integers, shapes and scalars of a call, but other values."""
+    changed = inputs.clone()
+    for name, tensor in layout.input_tensors(changed).items():
+        if tensor.is_floating_point() and name not in recipes and tensor.dtype.itemsize > 1:
+            tensor.mul_(torch.empty(tensor.shape, device=tensor.device).uniform_(0.5, 0.85))
+    fill(recipes, layout, changed, inputs, SECRET.getrandbits(64))
+    return changed
+
+
+def write_tensors(targets: Mapping[str, torch.Tensor], values: Mapping[str, torch.Tensor]) -> None:
+    """Copy tensors into the inputs of the same names."""
+    for name, value in values.items():
+        targets[name].copy_(value)

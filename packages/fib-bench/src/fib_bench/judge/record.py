@@ -16,15 +16,13 @@ from ..checking.precision import PrecisionWatch
 from ..config.model import ResolvedEvalConfig
 from ..sandbox.model import Isolation
 from ..worker.client import Worker, WorkerLost
-from .baselines import BASELINE, REFERENCE, InterleavedBaselines
+from .function_worker import Rejected
+from .interleaving import BASELINE, REFERENCE, Interleaved
 from .prepared import PreparedWorkload
-from .rpc import Rejected
 from .timed_function import TimedFunction
-from .timer import Timer
 
 _MAX_KERNELS = 100
-NO_FIELDS: Mapping[str, object] = MappingProxyType({})
-"""No further fields."""
+_NO_FIELDS: Mapping[str, object] = MappingProxyType({})
 
 
 @attrs.frozen
@@ -51,6 +49,7 @@ class EvaluationRecorder:
         correctness: Correctness | None = None,
         performance: Performance | None = None,
         *,
+        isolation: Isolation | None,
         prepared: PreparedWorkload | None = None,
         precision: PrecisionWatch | None = None,
         flags: Sequence[str] = (),
@@ -67,10 +66,12 @@ class EvaluationRecorder:
             all_flags += [QUICK] if self.is_quick else []
         if all_flags:
             extra["flags"] = list(dict.fromkeys(all_flags))
+        if isolation is not None:
+            extra["isolation"] = isolation.to_extra()
         return Evaluation(
             status=status,
             environment=self.environment,
-            timestamp=now(),
+            timestamp=datetime.now(UTC).isoformat(timespec="milliseconds"),
             log=log,
             correctness=correctness,
             performance=performance,
@@ -80,31 +81,38 @@ class EvaluationRecorder:
     def performance(
         self,
         function: TimedFunction,
-        timer: Timer,
-        baselines: InterleavedBaselines,
+        timed: Interleaved,
+        prepared: PreparedWorkload,
         *,
-        not_captured: str = "",
-        further: Mapping[str, object] = NO_FIELDS,
+        timing: Mapping[str, object] = _NO_FIELDS,
+        kernels: Sequence[tuple[str, float]] = (),
     ) -> Performance:
         """The latency and the latencies that it is compared with.
 
         Args:
             function: The solution.
-            timer: Of the solution.
-            baselines: Timed interleaved with it.
-            not_captured: Why the solution cannot be captured, where that is so.
-            further: Further fields of the timing.
+            timed: The solution next to the reference and the baseline.
+            prepared: The workload.
+            timing: Further fields of the timing.
+            kernels: Names and microseconds of a call's kernels, if they are known.
+
+        Raises:
+            Rejected: The device cannot be so fast.
         """
-        others = baselines.measurements(timer)
-        found = timer.measurement()
-        timing = found.to_extra() | timer.to_extra()
-        timing |= further
-        timing["pair_exclusive_ms"] = round(function.context.exclusive_time.seconds * 1e3, 3)
-        if not_captured:
-            timing["not_captured"] = not_captured
-        if (setup_ms := function.setup_ms) is not None:
-            timing["setup_ms"] = round(setup_ms, 4)
-        extra: dict[str, object] = {"timing": timing}
+        others = timed.measurements()
+        found = timed.timer.measurement()
+        light = function.context.light
+        if objection := light.objection(prepared.work, found.latency_ms):
+            raise Rejected(EvaluationStatus.REWARD_HACK, objection)
+        extra: dict[str, object] = {
+            "timing": {
+                **found.to_extra(),
+                **timed.timer.to_extra(),
+                **timing,
+                "pair_exclusive_ms": round(function.context.exclusive_seconds * 1e3, 3),
+                **({} if (setup_ms := function.setup_ms) is None else {"setup_ms": round(setup_ms, 4)}),
+            }
+        }
         if REFERENCE in others:
             extra["reference_timing"] = others[REFERENCE].to_extra()
         if self.baseline is not None and BASELINE in others:
@@ -115,29 +123,20 @@ class EvaluationRecorder:
                 "speedup_factor": baseline_ms / found.latency_ms,
                 "timing": others[BASELINE].to_extra(),
             }
-        if baselines.failures:
-            extra["not_timed"] = dict(baselines.failures)
-        if baselines.failure:
-            extra["not_verified"] = baselines.failure
+        optional = {
+            "not_timed": dict(timed.failures),
+            "not_verified": timed.failure,
+            "kernels": [list(kernel) for kernel in kernels],
+            "speed_of_light": light.to_extra(prepared.work, found.latency_ms),
+        }
+        extra |= {name: value for name, value in optional.items() if value}
         reference_ms = others[REFERENCE].latency_ms if REFERENCE in others else 0.0
         return Performance(found.latency_ms, reference_ms, reference_ms / found.latency_ms, extra)
-
-    @staticmethod
-    def with_kernels(performance: Performance, kernels: Sequence[tuple[str, float]]) -> Performance:
-        """The performance with the kernels of a call, if they are known."""
-        if not kernels:
-            return performance
-        return attrs.evolve(
-            performance, extra={**(performance.extra or {}), "kernels": [list(kernel) for kernel in kernels]}
-        )
 
 
 def kernels_of(function: TimedFunction) -> list[tuple[str, float]]:
     """Names and microseconds of a call's kernels, by the worker's profiler; none without one. Untrusted."""
-    try:
-        return [(name, round(taken_ns / 1e3, 3)) for name, taken_ns in function.profile()[:_MAX_KERNELS]]
-    except (Rejected, WorkerLost):
-        return []
+    return [(name, round(taken_ns / 1e3, 3)) for name, taken_ns in function.profile()[:_MAX_KERNELS]]
 
 
 def timing_flags(solution: Solution, hardware: str) -> tuple[str, ...]:
@@ -145,13 +144,6 @@ def timing_flags(solution: Solution, hardware: str) -> tuple[str, ...]:
     if hardware != "cpu":
         return ()
     return (CPU_TIMING, INTERPRETED) if solution.spec.language in INTERPRETED_LANGUAGES else (CPU_TIMING,)
-
-
-def isolated(isolation: Isolation | None, evaluation: Evaluation) -> Evaluation:
-    """The evaluation with the isolation of its worker, if that is known."""
-    if isolation is None:
-        return evaluation
-    return attrs.evolve(evaluation, extra={**(evaluation.extra or {}), "isolation": isolation.to_extra()})
 
 
 def status_of(lost: WorkerLost) -> EvaluationStatus:
@@ -168,7 +160,7 @@ def log_of(message: str, worker: Worker) -> str:
 
 
 def correctness_of(
-    comparisons: Sequence[Comparison], config: ResolvedEvalConfig, findings: Mapping[str, object] | None = None
+    comparisons: Sequence[Comparison], config: ResolvedEvalConfig, findings: Mapping[str, object] = _NO_FIELDS
 ) -> Correctness:
     """The worst of each error with the tolerances, and the findings about many calls together."""
     extra: dict[str, object] = {
@@ -183,8 +175,3 @@ def correctness_of(
         max_absolute_error=max((c.max_absolute_error for c in comparisons), default=0.0),
         extra=extra | ({"together": dict(findings)} if findings else {}),
     )
-
-
-def now() -> str:
-    """The time, as traces state it."""
-    return datetime.now(UTC).isoformat(timespec="milliseconds")

@@ -14,7 +14,7 @@ from typing import TypeVar
 
 import attrs
 import torch
-from fib_schema import Definition, Evaluation, EvaluationStatus, Performance, Solution
+from fib_schema import Correctness, Definition, Evaluation, EvaluationStatus, Performance, Solution
 
 from ..checking.comparison import Comparison
 from ..checking.precision import PrecisionWatch
@@ -23,49 +23,43 @@ from ..config.model import ResolvedEvalConfig
 from ..errors import EvaluatorFailed
 from ..events import Phase
 from ..flags import FIXED_INPUTS, UNSEALED, UNVERIFIED
-from ..worker.client import ForkServerClient, WorkerLost
-from .background_activity import BackgroundActivity
-from .baselines import Baselines, InterleavedBaselines
-from .build_failure import BuildFailure, attempt
-from .device_context import DeviceContext
-from .device_memory import lacks_memory, trim, wait_for_memory
-from .function_worker import FunctionWorker
-from .graph_safety import GraphEvidence, discrete_inputs, graph_fields
-from .integrity import check_code
-from .output_checker import EvaluatorRaised
-from .padding_check import padding_fields, padding_problem
-from .prepared import PreparedWorkload
-from .record import EvaluationRecorder, correctness_of, isolated, kernels_of, log_of, status_of
-from .rpc import NotCapturable, Rejected
+from ..worker.client import WorkerLost
+from .device import DeviceContext, lacks_memory, wait_for_memory
+from .function_worker import BackgroundActivity, FunctionWorker, NotCapturable, Rejected
+from .graph_safety import discrete_inputs, graph_fields, padding_fields, padding_problem
+from .interleaving import Baselines, Interleaved
+from .prepared import EvaluatorRaised, PreparedWorkload
+from .record import EvaluationRecorder, correctness_of, kernels_of, log_of, status_of
 from .timed_function import TimedFunction
 from .timer import DEVICE, Timer
+from .verification import Sample
 
 T = TypeVar("T")
+Result = Evaluation | EvaluatorFailed
 
 
-@attrs.frozen(eq=False)
+@attrs.define(eq=False)
 class _Checked:
-    """A workload that passed phase A."""
+    """A workload that passed phase A, and what its calls have shown; phase B adds to that."""
 
     prepared: PreparedWorkload
-    comparisons: Sequence[Comparison]
-    findings: Mapping[str, Mapping[str, object]]
     precision: PrecisionWatch
-    kernels: Sequence[tuple[str, float]]
-    printed: str
+    comparisons: list[Comparison] = attrs.field(factory=list)
+    findings: dict[str, Mapping[str, object]] = attrs.field(factory=dict)
+    kernels: Sequence[tuple[str, float]] = ()
+    printed: str = ""
 
 
-@attrs.frozen(eq=False)
+@attrs.frozen(eq=False, kw_only=True)
 class SolutionRun:
     """Evaluates one solution.
 
     Args:
-        candidate: Its worker; the solution is built.
+        candidate: Its worker.
         definition: What it computes.
         solution: The solution.
         config: How to run.
         settings: Those of the definition.
-        server: Starts further workers.
         context: What holds on this device.
         baselines: The reference and the baseline.
         recorder: Makes evaluations.
@@ -76,40 +70,33 @@ class SolutionRun:
     solution: Solution
     config: BenchmarkConfig
     settings: ResolvedEvalConfig
-    server: ForkServerClient
     context: DeviceContext
     baselines: Baselines
     recorder: EvaluationRecorder
     _lacked_memory: set[str] = attrs.field(init=False, factory=set)
     """Workloads that were begun anew after the device had too little memory."""
 
-    def evaluate(
-        self, workloads: Sequence[PreparedWorkload]
-    ) -> Iterator[tuple[PreparedWorkload, Evaluation | EvaluatorFailed]]:
+    def evaluate(self, workloads: Sequence[PreparedWorkload]) -> Iterator[tuple[PreparedWorkload, Result]]:
         """Evaluate on workloads; those that fail in phase A come first."""
         pending, batch_size = list(workloads), len(workloads)
         while pending:
-            batch, known = pending[:batch_size], self._known_limits
-            done: set[int] = set()
-            for prepared, evaluation in self._evaluate_batch(batch):
+            known, done = self._known_limits, set[int]()
+            for prepared, result in self._evaluate_batch(pending[:batch_size]):
                 done.add(id(prepared))
-                if isinstance(evaluation, Evaluation):
-                    evaluation = isolated(self.candidate.worker.isolation, evaluation)
-                yield prepared, evaluation
+                yield prepared, result
             pending = [prepared for prepared in pending if id(prepared) not in done]
             if known == self._known_limits:
                 batch_size = 1  # a worker was lost: from now on each workload gets a worker of its own
 
     @property
-    def _known_limits(self) -> tuple[bool, str, int]:
+    def _known_limits(self) -> tuple[object, ...]:
         """The attempts that are not repeated after they have cost a worker."""
-        return self.candidate.may_capture, self.candidate.padding_problem, len(self._lacked_memory)
+        candidate = self.candidate
+        return candidate.may_capture, candidate.may_seal, candidate.padding_problem, len(self._lacked_memory)
 
-    def _evaluate_batch(
-        self, batch: Sequence[PreparedWorkload]
-    ) -> Iterator[tuple[PreparedWorkload, Evaluation | EvaluatorFailed]]:
+    def _evaluate_batch(self, batch: Sequence[PreparedWorkload]) -> Iterator[tuple[PreparedWorkload, Result]]:
         """Evaluate in one worker; where that is lost, some workloads have no result."""
-        if (self.candidate.worker.is_closed or self.candidate.is_sealed) and (failed := self._renew()) is not None:
+        if not self.candidate.is_ready and (failed := self._build()) is not None:
             yield from ((prepared, failed) for prepared in batch)
             return
         checked: list[_Checked] = []
@@ -122,84 +109,95 @@ class SolutionRun:
             if self.candidate.worker.is_closed:
                 return
         for item in checked:
-            evaluation = self._time_or_retry(item)
-            if evaluation is not None:
-                yield item.prepared, evaluation
+            result = self._time_sealed(item)
+            if result is not None:
+                yield item.prepared, result
             if self.candidate.worker.is_closed:
                 return
 
-    def _renew(self) -> Evaluation | None:
-        """Build in a fresh worker; returns the evaluation if the solution does not build any more."""
-        self.candidate.use(self.server.spawn())
-        with self.context.phases.during(Phase.BUILD):
-            failure = attempt(self.candidate, self.config.timeout_seconds, device_work=self.context.device_work)
-        return None if failure is None else self.failed(failure)
+    # -- failures --------------------------------------------------------------------------------
 
-    def failed(self, failure: BuildFailure) -> Evaluation:
-        """The evaluation of a solution that does not build."""
-        return self.recorder.evaluation(self.solution, failure.status, failure.log)
-
-    def _attempt(self, prepared: PreparedWorkload, step: Callable[[], T]) -> T | Evaluation | EvaluatorFailed | None:
-        """Run a step; a failure becomes an evaluation. None: repeat it in a fresh worker, once for lack of memory."""
+    def _build(self) -> Evaluation | None:
+        """Build the solution in a fresh worker; returns the evaluation of all workloads if that fails."""
         try:
-            return self._attempt_once(prepared, step)
-        except torch.OutOfMemoryError as error:
-            problem = str(error)
-        with self.context.device_work():  # the end of its device context disturbs passes
-            self.candidate.worker.close()
-        if self.context.is_shared and prepared.workload.uuid not in self._lacked_memory:
-            self._lacked_memory.add(prepared.workload.uuid)
-            with self.context.phases.during(Phase.WAIT):
-                wait_for_memory(self.context.device)
-            return None
-        return EvaluatorFailed(self.definition.name, prepared.workload.uuid, "", problem)
+            with self.context.phases.during(Phase.BUILD):
+                self.candidate.build()
+        except Rejected as error:
+            return self._failure(error.status, error.message)
+        except WorkerLost as lost:
+            return self._failure(status_of(lost), f"while the solution was built: {lost}")
+        return None
 
-    def _attempt_once(
-        self, prepared: PreparedWorkload, step: Callable[[], T]
-    ) -> T | Evaluation | EvaluatorFailed | None:
-        """Run a step.
-
-        Raises:
-            torch.OutOfMemoryError: The judge has too little memory, or the worker may have too little beside others.
-        """
+    def _attempt(self, prepared: PreparedWorkload, step: Callable[[], T]) -> T | Result | None:
+        """Run a step; a failure becomes a result. None: repeat it in a fresh worker with what is known now."""
         candidate = self.candidate
         try:
             with self.context.device_work(), self.context.phases.during(Phase.CHECK):
                 return step()
         except EvaluatorRaised as error:
-            name = prepared.checker.evaluator.name
-            return EvaluatorFailed(self.definition.name, prepared.workload.uuid, name, str(error))
+            return self._evaluator_failed(prepared, prepared.checker.evaluator.name, str(error))
+        except torch.OutOfMemoryError as error:
+            self._end_worker()
+            return None if self._has_waited_for_memory(prepared) else self._evaluator_failed(prepared, "", str(error))
         except NotCapturable as error:
             candidate.worker.close()
-            is_begun_anew = not self.context.is_shared or prepared.workload.uuid in self._lacked_memory
-            if not is_begun_anew and lacks_memory(str(error)):
-                raise torch.OutOfMemoryError(str(error)) from error
+            if lacks_memory(str(error)) and self._has_waited_for_memory(prepared):
+                return None
             if candidate.may_capture:
                 candidate.may_capture, candidate.not_captured = False, str(error)
                 return None
-            return self.recorder.evaluation(
-                self.solution, EvaluationStatus.RUNTIME_ERROR, str(error), prepared=prepared
-            )
+            return self._failure(EvaluationStatus.RUNTIME_ERROR, str(error), prepared)
         except Rejected as error:
-            is_begun_anew = not self.context.is_shared or prepared.workload.uuid in self._lacked_memory
-            if not is_begun_anew and error.status is EvaluationStatus.RUNTIME_ERROR and lacks_memory(error.message):
-                raise torch.OutOfMemoryError(error.message) from error
+            is_runtime_error = error.status is EvaluationStatus.RUNTIME_ERROR
+            if is_runtime_error and lacks_memory(error.message) and self._has_waited_for_memory(prepared):
+                return None
             return self._rejected(prepared, error)
         except WorkerLost as lost:
-            log = log_of(str(lost), candidate.worker)
-            return self.recorder.evaluation(self.solution, status_of(lost), log, prepared=prepared)
+            return self._failure(status_of(lost), str(lost), prepared)
+
+    def _end_worker(self) -> None:
+        with self.context.device_work():  # the end of its device context disturbs passes
+            self.candidate.worker.close()
+
+    def _has_waited_for_memory(self, prepared: PreparedWorkload) -> bool:
+        """Whether the workload is begun anew, once, because other judges have left too little memory."""
+        if not self.context.is_shared or prepared.workload.uuid in self._lacked_memory:
+            return False
+        self._lacked_memory.add(prepared.workload.uuid)
+        self._end_worker()
+        with self.context.phases.during(Phase.WAIT):
+            wait_for_memory(self.context.device)
+        return True
+
+    def _evaluator_failed(self, prepared: PreparedWorkload, evaluator: str, reason: str) -> EvaluatorFailed:
+        return EvaluatorFailed(self.definition.name, prepared.workload.uuid, evaluator, reason)
 
     def _rejected(self, prepared: PreparedWorkload, error: Rejected) -> Evaluation:
-        log = log_of(error.message, self.candidate.worker)
-        correctness = None
-        if error.status is EvaluationStatus.INCORRECT_NUMERICAL:
-            correctness = correctness_of(error.comparisons, self.settings)
-        elif self.context.is_cuda or error.status is EvaluationStatus.REWARD_HACK:
+        is_wrong = error.status is EvaluationStatus.INCORRECT_NUMERICAL
+        correctness = correctness_of(error.comparisons, self.settings) if is_wrong else None
+        evaluation = self._failure(error.status, error.message, prepared, correctness)
+        if not is_wrong and (self.context.is_cuda or error.status is EvaluationStatus.REWARD_HACK):
             self.candidate.worker.close()  # an error on the device spoils the process, and so does an exploit
-        return self.recorder.evaluation(self.solution, error.status, log, correctness, prepared=prepared)
+        return evaluation
 
-    def _bind(self, prepared: PreparedWorkload) -> TimedFunction:
-        return TimedFunction(
+    def _failure(
+        self,
+        status: EvaluationStatus,
+        message: str,
+        prepared: PreparedWorkload | None = None,
+        correctness: Correctness | None = None,
+    ) -> Evaluation:
+        worker = self.candidate.worker
+        log = log_of(message, worker)
+        return self.recorder.evaluation(
+            self.solution, status, log, correctness, isolation=worker.isolation, prepared=prepared
+        )
+
+    # -- phase A ---------------------------------------------------------------------------------
+
+    def _bind(self, item: _Checked) -> TimedFunction:
+        prepared = item.prepared
+        function = TimedFunction(
             self.candidate.worker,
             prepared.layout,
             prepared.slots,
@@ -208,8 +206,8 @@ class SolutionRun:
             keeps_integers=self.baselines.baseline_has_setup(self.definition),
             recipes=prepared.recipes,
         )
-
-    # -- phase A ---------------------------------------------------------------------------------
+        function.comparisons, function.findings = item.comparisons, item.findings
+        return function
 
     def _check(self, prepared: PreparedWorkload) -> _Checked | None:
         """Check outputs and warm up; None if a check that decides no verdict has cost the worker.
@@ -219,80 +217,55 @@ class SolutionRun:
             NotCapturable: It must be timed in a fresh worker without graphs.
             WorkerLost: The worker ended.
         """
-        with self._bind(prepared) as function:
-            precision = PrecisionWatch(prepared.error_bounds)
+        candidate, phases, layout = self.candidate, self.context.phases, prepared.layout
+        checked = _Checked(prepared, PrecisionWatch(prepared.error_bounds))
+        with self._bind(checked) as function:
             for index, item in enumerate(prepared.trials):
-                with self.context.phases.during(Phase.CHECK if index else Phase.COMPILE):
+                with phases.during(Phase.CHECK if index else Phase.COMPILE):
                     where = f"input set {index} ({item.distribution})"
                     outputs = function.check(item, where, is_first=not index)
                 if item.distribution == "normal":
-                    layout = prepared.layout
-                    precision.record(layout.output_tensors(outputs), layout.output_tensors(item.expected))
+                    checked.precision.record(layout.output_tensors(outputs), layout.output_tensors(item.expected))
             function.check_together(prepared)
-            with self.context.phases.during(Phase.WARM_UP):
-                timer = Timer(function, may_capture=self.candidate.may_capture)
-                timer.warm_up(prepared, self.settings)
-            kernels: list[tuple[str, float]] = []
-            if not (self.candidate.is_profiled or self.config.quick):
-                self.candidate.is_profiled = True
-                with self.context.phases.during(Phase.AUDIT):
-                    kernels = kernels_of(function)
-            printed = self.candidate.worker.printed()
+            with phases.during(Phase.WARM_UP):
+                Timer(function, prepared, self.settings, may_capture=candidate.may_capture)
+            if not (candidate.is_profiled or self.config.quick):
+                candidate.is_profiled = True
+                with phases.during(Phase.AUDIT):
+                    checked.kernels = kernels_of(function)
+            checked.printed = candidate.worker.printed()
         function.raise_if_lost()  # or it would be checked again and again
         self._check_scalars(prepared)
-        self._check_padding(prepared)
-        if self.candidate.worker.is_closed:
-            return None
-        return _Checked(prepared, function.comparisons, function.findings, precision, kernels, printed)
+        if prepared.padded is not None and not candidate.padding_problem:
+            with phases.during(Phase.CHECK):
+                candidate.padding_problem = padding_problem(candidate, prepared, prepared.padded)
+        return None if candidate.worker.is_closed else checked
 
     def _check_scalars(self, prepared: PreparedWorkload) -> None:
-        """Check a call with other scalars.
-
-        Raises:
-            Rejected: Outputs are wrong, or the function raised.
-            WorkerLost: The worker ended.
-        """
+        """Check a call with other scalars; raises like `TimedFunction.check`."""
         if (other := prepared.scalars) is None:
             return
-        with TimedFunction(
-            self.candidate.worker, other.layout, 1, self.context, has_setup=self.candidate.has_setup
-        ) as function:
+        worker, has_setup = self.candidate.worker, self.candidate.has_setup
+        with TimedFunction(worker, other.layout, 1, self.context, has_setup=has_setup) as function:
             given = ", ".join(f"{name} = {value:g}" for name, value in other.values.items())
             function.check(other.item, f"a call with {given}", is_first=True)
         function.raise_if_lost()
 
-    def _check_padding(self, prepared: PreparedWorkload) -> None:
-        """Check calls with padded indices, unless the workload has none or others have failed.
-
-        Raises:
-            Rejected: The worker was tampered with.
-            WorkerLost: It forged a reply.
-        """
-        candidate = self.candidate
-        if prepared.padded is None or candidate.padding_problem:
-            return
-        bind = partial(TimedFunction, candidate.worker, context=self.context)
-        with self.context.phases.during(Phase.CHECK):
-            candidate.padding_problem = padding_problem(candidate, prepared, bind)
-
     # -- phase B ---------------------------------------------------------------------------------
 
-    def _time_or_retry(self, item: _Checked) -> Evaluation | EvaluatorFailed | None:
-        """Time in the sealed worker, and once more in a fresh one without a seal if the function fails there."""
-        result = self._attempt(item.prepared, lambda: self._time(item))
-        if not self.candidate.is_sealed or not _is_runtime_error(result):
-            return result
-        self.candidate.may_seal = False
-        if (failed := self._renew()) is not None:
-            return failed
-        again = self._attempt(item.prepared, lambda: self._check_and_time(item.prepared))
-        self.candidate.may_seal = _is_runtime_error(again)  # then the seal was not the reason
-        self.candidate.worker.close()
-        return again
-
-    def _check_and_time(self, prepared: PreparedWorkload) -> Evaluation | None:
-        checked = self._check(prepared)
-        return None if checked is None else self._time(checked)
+    def _time_sealed(self, item: _Checked) -> Result | None:
+        """Time in the sealed worker; if the function fails there, all is repeated once in one without a seal."""
+        candidate = self.candidate
+        result = self._attempt(item.prepared, partial(self._time, item))
+        if isinstance(result, Evaluation) and result.status is EvaluationStatus.RUNTIME_ERROR:
+            if candidate.is_sealed:
+                candidate.may_seal = False
+                candidate.worker.close()
+                return None
+            if not candidate.may_seal:
+                candidate.may_seal = True  # the seal was not the reason
+                candidate.worker.close()
+        return result
 
     def _time(self, item: _Checked) -> Evaluation:
         """The evaluation of a solution that passes.
@@ -304,64 +277,71 @@ class SolutionRun:
         """
         candidate, prepared = self.candidate, item.prepared
         if candidate.may_seal and not candidate.is_sealed:
-            candidate.seal(self.context.timeout_seconds)
-        with self._bind(prepared) as function:
+            candidate.seal()
+        is_unsealed = not candidate.may_seal or (self.context.is_cuda and not candidate.is_sealed)
+        with self._bind(item) as function:
             performance, flags = self._performance(function, item)
             candidate.worker.confirm()
             printed = item.printed + candidate.worker.printed()
         function.raise_if_lost()
-        trim(self.context.device)
+        self.context.trim()
         return self.recorder.evaluation(
             self.solution,
             EvaluationStatus.PASSED,
             printed,
-            correctness_of(
-                [*item.comparisons, *function.comparisons], self.settings, {**item.findings, **function.findings}
-            ),
+            correctness_of(item.comparisons, self.settings, item.findings),
             performance,
+            isolation=candidate.worker.isolation,
             prepared=prepared,
             precision=item.precision,
-            flags=[*flags, UNSEALED] if self._is_unsealed else flags,
+            flags=[*flags, UNSEALED] if is_unsealed else flags,
         )
-
-    @property
-    def _is_unsealed(self) -> bool:
-        """Whether the worker should be sealed and is not."""
-        return not self.candidate.may_seal or (self.context.is_cuda and not self.candidate.is_sealed)
 
     def _performance(self, function: TimedFunction, item: _Checked) -> tuple[Performance, list[str]]:
-        prepared, config = item.prepared, self.settings
-        is_reference_timed = self.config.profile_baseline
-        with self.baselines.interleaved(
-            function, self.definition, prepared, config, is_reference_timed=is_reference_timed
-        ) as baselines:
-            timer = Timer(function, baselines, may_capture=self.candidate.may_capture)
-            with self.context.phases.during(Phase.WARM_UP):
-                timer.warm_up(prepared, config)
-            self._time_with(timer, baselines, config)
-            reason = self.candidate.not_captured
-            graphs = self._graph_fields(function, timer, prepared) if self.context.is_cuda else {}
-            padding = {} if prepared.padded is None else padding_fields(self.candidate.padding_problem)
-            performance = self.recorder.performance(
-                function, timer, baselines, not_captured=reason, further={**graphs, **padding}
-            )
-            flags = [UNVERIFIED] if baselines.failure else []
-            flags += [] if timer.changed_names() else [FIXED_INPUTS]
-            flags += [*timer.verification.precision_flags, *self._check_code()]
-        return self._with_roofline(prepared, self.recorder.with_kernels(performance, item.kernels)), flags
+        candidate, prepared = self.candidate, item.prepared
+        with Interleaved(
+            self.baselines,
+            function,
+            self.definition,
+            prepared,
+            self.settings,
+            may_capture=candidate.may_capture,
+            is_reference_timed=self.config.profile_baseline,
+        ) as timed:
+            self._take_samples(timed)
+            timing = self._graph_fields(function, timed.timer, prepared) if self.context.is_cuda else {}
+            timing |= {} if prepared.padded is None else padding_fields(candidate.padding_problem)
+            timing |= {"not_captured": candidate.not_captured} if candidate.not_captured else {}
+            performance = self.recorder.performance(function, timed, prepared, timing=timing, kernels=item.kernels)
+            flags = [UNVERIFIED] if timed.failure else []
+            flags += [] if timed.timer.passes.changed_names else [FIXED_INPUTS]
+            return performance, [*flags, *timed.timer.verification.precision_flags, *self._check_code()]
 
-    def _graph_fields(self, function: TimedFunction, timer: Timer, prepared: PreparedWorkload) -> Mapping[str, object]:
+    def _take_samples(self, timed: Interleaved) -> None:
+        """Take the samples of the solution and the baselines."""
+        context, activity = self.context, BackgroundActivity(self.candidate.worker)
+        context.exclusive_seconds = 0.0
+        with ExitStack() as stack:
+            if not context.is_cuda:  # there, each pass and each host call has the device alone
+                stack.enter_context(context.exclusive())
+            stack.enter_context(context.phases.during(Phase.TIME))
+            timed.time(self.settings.measure_seconds, activity)
+        with context.phases.during(Phase.AUDIT):
+            with context.no_device_work():
+                activity.check()
+            timed.finish()
+
+    def _graph_fields(self, function: TimedFunction, timer: Timer, prepared: PreparedWorkload) -> dict[str, object]:
         """Whether the timing has shown that the solution is safe in CUDA graphs."""
-        evidence = GraphEvidence(
+        padded = frozenset() if self.candidate.padding_problem else prepared.padded_integers
+        return graph_fields(
             method=timer.method,
             has_setup=function.has_setup,
-            verified_calls=timer.verification.compared,
+            verified_calls=timer.verification.compared[Sample.PUBLISHED],
             discrete=discrete_inputs(self.definition, prepared.layout.inputs.keys() - prepared.determined_integers),
-            changed=timer.changed_names() if timer.method == DEVICE else (),
-            changed_in_padded_calls=() if self.candidate.padding_problem else prepared.padded_integers,
+            changed=padded | (timer.passes.changed_names if timer.method == DEVICE else frozenset()),
             kept_integers=function.keeps_integers and not function.has_setup,
         )
-        return graph_fields(evidence)
 
     def _check_code(self) -> list[str]:
         """Flags of a worker whose code could not be checked, and of device settings that somebody changed.
@@ -371,41 +351,7 @@ class SolutionRun:
         """
         if not self.context.is_cuda:
             return []
-        candidate = self.candidate
         with self.context.no_device_work():
             changes = [f"device setting changed: {change}" for change in self.context.restore_settings()]
-            trusted = self.baselines.trusted_worker
-            reason = check_code(candidate.worker, trusted, candidate.table, candidate.table_digest)
+            reason = self.candidate.check_code(self.baselines.reference_worker)
         return [*changes, f"unchecked code: {reason}"] if reason else changes
-
-    def _time_with(self, timer: Timer, baselines: InterleavedBaselines, config: ResolvedEvalConfig) -> None:
-        """Take the samples of the solution and the baselines."""
-        context, activity = self.context, BackgroundActivity(self.candidate.worker)
-        context.exclusive_time.reset()
-        with ExitStack() as stack:
-            if not context.is_cuda:  # there, each pass and each host call has the device alone
-                stack.enter_context(context.exclusive())
-            stack.enter_context(context.phases.during(Phase.TIME))
-            baselines.time_interleaved(timer, config.measure_seconds, activity)
-        with context.phases.during(Phase.AUDIT):
-            with context.no_device_work():
-                activity.check()
-            timer.finish()
-
-    def _with_roofline(self, prepared: PreparedWorkload, performance: Performance) -> Performance:
-        """The performance with the share of the roofline that it reaches.
-
-        Raises:
-            Rejected: The device cannot be so fast.
-        """
-        light = self.context.light
-        if objection := light.objection(prepared.work, performance.latency_ms):
-            raise Rejected(EvaluationStatus.REWARD_HACK, objection)
-        achieved = light.to_extra(prepared.work, performance.latency_ms)
-        if not achieved:
-            return performance
-        return attrs.evolve(performance, extra={**(performance.extra or {}), "speed_of_light": achieved})
-
-
-def _is_runtime_error(result: object) -> bool:
-    return isinstance(result, Evaluation) and result.status is EvaluationStatus.RUNTIME_ERROR

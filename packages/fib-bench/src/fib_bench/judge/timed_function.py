@@ -1,8 +1,7 @@
 """Timed function. One function on one workload: its worker, its slots, single calls and their checks.
 
 The solution, the reference and the baseline each are a `TimedFunction`. Values reported by the worker are
-untrusted; verdicts use only output buffers and the judge's clock. Timers are in `timers`, the
-verification of timed calls in `verification`.
+untrusted; verdicts use only output buffers and the judge's clock. `passes` times its calls.
 """
 
 from __future__ import annotations
@@ -10,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
 from types import MappingProxyType, TracebackType
 from typing import Self, TypeVar
@@ -38,23 +37,26 @@ from ..transport.messages import (
 )
 from ..transport.slots import CallLayout, Slots
 from ..worker.client import Worker, WorkerLost
-from .device_context import DeviceContext
-from .evidence import kept_answer
-from .generated import other_values
-from .prepared import InputSet, PreparedWorkload
-from .rpc import Rejected, ask, check_reply
-from .unwritten import explain_unwritten
+from .device import DeviceContext
+from .function_worker import Rejected, check_reply
+from .prepared import InputSet, PreparedWorkload, other_values
 
 POISON = 0xC3
 """The byte that outputs of single calls hold before the call; as a float of any width it is finite and large or odd."""
 _TOGETHER_SECONDS, _MOST_TOGETHER_SECONDS = 2.0, 20.0  # for calls on the same inputs: while cheap, and in any case
 _LATE_SECONDS = 0.05  # outputs that are written later than this after the return are not recognised as late
+_TELLING_BYTES = 4  # fewer can equal the fill byte by chance
+_MIN_UNWRITTEN_SHARE = 0.01  # fewer elements may hold the fill value by chance: as float16 it is an ordinary number
 NO_RECIPES: Mapping[str, Recipe] = MappingProxyType({})
 R = TypeVar("R")
 
 
 class InputsChanged(Rejected):
     """An input tensor was written to."""
+
+    def __init__(self) -> None:
+        problem = "an input tensor was changed; a function must not write to its inputs"
+        super().__init__(EvaluationStatus.RUNTIME_ERROR, problem)
 
 
 class TimedFunction:
@@ -104,16 +106,16 @@ class TimedFunction:
         try:
             self.ask(self.slots.message, Done, descriptors=self.slots.descriptors)
         except BaseException:
-            self._release()
+            self.release()
             raise
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._release()
+        self.release()
 
-    def _release(self) -> None:
+    def release(self) -> None:
         """Have the worker unmap the slots, and free them; a worker that fails to is ended."""
         try:
             self.ask(Release(), Done)
@@ -140,13 +142,7 @@ class TimedFunction:
         extra_seconds: float = 0.0,
         descriptors: tuple[int, ...] = (),
     ) -> R:
-        """Send a request to the worker and return its reply.
-
-        Args:
-            request: The request.
-            reply: The expected type of the reply.
-            extra_seconds: Time that the request may take beyond the usual bound.
-            descriptors: File descriptors that travel with the request.
+        """Send a request to the worker, with file descriptors, and return its reply.
 
         Raises:
             Rejected: The function failed.
@@ -154,22 +150,23 @@ class TimedFunction:
             WorkerLost: The worker ended, or sent something else.
         """
         self.context.give_way()
-        return ask(self.worker, request, reply, self.context.timeout_seconds + extra_seconds, descriptors)
+        seconds = self.context.timeout_seconds + extra_seconds
+        return check_reply(self.worker.request(request, descriptors, seconds=seconds), request, reply)
 
     # -- single calls ----------------------------------------------------------------------------
 
     def call(
         self,
-        item: InputSet,
+        inputs: torch.Tensor,
         slot: int | None = None,
         *,
         setup_sees_values: bool = False,
         is_first: bool = False,
     ) -> torch.Tensor:
-        """Call once on an input set; returns a copy of the outputs' memory, ``[bytes]``.
+        """Call once; returns a copy of the outputs' memory, ``[bytes]``.
 
         Args:
-            item: The inputs.
+            inputs: The memory of the inputs, ``[bytes]``.
             slot: The slot; None takes a secret one.
             setup_sees_values: Whether ``setup`` gets these very inputs, which it must not need.
             is_first: Whether the function and its ``setup`` may compile: they then do so while others use the device,
@@ -181,9 +178,9 @@ class TimedFunction:
         """
         slot = self._called_slot = SECRET.randrange(self.slots.count) if slot is None else slot
         if self.has_setup:
-            inputs = item.inputs if setup_sees_values else other_values(self._recipes, self.layout, item.inputs)
-            self.set_up([slot], inputs, is_first=is_first)
-        self.slots.load(slot, item.inputs)
+            seen = inputs if setup_sees_values else other_values(self._recipes, self.layout, inputs)
+            self.set_up([slot], seen, is_first=is_first)
+        self.slots.load(slot, inputs)
         self.slots.outputs[slot].fill_(POISON)
         self.context.synchronize()
         if is_first:
@@ -191,7 +188,7 @@ class TimedFunction:
         else:
             self.ask(Call(slot), Called)
         outputs = self.slots.outputs[slot].clone()  # later writes do not count
-        self.check_inputs(slot, item)
+        self.check_inputs(slot, inputs)
         return outputs
 
     def _call_first(self, slot: int) -> None:
@@ -229,9 +226,13 @@ class TimedFunction:
         for request, reply in zip(requests, replies, strict=True):
             check_reply(reply, request, Called)
         outputs = self.slots.outputs[used].clone()
-        if not torch.equal(self.slots.inputs[used], inputs):
-            raise _inputs_changed()
+        self.check_inputs(used, inputs)
         return outputs
+
+    def check_inputs(self, slots: int | slice, inputs: torch.Tensor) -> None:
+        """Compare the inputs in slots with those that were loaded; raises `InputsChanged` if they differ."""
+        if not torch.equal(self.slots.inputs[slots], inputs):
+            raise InputsChanged
 
     def check(self, item: InputSet, where: str, *, is_first: bool = False) -> torch.Tensor:
         """Call once on an input set and compare the outputs; returns a copy of their memory, ``[bytes]``.
@@ -245,7 +246,7 @@ class TimedFunction:
             Rejected: The outputs are wrong, or the function raised.
             WorkerLost: The worker ended.
         """
-        outputs = self.call(item, is_first=is_first)
+        outputs = self.call(item.inputs, is_first=is_first)
         try:
             self.compare(item, outputs, where)
         except Rejected as error:
@@ -261,29 +262,19 @@ class TimedFunction:
             self.ask(CollectAgain(), Done)
             if item.is_right(self.layout, self.slots.outputs[self._called_slot]):
                 return "late outputs: they became right after the call had returned; work must end when a call returns"
-            if self.has_setup and item.is_right(self.layout, self.call(item, setup_sees_values=True)):
+            if self.has_setup and item.is_right(self.layout, self.call(item.inputs, setup_sees_values=True)):
                 return "setup() computes the answer: the outputs are right only if it sees the floating values of run()"
         except (Rejected, WorkerLost):
             pass  # a second failure adds nothing
         return ""
 
-    def check_inputs(self, slot: int, item: InputSet) -> None:
-        """Compare the inputs in a slot with those that were loaded.
-
-        Raises:
-            InputsChanged: They differ.
-        """
-        if not torch.equal(self.slots.inputs[slot], item.inputs):
-            raise _inputs_changed()
-
-    def compare(self, item: InputSet, outputs: torch.Tensor, where: str, fill: int = POISON) -> None:
+    def compare(self, item: InputSet, outputs: torch.Tensor, where: str) -> None:
         """Compare outputs with those that are right for an input set.
 
         Args:
             item: The inputs, with what is right.
             outputs: The memory of the outputs, ``[bytes]``.
             where: Names the call in messages.
-            fill: The byte that the memory held before the call.
 
         Raises:
             Rejected: They are wrong.
@@ -291,7 +282,7 @@ class TimedFunction:
         with self.context.phases.during(Phase.CHECK):
             verdict = item.compare(self.layout, outputs)
             if verdict.problems:
-                problems = (*explain_unwritten(self.layout.output_tensors(outputs), fill), *verdict.problems)
+                problems = (*explain_unwritten(self.layout.output_tensors(outputs), POISON), *verdict.problems)
                 verdict = attrs.evolve(verdict, problems=problems)
         _raise_if_wrong(verdict, where)
         self.comparisons += verdict.comparisons
@@ -315,18 +306,13 @@ class TimedFunction:
             if taken > (_TOGETHER_SECONDS if is_enough else _MOST_TOGETHER_SECONDS):
                 break
             for item in items:
-                outputs = self.call(item)
+                outputs = self.call(item.inputs)
                 self.compare(item, outputs, f"trial {index} on the same inputs")
                 seen.append(item.observe(self.layout, outputs))
         self.judge_together(prepared, seen, "many calls on the same inputs")
 
     def judge_together(self, prepared: PreparedWorkload, seen: Sequence[Observation], where: str) -> None:
-        """Check the outputs of many calls together.
-
-        Args:
-            prepared: The workload.
-            seen: The outputs; if there are none, nothing is checked.
-            where: Names the calls in messages and findings.
+        """Check the outputs of many calls together; `where` names the calls in messages and findings.
 
         Raises:
             Rejected: They are wrong.
@@ -359,15 +345,13 @@ class TimedFunction:
             raise WorkerLost(f"the worker answered a request to set up with {reply!r:.200}", is_forgery=True)
         self._setup_ns += reply.taken_ns
 
-    def load_all(self, prepared: PreparedWorkload) -> InputSet:
-        """Put one input set into all slots, and run ``setup`` on them if there is one; returns the set."""
-        first = prepared.bases[0]
+    def load_all(self, inputs: torch.Tensor) -> None:
+        """Put one input set into all slots, and run ``setup`` on them if there is one."""
         if self.has_setup:
             self._setup_ns.clear()
-            self.set_up(range(self.slots.count), other_values(self._recipes, self.layout, first.inputs))
-        self.slots.load(slice(None), first.inputs)
-        self.slots.base[:] = first.inputs
-        return first
+            self.set_up(range(self.slots.count), other_values(self._recipes, self.layout, inputs))
+        self.slots.load(slice(None), inputs)
+        self.slots.base[:] = inputs
 
     @property
     def setup_ms(self) -> float | None:
@@ -375,16 +359,62 @@ class TimedFunction:
         return statistics.median(self._setup_ns) / 1e6 if self._setup_ns else None
 
     def profile(self) -> tuple[tuple[str, float], ...]:
-        """The kernels of one call with their microseconds, by the worker's profiler; untrusted."""
-        return self.ask(Profile(), Profiled).kernels
-
-
-def _inputs_changed() -> InputsChanged:
-    problem = "an input tensor was changed; a function must not write to its inputs"
-    return InputsChanged(EvaluationStatus.RUNTIME_ERROR, problem)
+        """The kernels of one call with their nanoseconds, by the worker's profiler: untrusted, none if it fails."""
+        try:
+            return self.ask(Profile(), Profiled).kernels
+        except (Rejected, WorkerLost):
+            return ()
 
 
 def _raise_if_wrong(verdict: Verdict, where: str) -> None:
     if verdict.problems:
         message = "\n".join(f"{where}: {problem}" for problem in verdict.problems)
         raise Rejected(EvaluationStatus.INCORRECT_NUMERICAL, message, verdict.comparisons)
+
+
+# -- what wrong outputs tell ---------------------------------------------------------------------------------
+
+
+def kept_answer(outputs: torch.Tensor, layout: CallLayout, asked: InputSet, others: Iterable[InputSet]) -> str:
+    """A message if outputs are right for the inputs of another call, which is an exploit and no bug; else nothing.
+
+    Outputs of one value are no evidence: a kernel that writes nothing but zeros is wrong, not necessarily dishonest.
+    """
+    if has_one_value(layout, outputs):
+        return ""
+    for other in others:
+        if other is not asked and other.is_right(layout, outputs) and not asked.is_right(layout, other.expected):
+            return f"kept outputs: they are right for the inputs of an earlier call ({other.distribution})"
+    return ""
+
+
+def has_one_value(layout: CallLayout, outputs: torch.Tensor) -> bool:
+    """Whether the elements of each output all have the same bits."""
+    tensors = layout.output_tensors(outputs).values()
+    rows = (tensor.contiguous().view(-1).view(torch.uint8).view(-1, tensor.itemsize) for tensor in tensors)
+    return all(bool((each == each[:1]).all()) for each in rows)
+
+
+def explain_unwritten(outputs: Mapping[str, torch.Tensor], fill: int) -> list[str]:
+    """Messages about outputs, or parts of them, that a call did not write.
+
+    Args:
+        outputs: Wrong outputs by name, contiguous.
+        fill: The byte that their memory held before the call.
+    """
+    return [text for name, tensor in outputs.items() if (text := _explain(name, tensor, fill))]
+
+
+def _explain(name: str, tensor: torch.Tensor, fill: int) -> str:
+    if tensor.nbytes < _TELLING_BYTES:
+        return ""
+    elements = tensor.reshape(-1).view(torch.uint8).reshape(tensor.numel(), -1)
+    is_unwritten = (elements == fill).all(dim=1)
+    count, total = int(is_unwritten.sum()), tensor.numel()
+    if count == total:
+        return f"output {name!r} was never written: all {total} elements hold the fill value from before the call"
+    if tensor.element_size() == 1 or count < _MIN_UNWRITTEN_SHARE * total:
+        return ""
+    first = [int(index) for index in torch.unravel_index(is_unwritten.to(torch.uint8).argmax(), tensor.shape)]
+    what = f"{count} of {total} elements were never written (the first at {first})"
+    return f"output {name!r}: {what}: they hold the fill value from before the call"

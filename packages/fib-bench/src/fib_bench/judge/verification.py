@@ -7,7 +7,9 @@ right after a pass, so that several passes can follow each other while the judge
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import enum
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 import attrs
@@ -18,19 +20,28 @@ from ..checking.precision import PrecisionWatch
 from ..evaluators.protocol import Observation
 from ..events import Phase
 from ..secure_random import SECRET
-from .evidence import kept_answer, repeated_answer
+from ..transport.slots import CallLayout
+from .function_worker import NotCapturable, Rejected
 from .passes import Passes, TimedPass
-from .prepared import InputSet, PreparedWorkload
-from .rpc import NotCapturable, Rejected
-from .timed_function import TimedFunction
+from .prepared import GENERATED, InputSet, PreparedWorkload
+from .timed_function import InputsChanged, TimedFunction, has_one_value, kept_answer
 
 MIN_VERIFIED = 10
-"""Timed calls that are compared with fresh answers at least, unless the reference takes too long."""
-_SAMPLED = 90  # calls of all passes that wait for a comparison
-_KEPT_BYTES, _UNVERIFIED_BYTES, _BATCH_BYTES = 1 << 30, 1 << 30, 1 << 28
+"""Calls of the published latency that are compared at least, unless the reference takes too long."""
+_KEPT_BYTES, _UNVERIFIED_BYTES, _BATCH_BYTES = 1 << 29, 1 << 30, 1 << 28
 _INPUTS_LOOKED_AT = 2  # calls of a pass whose inputs must still be as they were made
-_FIRST = 1 << 62
 _SECONDS, _MORE_SECONDS = 0.15, 2.0  # for comparisons, and until enough calls are compared
+
+
+class Sample(enum.Enum):
+    """A set of calls of which some are compared; the value is how many at most."""
+
+    PUBLISHED = 60
+    """Those whose median is the published latency: `detected_share` is that of wrong calls among them."""
+    OTHER = 30
+    """All other timed calls."""
+    MOVED = 4
+    """Calls whose pages have moved between requests: not timed, and compared before others."""
 
 
 class FreshAnswers(Protocol):
@@ -41,16 +52,11 @@ class FreshAnswers(Protocol):
         """Reason for the end of the answers; empty while there are more."""
         ...
 
-    def answer_each(self, inputs: torch.Tensor) -> torch.Tensor | None:
-        """Call the reference on several input sets; None if it failed, or cannot be asked so.
+    def answer(self, inputs: torch.Tensor) -> torch.Tensor | None:
+        """Call the reference on several input sets; None if it failed.
 
         Shapes:
             inputs: ``[calls, bytes]``, as is what is returned.
-        """
-        ...
-
-    def answer(self, slot: int, inputs: torch.Tensor) -> InputSet | None:
-        """Call the reference on inputs, in a slot; None if it failed.
 
         Raises:
             Rejected: Someone wrote to the inputs.
@@ -63,21 +69,21 @@ class _Unverified:
     """A pass that was timed, with copies of what its verification needs."""
 
     made: TimedPass
+    sample: Sample
     outputs: torch.Tensor
     """``[calls, bytes]``"""
     looked_at: Sequence[int]
     inputs: torch.Tensor
     """The inputs of these calls after the pass, ``[looked_at, bytes]``."""
-    must_compare: int
 
 
 @attrs.frozen(eq=False)
-class _Sampled:
-    """A timed call that may be compared with a fresh answer."""
+class _Kept:
+    """A call that may be compared with a fresh answer."""
 
-    lot: int
-    key: int
-    structure: int
+    sample: Sample
+    call: tuple[int, int]
+    """Its key and its set of structural integers."""
     outputs: torch.Tensor
     """``[bytes]``"""
 
@@ -87,33 +93,34 @@ class Verification:
 
     Args:
         function: Its slots are bound.
-        answers: The reference; None if there is nobody to ask.
+        passes: Its passes.
+        prepared: What is right.
+        is_captured: Whether calls are replays of a capture, which may have missed work: then eager calls decide.
+        is_compared: Whether calls are kept for `finish`.
     """
 
-    def __init__(self, function: TimedFunction, answers: FreshAnswers | None = None) -> None:
-        self._function, self.answers = function, answers
-        self.is_captured = False
-        """Whether calls are replays of a capture, which may have missed work: then eager calls decide."""
-        self.compared = 0
-        """Timed calls that were compared with fresh answers of the reference."""
-        self.counted = 0
-        """Timed calls, from which those to compare were drawn."""
+    def __init__(
+        self,
+        function: TimedFunction,
+        passes: Passes,
+        prepared: PreparedWorkload,
+        *,
+        is_captured: bool,
+        is_compared: bool,
+    ) -> None:
+        self._function, self._passes, self._prepared = function, passes, prepared
+        self._is_captured, self._is_compared = is_captured, is_compared
+        self.made, self.compared = Counter[Sample](), Counter[Sample]()
+        """Calls, and those of them that were compared with fresh answers of the reference."""
         self._unverified: list[_Unverified] = []
-        self._sampled: list[_Sampled] = []
-        self._drawn: list[torch.Tensor] = []
+        self._kept: dict[Sample, list[_Kept]] = {sample: [] for sample in Sample}
         self._observed: list[Observation] = []
-        self._precision: PrecisionWatch | None = None
-        self._fixed: Callable[[int], torch.Tensor]
-        self._passes: Passes
-
-    def bind(self, passes: Passes, fixed: Callable[[int], torch.Tensor]) -> None:
-        """Take the passes to verify, and what a slot with a set of structural integers held before a pass."""
-        self._passes, self._fixed = passes, fixed
+        self._precision = PrecisionWatch(prepared.error_bounds)
 
     @property
     def precision_flags(self) -> list[str]:
         """Flags of the precision of timed outputs: a function can compute with less only where it is timed."""
-        return [] if self._precision is None else self._precision.flags()
+        return self._precision.flags()
 
     # -- digests -------------------------------------------------------------------------------------
 
@@ -123,17 +130,12 @@ class Verification:
         size = slots.outputs[: self._passes.calls].nbytes + _INPUTS_LOOKED_AT * slots.inputs[0].nbytes
         return max(1, min(passes, _UNVERIFIED_BYTES // max(size, 1)))
 
-    def add(self, made: TimedPass, must_compare: int = 0) -> None:
-        """Copy what the verification of the last pass needs.
-
-        Args:
-            made: The pass.
-            must_compare: Calls that are compared in any case; such a pass is not timed, and no others of it are.
-        """
+    def add(self, made: TimedPass, sample: Sample) -> None:
+        """Copy what the verification of the last pass needs."""
         slots, calls = self._function.slots, len(made.words)
         looked_at = SECRET.sample(range(calls), min(_INPUTS_LOOKED_AT, calls))
         inputs = slots.inputs[torch.tensor(looked_at, dtype=torch.int64, device=slots.inputs.device)]
-        self._unverified.append(_Unverified(made, slots.outputs[:calls].clone(), looked_at, inputs, must_compare))
+        self._unverified.append(_Unverified(made, sample, slots.outputs[:calls].clone(), looked_at, inputs))
 
     def verify(self) -> None:
         """Recompute the digests of the passes since the last time, and check that all outputs were written.
@@ -152,32 +154,24 @@ class Verification:
         if unwritten := self._passes.recompute(made, item.outputs):
             problem = f"{len(unwritten)} of {len(made.words)} timed calls left outputs unwritten"
             self._reject(Rejected(EvaluationStatus.INCORRECT_NUMERICAL, problem))
-        read = self._passes.inputs_of(
-            [made.words[call][2] for call in item.looked_at],
-            [self._fixed(made.structures[call]) for call in item.looked_at],
-        )
-        if not torch.equal(read, item.inputs):
-            problem = "an input tensor was changed; a function must not write to its inputs"
-            raise Rejected(EvaluationStatus.RUNTIME_ERROR, problem)
-        self._sample(made, item.outputs, item.must_compare)
+        calls = [(key, structure) for (_, _, key), structure in zip(made.words, made.structures, strict=True)]
+        if not torch.equal(self._passes.inputs_of([calls[index] for index in item.looked_at]), item.inputs):
+            raise InputsChanged
+        for call, outputs in zip(calls, item.outputs, strict=True):
+            self._keep(item.sample, call, outputs)
 
-    def _sample(self, made: TimedPass, outputs: torch.Tensor, must_compare: int) -> None:
-        """Keep calls with the highest lots: each call of all timed passes has the same chance."""
-        most = max(2, min(_SAMPLED, _KEPT_BYTES // max(outputs[0].nbytes, 1))) + must_compare
-        for call, (_, _, key) in enumerate(made.words[:must_compare] if must_compare else made.words):
-            self.counted += not must_compare
-            if self.answers is None:
-                continue  # nobody to compare with
-            lot = _FIRST if must_compare else SECRET.getrandbits(62)
-            if len(self._sampled) < most or lot > self._sampled[-1].lot:
-                self._sampled.append(_Sampled(lot, key, made.structures[call], outputs[call].clone()))
-                self._sampled.sort(key=lambda item: -item.lot)
-                del self._sampled[most:]
+    def _keep(self, sample: Sample, call: tuple[int, int], outputs: torch.Tensor) -> None:
+        """Keep a call or not: of all calls of a sample each has the same chance."""
+        kept, most = self._kept[sample], max(1, min(sample.value, _KEPT_BYTES // max(outputs.nbytes, 1)))
+        self.made[sample] += 1
+        place = len(kept) if len(kept) < most else SECRET.randrange(self.made[sample])
+        if self._is_compared and place < most:
+            kept[place : place + 1] = [_Kept(sample, call, outputs.clone())]
 
     # -- fresh answers -------------------------------------------------------------------------------
 
-    def finish(self, prepared: PreparedWorkload) -> None:
-        """Compare sampled calls with fresh answers, outside the exclusive time.
+    def finish(self, answers: FreshAnswers) -> None:
+        """Compare some calls with fresh answers, outside the exclusive time.
 
         Raises:
             NotCapturable: Outputs are wrong, for which the capture may be to blame.
@@ -185,83 +179,95 @@ class Verification:
             WorkerLost: The worker ended.
         """
         self.verify()
-        waiting, self._sampled = self._sampled, []
-        self._drawn = [item.outputs for item in waiting]
+        waiting = self._drawn()
+        drawn = [item.outputs for item in waiting]
         seconds = self._function.context.seconds
         begin, count = seconds(), 2
         most = max(1, min(self._function.slots.count, _BATCH_BYTES // max(self._function.layout.size_bytes, 1)))
-        while waiting and self._may_ask():
+        while waiting and not answers.failure:
             spent = seconds() - begin
-            if spent > _MORE_SECONDS or (spent > _SECONDS and self.compared >= MIN_VERIFIED):
+            if spent > _MORE_SECONDS or (spent > _SECONDS and self.compared[Sample.PUBLISHED] >= MIN_VERIFIED):
                 break
             some, waiting = waiting[: min(count, most)], waiting[min(count, most) :]
-            self._compare(prepared, some)
+            self._compare(answers, some, drawn)
             count *= 2
-        self._judge_together(prepared)
+        try:
+            self._function.judge_together(self._prepared, self._observed, "timed calls")
+        except Rejected as error:
+            self._reject(error)
 
-    def _may_ask(self) -> bool:
-        return self.answers is not None and not self.answers.failure
+    def _drawn(self) -> list[_Kept]:
+        """The calls to compare, in random order: those with moved pages first, then two published ones to each other.
 
-    def _compare(self, prepared: PreparedWorkload, some: Sequence[_Sampled]) -> None:
-        inputs = self._passes.inputs_of([item.key for item in some], [self._fixed(item.structure) for item in some])
+        Otherwise a slow reference would answer for few calls of the published latency, which could be all right while
+        most of the others are not.
+        """
+        published, other, moved = (SECRET.sample(kept, len(kept)) for kept in (self._kept[sample] for sample in Sample))
+        self._kept = {sample: [] for sample in Sample}
+        order = [(index / 2, item) for index, item in enumerate(published)]
+        order += [(index + 0.75, item) for index, item in enumerate(other)]
+        return [*moved, *(item for _, item in sorted(order, key=lambda pair: pair[0]))]
+
+    def _compare(self, answers: FreshAnswers, some: Sequence[_Kept], drawn: Iterable[torch.Tensor]) -> None:
+        inputs = self._passes.inputs_of([item.call for item in some])
         outputs = torch.stack([item.outputs for item in some])
-        if not self._are_all_right(prepared, inputs, outputs):  # or they cannot be compared so: one by one
-            for slot, (given, written) in enumerate(zip(inputs, outputs, strict=True)):
-                self._compare_one(prepared, slot, given, written)
-
-    def _are_all_right(self, prepared: PreparedWorkload, inputs: torch.Tensor, outputs: torch.Tensor) -> bool:
-        if self.answers is None or not prepared.checker.evaluator.has_one_rule:
-            return False
         with self._function.context.phases.during(Phase.REFERENCE):
-            answers = self.answers.answer_each(inputs)
-        if answers is None:
+            expected = answers.answer(inputs)
+        if expected is None:
+            return
+        if not self._are_all_right(outputs, expected):  # or they cannot be compared so: one by one
+            for each in zip(inputs, outputs, expected, strict=True):
+                self._compare_one(*each, drawn)
+        self.compared.update(item.sample for item in some)
+
+    def _are_all_right(self, outputs: torch.Tensor, answers: torch.Tensor) -> bool:
+        if not self._prepared.checker.evaluator.has_one_rule:
             return False
-        layout, parts = self._function.layout, prepared.generated.check.parts
+        layout, parts = self._function.layout, self._prepared.generated.check.parts
         found, expected = layout.output_tensors(outputs), layout.output_tensors(answers)
         with self._function.context.phases.during(Phase.CHECK):
             comparisons = [part.compare_calls(found[name], expected[name]) for name, part in parts.items()]
         if any(comparison.wrong for comparison in comparisons):
             return False
-        self.compared += len(inputs)
         self._function.comparisons += comparisons
-        self._watch_precision(prepared).record_calls(found, expected)
+        self._precision.record_calls(found, expected)
         return True
 
-    def _compare_one(self, prepared: PreparedWorkload, slot: int, inputs: torch.Tensor, outputs: torch.Tensor) -> None:
-        assert self.answers is not None
-        with self._function.context.phases.during(Phase.REFERENCE):
-            item = self.answers.answer(slot, inputs)
-        if item is None:
-            return
-        layout = self._function.layout
+    def _compare_one(
+        self, inputs: torch.Tensor, outputs: torch.Tensor, expected: torch.Tensor, drawn: Iterable[torch.Tensor]
+    ) -> None:
+        layout, prepared = self._function.layout, self._prepared
+        check = prepared.checker.check(layout, inputs, expected, config=prepared.timed_config)
+        item = InputSet(GENERATED, inputs, expected, check)
         try:
             self._function.compare(item, outputs, "timed calls")
         except Rejected as error:
             kept = kept_answer(outputs, layout, item, prepared.trials)
-            self._reject(error.with_evidence(kept or repeated_answer(outputs, layout, self._drawn)))
-        self.compared += 1
-        self._watch_precision(prepared).record(layout.output_tensors(outputs), layout.output_tensors(item.expected))
-        if item.check.is_observed:
+            self._reject(error.with_evidence(kept or _repeated_answer(outputs, layout, drawn)))
+        self._precision.record(layout.output_tensors(outputs), layout.output_tensors(expected))
+        if check.is_observed:
             self._observed.append(item.observe(layout, outputs))
-
-    def _watch_precision(self, prepared: PreparedWorkload) -> PrecisionWatch:
-        self._precision = self._precision or PrecisionWatch(prepared.error_bounds)
-        return self._precision
-
-    def _judge_together(self, prepared: PreparedWorkload) -> None:
-        """Judge outputs of timed calls together, for evaluators that ask for that, as those of samplers."""
-        try:
-            self._function.judge_together(prepared, self._observed, "timed calls")
-        except Rejected as error:
-            self._reject(error)
 
     def _reject(self, error: Rejected) -> None:
         """Raise; a capture may have missed work, and then eager calls decide."""
-        if self.is_captured:
+        if self._is_captured:
             raise NotCapturable(error.message)
         raise error
 
     def to_extra(self) -> Mapping[str, object]:
-        """The fields of a trace's timing: `detected_share` of wrong calls would have been seen with 99 %."""
-        share = round(1 - 0.01 ** (1 / self.compared), 4) if self.compared else None
-        return {"timed_calls": self.counted, "verified_calls": self.compared, "detected_share": share}
+        """The fields of a trace's timing.
+
+        `detected_share` of wrong calls among those of the published latency would have been seen with 99 %.
+        """
+        timed, published = (Sample.PUBLISHED, Sample.OTHER), self.compared[Sample.PUBLISHED]
+        return {
+            "timed_calls": sum(self.made[sample] for sample in timed),
+            "verified_calls": sum(self.compared[sample] for sample in timed),
+            "detected_share": round(1 - 0.01 ** (1 / published), 4) if published else None,
+        }
+
+
+def _repeated_answer(outputs: torch.Tensor, layout: CallLayout, others: Iterable[torch.Tensor]) -> str:
+    """A message if another timed call with other inputs has the very same outputs, of more than one value."""
+    is_repeated = not has_one_value(layout, outputs) and sum(torch.equal(outputs, other) for other in others) > 1
+    return "kept outputs: they are the same in calls with other inputs" if is_repeated else ""

@@ -1,0 +1,420 @@
+"""Device of one judge: its lock, memory, clocks, settings and phases, for all functions that run there.
+
+The *lock* separates timed passes from all other work of the judges of one user on a physical device. It is a
+readers-writer lock of two files, each an ``flock``. On a CUDA device judges share it while they or their workers use
+the device, and hold it alone for a timed pass, a few milliseconds; on the CPU they hold it alone for a pass, and
+otherwise not. Judges that want it wait in a queue, so that a pass is not overtaken by judges that come later. The
+kernel releases both files when a process ends, however that happens.
+
+Sharing is released at every request to a worker if another judge waits. Compilation, the start of workers and waits
+do not share it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import platform
+import re
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from enum import Enum
+from multiprocessing.connection import Connection
+from pathlib import Path
+
+import attrs
+import torch
+from fib_schema import get_fib_cache_path
+from fib_schema.files import private_folder
+
+from ..events import Phase
+from ..sandbox.processes import free_memory_bytes
+from ..timing.device import ClockWatch, DeviceSettings, DeviceState, SettingChange
+from ..timing.roofline import SpeedOfLight
+from ..transport.arenas import release_unused
+from ..worker.client import Worker, end_all
+
+FOLDER_VARIABLE = "FIB_BENCH_LOCKS"
+"""Another folder of locks, for containers that share a device but not a cache."""
+_NOTICE_SECONDS = 10.0
+_MAX_UNUSED_BYTES = 1 << 30  # of a judge, between two evaluations
+_ENOUGH_SHARE = 0.25  # of the device
+_WAIT_SECONDS, _POLL_SECONDS = 30.0, 0.1  # other judges finish a workload meanwhile
+
+
+class _Mode(Enum):
+    NONE = fcntl.LOCK_UN
+    SHARED = fcntl.LOCK_SH
+    ALONE = fcntl.LOCK_EX
+
+
+class DeviceLock:
+    """The lock of one device, for one judge.
+
+    Args:
+        path: Its file, made if it is not there; the queue has the same name with another suffix.
+
+    Raises:
+        UnsafePath: Another user could replace the folder.
+        OSError: A file cannot be made.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._path = private_folder(path.parent) / path.name
+        self._lock = _open(self._path)
+        self._queue = _open(self._path.with_suffix(".queue"))
+        self._mode = self._wanted = _Mode.NONE
+        self._is_kept = False
+        self.waited_seconds = 0.0
+        """The sum of all waits for other judges."""
+
+    def __del__(self) -> None:
+        for name in ("_lock", "_queue"):
+            with suppress(AttributeError, OSError):
+                os.close(getattr(self, name))
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether this judge holds the lock alone."""
+        return self._mode is _Mode.ALONE
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether this judge shares the lock."""
+        return self._mode is _Mode.SHARED
+
+    @property
+    def is_wanted(self) -> bool:
+        """Whether another judge waits in the queue."""
+        if not _try(self._queue, fcntl.LOCK_EX):
+            return True
+        fcntl.flock(self._queue, fcntl.LOCK_UN)
+        return False
+
+    def sharing(self) -> AbstractContextManager[None]:
+        """Share the lock during a block."""
+        return self._held_as(_Mode.SHARED)
+
+    def apart(self) -> AbstractContextManager[None]:
+        """Do not hold the lock during a block."""
+        return self._held_as(_Mode.NONE)
+
+    def alone(self) -> AbstractContextManager[None]:
+        """Hold the lock alone during a block."""
+        return self._held_as(_Mode.ALONE)
+
+    def keep(self, is_kept: bool) -> None:
+        """Share the lock outside of blocks and in those of `apart`, too, or do so no more."""
+        self._is_kept = is_kept
+        self._want(self._wanted)
+
+    def give_way(self) -> None:
+        """Let those who wait go first, and share the lock again."""
+        self._change(_Mode.SHARED)
+
+    @contextmanager
+    def _held_as(self, mode: _Mode) -> Iterator[None]:
+        before = self._wanted
+        self._want(mode)
+        try:
+            yield
+        finally:
+            self._want(before)
+
+    def _want(self, wanted: _Mode) -> None:
+        self._wanted = wanted
+        mode = _Mode.SHARED if self._is_kept and wanted is _Mode.NONE else wanted
+        if mode is not self._mode:
+            self._change(mode)
+
+    def _change(self, mode: _Mode) -> None:
+        """Release the lock first: two judges that share it and want it alone would wait for each other."""
+        fcntl.flock(self._lock, fcntl.LOCK_UN)
+        self._mode = _Mode.NONE
+        if mode is _Mode.NONE:
+            return
+        begin = time.monotonic()
+        self._wait(self._queue, fcntl.LOCK_EX)
+        try:
+            self._wait(self._lock, mode.value)
+        finally:
+            fcntl.flock(self._queue, fcntl.LOCK_UN)
+        self._mode = mode
+        self.waited_seconds += time.monotonic() - begin
+
+    def _wait(self, descriptor: int, how: int) -> None:
+        """Wait for a file; a long wait, as for a judge that is stopped, is reported once."""
+        if _try(descriptor, how):
+            return
+        notice = threading.Timer(_NOTICE_SECONDS, self._report)
+        notice.daemon = True
+        notice.start()
+        try:
+            fcntl.flock(descriptor, how)
+        finally:
+            notice.cancel()
+
+    def _report(self) -> None:
+        with suppress(OSError):  # a closed stderr must not end the run
+            print(f"waiting for device lock {self._path} (`fuser` shows its holder)", file=sys.stderr, flush=True)
+
+
+def lock_of(device: torch.device) -> DeviceLock:
+    """The lock of a device among the judges of this user, not yet held; raises like `DeviceLock`."""
+    return DeviceLock(_path_of(device, "lock"))
+
+
+@contextmanager
+def extra_memory(device: torch.device) -> Iterator[None]:
+    """A block in which this judge alone, of those of this user, may exceed its share of a device's memory.
+
+    Raises:
+        UnsafePath: Another user could replace the folder of locks.
+        OSError: The file cannot be made.
+    """
+    path = _path_of(device, "memory")
+    descriptor = _open(private_folder(path.parent) / path.name)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def identity_of(device: torch.device) -> str:
+    """The device's UUID, which no other device has; ``cpu`` for the processors of this machine."""
+    if device.type == "cpu":
+        return "cpu"
+    return re.sub(r"[^\w-]", "", str(torch.cuda.get_device_properties(device).uuid))
+
+
+def _path_of(device: torch.device, suffix: str) -> Path:
+    """A file for a device; the machine's name is part of that of a CPU, because a cache may be shared by machines."""
+    folder = os.environ.get(FOLDER_VARIABLE) or get_fib_cache_path() / "fib-bench-locks"
+    name = platform.node() if device.type == "cpu" else identity_of(device)
+    return Path(folder) / f"{name}.{suffix}"
+
+
+def _open(path: Path) -> int:
+    return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+
+
+def _try(descriptor: int, how: int) -> bool:
+    try:
+        fcntl.flock(descriptor, how | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+# -- memory that several judges and their workers share ------------------------------------------------------
+
+
+def available_bytes(device: torch.device) -> int:
+    """The free memory of a device, in bytes."""
+    if device.type == "cuda":
+        torch.cuda.empty_cache()  # cached blocks of this process count as free
+        return torch.cuda.mem_get_info(device)[0]
+    return free_memory_bytes()
+
+
+def wait_for_memory(device: torch.device) -> None:
+    """Wait until a quarter of a device is free, for half a minute at most.
+
+    A solution that runs out of memory beside other judges may fit once these have finished a workload. So its failure
+    is not a verdict before it has waited for memory and failed again.
+    """
+    end = time.monotonic() + _WAIT_SECONDS
+    while available_bytes(device) < _ENOUGH_SHARE * total_bytes(device) and time.monotonic() < end:
+        time.sleep(_POLL_SECONDS)
+
+
+def total_bytes(device: torch.device) -> int:
+    """The memory of a CUDA device, in bytes."""
+    return int(torch.cuda.get_device_properties(device).total_memory)
+
+
+def lacks_memory(message: str) -> bool:
+    """Whether a worker's report of a failure names a lack of device memory; a solution can write such a report."""
+    return "out of memory" in message.lower().replace("_", " ")  # as torch and as the driver say it
+
+
+# -- the device of a judge -----------------------------------------------------------------------------------
+
+
+class PhaseTimer:
+    """Adds up the seconds of each phase of a run, each second once: a nested phase interrupts the outer one."""
+
+    def __init__(self) -> None:
+        self._seconds: dict[Phase, float] = {}
+        self._open: list[Phase] = []
+        self._since = 0.0
+
+    @contextmanager
+    def during(self, phase: Phase) -> Iterator[None]:
+        """Count the block as a phase."""
+        self._count()
+        self._open.append(phase)
+        try:
+            yield
+        finally:
+            self._count()
+            self._open.pop()
+
+    def _count(self) -> None:
+        now = time.monotonic()
+        if self._open:
+            self._seconds[self._open[-1]] = self._seconds.get(self._open[-1], 0.0) + now - self._since
+        self._since = now
+
+    def take(self) -> Mapping[Phase, float]:
+        """Return the seconds by phase since the last call, in the order of `Phase`, and reset them."""
+        taken = {phase: self._seconds[phase] for phase in Phase if phase in self._seconds}
+        self._seconds = {}
+        return taken
+
+
+@attrs.define(kw_only=True)
+class DeviceContext:
+    """The device of one judge, and its turns there.
+
+    Workers are killed at once, and the judge waits for their end when it needs the device undisturbed: the end of a
+    worker takes 0.3 s on a CUDA device. Other judges of the device time no passes meanwhile.
+    """
+
+    device: torch.device
+    timeout_seconds: float
+    """The bound on one request to a worker."""
+    light: SpeedOfLight
+    watch: ClockWatch | None
+    """The clock monitor; None without NVML."""
+    settings: DeviceSettings | None = None
+    """Settings of a CUDA device; None without NVML."""
+    settings_before: DeviceState | None = None
+    """The settings when the judge started."""
+    phases: PhaseTimer = attrs.field(factory=PhaseTimer)
+    lock: DeviceLock
+    """Held alone by the one judge that times a function on the device."""
+    takes_turns: bool = False
+    """Whether judges share the lock for all other work on the device, as on a CUDA device."""
+    is_shared: bool = False
+    """Whether this run has several judges on the device."""
+    exclusive_seconds: float = attrs.field(init=False, default=0.0)
+    """In which this judge had the device alone, since somebody set this to 0; waits are not part of it."""
+    _ending: deque[Worker] = attrs.field(init=False, factory=deque)
+
+    def restore_settings(self) -> tuple[SettingChange, ...]:
+        """Restore changed clocks, power limit and modes of the device; returns the changes."""
+        if self.settings is None or self.settings_before is None:
+            return ()
+        return self.settings.restore(self.settings_before)
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether the device is a CUDA device."""
+        return self.device.type == "cuda"
+
+    def synchronize(self) -> None:
+        """Wait for all work that this process has submitted to the device."""
+        if self.is_cuda:
+            torch.cuda.synchronize(self.device)
+
+    def seconds(self) -> float:
+        """Seconds of the monotonic clock without the waits for other judges: for limits of this judge's own work."""
+        return time.monotonic() - self.lock.waited_seconds
+
+    def trim(self) -> None:
+        """Give freed memory that torch holds back to a CUDA device, for its other judges and workers, if it is much."""
+        if self.is_cuda:
+            release_unused(self.device, _MAX_UNUSED_BYTES)
+
+    # -- workers that end ------------------------------------------------------------------------
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether no killed worker is still ending."""
+        return not self._ending
+
+    def kill(self, worker: Worker) -> None:
+        """Kill a worker without waiting for its end."""
+        self._keep_device(True)  # the end of its device context disturbs passes
+        worker.kill()
+        self._ending.append(worker)
+
+    def settle(self) -> None:
+        """Wait until killed workers have ended, with everything that they started."""
+        if self._ending:
+            with self.phases.during(Phase.OTHER):
+                end_all(self._ending)
+                self._ending.clear()
+                self._keep_device(False)
+
+    def settle_before(self, request: Connection) -> None:
+        """Wait until killed workers have ended, or until a request arrives."""
+        while self._ending and self._ending[0].close(unless=request):
+            self._ending.popleft()
+        if not self._ending:
+            self._keep_device(False)
+
+    def _keep_device(self, is_kept: bool) -> None:
+        if self.takes_turns:
+            self.lock.keep(is_kept)
+
+    # -- turns on the device ---------------------------------------------------------------------
+
+    @contextmanager
+    def device_work(self) -> Iterator[None]:
+        """Use the device during a block, beside other judges but not while one of them times a pass."""
+        if not self.takes_turns:
+            yield
+            return
+        with self._changing(self.lock.sharing()):
+            yield
+
+    @contextmanager
+    def no_device_work(self) -> Iterator[None]:
+        """Let other judges time passes during a block, in which the worker compiles or is only observed."""
+        if not self.takes_turns:
+            yield
+            return
+        self.settle()
+        self.synchronize()
+        with self._changing(self.lock.apart()):
+            yield
+
+    def give_way(self) -> None:
+        """Let other judges that wait for the device go first; no worker of this judge is at work."""
+        if self.takes_turns and self.lock.is_shared and self.lock.is_wanted:
+            self.settle()
+            self.synchronize()
+            with self.phases.during(Phase.WAIT):
+                self.lock.give_way()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[None]:
+        """Have the device alone: wait first until no other judge and no other run uses it, and no worker is ending."""
+        self.settle()
+        if self.lock.is_alone:
+            yield
+            return
+        self.synchronize()
+        with self._changing(self.lock.alone()):
+            begin = time.monotonic()
+            try:
+                yield
+            finally:
+                self.exclusive_seconds += time.monotonic() - begin
+
+    @contextmanager
+    def _changing(self, change: AbstractContextManager[None]) -> Iterator[None]:
+        """Count the waits at both ends of a block as such."""
+        with ExitStack() as stack:
+            with self.phases.during(Phase.WAIT):
+                stack.enter_context(change)
+            yield
+            with self.phases.during(Phase.WAIT):
+                stack.close()
