@@ -6,7 +6,7 @@ import ast
 import warnings
 
 import pytest
-from fib_schema.syntax import parse_expression, parse_source
+from fib_schema.syntax import parse_expression, parse_source, undefined_names
 
 SOURCE = "def run(x):\n" + "".join(f"    x = (x + {n}) * [x, {{'a': (x,)}}][{n % 2}]\n" for n in range(60))
 
@@ -27,3 +27,18 @@ def test_invalid_escapes_cause_no_warning() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         parse_source(r"x = '\d'")
+
+
+@pytest.mark.parametrize(
+    ("text", "unknown"),
+    [
+        ("import torch\ndef run(x):\n    return _turn(x, y := 2) + y\n", ["_turn"]),
+        ("from a import *\ndef run(x):\n    return turn(x)\n", []),
+        ("def run(x):\n    global q\n    q = 1\n    return [i for i in x if q < len(x)]\n", []),
+        ("class A:\n    z = 1\n    def go(self):\n        return self.z + A.z + B\n", ["B"]),
+        ("x = " + " + ".join(["1"] * 50_000), []),
+        ("try:\n    import fast\nexcept ImportError:\n    fast = None\nname = __name__\n", []),
+    ],
+)
+def test_names_that_nothing_defines_are_found(text: str, unknown: list[str]) -> None:
+    assert undefined_names(text) == unknown

@@ -410,6 +410,11 @@ class TestDefinitionsAndSolutions:
         warning = folder.only_warning()
         assert warning.message.startswith("run takes (indptr, q, scale, bias), the inputs are (q, indptr, scale, bias)")
 
+    def test_a_reference_that_uses_an_undefined_name_is_a_warning(self, folder: Folder) -> None:
+        reference = "def run(q, indptr, scale, bias):\n    return _turn(q)\n"
+        folder.write(DEFINITION, edited(definition_plain(), "reference", reference))
+        assert folder.only_warning().message.startswith("uses _turn, which nothing in it defines")
+
     @pytest.mark.parametrize("parameters", ["q", "q, indptr, scale, bias, more", "q, indptr, scale, bias, *, more", ""])
     def test_a_reference_that_does_not_take_the_inputs_is_an_error(self, folder: Folder, parameters: str) -> None:
         folder.write(DEFINITION, edited(definition_plain(), "reference", f"def run({parameters}):\n    return 1\n"))

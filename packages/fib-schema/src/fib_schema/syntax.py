@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import ast
+import builtins
+import symtable
 import warnings
+from collections.abc import Iterator
 from typing import Any
 
 _ATTEMPTS = 100
@@ -27,6 +30,36 @@ def parse_expression(text: str) -> ast.expr:
     """
     parsed: ast.Expression = _parsed(text, "eval")
     return parsed.body
+
+
+def undefined_names(text: str) -> list[str]:
+    """The names that a module's code uses, and that neither it nor Python defines.
+
+    None are known of code that imports ``*``, or that is too deeply nested to be analysed.
+    """
+    known, used = {*vars(builtins), "__name__", "__file__", "__builtins__"}, set()
+    try:
+        nodes = ast.walk(parse_source(text))
+        with warnings.catch_warnings(action="ignore"):
+            table = symtable.symtable(text, "module", "exec")
+    except (RecursionError, MemoryError):
+        return []
+    if any(isinstance(node, ast.ImportFrom) and node.names[0].name == "*" for node in nodes):
+        return []
+    for scope in _scopes(table):
+        for symbol in scope.get_symbols():
+            is_of_module = scope.get_type() == "module" or symbol.is_global()
+            if is_of_module and symbol.is_referenced():
+                used.add(symbol.get_name())
+            if is_of_module and (symbol.is_assigned() or symbol.is_imported()):
+                known.add(symbol.get_name())
+    return sorted(used - known)
+
+
+def _scopes(table: symtable.SymbolTable) -> Iterator[symtable.SymbolTable]:
+    yield table
+    for child in table.get_children():
+        yield from _scopes(child)
 
 
 def _parsed(text: str, mode: str) -> Any:

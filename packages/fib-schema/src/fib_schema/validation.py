@@ -25,7 +25,7 @@ from .problems import Findings, Report
 from .reader import Parsed, read_json, read_traces
 from .solution import Solution
 from .strides import stated_strides, storage_elements, workload_strides
-from .syntax import parse_source
+from .syntax import parse_source, undefined_names
 from .trace import Evaluation, Performance, Trace
 from .trace_facts import has_workload_layout
 from .traffic import load_traffic
@@ -306,6 +306,9 @@ def _check_definition(definition: Definition, place: str, findings: Findings) ->
     elif run.vararg is None and parameters[: len(inputs)] != inputs:
         message = f"{text}; arguments are passed in the order of the inputs"
         findings.warning(place, message, "reference-parameters", "$.reference")
+    if unknown := undefined_names(definition.reference):
+        message = f"uses {', '.join(unknown)}, which nothing in it defines; add what is missing"
+        findings.warning(place, message, "reference-names", "$.reference")
 
 
 def _arguments_of_run(reference: str) -> ast.arguments:
