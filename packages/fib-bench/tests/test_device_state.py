@@ -6,12 +6,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import attrs
 import pytest
 import torch
-from fib_bench.timing.device import DeviceSettings, DeviceState, SettingChange, settings_of
+from fib_bench.timing.device import DeviceSettings, SettingChange, settings_of
 
-USUAL = DeviceState((2619, 1980), None, 0, True, 700_000)
+USUAL = {
+    "application_clocks_mhz": (2619, 1980), "compute_mode": 0, "persistence": 1, "power_limit_mw": 700_000
+}  # fmt: skip
 
 
 class FakeNvml:
@@ -89,7 +90,7 @@ def test_unchanged_settings_are_no_difference(settings: DeviceSettings) -> None:
             SettingChange("application_clocks_mhz", (2619, 1980), (2619, 1200)),
         ),
         (lambda nvml: setattr(nvml, "mode", 3), SettingChange("compute_mode", 0, 3)),
-        (lambda nvml: setattr(nvml, "persistence", 0), SettingChange("persistence", True, False)),
+        (lambda nvml: setattr(nvml, "persistence", 0), SettingChange("persistence", 1, 0)),
         (lambda nvml: setattr(nvml, "power", 200_000), SettingChange("power_limit_mw", 700_000, 200_000)),
     ],
 )
@@ -111,8 +112,9 @@ def test_what_may_not_be_restored_is_reported_with_the_reason(nvml: FakeNvml, se
     assert str(change).endswith("from 0 to 2 (not restored: Insufficient Permissions)")
 
 
-def test_a_setting_that_could_not_be_read_is_no_difference(settings: DeviceSettings) -> None:
-    assert settings.restore(attrs.evolve(USUAL, power_limit_mw=None)) == ()
+def test_a_setting_that_could_not_be_read_is_no_difference(nvml: FakeNvml, settings: DeviceSettings) -> None:
+    nvml.power = 200_000
+    assert settings.restore({name: value for name, value in USUAL.items() if name != "power_limit_mw"}) == ()
 
 
 def test_the_cpu_has_no_settings() -> None:

@@ -33,7 +33,7 @@ from fib_schema.files import private_folder
 
 from ..events import Phase
 from ..sandbox.processes import free_memory_bytes
-from ..timing.device import ClockWatch, DeviceSettings, DeviceState, SettingChange
+from ..timing.device import ClockWatch, DeviceSettings, SettingChange
 from ..timing.roofline import SpeedOfLight
 from ..transport.arenas import release_unused
 from ..worker.client import Worker, end_all
@@ -294,7 +294,7 @@ class DeviceContext:
     """The clock monitor; None without NVML."""
     settings: DeviceSettings | None = None
     """Settings of a CUDA device; None without NVML."""
-    settings_before: DeviceState | None = None
+    settings_before: Mapping[str, object] | None = None
     """The settings when the judge started."""
     phases: PhaseTimer = attrs.field(factory=PhaseTimer)
     lock: DeviceLock

@@ -18,6 +18,7 @@ import threading
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from operator import attrgetter
 from typing import Any
 
@@ -27,19 +28,16 @@ import torch
 _INTERVAL_SECONDS = 0.01
 _KEPT = 10_000  # of the newest readings, at least: 100 s
 _SLOW = 0.95  # below this share of the highest clock seen, the device is throttled
-_HARDWARE_SLOWDOWN = 0x8 | 0x40 | 0x80  # NVML's reasons: HW slowdown, HW thermal, HW power brake
-_THERMAL_SLOWDOWN = 0x20
+_SLOWDOWNS = 0x8 | 0x40 | 0x80 | 0x20  # NVML's reasons: HW slowdown, HW thermal, HW power brake, SW thermal
 
 
 @attrs.frozen
 class Reading:
-    """One reading of the device."""
+    """One reading of the device: its time on the monotonic clock, and NVML's reasons for a lower clock, as bits."""
 
     seconds: float
-    """The time of the reading, on the monotonic clock."""
     sm_clock_mhz: int
     reasons: int
-    """NVML's reasons for a lower clock, as bits."""
 
 
 class ClockWatch:
@@ -53,7 +51,6 @@ class ClockWatch:
     def __init__(self, read: Callable[[], tuple[int, int]], read_load: Callable[[], int] | None = None) -> None:
         self._read, self._read_load = read, read_load
         self._busy_seconds = 0.0
-        self._load_since: float | None = None
         self._readings: list[Reading] = []
         self._highest = 0
         self._ends = threading.Event()
@@ -75,13 +72,11 @@ class ClockWatch:
 
     def take_reading(self) -> None:
         """Read once; the oldest readings are forgotten."""
-        clock, reasons = self._read()
-        now = time.monotonic()
-        self._highest = max(self._highest, clock)
-        self._readings.append(Reading(now, clock, reasons))
-        if self._read_load is not None:
-            since, self._load_since = self._load_since, now
-            self._busy_seconds += 0.0 if since is None else self._read_load() / 100 * (now - since)
+        reading = Reading(time.monotonic(), *self._read())
+        self._highest = max(self._highest, reading.sm_clock_mhz)
+        if self._read_load is not None and self._readings:
+            self._busy_seconds += self._read_load() / 100 * (reading.seconds - self._readings[-1].seconds)
+        self._readings.append(reading)
         if len(self._readings) >= 2 * _KEPT:
             self._readings = self._readings[-_KEPT:]  # a new list: other threads may be reading the old one
 
@@ -98,12 +93,8 @@ class ClockWatch:
 
     def was_throttled(self, seconds: float) -> bool:
         """Whether the device was throttled at some time since then."""
-        return any(self._is_throttled(reading) for reading in self.since(seconds))
-
-    def _is_throttled(self, reading: Reading) -> bool:
-        if reading.reasons & (_HARDWARE_SLOWDOWN | _THERMAL_SLOWDOWN):
-            return True
-        return reading.sm_clock_mhz < _SLOW * self._highest
+        least = _SLOW * self._highest
+        return any(each.reasons & _SLOWDOWNS or each.sm_clock_mhz < least for each in self.since(seconds))
 
     def clock_mhz(self, seconds: float) -> int:
         """The median clock since then."""
@@ -111,8 +102,8 @@ class ClockWatch:
         return clocks[len(clocks) // 2] if clocks else 0
 
 
-def watch_clock(device: torch.device) -> ClockWatch | None:
-    """The monitor of a CUDA device; None on the CPU and without NVML."""
+def _nvml_of(device: torch.device) -> tuple[Any, object] | None:
+    """NVML and its handle of a CUDA device; None on the CPU and without NVML."""
     if device.type == "cpu":
         return None
     import pynvml
@@ -120,46 +111,29 @@ def watch_clock(device: torch.device) -> ClockWatch | None:
     try:
         pynvml.nvmlInit()
         uuid = str(torch.cuda.get_device_properties(device).uuid)
-        handle = pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        return pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
     except pynvml.NVMLError:
         return None
 
+
+def watch_clock(device: torch.device) -> ClockWatch | None:
+    """The monitor of a CUDA device; None on the CPU and without NVML."""
+    if (found := _nvml_of(device)) is None:
+        return None
+    nvml, handle = found
+
     def read() -> tuple[int, int]:
-        clock = pynvml.nvmlDeviceGetClockInfo(handle, pynvml.NVML_CLOCK_SM)
-        return clock, pynvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
+        clock = nvml.nvmlDeviceGetClockInfo(handle, nvml.NVML_CLOCK_SM)
+        return clock, nvml.nvmlDeviceGetCurrentClocksThrottleReasons(handle)
 
     def read_load() -> int:
-        return int(pynvml.nvmlDeviceGetUtilizationRates(handle).gpu)
+        return int(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)
 
-    return ClockWatch(read, read_load if _works(read_load, pynvml.NVMLError) else None)
-
-
-def _works(read: Callable[[], int], error: type[Exception]) -> bool:
-    """Whether a device tells this: a part of a device (MIG) does not tell its load."""
     try:
-        read()
-    except error:
-        return False
-    return True
-
-
-@attrs.frozen
-class DeviceState:
-    """The settings of a device at one time; None where the device or the driver does not report a setting.
-
-    Args:
-        application_clocks_mhz: The clocks of the memory and of the multiprocessors that applications ask for.
-        auto_boost: Whether the device raises its clocks by itself.
-        compute_mode: NVML's number for who may use the device: 0 default, 2 prohibited, 3 one process.
-        persistence: Whether the driver stays loaded without clients.
-        power_limit_mw: In milliwatts.
-    """
-
-    application_clocks_mhz: tuple[int, int] | None = None
-    auto_boost: bool | None = None
-    compute_mode: int | None = None
-    persistence: bool | None = None
-    power_limit_mw: int | None = None
+        read_load()
+    except nvml.NVMLError:  # a part of a device (MIG) does not tell its load
+        return ClockWatch(read)
+    return ClockWatch(read, read_load)
 
 
 @attrs.frozen
@@ -167,7 +141,7 @@ class SettingChange:
     """A setting that differs between two readings.
 
     Args:
-        setting: The name of the field of `DeviceState`.
+        setting: Its name.
         before: Its value in the first reading.
         after: Its value in the second one.
         problem: Why it was not restored; empty where it was.
@@ -193,27 +167,41 @@ class DeviceSettings:
 
     def __init__(self, nvml: Any, handle: object) -> None:
         self._nvml = nvml
-        self._handle = handle
-        self._readers: Mapping[str, Callable[[], object]] = {
-            "application_clocks_mhz": self._application_clocks,
-            "auto_boost": lambda: bool(nvml.nvmlDeviceGetAutoBoostedClocksEnabled(handle)[0]),
-            "compute_mode": lambda: int(nvml.nvmlDeviceGetComputeMode(handle)),
-            "persistence": lambda: bool(nvml.nvmlDeviceGetPersistenceMode(handle)),
-            "power_limit_mw": lambda: int(nvml.nvmlDeviceGetPowerManagementLimit(handle)),
-        }
-        self._writers: Mapping[str, Callable[[Any], object]] = {
-            "application_clocks_mhz": lambda clocks: nvml.nvmlDeviceSetApplicationsClocks(handle, *clocks),
-            "auto_boost": lambda enabled: nvml.nvmlDeviceSetAutoBoostedClocksEnabled(handle, int(enabled)),
-            "compute_mode": lambda mode: nvml.nvmlDeviceSetComputeMode(handle, mode),
-            "persistence": lambda enabled: nvml.nvmlDeviceSetPersistenceMode(handle, int(enabled)),
-            "power_limit_mw": lambda limit: nvml.nvmlDeviceSetPowerManagementLimit(handle, limit),
+        self._settings: Mapping[str, tuple[Callable[[], object], Callable[[Any], object]]] = {
+            "application_clocks_mhz": (
+                lambda: tuple(
+                    int(nvml.nvmlDeviceGetApplicationsClock(handle, kind))
+                    for kind in (nvml.NVML_CLOCK_MEM, nvml.NVML_CLOCK_GRAPHICS)
+                ),
+                lambda clocks: nvml.nvmlDeviceSetApplicationsClocks(handle, *clocks),
+            ),
+            "auto_boost": (
+                lambda: int(nvml.nvmlDeviceGetAutoBoostedClocksEnabled(handle)[0]),
+                lambda is_on: nvml.nvmlDeviceSetAutoBoostedClocksEnabled(handle, is_on),
+            ),
+            "compute_mode": (
+                lambda: int(nvml.nvmlDeviceGetComputeMode(handle)),
+                lambda mode: nvml.nvmlDeviceSetComputeMode(handle, mode),
+            ),
+            "persistence": (
+                lambda: int(nvml.nvmlDeviceGetPersistenceMode(handle)),
+                lambda mode: nvml.nvmlDeviceSetPersistenceMode(handle, mode),
+            ),
+            "power_limit_mw": (
+                lambda: int(nvml.nvmlDeviceGetPowerManagementLimit(handle)),
+                lambda limit: nvml.nvmlDeviceSetPowerManagementLimit(handle, limit),
+            ),
         }
 
-    def read(self) -> DeviceState:
-        """The current settings."""
-        return DeviceState(**{name: self._value(reader) for name, reader in self._readers.items()})  # type: ignore[arg-type]
+    def read(self) -> Mapping[str, object]:
+        """The current settings, without those that this device does not have or this driver does not tell."""
+        found: dict[str, object] = {}
+        for name, (get, _) in self._settings.items():
+            with suppress(self._nvml.NVMLError):
+                found[name] = get()
+        return found
 
-    def restore(self, before: DeviceState) -> tuple[SettingChange, ...]:
+    def restore(self, before: Mapping[str, object]) -> tuple[SettingChange, ...]:
         """Compare the current settings with earlier ones, and restore those that differ.
 
         A setting that could not be read at either time is not a difference.
@@ -221,31 +209,16 @@ class DeviceSettings:
         Returns:
             The differences, each with the reason if it could not be restored.
         """
-        after = self.read()
-        changes = []
-        for name in self._readers:
-            old, new = getattr(before, name), getattr(after, name)
-            if old is not None and new is not None and old != new:
-                changes.append(SettingChange(name, old, new, self._write(name, old)))
-        return tuple(changes)
-
-    def _application_clocks(self) -> tuple[int, int]:
-        memory, graphics = (
-            int(self._nvml.nvmlDeviceGetApplicationsClock(self._handle, kind))
-            for kind in (self._nvml.NVML_CLOCK_MEM, self._nvml.NVML_CLOCK_GRAPHICS)
+        return tuple(
+            SettingChange(name, before[name], after, self._write(name, before[name]))
+            for name, after in self.read().items()
+            if name in before and before[name] != after
         )
-        return memory, graphics
-
-    def _value(self, reader: Callable[[], object]) -> object | None:
-        try:
-            return reader()
-        except self._nvml.NVMLError:
-            return None  # not supported by this device, or deprecated in this driver
 
     def _write(self, name: str, value: object) -> str:
         """Restore a setting; returns the reason where that fails."""
         try:
-            self._writers[name](value)
+            self._settings[name][1](value)
         except self._nvml.NVMLError as error:
             return str(error)
         return ""
@@ -253,13 +226,5 @@ class DeviceSettings:
 
 def settings_of(device: torch.device) -> DeviceSettings | None:
     """The settings of a CUDA device; None on the CPU and without NVML."""
-    if device.type == "cpu":
-        return None
-    import pynvml
-
-    try:
-        pynvml.nvmlInit()
-        uuid = str(torch.cuda.get_device_properties(device).uuid)
-        return DeviceSettings(pynvml, pynvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}"))
-    except pynvml.NVMLError:
-        return None
+    found = _nvml_of(device)
+    return None if found is None else DeviceSettings(*found)

@@ -50,8 +50,6 @@ def work_of(definition: Definition, axes: Mapping[str, int], values: Values | No
     declared = _declarations().get(definition.op_type)
     if declared is None:
         return None
-    if declared.counted is None:
-        return _work_by_sizes(definition, axes, declared)
     shapes = dict(zip(definition.inputs, definition.get_input_shapes(axes), strict=True))
     shapes |= dict(zip(definition.outputs, definition.get_output_shapes(axes), strict=True))
     call = _Call(definition, {**definition.const_axes, **axes}, shapes, values or {})
@@ -68,7 +66,7 @@ class _Declaration:
     operations: Sequence[int | str] = ()
     operands: str = ""
     is_certain: bool = True
-    counted: str | None = None
+    counted: str = "sizes"
     queries: Sequence[str] = ()
     keys: Sequence[str] = ()
     score: Sequence[str] = ()
@@ -81,47 +79,9 @@ def _declarations() -> Mapping[str, _Declaration]:
     return {op_type: _Declaration(**fields) for op_type, fields in yaml.safe_load(text).items()}
 
 
-# -- by sizes ------------------------------------------------------------------------------------
-
-
-def _work_by_sizes(definition: Definition, axes: Mapping[str, int], declared: _Declaration) -> Work:
-    operands = definition.inputs.get(declared.operands)
-    inputs = zip(definition.inputs.items(), definition.get_input_shapes(axes), strict=True)
-    outputs = zip(definition.outputs.items(), definition.get_output_shapes(axes), strict=True)
-    return Work(
-        read_bytes=_bytes(declared.reads, inputs),
-        written_bytes=_bytes(declared.writes, outputs),
-        operations=_operations(declared.operations, {**definition.const_axes, **axes}) if operands else 0,
-        operand_bytes=_operand_bytes(operands) if operands else 2.0,
-        is_certain=declared.is_certain,
-    )
-
-
-def _bytes(names: str | Sequence[str], tensors: Iterable[tuple[tuple[str, TensorSpec], tuple[int, ...] | None]]) -> int:
-    total = 0.0
-    for (name, spec), shape in tensors:
-        if shape is not None and not spec.optional and (names == "*" or name in names):
-            total += math.prod(shape) * torch_dtype(spec.dtype).itemsize
-    return int(total)
-
-
-def _operations(factors: Sequence[int | str], axes: Mapping[str, int]) -> int:
-    """Their product; 0 if an axis is not there under this name."""
-    if any(isinstance(factor, str) and factor not in axes for factor in factors):
-        return 0
-    return math.prod(factor if isinstance(factor, int) else axes[factor] for factor in factors) if factors else 0
-
-
-def _operand_bytes(spec: TensorSpec) -> float:
-    return 0.5 if spec.dtype == "float4_e2m1" else float(torch_dtype(spec.dtype).itemsize)
-
-
-# -- by values -----------------------------------------------------------------------------------
-
-
 @attrs.frozen
 class _Call:
-    """A call whose work depends on its values; lookups of missing names raise `KeyError`."""
+    """A call whose work is counted; lookups of missing names raise `KeyError`."""
 
     definition: Definition
     axes: Mapping[str, int]
@@ -135,19 +95,36 @@ class _Call:
             raise KeyError(name)
         return value.detach().cpu().long()
 
-    def row_bytes(self, names: Iterable[str], leading: int = 1) -> int:
-        """The bytes of one row of some tensors, without that many leading dimensions."""
+    def row_bytes(self, names: Iterable[str], leading: int = 0) -> int:
+        """The bytes of some tensors, or of one row of each, without that many leading dimensions."""
         specs = {**self.definition.inputs, **self.definition.outputs}
         rows = ((self.shapes[name] or ())[leading:] for name in names)
         return sum(
             math.prod(row) * torch_dtype(specs[name].dtype).itemsize for name, row in zip(names, rows, strict=True)
         )
 
-    def integer_bytes(self) -> int:
-        """The bytes of all integer inputs: tables and offsets are read whole."""
-        specs = self.definition.inputs.items()
-        names = [name for name, spec in specs if "int" in spec.dtype and self.shapes[name]]
-        return self.row_bytes(names, leading=0)
+    def tensors(self, specs: Mapping[str, TensorSpec], names: str | Sequence[str] = "*") -> list[str]:
+        """Those of some inputs or outputs that are tensors of every call."""
+        wanted = [name for name in specs if names == "*" or name in names]
+        return [name for name in wanted if self.shapes[name] is not None and not specs[name].optional]
+
+
+def _operand_bytes(spec: TensorSpec) -> float:
+    return 0.5 if spec.dtype == "float4_e2m1" else float(torch_dtype(spec.dtype).itemsize)
+
+
+def _work_by_sizes(call: _Call, declared: _Declaration) -> Work:
+    """Tensors that are moved whole, and a product of axes; without operations if an axis or operand is not there."""
+    definition, factors = call.definition, declared.operations
+    sizes = [call.axes.get(factor, 0) if isinstance(factor, str) else factor for factor in factors]
+    operands = definition.inputs.get(declared.operands)
+    return Work(
+        read_bytes=call.row_bytes(call.tensors(definition.inputs, declared.reads)),
+        written_bytes=call.row_bytes(call.tensors(definition.outputs, declared.writes)),
+        operations=math.prod(sizes) if sizes and operands else 0,
+        operand_bytes=_operand_bytes(operands) if operands else 2.0,
+        is_certain=declared.is_certain,
+    )
 
 
 def _attention(call: _Call, declared: _Declaration) -> Work:
@@ -167,7 +144,7 @@ def _attention(call: _Call, declared: _Declaration) -> Work:
         distinct = _distinct_tokens(call, tokens, is_read)
         read = distinct * call.row_bytes(declared.keys, leading=2)
     else:
-        read = int(tokens[is_read].sum()) * call.row_bytes(declared.keys)
+        read = int(tokens[is_read].sum()) * call.row_bytes(declared.keys, leading=1)
     return _attention_work(call, declared, int(rows.sum()), int(visible), read)
 
 
@@ -182,11 +159,13 @@ def _sparse_attention(call: _Call, declared: _Declaration) -> Work:
 def _attention_work(call: _Call, declared: _Declaration, rows: int, visible: int, read_bytes: int) -> Work:
     heads = (call.shapes[declared.queries[0]] or ())[1]
     width = sum(call.axes[axis] for axis in (*declared.score, *declared.value))
+    inputs = call.definition.inputs
+    integers = [name for name in call.tensors(inputs) if inputs[name].is_integer]  # tables and offsets are read whole
     return Work(
-        read_bytes=rows * call.row_bytes(declared.queries) + read_bytes + call.integer_bytes(),
-        written_bytes=rows * call.row_bytes(list(call.definition.outputs)),
+        read_bytes=rows * call.row_bytes(declared.queries, leading=1) + read_bytes + call.row_bytes(integers),
+        written_bytes=rows * call.row_bytes([*call.definition.outputs], leading=1),
         operations=2 * heads * width * visible,
-        operand_bytes=_operand_bytes(call.definition.inputs[declared.keys[0]]),
+        operand_bytes=_operand_bytes(inputs[declared.keys[0]]),
         is_certain=False,
     )
 
@@ -231,17 +210,16 @@ def _experts(call: _Call, _: _Declaration) -> Work:
     inputs = call.definition.inputs
     expert_axis = (inputs["gemm1_weights"].shape or ("",))[0]
     count = (call.shapes["gemm1_weights"] or (0,))[0]
-    offset = call.values.get("local_expert_offset") or 0
-    chosen = _chosen_experts(call) - int(offset)
+    chosen = _chosen_experts(call) - int(call.values.get("local_expert_offset") or 0)
     local = chosen[(chosen >= 0) & (chosen < count)]
     names = [name for name in inputs if call.shapes[name]]
     of_experts = [name for name in names if (inputs[name].shape or ("",))[0] == expert_axis]
     of_tokens = [name for name in names if name not in of_experts]
-    weights = [math.prod((call.shapes[name] or ())[1:]) for name in ("gemm1_weights", "gemm2_weights")]
+    weights = sum(math.prod((call.shapes[name] or ())[1:]) for name in ("gemm1_weights", "gemm2_weights"))
     return Work(
-        read_bytes=_distinct(local) * call.row_bytes(of_experts) + call.row_bytes(of_tokens, leading=0),
-        written_bytes=call.row_bytes(list(call.definition.outputs), leading=0),
-        operations=2 * int(local.numel()) * sum(weights),
+        read_bytes=_distinct(local) * call.row_bytes(of_experts, leading=1) + call.row_bytes(of_tokens),
+        written_bytes=call.row_bytes([*call.definition.outputs]),
+        operations=2 * int(local.numel()) * weights,
         operand_bytes=_operand_bytes(inputs["gemm1_weights"]),
         is_certain=False,
     )
@@ -261,6 +239,7 @@ def _chosen_experts(call: _Call) -> torch.Tensor:
 
 
 _COUNTERS: Mapping[str, Callable[[_Call, _Declaration], Work]] = {
+    "sizes": _work_by_sizes,
     "attention": _attention,
     "sparse attention": _sparse_attention,
     "experts": _experts,
