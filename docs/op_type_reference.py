@@ -56,7 +56,8 @@ def _inputs(definition: Definition) -> Iterator[str]:
     rows = ["| input | shape | dtype | made values | role |", "| --- | --- | --- | --- | --- |"]
     for name, spec in definition.inputs.items():
         rule = find_rule(definition, name)
-        made = inspect.cleandoc(rule.make.__doc__ or "").partition("\n\n")[0].replace("\n", " ")
+        text = rule.make.__doc__ if callable(rule.make) else str(rule.make)
+        made = inspect.cleandoc(text or "").partition("\n\n")[0].replace("\n", " ")
         made = made.removeprefix("Make ").removeprefix("Return ").rstrip(".")
         rows.append(f"| `{name}` | {_shape(spec)} | {spec.dtype} | {made} | [{rule.role.value}](#roles-of-inputs) |")
     yield "\n".join(rows)

@@ -246,8 +246,8 @@ class TestModule:
     def test_its_structures_are_those_of_python(self, tmp_path: Path) -> None:
         library = ctypes.CDLL(str(native.build_host(tmp_path)))
         library.fib_sizes.restype = ctypes.c_uint64
-        kinds = (native.Mailbox, native.State, native.Call, native.Input, native.Output)
-        assert [library.fib_sizes(index) for index in range(5)] == [ctypes.sizeof(kind) for kind in kinds]
+        kinds = (native.Mailbox, native.Call, native.Input, native.Output)
+        assert [library.fib_sizes(index) for index in range(4)] == [ctypes.sizeof(kind) for kind in kinds]
         assert ctypes.sizeof(native.Mailbox) <= native.MAILBOX_BYTES
         assert ctypes.sizeof(native.Call) < 4096, "parameters of a kernel"
 

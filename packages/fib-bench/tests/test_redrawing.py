@@ -218,22 +218,6 @@ def test_pages_that_cannot_be_relabelled_stay(pages: list[int], pool: int, reaso
 # -- selections and routing --------------------------------------------------------------------
 
 
-@given(
-    rows=st.lists(st.lists(st.integers(-1, 15), min_size=5, max_size=5), min_size=1, max_size=4),
-    seed=st.integers(0, 2**32),
-)
-def test_slots_of_a_single_page_are_shuffled_within_rows(rows: list[list[int]], seed: int) -> None:
-    values = {"sparse_indices": int32(rows)}
-    found = redraw({"sparse_indices": "int32[n,k]"}, values, seed=seed, num_pages=1, page_size=16, n=len(rows), k=5)
-    new = tensor(found.values, "sparse_indices").tolist()
-    assert [sorted(row) for row in new] == [sorted(row) for row in rows]
-    assert [[slot < 0 for slot in row] for row in new] == [[slot < 0 for slot in row] for row in rows]
-    is_fixed = all(len({slot for slot in row if slot >= 0}) < 2 for row in rows)
-    assert not (is_fixed and found.changed)
-    if is_fixed:
-        assert found.kept == {"sparse_indices": "each row has one slot only"}
-
-
 @given(tokens=st.integers(1, 6), seed=st.integers(0, 2**32), is_packed=st.booleans())
 def test_experts_are_relabelled_and_tokens_permuted(tokens: int, seed: int, is_packed: bool) -> None:
     experts, chosen = 8, 3

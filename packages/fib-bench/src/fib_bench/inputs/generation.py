@@ -12,7 +12,8 @@ seconds. Equal seeds therefore give equal inputs on devices of one type (CPU or 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import attrs
@@ -109,18 +110,35 @@ def make_input_values(
         UnknownName: No distribution has this name.
     """
     check_distribution(distribution)
-    _check_names(definition, workload)
-    axes = _axis_sizes(definition, workload)
-    seed = _derived_seed(definition, workload, seed)
-    draft = InputDraft(definition, axes, seed, torch.device(device), distribution)
+    text = f"{definition.name}\0{workload.uuid}\0{seed}"
+    seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+    with _refusing(definition, workload):
+        _check_names(definition, workload)
+        draft = InputDraft(definition, _axis_sizes(definition, workload), seed, torch.device(device), distribution)
     pending = _read_sources(draft, workload, root, synthesize_missing)
-    _synthesize(draft, pending, workload)
-    _move_to_device(draft)
-    _check_constraints(draft, workload)
+    for name in synthesis_order(definition, pending):
+        with _refusing(definition, workload, name):
+            synthesize_input(draft, name)
+    for name, value in draft.values.items():  # blobs and structure, which makers read on the CPU
+        draft.values[name] = value.to(draft.device) if isinstance(value, torch.Tensor) else value
+    with _refusing(definition, workload):
+        _check_constraints(draft, workload)
     _arrange(draft, workload)
-    blobs = {name for name, source in workload.inputs.items() if isinstance(source, SafetensorsInput)}
-    synthesized = tuple(name for name in pending if name in blobs)
+    synthesized = tuple(name for name in pending if isinstance(workload.inputs[name], SafetensorsInput))
     return InputValues({name: draft.values[name] for name in definition.inputs}, synthesized)
+
+
+@contextmanager
+def _refusing(definition: Definition, workload: Workload, name: str = "") -> Iterator[None]:
+    """Say of which input of which workload a problem is.
+
+    Raises:
+        InputError: The block raised `SynthesisError`.
+    """
+    try:
+        yield
+    except SynthesisError as error:
+        raise InputError(definition.name, workload.uuid, name, str(error)) from error
 
 
 def distributions_of(definition: Definition, wanted: Sequence[str]) -> tuple[str, ...]:
@@ -158,59 +176,42 @@ def check_distribution(name: str) -> None:
 
 
 def _check_names(definition: Definition, workload: Workload) -> None:
-    """Check that the definition has all inputs and axes that the workload names.
-
-    Raises:
-        InputError: A name is unknown, for example misspelt.
-    """
+    """Check that the definition has all inputs and axes that the workload names; one may be misspelt."""
     for kind, given, known in (
         ("input", workload.inputs, definition.inputs),
         ("axis", workload.axes, definition.axes),
     ):
         for name in given:
             if name not in known:
-                problem = str(UnknownName(kind, name, tuple(known)))
-                raise InputError(definition.name, workload.uuid, "", f"the workload gives a value: {problem}")
+                raise SynthesisError(f"the workload gives a value: {UnknownName(kind, name, tuple(known))}")
 
 
 def _axis_sizes(definition: Definition, workload: Workload) -> dict[str, int]:
-    """Return the sizes of all axes.
-
-    Raises:
-        InputError: The workload lacks an axis, or contradicts the definition.
-    """
+    """Return the sizes of all axes; the workload must give all that vary, and not contradict the definition."""
     for axis, size in definition.const_axes.items():
         if workload.axes.get(axis, size) != size:
-            problem = f"axis {axis!r} is {size} in the definition and {workload.axes[axis]} in the workload"
-            raise InputError(definition.name, workload.uuid, "", problem)
-    for axis in definition.var_axes:
-        if axis not in workload.axes:
-            problem = f"the workload gives no value for axis {axis!r}"
-            raise InputError(definition.name, workload.uuid, "", problem)
+            raise SynthesisError(f"axis {axis!r} is {size} in the definition and {workload.axes[axis]} in the workload")
+    if missing := [axis for axis in definition.var_axes if axis not in workload.axes]:
+        raise SynthesisError(f"the workload gives no value for axis {missing[0]!r}")
     return definition.const_axes | {axis: workload.axes[axis] for axis in definition.var_axes}
 
 
 def _read_sources(draft: InputDraft, workload: Workload, root: Path | None, synthesize_missing: bool) -> list[str]:
-    """Add the inputs with a literal value or a blob to the draft; return the names of all others.
-
-    Raises:
-        InputError: A source is missing, or contradicts the definition.
-    """
+    """Add the inputs with a literal value or a blob to the draft; return the names of all others."""
     pending = []
     for name in draft.definition.inputs:
         source = workload.inputs.get(name)
-        try:
-            if isinstance(source, RandomInput):
+        with _refusing(draft.definition, workload, name):
+            try:
+                if isinstance(source, RandomInput):
+                    pending.append(name)
+                else:
+                    draft.values[name] = _read_source(draft, name, source, root)
+            except BlobError as error:
+                if not synthesize_missing:
+                    hint = "; get the blobs, or pass --synthesize-missing to make valid inputs"
+                    raise SynthesisError(f"{error}{hint}") from error
                 pending.append(name)
-            else:
-                draft.values[name] = _read_source(draft, name, source, root)
-        except BlobError as error:
-            if not synthesize_missing:
-                hint = "; get the blobs, or pass --synthesize-missing to make valid inputs"
-                raise InputError(draft.definition.name, workload.uuid, name, f"{error}{hint}") from error
-            pending.append(name)
-        except SynthesisError as error:
-            raise InputError(draft.definition.name, workload.uuid, name, str(error)) from error
     return pending
 
 
@@ -227,55 +228,6 @@ def _read_source(
     raise SynthesisError("the workload gives no source: a random input, a blob or a scalar")
 
 
-def _synthesize(draft: InputDraft, pending: list[str], workload: Workload) -> None:
-    """Synthesize the inputs without a literal value or a blob."""
-    for name in synthesis_order(draft.definition, pending):
-        try:
-            synthesize_input(draft, name)
-        except SynthesisError as error:
-            raise InputError(draft.definition.name, workload.uuid, name, str(error)) from error
-
-
-def _move_to_device(draft: InputDraft) -> None:
-    """Move blobs and index inputs, which makers read on the CPU, to the target device."""
-    for name, value in draft.values.items():
-        if isinstance(value, torch.Tensor):
-            draft.values[name] = value.to(draft.device)
-
-
-def _arrange(draft: InputDraft, workload: Workload) -> None:
-    """Give the inputs that are not contiguous the strides that the workload states.
-
-    Raises:
-        InputError: The layout is invalid, or torch cannot copy elements of a dtype one by one.
-    """
-    try:
-        found = workload_strides(draft.definition, workload)
-    except InvalidField as error:
-        raise InputError(draft.definition.name, workload.uuid, "", str(error)) from error
-    for name, strides in found.items():
-        value = draft.tensor(name)
-        if value is None:
-            continue
-        if draft.spec(name).dtype == DType.FLOAT4_E2M1:
-            problem = "inputs of float4_e2m1 are contiguous: two elements share a byte; remove it from the layout"
-            raise InputError(draft.definition.name, workload.uuid, name, problem)
-        draft.values[name] = strided_copy(value, strides)
-
-
-def _check_constraints(draft: InputDraft, workload: Workload) -> None:
-    names = {**draft.axes, **draft.values}
-    for constraint in draft.definition.constraints:
-        try:
-            holds = evaluate_constraint(constraint, names)
-        except ConstraintError as error:
-            raise InputError(draft.definition.name, workload.uuid, "", str(error)) from error
-        if not holds:
-            sizes = ", ".join(f"{axis}={size}" for axis, size in workload.axes.items())
-            problem = f"constraint {constraint!r} does not hold (axes {sizes})"
-            raise InputError(draft.definition.name, workload.uuid, "", problem)
-
-
 def _scalar(spec: TensorSpec, value: float | bool) -> Value:
     if spec.shape is not None:
         raise SynthesisError(f"the workload gives a scalar for a tensor of shape {list(spec.shape)}")
@@ -289,13 +241,11 @@ def _scalar(spec: TensorSpec, value: float | bool) -> Value:
 
 def _blob(spec: TensorSpec, source: SafetensorsInput, draft: InputDraft, name: str, root: Path | None) -> Value:
     tensor = load_tensor(root, source.path, source.tensor_key)
-    wanted = draft.shape(name)
-    dtype = tensor_dtype(spec)
+    wanted, dtype = draft.shape(name), tensor_dtype(spec)
     if spec.dtype == DType.FLOAT4_E2M1 and tensor.dtype in {torch.uint8, torch.int8}:
         tensor = tensor.view(dtype)  # safetensors files store pairs as bytes
     if tuple(tensor.shape) != wanted:
-        found = tuple(tensor.shape)
-        raise SynthesisError(f"the blob {source.path} has shape {found}, the axes say {wanted}")
+        raise SynthesisError(f"the blob {source.path} has shape {tuple(tensor.shape)}, the axes say {wanted}")
     if tensor.dtype != dtype:
         raise SynthesisError(f"the blob {source.path} has dtype {tensor.dtype}, expected {spec.dtype}")
     if spec.shape is None:
@@ -304,17 +254,36 @@ def _blob(spec: TensorSpec, source: SafetensorsInput, draft: InputDraft, name: s
     return tensor
 
 
-def _derived_seed(definition: Definition, workload: Workload, seed: int) -> int:
-    text = f"{definition.name}\0{workload.uuid}\0{seed}"
-    return int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
+def _check_constraints(draft: InputDraft, workload: Workload) -> None:
+    names = {**draft.axes, **draft.values}
+    for constraint in draft.definition.constraints:
+        try:
+            holds = evaluate_constraint(constraint, names)
+        except ConstraintError as error:
+            raise SynthesisError(str(error)) from error
+        if not holds:
+            sizes = ", ".join(f"{axis}={size}" for axis, size in workload.axes.items())
+            raise SynthesisError(f"constraint {constraint!r} does not hold (axes {sizes})")
+
+
+def _arrange(draft: InputDraft, workload: Workload) -> None:
+    """Give the inputs that are not contiguous the strides that the workload states."""
+    with _refusing(draft.definition, workload):
+        try:
+            found = workload_strides(draft.definition, workload)
+        except InvalidField as error:
+            raise SynthesisError(str(error)) from error
+    for name, strides in found.items():
+        if (value := draft.tensor(name)) is not None:
+            with _refusing(draft.definition, workload, name):
+                if draft.spec(name).dtype == DType.FLOAT4_E2M1:
+                    raise SynthesisError(
+                        "inputs of float4_e2m1 are contiguous: two elements share a byte; remove it from the layout"
+                    )
+            draft.values[name] = strided_copy(value, strides)
 
 
 def strided_copy(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-    """Copy a tensor into memory of its own with these strides.
-
-    Args:
-        tensor: What to copy.
-        strides: In elements; each element has a place of its own.
-    """
+    """Copy a tensor into memory of its own with these strides, in elements; each element has a place of its own."""
     made = torch.empty_strided(tensor.shape, tuple(strides), dtype=tensor.dtype, device=tensor.device)
     return made.copy_(tensor)

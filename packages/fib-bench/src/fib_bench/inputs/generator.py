@@ -177,7 +177,7 @@ class _Planner:
         """Return what depends on the meaning of an input, or why its values stay."""
         try:
             rule = find_rule(self.draft.definition, name)
-            found = None if rule.role.is_structure or rule.role is Role.FIXED else rule.make(self.draft, name)
+            found = None if rule.role.is_structure or rule.role is Role.FIXED else rule.values(self.draft, name)
         except SynthesisError as error:
             return str(error)
         if rule.role.is_structure:

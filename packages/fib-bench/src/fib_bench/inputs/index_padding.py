@@ -7,7 +7,6 @@ inputs of each call, for the reference, end at the last offset.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 import attrs
@@ -16,13 +15,11 @@ from fib_schema import Definition
 from fib_schema.padded_indices import PaddedIndices, padded_indices_of
 
 from .generation import Value
-from .makers import POOL_AXES, first_axis
+from .makers import POOL_AXES, first_axis, is_last_page
 from .synthesis import Role, role_of
 
 _SPARE = 64
 """Elements of the buffer that no call uses, except one that fills it."""
-_LAST_PAGE_LENGTHS = re.compile(r".*last_page_len.*")
-"""Lengths that are valid for any number of pages; others depend on the offsets."""
 
 
 @attrs.frozen(eq=False)
@@ -58,24 +55,28 @@ def draw_padded_calls(
     padded, pool = padded_indices_of(definition), first_axis({**definition.const_axes, **axes}, *POOL_AXES)
     if padded is None or not pool or _has_dependent_integers(definition, padded):
         return ()
-    offsets = values[padded.offsets]
-    if not isinstance(offsets, torch.Tensor) or len(offsets) < 2 or not int(offsets[-1]) or int(offsets[0]):
+    given = {
+        name: value for name in (padded.offsets, *padded.inputs) if isinstance(value := values[name], torch.Tensor)
+    }
+    offsets = given[padded.offsets].to("cpu", torch.int64)
+    if len(offsets) < 2 or not int(offsets[-1]) or int(offsets[0]):
         return ()
-    counts = offsets.diff().to("cpu", torch.int64)
-    maker = _Maker(padded, values, pool, 2 * int(counts.sum()) + _SPARE, generator)
-    others = (_fewer(counts, generator), maker.filling(counts), _fewest(counts))
-    return (*map(maker.make, others), maker.make(counts, is_given=True))
+    counts = offsets.diff()
+    length = 2 * int(counts.sum()) + _SPARE
+    filling = counts + _fewer(counts, generator)
+    filling[int(torch.randint(len(counts), (), generator=generator))] += length - int(filling.sum())
+    others = (_fewer(counts, generator), filling, _fewest(counts))
+    calls = [_draw(padded, given, each, pool, length, generator, is_given=False) for each in others]
+    return (*calls, _draw(padded, given, counts, pool, length, generator, is_given=True))
 
 
 def _has_dependent_integers(definition: Definition, padded: PaddedIndices) -> bool:
     """Whether integers other than last page lengths accompany the padded indices, or these are not page numbers."""
     if any(role_of(definition, name) is not Role.PAGES for name in padded.inputs):
         return True
-    if role_of(definition, padded.offsets) is not Role.OFFSETS:
-        return True
     known = {padded.offsets, *padded.inputs}
     integers = [name for name, spec in definition.inputs.items() if spec.is_integer and name not in known]
-    return not all(_LAST_PAGE_LENGTHS.fullmatch(name) for name in integers)
+    return role_of(definition, padded.offsets) is not Role.OFFSETS or not all(map(is_last_page, integers))
 
 
 def _fewer(counts: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
@@ -92,48 +93,22 @@ def _fewest(counts: torch.Tensor) -> torch.Tensor:
     return fewest
 
 
-@attrs.frozen
-class _Maker:
-    padded: PaddedIndices
-    values: Mapping[str, Value]
-    pool: int
-    length: int
-    """Length of the buffer."""
-    generator: torch.Generator
+def _draw(
+    padded: PaddedIndices, given: Mapping[str, torch.Tensor], counts: torch.Tensor, pool: int, length: int,
+    generator: torch.Generator, *, is_given: bool,
+) -> PaddedDraw:  # fmt: skip
+    """Draw a call with these numbers of pages of its requests, in a buffer of this length."""
+    total = int(counts.sum())
+    exact = {padded.offsets: torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])}
+    stale, poisoned = dict(exact), dict(exact)
+    for name in padded.inputs:
+        pages = given[name].cpu() if is_given else torch.randint(pool, (total,), generator=generator)
+        others = torch.randint(pool, (length - total,), generator=generator)
+        invalid = torch.tensor([-1, pool, torch.iinfo(given[name].dtype).max])  # negative, behind the pool, the largest
+        poison = invalid[torch.randint(len(invalid), (length - total,), generator=generator)]
+        exact[name], stale[name], poisoned[name] = pages, torch.cat([pages, others]), torch.cat([pages, poison])
 
-    def filling(self, counts: torch.Tensor) -> torch.Tensor:
-        """More pages for each request, so many that they fill the buffer."""
-        more = counts + _fewer(counts, self.generator)
-        more[int(torch.randint(len(counts), (), generator=self.generator))] += self.length - int(more.sum())
-        return more
+    def like_given(made: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
+        return {name: tensor.to(given[name].device, given[name].dtype) for name, tensor in made.items()}
 
-    def make(self, counts: torch.Tensor, *, is_given: bool = False) -> PaddedDraw:
-        total = int(counts.sum())
-        offsets = self._like(self.padded.offsets, torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)]))
-        exact, stale, poisoned = {}, {}, {}
-        for name in self.padded.inputs:
-            pages = self._given(name) if is_given else self._pages(total)
-            exact[name] = self._like(name, pages)
-            stale[name] = self._like(name, torch.cat([pages, self._pages(self.length - total)]))
-            poison = self._poison(name, self.length - total)
-            poisoned[name] = self._like(name, torch.cat([pages, poison]))
-        first = {self.padded.offsets: offsets}
-        return PaddedDraw(total, first | exact, first | stale, first | poisoned, is_given=is_given)
-
-    def _pages(self, count: int) -> torch.Tensor:
-        return torch.randint(self.pool, (count,), generator=self.generator)
-
-    def _poison(self, name: str, count: int) -> torch.Tensor:
-        """Numbers that are not pages: negative ones, the first behind the pool, the largest."""
-        kinds = torch.tensor([-1, self.pool, torch.iinfo(self._given(name).dtype).max])
-        return kinds[torch.randint(len(kinds), (count,), generator=self.generator)]
-
-    def _given(self, name: str) -> torch.Tensor:
-        value = self.values[name]
-        assert isinstance(value, torch.Tensor), "index inputs are tensors"
-        return value.cpu()
-
-    def _like(self, name: str, made: torch.Tensor) -> torch.Tensor:
-        given = self.values[name]
-        assert isinstance(given, torch.Tensor), "index inputs and offsets are tensors"
-        return made.to(given.device, given.dtype)
+    return PaddedDraw(total, like_given(exact), like_given(stale), like_given(poisoned), is_given=is_given)

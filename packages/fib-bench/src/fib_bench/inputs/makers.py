@@ -43,6 +43,20 @@ class Content:
     mask: int = 0
     needs_base: bool = False
 
+    def __str__(self) -> str:
+        return _TEXTS[self.kind].format(self)
+
+
+_TEXTS = {
+    NORMAL: "standard normal values",
+    UNIFORM: "uniform values between {0.low:g} and {0.high:g}",
+    SHARES: "rows of probabilities: a softmax of normal logits of deviation 3",
+    DIRECTION: "rows of length 1; a delta rule diverges with longer keys",
+    INTEGER: "uniform integers from {0.first} to {0.last}",
+    BYTES: "uniform bit patterns of e2m1, all finite (-6 to 6); the last axis counts bytes of two values",
+    MASK: "a fair random mask; the first element of each row is true, so that no row is fully masked",
+}
+
 
 @attrs.define
 class InputDraft:
@@ -121,8 +135,6 @@ _KEY_OFFSETS = re.compile(r"kv_indptr|cu_seqlens_k\w*")
 _QUERY_PREFIXES = ("qo", "q_", "cu_seqlens_q")
 _MAX_TOP_K = 64
 """Largest top-k that is synthesized."""
-_SEED_LIMIT = 2**31
-"""Seeds are drawn below this number, which fits int32."""
 
 
 def page_size(axes: Mapping[str, int]) -> int:
@@ -318,51 +330,11 @@ def token_ids(draft: InputDraft, name: str) -> Content:
     return Content(INTEGER, last=_limit(draft, name, "the vocabulary size", *VOCABULARY_AXES) - 1)
 
 
-def seeds(_draft: InputDraft, _name: str) -> Content:
-    """Make uniform seeds."""
-    return Content(INTEGER, last=_SEED_LIMIT - 1)
-
-
-def int8_data(_draft: InputDraft, _name: str) -> Content:
-    """Make uniform int8 values."""
-    return Content(INTEGER, first=-128, last=127)
-
-
-def unknown_integers(_draft: InputDraft, name: str) -> Content:
-    """Refuse integers of unknown meaning: random integers are invalid page tables or offsets."""
-    raise SynthesisError(f"no rule makes valid values for integer input {name!r}")
-
-
-def mask(_draft: InputDraft, _name: str) -> Content:
-    """Make a fair random mask; the first element of each row is true, so that no row is fully masked."""
-    return Content(MASK, high=0.5, first=1)
-
-
-def fp4_pairs(_draft: InputDraft, _name: str) -> Content:
-    """Make uniform bit patterns of e2m1, all finite (-6 to 6). The last axis counts bytes of two values."""
-    return Content(BYTES)
-
-
-def normal(_draft: InputDraft, _name: str) -> Content:
-    """Make standard normal values."""
-    return Content(NORMAL)
-
-
 def weight(draft: InputDraft, name: str) -> Content:
     """Make normal values; those of matrices are divided by the root of the fan-in, so that sums stay near 1."""
     shape = draft.shape(name)
     is_fp8 = draft.spec(name).dtype.startswith("float8")  # fp8 cannot represent values that small
     return Content(NORMAL, scale=1.0 if len(shape) < 2 or is_fp8 else _root(shape[-1]))
-
-
-def uniform(low: float, high: float) -> Maker:
-    """Return a maker of uniform values in [low, high)."""
-
-    def make(_draft: InputDraft, _name: str) -> Content:
-        return Content(UNIFORM, low=low, high=high)
-
-    make.__doc__ = f"Make uniform values between {low:g} and {high:g}."
-    return make
 
 
 def block_scale(draft: InputDraft, name: str) -> Content:
@@ -385,16 +357,6 @@ def _root(size: int) -> float:
     return 1 / math.sqrt(max(size, 1))
 
 
-def normalized(_draft: InputDraft, _name: str) -> Content:
-    """Make rows of length 1; a delta rule diverges with longer keys."""
-    return Content(DIRECTION)
-
-
-def probabilities(_draft: InputDraft, _name: str) -> Content:
-    """Make rows of probabilities: a softmax of normal logits of deviation 3."""
-    return Content(SHARES)
-
-
 def rotary_cache(draft: InputDraft, name: str) -> torch.Tensor:
     """Make a rotary cache: cosines in the first half of each row, sines in the second. Nothing is random."""
     length, width = draft.shape(name)
@@ -408,13 +370,3 @@ def softmax_scale(draft: InputDraft, _name: str) -> float:
     if draft.axis("head_dim_ckv"):
         return _root(128 + (draft.axis("head_dim_kpe") or 64))
     return _root(draft.axis("head_dim", "head_dim_qk", "head_size") or 128)
-
-
-def constant(value: float) -> Maker:
-    """Return a maker of one scalar value."""
-
-    def make(_draft: InputDraft, _name: str) -> float:
-        return value
-
-    make.__doc__ = f"Return {value:g}."
-    return make

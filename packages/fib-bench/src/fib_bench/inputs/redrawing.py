@@ -7,7 +7,7 @@ invalid, at about the same cost of the call:
 - Requests are reordered: offsets, lengths, page tables and ragged index inputs change together, and
   all totals stay. Where that changes no length of a last page, the lengths change by up to three tokens.
 - Tokens of a routing table are permuted, and experts are relabelled.
-- Slots of sparse attention are relabelled with the pages or permuted within each row.
+- Slots of sparse attention are relabelled with the pages.
 - Positions are drawn uniformly from their valid values.
 
 Integers of unknown meaning and scalars stay. Integers that are data (tokens, seeds, top-k, bytes) are not looked at:
@@ -210,17 +210,6 @@ def _relabel_pages(
         page, position = integers[name].div(size, rounding_mode="floor"), integers[name].remainder(size)
         drawn[name] = _relabelled(page, labels) * size + position
     return drawn
-
-
-def _shuffle_rows(integers: Integers, generator: torch.Generator, *, name: str) -> Integers:
-    """Permute the token slots within each row; negative numbers (padding) keep their places."""
-    rows = integers[name].view(-1, integers[name].shape[-1])
-    is_padding = rows < 0
-    keys = torch.rand(rows.shape, generator=generator)
-    sources = keys.masked_fill(is_padding, 2.0).sort(dim=1, stable=True).indices
-    targets = is_padding.to(torch.uint8).sort(dim=1, stable=True).indices
-    shuffled = torch.empty_like(rows).scatter_(1, targets, rows.gather(1, sources))
-    return {name: shuffled.view(integers[name].shape)}
 
 
 def _redraw_routing(
@@ -473,7 +462,7 @@ class _Planner:
     def add_pages(self) -> None:
         """Add one relabelling for all inputs that refer to the page pool."""
         pages, slots = self._relabelled_names(Role.PAGES), self._relabelled_names(Role.SLOTS)
-        if not self.groups and self.pool > 1:
+        if not self.groups:
             slots += self._relabelled_names(Role.SELECTIONS)
         if pages or slots:
             size = page_size(self.axes)
@@ -494,20 +483,12 @@ class _Planner:
 
     def add_single(self, name: str, role: Role) -> None:
         """Add the draw of an input that depends on no other input, or a reason."""
-        if role is Role.SELECTIONS and not any(name in draw.names for draw in self.draws):
-            self._add_shuffle(name)
+        if role is Role.SELECTIONS and self.groups:
+            self.reasons[name] = "the selections may be places within the requests"
         elif role is Role.EXPERTS:
             self._add_routing(name)
         elif role is Role.POSITIONS and not any(name in group.names for group in self.groups):
             self._add_positions(name)
-
-    def _add_shuffle(self, name: str) -> None:
-        rows = self.integers[name].view(-1, self.integers[name].shape[-1] if self.integers[name].dim() else 1)
-        lowest = torch.where(rows < 0, rows.amax(-1, keepdim=True), rows).amin(-1)
-        if bool((lowest < rows.amax(-1)).any()):
-            self.draws.append(_Draw((name,), partial(_shuffle_rows, name=name)))
-        else:
-            self.reasons[name] = "each row has one slot only"
 
     def _add_routing(self, name: str) -> None:
         values, experts = self.integers[name], first_axis(self.axes, *EXPERT_AXES)

@@ -92,16 +92,26 @@ class SynthesisRule:
         kind: ``integer``, ``int8``, ``bool``, ``float``, ``packed`` (two fp4 values per byte), ``scalar`` or
             ``integer scalar``.
         pattern: Regular expression for the whole name of the input.
-        make: Makes the values, or states the contents.
+        make: Makes the values or states the contents, or is one of them; None if random values are not valid.
         role: Meaning of the values.
         op_types: Prefixes of the op_types that the rule applies to; empty for all.
     """
 
     kind: str
     pattern: str
-    make: Maker
+    make: Maker | Content | float | None
     role: Role
     op_types: tuple[str, ...] = ()
+
+    def values(self, draft: InputDraft, name: str) -> Content | torch.Tensor | float:
+        """Return the values of an input, or from which contents they are drawn.
+
+        Raises:
+            SynthesisError: There are no valid ones.
+        """
+        if self.make is None:  # random integers are invalid page tables or offsets
+            raise SynthesisError(f"no rule makes valid values for integer input {name!r}")
+        return self.make(draft, name) if callable(self.make) else self.make
 
 
 def find_rule(definition: Definition, name: str) -> SynthesisRule:
@@ -149,7 +159,7 @@ RULES: tuple[SynthesisRule, ...] = (
     SynthesisRule("integer", r".*indptr.*|cu_seq_?lens.*|.*_offsets|.*start_loc.*", makers.offsets, Role.OFFSETS),
     SynthesisRule("integer", r".*last_page_len.*", makers.last_page_lengths, Role.LENGTHS),
     SynthesisRule("integer", r"sparse_indices|topk_indices", makers.selected_slots, Role.SELECTIONS),
-    SynthesisRule("integer", _REQUEST_NUMBERS, makers.unknown_integers, Role.FIXED),
+    SynthesisRule("integer", _REQUEST_NUMBERS, None, Role.FIXED),
     SynthesisRule("integer", r".*slot_mapping.*", makers.page_numbers, Role.SLOTS),
     SynthesisRule("integer", r".*(indices|block_tables?|page_table|slot_ids).*", makers.page_numbers, Role.PAGES),
     SynthesisRule("integer", r"topk_ids|expert_ids|topk_idx", makers.expert_ids, Role.EXPERTS),
@@ -157,29 +167,29 @@ RULES: tuple[SynthesisRule, ...] = (
     SynthesisRule("integer", r".*positions?|pos_ids|.*position_ids", makers.positions, Role.POSITIONS),
     SynthesisRule("integer", r"top_?k.*", makers.top_k_values, Role.COUNTS),
     SynthesisRule("integer", r".*(token|input)_ids", makers.token_ids, Role.TOKENS),
-    SynthesisRule("integer", r"(.*_)?seeds?", makers.seeds, Role.SEEDS),
-    SynthesisRule("int8", r".*", makers.int8_data, Role.BYTES),
-    SynthesisRule("integer", r".*", makers.unknown_integers, Role.FIXED),
-    SynthesisRule("bool", r".*", makers.mask, Role.MASK),
-    SynthesisRule("scalar", r".*(eps|epsilon)", makers.constant(1e-6), Role.FIXED),
+    SynthesisRule("integer", r"(.*_)?seeds?", Content(makers.INTEGER, last=2**31 - 1), Role.SEEDS),
+    SynthesisRule("int8", r".*", Content(makers.INTEGER, first=-128, last=127), Role.BYTES),
+    SynthesisRule("integer", r".*", None, Role.FIXED),
+    SynthesisRule("bool", r".*", Content(makers.MASK, high=0.5, first=1), Role.MASK),
+    SynthesisRule("scalar", r".*(eps|epsilon)", 1e-06, Role.FIXED),
     SynthesisRule("scalar", r"sm_scale|softmax_scale|scale|attn_scale", makers.softmax_scale, Role.FIXED),
-    SynthesisRule("scalar", r"routed_scaling_factor", makers.constant(2.5), Role.FIXED),
-    SynthesisRule("scalar", r".*", makers.constant(1.0), Role.FIXED),
-    SynthesisRule("integer scalar", r"local_expert_offset", makers.constant(0), Role.FIXED),
-    SynthesisRule("packed", r"(?!.*(probs?|scales?|cos_sin.*)$).*", makers.fp4_pairs, Role.PLAIN),
-    SynthesisRule("float", r".*probs?", makers.probabilities, Role.ROWS),
-    SynthesisRule("float", r"top_?p.*|min_?p.*", makers.uniform(0.1, 0.95), Role.FACTORS),
-    SynthesisRule("float", r"temperatures?", makers.uniform(0.5, 1.5), Role.FACTORS),
+    SynthesisRule("scalar", r"routed_scaling_factor", 2.5, Role.FIXED),
+    SynthesisRule("scalar", r".*", 1.0, Role.FIXED),
+    SynthesisRule("integer scalar", r"local_expert_offset", 0, Role.FIXED),
+    SynthesisRule("packed", r"(?!.*(probs?|scales?|cos_sin.*)$).*", Content(makers.BYTES), Role.PLAIN),
+    SynthesisRule("float", r".*probs?", Content(makers.SHARES), Role.ROWS),
+    SynthesisRule("float", r"top_?p.*|min_?p.*", Content(makers.UNIFORM, low=0.1, high=0.95), Role.FACTORS),
+    SynthesisRule("float", r"temperatures?", Content(makers.UNIFORM, low=0.5, high=1.5), Role.FACTORS),
     SynthesisRule("float", r".*cos_sin.*", makers.rotary_cache, Role.FIXED),
-    SynthesisRule("float", r"[qk]", makers.normalized, Role.ROWS, ("gdn", "gated_delta")),
-    SynthesisRule("float", r"A", makers.uniform(-16.0, -1.0), Role.FACTORS, ("mamba",)),
-    SynthesisRule("float", r"A_log", makers.uniform(0.0, math.log(16)), Role.FACTORS),
+    SynthesisRule("float", r"[qk]", Content(makers.DIRECTION), Role.ROWS, ("gdn", "gated_delta")),
+    SynthesisRule("float", r"A", Content(makers.UNIFORM, low=-16.0, high=-1.0), Role.FACTORS, ("mamba",)),
+    SynthesisRule("float", r"A_log", Content(makers.UNIFORM, low=0.0, high=math.log(16)), Role.FACTORS),
     SynthesisRule("float", r"output\d_scales.*", makers.expert_scale, Role.FACTORS),
     SynthesisRule("float", r".*scales?", makers.block_scale, Role.FACTORS),
     SynthesisRule("float", r".*weights?", makers.weight, Role.WEIGHTS),
-    SynthesisRule("float", r"(rout(er|ing)|gating)_.*|.*correction_bias", makers.normal, Role.SCORES),
-    SynthesisRule("float", r".*logits", makers.normal, Role.SCORES, ("moe",)),
-    SynthesisRule("float", r".*", makers.normal, Role.PLAIN),
+    SynthesisRule("float", r"(rout(er|ing)|gating)_.*|.*correction_bias", Content(makers.NORMAL), Role.SCORES),
+    SynthesisRule("float", r".*logits", Content(makers.NORMAL), Role.SCORES, ("moe",)),
+    SynthesisRule("float", r".*", Content(makers.NORMAL), Role.PLAIN),
 )
 """The table, most specific rules first."""
 
@@ -210,7 +220,7 @@ def synthesize_input(draft: InputDraft, name: str) -> None:
     spec, shape = draft.spec(name), draft.shape(name)
     text = f"{spec.dtype} of shape {list(shape)}"
     try:
-        value = find_rule(draft.definition, name).make(draft, name)
+        value = find_rule(draft.definition, name).values(draft, name)
         if isinstance(value, Content):
             generator = draft.generator(name, draft.device)
             value = draw(value, shape, tensor_dtype(spec), generator)

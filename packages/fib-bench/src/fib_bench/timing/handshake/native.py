@@ -52,15 +52,6 @@ class Mailbox(ctypes.Structure):
     )  # fmt: skip
 
 
-class State(ctypes.Structure):
-    """Memory of the worker that holds the words of the current call."""
-
-    _fields_ = (
-        ("seed", u64), ("go", u64), ("key", u64), ("flush", u64 * BLOCKS), ("partials", u64 * BLOCKS), ("sms", u32 * 8),
-        ("arrived", u32), ("filled", u32), ("residue", u32),
-    )  # fmt: skip
-
-
 class Output(ctypes.Structure):
     """An output of a call, and the address that the digest copies it to."""
 
@@ -380,7 +371,7 @@ def _host_module() -> ctypes.CDLL:
     library = ctypes.CDLL(str(build_host(module_folder())))
     for name in ("fib_sizes", "fib_table", "fib_recompute_on_host"):
         getattr(library, name).restype = u64
-    for index, kind in enumerate((Mailbox, State, Call, Input, Output)):
+    for index, kind in enumerate((Mailbox, Call, Input, Output)):
         if library.fib_sizes(index) != ctypes.sizeof(kind):
             raise NativeError(f"{kind.__name__} has another size in the native module: delete {module_folder()}")
     return library
