@@ -17,6 +17,7 @@ import attrs
 import pytest
 import torch
 from fib_bench import BenchmarkConfig, ResolvedEvalConfig
+from fib_bench.evaluators import Case, evaluator_for
 from fib_bench.execution.execution import Execution
 from fib_bench.judge.device import FOLDER_VARIABLE, DeviceContext
 from fib_bench.judge.evaluate import Judge
@@ -249,6 +250,26 @@ def make_definition() -> Callable[..., Definition]:
         return Definition(name, op_type, axes, *tensors, reference, constraints=constraints)
 
     return make
+
+
+@pytest.fixture(scope="session")
+def judged() -> Callable[..., tuple[str, ...]]:
+    """The problems that a definition's evaluator finds in what a code returns, on inputs in order."""
+
+    def run(code: str, definition: Definition, inputs: Mapping[str, object]) -> dict[str, torch.Tensor]:
+        names: dict[str, Callable[..., Any]] = {}
+        exec(code, names)
+        found = names["run"](*inputs.values())
+        return dict(zip(definition.outputs, found if isinstance(found, tuple) else (found,), strict=True))
+
+    def judge(definition: Definition, inputs: Mapping[str, object], code: str) -> tuple[str, ...]:
+        evaluator = evaluator_for(definition, ResolvedEvalConfig())
+        expected = run(definition.reference, definition, inputs)
+        config = evaluator.settings(ResolvedEvalConfig())
+        check = evaluator.check(Case(definition=definition, inputs=inputs, expected=expected, config=config))  # type: ignore[arg-type]
+        return check.compare(run(code, definition, inputs), expected).problems
+
+    return judge
 
 
 @pytest.fixture

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import pytest
 import torch
 from fib_bench.checking.precision import (
@@ -14,12 +12,9 @@ from fib_bench.checking.precision import (
     move_inputs,
     relative_errors,
 )
-from fib_schema import Definition, Evaluation, Solution, Workload
 from hypothesis import given
 from hypothesis import strategies as st
 
-Evaluate = Callable[..., list[Evaluation]]
-Make = Callable[..., Definition]
 SIXTEEN_BITS = [torch.bfloat16, torch.float16]
 
 
@@ -156,63 +151,31 @@ def test_an_output_is_flagged_only_if_it_is_off_in_every_set() -> None:
     assert (watch.flags(), watch.to_extra()) == ([], {"y": {"error": 0.0, "bound": 1e-3}})
 
 
-GEMM = "def run(x, weight):\n    return x @ weight.t()\n"
-ROUNDED = """
-import torch
-def rounded(x, bits):
+def rounded_to(x: torch.Tensor, bits: int) -> torch.Tensor:
     half = 1 << (22 - bits)
     return ((x.view(torch.int32) + half) & -(2 * half)).view(torch.float32)
-def run(x, weight):
-    return rounded(x, {bits}) @ rounded(weight, {bits}).t()
-"""
-IN_ANOTHER_ORDER = """
-import torch
-def run(x, weight):
-    y = torch.zeros(len(x), len(weight))
-    for a, b in zip(x.t().split({step}), weight.t().split({step})):
-        y.addmm_(a.t(), b)
-    return y
-"""
 
 
-@pytest.fixture
-def flags(
-    evaluate: Evaluate,
-    make_definition: Make,
-    make_solution: Callable[..., Solution],
-    make_workload: Callable[..., Workload],
-) -> Callable[[str, int], list[str]]:
-    """Flags of a solution of a matrix product over `k` addends."""
+class TestFloat32:
+    """Products of float32 matrices."""
 
-    def run(code: str, k: int) -> list[str]:
-        definition = make_definition(
-            {"x": "float32[m,k]", "weight": "float32[n,k]"}, {"y": "float32[m,n]"}, GEMM, op_type="gemm"
-        )
-        workloads = [make_workload(definition, {"m": 8, "n": 16, "k": k})]
-        (evaluation,) = evaluate(make_solution(code, definition="made"), definition=definition, workloads=workloads)
-        assert evaluation.status == "PASSED", evaluation.log
-        return [flag for flag in evaluation.flags if flag == LOW_PRECISION]
-
-    return run
-
-
-@pytest.mark.slow
-class TestFlags:
-    @pytest.mark.parametrize("k", [64, 1024, 16_384])
-    @pytest.mark.parametrize("step", [1, 7, 64])
-    def test_an_honest_sum_in_any_order_is_not_flagged(
-        self, flags: Callable[[str, int], list[str]], k: int, step: int
-    ) -> None:
-        if k == 16_384 and step == 1:
-            step = 3  # one by one takes a second
-        assert flags(IN_ANOTHER_ORDER.format(step=step), k) == []
+    def flags(self, x: torch.Tensor, w: torch.Tensor, found: torch.Tensor) -> list[str]:
+        moved = {"x": x.clone(), "w": w.clone()}
+        assert move_inputs(moved)
+        exact = {"y": x @ w}
+        watch = PrecisionWatch(error_bounds(moved, {"y": moved["x"] @ moved["w"]}, exact))
+        watch.record({"y": found}, exact)
+        return watch.flags()
 
     @pytest.mark.parametrize("k", [64, 1024, 16_384])
-    @pytest.mark.parametrize("bits", [10, 9])
-    def test_operands_with_few_bits_are_flagged(
-        self, flags: Callable[[str, int], list[str]], k: int, bits: int
-    ) -> None:
-        assert flags(ROUNDED.format(bits=bits), k) == ["low_precision"]
+    def test_operands_with_few_bits_are_flagged_and_sums_in_any_order_are_not(self, k: int) -> None:
+        torch.manual_seed(k)
+        x, w = torch.randn(8, k), torch.randn(k, 16)
+        for step in (3, 7, 64):
+            parts = [x[:, i : i + step] @ w[i : i + step] for i in range(0, k, step)]
+            assert self.flags(x, w, rounded_sum(parts, torch.float32)) == []
+        for bits in (10, 9):
+            assert self.flags(x, w, rounded_to(x, bits) @ rounded_to(w, bits)) == [LOW_PRECISION]
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
