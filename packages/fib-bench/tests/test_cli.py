@@ -15,14 +15,7 @@ import pytest
 from fib_bench import __version__
 from fib_bench.cli.main import main
 from fib_bench.demo import write_demo
-from fib_schema import (
-    Definition,
-    SafetensorsInput,
-    Solution,
-    Trace,
-    TraceSet,
-    Workload,
-)
+from fib_schema import Definition, SafetensorsInput, Solution, Trace, TraceSet, Workload
 
 GOOD = "print('imported')\ndef run(x):\n    print('called')\n    return x * 2\n"
 WRONG = "def run(x):\n    return x\n"
@@ -52,17 +45,8 @@ def root(make_data_set: MakeDataSet, make_solution: MakeSolution) -> Path:
     return make_data_set(make_solution(GOOD, name="good"), make_solution(WRONG, name="wrong"), sizes=(2, 3))
 
 
-def test_a_folder_that_is_no_data_set_is_named(run: Run, tmp_path: Path) -> None:
-    code, _, errors = run("run", tmp_path)
-    assert code == 1
-    assert f"error: {tmp_path}: is no data set" in errors
-    code, out, _ = run("run", tmp_path, "--json")
-    assert code == 1
-    assert [problem["code"] for problem in json.loads(out)["problems"]] == ["no-data-set"]
-
-
-@pytest.mark.parametrize("words", [("report", "summary"), ("report", "best"), ("report", "html")])
-def test_a_report_on_a_folder_that_is_no_data_set_fails(
+@pytest.mark.parametrize("words", [("run",), ("report", "summary"), ("report", "best"), ("report", "html")])
+def test_a_folder_that_is_no_data_set_is_named(
     words: tuple[str, ...], run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -130,11 +114,9 @@ class TestRun:
     ) -> None:
         gpu = make_solution("def run(x): ...", name="gpu", hardware=("NVIDIA B200",))
         TraceSet.from_path(root).add_solutions([gpu])
-        code, _, err = run("run", root, "--solutions", "gpu")
+        code, out, err = run("run", root, "--solutions", "gpu", "--json")
         assert code == 1
         assert "skipped: double / gpu: made for NVIDIA B200; this device is 'cpu'" in err
-        code, out, _ = run("run", root, "--solutions", "gpu", "--json")
-        assert code == 1
         assert [skip["reason"] for skip in json.loads(out)["skipped"]] == ["made for NVIDIA B200; this device is 'cpu'"]
 
     def test_a_missing_blob_fails_the_run_unless_it_may_be_made(
@@ -156,8 +138,6 @@ class TestRun:
         assert "synthesized inputs" not in extras["n-2"].get("flags", [])
         _, out, _ = run("report", "summary", root)
         assert "synthesized inputs: of 1 solution" in out
-        _, out, _ = run("report", "best", root, "--include-unranked")
-        assert "synthesized inputs" in out
 
     def test_a_reference_can_be_the_solution(self, run: Run, make_data_set: MakeDataSet) -> None:
         root = make_data_set()
@@ -208,16 +188,10 @@ class TestReport:
         (["run", ".", "--max-workloads", "0"], "--max-workloads: must be at least 1, got 0"),
         (["run", ".", "--max-workloads", "many"], "'many' is not a whole number"),
         (["run", ".", "--timeout", "inf"], "--timeout: must be a finite number, got inf"),
-        (["run", ".", "--timeout", "nan"], "--timeout: must be a finite number, got nan"),
         (["run", ".", "--rtol", "much"], "argument --rtol: 'much' is not a number"),
-        (["run", ".", "--rtol", "-1"], "--rtol: must be at least 0, got -1.0"),
-        (["run", ".", "--iterations", "0"], "--iterations: must be at least 1, got 0"),
-        (["run", ".", "--concurrency", "99"], "--concurrency: must be at most 16, got 99"),
-        (["run", ".", "--required-matched-ratio", "95"], "--required-matched-ratio: must be at most 1, got 95.0"),
         (["run", ".", "--config", "no.yaml"], "no.yaml: No such file or directory"),
         (["html", "."], "unknown command 'html'; choose from run, add"),
         (["run", ".", "--frobnicate"], "unknown option '--frobnicate'"),
-        (["bake"], "unknown command 'bake'"),
         ([], "required: COMMAND"),
     ],
 )
