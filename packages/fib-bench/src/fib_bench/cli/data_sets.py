@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import re
 import shlex
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,8 +12,6 @@ import attrs
 from fib_schema import (
     BuildSpec,
     MigrationReport,
-    Problem,
-    Report,
     TraceSet,
     migrate,
     validate,
@@ -32,7 +29,6 @@ from .output import output_console, print_done, print_json, say
 if TYPE_CHECKING:
     from ..problem_import import ForeignProblem, Imported
 
-_SHOWN_PROBLEMS = 100
 _CASES = ("tests", "benchmarks")
 _TRITON = re.compile(r"^\s*(import|from)\s+triton\b", re.MULTILINE)
 
@@ -80,7 +76,7 @@ def _validate(arguments: argparse.Namespace, errors: Console) -> int:
     if arguments.json:
         print_json(report.to_plain())
     else:
-        _print_report(output_console(), report)
+        say(output_console(), report.to_text())
     return 0 if report.is_ok else 1
 
 
@@ -104,22 +100,9 @@ def _migrate(arguments: argparse.Namespace, errors: Console) -> int:
 def _print_migration(console: Console, report: MigrationReport) -> None:
     counts = ", ".join(counted(count, kind.removesuffix("s")) for kind, count in report.counts.items())
     say(console, f"{report.source} -> {report.target}: {counts}")
-    _print_groups(console, "rejected", report.rejected, "red")
-    _print_report(console, report.validation)
-
-
-def _print_report(console: Console, report: Report) -> None:
-    _print_groups(console, "error", report.problems, "red")
-    _print_groups(console, "warning", report.warnings, "yellow")
-    say(console, report.summary, "" if report.is_ok else "red")
-
-
-def _print_groups(console: Console, word: str, problems: Sequence[Problem], style: str) -> None:
-    groups = group_problems(problems)
-    for group in groups[:_SHOWN_PROBLEMS]:
-        say(console, f"{word}: {group}", style)
-    if more := sum(len(group.problems) for group in groups[_SHOWN_PROBLEMS:]):
-        say(console, f"{word}: {more} more (--json lists all)", style)
+    for group in group_problems(report.rejected):
+        say(console, f"rejected: {group}", "red")
+    say(console, report.validation.to_text())
 
 
 # -- fetch -------------------------------------------------------------------------------------
