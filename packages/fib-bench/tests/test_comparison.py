@@ -8,7 +8,7 @@ import warnings
 import pytest
 import torch
 from fib_bench import ResolvedEvalConfig
-from fib_bench.checking.comparison import Comparison, ErrorLimits, compare, compare_by, measure_extent
+from fib_bench.checking.comparison import Comparison, ErrorLimits, compare_by, measure_extent
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -39,6 +39,11 @@ def place(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> st
         for module in ("elements", "comparison"):
             monkeypatch.setattr(f"fib_bench.checking.{module}.is_on_cpu", lambda tensor: False)
     return str(request.param)
+
+
+def compare(name: str, found: torch.Tensor, expected: torch.Tensor, config: ResolvedEvalConfig) -> Comparison:
+    extent = measure_extent(expected)
+    return compare_by(ErrorLimits.from_config(config, expected, extent), name, found, expected, extent)
 
 
 def compared(found: list[float], expected: list[float], dtype: torch.dtype = torch.float32) -> Comparison:
@@ -88,7 +93,7 @@ class TestWholeRows:
         assert compare("y", some, expected, self.CONFIG).is_within(0.95)
         result = compare("y", most, expected, self.CONFIG)
         assert not result.is_within(0.95)
-        assert (result.worst_row.wrong, result.worst_row.index, result.worst_row.bad_rows) == (9, 17, 1)
+        assert (result.worst_row, result.bad_rows) == ((9, 17), 1)
         assert result.explain().endswith("in 1 row more elements are wrong than may be; worst row 17 with 9")
 
     def test_undefined_elements_do_not_hide_one(self) -> None:
@@ -174,7 +179,7 @@ def test_a_comparison_is_what_a_loop_over_float64_finds(
     assert result.undefined == sum(map(math.isnan, b))
     assert result.infinite_share == sum(map(math.isinf, b)) / len(b)
     defined = sum(not math.isnan(value) for value in b)
-    assert result.worst_row.bad_rows == (len(wrong) > max(1, defined / 2))  # one row holds all elements
+    assert result.bad_rows == (len(wrong) > max(1, defined / 2))  # one row holds all elements
     if wrong:
         worst = max(wrong, key=lambda i: absolute[i])
         assert result.worst == f"at [{worst}]: {a[worst]} instead of {b[worst]}"

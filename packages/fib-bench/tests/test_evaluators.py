@@ -114,7 +114,7 @@ class Twice(Evaluator):
 class Signs(Check):
     def compare(self, found, expected):
         wrong = int((found["y"].sign() != expected["y"].sign()).sum())
-        comparison = Comparison("y", expected["y"].numel(), wrong, 0.0, 0.0, 0.0, "")
+        comparison = Comparison("y", expected["y"].numel(), wrong)
         return Verdict((comparison,), ("another sign",) if wrong else (), {})
 
 class Other(Twice):

@@ -16,13 +16,12 @@ from typing import Any
 
 import attrs
 import torch
+from fib_schema.display import counted
 
 from ..config.model import ResolvedEvalConfig
 from ..errors import OutputsUndefined
 from .elements import (
-    NO_ROW,
     WHOLE_ROW,
-    WorstRow,
     dtype_name,
     element_count,
     has_same_bytes,
@@ -241,11 +240,11 @@ class Comparison:
     name: str
     count: int
     wrong: int
-    max_absolute_error: float
-    max_relative_error: float
+    max_absolute_error: float = 0.0
+    max_relative_error: float = 0.0
     """Over the elements whose absolute error exceeds atol."""
-    raw_max_relative_error: float
-    worst: str
+    raw_max_relative_error: float = 0.0
+    worst: str = ""
     """The worst element in words; empty if none is wrong."""
     capped: int = 0
     """Wrong elements whose error exceeds the limit."""
@@ -255,7 +254,10 @@ class Comparison:
     """Elements for which the reference gives NaN; never wrong."""
     infinite_share: float = 0.0
     """The share of expected elements that are infinite."""
-    worst_row: WorstRow = NO_ROW
+    bad_rows: int = 0
+    """Rows with too many wrong elements."""
+    worst_row: tuple[int, int] = (0, 0)
+    """The row with the most wrong elements: how many they are, and its index."""
     allowed: str = ""
     """The errors that an element may have, in words; empty where elements must be equal."""
 
@@ -272,7 +274,7 @@ class Comparison:
     def is_within(self, required_matched_ratio: float | None) -> bool:
         """Whether enough elements are right, no error exceeds the limit, and no row is wrong."""
         defined = self.count - self.undefined
-        return is_enough(self.wrong, self.capped, self.worst_row.bad_rows, defined, required_matched_ratio)
+        return is_enough(self.wrong, self.capped, self.bad_rows, defined, required_matched_ratio)
 
     def explain(self) -> str:
         """Describe the comparison in one line."""
@@ -283,8 +285,9 @@ class Comparison:
             text += f" (allowed: {self.allowed})"
         if self.capped:
             text += f"; {self.capped} beyond the error cap, which allows {self.limit:g}"
-        if self.worst_row.bad_rows:
-            text += f"; {self.worst_row.explain()}"
+        if self.bad_rows:
+            rows, (wrong, index) = counted(self.bad_rows, "row"), self.worst_row
+            text += f"; in {rows} more elements are wrong than may be; worst row {index} with {wrong}"
         return text
 
     def to_extra(self) -> dict[str, Any]:
@@ -293,7 +296,7 @@ class Comparison:
             "count": self.count,
             "wrong": self.wrong,
             "capped": self.capped,
-            "bad_rows": self.worst_row.bad_rows,
+            "bad_rows": self.bad_rows,
             "max_absolute_error": self.max_absolute_error,
             "max_relative_error": self.max_relative_error,
             "raw_max_relative_error": self.raw_max_relative_error,
@@ -307,12 +310,6 @@ def is_enough(wrong: int, capped: int, bad_rows: int, defined: int, required_mat
     if required_matched_ratio is None or wrong == 0:
         return wrong == 0
     return capped == 0 and bad_rows == 0 and 1.0 - wrong / defined >= required_matched_ratio
-
-
-def compare(name: str, found: torch.Tensor, expected: torch.Tensor, config: ResolvedEvalConfig) -> Comparison:
-    """Compare one output with its reference, of equal shape and dtype."""
-    extent = measure_extent(expected)
-    return compare_by(ErrorLimits.from_config(config, expected, extent), name, found, expected, extent)
 
 
 def compare_by(
@@ -344,10 +341,6 @@ def comparison_of(
         name,
         extent.count,
         0,
-        0.0,
-        0.0,
-        0.0,
-        "",
         limit=rule.limit,
         undefined=extent.undefined,
         infinite_share=extent.infinite_share,
@@ -372,7 +365,8 @@ def comparison_of(
         raw_max_relative_error=raw_relative,
         worst=_describe_worst(expected, *integers[worst][2:5]) if wrong else "",
         capped=capped,
-        worst_row=WorstRow(row_wrong, row_index, bad_rows),
+        bad_rows=bad_rows,
+        worst_row=(row_wrong, row_index),
     )
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterator
 
-import attrs
 import torch
 from fib_schema.definition import TORCH_DTYPE_NAMES
 
@@ -114,21 +113,3 @@ bfloat16 attention row in which two large values nearly cancel.
 def row_width(tensor: torch.Tensor) -> int:
     """The elements in a row: the last dimension that is not 1, else 1."""
     return next((size for size in reversed(logical_shape(tensor)) if size != 1), 1)
-
-
-@attrs.frozen
-class WorstRow:
-    """The row with the most wrong elements, and how many rows have too many."""
-
-    wrong: int = 0
-    index: int = 0
-    bad_rows: int = 0
-
-    def explain(self) -> str:
-        """Say which row it is."""
-        rows = "1 row" if self.bad_rows == 1 else f"{self.bad_rows} rows"
-        return f"in {rows} more elements are wrong than may be; worst row {self.index} with {self.wrong}"
-
-
-NO_ROW = WorstRow()
-"""Result for outputs without a wrong row."""

@@ -139,13 +139,13 @@ class Draws(Check):
         del expected
         tokens, vocabulary = self.tokens(found), self.source.values.shape[1]
         if not tokens.numel():
-            return Verdict((Comparison(self.name, 0, 0, 0.0, 0.0, 0.0, ""),))
+            return Verdict((Comparison(self.name, 0, 0),))
         inside = (tokens >= 0) & (tokens < vocabulary)
         levels = self.source.levels(slice(None), torch.where(inside, tokens, 0))
         wrong = ~(inside & (levels >= self.cuts.least[:, None]))
         first = wrong.any(dim=1).int().argmax()
         count, row = torch.stack([wrong.sum(), first]).tolist()
-        comparison = Comparison(self.name, tokens.numel(), count, 0.0, 0.0, 0.0, "")
+        comparison = Comparison(self.name, tokens.numel(), count)
         return Verdict((comparison,), (self._explain(tokens, wrong, count, row),) if count else ())
 
     def _explain(self, tokens: torch.Tensor, wrong: torch.Tensor, count: int, row: int) -> str:
@@ -223,7 +223,7 @@ class UnknownDraws(Check):
             if self.bounds is not None and found[name].numel():
                 low, high = self.bounds
                 wrong = int(((found[name] < low) | (found[name] > high)).sum())
-            comparisons.append(Comparison(name, found[name].numel(), wrong, 0.0, 0.0, 0.0, ""))
+            comparisons.append(Comparison(name, found[name].numel(), wrong))
             if wrong:
                 problems.append(f"output {name!r}: {wrong} of {found[name].numel()} are not within {self.bounds}")
         return Verdict(tuple(comparisons), tuple(problems))

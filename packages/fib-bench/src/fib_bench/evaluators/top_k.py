@@ -140,7 +140,7 @@ class IndexSets(Check):
             a, b = (tensors[name].long().reshape(-1, rows.width) for tensors in (found, expected))
             counts = _count(a, b, rows.scores)
             wrong = max(counts.strange, counts.padded, counts.outside, counts.twice)
-            comparisons.append(Comparison(name, counts.count, wrong, 0.0, 0.0, 0.0, ""))
+            comparisons.append(Comparison(name, counts.count, wrong))
             problems += [f"output {name!r}: {problem}" for problem in self._problems(counts, rows)]
         for name, part in self.parts.items():
             wanted = expected[name]
