@@ -76,7 +76,8 @@ class Execution:
         """Run one block; its memory is released at the end."""
         prepared: list[PreparedWorkload] = []
         yield from self._prepare(part, block, prepared)
-        solutions = _solutions_of(part, block) if prepared else []
+        found = {s.name: s for workload in block for s in part.pending[workload.uuid]}
+        solutions = list(found.values()) if prepared else []
         names = {workload.uuid: {s.name for s in part.pending[workload.uuid]} for workload in block}
         try:
             for index, solution in enumerate(solutions):
@@ -148,8 +149,3 @@ class Execution:
                 while available_bytes(self._judge.device) < needed / SHARE_OF_FREE_MEMORY and time.monotonic() < end:
                     time.sleep(_ROOM_POLL_SECONDS)
             yield
-
-
-def _solutions_of(part: DefinitionPlan, block: Sequence[Workload]) -> list[Solution]:
-    names = {s.name: s for workload in block for s in part.pending[workload.uuid]}
-    return list(names.values())

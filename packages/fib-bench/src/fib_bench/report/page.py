@@ -336,7 +336,8 @@ def _fill(title: str, blocks: Mapping[str, Mapping[str, Any]]) -> str:
     """Fill the template with data and scripts."""
     script = f"(() => {{\n{_asset('page.js')}\n}})();"  # Vega's script has globals of its own
     scripts = [_closed(_vega()), _closed(script)]
-    hashes = " ".join(f"'sha256-{_sha256(script)}'" for script in scripts)
+    digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
+    hashes = " ".join(f"'sha256-{digest}'" for digest in digests)
     parts = {
         "policy": f"default-src 'none'; script-src {hashes}; style-src 'unsafe-inline'; img-src data:; base-uri 'none'",
         "title": html.escape(escape_line(title)),
@@ -361,10 +362,6 @@ def _json_block(name: str, value: Mapping[str, Any]) -> str:
 def _closed(script: str) -> str:
     """A script that cannot close its own element."""
     return script.replace("</script", "<\\/script").replace("<!--", "<\\!--")
-
-
-def _sha256(script: str) -> str:
-    return base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
 
 
 def _asset(name: str) -> str:

@@ -194,12 +194,9 @@ def with_twins(cases: Sequence[Case]) -> tuple[Case, ...]:
     return (*cases, *(case for case in load_cases() if case.name in needed))
 
 
-def _row_names() -> Mapping[int, str]:
-    text = data_folder().joinpath(EXPLOITS, "rows.toml").read_text("utf-8")
-    return {int(row): title for row, title in tomllib.loads(text).items()}
-
-
-ROW_NAMES: Mapping[int, str] = _row_names()
+ROW_NAMES: Mapping[int, str] = {
+    int(row): title for row, title in tomllib.loads((data_folder() / EXPLOITS / "rows.toml").read_text("utf-8")).items()
+}
 """Titles of the rows of the list of exploits, each of which is one way to cheat."""
 
 
