@@ -91,27 +91,6 @@ def _use_build_cache(build_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("FIB_CACHE_PATH", str(build_cache))
 
 
-class _Driver:
-    """A driver of Triton for a GPU that is not there."""
-
-    def get_current_target(self) -> Any:
-        from triton.backends.compiler import GPUTarget
-
-        return GPUTarget("cuda", 90, 32)
-
-
-@pytest.fixture
-def triton_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have Triton compile for a GPU also where there is none: torch reads in that code what a kernel writes to."""
-    import torch
-    import triton
-
-    monkeypatch.setenv("TRITON_DEFAULT_FP_FUSION", "1")  # unset it is a warning, and so an error
-    monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-    if not torch.cuda.is_available():
-        monkeypatch.setattr(triton.runtime.driver, "_active", _Driver())
-
-
 @pytest.fixture(params=["python", "native"])
 def guards(request: pytest.FixtureRequest) -> str:
     """Both kinds of guards, whatever the environment asks for."""

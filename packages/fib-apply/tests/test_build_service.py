@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import _thread
 import ctypes
-import gc
 import logging
 import os
 import signal
@@ -13,15 +12,13 @@ import sys
 import threading
 import time
 import types
-import warnings
-import weakref
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
-from fib_apply.build_service import executor, service
+from fib_apply.build_service import service
 from fib_apply.build_service.service import BuildService
 from fib_compile import BuilderRegistry, Limits, PythonBuilder, Runnable
 from fib_schema import AxisVar, BuildSpec, Definition, Solution, SourceFile, TensorSpec
@@ -205,18 +202,6 @@ def test_background_errors_are_logged_and_counted(
 
 
 @pytest.mark.usefixtures("no_probing")
-def test_find_does_not_wait_for_another_build(builder: Gated, build_service: BuildService) -> None:
-    build_service.build_ahead([pair("one")])
-    build_service.request(*pair("gated"))
-    assert builder.started.wait(SOON)
-
-    assert build_service.find("one") is not None
-    assert build_service.problem("gated") is None
-    assert (loaded(build_service), len(build_service.left_out()), build_service.pending) == (1, 0, 1)
-    assert not build_service.wait(0)
-
-
-@pytest.mark.usefixtures("no_probing")
 def test_new_content_of_the_same_name_replaces_the_old(build_service: BuildService) -> None:
     build_service.build_ahead([pair("one")])
     first = build_service.find("one")
@@ -281,33 +266,6 @@ def test_an_interrupt_stops_the_compilers(
 
 
 @pytest.mark.usefixtures("no_probing")
-def test_a_process_forked_by_a_job_does_not_run_the_queue(build_service: BuildService, tmp_path: Path) -> None:
-    count = tmp_path / "count"
-    codes: list[int] = []
-    begun = threading.Event()
-
-    def add() -> None:
-        with count.open("a") as file:
-            file.write("x")
-
-    def fork() -> None:
-        assert begun.wait(SOON)
-        process = os.fork()
-        if process:
-            codes.append(os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]))
-
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        build_service.submit(fork, "forking")
-        build_service.submit(add, "counting")
-        begun.set()
-        assert build_service.wait(SOON)
-
-    assert codes == [0]
-    assert count.read_text() == "x"
-
-
-@pytest.mark.usefixtures("no_probing")
 def test_close_drops_queued_jobs_and_ends_waits(builder: Gated, build_service: BuildService) -> None:
     build_service.request(*pair("gated"))
     assert builder.started.wait(SOON)
@@ -340,31 +298,6 @@ def test_a_job_may_build_ahead(build_service: BuildService) -> None:
     assert build_service.find("one") is not None
 
 
-def test_the_thread_ends_when_idle_and_comes_back(build_service: BuildService, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(executor, "_IDLE_SECONDS", 0.0)
-    threads: list[threading.Thread] = []
-    for _ in range(2):
-        build_service.submit(lambda: threads.append(threading.current_thread()), "looking")
-        assert build_service.wait(SOON)
-        threads[-1].join(SOON)
-        assert not threads[-1].is_alive()
-
-    assert threads[0] is not threads[1]
-    assert all(thread.daemon for thread in threads)
-
-
-@pytest.mark.usefixtures("no_probing")
-def test_an_idle_thread_keeps_no_build_service_alive(builder: Gated) -> None:
-    build_service = BuildService(BuilderRegistry([builder]))
-    build_service.build_ahead([pair("one")])
-    assert build_service.wait(SOON)
-    reference = weakref.ref(build_service)
-    del build_service
-    gc.collect()
-
-    assert reference() is None
-
-
 @pytest.mark.usefixtures("no_probing")
 def test_a_request_can_be_repeated_if_no_thread_could_start(
     build_service: BuildService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
@@ -382,21 +315,6 @@ def test_a_request_can_be_repeated_if_no_thread_could_start(
     assert build_service.wait(SOON)
 
     assert build_service.find("one") is not None
-
-
-@pytest.mark.usefixtures("no_probing")
-def test_solutions_are_left_out_if_the_registry_fails(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def fail() -> BuilderRegistry:
-        raise OSError("a plugin is broken")
-
-    monkeypatch.setattr(BuilderRegistry, "get_instance", fail)
-    build_service = BuildService()
-    build_service.build_ahead([pair("one")])
-
-    assert build_service.left_out() == {"one": "OSError: a plugin is broken"}
-    assert warned(caplog)[0] == "parallel compilation failed: OSError: a plugin is broken"
 
 
 def test_an_unprobed_solution_is_not_loaded(
@@ -459,16 +377,3 @@ def test_jobs_use_the_caller_s_device_and_relaxed_capture_mode(
         build_service.submit(lambda: None, "with CUDA")
     assert build_service.wait(SOON)
     assert (cuda.entered, modes) == ([3, 3], [2])
-
-
-def test_a_missing_driver_is_no_failure(build_service: BuildService, monkeypatch: pytest.MonkeyPatch) -> None:
-    def missing(name: str) -> None:
-        raise OSError(name)
-
-    monkeypatch.setattr(ctypes, "CDLL", missing)
-    monkeypatch.setitem(sys.modules, "torch", types.SimpleNamespace(cuda=FakeCuda()))
-    done = threading.Event()
-    build_service.submit(done.set, "anything")
-    assert build_service.wait(SOON)
-
-    assert done.is_set()

@@ -28,15 +28,6 @@ def variant() -> CallVariant:
     return CallVariant(DEFINITION, is_destination_passing=False, is_cached=True)
 
 
-def test_an_entry_serves_calls_of_its_shapes_that_pass_its_guard(variant: CallVariant) -> None:
-    x = torch.zeros(3)
-    variant.install(entry("refuses", passes=False), (x,), variant.generation)
-    variant.install(entry("first"), (x,), variant.generation)
-    variant.install(entry("second"), (x,), variant.generation)
-    assert variant.table(x) == "first"
-    assert variant.table(torch.zeros(4)) is variant.table("no tensor") is PythonTable.MISS
-
-
 def test_an_invalidated_entry_is_neither_found_nor_installed(variant: CallVariant) -> None:
     x = torch.zeros(3)
     variant.install(entry("old"), (x,), variant.generation)

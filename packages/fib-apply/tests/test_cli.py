@@ -17,7 +17,6 @@ from fib_apply.selection.table import ApplyTable
 from fib_schema import Definition, Solution, Trace, TraceSet
 
 SOURCE = "def run(x, y):\n    y.copy_(x * 2)\n"
-Factory = Callable[..., Any]
 
 
 @pytest.fixture(autouse=True)

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,8 +23,6 @@ from fib_apply.cli import main
 from fib_apply.config import read_config
 from fib_apply.errors import ConfigProblem
 from fib_schema import TraceSet
-from hypothesis import given
-from hypothesis import strategies as st
 
 EVERYTHING = """
 default:
@@ -98,49 +94,6 @@ class TestContent:
             ConfigProblem(9, "stat", "no setting is named 'stat'; did you mean 'stats'?"),
             ConfigProblem(10, "stats", "got 1, expected true or false"),
         )
-
-    @pytest.mark.parametrize(
-        ("text", "line", "message"),
-        [
-            ("default: {", 1, "not valid YAML"),
-            ("default: {max_atol: 2026-13-45}", 1, "not a plain value: month must be in"),
-            ("default: {baseline: !!python/object:os.system x}", 1, "not a plain value"),
-            ("- default", 1, "expected a mapping"),
-            ("? [a]\n: 1", 1, "keys must be names"),
-            ("default: {require_signed_by: not a key}", 1, "expected a file with public keys"),
-            ("\x00", None, "not valid YAML"),
-            ("default: {max_atol: " + "9" * 5000 + "}", 1, "not a plain value"),
-        ],
-    )
-    def test_texts_that_are_no_settings(self, write: Write, text: str, line: int | None, message: str) -> None:
-        first, *others = problems_of(write(text))
-        assert (first.line, others) == (line, [])
-        assert message in first.message
-
-    @given(st.text() | st.binary())
-    def test_no_content_raises_another_error(self, content: str | bytes) -> None:
-        path = Path(os.environ["FIB_CACHE_PATH"]) / "any.yaml"
-        path.write_bytes(content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content)
-        with contextlib.suppress(InvalidConfigFile):
-            read_config(path)
-
-
-class TestFiles:
-    def test_a_named_pipe_is_refused_without_waiting(self, tmp_path: Path) -> None:
-        os.mkfifo(tmp_path / "apply.yaml")
-        with pytest.raises(OSError, match="it is a named pipe, not a regular file"):
-            read_config(tmp_path / "apply.yaml")
-
-    def test_a_large_file_is_refused(self, write: Write) -> None:
-        with pytest.raises(OSError, match="at most 131072 are read"):
-            read_config(write("#" * 200_000))
-
-    @pytest.mark.parametrize(
-        ("name", "message"), [("missing.yaml", "No such file"), (".", "a folder"), ("/dev/zero", "a device")]
-    )
-    def test_what_is_no_file_is_refused(self, tmp_path: Path, name: str, message: str) -> None:
-        with pytest.raises(OSError, match=message):
-            read_config(tmp_path / name)
 
 
 def served(x: torch.Tensor) -> str:
@@ -234,29 +187,6 @@ class TestBadFileOfTheEnvironment:
             runtime.reload()
             assert served(X) == "solution"
             assert runtime.stats()["scale"].calls == 1
-
-    def test_a_reload_with_a_file_that_became_invalid_keeps_the_earlier_settings(
-        self, write: Write, found: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        monkeypatch.setenv("FIB_APPLY_CONFIG", str(write("default: {margin: 0.5}")))
-        with enable_apply(found) as runtime:
-            write("default: {margn: 0.25}")
-            with pytest.raises(InvalidConfigFile):
-                runtime.reload()
-            assert runtime.config.default.margin == 0.5
-            assert served(X) == "solution"
-        assert "the reload failed, and the earlier table stays: InvalidConfigFile" in caplog.text
-
-    def test_threads_report_it_once(
-        self, found: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        monkeypatch.setenv("FIB_APPLY_CONFIG", str(tmp_path / "missing.yaml"))
-        threads = [threading.Thread(target=lambda: enable_apply(found).stop()) for _ in range(4)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-        assert sum(record.levelname == "ERROR" for record in caplog.records) == 1
 
 
 class TestNames:

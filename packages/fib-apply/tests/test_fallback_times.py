@@ -15,7 +15,6 @@ from fib_apply.selection.rankings import Candidate, HardwareRankings, Ranking
 from fib_apply.selection.rules import SolutionFacts
 from fib_schema import Trace
 
-NewTrace = Callable[..., Trace]
 Rank = Callable[..., Ranking]
 Select = Callable[..., HardwareRankings]
 

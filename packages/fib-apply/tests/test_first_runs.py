@@ -120,23 +120,6 @@ def test_first_runs_never_overlap_with_calls_of_the_solution(scale: Any, tmp_pat
     assert here[0] == "1 [3, 5]"
 
 
-@pytest.mark.slow
-def test_shadow_runs_are_made_in_the_thread_of_the_call(tmp_path: Path) -> None:
-    log = tmp_path / "runs"
-
-    @apply("scale")
-    def scale(x: Any, indices: Any) -> Any:
-        return x.clone()
-
-    with enable_apply(data_set(WORKSPACE.format(log=str(log))), ApplyConfig(shadow_ratio=1.0), stats=True) as runtime:
-        for _ in range(2):
-            is_served(scale, 2)
-            assert runtime.wait_until_built(120)
-        assert runtime.left_out() == {}
-
-    assert runs(log) == (["2 [3, 5]"], ["2 [3, 5]"])
-
-
 @pytest.mark.parametrize(
     ("source", "reason"),
     [

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import logging
 import sys
-import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from fib_apply import apply, enable_apply, hook
-from fib_apply.routing.codegen import compile_function, notifying_source, parameters_of
+from fib_apply import apply, hook
 from fib_apply.runtime import start_listeners
-from fib_schema import TraceSet
 
 
 class Recorder:
@@ -79,27 +76,6 @@ def test_listeners_get_all_parameters_by_name_and_the_function_the_call(
     assert recorder.seen == [heard]
 
 
-@pytest.mark.parametrize("count", [0, 1, 3])
-@pytest.mark.parametrize(("function", "args", "kwargs", "heard"), FORMS)
-def test_the_generated_code_calls_each_callback_in_order(
-    count: int, function: Any, args: Any, kwargs: Any, heard: Any
-) -> None:
-    parameters = parameters_of(function)
-    if parameters is None:  # takes nothing
-        parameters = ()
-    told: list[Any] = []
-
-    def note(index: int) -> Any:
-        return lambda *values: told.append((index, values))
-
-    scope = {f"_fib_callback{index}": note(index) for index in range(count)}
-    listened = compile_function(notifying_source("call", parameters, count), "call", {**scope, "_fib_target": function})
-    given = {p.name: heard[p.name] for p in parameters if p.kind is p.KEYWORD_ONLY}
-    result = listened(*(heard[p.name] for p in parameters if p.name not in given), **given)
-    assert result == function(*args, **kwargs)
-    assert told == [(index, tuple(heard.values())) for index in range(count)]
-
-
 def test_calls_of_methods_include_the_receiver(recorder: Recorder) -> None:
     layer = Layer()
     assert layer.run(1) == (layer, 1, 1.0)
@@ -138,36 +114,6 @@ def test_the_caller_sees_what_a_callback_raises(recorder: Recorder) -> None:
     recorder.bind = lambda definition, names: refuse  # type: ignore[method-assign]
     with pytest.raises(PermissionError, match="not now"):
         apply("heard")(positional)(1, 2)
-
-
-def test_a_signal_handler_may_change_listeners_during_a_change(recorder: Recorder) -> None:
-    """The handler runs in the same thread, which must not deadlock."""
-    with hook._lock:
-        hook.remove_listener(recorder)
-    assert not hook.has_listeners()
-
-
-def test_no_call_site_is_bound_to_a_runtime_that_stops_while_listeners_change(tmp_path: Path) -> None:
-    """The last rebind sees the last state, in whichever thread it runs."""
-    TraceSet(tmp_path)
-    routed: Any = apply("heard")(positional)
-    plain = routed.__globals__["_fib_route"]
-
-    def listen() -> None:
-        for _ in range(100):
-            found = Recorder()
-            hook.add_listener(found)
-            hook.remove_listener(found)
-
-    threads = [threading.Thread(target=listen) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    for _ in range(20):
-        with enable_apply(tmp_path):
-            pass
-    for thread in threads:
-        thread.join()
-    assert routed.__globals__["_fib_route"] is plain
 
 
 # -- listeners of other packages ---------------------------------------------------------------------

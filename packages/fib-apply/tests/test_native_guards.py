@@ -13,14 +13,13 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from inspect import Parameter
-from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 import torch
 from apply_samples import data_set, new_solution, new_trace
-from fib_apply import ApplyConfig, apply, enable_apply
+from fib_apply import apply, enable_apply
 from fib_apply.routing import guards
 from fib_apply.routing.call_variant import CallVariant
 from fib_apply.routing.codegen import map_parameters
@@ -72,11 +71,6 @@ class FunctionMode(TorchFunctionMode):
 class DispatchMode(TorchDispatchMode):
     def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return function(*args, **(kwargs or {}))
-
-
-def dual(tensor: torch.Tensor) -> torch.Tensor:
-    with forward_ad.dual_level():
-        return forward_ad.make_dual(tensor, torch.ones_like(tensor))
 
 
 def unaligned(tensor: torch.Tensor) -> torch.Tensor:
@@ -317,31 +311,6 @@ def test_sizes_of_calls_like_an_earlier_one_are_read_without_validation(
             assert variant.known_call((*args[:4], q.view(-1)[:15].view(5, 3))) is None  # it overlaps an input
 
 
-def test_no_more_kinds_of_calls_are_remembered_than_can_be_tried_quickly() -> None:
-    variant = CallVariant(DEFINITION, is_destination_passing=False, is_cached=True)
-    for kind in (torch.Tensor, torch.nn.Parameter):
-        for other in (torch.Tensor, torch.nn.Parameter):
-            for has_grad in (False, True):
-                q, k = (torch.zeros(2, H) if one is torch.Tensor else torch.nn.Parameter(torch.zeros(2, H), has_grad)
-                        for one in (kind, other))  # fmt: skip
-                with torch.no_grad():
-                    variant.remember_call((q, k, *VALID[2:]))
-    assert len(variant._layouts) == 4
-
-
-@pytest.mark.filterwarnings("ignore")  # of torch
-def test_python_guards_are_not_used_beside_a_native_table(native_module: Any) -> None:
-    """They end the process for a nested tensor, which is not looked for where a native table rejects it."""
-    variant = CallVariant(DEFINITION, is_destination_passing=False, is_cached=True)
-    variant.remember_call(VALID)
-    assert variant.known_call(VALID) is not None
-    variant.use_native_table(native_module)
-    assert variant.known_call(VALID) is None
-    variant.remember_call(VALID)
-    assert variant.known_call(VALID) is not None
-    assert variant.known_call((torch.nested.nested_tensor([VALID[0]] * 2), *VALID[1:])) is None
-
-
 @pytest.mark.filterwarnings("ignore")  # of torch
 def test_tangents_are_rejected(routes: Routes) -> None:
     args = [*VALID, None]
@@ -516,21 +485,6 @@ class TestTable:
         finally:
             native_module.configure(DeviceContext, torch.cuda.is_current_stream_capturing)
 
-    def test_a_counted_call_is_counted_and_errors_of_counters_are_raised(self, native_module: Any) -> None:
-        table, counted = native_module.Table(is_counted=True), []
-
-        def count() -> None:
-            counted.append(1)
-            if len(counted) > 1:
-                raise ValueError("too many")
-
-        table.install((guard_of(native_module, torch.zeros(1)), "kernel", count))
-        assert table(torch.zeros(1)) == "kernel"
-        with pytest.raises(ValueError, match="too many"):
-            table(torch.zeros(1))
-        assert table.find(torch.zeros(1))[1] == "kernel"
-        assert len(counted) == 2
-
     def test_a_table_in_a_cycle_is_collected(self, native_module: Any) -> None:
         class Kernel:
             pass
@@ -565,10 +519,6 @@ def scores() -> Callable[..., Any]:
     return scores
 
 
-def resident_bytes() -> int:
-    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
-
-
 @pytest.mark.usefixtures("native_guards")
 class TestRoute:
     ARGS = VALID
@@ -596,40 +546,6 @@ class TestRoute:
             assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - pages < 4096
             if stats:
                 assert runtime.stats()["scores"].calls == 2 * 2000 + 1 + calls // 2 * 2
-
-    @pytest.mark.slow
-    @pytest.mark.parametrize("policy", ["fallback_only", "use_def_best", "nearest"])
-    def test_the_memory_of_many_shapes_is_bounded(self, scores: Any, policy: str) -> None:
-        memory = torch.empty(30_000, H)
-        masks = torch.empty(30_000, 2, dtype=torch.bool)
-        config = ApplyConfig(on_miss_policy=policy, nearest={"b": float("inf")} if policy == "nearest" else {})
-
-        def call(first: int) -> None:
-            for b in range(first, 30_000, 2):
-                scores(memory[:b], self.ARGS[1], masks[:b], 0.5)
-
-        with enable_apply(new_data_set(), config, stats=True) as runtime:
-            call(29_000)
-            before = resident_bytes()
-            threads = [threading.Thread(target=call, args=(first,)) for first in (3, 4)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
-            assert resident_bytes() - before < 20 << 20
-            assert runtime.stats()["scores"].calls == 500 + 29_997
-
-    def test_quarantine_reload_and_disabling_take_effect_at_once(self, scores: Any) -> None:
-        with enable_apply(new_data_set()) as runtime:
-            for _ in range(3):
-                assert not isinstance(scores(*self.ARGS), str)
-            runtime.reload()
-            assert not isinstance(scores(*self.ARGS), str)
-            dispatcher = runtime.dispatcher("scores")
-            assert dispatcher is not None
-            dispatcher.quarantine("constant", "a test")
-            assert [scores(*self.ARGS) for _ in range(2)] == ["fallback"] * 2
-        assert scores(*self.ARGS) == "fallback"
 
     def test_threads_call_while_entries_come_and_go(self, scores: Any) -> None:
         def call_of(b: int) -> tuple[Any, ...]:

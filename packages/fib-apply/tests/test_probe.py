@@ -111,14 +111,6 @@ def test_processes_that_a_solution_leaves_are_killed(tmp_path: Path) -> None:
     os.close(reader)
 
 
-def test_a_forked_process_does_not_hide_the_death_of_the_probe() -> None:
-    code = "import os, time\nif os.fork():\n    os._exit(4)\nwhile True: time.sleep(1)"
-
-    results = probe([pair("forks and leaves", code)], timeout_seconds=NO_TIMEOUT)
-
-    assert results == {"forks and leaves": "it ended the process that loaded it with exit status 4"}
-
-
 def test_the_child_sees_this_process_s_modules_and_does_not_route(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -159,16 +151,6 @@ def test_damaged_and_foreign_entries_are_probed_again(tmp_path: Path) -> None:
 
     assert count.read_text() == "x" * 6
     assert len(cached(root)) == 1
-
-
-def test_other_library_versions_are_probed_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    count = tmp_path / "count"
-    one = [pair("works", touch(count))]
-    probe(one, timeout_seconds=NO_TIMEOUT)
-    monkeypatch.setattr(probe_module, "library_versions", lambda: {"torch": "99"})
-    probe(one, timeout_seconds=NO_TIMEOUT)
-
-    assert count.read_text() == "xx"
 
 
 def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -228,30 +210,3 @@ def test_the_child_does_not_outlive_this_process(tmp_path: Path) -> None:
         assert file.read(1) == b"x"
         process.kill()
         assert file.read() == b""  # it is at its end when the one that writes is dead
-
-
-def test_an_interrupt_ends_the_child(monkeypatch: pytest.MonkeyPatch) -> None:
-    ended: list[int] = []
-    close = probe_module.ProbeProcess.__exit__
-
-    def closing(child: probe_module.ProbeProcess, *details: object) -> None:
-        close(child, *details)
-        ended.append(child._process.returncode)
-
-    monkeypatch.setattr(probe_module.ProbeProcess, "__exit__", closing)
-
-    def interrupt() -> bool:
-        signal.raise_signal(signal.SIGINT)
-        return False
-
-    hanging = pair("hangs", "import time\nwhile True: time.sleep(1)")
-    with pytest.raises(KeyboardInterrupt):
-        probe([pair("works"), hanging], is_cancelled=interrupt)
-
-    assert ended == [-signal.SIGKILL]
-
-
-def test_no_solutions_start_no_process(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(probe_module, "ProbeProcess", None)
-
-    assert probe([]) == {}

@@ -59,10 +59,3 @@ def test_it_has_counts_by_definition_and_reason_and_durations(
         assert values[f"fib_apply_event_seconds_count{labels}"] == 1
         assert (values[f"fib_apply_event_seconds_sum{labels}"] > 0) == (kind != "quarantined")
     assert values_in(registry)["fib_apply_up"] == 0
-
-
-def test_a_reload_resets_no_counter(found: TraceSet) -> None:
-    with enable_apply(found, stats=True) as runtime:
-        apply("scale", args=(torch.ones(2, 4),), fallback=lambda x: 2 * x)
-        runtime.reload()
-        assert runtime.stats()["scale"].hits == {"M=2": 1}
