@@ -38,7 +38,6 @@ from fib_apply import (
 )
 from fib_apply.routing.codegen import ParameterMap
 from fib_apply.routing.dispatcher import ServedByFallback
-from fib_apply.routing.validation import CallValidator
 from fib_schema import (
     AxisConst,
     AxisVar,
@@ -126,10 +125,6 @@ class TestDecoratedFunction:
         with enable_apply(data_set()):
             assert [served_by(gemm(A, B=B)), served_by(gemm(B=B, A=A))] == ["solution"] * 2
 
-    def test_serves_calls_of_unrecorded_sizes(self, gemm: Any) -> None:
-        with enable_apply(data_set()):
-            assert [served_by(gemm(A[:3], B)) for _ in range(2)] == ["fallback"] * 2
-
     def test_parameters_are_matched_by_position_if_names_differ(self) -> None:
         @apply("gemm")
         def linear(x: Any, weight: Any, bias: Any = None) -> Any:
@@ -163,10 +158,6 @@ class TestDecoratedFunction:
         import inspect
 
         assert (gemm.__name__, list(inspect.signature(gemm).parameters)) == ("gemm", ["A", "B"])
-
-    def test_invalid_call_raises_what_the_function_raises(self, gemm: Any) -> None:
-        with enable_apply(data_set()), pytest.raises(AttributeError):
-            gemm(None, None)
 
     def test_is_not_kept_alive(self) -> None:
         @apply("gemm")
@@ -400,14 +391,6 @@ class TestRuntimes:
         disable_apply()
         assert served_by(gemm(A, B)) == "fallback"
 
-    def test_can_be_set(self, gemm: Any) -> None:
-        runtime = ApplyRuntime(data_set(), ApplyConfig())
-        set_runtime(runtime)
-        assert get_runtime() is runtime
-        assert served_by(gemm(A, B)) in ("solution", "fallback")
-        set_runtime(None)
-        assert get_runtime() is None
-
     def test_stopped_out_of_order_leave_the_others(self) -> None:
         first, second = enable_apply(data_set()), enable_apply(data_set())
         first.stop()
@@ -624,12 +607,6 @@ class TestPolicies:
         with enable_apply(data_set(), ApplyConfig(on_miss_policy="nearest")):
             assert served_by(gemm(A[:3], B)) == "fallback"
 
-    def test_are_set_by_definition(self, gemm: Any) -> None:
-        registry = ApplyConfigRegistry()
-        registry.register("gemm", ApplyConfig(on_miss_policy="use_def_best"))
-        with enable_apply(data_set(), registry):
-            assert served_by(gemm(A[:3], B)) == "solution"
-
     def test_are_registered_atomically(self) -> None:
         registry = ApplyConfigRegistry()
         registry.register("gemm", ApplyConfig())
@@ -657,12 +634,6 @@ class TestPolicies:
     def test_with_invalid_values_are_rejected(self, field: dict[str, Any]) -> None:
         with pytest.raises(InvalidSetting, match=next(iter(field))):
             ApplyConfig(**field)
-
-
-class TestHardware:
-    def test_traces_of_other_hardware_do_not_count(self, gemm: Any) -> None:
-        with enable_apply(data_set(trace("ones", hardware="NVIDIA B200"))):
-            assert served_by(gemm(A, B)) == "fallback"
 
 
 class TestBackgroundBuilds:
@@ -699,16 +670,6 @@ class TestShadow:
             assert [served_by(gemm(A, B)) for _ in range(3)] == ["fallback"] * 3
             assert "32 of 32 elements" in runtime.left_out()["ones"]
         assert "differ from the fallback's" in caplog.text
-
-    def test_keeps_a_solution_with_equal_outputs(self) -> None:
-        @apply("gemm")
-        def gemm(A: Any, B: Any) -> Any:
-            return torch.ones(4, N) + 1e-4
-
-        with enable_apply(data_set(), ApplyConfig(shadow_ratio=1.0)) as runtime:
-            for _ in range(3):
-                gemm(A, B)
-            assert runtime.left_out() == {}
 
 
 class TestPlans:
@@ -753,35 +714,10 @@ def run(A, B, rows):
 class TestRepeatedPlans:
     """Engines plan before each step."""
 
-    @pytest.fixture
-    def validated(self, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-        """The arguments of all validations."""
-        found: list[Any] = []
-        original = CallValidator.rejection
-
-        def rejection(validator: CallValidator, args: Any) -> Any:
-            found.append(args)
-            return original(validator, args)
-
-        monkeypatch.setattr(CallValidator, "rejection", rejection)
-        return found
-
     def plan(self, runtime: ApplyRuntime, *inputs: Any, equivalents: frozenset[str] = frozenset()) -> Any:
         dispatcher = runtime.dispatcher("gemm")
         assert dispatcher is not None
         return dispatcher.plan_setup(*inputs, fallback=print, fallback_equivalents=equivalents)
-
-    @pytest.mark.parametrize("equivalents", [frozenset(), frozenset({"ones"})], ids=["planned", "equivalent"])
-    def test_sizes_are_validated_once(self, validated: list[Any], equivalents: frozenset[str]) -> None:
-        with enable_apply(data_set(solutions=(solution("ones", TestPlans.SOURCE),))) as runtime:
-            plans = [self.plan(runtime, A + step, B, equivalents=equivalents) for step in range(3)]
-            assert len(validated) == 1
-            assert [plan == ServedByFallback(None) for plan in plans] == [bool(equivalents)] * 3
-            assert equivalents or served_by(plans[-1](A, B)) == "solution"
-            validated.clear()
-            assert self.plan(runtime, A[:3], B) == ServedByFallback(None)  # not recorded
-            assert self.plan(runtime, A[:3] + 1, B) == ServedByFallback(None)
-            assert len(validated) == 1
 
     def test_calls_of_planned_equivalents_are_counted(self) -> None:
         """A reader of metrics sees that they have a recorded key."""
@@ -923,15 +859,6 @@ class TestFork:
             monkeypatch.setenv("FIB_ENABLE_APPLY", "1")
             monkeypatch.setenv("FIB_DATASET_PATH", str(tmp_path))
             self.in_child(child)
-
-
-class TestExplain:
-    def test_shows_rankings_and_generated_code(self, gemm: Any) -> None:
-        with enable_apply(data_set()) as runtime:
-            gemm(A, B)
-            text = runtime.explain("gemm")
-        assert "1. ones: 100.00 us" in text
-        assert "_fib_guard(A, B)" in text or "_fib_table_value_returning(A, B)" in text
 
 
 class TestUnusualFunctions:
@@ -1079,10 +1006,6 @@ class TestLifecycle:
         )
         with enable_apply(found):
             assert served_by(gemm(A, B)) == "solution"
-
-    def test_names_that_a_definition_lacks_may_be_none(self) -> None:
-        with enable_apply(data_set()):
-            assert served_by(apply("gemm", runtime_kwargs={"A": A, "B": B, "bias": None})) == "solution"
 
 
 class TestErrorsOfPlans:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import threading
 import time
-import weakref
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -97,10 +96,6 @@ def is_served(scale: Any, m: int) -> bool:
     return torch.equal(found, x)
 
 
-def wait_for(event: threading.Event) -> None:
-    assert event.wait(60)
-
-
 @pytest.mark.slow
 def test_first_runs_never_overlap_with_calls_of_the_solution(scale: Any, tmp_path: Path) -> None:
     """A solution with a module-level workspace gives no wrong result while other sizes run for the first time."""
@@ -150,29 +145,6 @@ def test_a_first_run_without_memory_blames_nobody(scale: Any, caplog: pytest.Log
         assert runtime.left_out() == {}
         assert dict(runtime.stats()["scale"].misses) == {"being compiled": 1, "not compiled": 2}
     assert "s0 is not used for m=1, because it could not be run first: RuntimeError" in caplog.text
-
-
-def test_queued_first_runs_hold_no_floats_and_few_bytes_of_integers(
-    scale: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The oldest runs are dropped beyond the byte budget, and requested again by the next call."""
-    monkeypatch.setattr(service, "_MAX_QUEUED_BYTES", 2 * INDICES.nbytes)
-    busy = threading.Event()
-    with enable_apply(data_set("def run(x, indices):\n    return x\n"), stats=True) as runtime:
-        runtime._router.build_service.submit(lambda: wait_for(busy), "a job")
-        queue = runtime._router.build_service._shared.first_runs
-        for m in SIZES:
-            x = torch.zeros(m, WIDTH)
-            kept = weakref.ref(x)
-            scale(x, INDICES)
-            del x
-            assert kept() is None
-        assert [run.call.records[0].shape[0] for run in queue._queued] == [2, 3]  # type: ignore[union-attr]
-        busy.set()
-        assert runtime.wait_until_built(120)
-        assert [is_served(scale, m) for m in SIZES] == [False, True, True]
-        assert runtime.wait_until_built(120)
-        assert is_served(scale, 1)
 
 
 def test_a_call_with_integers_beyond_the_budget_is_not_copied(scale: Any, monkeypatch: pytest.MonkeyPatch) -> None:

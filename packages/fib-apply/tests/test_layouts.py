@@ -127,11 +127,6 @@ class TestRouting:
             misses = runtime.stats()["attend"].misses
         assert dict(misses) == {"not recorded": 2}
 
-    def test_contiguous_is_the_default(self, attend: Any, guards: str) -> None:
-        with enable_apply(data_set(trace(1)), stats=True):
-            assert number_of(attend(*contiguous())) == 1
-            assert number_of(attend(*packed())) == FALLBACK
-
     def test_elements_that_share_memory_have_no_layout(self, attend: Any, guards: str) -> None:
         shared = torch.zeros(1, 1, 1).expand(3, HEADS, WIDTH), contiguous()[1]
         with enable_apply(data_set(trace(1), trace(2, PACKED)), stats=True) as runtime:
@@ -209,15 +204,6 @@ class TestOverlap:
             assert guard(*apart)
             assert not guard(k, v, y)
 
-    def test_guards_accept_an_output_behind_the_last_element(self, native_module: Any) -> None:
-        memory = torch.zeros(512)
-        k = memory[:192].view(3, HEADS, 2 * WIDTH)[..., :WIDTH]
-        behind = k, torch.zeros(3, HEADS, WIDTH), memory[192:288].view(3, HEADS, WIDTH)
-        options = GuardOptions(outputs=1)
-        for guard in (compile_python_guard(behind, options), make_native_guard(native_module, behind, options)):
-            assert guard is not None
-            assert guard(*behind)
-
 
 class TestSelection:
     def keys(self, *traces: Trace, **config: Any) -> dict[str, list[str]]:
@@ -238,12 +224,6 @@ class TestSelection:
         (ranking,) = table.rankings("attend")["cpu"].by_key.values()
         assert [candidate.solution for candidate in ranking.candidates] == ["s1"]
 
-    def test_one_that_states_a_layout_of_contiguous_inputs_does_not_count(self) -> None:
-        assert self.keys(trace(1), trace(2, measured={"k": [64, 16, 1]}, latency_ms=0.5)) == {
-            "pages=3": ["s1"],
-            "best": ["s1"],
-        }
-
     def test_an_equal_layout_may_be_written_otherwise(self) -> None:
         found = self.keys(trace(2, {"k": [1, 16, 1]}, measured={"k": [64, 16, 1]}, pages=1))
         assert list(found) == ["pages=1, layout=k [64, 16, 1]", "best"]
@@ -261,10 +241,6 @@ class TestSelection:
         with enable_apply(data_set(trace(1), trace(2, PACKED)), config):
             assert number_of(attend(*contiguous(5))) == 1
             assert number_of(attend(*packed(5))) == FALLBACK
-
-    def test_failing_with_a_layout_leaves_other_keys_alone(self) -> None:
-        slow = trace(1, {"k": [64, 16, 1]}, latency_ms=200.0)  # slower than the fallback
-        assert self.keys(trace(1), slow)["best"] == ["s1"]
 
     def test_near_keys_have_the_same_layout(self, attend: Any) -> None:
         config = ApplyConfig(on_miss_policy="nearest", nearest={"pages": 2.0})

@@ -6,7 +6,6 @@ import contextlib
 import gc
 import os
 import resource
-import subprocess
 import sys
 import threading
 import weakref
@@ -20,7 +19,6 @@ import pytest
 import torch
 from apply_samples import data_set, new_solution, new_trace
 from fib_apply import apply, enable_apply
-from fib_apply.routing import guards
 from fib_apply.routing.call_variant import CallVariant
 from fib_apply.routing.codegen import map_parameters
 from fib_apply.routing.guards import GuardOptions, compile_python_guard, make_native_guard
@@ -290,27 +288,6 @@ def test_sizes_are_only_read_of_calls_that_the_validator_accepts(
                 assert known == (("b", args[0].shape[0]), ("p", args[1].shape[0]))
 
 
-@pytest.mark.parametrize("is_native", [False, True])
-def test_sizes_of_calls_like_an_earlier_one_are_read_without_validation(
-    native_module: Any, is_native: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for outputs in ((), (torch.zeros(2, 2),)):
-        variant = CallVariant(DEFINITION, is_destination_passing=bool(outputs), is_cached=True)
-        if is_native:
-            variant.use_native_table(native_module)
-        assert variant.known_call((*VALID, *outputs)) is None
-        variant.remember_call((*VALID, *outputs))
-        q, k, mask, out = torch.zeros(5, H), torch.zeros(3, H), torch.zeros(5, 3, dtype=torch.bool), torch.zeros(5, 3)
-        args = (q, k, mask, 0.5, out)[: 4 + len(outputs)]
-        assert variant.known_call(args) == (("b", 5), ("p", 3))
-        for place, other in ((0, q.double()), (0, q.T.contiguous().T), (1, torch.zeros(3, H + 1)), (2, None), (3, 1)):
-            changed = [other if place == index else arg for index, arg in enumerate(args)]
-            assert variant.known_call(changed) is None
-        if outputs:
-            assert variant.known_call((*args[:4], q[:, :3].reshape(-1)[:15].view(5, 3))) == (("b", 5), ("p", 3))
-            assert variant.known_call((*args[:4], q.view(-1)[:15].view(5, 3))) is None  # it overlaps an input
-
-
 @pytest.mark.filterwarnings("ignore")  # of torch
 def test_tangents_are_rejected(routes: Routes) -> None:
     args = [*VALID, None]
@@ -365,20 +342,6 @@ def test_transforms_are_rejected(routes: Routes) -> None:
     torch.func.jvp(call, (q,), (q,))
     torch.func.functionalize(call)(q)
     assert seen == [["solution"] * 2, *[["fallback"] * 2] * 3]
-
-
-@pytest.mark.filterwarnings("ignore")
-def test_torchs_tracer_is_rejected(routes: Routes) -> None:
-    seen = []
-
-    def call(q: torch.Tensor) -> torch.Tensor:
-        seen.append([outcome(route, [q, *VALID[1:], None]) for route in (routes.python, routes.native)])
-        return q + 1
-
-    q = VALID[0]
-    call(q)
-    torch.jit.trace(call, (q,), check_trace=False)
-    assert seen == [["solution"] * 2, ["fallback"] * 2]
 
 
 def test_the_self_test_finds_no_problem(native_module: Any) -> None:
@@ -497,17 +460,6 @@ class TestTable:
         gc.collect()
         assert gone() is None
 
-    def test_types_of_arguments_live_as_long_as_a_guard(self, native_module: Any) -> None:
-        Kind = type("Kind", (), {})
-        guard, gone = guard_of(native_module, Kind()), weakref.ref(Kind)
-        assert guard(Kind())
-        del Kind
-        gc.collect()
-        assert gone() is not None
-        del guard
-        gc.collect()
-        assert gone() is None
-
 
 @pytest.fixture
 def scores() -> Callable[..., Any]:
@@ -599,25 +551,3 @@ class TestRoute:
             assert not isinstance(old(*self.ARGS, None), str)  # calls that hold the old route
             dispatcher.quarantine("constant", "a test")
             assert old(*self.ARGS, None) == scores(*self.ARGS) == "fallback"
-
-    def test_planned_calls_use_native_guards(self, native_module: Any) -> None:
-        assert type(guards.compile_guard(self.ARGS)).__module__ == native_module.__name__
-
-
-@pytest.mark.slow
-def test_a_subinterpreter_is_refused(native_module: Any) -> None:
-    """In a process of its own: once there was a second interpreter, `PyGILState_Check` is true for all threads."""
-    pytest.importorskip("_xxsubinterpreters")
-    code = (
-        "from importlib.machinery import ExtensionFileLoader\nfrom importlib.util import *\n"
-        f"loader = ExtensionFileLoader('fib_apply_native', {native_module.__loader__.path!r})\n"
-        "try:\n    module = module_from_spec(spec_from_loader('fib_apply_native', loader))\n"
-        "    loader.exec_module(module)\nexcept ImportError as error:\n    assert 'main interpreter' in str(error)\n"
-        "else:\n    raise SystemExit('it was loaded')\n"
-    )
-    program = (
-        "import _xxsubinterpreters as interpreters\nimport torch\nnumber = interpreters.create()\n"
-        f"interpreters.run_string(number, {code!r})\nprint('refused')\n"
-    )
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=120)
-    assert done.stdout == "refused\n", done.stderr

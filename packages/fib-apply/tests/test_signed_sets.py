@@ -12,7 +12,6 @@ import json
 import os
 import shutil
 import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -417,12 +416,6 @@ def test_a_table_that_was_cached_for_one_signer_is_not_used_for_another(kit: Kit
     assert outcome(kit) == "refused"
 
 
-def test_a_cached_table_does_not_outlive_its_signature(kit: Kit) -> None:
-    assert outcome(kit) == "good"
-    remove_the_signature(kit)
-    assert outcome(kit) == "refused"
-
-
 def test_a_change_that_the_cache_does_not_notice_executes_nothing(kit: Kit) -> None:
     """Size, time and inode are as before, so the cached table is used; it came from verified bytes."""
     assert outcome(kit) == "good"
@@ -501,17 +494,3 @@ class TestEnvironment:
         monkeypatch.setenv("FIB_REQUIRE_SIGNED_BY", value)
         with pytest.raises(InvalidSetting, match="FIB_REQUIRE_SIGNED_BY"):
             ApplyRuntime(kit.root)
-
-    def test_does_not_replace_settings(self, kit: Kit, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("FIB_REQUIRE_SIGNED_BY", kit.attacker.public.text)
-        assert outcome(kit) == "good"
-
-
-def test_nothing_of_signing_is_imported_without_the_setting(kit: Kit) -> None:
-    code = (
-        "import sys, fib_apply; from fib_apply.selection.table import ApplyTable;"
-        f"ApplyTable.load_or_build({str(kit.root)!r});"
-        "print([n for n in sys.modules if n.startswith('fib_schema.signing')])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.strip() == "[]"

@@ -5,21 +5,18 @@ from __future__ import annotations
 import json
 import logging
 import os
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import attrs
 import pytest
-from apply_samples import SCALE, data_set, new_definition, new_solution, new_trace, write_set
+from apply_samples import new_definition, new_solution, new_trace, write_set
 from fib_apply.config import ApplyConfig, ApplyConfigRegistry
 from fib_apply.key import ApplyKey, ApplyKeyFactory, AxesOnlyKeyBuilder
 from fib_apply.selection import table as table_module
 from fib_apply.selection.rankings import HardwareRankings
 from fib_apply.selection.table import ApplyTable
 from fib_schema import (
-    DataSetNotFound,
     InvalidRecord,
     Solution,
     Trace,
@@ -157,16 +154,6 @@ class TestContent:
         assert table.winners("gpu") == [("scale", "slow", 1)]
         assert table.winners("tpu") == []
 
-    def test_settings_by_definition(self, open_table: Open) -> None:
-        config = ApplyConfigRegistry()
-        config.register("scale", ApplyConfig(baseline="fast"))
-        assert open_table(config).def_best == {}
-
-    def test_opened_from_a_trace_set(self, open_table: Open, root: Path, tmp_path: Path, builds: Builds) -> None:
-        open_table()
-        ApplyTable.load_or_build(TraceSet.from_path(root), cache_root=tmp_path / "cache")
-        assert builds.count == 1
-
     def test_the_cache_is_below_the_usual_folder(
         self, root: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -181,10 +168,6 @@ class TestContent:
         ApplyTable.load_or_build(TraceSet())
         assert not (tmp_path / "elsewhere").exists()
 
-    def test_a_root_must_exist(self, tmp_path: Path) -> None:
-        with pytest.raises(DataSetNotFound):
-            ApplyTable.load_or_build(tmp_path / "nowhere")
-
 
 class TestRecords:
     def test_reading_a_record_reads_its_file_only(
@@ -196,15 +179,6 @@ class TestRecords:
         assert table.definition("scale") == TraceSet.from_path(root).get_definition("scale")
         next(root.rglob("slow.json")).unlink()
         assert table.solution("fast") == solutions[0]
-
-    def test_in_memory(self, solutions: list[Solution]) -> None:
-        table = ApplyTable.load_or_build(data_set(solutions=solutions))
-        assert table.solution("fast") is solutions[0]
-        assert table.definition("scale") is SCALE
-        with pytest.raises(UnknownName):
-            table.definition("no")
-        with pytest.raises(UnknownName):
-            table.solution("no")
 
     def test_unknown_names(self, open_table: Open) -> None:
         with pytest.raises(UnknownName, match="did you mean 'fast'"):
@@ -221,13 +195,6 @@ class TestRecords:
 
 
 class TestCache:
-    def test_is_invalid_after_another_modification_time(self, open_table: Open, builds: Builds, root: Path) -> None:
-        open_table()
-        state = trace_file(root).stat()
-        os.utime(trace_file(root), ns=(state.st_atime_ns, state.st_mtime_ns + 1))
-        open_table()
-        assert builds.count == 2
-
     def test_other_content_of_the_same_size(self, open_table: Open, builds: Builds, root: Path) -> None:
         first = open_table()
         path = trace_file(root)
@@ -302,14 +269,6 @@ class TestCache:
         assert everything(open_table()) == expected
         assert cache_file().read_bytes() != data
 
-    @pytest.mark.parametrize("share", [0.0, 0.005, 0.5, 0.999])
-    def test_a_cut_file(self, open_table: Open, cache_file: Callable[[], Path], share: float) -> None:
-        expected = everything(open_table())
-        data = cache_file().read_bytes()
-        cache_file().write_bytes(data[: int(share * len(data))])
-        assert everything(open_table()) == expected
-        assert cache_file().read_bytes() == data
-
     @pytest.mark.parametrize("obstacle", ["file", "folder"])
     def test_a_folder_that_cannot_be_written(
         self, root: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, obstacle: str
@@ -327,17 +286,6 @@ class TestCache:
         assert table.match_solution("scale", key_of(2), "cpu") == "fast"
         assert "cannot be cached" in caplog.text
         assert not list((tmp_path / "cache").rglob("*.tmp"))
-
-    def test_two_processes_at_once(self, root: Path, tmp_path: Path, builds: Builds, open_table: Open) -> None:
-        call = "ApplyTable.load_or_build(sys.argv[1], cache_root=sys.argv[2])"
-        code = f"import sys; from fib_apply.selection.table import ApplyTable; {call}"
-        command = [sys.executable, "-c", code, str(root), str(tmp_path / "cache")]
-        writers = [subprocess.Popen(command) for _ in range(3)]
-        assert [writer.wait(60) for writer in writers] == [0, 0, 0]
-        assert len(list((tmp_path / "cache" / "apply-v1").iterdir())) == 1
-        assert builds.count == 1
-        open_table()
-        assert builds.count == 1
 
 
 class TestBadData:
@@ -368,13 +316,6 @@ class TestBadData:
         for table in (open_table(), open_table()):
             assert len(table.problems) == 1
             assert table.rankings("scale") == {} or "ud800" in str(table.problems[0])
-
-    def test_huge_sizes_are_reported(self, open_table: Open, root: Path) -> None:
-        path = trace_file(root)
-        path.write_text(path.read_text().replace('"M":1}', f'"M":{10**30}}}', 1))
-        table = open_table()
-        assert "must be below 2**63" in str(table.problems[0])
-        assert table.match_solution("scale", key_of(2), "cpu") == "fast"
 
     def test_damaged_records_are_left_out(self, open_table: Open, root: Path) -> None:
         files = next(root.rglob("fast.json")), next(root.rglob("idle.json"))
