@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import _thread
 import ctypes
+import functools
 import logging
 import os
 import signal
-import subprocess
 import sys
 import threading
 import time
@@ -20,7 +20,7 @@ import attrs
 import pytest
 from fib_apply.build_service import service
 from fib_apply.build_service.service import BuildService
-from fib_compile import BuilderRegistry, Limits, PythonBuilder, Runnable
+from fib_compile import BuilderRegistry, PythonBuilder, Runnable
 from fib_schema import AxisVar, BuildSpec, Definition, Solution, SourceFile, TensorSpec
 
 RUN = "\ndef run(x):\n    return x\n"
@@ -179,20 +179,12 @@ def test_background_errors_are_logged_and_counted(
         def __str__(self) -> str:
             raise ValueError
 
-    def fail(error: BaseException) -> Any:
-        def raising() -> None:
-            raise error
+    def fail(error: BaseException) -> None:
+        raise error
 
-        return raising
-
-    done = threading.Event()
-    build_service.submit(fail(ValueError("a\nb")), "sweeping")
-    build_service.submit(fail(Silent()), "dusting")
-    build_service.submit(fail(SystemExit(1)), "leaving")
-    build_service.submit(done.set, "the last")
+    for error, name in ((ValueError("a\nb"), "sweeping"), (Silent(), "dusting"), (SystemExit(1), "leaving")):
+        build_service.submit(functools.partial(fail, error), name)
     assert build_service.wait(SOON)
-
-    assert done.is_set()
     assert warned(caplog) == [
         "sweeping failed in the background: ValueError: a",
         "dusting failed in the background: Silent",
@@ -242,30 +234,6 @@ def test_the_user_s_interrupt_ends_the_wait_and_cancels_the_rest(
 
 
 @pytest.mark.usefixtures("no_probing")
-def test_an_interrupt_stops_the_compilers(
-    builder: Gated, build_service: BuildService, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def compile_ahead(definition: Definition, solution: Solution, limits: Limits) -> bool:
-        builder.started.set()
-        tick = threading.Event()
-        assert any(limits.is_stopped() or tick.wait(0.01) for _ in range(6000))
-        return True
-
-    def interrupt() -> None:
-        assert builder.started.wait(SOON)
-        os.kill(os.getpid(), signal.SIGINT)
-
-    monkeypatch.setattr(builder, "compile_ahead", compile_ahead)
-    thread = in_thread(interrupt)
-    with pytest.raises(KeyboardInterrupt):
-        build_service.build_ahead([pair("one")], jobs=1)
-    thread.join()
-
-    assert build_service.wait(SOON)
-    assert (loaded(build_service), len(build_service.left_out()), build_service.pending) == (0, 0, 0)
-
-
-@pytest.mark.usefixtures("no_probing")
 def test_close_drops_queued_jobs_and_ends_waits(builder: Gated, build_service: BuildService) -> None:
     build_service.request(*pair("gated"))
     assert builder.started.wait(SOON)
@@ -298,25 +266,6 @@ def test_a_job_may_build_ahead(build_service: BuildService) -> None:
     assert build_service.find("one") is not None
 
 
-@pytest.mark.usefixtures("no_probing")
-def test_a_request_can_be_repeated_if_no_thread_could_start(
-    build_service: BuildService, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
-    def start(thread: threading.Thread) -> None:
-        raise RuntimeError("can't start new thread")
-
-    one = pair("one")
-    with monkeypatch.context() as patch:
-        patch.setattr(threading.Thread, "start", start)
-        build_service.request(*one)
-        build_service.build_ahead([one])
-    assert warned(caplog) == ["background work is off: no thread can be started: can't start new thread"] * 2
-    build_service.request(*one)
-    assert build_service.wait(SOON)
-
-    assert build_service.find("one") is not None
-
-
 def test_an_unprobed_solution_is_not_loaded(
     builder: Gated, build_service: BuildService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -328,14 +277,6 @@ def test_an_unprobed_solution_is_not_loaded(
 
     assert build_service.left_out() == {"one": "the probe failed: MemoryError"}
     assert builder.built == []
-
-
-def test_nothing_is_imported_before_it_is_needed() -> None:
-    code = "import sys; from fib_apply.build_service.service import BuildService; BuildService().find('x')"
-    code += "; assert not {'torch', 'triton', 'fib_compile.registry'} & sys.modules.keys()"
-    subprocess.run(
-        [sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    )
 
 
 @attrs.define

@@ -134,22 +134,12 @@ on cpu:
         assert [one["solution"] for one in found[0]["candidates"]] == ["fast"]
         assert found[0]["fallback"] == "the baseline 'slow'"
 
-    @pytest.mark.parametrize("is_in_environment", [False, True])
-    def test_the_settings_of_a_file_count(
-        self,
-        dataset: Path,
-        tmp_path: Path,
-        monkeypatch: pytest.MonkeyPatch,
-        capsys: pytest.CaptureFixture[str],
-        is_in_environment: bool,
+    def test_the_settings_of_the_environment_count(
+        self, dataset: Path, configured: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        path = tmp_path / "apply.yaml"
-        path.write_text("definitions: {scale: {exclude: [fast], baseline: nope}, other: {}}\n")
-        given = [] if is_in_environment else ["--config", str(path)]
-        if is_in_environment:
-            monkeypatch.setenv("FIB_APPLY_CONFIG", str(path))
-        ask = ("explain", str(dataset), "--definition", "scale", "--axes", "M=1", "--json", *given)
-        assert main([*ask]) == 0
+        _, path = configured("definitions: {scale: {exclude: [fast], baseline: nope}, other: {}}\n")
+        monkeypatch.setenv("FIB_APPLY_CONFIG", path)
+        assert main(["explain", str(dataset), "--definition", "scale", "--axes", "M=1", "--json"]) == 0
         output = capsys.readouterr()
         (key,) = json.loads(output.out)["hardware"][0]["keys"]
         assert key["left_out"]["fast"] == "the settings exclude it"

@@ -127,14 +127,6 @@ class TestPrecedence:
             assert served(X) == "solution"
             assert runtime.stats()["scale"].calls == 1
 
-    def test_a_file_as_argument_counts_before_that_of_the_environment(
-        self, write: Write, found: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.setenv("FIB_APPLY_CONFIG", str(tmp_path / "missing.yaml"))
-        with enable_apply(found, write("default: {margin: 0.5}")) as runtime:
-            assert runtime.config.default.margin == 0.5
-            assert served(X) == "solution"
-
     def test_the_kill_switch_counts_before_all(
         self, write: Write, found: Path, monkeypatch: pytest.MonkeyPatch
     ) -> None:

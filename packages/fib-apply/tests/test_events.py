@@ -10,7 +10,7 @@ import pytest
 import torch
 from apply_samples import THREE, data_set, new_solution, new_trace
 from fib_apply import ApplyConfig, EventKind, add_event_listener, apply, enable_apply, remove_event_listener
-from fib_apply.events import Event, emit, quarantined, routed
+from fib_apply.events import CallMetrics, Event, emit, quarantined
 from fib_schema import DataSetNotFound, TraceSet
 
 
@@ -110,7 +110,13 @@ def test_a_listener_that_raises_is_logged_once(caplog: pytest.LogCaptureFixture)
     ]
 
 
-def test_many_solutions_are_summarized() -> None:
-    line = str(routed("scale", {f"s{index}": 1 for index in range(9)}, {}))
-    assert line == "scale: routed 9 of 9 keys to s0 (1), s1 (1), s2 (1), s3 (1), 5 more"
-    assert str(routed("scale", {}, {})) == "scale: routed 0 of 0 keys"
+def test_hits_of_many_keys_are_counted_together() -> None:
+    metrics = CallMetrics()
+    for index in range(5000):
+        metrics.hit(f"M={index}").increment()
+    metrics.hit("M=0").increment()
+    found = metrics.snapshot(is_caught=False)
+    assert len(found.hits) == 4097
+    assert found.hits["M=0"] == 2
+    assert found.hits["other keys"] == 5000 - 4096
+    assert found.calls == 5001

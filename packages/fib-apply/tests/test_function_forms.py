@@ -79,17 +79,6 @@ def test_a_function_with_required_outputs_returns_none(traces: TraceSet) -> None
         assert output[0, 0] == 2
 
 
-@pytest.mark.usefixtures("guards")
-def test_symbolic_tracing_sees_the_function(traces: TraceSet) -> None:
-    """`torch.fx` calls with proxies, whose attributes must not be asked for their truth."""
-    scale = apply("scale")(double_or_negative)
-    with enable_apply(traces):
-        for _ in range(2):
-            traced = torch.fx.symbolic_trace(lambda x: scale(x) + 1)
-            assert torch.equal(traced(X), 1 - X)
-            scale(X)
-
-
 class Hostile:
     """An object that can be asked for nothing."""
 

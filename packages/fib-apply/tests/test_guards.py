@@ -8,8 +8,10 @@ from typing import Any
 import attrs
 import pytest
 import torch
+from apply_samples import SCALE
 from fib_apply.routing import guards
-from fib_apply.routing.guards import GuardOptions, compile_guard, compile_python_guard
+from fib_apply.routing.call_variant import _MAX_SHAPES, CallVariant, PythonTable
+from fib_apply.routing.guards import compile_python_guard
 from fib_apply.routing.validation import CallValidator, call_strides
 from fib_schema import AxisConst, AxisVar, Definition, TensorSpec
 from hypothesis import given
@@ -125,7 +127,6 @@ def test_a_call_that_differs_in_one_argument_is_rejected_by_the_validator_and_by
     validator = CallValidator(DEFINITION, has_outputs=has_out)
     assert validator.rejection(args) is None
     guard = compile_python_guard(args)
-    assert guard is not None
     assert guard(*args)
     assert guard(*valid_args(b, p, has_mask=has_mask, has_out=has_out))
     old = args[place % len(args)]
@@ -165,13 +166,27 @@ def test_a_rejection_states_the_problem() -> None:
     assert with_(5, args[0]) == "an output overlaps another argument"
 
 
-def test_a_guard_with_alignment_rejects_unaligned_tensors() -> None:
-    memory = torch.zeros(101)
-    aligned, shifted = memory[:96].view(16, 6), memory[1:97].view(16, 6)
-    if aligned.data_ptr() % 16:
-        aligned, shifted = shifted, aligned
-    for is_aligned in (False, True):
-        guard = compile_guard([aligned], GuardOptions(is_aligned=is_aligned))
-        assert guard is not None
-        assert guard(aligned)
-        assert guard(shifted) is not is_aligned
+def entry(kernel: str) -> Any:
+    return (lambda *args: True, kernel, int)
+
+
+@pytest.fixture
+def variant() -> CallVariant:
+    """A variant with a table of Python guards."""
+    return CallVariant(SCALE, is_destination_passing=False, is_cached=True)
+
+
+def test_an_invalidated_entry_is_neither_found_nor_installed(variant: CallVariant) -> None:
+    x = torch.zeros(3, 4)
+    variant.install(entry("old"), (x,), variant.generation)
+    variant.invalidate()
+    assert variant.find((x,)) is None
+    variant.install(entry("old"), (x,), variant.generation - 1)
+    assert variant.find((x,)) is None
+
+
+def test_the_oldest_of_too_many_shapes_are_forgotten(variant: CallVariant) -> None:
+    for size in range(_MAX_SHAPES + 1):
+        variant.install(entry("kernel"), (torch.empty(size, 4, device="meta"),), variant.generation)
+    assert variant.table(torch.zeros(1, 4)) is PythonTable.MISS
+    assert variant.table(torch.zeros(_MAX_SHAPES, 4)) == "kernel"

@@ -13,7 +13,6 @@ from apply_samples import new_solution, new_trace
 from fib_apply import ApplyConfig, ApplyKey, ApplyKeyFactory, ApplyTable, AxesOnlyKeyBuilder, apply, enable_apply
 from fib_apply.build_service.recorded_call import RecordedCall, make_inputs
 from fib_apply.routing.guards import GuardOptions, compile_python_guard, make_native_guard
-from fib_apply.routing.validation import CallValidator
 from fib_schema import (
     AxisConst,
     AxisVar,
@@ -189,17 +188,11 @@ class TestOverlap:
         k = memory[:192].view(3, HEADS, 2 * WIDTH)[..., :WIDTH]
         return [k, torch.zeros(3, HEADS, WIDTH), memory[96:192].view(3, HEADS, WIDTH)]
 
-    def test_the_validator_rejects_it(self) -> None:
-        rejection = CallValidator(DEFINITION, has_outputs=True).rejection(self.between_rows())
-        assert rejection is not None
-        assert rejection.reason == "overlap"
-
     def test_guards_reject_it(self, native_module: Any) -> None:
         k, v, y = self.between_rows()
         apart = k, v, torch.zeros_like(v)
         options = GuardOptions(outputs=1)
         native = make_native_guard(native_module, apart, options)
-        assert native is not None
         for guard in (compile_python_guard(apart, options), native):
             assert guard(*apart)
             assert not guard(k, v, y)
@@ -224,12 +217,6 @@ class TestSelection:
         (ranking,) = table.rankings("attend")["cpu"].by_key.values()
         assert [candidate.solution for candidate in ranking.candidates] == ["s1"]
 
-    def test_an_equal_layout_may_be_written_otherwise(self) -> None:
-        found = self.keys(trace(2, {"k": [1, 16, 1]}, measured={"k": [64, 16, 1]}, pages=1))
-        assert list(found) == ["pages=1, layout=k [64, 16, 1]", "best"]
-        found = self.keys(trace(2, {"k": [32, 8, 1]}, measured=None))
-        assert list(found) == ["pages=3", "best"]  # contiguous
-
     def test_an_invalid_layout_is_a_problem(self) -> None:
         table = ApplyTable.load_or_build(data_set(trace(1), trace(2, {"k": [1, 1, 1]})))
         assert len(table.rankings("attend")["cpu"].by_key) == 1
@@ -241,11 +228,6 @@ class TestSelection:
         with enable_apply(data_set(trace(1), trace(2, PACKED)), config):
             assert number_of(attend(*contiguous(5))) == 1
             assert number_of(attend(*packed(5))) == FALLBACK
-
-    def test_near_keys_have_the_same_layout(self, attend: Any) -> None:
-        config = ApplyConfig(on_miss_policy="nearest", nearest={"pages": 2.0})
-        with enable_apply(data_set(trace(1), trace(2, PACKED)), config):
-            assert [number_of(attend(*make(4))) for make in (contiguous, packed, heads_first)] == [1, 2, FALLBACK]
 
     def test_one_solution_serves_all_batch_sizes_of_a_layout(self, attend: Any) -> None:
         traces = [trace(number, layout, pages=p) for p in (2, 3) for number, layout in ((1, None), (2, PACKED))]

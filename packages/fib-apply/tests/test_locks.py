@@ -21,7 +21,6 @@ from fib_apply import (
     add_listener,
     apply,
     enable_apply,
-    get_runtime,
     remove_event_listener,
     remove_listener,
 )
@@ -112,27 +111,6 @@ def test_the_last_of_concurrent_reloads_counts(found: TraceSet, tmp_path: Path) 
     remove_event_listener(rebuild)
     assert inner == [True]
     assert runtime.table.definitions == ("another",)
-
-
-def test_a_call_site_that_is_bound_while_the_runtime_changes_gets_the_new_one(found: TraceSet) -> None:
-    """A slow listener delays the first binding until another thread has bound the site to a runtime."""
-    first = threading.Event()
-    runtime = ApplyRuntime(found)
-
-    class Slow:
-        def bind(self, definition: str, names: tuple[str, ...]) -> None:
-            if threading.current_thread() is threading.main_thread() and not first.is_set():
-                first.set()
-                assert in_other_thread(runtime.start)
-
-    listener = Slow()
-    add_listener(listener)
-    try:
-        scale = decorate()
-        assert get_runtime() is runtime
-        assert scale(torch.ones(2, 4))[0, 0] == 3
-    finally:
-        remove_listener(listener)
 
 
 SERVER = """

@@ -12,7 +12,6 @@ import torch
 from apply_samples import new_solution, new_trace
 from fib_apply import ApplyConfig, ApplyKey, OnMiss, enable_apply
 from fib_apply.routing.codegen import ParameterMap
-from fib_apply.routing.dispatcher import Dispatcher
 from fib_apply.runtime import ApplyRuntime
 from fib_apply.selection.table import ApplyTable
 from fib_schema import (
@@ -120,17 +119,11 @@ def arguments(length: int) -> tuple[torch.Tensor, ...]:
     return torch.zeros(16, 2), offsets, indices, torch.zeros(2, 2)
 
 
-def dispatcher_of(runtime: ApplyRuntime) -> Dispatcher:
-    found = runtime.dispatcher("pages")
-    assert found is not None
-    return found
-
-
 def route(
     runtime: ApplyRuntime, *, is_padded: bool = True, equivalents: frozenset[str] = frozenset()
 ) -> Callable[..., Any]:
     """A route to the solutions; the fallback returns `FALLBACK`."""
-    dispatcher = dispatcher_of(runtime)
+    dispatcher = runtime.dispatcher("pages")
 
     parameters = tuple(Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in PAGES.inputs)
     form = ParameterMap(parameters, tuple(PAGES.inputs), ())
@@ -180,7 +173,6 @@ class TestRouting:
     def test_a_definition_without_padded_indices_is_refused(self) -> None:
         with enable_apply(samples.data_set(new_trace("a"), solutions=[new_solution("a")])) as runtime:
             found = runtime.dispatcher("scale")
-            assert found is not None
             with pytest.raises(ValueError, match="no padded indices"):
                 found.route("f", ParameterMap((), ("x",), ()), lambda x: x, is_padded=True)
 
@@ -198,7 +190,7 @@ class TestCapture:
         with enable_apply(data_set(traces)) as runtime:
             serve = route(runtime)
             assert serve(*arguments(20)).tolist() == [[2.0, 2.0], [2.0, 2.0]]
-            dispatcher_of(runtime).invalidate()
+            runtime.dispatcher("pages").invalidate()
             monkeypatch.setattr("fib_apply.routing.resolver.is_capturing", lambda device: True)
             assert serve(*arguments(20)).tolist() == served
 
@@ -206,7 +198,7 @@ class TestCapture:
 def test_states_of_keys_see_first_runs_of_any_buffer() -> None:
     """A first run is of one buffer; the recorded key has none."""
     with enable_apply(data_set(MIXED)) as runtime:
-        dispatcher = dispatcher_of(runtime)
+        dispatcher = runtime.dispatcher("pages")
         assert dispatcher.resolver.first_run_problem("slow", PADDED_KEY) == "not called yet"
         route(runtime)(*arguments(500))
         assert dispatcher.resolver.first_run_problem("slow", PADDED_KEY) is None

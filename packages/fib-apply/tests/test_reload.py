@@ -102,22 +102,6 @@ def test_a_running_call_keeps_the_earlier_table(found: Folder, tmp_path: Path) -
     assert results == [3]
 
 
-def test_a_first_call_during_a_reload_gets_the_earlier_version_of_a_solution(found: Folder) -> None:
-    during: list[float] = []
-    with enable_apply(found.path) as runtime:
-        found.set_factor(5)
-
-        def call(event: Event) -> None:
-            if event.kind is EventKind.BUILT:  # the new version is loaded
-                during.append(factor())
-
-        add_event_listener(call)
-        runtime.reload()
-        remove_event_listener(call)
-        assert factor() == 5
-    assert during == [3]
-
-
 def test_quarantines_of_a_reload_in_progress_are_kept(found: Folder) -> None:
     with enable_apply(found.path, ApplyConfig(on_error="fallback")) as runtime:
         assert factor() == 3

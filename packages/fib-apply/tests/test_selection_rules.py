@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
 import pytest
 from apply_samples import SCALE, new_solution, new_trace
 from fib_apply.config import ApplyConfig
-from fib_apply.errors import InvalidSetting
 from fib_apply.key import ApplyKey, ApplyKeyBuilder, AxesOnlyKeyBuilder
 from fib_apply.selection import rules
-from fib_apply.selection.rankings import Candidate, HardwareRankings, Ranking
+from fib_apply.selection.rankings import Candidate, HardwareRankings, NearestKeys, Ranking
 from fib_apply.selection.rules import Selection, SolutionFacts, batch_axes
 from fib_schema import AxisVar, SupportedLanguages, Trace, Workload
 from hypothesis import given
@@ -93,9 +92,6 @@ class TestEvaluationsThatCount:
         assert names_of(ranking) == ["b"]
         assert ranking.left_out == (("a", f"flagged {flag} on workload w1"),)
 
-    def test_harmless_flags_do_count(self) -> None:
-        assert names_of(rank([new_trace("a", extra={"flags": ["unranked: cpu timing", "unsealed"]})])) == ["a"]
-
     @pytest.mark.parametrize("order", [(0, 1), (1, 0)])
     def test_a_quick_pass_never_replaces_a_full_evaluation(self, order: tuple[int, int]) -> None:
         full = new_trace("a", 2.0, timestamp="2026-01-01")
@@ -105,10 +101,6 @@ class TestEvaluationsThatCount:
         ranking = rank([quick, new_trace("b", 3.0)])
         assert names_of(ranking) == ["b"]
         assert ranking.left_out == (("a", "only a quick run measured it"),)
-
-    @pytest.mark.parametrize("flags", [5, {"quick": 1}, "quick", None, [["quick"]]])
-    def test_invalid_flags_are_ignored(self, flags: object) -> None:
-        assert names_of(rank([new_trace("a", extra={"flags": flags})])) == ["a"]
 
     def test_evaluations_of_another_version_do_not_count(self) -> None:
         old = {"solution_hash": "of another"}
@@ -162,7 +154,6 @@ class TestRefusals:
 
     def test_what_is_refused_is_not_the_best_over_all_keys(self) -> None:
         best = select([new_trace("a", 1.0), new_trace("b", 2.0)], exclude="a").rankings["cpu"].best
-        assert best is not None
         assert names_of(best) == ["b"]
 
     def test_the_baseline_still_has_the_time_of_the_fallback(self) -> None:
@@ -186,13 +177,6 @@ class TestLatestEvaluation:
         ranking = rank(traces)
         assert names_of(ranking) == ["b"]
         assert ranking.left_out == (("a", "TIMEOUT on workload v"),)
-
-    def test_hardware_is_kept_apart(self) -> None:
-        rankings = select([new_trace("a", 1.0), new_trace("a", 5.0, hardware="gpu")]).rankings
-        assert {name: c.by_key[key_of(1)].candidates[0].latency_ms for name, c in rankings.items()} == {
-            "cpu": 1.0,
-            "gpu": 5.0,
-        }
 
 
 class TestSeveralWorkloads:
@@ -330,10 +314,6 @@ class TestBaseline:
         uncertain = f"{reason}: 990.00 us against 1000.00 us, a difference within the uncertainty"
         assert ranking.left_out == (("same", uncertain), ("slow", f"{reason}: 2000.00 us against 1000.00 us"))
 
-    def test_nothing_is_selected_if_none_is_faster(self) -> None:
-        ranking = rank([new_trace("ours", 1.0), new_trace("slow", 2.0)], baseline="ours")
-        assert (ranking.candidates, ranking.reason) == ((), "none of 1 is faster than the baseline 'ours'")
-
     def test_nothing_is_selected_without_its_measurement(self) -> None:
         ranking = rank([new_trace("fast")], baseline="ours")
         assert (ranking.candidates, ranking.reason) == ((), "the baseline 'ours' has no passing evaluation here")
@@ -355,7 +335,6 @@ class TestBaseline:
         traces = [new_trace("ours", m=m) for m in (1, 2)]
         traces += [new_trace("mixed", 0.1, m=1), new_trace("mixed", 5.0, m=2), new_trace("good", 0.5, m=1)]
         best = select(traces, baseline="ours").rankings["cpu"].best
-        assert best is not None
         assert names_of(best) == ["good"]
 
 
@@ -365,7 +344,6 @@ class TestBest:
         traces += [new_trace("good", latency, m=m) for m, latency in ((1, 1.0), (2, 2.0))]
         traces += [new_trace("fair", latency, m=m) for m, latency in ((1, 2.0), (2, 1.5))]
         best = select(traces).rankings["cpu"].best
-        assert best is not None
         assert names_of(best) == ["good", "fair", "few"]
         assert best.candidates[0].latency_ms == pytest.approx(math.sqrt(2))
         assert best.reason == "serves 2 of 2 keys, at 3.65 times the latency of the fastest"
@@ -373,7 +351,6 @@ class TestBest:
     def test_a_solution_that_failed_at_a_key_is_left_out(self) -> None:
         traces = [new_trace("a", m=1), new_trace("a", m=2, status="RUNTIME_ERROR"), new_trace("b", 9.0, m=1)]
         best = select(traces).rankings["cpu"].best
-        assert best is not None
         assert (names_of(best), best.left_out) == (["b"], (("a", "not eligible at a key"),))
 
     def test_there_may_be_none(self) -> None:
@@ -422,10 +399,6 @@ class TestReference:
         assert (ranking.candidates, ranking.reason) == ((), "none of 2 is faster than the reference")
         assert dict(ranking.left_out)["a"] == "not faster than the reference: 3000.00 us against 2000.00 us"
 
-    def test_candidates_state_the_time_of_the_fallback(self) -> None:
-        ranking = rank([new_trace("a", 1.0, reference=2.0)])
-        assert (ranking.candidates[0].fallback_ms, ranking.fallback) == (pytest.approx(2.0), "the reference")
-
     def test_a_difference_within_the_margin_is_no_speedup(self) -> None:
         trace = new_trace("a", 1.98, reference=2.0)
         assert names_of(rank([trace])) == []
@@ -439,11 +412,6 @@ class TestReference:
         extra = {"reference_timing": {"interval_ms": [1.99, 2.01], "uncertainty_ms": uncertainty_ms}}
         timing = {"interval_ms": [1.89, 1.91], "uncertainty_ms": uncertainty_ms}
         assert names_of(rank([new_trace("a", 1.9, reference=2.0, timing=timing, performance=extra)])) == expected
-
-    def test_an_uncertainty_beyond_the_latency_is_no_error(self) -> None:
-        timing = {"interval_ms": [0.9, 1.1], "uncertainty_ms": 5.0}
-        extra = {"reference_timing": {"uncertainty_ms": 5.0}}
-        assert names_of(rank([new_trace("a", 1.0, reference=2.0, timing=timing, performance=extra)])) == []
 
     @pytest.mark.parametrize("uncertainty", [-1.0, float("nan"), float("inf"), "1", True])
     def test_an_invalid_uncertainty_makes_the_margin_count(self, uncertainty: object) -> None:
@@ -471,10 +439,6 @@ class TestReference:
         traces = [new_trace("a", 1.0, reference=2.0, m=1), new_trace("a", 9.0, reference=2.0, m=2)]
         traces += [new_trace("b", 1.5, reference=2.0, m=1)]
         assert names_of(on_cpu(*traces).best) == ["b"]
-
-    def test_the_options_are_checked(self) -> None:
-        with pytest.raises(InvalidSetting, match="require_speedup"):
-            ApplyConfig(require_speedup=1)  # type: ignore[arg-type] # on purpose
 
 
 class TestTimeOfBaseline:
@@ -618,3 +582,34 @@ def test_the_winner_is_not_slower_than_the_fastest_beyond_interval_or_margin(row
                 assert winner.interval_ms[0] <= fastest.interval_ms[1] * (1 + 1e-9)
             else:
                 assert winner.latency_ms <= fastest.latency_ms * (1 + margin) * (1 + 1e-9)
+
+
+SIZES = st.integers(min_value=0, max_value=12)
+KEYS = st.builds(
+    lambda a, b, c, feats: ApplyKey({"a": a, "b": b, "c": c}, feats),
+    SIZES,
+    SIZES,
+    st.integers(min_value=1, max_value=2),
+    st.sampled_from([{}, {"f": 1}]),
+)
+FACTORS = st.sampled_from([1.0, 1.5, 2.0, 3.0, 100.0])
+
+
+def nearest_by_scan(known: list[ApplyKey], key: ApplyKey, bounds: Mapping[str, float]) -> ApplyKey | None:
+    found = []
+    for other in known:
+        if key.feats != other.feats:
+            continue
+        total = 0.0
+        for (axis, size), (_, theirs) in zip(key.axes, other.axes, strict=True):
+            if size != theirs:
+                factor = max(size, theirs) / min(size, theirs) if min(size, theirs) > 0 else math.inf
+                total += math.log(factor) if factor <= bounds.get(axis, 1.0) else math.inf
+        if total < math.inf:
+            found.append((total, other.axes, other))
+    return min(found, key=lambda pair: pair[:2])[2] if found else None
+
+
+@given(known=st.lists(KEYS), key=KEYS, bounds=st.dictionaries(st.sampled_from("abz"), FACTORS))
+def test_finds_what_a_scan_finds(known: list[ApplyKey], key: ApplyKey, bounds: dict[str, float]) -> None:
+    assert NearestKeys(known, bounds).find(key) == nearest_by_scan(known, key, bounds)

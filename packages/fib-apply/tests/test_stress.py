@@ -99,7 +99,6 @@ def test_no_result_is_wrong(scale: Any, tmp_path: Path) -> None:
             )
             runtime.reload()
             dispatcher = runtime.dispatcher("scale")
-            assert dispatcher is not None
             if step % 3 == 0:
                 dispatcher.quarantine(next(iter(SOURCES)), "a test")
             with enable_apply(tmp_path, ApplyConfig(on_miss_policy="use_def_best")):

@@ -132,12 +132,6 @@ class TestContent:
         assert open_table().rankings("unknown") == {}
         assert open_table().rankings("idle") == {}
 
-    def test_solutions_on_one_hardware(self, open_table: Open) -> None:
-        table = open_table()
-        assert table.match_solution("scale", key_of(1), "cpu") == "fast"
-        assert table.match_solution("scale", key_of(3), "cpu") is None
-        assert table.match_solution("unknown", key_of(1), "cpu") is None
-
     def test_view_from_this_machine(self, open_table: Open, monkeypatch: pytest.MonkeyPatch) -> None:
         table = open_table()
         monkeypatch.setattr(table_module, "local_hardware", lambda: ("gpu", "cpu"))
@@ -163,23 +157,8 @@ class TestContent:
         assert path.stat().st_mode & 0o777 == 0o600
         assert path.parent.stat().st_mode & 0o777 == 0o700
 
-    def test_memory_is_never_cached(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "elsewhere"))
-        ApplyTable.load_or_build(TraceSet())
-        assert not (tmp_path / "elsewhere").exists()
-
 
 class TestRecords:
-    def test_reading_a_record_reads_its_file_only(
-        self, open_table: Open, root: Path, solutions: list[Solution]
-    ) -> None:
-        open_table()
-        table = open_table()
-        assert table.solution("fast") == solutions[0]
-        assert table.definition("scale") == TraceSet.from_path(root).get_definition("scale")
-        next(root.rglob("slow.json")).unlink()
-        assert table.solution("fast") == solutions[0]
-
     def test_unknown_names(self, open_table: Open) -> None:
         with pytest.raises(UnknownName, match="did you mean 'fast'"):
             open_table().solution("fats")
@@ -309,13 +288,6 @@ class TestBadData:
         lines[0]["evaluation"]["extra"] = {"flags": ["unsealed"]}
         path.write_text("\n\n".join(map(json.dumps, lines)) + "\n")
         assert open_table().match_solution("scale", key_of(1), "cpu") == "fast"
-
-    def test_names_that_utf_8_cannot_encode_are_reported(self, open_table: Open, root: Path) -> None:
-        path = trace_file(root)
-        path.write_text(path.read_text().replace('"hardware":"cpu"', '"hardware":"\\ud800"', 1))
-        for table in (open_table(), open_table()):
-            assert len(table.problems) == 1
-            assert table.rankings("scale") == {} or "ud800" in str(table.problems[0])
 
     def test_damaged_records_are_left_out(self, open_table: Open, root: Path) -> None:
         files = next(root.rglob("fast.json")), next(root.rglob("idle.json"))

@@ -108,19 +108,6 @@ def test_outputs_that_are_passed_are_written_by_the_original() -> None:
     assert torch.equal(z, 2 * x)
 
 
-@pytest.mark.usefixtures("_routed")
-def test_a_decorated_method_keeps_the_original() -> None:
-    class Layer(torch.nn.Module):
-        @apply("add")
-        def forward(self, x: Any, y: Any) -> Any:
-            return x + y
-
-    layer, x = Layer(), torch.randn(2, 4)
-    with torch.no_grad():
-        assert torch.equal(layer(x, x), 2 * x + 1)
-        assert torch.equal(torch.compile(layer, fullgraph=True, backend="eager")(x, x), 2 * x)
-
-
 def test_enabling_and_disabling_retrace_at_most_once() -> None:
     graphs = CompileCounterWithBackend("eager")
     compiled = torch.compile(add, fullgraph=True, backend=graphs)

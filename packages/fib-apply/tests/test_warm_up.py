@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from pathlib import Path
 from typing import Any
@@ -44,15 +43,6 @@ def test_what_is_ready_and_what_is_not_with_reasons() -> None:
     assert readiness.not_ready == {"scale": {key(3): "nothing built", key(4): "quarantined"}}
     assert readiness.is_finished
     assert str(readiness).startswith("warm-up: ready for 1 of 3 keys, ")
-
-
-def test_it_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.INFO)
-    with enable_apply(set_of(good=GOOD)) as runtime:
-        for warm in (warm_up, runtime.warm_up):
-            caplog.clear()
-            readiness = warm(SECONDS)
-            assert [text for text in caplog.messages if text.startswith("warm-up:")] == [str(readiness)]
 
 
 def test_it_waits_for_builds() -> None:
@@ -113,7 +103,6 @@ class TestCaptures:
 
             def call(rows: int) -> float:
                 dispatcher = runtime.dispatcher("scale")
-                assert dispatcher is not None
                 dispatcher.invalidate()  # entries of the CPU pass captures, which do not exist there
                 return float(scale(torch.ones(rows, 4))[0, 0].item())
 
