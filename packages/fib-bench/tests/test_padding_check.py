@@ -148,12 +148,11 @@ class TestPreparation:
         prepared = self.prepare(make_judge(), definition, make_workload(definition, AXES))
         assert prepared.padded is not None
         base = prepared.layout.input_tensors(prepared.bases[0].inputs)
-        for call in prepared.padded.calls:
-            item = call.input_set(prepared.padded.layout, base, is_poisoned=True)
+        for draw, item in prepared.padded.input_sets(prepared, is_poisoned=True):
             given = prepared.padded.layout.input_tensors(item.inputs)
-            offsets, pages = given["kv_indptr"], given["kv_indices"][: call.total].long()
+            offsets, pages = given["kv_indptr"], given["kv_indices"][: draw.total].long()
             sums = [base["cache"][pages[i:j]].sum(0) for i, j in itertools.pairwise(offsets)]
-            expected = prepared.padded.layout.output_tensors(call.expected)["y"]
+            expected = prepared.padded.layout.output_tensors(item.expected)["y"]
             torch.testing.assert_close(expected, base["q"] + torch.stack(sums))
 
     def test_other_definitions_have_none(

@@ -21,7 +21,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from enum import Enum
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -64,9 +64,8 @@ class DeviceLock:
     """
 
     def __init__(self, path: Path) -> None:
-        self._path = private_folder(path.parent) / path.name
-        self._lock = _open(self._path)
-        self._queue = _open(self._path.with_suffix(".queue"))
+        self._path, self._lock = path, _open(path)
+        self._queue = _open(path.with_suffix(".queue"))
         self._mode = self._wanted = _Mode.NONE
         self._is_kept = False
         self.waited_seconds = 0.0
@@ -164,20 +163,14 @@ class DeviceLock:
 
 
 def lock_of(device: torch.device) -> DeviceLock:
-    """The lock of a device among the judges of this user, not yet held; raises like `DeviceLock`."""
+    """The lock of a device among the judges of this user, not yet held."""
     return DeviceLock(_path_of(device, "lock"))
 
 
 @contextmanager
 def extra_memory(device: torch.device) -> Iterator[None]:
-    """A block in which this judge alone, of those of this user, may exceed its share of a device's memory.
-
-    Raises:
-        UnsafePath: Another user could replace the folder of locks.
-        OSError: The file cannot be made.
-    """
-    path = _path_of(device, "memory")
-    descriptor = _open(private_folder(path.parent) / path.name)
+    """A block in which this judge alone, of those of this user, may exceed its share of a device's memory."""
+    descriptor = _open(_path_of(device, "memory"))
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         yield
@@ -200,6 +193,7 @@ def _path_of(device: torch.device, suffix: str) -> Path:
 
 
 def _open(path: Path) -> int:
+    path = private_folder(path.parent) / path.name
     return os.open(path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
 
 
@@ -366,24 +360,17 @@ class DeviceContext:
 
     # -- turns on the device ---------------------------------------------------------------------
 
-    @contextmanager
-    def device_work(self) -> Iterator[None]:
+    def device_work(self) -> AbstractContextManager[None]:
         """Use the device during a block, beside other judges but not while one of them times a pass."""
-        if not self.takes_turns:
-            yield
-            return
-        with self._changing(self.lock.sharing()):
-            yield
+        return self._changing(self.lock.sharing()) if self.takes_turns else nullcontext()
 
     @contextmanager
     def no_device_work(self) -> Iterator[None]:
         """Let other judges time passes during a block, in which the worker compiles or is only observed."""
-        if not self.takes_turns:
-            yield
-            return
-        self.settle()
-        self.synchronize()
-        with self._changing(self.lock.apart()):
+        if self.takes_turns:
+            self.settle()
+            self.synchronize()
+        with self._changing(self.lock.apart()) if self.takes_turns else nullcontext():
             yield
 
     def give_way(self) -> None:

@@ -13,7 +13,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from functools import cached_property
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import torch
@@ -76,7 +75,8 @@ class Judge:
         self._root = root
         try:
             is_cuda = parse_device(config.device) is not None
-            self._environment = env_snapshot(config.device)
+            self.environment: Environment = env_snapshot(config.device)
+            """The hardware and the versions that traces state."""
         except (ValueError, RuntimeError) as error:
             raise UnsupportedDevice(config.device, str(error)) from error
         self.device = torch.device(config.device)
@@ -88,7 +88,7 @@ class Judge:
             self._watch.start()
         self._busy_seconds = 0.0
         where = {"host": platform.node(), "device": config.device, "device_id": identity_of(self.device)}
-        self._recorder = EvaluationRecorder(self._environment, where, config.baseline, is_quick=config.quick)
+        self._recorder = EvaluationRecorder(self.environment, where, config.baseline, is_quick=config.quick)
         self._baseline_solutions = baselines or {}
         self.phases = PhaseTimer()
         self.cache_key = ""
@@ -102,9 +102,7 @@ class Judge:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -125,11 +123,6 @@ class Judge:
             return None
         before, self._busy_seconds = self._busy_seconds, seconds
         return seconds - before
-
-    @property
-    def environment(self) -> Environment:
-        """The hardware and the versions that traces state."""
-        return self._environment
 
     @cached_property
     def context(self) -> DeviceContext:
@@ -185,9 +178,7 @@ class Judge:
                 except (torch.OutOfMemoryError, Rejected) as error:
                     if not (self.context.is_shared and lacks_memory(str(error))):
                         raise
-                with (
-                    self.context.device_work()
-                ):  # other judges left too little memory: once more, when they have finished
+                with self.context.device_work():  # other judges left too little memory: once more, after them
                     self._baselines.close()
                 with self.phases.during(Phase.WAIT):
                     wait_for_memory(self.device)
@@ -206,11 +197,7 @@ class Judge:
             raise EvaluatorFailed(definition.name, workload.uuid, name, str(error)) from error
 
     def _evaluator(self, definition: Definition) -> Evaluator:
-        """The evaluator of a definition, looked for once.
-
-        Raises:
-            EvaluatorUnusable: There is none, or it cannot be used.
-        """
+        """The evaluator of a definition, looked for once; raises `EvaluatorUnusable` if there is none."""
         if definition.name not in self._evaluators:
             config = self._settings_of(definition)
             self._evaluators[definition.name] = evaluator_for(definition, config)
@@ -232,11 +219,7 @@ class Judge:
             return preparation.prepare()
 
     def _check_size(self, definition: Definition, workload: Workload) -> None:
-        """Refuse a workload that this machine cannot hold, or a call that no pass can time.
-
-        Raises:
-            InputError: It lacks an axis, its layout is invalid, its tensors are too large, or its outputs too many.
-        """
+        """Raise `InputError` for a workload that is invalid, that this machine cannot hold or no pass can time."""
         problem = ""
         try:
             needed = needed_bytes(definition, workload, self._settings_of(definition), self.device)
@@ -257,19 +240,11 @@ class Judge:
     # -- solutions -----------------------------------------------------------------------------
 
     def evaluate(
-        self,
-        definition: Definition,
-        solution: Solution,
-        workloads: Sequence[PreparedWorkload],
+        self, definition: Definition, solution: Solution, workloads: Sequence[PreparedWorkload]
     ) -> Iterator[tuple[Workload, Evaluation | EvaluatorFailed]]:
         """Evaluate one solution on workloads, in a fresh worker; a lost worker costs one workload.
 
         A solution that does not build is built once: each workload gets the result of that attempt.
-
-        Args:
-            definition: What it computes.
-            solution: In any language that has a builder here.
-            workloads: On what.
 
         Yields:
             Workloads with their evaluations, in the order in which they end: those that fail before timing come

@@ -148,12 +148,7 @@ class FunctionWorker:
             pass  # the build reports it
 
     def build(self) -> None:
-        """Build and load the function, in a fresh worker if it has been built before.
-
-        Raises:
-            Rejected: It does not build.
-            WorkerLost: The worker ended.
-        """
+        """Build and load the function, in a fresh worker if it has been built before."""
         if self._is_used:
             self.worker.close()
             self.worker = self._server.spawn()
@@ -171,10 +166,6 @@ class FunctionWorker:
         """Seal the worker of a CUDA device.
 
         On the CPU honest functions start threads when they are called, and latencies are not ranked.
-
-        Raises:
-            Rejected: It reports that the solution tampered with it.
-            WorkerLost: The worker ended.
         """
         if self.context.is_cuda:
             before = _filter_counts(self.worker)
@@ -200,12 +191,7 @@ class FunctionWorker:
                 self._table_digest = memory_digest(self.worker.pid, self._table, TABLE_BYTES)
 
     def _finish_ahead(self) -> None:
-        """Wait for the compilation that was started ahead: a compile error is not tried twice.
-
-        Raises:
-            Rejected: It does not compile.
-            WorkerLost: The worker ended.
-        """
+        """Wait for the compilation that was started ahead: a compile error is not tried twice."""
         self._is_ahead = False
         try:
             check_reply(self.worker.answer(self.context.timeout_seconds), self._ahead, Built)
@@ -254,9 +240,6 @@ def check_code(worker: Worker, trusted: Worker | None, table: int, digest: str) 
 
     Returns:
         Why that could not be checked; empty if it was.
-
-    Raises:
-        Rejected: Somebody has.
     """
     try:
         found = open_memory_files(worker.pid)
@@ -297,11 +280,7 @@ class BackgroundActivity:
         """The begin of the observation, and the seconds that had been used until then."""
 
     def begin(self) -> None:
-        """Wait until the worker is idle, and observe it from then on.
-
-        Raises:
-            Rejected: It does not become idle.
-        """
+        """Wait until the worker is idle, and observe it from then on."""
         end, cores = time.monotonic() + _SETTLE_SECONDS, math.inf
         while cores > _IDLE_CORES and time.monotonic() < end:
             cores, self._since = self._look(_LOOK_SECONDS)
@@ -316,11 +295,7 @@ class BackgroundActivity:
             self._since = None
 
     def check(self) -> None:
-        """Decide, after the last reply of the worker.
-
-        Raises:
-            Rejected: It was active.
-        """
+        """Decide, after the last reply of the worker."""
         if self._since is None:
             self.begin()
         cores, _ = self._look(_LOOK_SECONDS)

@@ -16,7 +16,7 @@ The results are properties of a solution beside its verdict: nothing is rejected
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable
-from typing import TypeAlias
+from functools import partial
 
 import torch
 from fib_schema import Definition, EvaluationStatus
@@ -26,14 +26,12 @@ from ..timing.handshake import native
 from ..worker.client import WorkerLost
 from .function_worker import FunctionWorker, NotCapturable, Rejected
 from .passes import Launch, Order, Passes
-from .prepared import EvaluatorRaised, InputSet, PaddedCalls, PreparedWorkload
+from .prepared import EvaluatorRaised, PaddedCalls, PreparedWorkload
 from .timed_function import TimedFunction
 from .timer import DEVICE
 from .verification import MIN_VERIFIED
 
 _SLOTS = 2
-Replay: TypeAlias = Callable[[InputSet], torch.Tensor]
-"""Puts inputs into the place of the calls and returns a copy of the outputs' memory, ``[bytes]``."""
 
 
 def discrete_inputs(definition: Definition, names: Iterable[str]) -> list[str]:
@@ -85,10 +83,6 @@ def padding_problem(candidate: FunctionWorker, prepared: PreparedWorkload, padde
     """Reason why a solution was not shown to be right with padded indices; empty if it was.
 
     The worker is closed if it may be unusable.
-
-    Raises:
-        Rejected: The worker was tampered with.
-        WorkerLost: It forged a reply.
     """
     if candidate.has_setup:
         return "its setup makes a plan on the host"
@@ -119,44 +113,31 @@ def padding_problem(candidate: FunctionWorker, prepared: PreparedWorkload, padde
 def _check_calls(
     function: TimedFunction, prepared: PreparedWorkload, padded: PaddedCalls, *, is_captured: bool
 ) -> None:
-    """Make all calls in one place and compare their outputs.
-
-    Raises:
-        Rejected: Outputs are wrong, or the function raised.
-        NotCapturable: It cannot be captured.
-        WorkerLost: The worker ended.
-    """
-    base = prepared.layout.input_tensors(prepared.trials[0].inputs)
-    first = padded.calls[0].input_set(padded.layout, base, is_poisoned=False)
-    replay = _captured(function, first) if is_captured else _called(function)
+    """Make all calls in one place and compare their outputs."""
+    _, first = next(padded.input_sets(prepared, is_poisoned=False))
+    replay = _captured(function, first.inputs) if is_captured else partial(function.call, slot=0)
     for is_poisoned in (False, True):
-        for call in padded.calls:
-            item = call.input_set(padded.layout, base, is_poisoned=is_poisoned)
+        for draw, item in padded.input_sets(prepared, is_poisoned=is_poisoned):
             what = "no pages" if is_poisoned else "pages of other requests"
-            where = f"a call with {call.total} indices in a longer buffer, {what} behind them"
-            function.compare(item, replay(item), where)
+            where = f"a call with {draw.total} indices in a longer buffer, {what} behind them"
+            function.compare(item, replay(item.inputs), where)
 
 
-def _called(function: TimedFunction) -> Replay:
-    """Calls in one slot, whose inputs change in place."""
-    return lambda item: function.call(item.inputs, 0)
-
-
-def _captured(function: TimedFunction, first: InputSet) -> Replay:
-    """Capture a call on inputs and return what replays it."""
+def _captured(function: TimedFunction, first: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+    """Capture a call on inputs; returns what replays it on others in their place, with a copy of the outputs."""
     slots = function.slots
-    function.call(first.inputs, 0, is_first=True)  # compiles
-    passes = Passes(function, {}, first.inputs)
-    slots.load(slice(None), first.inputs)
+    function.call(first, 0, is_first=True)  # compiles
+    passes = Passes(function, {}, first)
+    slots.load(slice(None), first)
     passes.compose(native.SOLUTION, Order.COLD)
 
-    def replay(item: InputSet) -> torch.Tensor:
-        slots.load(slice(None), item.inputs)
+    def replay(inputs: torch.Tensor) -> torch.Tensor:
+        slots.load(slice(None), inputs)
         made = passes.run(native.SOLUTION, Order.COLD, Launch.DEVICE)
         if passes.recompute(made, slots.outputs[: passes.calls]):
             raise NotCapturable("a replay left outputs unwritten")
         outputs = slots.outputs[0].clone()
-        function.check_inputs(0, item.inputs)
+        function.check_inputs(0, inputs)
         return outputs
 
     return replay

@@ -7,7 +7,6 @@ read the same input memory. The reference also answers for calls of the solution
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from types import TracebackType
 from typing import Self
 
 import torch
@@ -53,12 +52,7 @@ class Baselines:
         self._definition: str | None = None
 
     def worker(self, role: str, definition: Definition) -> FunctionWorker:
-        """The worker of a role; it is started if there is none.
-
-        Raises:
-            Rejected: The function does not build.
-            WorkerLost: The worker ended.
-        """
+        """The worker of a role; it is started if there is none."""
         if self._definition != definition.name:
             with self._context.device_work():
                 self.close()
@@ -110,11 +104,6 @@ class Interleaved:
         config: How to time.
         may_capture: Whether CUDA graphs of the solution may be tried.
         is_reference_timed: Whether the reference is timed, or only asked.
-
-    Raises:
-        NotCapturable: The solution must be timed in a fresh worker without graphs.
-        Rejected: The solution raised.
-        WorkerLost: The worker of the solution ended.
     """
 
     def __init__(
@@ -152,9 +141,7 @@ class Interleaved:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._release()
 
     def _release(self) -> None:
@@ -218,11 +205,6 @@ class Interleaved:
         Args:
             max_seconds: The time for each function.
             activity: Of the worker of the solution, which must be idle while others are timed.
-
-        Raises:
-            NotCapturable: The solution must be timed in a fresh worker without graphs.
-            Rejected: Outputs of the solution are wrong, or its worker is active in the background.
-            WorkerLost: The worker of the solution ended.
         """
         context, rounds = self._solution.context, _ROUNDS
         seconds, begin = context.timeout_seconds, context.seconds()
@@ -299,9 +281,6 @@ class Interleaved:
 
         Shapes:
             inputs: ``[calls, bytes]``, as is what is returned.
-
-        Raises:
-            Rejected: Someone wrote to the inputs while the reference read them.
         """
         reason = ""
         for is_again in (False, True):

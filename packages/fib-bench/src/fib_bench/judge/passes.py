@@ -147,13 +147,7 @@ class Passes:
         self._current = (len(self._structures) - 1,)
 
     def compose(self, kind: int, order: Order) -> None:
-        """Have the worker capture the calls and compose a pass.
-
-        Raises:
-            NotCapturable: The function cannot be captured, or contains what cannot be composed.
-            Rejected: It raised, or its outputs do not fit.
-            WorkerLost: The worker ended.
-        """
+        """Have the worker capture the calls and compose a pass."""
         if (kind, order) not in self._indexes:
             reply = self._function.ask(ComposePass(kind, order is Order.FRESH, self.calls), Composed)
             self._indexes[kind, order] = reply.index
@@ -169,10 +163,6 @@ class Passes:
             order: Which word is the key.
             launch: Who launches the calls.
             is_watched: Whether to look at the worker's threads, where the device launches the calls.
-
-        Raises:
-            Rejected: A call raised, or the device reported an error.
-            WorkerLost: The worker ended, or no digest came.
         """
         calls, structures = self.calls, self._load_structures()
         drawn = [(SECRET.getrandbits(64) | 1, SECRET.getrandbits(64) | 1) for _ in range(calls)]
@@ -277,9 +267,6 @@ class Passes:
 
         Shapes:
             outputs: ``[calls, bytes]``
-
-        Raises:
-            Rejected: The outputs are not those that the digests were made of, or a flush was skipped.
         """
         places = [
             native.Output(source=outputs.data_ptr() + place.offset, target=0, bytes=tensor_in(outputs[0], place).nbytes)

@@ -34,7 +34,6 @@ from .prepared import (
     InputSet,
     OtherScalars,
     OutputChecker,
-    PaddedCall,
     PaddedCalls,
     PreparedWorkload,
     fill,
@@ -74,26 +73,18 @@ def slot_count(size_bytes: int, device: torch.device) -> int:
 
 @attrs.define(kw_only=True)
 class Preparation:
-    """The making of one prepared workload.
-
-    Args:
-        definition: What is computed.
-        workload: On what.
-        root: The data set's folder, for blobs.
-        run: The run's settings.
-        config: The definition's settings, as the evaluator would have them.
-        evaluator: Makes the checks.
-        worker: Holds the built reference.
-        context: What holds on this device.
-    """
+    """The making of one prepared workload."""
 
     definition: Definition
     workload: Workload
     root: Path | None
+    """The data set's folder, for blobs."""
     run: BenchmarkConfig
     config: ResolvedEvalConfig
+    """The definition's settings, as the evaluator would have them."""
     evaluator: Evaluator
     worker: Worker
+    """Of the reference."""
     context: DeviceContext
     _deadline: float = attrs.field(init=False, default=0.0)
     _checker: OutputChecker = attrs.field(init=False)
@@ -318,13 +309,13 @@ class Preparation:
         if self.run.quick or self.evaluator.is_random:
             return
         draws = draw_padded_calls(self.definition, self.workload.axes, values, _secret_generator())
-        calls: list[PaddedCall] = []
+        calls: list[tuple[PaddedDraw, InputSet]] = []
         for draw in draws:
             make = partial(self._expect_padded, prepared.trials[0], values, draw)
             item = self._try(prepared, "padded", make, must_be_finite=False)
             if item is None:
                 return
-            calls.append(PaddedCall(draw.total, draw.stale, draw.poisoned, item.expected, item.check))
+            calls.append((draw, item))
         if calls:
             prepared.padded = PaddedCalls(self._layout_of({**values, **draws[0].stale}), calls)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TypeVar
 
 import attrs
@@ -16,6 +16,7 @@ from ..evaluators.protocol import Case, Check, Evaluator, Observation, Verdict
 from ..flags import FIXED_INPUTS, SYNTHESIZED
 from ..inputs.generation import Value
 from ..inputs.generator import native_input
+from ..inputs.index_padding import PaddedDraw
 from ..recipe import Recipe
 from ..secure_random import SECRET
 from ..timing.handshake import native
@@ -119,38 +120,20 @@ class InputSet:
 
 
 @attrs.frozen(eq=False)
-class PaddedCall:
-    """The integers of a call whose index inputs are longer than their total, with its expected outputs."""
-
-    total: int
-    """Valid elements of the index inputs."""
-    stale: Mapping[str, torch.Tensor]
-    """The integers that differ from those of the workload, with valid pages behind the total."""
-    poisoned: Mapping[str, torch.Tensor]
-    """The same buffers, poisoned behind the total with numbers that are not pages."""
-    expected: torch.Tensor
-    """``[bytes]``, laid out like a slot; of the reference on the indices up to the total."""
-    check: Check
-
-    def input_set(self, layout: CallLayout, base: Mapping[str, torch.Tensor], *, is_poisoned: bool) -> InputSet:
-        """The inputs of the call.
-
-        Args:
-            layout: That of all calls with padded indices.
-            base: Values of all inputs that the calls have in common.
-            is_poisoned: Whether numbers that are not pages stand behind the total.
-        """
-        memory = torch.zeros(layout.input_bytes, dtype=torch.uint8, device=self.expected.device)
-        layout.pack({**base, **(self.poisoned if is_poisoned else self.stale)}, memory)
-        return InputSet("padded", memory, self.expected, self.check)
-
-
-@attrs.frozen(eq=False)
 class PaddedCalls:
-    """Calls of one workload that have the same shapes and index inputs of one length."""
+    """Calls of one workload whose index inputs are longer than their total, all of the same length."""
 
     layout: CallLayout
-    calls: Sequence[PaddedCall]
+    calls: Sequence[tuple[PaddedDraw, InputSet]]
+    """The integers of each, and a call of the reference on the indices up to the total."""
+
+    def input_sets(self, prepared: PreparedWorkload, *, is_poisoned: bool) -> Iterator[tuple[PaddedDraw, InputSet]]:
+        """The inputs of the calls; `is_poisoned`: with numbers that are not pages behind the total."""
+        base = prepared.layout.input_tensors(prepared.trials[0].inputs)
+        for draw, exact in self.calls:
+            memory = torch.zeros(self.layout.input_bytes, dtype=torch.uint8, device=exact.expected.device)
+            self.layout.pack({**base, **(draw.poisoned if is_poisoned else draw.stale)}, memory)
+            yield draw, attrs.evolve(exact, inputs=memory)
 
 
 @attrs.frozen(eq=False)
@@ -206,7 +189,7 @@ class PreparedWorkload:
     @property
     def padded_integers(self) -> frozenset[str]:
         """The integer inputs that differ between calls with padded indices."""
-        return frozenset() if self.padded is None else frozenset(self.padded.calls[0].stale)
+        return frozenset() if self.padded is None else frozenset(self.padded.calls[0][0].stale)
 
     @property
     def bases(self) -> Sequence[InputSet]:

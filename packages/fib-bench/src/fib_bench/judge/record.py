@@ -95,9 +95,6 @@ class EvaluationRecorder:
             prepared: The workload.
             timing: Further fields of the timing.
             kernels: Names and microseconds of a call's kernels, if they are known.
-
-        Raises:
-            Rejected: The device cannot be so fast.
         """
         others = timed.measurements()
         found = timed.timer.measurement()

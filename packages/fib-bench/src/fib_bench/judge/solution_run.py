@@ -52,24 +52,15 @@ class _Checked:
 
 @attrs.frozen(eq=False, kw_only=True)
 class SolutionRun:
-    """Evaluates one solution.
-
-    Args:
-        candidate: Its worker.
-        definition: What it computes.
-        solution: The solution.
-        config: How to run.
-        settings: Those of the definition.
-        context: What holds on this device.
-        baselines: The reference and the baseline.
-        recorder: Makes evaluations.
-    """
+    """Evaluates one solution."""
 
     candidate: FunctionWorker
+    """Of the solution."""
     definition: Definition
     solution: Solution
     config: BenchmarkConfig
     settings: ResolvedEvalConfig
+    """Those of the definition."""
     context: DeviceContext
     baselines: Baselines
     recorder: EvaluationRecorder
@@ -210,13 +201,7 @@ class SolutionRun:
         return function
 
     def _check(self, prepared: PreparedWorkload) -> _Checked | None:
-        """Check outputs and warm up; None if a check that decides no verdict has cost the worker.
-
-        Raises:
-            Rejected: Outputs are wrong, or the function raised.
-            NotCapturable: It must be timed in a fresh worker without graphs.
-            WorkerLost: The worker ended.
-        """
+        """Check outputs and warm up; None if a check that decides no verdict has cost the worker."""
         candidate, phases, layout = self.candidate, self.context.phases, prepared.layout
         checked = _Checked(prepared, PrecisionWatch(prepared.error_bounds))
         with self._bind(checked) as function:
@@ -268,13 +253,7 @@ class SolutionRun:
         return result
 
     def _time(self, item: _Checked) -> Evaluation:
-        """The evaluation of a solution that passes.
-
-        Raises:
-            Rejected: Outputs of timed calls are wrong, or something else is.
-            NotCapturable: It must be timed in a fresh worker without graphs.
-            WorkerLost: The worker ended.
-        """
+        """The evaluation of a solution that passes."""
         candidate, prepared = self.candidate, item.prepared
         if candidate.may_seal and not candidate.is_sealed:
             candidate.seal()
@@ -344,11 +323,7 @@ class SolutionRun:
         )
 
     def _check_code(self) -> list[str]:
-        """Flags of a worker whose code could not be checked, and of device settings that somebody changed.
-
-        Raises:
-            Rejected: The code was changed.
-        """
+        """Flags of a worker whose code could not be checked, and of device settings that somebody changed."""
         if not self.context.is_cuda:
             return []
         with self.context.no_device_work():

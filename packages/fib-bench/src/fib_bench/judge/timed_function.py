@@ -11,7 +11,7 @@ import statistics
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import nullcontext
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Self, TypeVar
 
 import attrs
@@ -66,7 +66,7 @@ class TimedFunction:
         worker: Holds the built function.
         layout: Where the tensors of a call lie.
         slots: Calls of one timed pass.
-        context: What holds on this device.
+        context: The device.
         shares_inputs_with: A function with the same inputs, which outlives this one: both read the same memory.
         has_setup: Whether ``setup`` is run on a slot before the function is called there.
         keeps_integers: Whether timed calls get the same integers in a slot each time. `has_setup` implies it,
@@ -110,9 +110,7 @@ class TimedFunction:
             raise
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     def release(self) -> None:
@@ -125,12 +123,7 @@ class TimedFunction:
         self.slots.close()
 
     def raise_if_lost(self) -> None:
-        """Raise what went wrong when the slots were released: the worker has ended since.
-
-        Raises:
-            Rejected: It tampered with its process.
-            WorkerLost: It ended, or sent more replies than it got requests.
-        """
+        """Raise what went wrong when the slots were released: the worker has ended since."""
         if self._release_error is not None:
             raise self._release_error
 
@@ -142,13 +135,7 @@ class TimedFunction:
         extra_seconds: float = 0.0,
         descriptors: tuple[int, ...] = (),
     ) -> R:
-        """Send a request to the worker, with file descriptors, and return its reply.
-
-        Raises:
-            Rejected: The function failed.
-            NotCapturable: It must be timed in a fresh worker without graphs.
-            WorkerLost: The worker ended, or sent something else.
-        """
+        """Send a request to the worker, with file descriptors, and return its reply."""
         self.context.give_way()
         seconds = self.context.timeout_seconds + extra_seconds
         return check_reply(self.worker.request(request, descriptors, seconds=seconds), request, reply)
@@ -163,18 +150,14 @@ class TimedFunction:
         setup_sees_values: bool = False,
         is_first: bool = False,
     ) -> torch.Tensor:
-        """Call once; returns a copy of the outputs' memory, ``[bytes]``.
+        """Call once on inputs, ``[bytes]``; returns a copy of the outputs' memory, ``[bytes]``.
 
         Args:
-            inputs: The memory of the inputs, ``[bytes]``.
-            slot: The slot; None takes a secret one.
+            inputs: Laid out like a slot.
+            slot: None takes a secret one.
             setup_sees_values: Whether ``setup`` gets these very inputs, which it must not need.
             is_first: Whether the function and its ``setup`` may compile: they then do so while others use the device,
                 and kernels that have to be tuned are called once more with the device alone.
-
-        Raises:
-            Rejected: The function raised, or wrote to its inputs.
-            WorkerLost: The worker ended.
         """
         slot = self._called_slot = SECRET.randrange(self.slots.count) if slot is None else slot
         if self.has_setup:
@@ -200,22 +183,12 @@ class TimedFunction:
                 self.ask(Call(slot), Called)
 
     def call_each(self, inputs: torch.Tensor) -> torch.Tensor:
-        """Call once on each of several input sets, in the first slots; the function has no ``setup``.
+        """Call once on each of several inputs, ``[calls, bytes]``, in the first slots; there is no ``setup``.
 
-        Requests are sent ahead, so that the worker does not wait for the judge between them.
-
-        Shapes:
-            inputs: ``[calls, bytes]``, at most as many calls as slots.
-
-        Returns:
-            A copy of the outputs' memory, ``[calls, bytes]``.
-
-        Raises:
-            Rejected: The function raised, or wrote to its inputs.
-            WorkerLost: The worker ended.
+        Requests are sent ahead, so that the worker does not wait for the judge between them. Returns a copy of the
+        outputs' memory, ``[calls, bytes]``.
         """
-        requests = [Call(slot) for slot in range(len(inputs))]
-        used = slice(len(requests))
+        requests, used = [Call(slot) for slot in range(len(inputs))], slice(len(inputs))
         self.slots.load(used, inputs)
         self.slots.outputs[used].fill_(POISON)
         self.context.synchronize()
@@ -235,17 +208,7 @@ class TimedFunction:
             raise InputsChanged
 
     def check(self, item: InputSet, where: str, *, is_first: bool = False) -> torch.Tensor:
-        """Call once on an input set and compare the outputs; returns a copy of their memory, ``[bytes]``.
-
-        Args:
-            item: The inputs, with what is right.
-            where: Names the call in messages.
-            is_first: As for `call`.
-
-        Raises:
-            Rejected: The outputs are wrong, or the function raised.
-            WorkerLost: The worker ended.
-        """
+        """`call` on an input set and compare the outputs; `where` names the call in messages."""
         outputs = self.call(item.inputs, is_first=is_first)
         try:
             self.compare(item, outputs, where)
@@ -269,16 +232,7 @@ class TimedFunction:
         return ""
 
     def compare(self, item: InputSet, outputs: torch.Tensor, where: str) -> None:
-        """Compare outputs with those that are right for an input set.
-
-        Args:
-            item: The inputs, with what is right.
-            outputs: The memory of the outputs, ``[bytes]``.
-            where: Names the call in messages.
-
-        Raises:
-            Rejected: They are wrong.
-        """
+        """Compare the outputs of a call, ``[bytes]``, with those that are right; `where` names it in messages."""
         with self.context.phases.during(Phase.CHECK):
             verdict = item.compare(self.layout, outputs)
             if verdict.problems:
@@ -290,12 +244,7 @@ class TimedFunction:
     # -- many calls together ---------------------------------------------------------------------
 
     def check_together(self, prepared: PreparedWorkload) -> None:
-        """Call many times on the same inputs and check the outputs together, for evaluators that ask for trials.
-
-        Raises:
-            Rejected: The outputs are wrong.
-            WorkerLost: The worker ended.
-        """
+        """Call many times on the same inputs and check the outputs together, for evaluators that ask for trials."""
         items = [item for item in prepared.bases if item.check.trials]
         if not items:
             return
@@ -312,11 +261,7 @@ class TimedFunction:
         self.judge_together(prepared, seen, "many calls on the same inputs")
 
     def judge_together(self, prepared: PreparedWorkload, seen: Sequence[Observation], where: str) -> None:
-        """Check the outputs of many calls together; `where` names the calls in messages and findings.
-
-        Raises:
-            Rejected: They are wrong.
-        """
+        """Check the outputs of many calls together; `where` names the calls in messages and findings."""
         if seen:
             verdict = prepared.checker.judge_together(seen)
             _raise_if_wrong(verdict, where)
@@ -325,17 +270,7 @@ class TimedFunction:
     # -- slots of timed passes -------------------------------------------------------------------
 
     def set_up(self, slots: Sequence[int], inputs: torch.Tensor, *, is_first: bool = False) -> None:
-        """Run the function's ``setup`` on slots that hold these inputs.
-
-        Args:
-            slots: The slots.
-            inputs: The memory of the inputs, ``[bytes]``.
-            is_first: Whether it may compile: it then does so while others use the device.
-
-        Raises:
-            Rejected: It raised.
-            WorkerLost: The worker ended.
-        """
+        """Run the function's ``setup`` on slots that hold these inputs, ``[bytes]``; `is_first` as for `call`."""
         for slot in slots:
             self.slots.load(slot, inputs)
         self.context.synchronize()
@@ -396,12 +331,7 @@ def has_one_value(layout: CallLayout, outputs: torch.Tensor) -> bool:
 
 
 def explain_unwritten(outputs: Mapping[str, torch.Tensor], fill: int) -> list[str]:
-    """Messages about outputs, or parts of them, that a call did not write.
-
-    Args:
-        outputs: Wrong outputs by name, contiguous.
-        fill: The byte that their memory held before the call.
-    """
+    """Messages about wrong outputs that still hold the byte `fill` from before the call, all or in part."""
     return [text for name, tensor in outputs.items() if (text := _explain(name, tensor, fill))]
 
 

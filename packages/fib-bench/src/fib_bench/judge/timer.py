@@ -120,11 +120,6 @@ class Timer:
         may_capture: Whether CUDA graphs may be tried: a failed capture can leave the worker unusable.
         is_trusted: Whether the worker runs no code of a solution: nothing is verified.
         is_compared: Whether `finish` compares timed calls with answers of the reference.
-
-    Raises:
-        NotCapturable: Time it in a fresh worker without captures.
-        Rejected: The function raised.
-        WorkerLost: The worker ended.
     """
 
     def __init__(
@@ -145,10 +140,8 @@ class Timer:
         self._wanted = [*((Launch.DEVICE, order) for order in orders), *eager] if self.method == DEVICE else eager
         """The series to take; the first one decides the published latency."""
         self._nothing: dict[Order, list[float]] = {order: [] for order in Order}
-        self._series = {
-            (launch, order): _Series(self._nothing[order], self._most_nothing_ns, self.method == CPU)
-            for launch, order in self._wanted
-        }
+        most_ns = _MOST_NULL_NS + function.layout.size_bytes / _NULL_BYTES_PER_NS
+        self._series = {key: _Series(self._nothing[key[1]], most_ns, self.method == CPU) for key in self._wanted}
         self._empty: list[float] = []
         self._least_ns = 0.0
         self._seconds = self._exclusive_seconds = 0.0
@@ -194,10 +187,6 @@ class Timer:
         """A CUDA device launches passes without calls, also beside eager calls: an eager caller launches no digest."""
         return Launch.DEVICE if self._is_cuda else Launch.HOST
 
-    @property
-    def _most_nothing_ns(self) -> float:
-        return _MOST_NULL_NS + self._function.layout.size_bytes / _NULL_BYTES_PER_NS
-
     # -- passes --------------------------------------------------------------------------------------
 
     def room_for(self, rounds: int) -> int:
@@ -206,12 +195,7 @@ class Timer:
         return max(1, min(rounds, int(_BURST_SECONDS / round_seconds), self.verification.room_for(3 * rounds) // 3))
 
     def sample(self) -> None:
-        """Make one pass of each kind that is not yet precise; `verify` verifies them.
-
-        Raises:
-            Rejected: Something else ran meanwhile, again and again.
-            WorkerLost: The worker ended.
-        """
+        """Make one pass of each kind that is not yet precise; `verify` verifies them."""
         begin = self._function.context.seconds()
         for launch, order in self._wanted:
             if not self._is_precise(launch, order):
@@ -245,11 +229,7 @@ class Timer:
         return self.passes.run(kind, order, launch, is_watched=kind == native.SOLUTION and not self._is_trusted)
 
     def _is_undisturbed(self, made: TimedPass) -> bool:
-        """Whether nothing else was on the device.
-
-        Raises:
-            Rejected: Something was, too often.
-        """
+        """Whether nothing else was on the device."""
         if not (found := self._disturbance(made)):
             return True
         self._disturbances.append(found)
@@ -274,12 +254,7 @@ class Timer:
         return ""
 
     def verify(self) -> None:
-        """Verify the passes since the last time, outside the exclusive time.
-
-        Raises:
-            NotCapturable: Outputs are missing, for which the capture may be to blame.
-            Rejected: A pass was not the one that was composed, or inputs were changed.
-        """
+        """Verify the passes since the last time, outside the exclusive time."""
         begin = self._function.context.seconds()
         self.verification.verify()
         self.passes.redraw()
@@ -345,9 +320,6 @@ class Timer:
 
         Args:
             method: `EAGER` for the call latency in the place of a device latency, beside a function that has no other.
-
-        Raises:
-            Rejected: It is less than nothing by far more than its uncertainty.
         """
         method = method or self.method
         launch = Launch.DEVICE if method == DEVICE else Launch.HOST
@@ -384,10 +356,6 @@ class Timer:
             "nodes": self.passes.nodes,
             "exclusive_ms": round(self._exclusive_seconds * 1e3, 3),
             **({"raised_ms": raised_ns / 1e6} if raised_ns else {}),
-            **self._disturbed_extra(),
+            **({"disturbed_passes": len(found), "disturbances": found} if (found := self._disturbances) else {}),
             **self._filter.to_extra(),
         }
-
-    def _disturbed_extra(self) -> dict[str, object]:
-        found = self._disturbances
-        return {"disturbed_passes": len(found), "disturbances": found} if found else {}

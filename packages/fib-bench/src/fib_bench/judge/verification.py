@@ -57,9 +57,6 @@ class FreshAnswers(Protocol):
 
         Shapes:
             inputs: ``[calls, bytes]``, as is what is returned.
-
-        Raises:
-            Rejected: Someone wrote to the inputs.
         """
         ...
 
@@ -138,12 +135,7 @@ class Verification:
         self._unverified.append(_Unverified(made, sample, slots.outputs[:calls].clone(), looked_at, inputs))
 
     def verify(self) -> None:
-        """Recompute the digests of the passes since the last time, and check that all outputs were written.
-
-        Raises:
-            NotCapturable: Outputs are missing, for which the capture may be to blame.
-            Rejected: A pass was not the one that was composed, or inputs were changed.
-        """
+        """Recompute the digests of the passes since the last time, and check that all outputs were written."""
         waiting, self._unverified = self._unverified, []
         for item in waiting:
             self._function.context.give_way()
@@ -171,13 +163,7 @@ class Verification:
     # -- fresh answers -------------------------------------------------------------------------------
 
     def finish(self, answers: FreshAnswers) -> None:
-        """Compare some calls with fresh answers, outside the exclusive time.
-
-        Raises:
-            NotCapturable: Outputs are wrong, for which the capture may be to blame.
-            Rejected: The same, without a capture.
-            WorkerLost: The worker ended.
-        """
+        """Compare some calls with fresh answers, outside the exclusive time."""
         self.verify()
         waiting = self._drawn()
         drawn = [item.outputs for item in waiting]
