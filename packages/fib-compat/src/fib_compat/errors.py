@@ -25,9 +25,5 @@ class NotOfferedImport(NotOffered, ImportError):
     """Raised for ``from module import name`` and ``import module``, so that the import shows the reason."""
 
 
-class MissingExtra(FibError, ImportError):
-    """A package that an extra of fib-compat brings is not installed."""
-
-
 class AlreadyImported(FibError, RuntimeError):
     """The real `flashinfer_bench` has been imported before `fib_compat.install`."""

@@ -32,9 +32,8 @@ MODULES: Mapping[str, str] = MappingProxyType(
             "get_all_tool_schemas"
         ),
         "apply": (
-            "fib_apply: apply get_runtime set_runtime; "
-            "fib_compat.names.routing: ApplyConfig ApplyConfigRegistry ApplyRuntime disable_apply enable_apply "
-            "get_default_registry"
+            "fib_apply: apply disable_apply get_runtime set_runtime; "
+            "fib_compat.names.routing: ApplyConfig ApplyConfigRegistry ApplyRuntime enable_apply get_default_registry"
         ),
         "apply.apply_api": "flashinfer_bench.apply: apply disable_apply enable_apply",
         "apply.config": "flashinfer_bench.apply: ApplyConfig ApplyConfigRegistry",
@@ -106,8 +105,9 @@ MODULES: Mapping[str, str] = MappingProxyType(
         "integration.utils": "fib_compat.names.integration: ArgBinder ContextStore",
         "serve": "",
         "tracing": (
+            "fib_tracer: disable_tracing; "
             "fib_compat.names.tracing: FilterPolicy InputDumpPolicy PolicyRegistry TracingConfig "
-            "TracingConfigRegistry TracingRuntime WorkloadEntry disable_tracing enable_tracing "
+            "TracingConfigRegistry TracingRuntime WorkloadEntry enable_tracing "
             "get_attention_only_configs get_default_configs get_full_configs"
         ),
         "tracing.config": "flashinfer_bench.tracing: TracingConfig TracingConfigRegistry",

@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import argparse
 import logging
-from collections.abc import Callable, Iterable, Iterator, Sequence
+import re
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import datetime
-from ipaddress import ip_address
-from itertools import chain
 from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
@@ -26,19 +25,13 @@ from fib_bench.config.benchmark import read_fields
 from fib_bench.report import best as best_of
 from fib_bench.report import summarise
 from fib_bench.report.merging import merge as merge_folders
-from fib_schema import (
-    DuplicateName,
-    TraceSet,
-    UnknownName,
-    format_json,
-    get_fib_dataset_path,
-)
+from fib_schema import TraceSet, UnknownName, get_fib_dataset_path
 from fib_schema.command import CommandParser, print_problems, run_command
 from fib_schema.data_files import missing_data
 from fib_schema.files import write_output
 from fib_schema.trace_facts import CPU_TIMING
 
-from ..errors import MissingExtra
+from ..errors import NotOfferedImport
 from ..table import PACKAGE, missing_extra
 
 if TYPE_CHECKING:
@@ -46,7 +39,9 @@ if TYPE_CHECKING:
 
     from ..names.bench import BenchmarkConfig
 
-__all__ = ["cli", "make_parser", "merge_tracesets", "service_command"]
+__all__ = ["cli", "make_parser", "service_command"]
+
+Command = Callable[[argparse.Namespace], int]
 
 _INTERRUPTED = "interrupted; finished evaluations are recorded (--resume continues)"
 
@@ -59,7 +54,8 @@ def cli(arguments: Sequence[str] | None = None) -> int:
 def _run(arguments: Sequence[str] | None) -> int:
     options = make_parser().parse_args(arguments)
     with _logging(options.log_level):
-        return _COMMANDS[options.command](options)
+        code: int = options.command(options)
+        return code
 
 
 @contextmanager
@@ -121,34 +117,35 @@ def _run_one(trace_set: TraceSet, args: argparse.Namespace) -> RunResult:
     return result
 
 
-def _loaded(paths: Sequence[str]) -> TraceSet:
-    """Data sets merged in memory; their problems are printed."""
-    sets = [TraceSet.from_path(path) for path in paths]
-    merged = sets[0] if len(sets) == 1 else merge_tracesets(sets)
-    for trace_set in sets:
+def _data_sets(args: argparse.Namespace) -> Iterator[TraceSet]:
+    """The data sets of a report; the problems of each are printed after it."""
+    for path in args.local:
+        trace_set = TraceSet.from_path(path)
+        yield trace_set
         print_problems(trace_set.all_problems())
-    return merged
 
 
 def summary(args: argparse.Namespace) -> int:
-    """Print totals and the leaderboard."""
-    print_summary(output_console(), summarise(_loaded(args.local)))
+    """Print totals and the leaderboard of each data set."""
+    for trace_set in _data_sets(args):
+        print_summary(output_console(), summarise(trace_set))
     return 0
 
 
 def best(args: argparse.Namespace) -> int:
     """Print the fastest passing solution of each workload."""
-    rows = best_of(_loaded(args.local), allow_flags=(CPU_TIMING,))  # the table labels these rows
-    if rows:
-        print_best(output_console(), rows)
-    else:
-        error_console().print("no passing trace yet; run 'fib-compat run' first", style="yellow")
+    for trace_set in _data_sets(args):
+        if rows := best_of(trace_set, allow_flags=(CPU_TIMING,)):  # the table labels these rows
+            print_best(output_console(), rows)
+        else:
+            error_console().print("no passing trace yet; run 'fib-compat run' first", style="yellow")
     return 0
 
 
 def visualize(args: argparse.Namespace) -> int:
     """Print a table for each definition, with its solutions from best to worst."""
-    print_leaderboard(output_console(), summarise(_loaded(args.local)).leaderboard)
+    for trace_set in _data_sets(args):
+        print_leaderboard(output_console(), summarise(trace_set).leaderboard)
     return 0
 
 
@@ -196,16 +193,17 @@ _SERVICE = "fib_serve.cli.main:main"
 _OPTIONS = ("warmup_runs", "iterations", "num_trials", "rtol", "atol", "timeout")
 _LEVELS = {"CRITICAL": "error"}
 """Levels that fib-serve does not have."""
+_LOOPBACK = re.compile(r"127(\.[0-9]{1,3}){3}|::1")
 
 
 def serve(args: argparse.Namespace) -> int:
     """Run the service until it is told to end; returns the exit code.
 
     Raises:
-        MissingExtra: fib-serve is not installed.
+        NotOfferedImport: fib-serve is not installed.
     """
     if (reason := missing_extra(f"{PACKAGE}.serve")) is not None:
-        raise MissingExtra(f"serve: {reason}")
+        raise NotOfferedImport("serve", reason)
     code: int = resolve_name(_SERVICE)(list(service_command(args)))
     return code
 
@@ -219,51 +217,12 @@ def service_command(args: argparse.Namespace) -> Iterator[str]:
     root = get_fib_dataset_path() if args.local is None else Path(args.local)
     yield from ("run", str(root.absolute()), f"--host={args.host}", f"--port={args.port}")
     yield f"--log-level={_LEVELS.get(args.log_level, args.log_level.lower())}"
-    if _is_loopback(args.host):
+    if args.host == "localhost" or _LOOPBACK.fullmatch(args.host):
         yield "--no-auth"
     for name in _OPTIONS:
         yield f"--{name.replace('_', '-')}={getattr(args, name)}"
     if args.devices is not None:
         yield f"--devices={','.join(args.devices)}"
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-# -- data sets merged in memory ------------------------------------------------------------------------
-
-
-def merge_tracesets(trace_sets: Iterable[TraceSet]) -> TraceSet:
-    """Merge data sets in memory; records that several have are kept once.
-
-    Raises:
-        DuplicateName: Two definitions or two solutions share a name and differ.
-    """
-    kept: dict[str, dict[str, Any]] = {kind: {} for kind in ("definition", "solution", "workload", "trace")}
-    for trace_set in trace_sets:
-        groups = (trace_set.solutions, trace_set.workloads, trace_set.traces)
-        records = [trace_set.definitions.values(), *(chain.from_iterable(group.values()) for group in groups)]
-        for (kind, known), found in zip(kept.items(), records, strict=True):
-            for record in found:
-                name = getattr(record, "name", None) or format_json(record)
-                if known.setdefault(name, record) != record:
-                    source = str(trace_set.root or "a set in memory")
-                    raise DuplicateName(kind, name, "that of an earlier data set", f"that of {source}, which differs")
-    definitions, *groups_of = (known.values() for known in kept.values())
-    return TraceSet(None, {each.name: each for each in definitions}, *map(_by_definition, groups_of))
-
-
-def _by_definition(records: Iterable[Any]) -> dict[str, list[Any]]:
-    groups: dict[str, list[Any]] = {}
-    for record in records:
-        groups.setdefault(record.definition, []).append(record)
-    return groups
 
 
 # -- options -----------------------------------------------------------------------------------------
@@ -275,6 +234,13 @@ _DESCRIPTION = """\
 Benchmark the kernels of a data set and report on the results. This is the command line of
 flashinfer-bench, implemented by fib-bench; 'fib-bench --help' shows all features."""
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
+_NUMBERS: tuple[tuple[str, type, float, str], ...] = (
+    ("--warmup-runs", int, 10, "calls before timing"),
+    ("--iterations", int, 50, "minimum number of samples"),
+    ("--num-trials", int, 3, "input sets with different values"),
+    ("--rtol", float, 1e-2, "relative tolerance: an element is wrong if it exceeds both tolerances"),
+    ("--atol", float, 1e-2, "absolute tolerance"),
+)
 
 
 def make_parser() -> argparse.ArgumentParser:
@@ -284,28 +250,36 @@ def make_parser() -> argparse.ArgumentParser:
     parser = CommandParser(prog="fib-compat", description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"fib-compat {installed_version('fib-compat')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_run(_add_command(commands, "run", "benchmark solutions and append their traces"))
-    _add_report(_add_command(commands, "report", "report on traces"))
-    _add_validate(_add_command(commands, "validate", "report the errors of a data set"))
-    _add_render(_add_command(commands, "validate-render", "convert a JSON report of 'validate' to text"))
-    _add_serve(_add_command(commands, "serve", "evaluate solutions for clients over HTTP"))
+    _add_run(_add_command(commands, "run", run, "benchmark solutions and append their traces"))
+    reports = commands.add_parser("report", help="report on traces").add_subparsers(required=True, metavar="REPORT")
+    for name, command, text in (
+        ("summary", summary, "totals and the leaderboard of each data set"),
+        ("best", best, "the fastest passing solution of each workload"),
+        ("visualize", visualize, "a table for each definition, with its solutions from best to worst"),
+    ):
+        _add_local(_add_command(reports, name, command, text))
+    merging = _add_command(reports, "merge", merge, "merge data sets, tensors included")
+    _add_local(merging)
+    merging.add_argument("--output", required=True, metavar="DIR", help="a new or empty folder")
+    _add_validate(_add_command(commands, "validate", validate, "report the errors of a data set"))
+    rendering = _add_command(commands, "validate-render", _render, "convert a JSON report of 'validate' to text")
+    rendering.add_argument("report", metavar="REPORT.json", help="a file that 'validate --outputs json' wrote")
+    rendering.add_argument("--output", metavar="FILE", help="the text file (default: stdout)")
+    _add_serve(_add_command(commands, "serve", serve, "evaluate solutions for clients over HTTP"))
     return parser
 
 
-def _add_command(commands: object, name: str, summary: str) -> argparse.ArgumentParser:
-    parser: argparse.ArgumentParser = commands.add_parser(  # type: ignore[attr-defined] # argparse hides its type
-        name,
-        help=summary,
-        description=summary[0].upper() + summary[1:] + ".",
-    )
-    if name != "report":
-        _add_log_level(parser)
+def _add_command(commands: Any, name: str, run: Command, text: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(name, help=text, description=f"{text[0].upper()}{text[1:]}.")
+    level = "minimum level of log messages (default: %(default)s)"
+    parser.add_argument("--log-level", type=str.upper, choices=_LOG_LEVELS, default="INFO", help=level)
+    parser.set_defaults(command=run)
     return parser
 
 
-def _add_log_level(parser: argparse.ArgumentParser) -> None:
-    text = "minimum level of log messages (default: %(default)s)"
-    parser.add_argument("--log-level", type=str.upper, choices=_LOG_LEVELS, default="INFO", help=text)
+def _add_local(parser: argparse.ArgumentParser) -> None:
+    text = "a data set; repeat for more"
+    parser.add_argument("--local", action="extend", nargs="+", required=True, metavar="PATH", help=text)
 
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
@@ -318,60 +292,19 @@ def _add_run(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--save-results", action=argparse.BooleanOptionalAction, default=True, help=text)
     text = "no effect: every solution runs in its own worker process"
     parser.add_argument("--use-isolated-runner", action="store_const", const=True, help=text)
-    _add_settings(parser.add_argument_group("settings"))
-    parser.set_defaults(command="run")
-
-
-def _add_settings(group: argparse._ArgumentGroup) -> None:
-    _add_numbers(group, ("--required-matched-ratio", float, None, "share of elements within the tolerances"))
+    group = parser.add_argument_group("settings")
+    for option, kind, _, text in _NUMBERS:
+        group.add_argument(option, type=kind, metavar="N", help=text)
+    text = "share of elements within the tolerances"
+    group.add_argument("--required-matched-ratio", type=float, metavar="N", help=text)
     text = "limit for one build and for one evaluation"
     group.add_argument("--timeout", dest="timeout_seconds", type=float, metavar="SECONDS", help=text)
-    group.add_argument(
-        "--no-profile-baseline",
-        dest="profile_baseline",
-        action="store_const",
-        const=False,
-        help="do not time the reference",
-    )
-
-
-_NUMBERS: tuple[tuple[str, type, float | None, str], ...] = (
-    ("--warmup-runs", int, 10, "calls before timing"),
-    ("--iterations", int, 50, "minimum number of samples"),
-    ("--num-trials", int, 3, "input sets with different values"),
-    ("--rtol", float, 1e-2, "relative tolerance: an element is wrong if it exceeds both tolerances"),
-    ("--atol", float, 1e-2, "absolute tolerance"),
-)
-
-
-def _add_numbers(
-    group: argparse._ArgumentGroup, last: tuple[str, type, float | None, str], *, has_defaults: bool = False
-) -> None:
-    for option, kind, value, text in (*_NUMBERS, last):
-        default = value if has_defaults else None
-        shown = f"{text} (default: %(default)s)" if has_defaults else text
-        group.add_argument(option, type=kind, default=default, metavar="N" if kind is int else "X", help=shown)
-
-
-def _add_report(parser: argparse.ArgumentParser) -> None:
-    reports = parser.add_subparsers(required=True, metavar="REPORT")
-    for name, text in (
-        ("summary", "totals and the leaderboard"),
-        ("best", "the fastest passing solution of each workload"),
-        ("visualize", "a table for each definition, with its solutions from best to worst"),
-        ("merge", "merge data sets, tensors included"),
-    ):
-        report = reports.add_parser(name, help=text, description=text[0].upper() + text[1:] + ".")
-        _add_local(report)
-        _add_log_level(report)
-        report.set_defaults(command=f"report {name}")
-        if name == "merge":
-            report.add_argument("--output", required=True, metavar="DIR", help="a new or empty folder")
+    option, text = "--no-profile-baseline", "do not time the reference"
+    group.add_argument(option, dest="profile_baseline", action="store_const", const=False, help=text)
 
 
 def _add_validate(parser: argparse.ArgumentParser) -> None:
-    text = "the data set (default: FIB_DATASET_PATH)"
-    parser.add_argument("--dataset", metavar="PATH", help=text)
+    parser.add_argument("--dataset", metavar="PATH", help="the data set (default: FIB_DATASET_PATH)")
     text = f"of {','.join(CHECKS)} (default: all); benchmark runs references and baselines on all workloads"
     parser.add_argument("--checks", type=_comma_separated(CHECKS), default=CHECKS, metavar="NAME,...", help=text)
     text = "use no GPU: skip the check 'benchmark', and build no baseline"
@@ -383,13 +316,6 @@ def _add_validate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--output-folder", default=".", metavar="DIR", help=text)
     text = f"of {','.join(OUTPUTS)} (default: stdout)"
     parser.add_argument("--outputs", type=_comma_separated(OUTPUTS), default=("stdout",), metavar="NAME,...", help=text)
-    parser.set_defaults(command="validate")
-
-
-def _add_render(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("report", metavar="REPORT.json", help="a file that 'validate --outputs json' wrote")
-    parser.add_argument("--output", metavar="FILE", help="the text file (default: stdout)")
-    parser.set_defaults(command="validate-render")
 
 
 def _add_serve(parser: argparse.ArgumentParser) -> None:
@@ -400,13 +326,9 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--port", type=int, default=8000, help="(default: %(default)s)")
     group = parser.add_argument_group("settings of all evaluations")
     text = "limit in seconds for one build and for each step of an evaluation"
-    _add_numbers(group, ("--timeout", float, 300, text), has_defaults=True)
-    parser.set_defaults(command="serve")
-
-
-def _add_local(parser: argparse.ArgumentParser) -> None:
-    text = "a data set; repeat for more"
-    parser.add_argument("--local", action="extend", nargs="+", required=True, metavar="PATH", help=text)
+    for option, kind, value, help_text in (*_NUMBERS, ("--timeout", float, 300, text)):
+        shown = f"{help_text} (default: %(default)s)"
+        group.add_argument(option, type=kind, default=value, metavar="N", help=shown)
 
 
 def _comma_separated(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:
@@ -418,15 +340,3 @@ def _comma_separated(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]
         return names
 
     return parse
-
-
-_COMMANDS = {
-    "run": run,
-    "report summary": summary,
-    "report best": best,
-    "report visualize": visualize,
-    "report merge": merge,
-    "validate": validate,
-    "validate-render": _render,
-    "serve": serve,
-}

@@ -19,16 +19,6 @@ from fib_schema import FibError, Solution, Workload, get_fib_dataset_path, load_
 from fib_schema.display import escape_controls
 from fib_schema.files import explain_os_error
 
-__all__ = [
-    "FFI_PROMPT",
-    "FFI_PROMPT_SIMPLE",
-    "extract_solution_to_files",
-    "flashinfer_bench_list_ncu_options",
-    "flashinfer_bench_run_ncu",
-    "flashinfer_bench_run_sanitizer",
-    "get_all_tool_schemas",
-]
-
 SUMMARY = "SOLUTION.md"
 P = ParamSpec("P")
 R = TypeVar("R", Solution, Workload)

@@ -23,19 +23,6 @@ from fib_schema import Definition, Trace
 from ..errors import NotOffered
 from .trace_set import TraceSet, present
 
-__all__ = [
-    "Benchmark",
-    "BenchmarkConfig",
-    "DefaultEvaluator",
-    "DsaSparseAttentionEvaluator",
-    "DsaTopkIndexerEvaluator",
-    "Evaluator",
-    "LowBitEvaluator",
-    "ResolvedEvalConfig",
-    "SamplingEvaluator",
-    "resolve_evaluator",
-]
-
 _CONFIGS = ("op_type_config", "definition_config")
 logger = logging.getLogger("flashinfer_bench.bench")
 

@@ -11,14 +11,6 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from fib_schema import Solution, SourceFile
 
-__all__ = [
-    "create_package_name",
-    "get_fib_enable_apply",
-    "get_fib_enable_tracing",
-    "start_by_environment",
-    "write_sources_to_path",
-]
-
 logger = logging.getLogger("flashinfer_bench")
 
 

@@ -14,19 +14,6 @@ from typing import Any
 
 import torch
 
-__all__ = [
-    "ArgBinder",
-    "ContextStore",
-    "infer_kv_layout_from_args",
-    "infer_paged_kv_layout_from_tensors",
-    "infer_ragged_kv_layout_from_tensors",
-    "normalize_paged_kv_to_nhd",
-    "normalize_ragged_kv_to_nhd",
-    "pick_sm_scale_gqa",
-    "pick_sm_scale_mla",
-    "write_back_outputs",
-]
-
 
 class ArgBinder:
     """Binds the arguments of calls to a function's parameters."""

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 import attrs
 import fib_apply
 import fib_schema
-from fib_apply import disable_apply, runtime
 from fib_apply.config import CONFIG_VARIABLE
 from fib_integrations import install_flashinfer_integrations
 
@@ -23,15 +22,6 @@ from .trace_set import TraceSet, present
 
 if TYPE_CHECKING:
     from fib_apply.routing.dispatcher import Dispatcher
-
-__all__ = [
-    "ApplyConfig",
-    "ApplyConfigRegistry",
-    "ApplyRuntime",
-    "disable_apply",
-    "enable_apply",
-    "get_default_registry",
-]
 
 logger = logging.getLogger("flashinfer_bench.apply")
 BUILD_SECONDS = 600.0
@@ -110,7 +100,6 @@ class ApplyRuntime(fib_apply.ApplyRuntime):
     """
 
     def __init__(self, trace_set: Source = None, apply_config: Any = None, **options: Any) -> None:
-        self._is_started = False
         if apply_config is None and not os.environ.get(CONFIG_VARIABLE):
             apply_config = get_default_registry()
         self._registry = apply_config if isinstance(apply_config, ApplyConfigRegistry) else None
@@ -119,23 +108,14 @@ class ApplyRuntime(fib_apply.ApplyRuntime):
         super().__init__(source, native, **{"wait_seconds": BUILD_SECONDS, **options})
         present("definition", self.config.per_definition, self.table.definitions, logger)
 
-    def start(self) -> Self:
-        """Build ahead of time, and make this runtime the active one."""
-        self._is_started = True
-        super().start()
-        return self
-
     def stop(self) -> None:
         """Deactivate this runtime; the one below becomes active again.
 
         Raises:
-            RuntimeError: It was not started, or another one was started after it.
+            RuntimeError: This is not the runtime that was started last.
         """
-        if not self._is_started:
-            raise RuntimeError("this apply runtime was not started, so it cannot be stopped")
-        if runtime.is_active(self) and fib_apply.get_runtime() is not self:
+        if fib_apply.get_runtime() is not self:
             raise RuntimeError("only the apply runtime that was started last can be stopped; stop that one first")
-        self._is_started = False
         super().stop()
 
     def dispatcher(self, name: str) -> Dispatcher | None:

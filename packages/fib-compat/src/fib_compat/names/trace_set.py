@@ -16,8 +16,6 @@ from typing import Any
 import fib_schema
 from fib_schema import Definition, FibError, Solution, Trace
 
-__all__ = ["TraceSet", "present"]
-
 _FIELDS = ("definitions", "solutions", "workloads", "traces")
 
 

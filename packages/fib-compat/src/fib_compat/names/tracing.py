@@ -19,33 +19,11 @@ import attrs
 import fib_schema
 import fib_tracer
 import torch
-from fib_apply.config import enabled_by_environment
 from fib_integrations import install_flashinfer_integrations
 from fib_schema import UnknownName
-from fib_tracer import Decision, InvalidSetting, disable_tracing, get_tracing_runtime, policies
+from fib_tracer import Decision, InvalidSetting, get_tracing_runtime, policies
 
 from .trace_set import TraceSet, present
-
-__all__ = [
-    "AttentionFilterPolicy",
-    "FilterPolicy",
-    "InputDumpPolicy",
-    "KeepAllPolicy",
-    "KeepFirstKByAxesPolicy",
-    "KeepFirstKPolicy",
-    "KeepFirstPolicy",
-    "KeepNonePolicy",
-    "PolicyRegistry",
-    "TracingConfig",
-    "TracingConfigRegistry",
-    "TracingRuntime",
-    "WorkloadEntry",
-    "disable_tracing",
-    "enable_tracing",
-    "get_attention_only_configs",
-    "get_default_configs",
-    "get_full_configs",
-]
 
 logger = logging.getLogger("flashinfer_bench.tracing")
 
@@ -333,23 +311,18 @@ class TracingConfigRegistry(fib_tracer.TracingConfigRegistry):
         super().__init__(default, dict(per_definition or {}), tuple(rules))
 
 
-def get_default_configs() -> TracingConfigRegistry:
-    """The default settings, for all definitions."""
-    return _changeable(fib_tracer.get_default_configs())
+def _as_documented(make: Callable[[], fib_tracer.TracingConfigRegistry]) -> Callable[[], TracingConfigRegistry]:
+    @functools.wraps(make)
+    def made() -> TracingConfigRegistry:
+        registry = make()
+        return TracingConfigRegistry(registry.default, registry.per_definition, registry.rules)
+
+    return made
 
 
-def get_full_configs() -> TracingConfigRegistry:
-    """Dense operators once for each size, attention by average length with its indices, all others by default."""
-    return _changeable(fib_tracer.get_full_configs())
-
-
-def get_attention_only_configs() -> TracingConfigRegistry:
-    """Attention like `get_full_configs`; nothing else is traced."""
-    return _changeable(fib_tracer.get_attention_only_configs())
-
-
-def _changeable(registry: fib_tracer.TracingConfigRegistry) -> TracingConfigRegistry:
-    return TracingConfigRegistry(registry.default, registry.per_definition, registry.rules)
+get_default_configs = _as_documented(fib_tracer.get_default_configs)
+get_full_configs = _as_documented(fib_tracer.get_full_configs)
+get_attention_only_configs = _as_documented(fib_tracer.get_attention_only_configs)
 
 
 class TracingRuntime(fib_tracer.TracingRuntime):
@@ -374,11 +347,7 @@ class TracingRuntime(fib_tracer.TracingRuntime):
 
     @classmethod
     def get_instance(cls) -> fib_tracer.TracingRuntime | None:
-        """The runtime that was started last; the first call starts one if ``FIB_ENABLE_TRACING`` says so."""
-        global _has_read_environment  # noqa: PLW0603 once per process
-        if get_tracing_runtime() is None and not _has_read_environment and enabled_by_environment("FIB_ENABLE_TRACING"):
-            enable_tracing()
-        _has_read_environment = True
+        """The runtime that was started last, by the import of `flashinfer_bench` if ``FIB_ENABLE_TRACING`` says so."""
         return get_tracing_runtime()
 
     def stop(self) -> None:
@@ -416,9 +385,6 @@ class TracingRuntime(fib_tracer.TracingRuntime):
             super().collect(name, args, kwargs)
         except (LookupError, TypeError, ValueError) as error:
             logger.warning("a call of %r is not collected: %s", name, error)
-
-
-_has_read_environment = False
 
 
 def enable_tracing(

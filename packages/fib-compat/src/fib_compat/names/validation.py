@@ -30,20 +30,6 @@ from fib_schema.files import write_output
 
 from .records import Model
 
-__all__ = [
-    "ALL_CHECKS",
-    "CPU_CHECKS",
-    "CheckMessage",
-    "CheckResult",
-    "DatasetReport",
-    "DefinitionReport",
-    "ReportConfig",
-    "compute_definition_status",
-    "render_report",
-    "render_text_report",
-    "validate_dataset",
-]
-
 ALL_CHECKS = ("layout", "definition", "workload", "solution", "trace", "baseline", "benchmark")
 CPU_CHECKS = ALL_CHECKS[:-1]
 _BASELINE = "baseline"
