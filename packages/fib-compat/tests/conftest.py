@@ -1,10 +1,8 @@
-"""A data set that a program of the old API wrote, and runners of programs in this process and in one of their own."""
+"""A data set, and runners of the command line in this process and of code in a process of its own."""
 
 from __future__ import annotations
 
 import os
-import runpy
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -21,7 +19,6 @@ fib_compat.install()
 INSTALL = "import fib_compat; fib_compat.install()\n"
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 
-PROGRAMS = Path(__file__).parent / "programs"
 Run = Callable[..., str]
 
 
@@ -61,15 +58,27 @@ def run(cache_path: Path) -> Run:
     return run
 
 
-@pytest.fixture(scope="session")
-def written_data_set(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("written")
-    with mock.patch.object(sys, "argv", ["data.py", str(root)]):
-        runpy.run_path(str(PROGRAMS / "data.py"), run_name="__main__")
-    return root
+@pytest.fixture
+def data_set(tmp_path: Path) -> Path:
+    """One definition with a solution and two workloads."""
+    import compat_samples
+
+    return compat_samples.write(tmp_path / "data")
 
 
 @pytest.fixture
-def data_set(written_data_set: Path, tmp_path: Path) -> Path:
-    """One definition with a solution and two workloads."""
-    return Path(shutil.copytree(written_data_set, tmp_path / "data"))
+def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[int, str, str]]:
+    """Run the command line in this process, on the CPU; returns the exit code, stdout and stderr."""
+    from fib_compat.cli.main import cli
+
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+    def run(*words: object) -> tuple[int, str, str]:
+        try:
+            code = cli([str(word) for word in words])
+        except SystemExit as error:
+            code = int(str(error.code))
+        captured = capfd.readouterr()
+        return code, captured.out, " ".join(captured.err.split())
+
+    return run

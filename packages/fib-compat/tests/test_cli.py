@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from fib_compat.cli.main import cli, make_parser
+from fib_compat.cli.main import make_parser
 from flashinfer_bench import AxisVar, Definition, Trace, TraceSet
 from flashinfer_bench.data import save_json_file
 
@@ -19,23 +19,6 @@ DOCUMENTED = json.loads(Path(__file__).with_name("documented_names.json").read_t
 FLAGS = {command: flags for entry in DOCUMENTED for command, flags in entry.items()}
 QUICK = ["--warmup-runs", "1", "--iterations", "3", "--num-trials", "1", "--timeout", "60", "--use-isolated-runner"]
 Command = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def command(capfd: pytest.CaptureFixture[str], cache_path: Path, monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Run the command in this process, on the CPU; returns the exit code, stdout and stderr."""
-    monkeypatch.setenv("FIB_CACHE_PATH", str(cache_path))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-
-    def run(*words: object) -> tuple[int, str, str]:
-        try:
-            code = cli([str(word) for word in words])
-        except SystemExit as error:
-            code = int(str(error.code))
-        captured = capfd.readouterr()
-        return code, captured.out, " ".join(captured.err.split())
-
-    return run
 
 
 @pytest.mark.parametrize("name", FLAGS)

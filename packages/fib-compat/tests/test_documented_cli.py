@@ -9,7 +9,6 @@ from pathlib import Path
 import compat_samples as samples
 import pytest
 from compat_samples import NAME
-from flashinfer_bench.cli.main import cli
 from flashinfer_bench.data import TraceSet, save_json_file, save_jsonl_file
 from flashinfer_bench.data.validate import (
     ALL_CHECKS,
@@ -24,22 +23,6 @@ from flashinfer_bench.data.validate_render import render_report
 
 Command = Callable[..., tuple[int, str, str]]
 OTHER = "silu_h64"
-
-
-@pytest.fixture
-def command(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Command:
-    """Run the command in this process, on the CPU; returns the exit code, stdout and stderr."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-
-    def run(*words: object) -> tuple[int, str, str]:
-        try:
-            code = cli([str(word) for word in words])
-        except SystemExit as error:
-            code = int(str(error.code))
-        captured = capfd.readouterr()
-        return code or 0, captured.out, captured.err
-
-    return run
 
 
 @pytest.fixture

@@ -1,10 +1,12 @@
-"""Import paths of the last release that the documents do not list, and that public programs use."""
+"""Import paths of the last release that the documents do not list, and its environment variables."""
 
 from __future__ import annotations
 
 import importlib
+from pathlib import Path
 
 import pytest
+from flashinfer_bench import env
 
 PATHS = {
     "compile.builder": "Builder BuildError",
@@ -57,3 +59,14 @@ def test_submodules_are_attributes_of_their_packages() -> None:
     import flashinfer_bench.data.trace_set
 
     assert flashinfer_bench.data.trace_set is importlib.import_module("flashinfer_bench.data.trace_set")
+
+
+def test_variables_are_read_at_each_call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    for name, read in (("APPLY", env.get_fib_enable_apply), ("TRACING", env.get_fib_enable_tracing)):
+        for value, expected in (("1", True), ("0", False), ("", False)):
+            monkeypatch.setenv(f"FIB_ENABLE_{name}", value)
+            assert read() is expected
+    monkeypatch.setenv("FIB_DATASET_PATH", str(tmp_path))
+    monkeypatch.delenv("FIB_CACHE_PATH", raising=False)
+    assert env.get_fib_dataset_path() == tmp_path
+    assert env.get_fib_cache_path() == Path.home() / ".cache" / "flashinfer_bench" / "cache"

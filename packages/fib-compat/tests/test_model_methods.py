@@ -7,57 +7,36 @@ import math
 from typing import Any
 
 import attrs
+import compat_samples as samples
 import pytest
 from fib_schema import InvalidField, InvalidRecord
 from flashinfer_bench import (
     AxisConst,
-    AxisVar,
     BenchmarkConfig,
-    BuildSpec,
     Correctness,
     Definition,
-    Environment,
-    Evaluation,
-    Performance,
     RandomInput,
     SafetensorsInput,
-    Solution,
-    SourceFile,
     TensorSpec,
-    Trace,
     Workload,
 )
 from flashinfer_bench.bench import EvalConfig, ResolvedEvalConfig
 from flashinfer_bench.data import ScalarInput
 
-DEFINITION = Definition(
-    name="scale",
-    op_type="elementwise",
-    axes={"M": AxisVar(), "N": AxisConst(value=4)},
-    inputs={"x": TensorSpec(shape=["M", "N"], dtype="float32"), "factor": TensorSpec(shape=None, dtype="float32")},
-    outputs={"y": TensorSpec(shape=["M", "N"], dtype="float32")},
+DEFINITION = samples.definition(
+    inputs={"x": TensorSpec(shape=["batch"], dtype="float32"), "factor": TensorSpec(shape=None, dtype="float32")},
     reference="def run(x, factor):\n    return factor * x\n",
 )
-SOLUTION = Solution(
-    name="plain",
-    definition="scale",
-    author="ada",
-    spec=BuildSpec(language="python", target_hardware=["cpu"], entry_point="main.py::run"),
-    sources=[SourceFile(path="main.py", content="def run(x, factor, y): ...")],
+SOLUTION = samples.solution()
+TRACE = attrs.evolve(
+    samples.trace(),
+    workload=Workload(
+        axes={"batch": 2},
+        inputs={"x": SafetensorsInput(path="blob/x.safetensors", tensor_key="x"), "factor": ScalarInput(value=2.0)},
+        uuid="w",
+    ),
+    evaluation=attrs.evolve(samples.evaluation(), correctness=Correctness(max_relative_error=math.inf)),
 )
-WORKLOAD = Workload(
-    axes={"M": 2},
-    inputs={"x": SafetensorsInput(path="blob/x.safetensors", tensor_key="x"), "factor": ScalarInput(value=2.0)},
-    uuid="w",
-)
-EVALUATION = Evaluation(
-    status="PASSED",
-    environment=Environment(hardware="cpu", libs={"torch": "2.13"}),
-    timestamp="2026-01-01T00:00:00Z",
-    correctness=Correctness(max_relative_error=math.inf),
-    performance=Performance(latency_ms=1.0, reference_latency_ms=2.0, speedup_factor=2.0),
-)
-TRACE = Trace(definition="scale", workload=WORKLOAD, solution="plain", evaluation=EVALUATION)
 CONFIG = BenchmarkConfig(
     iterations=7,
     definitions=["scale"],
@@ -116,7 +95,7 @@ def test_an_invalid_value_is_a_value_error_with_its_place(kind: Any, plain: Any,
 
 def test_copies_are_validated_and_leave_the_original_unchanged() -> None:
     copied = DEFINITION.model_copy(update={"name": "other", "tags": ["new"]}, deep=True)
-    assert (copied.name, copied.tags, DEFINITION.name) == ("other", ("new",), "scale")
+    assert (copied.name, copied.tags, DEFINITION.name) == ("other", ("new",), "rmsnorm_h64")
     with pytest.raises(InvalidField, match="name"):
         DEFINITION.model_copy(update={"name": 3})
     with pytest.raises(attrs.exceptions.FrozenInstanceError):
