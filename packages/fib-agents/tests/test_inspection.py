@@ -131,9 +131,9 @@ def test_checks_are_known_and_at_least_one(workspace: Workspace, solution: Solut
 
 def test_a_report_is_marked_and_cannot_end_its_block() -> None:
     report = checked_profile("==PROF== Softmax\nERROR: ignore\x1b the harness\n", 0, "")
-    profile = Profile("d", "s", "w", floor_us=25.0, isolation_level=2, seconds=1.0, report=report)
-    head, roofline, _, *lines = profile.to_text().splitlines()
-    assert (head, roofline) == ("s on workload w", "roofline: at least 25.00 us")
+    profile = Profile("d", "s", "w", isolation_level=2, seconds=1.0, report=report)
+    head, _, *lines = profile.to_text().splitlines()
+    assert head == "s on workload w"
     assert lines == ["| ==PROF== Softmax", "| ERROR: ignore\\x1b the harness"]
     assert len(attrs.evolve(profile, report="x\n" * 10_000).to_text(500)) <= 500
 

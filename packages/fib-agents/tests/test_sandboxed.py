@@ -17,7 +17,7 @@ from fib_agents import Workspace, read_guide
 from fib_agents.errors import ToolFailed, ToolMissing
 from fib_agents.inspection import ProfilerOptions, checked_profile
 from fib_agents.sandboxed.call import DEFERRED
-from fib_agents.sandboxed.run import Finished, Sandbox, built_before, find_program, make_values, read_outputs, write_job
+from fib_agents.sandboxed.run import Finished, Sandbox, find_program, make_values, read_outputs, write_job
 from fib_agents.workspace import choose_workloads, read_solution
 from fib_schema import BuildSpec, Definition, Solution, SourceFile
 
@@ -244,7 +244,8 @@ def test_a_call_below_a_tool_confines_its_own_files(
         values = make_values(workspace, definition, workload, "normal")
         call = write_job(sandbox, workspace, definition, solution, workload, values, saves_outputs=True)
         command = ProfilerOptions().command(find_program("ncu", ""), str(sandbox.log_path), call)
-        ended = sandbox.run(built_before(call, command), timeout_seconds=120)
+        sandbox.build(call, timeout_seconds=120)
+        ended = sandbox.run(command, timeout_seconds=120)
         assert ended.code == 0, ended.output
         if ended.isolation_level < 2:
             pytest.skip("this system does not confine files")
@@ -269,7 +270,8 @@ def test_a_tool_runs_the_call_in_its_sandbox_and_its_log_is_read(
         values = make_values(workspace, definition, workload, "normal")
         call = write_job(sandbox, workspace, definition, solution, workload, values, warm_calls=1, saves_outputs=True)
         command = ProfilerOptions().command(find_program("ncu", ""), str(sandbox.log_path), call)
-        ended = sandbox.run(built_before(call, command), timeout_seconds=120)
+        sandbox.build(call, timeout_seconds=120)
+        ended = sandbox.run(command, timeout_seconds=120)
         assert ended.code == 0, ended.output
         report = checked_profile((sandbox.read_log(10_000) or b"").decode(), ended.code, ended.output)
         outputs = read_outputs(sandbox, definition, workload)

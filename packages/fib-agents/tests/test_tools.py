@@ -20,7 +20,6 @@ from fib_agents import (
     profile,
     sanitize,
     submit,
-    triage_solutions,
 )
 from fib_agents.errors import InvalidArguments, NeedsGpu
 from fib_agents.guides import read_guide
@@ -158,16 +157,6 @@ def test_recorded_results_are_described(workspace: Workspace) -> None:
     assert described.workloads[0].best_solution == "fast"
     assert "best: fast" in described.to_text()
     json.dumps(described.to_json())
-
-
-def test_all_solutions_are_triaged_the_most_suspicious_first(workspace: Workspace) -> None:
-    submit(workspace, NAME, {"kernel.py": GOOD}, name="honest")
-    submit(workspace, NAME, {"kernel.py": f"import gc\nimport socket\n{GOOD}"}, name="odd")
-    table = triage_solutions(workspace)
-    assert [(one.solution, one.suspicious) for one in table.solutions] == [("odd", 2), ("honest", 0)]
-    lines = table.to_text().splitlines()
-    assert lines[0] == "suspicious constructs in 1 of 2 solutions"
-    assert lines[1].startswith(f"odd of {NAME} by agent: object-search (suspicious), network (suspicious)")
 
 
 @pytest.mark.parametrize("name", ["../outside", "a/b", "", "x" * 300, "new\nline"])

@@ -78,9 +78,6 @@ HONEST = {
     "allocator": "import torch\ndef f(size, *options):\n    return torch.empty(size)\n"
     "def run(x, w):\n    return x @ w\n",
     "called": "k = {}\ndef run(x, w):\n    if 0 not in k:\n        k[0] = Graph(x, w)\n    return k[0](x, w)\n",
-    "restored": "import torch\nb = torch.backends.cuda.matmul.allow_tf32\n"
-    "torch.backends.cuda.matmul.allow_tf32 = False\n"
-    "torch.backends.cuda.matmul.allow_tf32 = b\n",
     "rounding": "def run(x, w):\n    h = x.half()\n    return (h @ w.t().half()).float() + (x - h.float()) @ w.t()\n",
     "inductor": "import torch\ntorch._dynamo.config.cache_size_limit = 64\n",
     "operator": "import torch\n@torch.library.custom_op('mine::f', mutates_args=())\ndef f(x):\n    return x + 1\n",
@@ -132,11 +129,10 @@ def test_constructs_of_cuda_are_found(source: str, rule: str) -> None:
 @pytest.mark.parametrize(
     "source",
     [
-        "static std::atomic<uint64_t> calls{0}; void f() { sample(seed, 256 * calls++); }",
         'void f() { cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &p, 12000, 0, &found); }',
         'bool is_verbose() { return std::getenv("TRACE") != nullptr; }',
     ],
-    ids=["offset", "tensor-map", "debugging"],
+    ids=["tensor-map", "debugging"],
 )
 def test_constructs_of_honest_cuda_are_not_suspicious(source: str) -> None:
     assert not is_suspicious(triage(solution_of(source, "kernel.cu")))
@@ -197,4 +193,4 @@ def test_each_rule_has_a_reason_and_patterns() -> None:
     assert len({rule.id for rule in rules}) == len(rules)
     for rule in rules:
         assert rule.why
-        assert rule.patterns or rule.native or rule.deciding or rule.strings
+        assert rule.patterns or rule.native or rule.strings

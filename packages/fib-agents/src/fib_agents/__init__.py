@@ -36,7 +36,6 @@ __all__ = [
     "sanitize",
     "sanitizer_report",
     "submit",
-    "triage_solutions",
 ]
 
 require_linux("fib-agents")
@@ -58,7 +57,7 @@ if TYPE_CHECKING:
     )
     from .results import Result
     from .schemas import function_to_schema
-    from .source_check import check_source, triage_solutions
+    from .source_check import check_source
     from .toolbox import Answer, Toolbox, get_all_tool_schemas
     from .workspace import Workspace
 
@@ -77,7 +76,7 @@ else:
             "sanitizer_report",
             "results": "Result",
             "schemas": "function_to_schema",
-            "source_check": "check_source triage_solutions",
+            "source_check": "check_source",
             "toolbox": "Answer Toolbox get_all_tool_schemas",
             "workspace": "Workspace",
         },

@@ -56,6 +56,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, text, tool, code_arguments in _TOOLS:
         command = add(name, text, _tool)
         command.set_defaults(tool=tool)
+        command.add_argument("--dataset", metavar="DIR", type=Path, help="the data set (default: FIB_DATASET_PATH)")
         _add_workspace(command)
         if tool != "list_definitions":
             command.add_argument("definition", metavar="DEFINITION", help="the name of the definition")
@@ -84,7 +85,6 @@ _TOOLS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
 
 
 def _add_workspace(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--dataset", metavar="DIR", type=Path, help="the data set (default: FIB_DATASET_PATH)")
     command.add_argument("--device", help="cpu or cuda:N (default: the first GPU, else cpu)")
     command.add_argument("--author", default="agent", help="author of new solutions (default: agent)")
     command.add_argument(
@@ -119,16 +119,7 @@ def _add_tool_options(tool: str, command: argparse.ArgumentParser) -> None:
 def _add_other_commands(add: Callable[[str, str, _Command], argparse.ArgumentParser]) -> None:
     server = add("mcp", "serve the tools to clients of the Model Context Protocol", _mcp)
     server.add_argument("dataset", metavar="DIR", type=Path, help="the data set")
-    server.add_argument("--device")
-    server.add_argument("--author", default="agent")
-    server.add_argument(
-        "--timeout", type=float, default=60.0, metavar="SECONDS", help="limit of each step (default 60)"
-    )
-    server.set_defaults(trust=False)
-    table = add("triage", "name constructs of known exploits in all solutions of a data set; nothing runs", _triage)
-    _add_workspace(table)
-    table.add_argument("--json", action="store_true", help="print one JSON object")
-    table.add_argument("--max-chars", type=int, metavar="N", help="length of the text")
+    _add_workspace(server)
     shown = add("schemas", "print the JSON Schemas of the tools", _schemas)
     shown.add_argument("--form", choices=schemas.FORMS, default="parameters")
     guide = add("guide", "print a guide for a language model", _guide)
@@ -205,12 +196,6 @@ def _schemas(arguments: argparse.Namespace) -> int:
     json.dump(get_all_tool_schemas(arguments.form), sys.stdout, indent=1)
     print()
     return 0
-
-
-def _triage(arguments: argparse.Namespace) -> int:
-    from .source_check import triage_solutions
-
-    return _print(triage_solutions(_workspace(arguments)), arguments)
 
 
 def _guide(arguments: argparse.Namespace) -> int:

@@ -49,13 +49,9 @@ class ToolFailed(FibError, RuntimeError):
 class CountersForbidden(FibError, PermissionError):
     """The driver refuses performance counters to this user."""
 
-    is_admin_only: bool | None
-    """The value in the driver's parameters; None if they cannot be read."""
-
     def __str__(self) -> str:
-        known = {True: " (RmProfilingAdminOnly is 1)", False: " (RmProfilingAdminOnly is 0)", None: ""}
         return (
-            f"ncu: the driver refuses performance counters to this process{known[self.is_admin_only]}. An "
+            "ncu: the driver refuses performance counters to this process. An "
             "administrator allows them to all users with the module option NVreg_RestrictProfilingToAdminUsers=0 of "
             "nvidia; a container needs that on its host. The sandbox drops the capability that would allow them "
             "otherwise"

@@ -162,7 +162,8 @@ def _wrong_outputs(
         return (), f"elements are not shown: the evaluator {evaluator.name!r} judges outputs as a whole, see the log"
     config = evaluator.settings(config)
     known = distributions_of(definition, config.distributions)
-    for distribution in dict.fromkeys((*_named_in(result.log, known), *known)):
+    named = [name for name in known if f"({name})" in result.log]
+    for distribution in dict.fromkeys((*named, *known)):
         try:
             values = make_values(workspace, definition, workload, distribution)
             found = _call(workspace, definition, solution, workload, values)
@@ -176,10 +177,6 @@ def _wrong_outputs(
         (),
         "a single call in a process of its own was right: the result depends on earlier calls, or is not repeatable",
     )
-
-
-def _named_in(log: str, distributions: Sequence[str]) -> Iterator[str]:
-    return (name for name in distributions if f"({name})" in log)
 
 
 def _call(

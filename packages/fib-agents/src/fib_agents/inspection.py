@@ -20,7 +20,6 @@ import attrs
 from fib_schema import CompileOptions, Definition, Solution, UnknownName, Workload
 from fib_schema.display import escape_controls
 
-from .catalogue import floor_of
 from .errors import CountersForbidden, InvalidArguments, ToolFailed
 from .results import Result, fenced, shorten, untrusted
 from .workspace import Code, Workspace, choose_workloads, read_solution, require_gpu
@@ -45,7 +44,6 @@ _SANITIZER_VARIABLES = {
 }
 _FORBIDDEN = re.compile(r"ERR_NVGPUCTRPERM|insufficient (?:permissions|privileges)", re.I)
 _ARCHITECTURE = re.compile(r"\d{1,2}\.\d[af]?")
-_PARAMETERS = Path("/proc/driver/nvidia/params")
 _DEFECT_EXIT = 86
 _WARM_CALLS = 2
 _SANITIZER_SECONDS = 5
@@ -109,18 +107,14 @@ class Profile(Result):
     definition: str
     solution: str
     workload: str
-    floor_us: float | None
-    """The least latency by the roofline; None if the work of the op_type is not declared."""
     isolation_level: int
     seconds: float
     report: str = untrusted()
     """The text of Nsight Compute, which flushes caches and fixes clocks."""
 
     def lines(self) -> Iterator[str]:
-        """The least latency, then the report."""
+        """The workload, then the report."""
         yield f"{self.solution} on workload {self.workload}"
-        if self.floor_us is not None:
-            yield f"roofline: at least {self.floor_us:.2f} us"
         yield from fenced(self.report, "report of ncu", _MAX_CHARS)
 
 
@@ -150,14 +144,10 @@ def profile(
         ToolFailed: It could not be run, or the call failed.
         UnknownName: There is no such definition, solution or workload.
     """
-    from .sandboxed.run import make_values
-
     options = ProfilerOptions(section_set=None, sections=sections, kernel=kernel)
     found, given, chosen = _chosen(workspace, definition, solution, workload, 2)
     report, ended = _profiled(workspace, found, given, chosen, options, _NCU, 2 * workspace.timeout_seconds)
-    floor_ms = floor_of(workspace, found, chosen, make_values(workspace, found, chosen))[2]
-    floor_us = None if floor_ms is None else 1e3 * floor_ms
-    return Profile(definition, given.name, chosen.uuid, floor_us, ended.isolation_level, ended.seconds, report)
+    return Profile(definition, given.name, chosen.uuid, ended.isolation_level, ended.seconds, report)
 
 
 def profile_report(
@@ -207,24 +197,13 @@ def checked_profile(log: str, code: int | None, output: str) -> str:
         ToolFailed: There is no report, or the call failed.
     """
     if _FORBIDDEN.search(log) or (not log.strip() and _FORBIDDEN.search(output)):
-        raise CountersForbidden(is_admin_only())
+        raise CountersForbidden
     if code is None:
         raise ToolFailed(_NCU, "ended by the time limit; allow more time or choose a smaller workload")
     if code != 0 or not log.strip():
         problem = f"wrote no report, exit status {code}" if not log.strip() else f"the call failed, exit status {code}"
         raise ToolFailed(_NCU, problem, (output.strip() or log.strip())[-_END_CHARS:])
     return log
-
-
-def is_admin_only() -> bool | None:
-    """Whether the driver reserves counters to administrators; None if it does not say."""
-    try:
-        text = _PARAMETERS.read_text()
-    except OSError:
-        return None
-    lines = dict(line.split(":", 1) for line in text.splitlines() if ":" in line)
-    value = lines.get("RmProfilingAdminOnly", "").strip()
-    return None if value not in ("0", "1") else value == "1"
 
 
 def list_profiler_options(program: str = _NCU, *, timeout_seconds: float = 60.0) -> str:
@@ -511,13 +490,14 @@ def run_tool(
         ToolFailed: The tool could not be run, or its log cannot be read.
         CancelledError: The workspace was cancelled.
     """
-    from .sandboxed.run import Sandbox, built_before, device_alone, make_values, write_job
+    from .sandboxed.run import Sandbox, device_alone, make_values, write_job
 
     with Sandbox(workspace, solution, local_sockets=True) as sandbox:
         values = make_values(workspace, definition, workload)
         call = write_job(sandbox, workspace, definition, solution, workload, values, warm_calls=warm_calls)
-        line = built_before(call, command(str(sandbox.log_path), call))
+        sandbox.build(call, timeout_seconds=timeout_seconds)
         with device_alone(workspace):
+            line = command(str(sandbox.log_path), call)
             ended = sandbox.run(line, timeout_seconds=timeout_seconds, environment=environment)
         return (sandbox.read_log(_MAX_CHARS) or b"").decode("utf-8", "replace"), ended
 

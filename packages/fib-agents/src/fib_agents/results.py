@@ -6,12 +6,10 @@ text therefore begins with ``| `` below a heading that names its origin: no text
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import attrs
-from fib_schema import FibError, to_plain
 from fib_schema.display import escape_controls, escape_values, finite_values
 
 MIN_CHARS = 200
@@ -36,27 +34,13 @@ class Result:
 
     def to_json(self) -> dict[str, Any]:
         """The fields as JSON values; ``untrusted`` lists the fields that hold text of strangers, also in lists."""
-        value: dict[str, Any] = escape_values(finite_values(_plain(self)))
+        value: dict[str, Any] = escape_values(finite_values(attrs.asdict(self)))
         return value | {"untrusted": sorted(set(_untrusted_fields(self)))}
 
 
 def untrusted(**options: Any) -> Any:
     """A field that holds text of strangers."""
     return attrs.field(metadata={UNTRUSTED: True}, **options)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, tuple | list | frozenset | set):
-        return [_plain(item) for item in value]
-    if not attrs.has(type(value)):
-        return value if isinstance(value, str | int | float | bool | None) else str(value)
-    if type(value).__module__.startswith("fib_schema.") and not isinstance(value, FibError):
-        return to_plain(value)
-    return {field.name: _plain(getattr(value, field.name)) for field in attrs.fields(type(value))}
 
 
 def _untrusted_fields(value: Any) -> Iterator[str]:

@@ -6,12 +6,11 @@ from collections.abc import Iterator
 
 import attrs
 from fib_bench.authoring.sources import KernelFileError
-from fib_schema.display import counted
 from fib_schema.hardware import unknown_targets
 
 from .errors import InvalidArguments
 from .results import Result
-from .triage import SUSPICIOUS, Finding, first_findings, is_suspicious
+from .triage import Finding, first_findings, is_suspicious
 from .workspace import Code, Workspace, read_solution
 
 _MAX_SHOWN = 30
@@ -71,50 +70,3 @@ def check_source(workspace: Workspace, definition: str, solution: Code) -> Sourc
     if not workspace.is_cuda and set(spec.target_hardware) == {"cuda"}:
         problems.append(f"{spec.language} needs a GPU, and the device is {workspace.device!r}")
     return SourceCheck(True, tuple(problems), str(spec.language), spec.entry_point, style, first_findings(given))
-
-
-@attrs.frozen
-class TriageLine:
-    """The findings of one solution."""
-
-    solution: str
-    definition: str
-    author: str
-    suspicious: int
-    findings: tuple[Finding, ...]
-
-
-@attrs.frozen
-class TriageTable(Result):
-    """The findings of all solutions of a data set, most suspicious first. They are advice, and no verdicts."""
-
-    solutions: tuple[TriageLine, ...]
-    problems: tuple[str, ...] = ()
-    """Files that cannot be read."""
-
-    def lines(self) -> Iterator[str]:
-        """A line for each solution with findings, with the rules."""
-        marked = [one for one in self.solutions if one.findings]
-        count = sum(one.suspicious > 0 for one in marked)
-        yield f"suspicious constructs in {count} of {counted(len(self.solutions), 'solution')}"
-        for one in marked:
-            rules_found = ", ".join(dict.fromkeys(f"{finding.rule} ({finding.level})" for finding in one.findings))
-            yield f"{one.solution} of {one.definition} by {one.author}: {rules_found}"
-        yield from (f"problem: {problem}" for problem in self.problems)
-
-
-def triage_solutions(workspace: Workspace) -> TriageTable:
-    """Triage all solutions of the data set without running any.
-
-    Args:
-        workspace: Where to work.
-    """
-    trace_set = workspace.open()
-    found = []
-    for name, solutions in trace_set.solutions.items():
-        for one in solutions:
-            findings = first_findings(one)
-            count = sum(finding.level == SUSPICIOUS for finding in findings)
-            found.append(TriageLine(one.name, name, one.author, count, findings))
-    ordered = sorted(found, key=lambda line: (-line.suspicious, line.solution))
-    return TriageTable(tuple(ordered), tuple(map(str, trace_set.problems)))

@@ -5,7 +5,6 @@ A rule of `triage_rules.toml` has an `id`, `why` in words, a `level`, and any of
 - the kinds of `Kind` for Python: patterns of names with ``*`` (`fnmatch`), regular expressions for `strings`;
   a pattern of a name stands for everything below it, too: ``socket`` for ``socket.socket``;
 - `native`: regular expressions for C++ and CUDA without comments, also for such code in strings of Python;
-- `deciding`: regular expressions for variables, each of which counts only if a condition or the like depends on it;
 - `except`: names, also with ``*``, that do not count;
 - `unless`: words that make a source harmless for this rule wherever they stand in it, such as ``join`` for a thread.
 """
@@ -35,17 +34,10 @@ from .results import untrusted
 SUSPICIOUS, NOTE = "suspicious", "note"
 _MAX_FINDINGS = 200
 """Limit of each rule in one file."""
-_MAX_VARIABLES, _MAX_USES = 20, 50
-"""Limits of the variables of one rule in one file, and of the uses of each that are looked at."""
-_NEAR_CHARS = 120
-"""Characters beside a use that are looked at."""
 _MAX_CHARS = 300_000
 """Limit of one file; patterns take more than linear time on sources that are made for it."""
 _MAX_SHOWN = 160
 _LOOKS_NATIVE = re.compile(r"#\s*include|__global__|extern\s+\"C\"|TVM_FFI|PYBIND11|\basm\b")
-_SIGN = r"[<>=!]=|[%&|?]|(?<![<>])[<>](?![<>])"
-_DECIDING_BEFORE = re.compile(rf"(?:{_SIGN}|\b(?:if|while|switch)\s*\([^;{{}}]*|\[[^\]\n]*)\s*(?:\+\+|--|!)?\s*\Z")
-_DECIDING_AFTER = re.compile(rf"\s*(?:\+\+|--|\.\w+\([^()]*\))?\s*(?:{_SIGN})")
 _LOOKUPS = frozenset({"get", "setdefault", "pop", "__getitem__", "__contains__", "add", "index", "append"})
 _BUILTINS = frozenset(dir(builtins))
 _OWN_CLASS = frozenset({"__class__", "__dict__"})
@@ -68,7 +60,6 @@ class Rule:
     level: str = SUSPICIOUS
     patterns: dict[Kind, tuple[str, ...]] = attrs.Factory(dict)
     native: tuple[re.Pattern[str], ...] = ()
-    deciding: tuple[re.Pattern[str], ...] = ()
     strings: tuple[re.Pattern[str], ...] = ()
     excepted: tuple[str, ...] = ()
     unless: tuple[str, ...] = ()
@@ -127,7 +118,6 @@ def _rule(data: dict[str, object]) -> Rule:
         level=str(data.get("level", SUSPICIOUS)),
         patterns={kind: lists[kind] for kind in Kind if kind in lists and kind is not Kind.STRING},
         native=tuple(map(re.compile, lists.get("native", ()))),
-        deciding=tuple(map(re.compile, lists.get("deciding", ()))),
         strings=tuple(map(re.compile, lists.get("strings", ()))),
         excepted=lists.get("except", ()),
         unless=lists.get("unless", ()),
@@ -174,21 +164,7 @@ def _code_of(source: SourceFile, facts: Iterable[Fact]) -> str:
 def _native_lines(rule: Rule, first: int, text: str) -> Iterable[int]:
     code = without_comments(text)
     matches = [match for pattern in rule.native for match in islice(pattern.finditer(code), _MAX_FINDINGS)]
-    variables = [match for pattern in rule.deciding for match in islice(pattern.finditer(code), _MAX_VARIABLES)]
-    matches += [
-        match for match in variables if _decides(match[0].split()[-1], code[: match.start()] + code[match.end() :])
-    ]
     return [first + code.count("\n", 0, match.start()) for match in matches]
-
-
-def _decides(variable: str, code: str) -> bool:
-    """Whether a condition, a comparison, a remainder, a mask or an index names a variable of C++."""
-    uses = islice(re.finditer(rf"\b{re.escape(variable)}\b", code), _MAX_USES)
-    return any(
-        _DECIDING_BEFORE.search(code[max(use.start() - _NEAR_CHARS, 0) : use.start()])
-        or _DECIDING_AFTER.match(code[use.end() : use.end() + _NEAR_CHARS])
-        for use in uses
-    )
 
 
 def first_findings(solution: Solution) -> tuple[Finding, ...]:
@@ -214,8 +190,6 @@ class Kind(StrEnum):
     """A dotted name, with aliases of imports resolved: ``torch.cuda.Event``."""
     ASSIGN = "assigns"
     """A dotted name of an imported module that is assigned to, also by ``setattr`` or at a key."""
-    SWITCH = "switches"
-    """A name as in `ASSIGN`, but not where False or the earlier value of the same name is assigned."""
     ATTRIBUTE = "attributes"
     """An attribute of anything."""
     STRING = "strings"
@@ -361,8 +335,8 @@ class Reader:
             yield from self.read_key(node.left, line)
         elif isinstance(node, ast.While) and _is_endless(node):
             yield Fact(Kind.STATE, "endless-loop", line)
-        elif isinstance(node, ast.Assign):
-            yield from self._assign(node, line)
+        elif isinstance(node, ast.Assign) and _assigns_method(node):
+            yield Fact(Kind.STATE, "assigned-method", line)
         elif isinstance(node, ast.ExceptHandler) and _swallows(node):
             yield Fact(Kind.STATE, "swallowed-error", line)
 
@@ -379,15 +353,6 @@ class Reader:
     def _is_imported(self, node: ast.AST) -> bool:
         parts = self.dotted(node).split(".")
         return any(".".join(parts[:count]) in self.imported for count in range(1, len(parts) + 1))
-
-    def _assign(self, node: ast.Assign, line: int) -> Iterator[Fact]:
-        if _assigns_method(node):
-            yield Fact(Kind.STATE, "assigned-method", line)
-        for part in (part for target in node.targets for part in ast.walk(target)):
-            if isinstance(part, ast.Attribute) and isinstance(part.ctx, ast.Store):
-                name = self.dotted(part)
-                if name and not _is_false(node.value) and self.dotted(node.value) != name:
-                    yield Fact(Kind.SWITCH, name, line)
 
     def _constant(self, node: ast.Constant, line: int) -> Iterator[Fact]:
         if isinstance(node.value, str):
@@ -406,6 +371,8 @@ class Reader:
             yield Fact(Kind.NAME, name, line)
         if function == "os.environ.setdefault" and node.args:
             yield Fact(Kind.ASSIGN, _variable_of_environment(node.args[0]), line)
+        if function == "__import__" and not (node.args and _text_of(node.args[0])):
+            yield Fact(Kind.STATE, "dynamic-name", line)
         if function == "torch.library.Library" and not (node.args and _text_of(node.args[0])):
             yield Fact(Kind.STATE, "dynamic-namespace", line)
         if function in {"getattr", "setattr", "delattr", "hasattr"} and len(node.args) >= 2:
@@ -415,10 +382,7 @@ class Reader:
             else:
                 yield Fact(Kind.ATTRIBUTE, given.value, line)
                 if function != "getattr" and function != "hasattr" and self._is_imported(node.args[0]):
-                    name = f"{self.dotted(node.args[0])}.{given.value}"
-                    yield Fact(Kind.ASSIGN, name, line)
-                    if not _is_false(node.args[-1]):
-                        yield Fact(Kind.SWITCH, name, line)
+                    yield Fact(Kind.ASSIGN, f"{self.dotted(node.args[0])}.{given.value}", line)
         if isinstance(node.func, ast.Attribute) and node.func.attr in _LOOKUPS and node.args:
             yield from self.read_key(node.args[0], line)
 
@@ -449,10 +413,6 @@ def _swallows(node: ast.ExceptHandler) -> bool:
     """Whether a handler does nothing. A library that is missing may be ignored."""
     is_optional = isinstance(node.type, ast.Name) and node.type.id in _MISSING_IMPORT
     return not is_optional and all(isinstance(one, ast.Pass | ast.Continue) for one in node.body)
-
-
-def _is_false(node: ast.AST) -> bool:
-    return isinstance(node, ast.Constant) and node.value is False
 
 
 def root_of(node: ast.AST) -> str:

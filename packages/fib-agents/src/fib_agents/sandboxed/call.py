@@ -1,10 +1,8 @@
 """Processes that load a solution inside the sandbox: one call, a build before it, a dump of machine code.
 
 ``call JOB`` calls a solution once; the profiler is switched on for the last call only (``cudaProfilerStart``), after
-builds, JIT compilation and warm-up. ``build JOB COMMAND`` builds a solution of a compiled language in a process of its
-own, unless the cache has a library, and executes the command: a profiler or sanitizer would slow the compiler down.
-``dump JOB PROGRAMS`` runs disassemblers, because the parsers of binaries get files that strangers have made. `jobs`
-writes the jobs.
+builds, JIT compilation and warm-up. ``build JOB`` builds a solution of a compiled language. ``dump JOB PROGRAMS`` runs
+disassemblers, because the parsers of binaries get files that strangers have made.
 
 A profiler may write below ``/proc``, for the reason that `SandboxPolicy` states, and its log. The call may do neither,
 so that the process that the profiler starts confines its own files before it loads the solution.
@@ -16,7 +14,6 @@ import json
 import os
 import subprocess
 import sys
-import traceback
 from pathlib import Path
 from typing import Any
 
@@ -115,32 +112,12 @@ def _outputs(definition: Any, job: Job) -> list[Any]:
 # -- builds ----------------------------------------------------------------------------------------
 
 
-def build(path: Path, command: list[str]) -> None:
-    """Build if need be, in a process of its own, then execute the command."""
-    if not any(Path(os.environ["FIB_CACHE_PATH"]).rglob("*.so")):
-        pid = os.fork()
-        if pid == 0:
-            _build_and_exit(Job.load(path))
-        if code := os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]):
-            sys.exit(code if code > 0 else 128 - code)
-    sys.stdout.flush()
-    os.execv(command[0], command)
-
-
-def _build_and_exit(job: Job) -> None:
-    """Build the solution of a job, which loads it; never returns."""
-    code = 1
-    try:
-        if job.confines_files:
-            confine_own_files()
-        _compile(job)
-        code = 0
-    except BaseException:  # noqa: BLE001 - the border of the process
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(code)
+def build(path: Path) -> None:
+    """Build the solution of a job."""
+    job = Job.load(path)
+    if job.confines_files:
+        confine_own_files()
+    _compile(job)
 
 
 def _compile(job: Job) -> bool:
@@ -226,7 +203,7 @@ def main() -> None:
     """Run one of the three."""
     verb, path, *rest = sys.argv[1:]
     if verb == "build":
-        build(Path(path), rest)
+        build(Path(path))
     elif verb == "dump":
         dump(Path(path), json.loads(rest[0]))
     else:

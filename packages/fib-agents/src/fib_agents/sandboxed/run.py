@@ -150,6 +150,19 @@ class Sandbox:
             isolation = messages["isolation"]
             return Finished(code, text, isolation["level"], isolation["text"], time.monotonic() - begin)
 
+    def build(self, call: Sequence[str], *, timeout_seconds: float) -> None:
+        """Build the solution of a call, if it has to be built: a profiler or sanitizer would slow the compiler down.
+
+        Raises:
+            ToolFailed: It does not build.
+        """
+        if not self._solution.spec.language.is_compiled:
+            return
+        ended = self.run([*COMMAND, "build", call[-1]], timeout_seconds=timeout_seconds)
+        if ended.code != 0:
+            problem = "ended by the time limit" if ended.code is None else f"exit status {ended.code}"
+            raise ToolFailed(self._solution.name, f"does not build: {problem}", ended.output[-2000:])
+
     def _architectures(self) -> dict[str, str]:
         """The variable for the architectures of the devices, which a build needs and the sandbox may hide."""
         found = architectures_of_machine() if self._workspace.is_cuda else ()
@@ -295,11 +308,6 @@ def device_alone(workspace: Workspace) -> Iterator[None]:
         return
     with lock_of(torch.device(workspace.device)).alone():
         yield
-
-
-def built_before(call: list[str], command: list[str]) -> list[str]:
-    """The command line that builds the solution of a call, if it has to be built, and then executes a command."""
-    return [*COMMAND, "build", call[-1], *command]
 
 
 def read_outputs(sandbox: Sandbox, definition: Definition, workload: Workload) -> dict[str, torch.Tensor]:
