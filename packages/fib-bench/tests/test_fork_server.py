@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 
@@ -192,14 +193,13 @@ def test_without_a_cache_path_the_judges_default_is_used(monkeypatch: pytest.Mon
     assert server_environment("cpu")["FIB_CACHE_PATH"].startswith(f"{tmp_path}/")
 
 
-def test_processes_elsewhere_that_end_do_not_hide_those_of_a_worker(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_with_too_many_tasks_is_found_where_the_machine_reports_none(monkeypatch: pytest.MonkeyPatch) -> None:
     killed: list[int] = []
-    monkeypatch.setattr(fork_server, "tasks_on_machine", lambda: 1)
+    monkeypatch.setattr(fork_server, "tasks_on_machine", lambda: 0)
     monkeypatch.setattr(fork_server, "most_tasks", lambda: 0)
     monkeypatch.setattr(fork_server.process_tree, "kill", lambda listed: killed.extend(listed()))
     server = object.__new__(fork_server.Server)
-    server._workers, server._reasons = {os.getpid(): ""}, {}
-    server._foreign_tasks, server._looks = 1000, 0
+    server._workers, server._reasons, server._looks = {os.getpid(): ""}, {}, 0
     while not killed:
         server._end_bombs()
         assert server._looks < 50
@@ -237,13 +237,23 @@ def test_a_server_does_later_work_while_its_first_worker_runs(
     assert done == (["first", "second"] if has_worker else [])
 
 
-@pytest.mark.parametrize("is_preferred", [True, False])
-def test_a_server_reaps_without_its_real_time_priority(is_preferred: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    policy = os.SCHED_RR if is_preferred else os.SCHED_OTHER
-    steps: list[object] = []
-    monkeypatch.setattr(os, "sched_getscheduler", lambda _: policy | os.SCHED_RESET_ON_FORK)
-    monkeypatch.setattr(os, "sched_setscheduler", lambda _, policy, param: steps.append((policy, param.sched_priority)))
-    monkeypatch.setattr(os, "waitpid", lambda *_: steps.append("reap") or (0, 0))
-    assert fork_server._wait() is None
-    normal, real_time = (os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, 0), (os.SCHED_RR | os.SCHED_RESET_ON_FORK, 1)
-    assert steps == ([normal, "reap", real_time] if is_preferred else ["reap"])
+def test_the_digest_of_triton_is_computed_once() -> None:
+    pytest.importorskip("triton")
+    fork_server.identify_triton(["9.0a"])
+    names = ("triton.runtime.cache", "triton.compiler.compiler")
+    digests = [found for name in names if (found := getattr(import_module(name), "triton_key", None)) is not None]
+    assert [digest.cache_info().currsize for digest in digests] == [1] * len(digests)
+    assert digests
+
+
+def test_the_version_of_ptxas_is_asked_once_for_each_architecture() -> None:
+    compiler = pytest.importorskip("triton.backends.nvidia.compiler")
+    compiler.get_ptxas_version.cache_clear()
+    fork_server.identify_triton(["9.0a", "10.0a"])
+    assert compiler.get_ptxas_version.cache_info().currsize == 2
+
+
+def test_a_missing_triton_is_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("triton.runtime.cache", "triton.compiler.compiler", "triton.backends.nvidia.compiler"):
+        monkeypatch.setitem(sys.modules, name, None)
+    fork_server.identify_triton(["9.0a"])

@@ -12,12 +12,13 @@ import os
 import selectors
 import signal
 import socket
+import subprocess
 import sys
 import traceback
 import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 
@@ -36,11 +37,11 @@ from ..timing.handshake.native import preload
 from ..transport.messages import Exited, Kill, Ping, Pong, ServerReady, ServerRequest, Spawn, Spawned
 from ..transport.protocol import MAX_DESCRIPTORS, MAX_REQUEST_BYTES, ChannelClosed, Receiver, send
 from . import process_tree
-from .triton_identity import identify_triton
 
 _TASK_COUNT_SECONDS = 0.2
 _HIGHEST_PRIORITY = -20
-_LOOKS_PER_COUNT = 10  # an ending process elsewhere hides one of a worker from the count of the whole machine
+_LOOKS_PER_COUNT = 10  # some systems, as gVisor, do not report the tasks on the machine
+_TRITON_MODULES = ("triton.runtime.cache", "triton.compiler.compiler")  # of its digest, in newer and older versions
 
 
 def main() -> None:
@@ -53,7 +54,8 @@ def main() -> None:
     policy = SandboxPolicy(device, tuple(map(Path, hidden)), limit_from_environment())
     prepare(policy)
     server = Server(channel, policy, _identifications(device))
-    _prefer_server()
+    with suppress(PermissionError):
+        os.setpriority(os.PRIO_PROCESS, 0, _HIGHEST_PRIORITY)  # it ends a worker that starts ever more processes
     try:
         server.serve()
     except ChannelClosed:
@@ -103,30 +105,22 @@ def _parse_records() -> None:
         parse_json(format_json(record), type(record))
 
 
-def _prefer_server() -> None:
-    """Schedule this process before all workers, where the system allows it; workers do not inherit that."""
-    with suppress(PermissionError):
-        os.setpriority(os.PRIO_PROCESS, 0, _HIGHEST_PRIORITY)  # while it reaps
-    with suppress(PermissionError):
-        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+def identify_triton(architectures: Iterable[str]) -> None:
+    """Compute what identifies Triton and its compiler: each process that compiles would take 0.4 s and start ptxas.
 
+    Triton keeps both, and so do forks. A Triton that is missing or does not work is reported by the build.
 
-@contextmanager
-def _reaping() -> Iterator[None]:
-    """A block without real-time priority, in which a process is reaped.
-
-    With it, on Linux 6.18 on two cores, each third `waitpid` of a worker used its core for 0.95 s, which is all that
-    real-time processes get. Presumably the kernel waits there for a process that needs the same core.
+    Args:
+        architectures: Such as ``9.0a``.
     """
-    policy = os.sched_getscheduler(0) & ~os.SCHED_RESET_ON_FORK
-    if policy != os.SCHED_RR:
-        yield
-        return
-    os.sched_setscheduler(0, os.SCHED_OTHER | os.SCHED_RESET_ON_FORK, os.sched_param(0))
-    try:
-        yield
-    finally:
-        os.sched_setscheduler(0, os.SCHED_RR | os.SCHED_RESET_ON_FORK, os.sched_param(1))
+    failures = (ImportError, AttributeError, OSError, RuntimeError, subprocess.SubprocessError)
+    for module in _TRITON_MODULES:
+        with suppress(*failures):
+            import_module(module).triton_key()
+    for architecture in architectures:
+        with suppress(*failures):
+            number = int("".join(filter(str.isdigit, architecture)))
+            import_module("triton.backends.nvidia.compiler").get_ptxas_version(number)
 
 
 class Server:
@@ -147,7 +141,6 @@ class Server:
         self._workers: dict[int, str] = {}
         self._uid_locks: dict[int, socket.socket] = {}  # never read: their messages hold the locks
         self._reasons: dict[int, str] = {}
-        self._foreign_tasks = 0  # on the machine before the first worker
         self._looks = 0
         self._niceness = os.getpriority(os.PRIO_PROCESS, 0)
         self._wakeup, wakeup_end = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
@@ -198,8 +191,6 @@ class Server:
 
     def _spawn(self, folder: str) -> None:
         channel, output = self._receiver.take_descriptors(2)
-        if not self._workers:
-            self._foreign_tasks = tasks_on_machine()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # fork beside idle library threads
             uid_lock, uid_channel = socket.socketpair()
@@ -218,7 +209,7 @@ class Server:
         status = 70
         try:
             prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-            os.setpriority(os.PRIO_PROCESS, 0, self._niceness)  # which is reset too
+            os.setpriority(os.PRIO_PROCESS, 0, self._niceness)
             prctl(PR_SET_DUMPABLE, 1)  # unlike the server, it needs its own files in /proc
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
@@ -249,8 +240,7 @@ class Server:
         """Kill a worker that has too many processes and threads; the system does not limit root's."""
         most = most_tasks() * 3 // 4  # below the limit of the system for all processes
         self._looks += 1
-        may_be_many = tasks_on_machine() - self._foreign_tasks > most or self._looks % _LOOKS_PER_COUNT == 0
-        if not self._workers or not may_be_many:
+        if not self._workers or (tasks_on_machine() <= most and self._looks % _LOOKS_PER_COUNT):
             return
         tasks, worker = max((process_tree.count_tasks([pid]), pid) for pid in self._workers)
         if tasks + process_tree.count_tasks(self._strays()) > most:  # any worker may have started the strays
@@ -269,8 +259,7 @@ class Server:
 
 def _wait() -> tuple[int, int] | None:
     try:
-        with _reaping():
-            pid, status = os.waitpid(-1, os.WNOHANG)
+        pid, status = os.waitpid(-1, os.WNOHANG)
     except ChildProcessError:
         return None
     return (pid, status) if pid else None
@@ -282,8 +271,7 @@ def _end_all(listed: Callable[[], list[int]]) -> None:
         process_tree.kill(listed)
         for pid in processes:
             os.kill(pid, signal.SIGKILL)
-            with _reaping():
-                os.waitpid(pid, 0)
+            os.waitpid(pid, 0)
 
 
 if __name__ == "__main__":
