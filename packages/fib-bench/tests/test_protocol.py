@@ -11,14 +11,12 @@ from contextlib import AbstractContextManager
 import msgspec
 import pytest
 from fib_bench.transport.messages import (
-    AbsentArgument,
     Bind,
     Build,
     Called,
     Failed,
     Layout,
     Release,
-    ScalarArgument,
     SharedMemory,
     TensorSlot,
     WorkerReply,
@@ -47,10 +45,10 @@ def test_a_message_arrives_as_it_was_sent(pair: Pair) -> None:
     left, right = pair
     slots = (
         TensorSlot("float32", (2, 3), 256),
-        ScalarArgument(1.5),
-        ScalarArgument(True),
-        ScalarArgument(7),
-        AbsentArgument(),
+        1.5,
+        True,
+        7,
+        None,
     )
     handles = SharedMemory(1024, b""), SharedMemory(2 << 20, bytes(range(64)))
     message = Bind(Layout(slots, slots[:1]), 3, *handles)

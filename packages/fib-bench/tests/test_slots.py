@@ -9,7 +9,7 @@ from contextlib import AbstractContextManager
 import pytest
 import torch
 from fib_bench.transport.arenas import Arena, tensor_in
-from fib_bench.transport.messages import BASES, AbsentArgument, ScalarArgument, TensorSlot
+from fib_bench.transport.messages import BASES, TensorSlot
 from fib_bench.transport.slots import CallLayout, Slots, call_bytes, layout_of
 from fib_schema import Definition, Evaluation, Solution, Workload
 
@@ -40,7 +40,7 @@ def layout(definition: Definition) -> CallLayout:
 class TestLayout:
     def test_tensors_have_places_and_other_values_travel_in_the_message(self, layout: CallLayout) -> None:
         x, at = TensorSlot("float32", (3,), 0), TensorSlot("int64", (2,), 256)
-        assert layout.message.inputs == (x, AbsentArgument(), ScalarArgument(0.5), at)
+        assert layout.message.inputs == (x, None, 0.5, at)
         assert dict(layout.inputs) == {"x": x, "at": at}
 
     def test_tells_how_many_bytes_a_call_takes(self, layout: CallLayout, definition: Definition) -> None:

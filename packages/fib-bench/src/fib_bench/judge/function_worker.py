@@ -24,10 +24,10 @@ from ..transport.messages import (
     Built,
     ComposePass,
     DeviceOpened,
+    Done,
     Failed,
     OpenDevice,
     Seal,
-    Sealed,
     Tampered,
     Uncapturable,
     WorkerRequest,
@@ -169,9 +169,9 @@ class FunctionWorker:
         """
         if self.context.is_cuda:
             before = _filter_counts(self.worker)
-            is_held = bool(self._ask(Seal(), Sealed).held)
-            after = _filter_counts(self.worker)  # the worker's own word for it is a claim
-            self.is_sealed = is_held and bool(after) and min(after.values()) > max(before.values(), default=0)
+            self._ask(Seal(), Done)
+            after = _filter_counts(self.worker)
+            self.is_sealed = bool(after) and min(after.values()) > max(before.values(), default=0)
 
     def check_code(self, trusted: Worker | None) -> str:
         """Check that nobody has changed the worker's code, as `check_code` does."""
@@ -184,7 +184,7 @@ class FunctionWorker:
         """Record digests of the native module of a CUDA worker before a solution is loaded."""
         if not self.context.is_cuda:
             return
-        self._table = self._ask(OpenDevice(self._request.device, self._request), DeviceOpened).table
+        self._table = self._ask(OpenDevice(self._request), DeviceOpened).table
         self._table_digest = ""
         with suppress(NotPermitted, ProcessLookupError):
             if self._table:

@@ -16,7 +16,7 @@ BASES = 1
 """Input sets behind the slots: the values that the generator changes, for inputs of which it does not make all."""
 
 
-class TensorSlot(msgspec.Struct, frozen=True, tag="tensor"):
+class TensorSlot(msgspec.Struct, frozen=True):
     """A tensor inside a shared arena."""
 
     dtype: str
@@ -26,17 +26,8 @@ class TensorSlot(msgspec.Struct, frozen=True, tag="tensor"):
     """In elements; None for a contiguous tensor."""
 
 
-class ScalarArgument(msgspec.Struct, frozen=True, tag="scalar"):
-    """A number that is passed by value."""
-
-    value: bool | int | float
-
-
-class AbsentArgument(msgspec.Struct, frozen=True, tag="absent"):
-    """An optional input that is not passed."""
-
-
-Argument: TypeAlias = TensorSlot | ScalarArgument | AbsentArgument
+Argument: TypeAlias = TensorSlot | bool | int | float | None
+"""An input of a call: a tensor, a number that is passed by value, or nothing."""
 
 
 class SharedMemory(msgspec.Struct, frozen=True):
@@ -70,9 +61,8 @@ class Build(msgspec.Struct, frozen=True, tag="build"):
 class OpenDevice(msgspec.Struct, frozen=True, tag="open-device"):
     """Make the device's context and load the native module, before any code of a solution is there."""
 
-    device: str
-    build: Build | None = None
-    """The build that will follow, which decides the cache of the worker; None without one."""
+    build: Build
+    """The build that will follow, which decides the cache of the worker."""
 
 
 class Bind(msgspec.Struct, frozen=True, tag="bind"):
@@ -126,23 +116,22 @@ class OpenPasses(msgspec.Struct, frozen=True, tag="open-passes"):
     """The inputs that are generated for each call."""
 
 
-class ComposePass(msgspec.Struct, frozen=True, tag="compose-pass"):
-    """Capture a call in each slot, and compose a pass of them."""
+class PassRequest(msgspec.Struct, frozen=True):
+    """A pass over the first slots."""
 
     kind: int
-    """0: of captured calls; 1: of no calls; 2: of empty kernels."""
+    """0: of calls of the function; 1: of no calls; 2: of empty kernels."""
     is_fresh: bool
     """Whether the word that starts the clock is the key of the inputs."""
     calls: int
-    """The number of slots, from the first one on."""
 
 
-class RunCalls(msgspec.Struct, frozen=True, tag="run-calls"):
+class ComposePass(PassRequest, frozen=True, tag="compose-pass"):
+    """Capture a call in each slot, and compose a pass of them."""
+
+
+class RunCalls(PassRequest, frozen=True, tag="run-calls"):
     """Make the calls of a pass eagerly, each when the judge says so in the mailbox."""
-
-    kind: int
-    is_fresh: bool
-    calls: int
 
 
 class LaunchPass(msgspec.Struct, frozen=True, tag="launch-pass"):
@@ -188,15 +177,6 @@ class Built(msgspec.Struct, frozen=True, tag="built"):
 
     has_setup: bool = False
     """Whether it is to be set up before it is called."""
-
-
-class Sealed(msgspec.Struct, frozen=True, tag="sealed"):
-    """The worker is sealed, as far as the system allows."""
-
-    held: tuple[str, ...] = ()
-    """The measures that were taken; none means that the worker is as it was."""
-    missing: dict[str, str] = {}
-    """Measures that were not possible, with the reasons."""
 
 
 class DeviceOpened(msgspec.Struct, frozen=True, tag="device-opened"):
@@ -278,7 +258,6 @@ WorkerReply: TypeAlias = (
     | Built
     | Done
     | HasSetUp
-    | Sealed
     | Called
     | WrongOutput
     | Warm

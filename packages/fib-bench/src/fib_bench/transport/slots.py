@@ -18,7 +18,7 @@ from fib_schema.strides import Strides, normalized_strides, workload_strides
 from ..checking.elements import dtype_name
 from ..inputs.generation import Value
 from .arenas import Arena, bytes_in, place, tensor_in
-from .messages import BASES, AbsentArgument, Argument, Bind, Layout, ScalarArgument, TensorSlot
+from .messages import BASES, Argument, Bind, Layout, TensorSlot
 
 
 @attrs.frozen
@@ -66,10 +66,12 @@ def layout_of(definition: Definition, axes: Mapping[str, int], values: Mapping[s
     tensors = {name: _described(value) for name, value in values.items() if isinstance(value, torch.Tensor)}
     placed, input_bytes = place(list(tensors.values()))
     inputs = dict(zip(tensors, placed, strict=True))
-    described = tuple(inputs.get(name) or _by_value(value) for name, value in values.items())
+    described: list[Argument] = [
+        inputs[name] if isinstance(value, torch.Tensor) else value for name, value in values.items()
+    ]
     outputs, output_bytes = place(_output_layouts(definition, axes))
     named = dict(zip(definition.outputs, outputs, strict=True))
-    return CallLayout(Layout(described, outputs), inputs, named, input_bytes, output_bytes)
+    return CallLayout(Layout(tuple(described), outputs), inputs, named, input_bytes, output_bytes)
 
 
 def _described(tensor: torch.Tensor) -> TensorSlot:
@@ -95,11 +97,6 @@ def _output_layouts(definition: Definition, axes: Mapping[str, int]) -> list[Ten
     shapes = definition.get_output_shapes(axes)
     specs = definition.outputs.values()
     return [TensorSlot(spec.dtype, shape or ()) for spec, shape in zip(specs, shapes, strict=True)]
-
-
-def _by_value(value: Value) -> Argument:
-    assert not isinstance(value, torch.Tensor)
-    return AbsentArgument() if value is None else ScalarArgument(value)
 
 
 GAP = 0xFF

@@ -1,6 +1,6 @@
 """Untrusted workers: the fork server, the code that runs inside a worker, and the judge's handles on both.
 
-In workers: `session`, `calls`, `passes`, `confinement`, `caches`, `autotuning`, `tamper_check`. In the fork server:
+In workers: `session`, `calls`, `passes`, `caches`, `autotuning`, `tamper_check`. In the fork server:
 `fork_server`. In the judge: `client`, `server_environment`, `outside_checks`. `process_tree` is
 used by both of the latter.
 """

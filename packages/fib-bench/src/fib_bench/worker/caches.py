@@ -19,14 +19,10 @@ from fib_schema import Solution, get_fib_cache_path, parse_json
 from fib_schema.files import private_folder, staged
 
 from ..temporary_folders import remove_folder
-from ..transport.messages import Build, OpenDevice
+from ..transport.messages import Build
 
 FOLDER = "fib-bench-v1"
 """The folder below ``FIB_CACHE_PATH`` that holds the workers' caches; it may be deleted at any time."""
-
-
-BUILDS_NOTHING = "nothing"
-"""The name of the owner for a worker that builds nothing: it gets no cache."""
 
 
 @attrs.frozen
@@ -35,19 +31,15 @@ class CacheOwner:
 
     Args:
         name: A digest of the content, the same in every run.
-        solution: None for a reference, and for a worker that builds nothing.
+        solution: None for a reference.
     """
 
     name: str
     solution: Solution | None = None
 
     @classmethod
-    def of(cls, request: object) -> CacheOwner:
-        """The owner for the first request to a worker."""
-        if isinstance(request, OpenDevice):
-            request = request.build
-        if not isinstance(request, Build):
-            return cls(BUILDS_NOTHING)
+    def of(cls, request: Build) -> CacheOwner:
+        """The owner for a worker with this build."""
         if request.solution is None:
             return cls(f"reference-{hashlib.sha256(request.definition.encode()).hexdigest()[:32]}")
         return cls.of_solution(parse_json(request.solution, Solution), request.cache_key)

@@ -3,7 +3,7 @@
 Results are brought into the slot right after a call has returned, outside the clock, with no wait
 in between: what is written later is not in them. A destination-passing function gets buffers of the
 worker's own for the same reason. Results that defer work to their reader (a view that negates, a view of an
-input, a container that computes its items) are materialized inside the clock.
+input, a container that computes its items) are copied inside the clock.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fib_schema import Definition
 
 from ..timing.cuda import CannotCapture
 from ..transport.arenas import tensor_in
-from ..transport.messages import AbsentArgument, Argument, Layout, ScalarArgument, TensorSlot, WrongOutput
+from ..transport.messages import Argument, Layout, TensorSlot, WrongOutput
 
 _MAX_TEXT = 16_000
 _GUARD, _GUARD_BYTES = 0xA5, 512
@@ -65,10 +65,8 @@ class PreparedCall:
         self._own = [inner for _, inner in self._guarded]
         self._bound = bound = (*self._arguments, *self._own)
         self._kept: list[Any] = []  # the outputs of the last timed call, alive until the next one
-        self.deferred_work = ""
-        """Kind of deferred work in the collected results; empty if there is none."""
-        self.refuses_deferred_work = False
-        """Whether `collect` raises on deferred work, because a clock has stopped before it."""
+        self.defers_work = False
+        """Whether collected results deferred work to their reader."""
         self.invoke: Callable[[], Any] = lambda: function(*bound)  # without `self`: a cycle would keep the slot mapped
 
     @property
@@ -90,12 +88,6 @@ class PreparedCall:
         for own, buffer in zip(self._own, self._buffers.values(), strict=False):
             _copy(_raw(own), _raw(buffer))
 
-    def materialize(self) -> None:
-        """From now on, materialize results inside `invoke`."""
-        lazy, names = self.invoke, list(self._buffers)
-        self.invoke = lambda: [_materialized(value) for value in _in_order(names, lazy())]
-        self.deferred_work = ""
-
     def collect(self, result: Any) -> None:
         """Copy the result of a call into the output buffers.
 
@@ -106,13 +98,8 @@ class PreparedCall:
         self._check_guards()
         for (name, buffer), value in zip(self._buffers.items(), values, strict=True):
             _check(name, value, buffer)
-            if not self._is_dps and (deferred := self._deferred_work_of(value)):
-                self.deferred_work = f"output {name!r} {deferred}"
+            self.defers_work |= not self._is_dps and (type(result) not in _PLAIN or self._defers_work(value))
             _store(value, buffer)
-        if type(result) not in _PLAIN and not self._is_dps:
-            self.deferred_work = f"the outputs are in a {type(result).__qualname__}"
-        if self.refuses_deferred_work and self.deferred_work:
-            raise WrongOutputError("lazy", f"{self.deferred_work}; before timing it was not")
 
     def _check_guards(self) -> None:
         """Refuse a call that has written beside its outputs, as a kernel without a mask for its tail does.
@@ -140,7 +127,7 @@ class PreparedCall:
                 raise CannotCapture(f"output {name!r} is a number")
             plain = _detach(value)
             is_dense = plain.is_contiguous() and not plain.is_neg() and not plain.is_conj()
-            is_plain = is_dense and not self._deferred_work_of(plain) and type(result) in _PLAIN
+            is_plain = is_dense and not self._defers_work(plain) and type(result) in _PLAIN
             found.append(plain if is_plain else _clone(plain, memory_format=torch.contiguous_format))
         return found
 
@@ -159,18 +146,21 @@ class PreparedCall:
         """
         if self._is_dps:
             return None
-        if self.deferred_work or (type(result) is not _Tensor and type(result) not in _PLAIN):
-            self._kept = self.whole_outputs(result)
-        else:
-            self._kept = [result] if type(result) is _Tensor else _in_order(list(self._buffers), result)
-            for value, buffer in zip(self._kept, self._buffers.values(), strict=True):
-                if type(value) is not _Tensor or not value.is_contiguous() or value.nbytes != buffer.nbytes:
-                    self._kept = self._as_buffers(result)
-                    break
+        self._kept = self._whole(result) or self._as_buffers(result)
         return [_address(value) for value in self._kept]
 
+    def _whole(self, result: Any) -> list[Any]:
+        """The outputs where they are; none if one of them has to be copied."""
+        if self.defers_work or type(result) not in _PLAIN:
+            return []
+        values = [result] if type(result) is _Tensor else _in_order(list(self._buffers), result)
+        for value, buffer in zip(values, self._buffers.values(), strict=True):
+            if type(value) is not _Tensor or not value.is_contiguous() or value.nbytes != buffer.nbytes:
+                return []
+        return values
+
     def _as_buffers(self, result: Any) -> list[Any]:
-        """The outputs as they are stored in the slot, in buffers of their own: for numbers and other layouts."""
+        """The outputs as they are stored in the slot, in buffers of their own: numbers, views, and other layouts."""
         found = []
         values = _in_order(list(self._buffers), result)
         for (name, buffer), value in zip(self._buffers.items(), values, strict=True):
@@ -179,16 +169,16 @@ class PreparedCall:
             _store(value, found[-1])
         return found
 
-    def _deferred_work_of(self, value: Any) -> str:
+    def _defers_work(self, value: Any) -> bool:
+        """Whether a value is a view that negates when it is read, a view of the inputs, or one of repeated elements."""
         if type(value) is not _Tensor:
-            return ""
-        if value.is_neg():
-            return "is a view that negates when it is read"
-        if value.untyped_storage().data_ptr() == self._memory and value.numel():
-            return "is a view of the inputs"
-        if 0 in value.stride() and any(not s and n > 1 for s, n in zip(value.stride(), value.shape, strict=True)):
-            return "has elements that share memory"
-        return ""
+            return False
+        is_view = value.untyped_storage().data_ptr() == self._memory and value.numel()
+        return (
+            value.is_neg()
+            or bool(is_view)
+            or any(not stride and size > 1 for stride, size in zip(value.stride(), value.shape, strict=True))
+        )
 
 
 _PLAIN = frozenset({_Tensor, tuple, list, dict, int, float, bool, type(None)})
@@ -221,13 +211,7 @@ def _in_order(names: Sequence[str], result: Any) -> list[Any]:
 
 
 def _argument(slot: Argument, memory: torch.Tensor) -> Any:
-    match slot:
-        case TensorSlot():
-            return tensor_in(memory, slot)
-        case ScalarArgument(value=value):
-            return value
-        case AbsentArgument():
-            return None
+    return tensor_in(memory, slot) if isinstance(slot, TensorSlot) else slot
 
 
 def _check(name: str, value: Any, buffer: torch.Tensor) -> None:
@@ -266,7 +250,3 @@ def _store(value: Any, buffer: torch.Tensor) -> None:
 def _raw(tensor: torch.Tensor) -> Any:
     """The tensor, a boolean one as bytes: a copy makes 1 of all other bytes than 0, and so of poison."""
     return _view(tensor, torch.uint8) if tensor.dtype is torch.bool else tensor
-
-
-def _materialized(value: Any) -> Any:
-    return _clone(_detach(value)) if type(value) is _Tensor else value

@@ -20,8 +20,12 @@ import fib_compile
 import torch
 from fib_compile import BuilderRegistry, BuildError, Runnable, interpreter_environment, jit_environment
 from fib_schema import Definition, Solution, parse_json
+from fib_schema.files import explain_os_error
 
-from ..sandbox.model import SandboxPolicy
+from ..sandbox.landlock import forget_kernel_files
+from ..sandbox.model import NotPossible, SandboxPaths, SandboxPolicy
+from ..sandbox.policy import isolate
+from ..sandbox.processes import reserve_uid
 from ..sandbox.seccomp import seal_process
 from ..timing.cuda import CannotCapture, kernels_of, persisting_bytes, set_no_lines_aside
 from ..timing.handshake.native import HostNative, Native, open_native
@@ -47,7 +51,7 @@ from ..transport.messages import (
     Release,
     RunCalls,
     Seal,
-    Sealed,
+    Settled,
     SetUp,
     Tampered,
     TensorSlot,
@@ -59,8 +63,8 @@ from ..transport.messages import (
 )
 from ..transport.protocol import MAX_DESCRIPTORS, MAX_REQUEST_BYTES, ChannelClosed, Receiver, send
 from .autotuning import tune_briefly, untuned_kernels
+from .caches import CacheOwner, own_cache
 from .calls import PreparedCall, WrongOutputError
-from .confinement import confine_worker
 from .passes import Passes, PassMemory, settle
 from .tamper_check import Watch
 
@@ -77,7 +81,7 @@ def run_session(channel: int, output: int, folder: str, policy: SandboxPolicy) -
     session = Session(receiver)
     try:
         request = receiver.receive()
-        send(connection, confine_worker(policy, Path(folder), request))
+        send(connection, _confine(policy, Path(folder), request))
         while True:
             send(connection, session.answer(request))
             request = receiver.receive()
@@ -104,6 +108,43 @@ def _settle(output: int, folder: str) -> None:
     torch.seed()
     torch.set_float32_matmul_precision("highest")  # a solution that uses TF32 turns it on itself
     torch.backends.cudnn.allow_tf32 = False
+
+
+def _confine(policy: SandboxPolicy, folder: Path, request: object) -> Settled:
+    """Apply the sandbox to this process, before it reads a solution.
+
+    Args:
+        policy: The settings of all workers.
+        folder: The worker's home and temporary folder.
+        request: The judge's first request, which decides the cache.
+
+    Returns:
+        The message that reports the measures to the judge.
+    """
+    build = request.build if isinstance(request, OpenDevice) else request
+    assert isinstance(build, Build), "a worker first gets its build"
+    owner = CacheOwner.of(build)
+    uid, why_no_uid = _reserve(policy, owner.name)
+    cache = folder
+    try:
+        cache = own_cache(owner, os.getuid() if uid is None else uid)
+    except OSError as error:
+        print(f"builds of this run are not kept: {explain_os_error(error)} (FIB_CACHE_PATH names it)")
+    os.environ["FIB_CACHE_PATH"] = str(cache)
+    isolation = isolate(SandboxPaths(policy, folder, cache, uid, why_no_uid))
+    forget_kernel_files()  # the solution gets no descriptors
+    return Settled(dict(isolation.held), dict(isolation.missing))
+
+
+def _reserve(policy: SandboxPolicy, name: str) -> tuple[int | None, str]:
+    """A uid of its own, or None with the reason; the solution does not get the descriptor of the channel."""
+    if policy.uid_channel is None:
+        return None, "no process holds the lock of its uid"
+    with socket.socket(fileno=policy.uid_channel) as channel:
+        try:
+            return reserve_uid(policy, name, channel), ""
+        except (NotPossible, OSError) as error:
+            return None, str(error)
 
 
 def _unbuffered(descriptor: int) -> TextIOWrapper:
@@ -155,8 +196,8 @@ class Session:
 
     def _answer(self, request: object) -> WorkerReply:
         match request:
-            case OpenDevice(device=device):
-                self._use_device(device)
+            case OpenDevice(build=build):
+                self._use_device(build.device)
                 return DeviceOpened(self._native.table_address if isinstance(self._native, Native) else 0)
             case Build(is_ahead=True):
                 self._build_ahead(request)
@@ -179,7 +220,8 @@ class Session:
                 self._call(self._calls[slot])
                 return Called()
             case Seal():
-                return self._seal()
+                seal_process()
+                return Done()
             case CollectAgain():
                 self._collect_again()
                 return Done()
@@ -219,7 +261,6 @@ class Session:
             BuildError: The solution does not compile.
         """
         self._use_device(request.device)
-        torch.zeros(1, device=self._device)
         if request.solution is not None:
             definition, solution = parse_json(request.definition, Definition), parse_json(request.solution, Solution)
             (outcome,) = BuilderRegistry.get_instance().build_many([(definition, solution)], jobs=1)
@@ -290,11 +331,6 @@ class Session:
         self._finish()
         self._last = call, result
 
-    def _seal(self) -> Sealed:
-        """Irrevocably drop permissions that timed calls do not need."""
-        report = seal_process()
-        return Sealed(report.held, dict(report.missing))
-
     def _collect_again(self) -> None:
         if self._last is not None:
             call, result = self._last
@@ -322,10 +358,9 @@ class Session:
     def _warm_up(self, request: WarmUp) -> Warm:
         self._last = None
         taken_ns = settle(self._calls, self._device, request.runs, request.max_seconds)
-        if any(call.deferred_work for call in self._calls):
-            for call in self._calls:
-                call.materialize()
-            taken_ns = settle(self._calls, self._device, request.runs, request.max_seconds)
+        defers_work = any(call.defers_work for call in self._calls)
+        for call in self._calls:
+            call.defers_work = defers_work  # not each of them was called
         return Warm(taken_ns)
 
 
