@@ -5,19 +5,16 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fib_serve.cli.main import main
-from fib_serve.database import Database, submissions
+from fib_serve.database import Database
 from fib_serve.errors import InvalidSetting
 from fib_serve.settings import Settings
-from fib_serve.submissions import NewSubmission, submit
-from sqlalchemy import select
 
-from .samples import bearer, make_solution, write_data_set
+from .samples import bearer, write_data_set
 
 Capture = pytest.CaptureFixture[str]
 
@@ -36,7 +33,6 @@ def test_a_token_from_the_command_line_opens_the_api(data_set: Path, client: Any
     assert token not in str(listed)
     assert run("user", "change", data_set, "--user", "alice", "--no-active") == 0
     assert run("token", "revoke", data_set, listed["id"]) == 0
-    client.app.state.gate.cache.clear()
     assert client.get("/v1/quota", headers=bearer(token)).status_code == 401
     assert run("audit", data_set, "--json") == 0
     actions = [entry["action"] for entry in json.loads(capsys.readouterr().out)]
@@ -93,28 +89,6 @@ def test_hidden_workloads_that_are_public_too_are_refused(data_set: Path, tmp_pa
     hidden = write_data_set(tmp_path / "hidden")
     assert run("run", data_set, "--port", 0, "--hidden", hidden) == 2
     assert "the public data set has 2 workloads of 'double' too" in capsys.readouterr().err
-
-
-def test_a_backup_has_what_was_there(
-    data_set: Path,
-    database: Database,
-    user_id: Callable[..., int],
-    tmp_path: Path,
-    capsys: Capture,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    new = NewSubmission(user_id=user_id("alice"), solution=make_solution(), workloads=None, planned=2)
-    made, _ = submit(database, new)
-    backup = Path("backup")
-    assert run("backup", data_set, backup) == 0
-    assert backup.stat().st_mode & 0o777 == 0o600
-    assert run("backup", data_set, backup) == 2
-    assert "exists; name a new file" in capsys.readouterr().err
-    restored = Database(backup)
-    with restored.read() as connection:
-        assert connection.execute(select(submissions.c.id, submissions.c.state)).all() == [(made.id, "queued")]
-    restored.close()
 
 
 def test_files_of_the_state_are_private(settings: Settings, database: Database) -> None:

@@ -12,14 +12,13 @@ from fib_serve.database import Database, results
 from fib_serve.queue import (
     MAX_ATTEMPTS,
     Claim,
-    Reconciliation,
     claim,
     complete,
     give_up,
     keep_solution,
     reconcile,
     record,
-    recover,
+    recorded,
     release,
     traces_of,
 )
@@ -80,7 +79,7 @@ def test_a_trace_that_a_dead_worker_did_not_index_is_found_and_a_torn_one_is_not
     path.write_bytes(lines[0] + lines[1][:-20])
     with database.write() as connection:
         connection.execute(delete(results))
-    recover(database, claimed, public, DEFINITION)
+    assert recorded(database, claimed, public, DEFINITION) == {"double-4"}
     assert len(indexed(database, claimed)) == 1
     record(database, claimed, public, DEFINITION, traces(claimed)[1])
     assert len(list(traces_of(public, DEFINITION, claimed))) == 2
@@ -115,9 +114,9 @@ def test_reconciliation_indexes_traces_and_requeues_what_was_running(
         record(database, claimed, public, DEFINITION, trace)
     with database.write() as connection:
         connection.execute(delete(results))
-    assert reconcile(database, (public,)) == Reconciliation(indexed=2, lost=0, foreign=0, requeued=1)
+    assert reconcile(database, (public,)) == {"indexed": 2, "lost": 0, "foreign": 0, "requeued": 1}
     assert len(indexed(database, claimed)) == 2
-    assert reconcile(database, (public,)) == Reconciliation(indexed=0, lost=0, foreign=0, requeued=0)
+    assert reconcile(database, (public,)) == {"indexed": 0, "lost": 0, "foreign": 0, "requeued": 0}
 
 
 def test_a_result_whose_trace_has_gone_does_not_count(database: Database, public: Catalog, claimed: Claim) -> None:
@@ -125,7 +124,7 @@ def test_a_result_whose_trace_has_gone_does_not_count(database: Database, public
         record(database, claimed, public, DEFINITION, trace)
     complete(database, claimed, {"verdict": "PASSED", "is_ranked": True, "score": 2.0})
     public.traces_file(DEFINITION, "alice").unlink()
-    assert reconcile(database, (public,)) == Reconciliation(indexed=0, lost=2, foreign=0, requeued=0)
+    assert reconcile(database, (public,)) == {"indexed": 0, "lost": 2, "foreign": 0, "requeued": 0}
     found = read(database, claimed.submission.id)
     assert (found.state, found.is_ranked, found.score) == (State.FAILED, False, None)
 
@@ -140,7 +139,7 @@ def test_traces_of_others_and_of_unknown_submissions_are_left_alone(
     path.write_text(text + text.replace(claimed.submission.id, "f" * 32))
     TraceSet.from_path(public.root).add_traces([traces(claimed)[1]])
     found = reconcile(database, (public,))
-    assert (found.indexed, found.lost, found.foreign) == (0, 0, 1)
+    assert found == {"indexed": 0, "lost": 0, "foreign": 1, "requeued": 1}
 
 
 def test_an_error_that_quotes_a_long_text_is_shortened(database: Database, claimed: Claim) -> None:

@@ -18,7 +18,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fib_schema.files import staged
 from sqlalchemy import (
     JSON,
     Boolean,
@@ -221,7 +220,7 @@ def check_file(path: Path) -> None:
     Raises:
         DatabaseUnusable: It is not.
     """
-    with closing(_open_to_read(path)) as connection:
+    with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
         try:
             found = str(connection.execute("PRAGMA quick_check").fetchone()[0])
             version = connection.execute("PRAGMA user_version").fetchone()[0]
@@ -231,24 +230,6 @@ def check_file(path: Path) -> None:
         raise DatabaseUnusable(str(path), f"it is damaged: {found}; restore a backup")
     if version != VERSION:
         raise DatabaseUnusable(str(path), _other_version(version))
-
-
-def back_up(path: Path, target: Path) -> int:
-    """Copy the database of a service, which may be running; returns the size in bytes.
-
-    Raises:
-        DatabaseUnusable: It is damaged.
-    """
-    with staged(target) as copy:
-        copy.touch(0o600)
-        with closing(_open_to_read(path)) as source, closing(sqlite3.connect(copy)) as destination:
-            source.backup(destination)
-        check_file(copy)
-    return target.stat().st_size
-
-
-def _open_to_read(path: Path) -> sqlite3.Connection:
-    return sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)
 
 
 def _other_version(found: int) -> str:

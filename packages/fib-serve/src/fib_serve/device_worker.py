@@ -28,11 +28,10 @@ from .queue import (
     claim,
     complete,
     give_up,
-    indexed,
     is_running,
     keep_solution,
     record,
-    recover,
+    recorded,
     release,
     requeue_running,
     traces_of,
@@ -294,10 +293,7 @@ def _run(
     cache_key: str,
 ) -> list[str]:
     """Run what is left to run; returns the reasons for workloads that could not be evaluated."""
-    if claimed.submission.attempts > 1:
-        recover(contest.database, claimed, catalog, definition)
-    with contest.database.read() as connection:
-        done = indexed(connection, claimed.submission.id, is_hidden=catalog.is_hidden)
+    done = recorded(contest.database, claimed, catalog, definition)
     pending = [workload for workload in workloads if workload.uuid not in done]
     if not pending:
         return []

@@ -140,15 +140,16 @@ def record(database: Database, claimed: Claim, catalog: Catalog, definition: Def
         connection.execute(update(submissions).where(chosen).values(attempts=1))
 
 
-def recover(database: Database, claimed: Claim, catalog: Catalog, definition: Definition) -> None:
-    """Index the traces that a failed attempt has appended and not indexed."""
+def recorded(database: Database, claimed: Claim, catalog: Catalog, definition: Definition) -> frozenset[str]:
+    """The workloads that have a trace; those that a failed attempt has appended, and not indexed, are indexed."""
     identifier = claimed.submission.id
-    found = list(traces_of(catalog, definition, claimed))
+    found = {trace.workload.uuid: trace for trace in traces_of(catalog, definition, claimed)}
     with database.write() as connection:
-        known = indexed(connection, identifier, is_hidden=catalog.is_hidden)
-        for trace in found:
-            if trace.workload.uuid not in known:
-                _add_result(connection, identifier, trace, is_hidden=catalog.is_hidden)
+        query = select(results.c.workload).where(results.c.submission_id == identifier)
+        known = set(connection.execute(query.where(results.c.is_hidden.is_(catalog.is_hidden))).scalars())
+        for uuid in found.keys() - known:
+            _add_result(connection, identifier, found[uuid], is_hidden=catalog.is_hidden)
+    return frozenset(found)
 
 
 def traces_of(catalog: Catalog, definition: Definition, claimed: Claim) -> Iterable[Trace]:
@@ -174,12 +175,6 @@ def submission_of(trace: Trace) -> str | None:
         return None
     found = trace.evaluation.extra.get(SUBMISSION_KEY)
     return found if isinstance(found, str) else None
-
-
-def indexed(connection: Connection, submission: str, *, is_hidden: bool) -> frozenset[str]:
-    """The workloads for which the database has a result."""
-    query = select(results.c.workload).where(results.c.submission_id == submission, results.c.is_hidden.is_(is_hidden))
-    return frozenset(connection.execute(query).scalars())
 
 
 def _add_result(connection: Connection, submission: str, trace: Trace, *, is_hidden: bool) -> None:
@@ -212,22 +207,13 @@ def give_up(database: Database, submission: str, error: str) -> None:
 # -- the start ---------------------------------------------------------------------------------------
 
 
-@attrs.frozen
-class Reconciliation:
-    """The differences that were found and removed."""
+def reconcile(database: Database, catalogs: tuple[Catalog, ...]) -> dict[str, int]:
+    """Make the database agree with the trace files. No worker may run meanwhile.
 
-    indexed: int
-    """Traces that the database lacked."""
-    lost: int
-    """Results of the database without a trace."""
-    foreign: int
-    """Traces of submissions that the database does not know."""
-    requeued: int
-    """Submissions that were running when the service ended."""
-
-
-def reconcile(database: Database, catalogs: tuple[Catalog, ...]) -> Reconciliation:
-    """Make the database agree with the trace files. No worker may run meanwhile."""
+    Returns:
+        The numbers of traces that the database lacked (``indexed``), of results without a trace (``lost``), of traces
+        of unknown submissions (``foreign``), and of submissions that were running when the service ended.
+    """
     added = foreign = 0
     with database.write() as connection:
         known = set(connection.execute(select(submissions.c.id)).scalars())
@@ -245,7 +231,8 @@ def reconcile(database: Database, catalogs: tuple[Catalog, ...]) -> Reconciliati
             lost.discard(key)
         for key in lost:
             _remove_result(connection, *key)
-        return Reconciliation(added, len(lost), foreign, requeue_running(connection))
+        requeued = requeue_running(connection)
+        return {"indexed": added, "lost": len(lost), "foreign": foreign, "requeued": requeued}
 
 
 def _recorded(catalogs: tuple[Catalog, ...]) -> Iterable[tuple[Catalog, str, Trace]]:

@@ -75,7 +75,7 @@ def prepare(settings: Settings, database: Database) -> Contest:
         _LOG.warning("nothing can be submitted for definitions without workloads: %s", ", ".join(empty))
     make_tables(database)
     found = reconcile(database, catalogs)
-    _LOG.info("database and trace files agree: %s", found, extra={"fields": attrs.asdict(found)})
+    _LOG.info("database and trace files agree: %s", found, extra={"fields": found})
     local = None if settings.has_auth else local_principal(database, settings)
     return Contest(settings, database, catalogs, local=local, stop=lambda: os.kill(os.getpid(), signal.SIGTERM))
 

@@ -25,6 +25,7 @@ LOCAL_USER = "local"
 LIMITS = ("max_running", "max_queued", "max_per_day")
 """The limits of an account."""
 _LARGEST_LIMIT = 1_000_000
+_NEWEST = 100
 _USER_NAME = re.compile(r"[a-z0-9][a-z0-9-]{0,38}", re.ASCII)
 """Names of users: they become folder names of the data set."""
 _TOKEN = re.compile(r"fib_[A-Za-z0-9_-]{43}", re.ASCII)
@@ -84,6 +85,9 @@ class User:
     max_per_day: int
 
 
+_USERS = select(*(users.c[field.name] for field in attrs.fields(User)))
+
+
 def create_user(connection: Connection, name: str, role: Role, settings: Settings) -> User:
     """Add an account.
 
@@ -127,13 +131,13 @@ def get_user(connection: Connection, name: str) -> User:
 
 def find_user(connection: Connection, name: str) -> User | None:
     """The account of that name."""
-    return next((user for user in list_users(connection) if user.name == name), None)
+    row = connection.execute(_USERS.where(users.c.name == name)).mappings().first()
+    return None if row is None else User(**{**row, "role": Role(row["role"])})
 
 
-def list_users(connection: Connection) -> list[User]:
+def list_users(connection: Connection) -> list[dict[str, Any]]:
     """All accounts by name."""
-    query = select(*(users.c[field.name] for field in attrs.fields(User))).order_by(users.c.name)
-    return [User(**{**row, "role": Role(row["role"])}) for row in connection.execute(query).mappings()]
+    return [dict(row) for row in connection.execute(_USERS.order_by(users.c.name)).mappings()]
 
 
 def local_principal(database: Database, settings: Settings) -> Principal:
@@ -234,7 +238,7 @@ def add_entry(connection: Connection, principal: Principal, action: str, subject
     )
 
 
-def list_entries(connection: Connection, limit: int) -> list[dict[str, Any]]:
+def list_entries(connection: Connection) -> list[dict[str, Any]]:
     """The newest entries of the audit log first."""
-    query = select(audit).order_by(audit.c.id.desc()).limit(limit)
+    query = select(audit).order_by(audit.c.id.desc()).limit(_NEWEST)
     return [{**row, "at": iso_time(row["at"])} for row in connection.execute(query).mappings()]

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import argparse
 import getpass
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-import attrs
 from sqlalchemy import Connection
 
 from ..database import Database, make_tables
@@ -33,14 +32,12 @@ from ..users import (
 from .commands import Commands, add_command, base_settings, print_json, print_table, say
 
 _DAY_SECONDS = 86_400.0
-_NEWEST = 100
 
 
 def add_administration(commands: Commands) -> None:
     """Add the commands."""
     users = commands.add_parser("user", help="list and change accounts").add_subparsers(required=True)
-    listing = add_command(users, "list", _list_users, "all accounts")
-    listing.add_argument("--json", action="store_true")
+    _add_list(users, "list", list_users, "all accounts", ("name", "role", "is_active", *LIMITS))
     change = add_command(users, "change", _change_user, "change an account")
     change.add_argument("--user", required=True)
     change.add_argument("--role", type=Role, choices=list(Role))
@@ -53,15 +50,36 @@ def add_administration(commands: Commands) -> None:
     create.add_argument("--scope", choices=[role.value for role in Role], default=Role.SUBMITTER.value)
     create.add_argument("--label", default="", help="a note")
     create.add_argument("--days", type=float, help="days after which it expires")
-    listing = add_command(tokens, "list", _list_tokens, "all tokens, without their texts")
-    listing.add_argument("--json", action="store_true")
+    columns = ("id", "user", "scope", "label", "created_at", "expires_at", "revoked_at")
+    _add_list(tokens, "list", list_tokens, "all tokens, without their texts", columns)
     add_command(tokens, "revoke", _revoke_token, "make a token invalid").add_argument("number", type=int)
     rejecting = add_command(commands, "reject", _reject, "reject a result: it stays visible, and does not rank")
     rejecting.add_argument("submission")
     rejecting.add_argument("--reason", required=True)
     add_command(commands, "unreject", _restore, "undo a rejection").add_argument("submission")
-    audit = add_command(commands, "audit", _audit, "the newest entries of the audit log")
-    audit.add_argument("--json", action="store_true")
+    columns = ("at", "user", "address", "action", "subject", "detail")
+    _add_list(commands, "audit", list_entries, "the newest entries of the audit log", columns)
+
+
+def _add_list(
+    commands: Commands,
+    name: str,
+    read: Callable[[Connection], Sequence[dict[str, Any]]],
+    text: str,
+    columns: tuple[str, ...],
+) -> None:
+    """Add a command that prints rows of the database."""
+
+    def run(arguments: argparse.Namespace) -> int:
+        with _opened(arguments) as connection:
+            rows = read(connection)
+        if arguments.json:
+            print_json(rows)
+        else:
+            print_table(columns, rows)
+        return 0
+
+    add_command(commands, name, run, text).add_argument("--json", action="store_true")
 
 
 @contextmanager
@@ -95,21 +113,6 @@ def _log(connection: Connection, action: str, subject: str, detail: str = "") ->
     add_entry(connection, operator, action, subject, detail)
 
 
-def _show(arguments: argparse.Namespace, columns: tuple[str, ...], rows: list[dict[str, Any]]) -> int:
-    if arguments.json:
-        print_json(rows)
-    else:
-        print_table(columns, rows)
-    return 0
-
-
-def _list_users(arguments: argparse.Namespace) -> int:
-    with _opened(arguments) as connection:
-        found = list_users(connection)
-    columns = ("name", "role", "is_active", *LIMITS)
-    return _show(arguments, columns, [attrs.asdict(user) for user in found])
-
-
 def _change_user(arguments: argparse.Namespace) -> int:
     given = {name: getattr(arguments, name) for name in ("role", "is_active", *LIMITS)}
     changed = {name: value for name, value in given.items() if value is not None}
@@ -137,12 +140,6 @@ def _create_token(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _list_tokens(arguments: argparse.Namespace) -> int:
-    with _opened(arguments) as connection:
-        found = list_tokens(connection)
-    return _show(arguments, ("id", "user", "scope", "label", "created_at", "expires_at", "revoked_at"), found)
-
-
 def _revoke_token(arguments: argparse.Namespace) -> int:
     with _opened(arguments) as connection:
         revoke_token(connection, arguments.number)
@@ -162,9 +159,3 @@ def _restore(arguments: argparse.Namespace) -> int:
         reject(connection, arguments.submission, None)
         _log(connection, "restore", arguments.submission)
     return 0
-
-
-def _audit(arguments: argparse.Namespace) -> int:
-    with _opened(arguments) as connection:
-        found = list_entries(connection, _NEWEST)
-    return _show(arguments, ("at", "user", "address", "action", "subject", "detail"), found)

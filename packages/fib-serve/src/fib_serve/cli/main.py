@@ -10,7 +10,7 @@ from fib_schema.command import CommandParser, run_command
 from .. import __version__
 from .administration_commands import add_administration
 from .client_commands import add_client
-from .run_command import add_operation
+from .run_command import add_run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -28,7 +28,7 @@ def _parser() -> CommandParser:
     parser = CommandParser(prog="fib-serve", description="Evaluation service and leaderboard for GPU kernels.")
     parser.add_argument("--version", action="version", version=f"fib-serve {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (add_operation, add_administration, add_client):
+    for add in (add_run, add_administration, add_client):
         add(commands)
     return parser
 

@@ -1,4 +1,4 @@
-"""Commands that run and operate a service: ``run`` and ``backup``."""
+"""Command that runs a service."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from fib_bench.config.benchmark import with_device_numbers
 from fib_schema import DataSetNotFound
 from sqlalchemy import select
 
-from ..database import Database, back_up, make_tables, users
+from ..database import Database, make_tables, users
 from ..errors import InvalidSetting
 from ..settings import EXECUTORS, LOG_LEVELS, STRONGEST, Settings, listening
 from .commands import Commands, add_command, base_settings, say
@@ -29,13 +29,6 @@ _EVALUATION = (
 )
 _DEFAULTS = {field.name: field.default for field in attrs.fields(Settings)}
 _OF_PATHS = frozenset({"dataset", "state", "hidden"})
-
-
-def add_operation(commands: Commands) -> None:
-    """Add the commands."""
-    add_run(commands)
-    backup = add_command(commands, "backup", _back_up, "copy the database, also of a running service")
-    backup.add_argument("target", type=Path, metavar="BACKUP", help="a new file")
 
 
 def add_run(commands: Commands) -> None:
@@ -132,14 +125,3 @@ def _has_users(settings: Settings) -> bool:
         make_tables(database)
         with database.read() as connection:
             return connection.execute(select(users.c.id)).first() is not None
-
-
-def _back_up(arguments: argparse.Namespace) -> int:
-    settings = base_settings(arguments)
-    if arguments.target.exists():
-        raise InvalidSetting("BACKUP", f"{arguments.target} exists; name a new file")
-    if not settings.database_path.exists():
-        raise InvalidSetting("DATASET", f"no database at {settings.database_path}; start the service first")
-    size = back_up(settings.database_path, arguments.target)
-    say(f"wrote {arguments.target}, {size} bytes; copy the data set too: its traces are the results")
-    return 0

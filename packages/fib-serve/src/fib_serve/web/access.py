@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import ipaddress
-import time
 from collections.abc import Awaitable, Callable
 from typing import Annotated, TypeAlias
 from urllib.parse import urlsplit
@@ -17,12 +15,10 @@ from starlette.requests import HTTPConnection
 
 from ..contest import Contest
 from ..errors import Refused
+from ..settings import is_loopback
 from ..users import Principal, Role, authenticate
 
 COOKIE = "fib_serve_token"
-_CACHE_SECONDS = 1.0
-"""For how long a revoked token may still be accepted by a running process."""
-_MAX_CACHED = 10_000
 _WINDOW_SECONDS = 10
 _FAILURES_PER_WINDOW = 100
 
@@ -39,7 +35,6 @@ class Gate:
     """Resolves tokens and counts requests."""
 
     rate: float
-    cache: dict[str, tuple[float, Principal]] = attrs.field(factory=dict)
     limiter: FixedWindowRateLimiter = attrs.field(factory=lambda: FixedWindowRateLimiter(MemoryStorage()))
 
     def count(self, key: str, most: float) -> None:
@@ -54,19 +49,13 @@ class Gate:
 
     def principal(self, contest: Contest, token: str, address: str) -> Principal | None:
         """The user of a token, counted."""
-        time_now = time.monotonic()
-        cached = self.cache.get(token)
-        if cached is None or cached[0] < time_now:
-            with contest.database.read() as connection:
-                found = authenticate(connection, token)
-            if found is None:
-                self.count(f"failure {address}", _FAILURES_PER_WINDOW)
-                return None
-            if len(self.cache) >= _MAX_CACHED:
-                self.cache.clear()
-            cached = self.cache[token] = (time_now + _CACHE_SECONDS, found)
-        self.count(f"user {cached[1].user_id}", self.rate * _WINDOW_SECONDS)
-        return cached[1]
+        with contest.database.read() as connection:
+            found = authenticate(connection, token)
+        if found is None:
+            self.count(f"failure {address}", _FAILURES_PER_WINDOW)
+        else:
+            self.count(f"user {found.user_id}", self.rate * _WINDOW_SECONDS)
+        return found
 
 
 def find_principal(request: Request) -> Principal | None:
@@ -136,16 +125,16 @@ def _check_site(request: Request) -> None:
     """
     check_origin(request)
     host = request.headers.get("host", "")
-    if not _is_loopback(host):
+    if not _is_this_machine(host):
         raise Refused(403, f"without tokens the host must be localhost or a loopback address, not {host[:100]!r}")
 
 
-def _is_loopback(host: str) -> bool:
+def _is_this_machine(host: str) -> bool:
     try:
         name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or name.endswith(".localhost") or ipaddress.ip_address(name).is_loopback
     except ValueError:
         return False
+    return name.endswith(".localhost") or is_loopback(name)
 
 
 def _token_of(request: Request) -> str | None:

@@ -13,7 +13,6 @@ from fib_schema import Definition, Solution, to_plain
 from fib_schema.codec import structure
 from fib_schema.display import counted
 from pydantic import BaseModel, ConfigDict, Field
-from pydantic.config import JsonDict
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
@@ -55,18 +54,6 @@ _STATUSES = {
 }
 _PRIVATE_FIELDS = frozenset({"number", "user_id", "solution_name", "content_hash", "workloads"})
 _TIMES = ("created_at", "started_at", "finished_at")
-_SOLUTION: JsonDict = {
-    "name": "my_rmsnorm",
-    "definition": "rmsnorm_h1024",
-    "author": "ignored: the user of the token",
-    "spec": {
-        "language": "python",
-        "target_hardware": ["cpu"],
-        "entry_point": "kernel.py::run",
-        "destination_passing_style": False,
-    },
-    "sources": [{"path": "kernel.py", "content": "def run(x, weight):\n    ...\n"}],
-}
 _Name: TypeAlias = Annotated[str, Field(max_length=1000)]
 """An identifier in a request. The bound also refuses halves of surrogate pairs, which no answer can quote."""
 _Workloads: TypeAlias = Annotated[list[_Name], Field(max_length=10_000)]
@@ -82,15 +69,11 @@ class EvaluateRequest(BaseModel):
     workload_uuids: _Workloads | None = None
 
 
-class SubmitRequest(BaseModel):
-    """A solution to evaluate."""
+class SubmitRequest(EvaluateRequest):
+    """A solution in the format of flashinfer-trace, and the public workloads to run it on; a choice does not rank."""
 
-    model_config = ConfigDict(extra="forbid", json_schema_extra={"examples": [{"solution": _SOLUTION}]})
+    model_config = ConfigDict(extra="forbid")
 
-    solution: dict[str, Any]
-    """In the format of flashinfer-trace."""
-    workload_uuids: _Workloads | None = None
-    """Public workloads to run on; null means all. A choice does not rank."""
     force: bool = False
     """Evaluate it although an identical one has a result."""
 
