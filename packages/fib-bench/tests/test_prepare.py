@@ -143,7 +143,7 @@ class TestFlags:
         assert prepared.recipes == {}
         assert prepared.generated is prepared.trials[0]
         assert prepared.flags()[0] == "fixed_inputs"
-        assert prepared.to_extra()["constant_inputs"] == {"x": "it has no elements"}
+        assert not prepared.to_extra().get("constant_inputs")
 
     def test_values_that_the_reference_refuses_are_not_generated(self, prepare: Prepare) -> None:
         prepared = prepare("assert x.abs().max() < 9, 'too large'; return x * 2", num_trials=1)

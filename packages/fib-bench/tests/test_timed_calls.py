@@ -250,6 +250,7 @@ def test_what_cannot_vary_is_told(evaluate: Evaluate, make_definition: Make, mak
     assert found.status is EvaluationStatus.PASSED, found.log
     assert found.extra is not None
     assert found.extra["constant_inputs"].keys() == {"cos_sin_cache"}
+    assert "constant: cos_sin_cache" in found.flags
     assert "fixed_inputs" not in found.flags
 
 

@@ -47,6 +47,7 @@ from .synthesis import (
     has_half,
     is_distributable,
     names_read_by_value,
+    role_of,
 )
 
 _DTYPES = tuple(dtype.value for dtype in (
@@ -112,14 +113,15 @@ def plan_recipes(
         recorded: Inputs whose values come from a blob.
 
     Returns:
-        Recipes by name, and the reasons for all other inputs but absent ones. Synchronizes the device.
+        Recipes by name, and why the values of other tensors stay, but of structure. Synchronizes the device.
     """
     planner = _Planner(InputDraft(definition, {**definition.const_axes, **axes}, 0), distributions, recorded)
     read = read_by_constraints(definition)
     recipes: dict[str, Recipe] = {}
     reasons: dict[str, str] = {}
     for name in definition.inputs:
-        if (value := values.get(name)) is not None:
+        value = values.get(name)
+        if isinstance(value, torch.Tensor) and value.numel() and not role_of(definition, name).is_structure:
             found = "a constraint reads its values" if name in read else planner.plan(name, value)
             (recipes if isinstance(found, Recipe) else reasons)[name] = found  # type: ignore[assignment]
     return recipes, reasons
@@ -152,12 +154,8 @@ class _Planner:
     distributions: Sequence[str]
     recorded: Collection[str]
 
-    def plan(self, name: str, value: Value) -> Recipe | str:
+    def plan(self, name: str, value: torch.Tensor) -> Recipe | str:
         """Return the recipe of an input, or why it has none."""
-        if not isinstance(value, torch.Tensor):
-            return "a scalar is a parameter of the call"
-        if not value.numel():
-            return "it has no elements"
         place = _merged(value.shape, normalized_strides(tuple(value.shape), value.stride()))
         if place is None:
             return f"its elements lie apart in more than {_MAX_DIMS} dimensions"
@@ -177,11 +175,9 @@ class _Planner:
         """Return what depends on the meaning of an input, or why its values stay."""
         try:
             rule = find_rule(self.draft.definition, name)
-            found = None if rule.role.is_structure or rule.role is Role.FIXED else rule.values(self.draft, name)
+            found = None if rule.role is Role.FIXED else rule.values(self.draft, name)
         except SynthesisError as error:
             return str(error)
-        if rule.role.is_structure:
-            return "structure of the call, which is redrawn as a whole"
         if not isinstance(found, Content):
             is_float = value.is_floating_point()
             return "its values depend on each other" if is_float else "no rule states which values are valid"

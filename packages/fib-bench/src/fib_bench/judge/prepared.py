@@ -217,6 +217,7 @@ class PreparedWorkload:
         """Flags of the trace that concern the inputs."""
         flags = [] if self.recipes or self.redraw else [FIXED_INPUTS]
         flags += [SYNTHESIZED] if self.synthesized else []
+        flags += [f"constant: {name}" for name in self.constant]
         for name in self.trials[0].check.parts:
             passing = insensitive_to_all(item.check.parts[name] for item in self.trials)
             flags += [f"insensitive: {name} to {probe}" for probe in passing]
