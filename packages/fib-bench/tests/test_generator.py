@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-import copy
 import ctypes
-import os
-import re
 from collections.abc import Callable, Collection, Mapping, Sequence
 from importlib import resources
 from pathlib import Path
 
-import attrs
 import pytest
 import torch
 from fib_bench.config.model import DISTRIBUTIONS
-from fib_bench.inputs.generation import Value, distributions_of, make_inputs
+from fib_bench.inputs.generation import Value, make_inputs
 from fib_bench.inputs.generator import Input, native_input, other_scalars, plan_recipes
 from fib_bench.inputs.makers import (
     BYTES,
@@ -29,7 +25,7 @@ from fib_bench.inputs.makers import (
 from fib_bench.recipe import Recipe
 from fib_compile.device import torch_dtype
 from fib_compile.native_module import NativeModule, build_module
-from fib_schema import AxisConst, Definition, RandomInput, TraceSet, Workload
+from fib_schema import Definition, Workload
 from fib_schema.files import private_folder
 from hypothesis import given
 from hypothesis import strategies as st
@@ -517,90 +513,3 @@ def test_strides_are_those_of_the_input(plan: Plan) -> None:
     apart = torch.empty_strided((2, 3, 4, 5, 16), (300000, 9000, 1000, 48, 2))
     _, reasons = plan({"x": "float32[a,b,c,d,m]"}, given={"x": apart}, a=2, b=3, c=4, d=5, m=16)
     assert reasons == {"x": "its elements lie apart in more than 4 dimensions"}
-
-
-# -- the public data set ----------------------------------------------------------------------------
-
-
-SIZES = {
-    "M": 3, "batch_size": 3, "len_cu_seqlens": 4, "len_indptr": 4, "max_seq_len": 64, "num_kv_heads": 2,
-    "num_kv_indices": 20, "num_pages": 24, "num_qo_heads": 4, "num_seqs": 3, "num_tokens": 5, "pool_size": 8,
-    "seq_len": 3, "state_cache_size": 8, "total_kv": 20, "total_q": 12, "total_seq_len": 12,
-}  # fmt: skip
-REDUCED = {
-    "gemm": {"N": 64},
-    "moe": {
-        "hidden_size": 256, "intermediate_size": 128, "gemm1_out_size": 256, "num_hidden_blocks": 2,
-        "num_intermediate_blocks": 1, "num_gemm1_out_blocks": 2,
-    },
-}  # fmt: skip
-FEW = (
-    "dsa_sparse_attention_h16_ckv512_kpe64_topk2048_ps64", "fused_add_rmsnorm_h2048", "gdn_decode_qk4_v8_d128_k_last",
-    "gemm_n256_k7168", "gqa_paged_decode_h5_kv1_d128_ps1", "gqa_ragged_prefill_causal_h5_kv1_d128",
-    "mla_paged_decode_h8_ckv512_kpe64_ps1", "rmsnorm_h128", "rope_with_cos_sin_cache_neox_style_d128_rd64",
-    "trtllm_fp8_per_tensor_scale_moe_topk1_e16_h5120_i8192",
-)  # fmt: skip
-
-
-def _data_set() -> Path | None:
-    given_path = os.environ.get("FIB_TEST_DATASET")
-    here = Path(__file__).resolve()
-    beside = [parent.parent / "shared" / "flashinfer-trace" for parent in here.parents if (parent / ".git").exists()]
-    return next((path for path in ([Path(given_path)] if given_path else beside) if path.is_dir()), None)
-
-
-def _definitions() -> dict[str, Definition]:
-    root = _data_set()
-    return dict(TraceSet.from_path(root).definitions) if root else {}
-
-
-def _reduced(definition: Definition) -> Definition:
-    """The definition with smaller constants, in its reference as well."""
-    small = {axis: size for axis, size in REDUCED.get(definition.op_type, {}).items() if axis in definition.const_axes}
-    numbers = {str(definition.const_axes[axis]): str(size) for axis, size in small.items() if "blocks" not in axis}
-    reference = re.sub(r"\b\d+\b", lambda match: numbers.get(match[0], match[0]), definition.reference)
-    axes = {**definition.axes, **{axis: AxisConst(size) for axis, size in small.items()}}
-    return attrs.evolve(definition, axes=axes, reference=reference)
-
-
-def _outputs(definition: Definition, values: Mapping[str, Value]) -> list[torch.Tensor]:
-    scope: dict[str, Callable[..., object]] = {}
-    exec(definition.reference, scope)
-    found = scope["run"](**copy.deepcopy(dict(values)))
-    return [found] if isinstance(found, torch.Tensor) else list(found)
-
-
-def _check_outputs(definition: Definition, generate: Generate, keys: range) -> None:
-    """Outputs are finite wherever those of the base are, and not the same."""
-    axes = {axis: SIZES[axis] for axis in definition.var_axes}
-    workload = Workload(axes, {name: RandomInput() for name in definition.inputs}, "small")
-    base = make_inputs(definition, workload, seed=1)
-    accepted = distributions_of(definition, DISTRIBUTIONS)
-    recipes, reasons = plan_recipes(definition, axes, base, distributions=accepted)
-    assert not reasons.keys() - {"cos_sin_cache"}
-    before = _outputs(definition, base)
-    for key in keys:
-        values = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in base.items()}
-        items = [native_input(item, values[name].data_ptr(), base[name].data_ptr()) for name, item in recipes.items()]
-        generate(items, key)
-        for found, old in zip(_outputs(definition, values), before, strict=True):
-            assert (found.float().isfinite() | ~old.float().isfinite()).all()
-            assert not torch.equal(found, old) or found.dtype == torch.int64 or not old.any()
-
-
-needs_data = pytest.mark.skipif(
-    _data_set() is None, reason="the public flashinfer-trace data set is not here; set FIB_TEST_DATASET to its folder"
-)
-
-
-@needs_data
-@pytest.mark.parametrize("name", FEW)
-def test_references_accept_generated_inputs(name: str, generate: Generate) -> None:
-    _check_outputs(_reduced(_definitions()[name]), generate, range(2))
-
-
-@needs_data
-@pytest.mark.slow
-@pytest.mark.parametrize("name", sorted(_definitions()))
-def test_references_of_all_public_definitions_accept_generated_inputs(name: str, generate: Generate) -> None:
-    _check_outputs(_reduced(_definitions()[name]), generate, range(10, 14))

@@ -224,22 +224,13 @@ class TestClock:
 
 
 def run_clock(
-    worker: Worker,
-    clock: native.Clock,
-    given_words: Sequence[tuple[int, int]],
-    *,
-    seconds: float,
+    worker: Worker, clock: native.Clock, given_words: Sequence[tuple[int, int]], *, seconds: float,
     ends_on_device: bool = False,
-) -> bool:
+) -> bool:  # fmt: skip
     return module().run_clock(
-        ctypes.addressof(worker.page),
-        clock,
-        given_words,
-        [0] * len(given_words),
-        patience_ns=0,
-        ends_on_device=ends_on_device,
-        slice_seconds=seconds,
-    )
+        ctypes.addressof(worker.page), clock, given_words, [0] * len(given_words), patience_ns=0,
+        ends_on_device=ends_on_device, slice_seconds=seconds,
+    )  # fmt: skip
 
 
 class TestModule:
@@ -250,20 +241,6 @@ class TestModule:
         assert [library.fib_sizes(index) for index in range(4)] == [ctypes.sizeof(kind) for kind in kinds]
         assert ctypes.sizeof(native.Mailbox) <= native.MAILBOX_BYTES
         assert ctypes.sizeof(native.Call) < 4096, "parameters of a kernel"
-
-    def test_it_is_built_once(self, tmp_path: Path) -> None:
-        first = native.build_host(tmp_path)
-        stamp = first.stat().st_mtime_ns
-        assert native.build_host(tmp_path) == first
-        assert first.stat().st_mtime_ns == stamp
-
-    def test_a_failing_compiler_is_told_with_its_output(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        compiler = tmp_path / "cxx"
-        compiler.write_text("#!/bin/sh\necho no such thing >&2\nexit 3\n")
-        compiler.chmod(0o755)
-        monkeypatch.setenv("CXX", str(compiler))
-        with pytest.raises(native.NativeError, match="no such thing"):
-            native.build_host(tmp_path / "cache")
 
     def test_without_a_driver_it_says_so(self, tmp_path: Path) -> None:
         try:

@@ -74,22 +74,20 @@ def test_index_pointers_begin_at_0_do_not_fall_and_end_at_the_total(batch: int, 
     assert all(0 <= index < pages + 3 for index in indices.tolist())
 
 
-def test_queries_are_no_longer_than_their_keys(synthesized: Callable[..., dict[str, torch.Tensor]]) -> None:
+def test_queries_are_no_longer_than_their_keys_in_whatever_order_they_stand(
+    synthesized: Callable[..., dict[str, torch.Tensor]],
+) -> None:
+    paged = {"qo_indptr": "int32[len]", "kv_indptr": "int32[len]", "kv_last_page_len": "int32[batch]"}
+    constraints = ("total_q == qo_indptr[-1].item()", "num_kv_indices == kv_indptr[-1].item()")
+    ragged = {"cu_seqlens_q": "int32[len]", "cu_seqlens_k": "int32[len]"}
     for seed in range(20):
-        inputs = synthesized(
-            {"qo_indptr": "int32[len]", "kv_indptr": "int32[len]", "kv_last_page_len": "int32[batch]"},
-            constraints=("total_q == qo_indptr[-1].item()", "num_kv_indices == kv_indptr[-1].item()"),
-            uuid=f"w{seed}",
-            len=6,
-            batch=5,
-            total_q=40,
-            num_kv_indices=12,
-            page_size=4,
-        )
+        axes = {"len": 6, "batch": 5, "total_q": 40, "num_kv_indices": 12, "page_size": 4}
+        inputs = synthesized(paged, constraints=constraints, uuid=f"w{seed}", **axes)
         last = inputs["kv_last_page_len"]
-        keys = (inputs["kv_indptr"].diff() - 1) * 4 + last
-        assert bool((inputs["qo_indptr"].diff() <= keys).all())
+        assert bool((inputs["qo_indptr"].diff() <= (inputs["kv_indptr"].diff() - 1) * 4 + last).all())
         assert bool(((last >= 1) & (last <= 4)).all())
+        found = synthesized(ragged, uuid=f"w{seed}", len=5, total_q=20, total_k=24)
+        assert bool((found["cu_seqlens_q"].diff() <= found["cu_seqlens_k"].diff()).all())
 
 
 def test_page_indices_repeat_only_where_there_are_too_few_pages(
@@ -110,11 +108,6 @@ def test_sparse_indices_are_padded_with_minus_one(synthesized: Callable[..., dic
 def test_expert_ids_differ_within_a_token(synthesized: Callable[..., dict[str, torch.Tensor]]) -> None:
     ids = synthesized({"topk_ids": "int32[tokens,k]"}, tokens=9, k=4, num_experts=5)["topk_ids"]
     assert all(len(set(row)) == 4 and set(row) <= set(range(5)) for row in ids.tolist())
-
-
-def test_fp8_tensors_hold_no_nan(synthesized: Callable[..., dict[str, torch.Tensor]]) -> None:
-    for dtype in ("float8_e4m3fn", "float8_e5m2"):
-        assert synthesized({"x": f"{dtype}[n]"}, n=5000)["x"].float().isfinite().all()
 
 
 needs_fp4 = pytest.mark.skipif(not hasattr(torch, "float4_e2m1fn_x2"), reason="this version of torch has no float4")
@@ -143,15 +136,6 @@ def test_request_numbers_are_not_taken_for_page_numbers(
 ) -> None:
     with pytest.raises(InputError, match="no rule makes valid values"):
         synthesized({name: "int32[n]"}, n=3, num_pages=9)
-
-
-def test_query_offsets_precede_key_offsets_in_a_definition_but_not_in_synthesis(
-    synthesized: Callable[..., dict[str, torch.Tensor]],
-) -> None:
-    inputs = {"cu_seqlens_q": "int32[len]", "cu_seqlens_k": "int32[len]"}
-    for seed in range(20):
-        found = synthesized(inputs, uuid=f"w{seed}", len=5, total_q=20, total_k=24)
-        assert bool((found["cu_seqlens_q"].diff() <= found["cu_seqlens_k"].diff()).all())
 
 
 @pytest.mark.parametrize("dtype", ["int16", "int32", "int64"])
