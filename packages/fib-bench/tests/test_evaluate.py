@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 from collections.abc import Callable
 from textwrap import dedent
 
 import pytest
-import torch
 from fib_bench import BenchmarkConfig, InputError, ReferenceFailed, UnsupportedDevice
 from fib_bench.config.model import DISTRIBUTIONS
 from fib_bench.judge.evaluate import Judge
+from fib_bench.judge.prepared import PreparedWorkload
 from fib_bench.judge.record import timing_flags
+from fib_bench.judge.timed_function import TimedFunction
+from fib_bench.judge.timer import Timer
+from fib_bench.judge.verification import Verification
 from fib_schema import (
     Definition,
     Evaluation,
@@ -49,30 +53,21 @@ class TestPrepare:
         assert caught.value.workload == workload.uuid
         return caught.value.reason
 
-    def test_gives_inputs_and_the_outputs_of_the_reference(
-        self, make_judge: MakeJudge, definition: Definition, make_workload: MakeWorkload
-    ) -> None:
-        prepared = make_judge(num_trials=3).prepare(definition, make_workload(definition, {"n": 5}))
-        assert [item.distribution for item in prepared.trials[:3]] == ["normal"] * 3
-        layout = prepared.layout
-        for item in prepared.trials:
-            x = layout.input_tensors(item.inputs)["x"]
-            assert torch.equal(layout.output_tensors(item.expected)["y"], x * 2)
-
-    def test_makes_other_values_for_each_set(
-        self, make_judge: MakeJudge, definition: Definition, make_workload: MakeWorkload
-    ) -> None:
-        prepared = make_judge(num_trials=2).prepare(definition, make_workload(definition, {"n": 5}))
-        seen = {bytes(item.inputs.tolist()) for item in prepared.trials}
-        assert len(seen) == len(prepared.trials) == 7
-        assert [item.distribution for item in prepared.trials] == ["normal", "normal", "generated", *DISTRIBUTIONS[1:]]
-
     @pytest.mark.parametrize("size", [10**12, 2**62])
     def test_refuses_tensors_that_do_not_fit(
         self, make_judge: MakeJudge, definition: Definition, make_workload: MakeWorkload, size: int
     ) -> None:
         reason = self.prepare_fails(make_judge(), definition, make_workload(definition, {"n": size}))
         assert "its tensors take" in reason
+
+    def test_refuses_a_call_with_more_outputs_than_a_digest_takes(
+        self, make_judge: MakeJudge, make_definition: Make, make_workload: MakeWorkload
+    ) -> None:
+        names = [f"y{index}" for index in range(13)]
+        reference = f"def run(x):\n    return {', '.join(['x'] * 13)}\n"
+        definition = make_definition({"x": "float32[n]"}, dict.fromkeys(names, "float32[n]"), reference)
+        reason = self.prepare_fails(make_judge(), definition, make_workload(definition, {"n": 4}))
+        assert "it has 13 outputs; calls with at most 12 can be timed" in reason
 
     def test_refuses_a_workload_without_a_size(
         self, make_judge: MakeJudge, definition: Definition, make_workload: MakeWorkload
@@ -262,23 +257,32 @@ class TestEvaluate:
         assert evaluations[1].log.split()[0] == evaluations[-1].log.split()[0]
 
 
-class TestEnds:
-    """Workers that are killed when their solution has its results, and not waited for."""
+class TestWorkers:
+    """Workers that are killed when their solution has its results, and those that start before they are needed."""
 
     @pytest.fixture
     def judge(self, make_judge: Callable[..., Judge]) -> Judge:
-        return make_judge()
+        judge = make_judge()
+        judge._most_ahead = 2  # as on a device
+        return judge
+
+    @pytest.fixture
+    def prepared(self, judge: Judge, definition: Definition, make_workload: MakeWorkload) -> PreparedWorkload:
+        return judge.prepare(definition, make_workload(definition, {"n": 3}))
+
+    def evaluate(self, judge: Judge, prepared: PreparedWorkload, solution: Solution) -> Evaluation:
+        ((_, evaluation),) = judge.evaluate(prepared.checker.definition, solution, [prepared])
+        assert isinstance(evaluation, Evaluation)
+        return evaluation
 
     def test_the_next_worker_starts_while_the_one_before_it_ends(
-        self, judge: Judge, definition: Definition, make_workload: MakeWorkload, make_solution: MakeSolution
+        self, judge: Judge, prepared: PreparedWorkload, make_solution: MakeSolution
     ) -> None:
-        prepared = judge.prepare(definition, make_workload(definition, {"n": 3}))
-        code = "import os\nprint(os.getpid())\ndef run(x):\n    return x * 2\n"
         pids = []
-        for solution in (make_solution(code, name=name) for name in ("first", "second")):
-            ((_, evaluation),) = judge.evaluate(definition, solution, [prepared])
+        for name in ("first", "second"):
+            code = "import os\nprint(os.getpid())\ndef run(x):\n    return x * 2\n"
+            evaluation = self.evaluate(judge, prepared, make_solution(code, name=name))
             assert not judge.context.is_settled
-            assert isinstance(evaluation, Evaluation)
             assert evaluation.status == "PASSED"
             pids.append(int(evaluation.log))
         with pytest.raises(ProcessLookupError):
@@ -288,76 +292,66 @@ class TestEnds:
             os.kill(pids[1], 0)
 
     def test_a_worker_ends_where_its_evaluation_is_left(
-        self, judge: Judge, definition: Definition, make_workload: MakeWorkload, make_solution: MakeSolution
+        self, judge: Judge, prepared: PreparedWorkload, make_solution: MakeSolution
     ) -> None:
-        prepared = judge.prepare(definition, make_workload(definition, {"n": 3}))
         solution = make_solution("def run(x):\n    return x * 2\n")
-        evaluations = judge.evaluate(definition, solution, [prepared, prepared])
+        evaluations = judge.evaluate(prepared.checker.definition, solution, [prepared, prepared])
         next(evaluations)
         evaluations.close()  # type: ignore[attr-defined]
         assert not judge.context.is_settled
-        judge.context.settle()
-        assert judge.context.is_settled
 
-
-class TestAhead:
-    """Workers that start before they are needed, as on a device."""
-
-    @pytest.fixture
-    def judge(self, make_judge: Callable[..., Judge]) -> Judge:
-        judge = make_judge()
-        judge._most_ahead = 2
-        return judge
+    def test_nothing_of_an_evaluation_is_kept_until_garbage_is_collected(
+        self, judge: Judge, prepared: PreparedWorkload, make_solution: MakeSolution
+    ) -> None:
+        """Outputs that wait for their comparison take up to a gigabyte of the device."""
+        gc.collect()
+        gc.disable()
+        try:
+            self.evaluate(judge, prepared, make_solution("def run(x):\n    return x * 2\n"))
+            kept = [item for item in gc.get_objects() if type(item) in {Timer, Verification, TimedFunction}]
+        finally:
+            gc.enable()
+        assert kept == []
 
     def test_they_are_used(
-        self, judge: Judge, definition: Definition, make_workload: MakeWorkload, make_solution: MakeSolution
+        self, judge: Judge, prepared: PreparedWorkload, definition: Definition, make_solution: MakeSolution
     ) -> None:
-        prepared = judge.prepare(definition, make_workload(definition, {"n": 3}))
         solutions = [make_solution("def run(x):\n    return x * 2\n", name=name) for name in ("a", "b", "c")]
         judge.start_ahead(definition, solutions)
-        pids = {name: candidate.worker.pid for name, candidate in judge._ahead.items()}
-        assert set(pids) == {"a", "b"}
-        for solution in solutions:
-            ((_, evaluation),) = judge.evaluate(definition, solution, [prepared])
-            assert isinstance(evaluation, Evaluation)
-            assert evaluation.status == "PASSED"
+        assert judge._ahead.keys() == {"a", "b"}
+        assert [self.evaluate(judge, prepared, solution).status for solution in solutions] == ["PASSED"] * 3
         assert judge._ahead == {}
 
+    @pytest.mark.parametrize(
+        ("code", "language", "said"),
+        [
+            ("def run(x:\n", "python", "SyntaxError"),
+            ("nonsense ahead", "cpp", "does not compile\n"),  # that of the one attempt, not what a cache remembers
+        ],
+    )
     def test_what_does_not_compile_is_reported_when_its_turn_comes(
-        self, judge: Judge, definition: Definition, make_workload: MakeWorkload, make_solution: MakeSolution
+        self,
+        judge: Judge,
+        prepared: PreparedWorkload,
+        definition: Definition,
+        make_solution: MakeSolution,
+        code: str,
+        language: str,
+        said: str,
     ) -> None:
-        prepared = judge.prepare(definition, make_workload(definition, {"n": 3}))
-        solution = make_solution("def run(x:\n", name="broken")
+        solution = make_solution(code, language=language, dps=language == "cpp")
         judge.start_ahead(definition, [solution])
-        ((_, evaluation),) = judge.evaluate(definition, solution, [prepared])
-        assert isinstance(evaluation, Evaluation)
+        evaluation = self.evaluate(judge, prepared, solution)
         assert evaluation.status == "COMPILE_ERROR"
+        assert said in evaluation.log
 
-    def test_what_a_compiler_refuses_ahead_is_not_compiled_again(
-        self, judge: Judge, definition: Definition, make_workload: MakeWorkload, make_solution: MakeSolution
-    ) -> None:
-        """The log is that of the one attempt, and not what the cache remembers of it."""
-        prepared = judge.prepare(definition, make_workload(definition, {"n": 3}))
-        solution = make_solution("nonsense ahead", name="broken", language="cpp", dps=True)
-        judge.start_ahead(definition, [solution])
-        ((_, evaluation),) = judge.evaluate(definition, solution, [prepared])
-        assert isinstance(evaluation, Evaluation)
-        assert evaluation.status == "COMPILE_ERROR"
-        assert "does not compile\n" in evaluation.log
-
-    def test_nothing_of_a_solution_runs_ahead(
+    def test_nothing_of_a_solution_runs_ahead_and_one_that_is_not_needed_ends(
         self, judge: Judge, definition: Definition, make_solution: MakeSolution
     ) -> None:
         judge.start_ahead(definition, [make_solution("import os\nos._exit(3)\n", name="ends")])
         (candidate,) = judge._ahead.values()
         candidate.worker.answer(60.0)
         assert not candidate.worker.is_closed
-
-    def test_those_that_are_not_needed_end(
-        self, judge: Judge, definition: Definition, make_solution: MakeSolution
-    ) -> None:
-        judge.start_ahead(definition, [make_solution("def run(x):\n    return x\n", name="a")])
-        (candidate,) = judge._ahead.values()
         judge.dismiss_ahead()
         assert candidate.worker.is_closed
 

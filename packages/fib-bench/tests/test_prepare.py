@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -89,41 +90,34 @@ class TestInputSets:
 
 
 class TestOtherDistributions:
-    def test_one_without_a_finite_answer_does_not_apply(self, prepare: Prepare) -> None:
-        prepared = prepare("return x / x")
-        assert [item.distribution for item in prepared.trials] == [
-            "normal",
-            "normal",
-            "generated",
-            "wide",
-            "tiny",
-            "shifted",
-        ]
-        assert prepared.left_out == {"zeros_and_ones": "the reference gives NaN or infinity"}
-        assert prepared.to_extra()["left_out"] == {"zeros_and_ones": "the reference gives NaN or infinity"}
-
-    def test_one_that_the_reference_refuses_does_not_apply(self, prepare: Prepare) -> None:
-        prepared = prepare("assert x.abs().max() > 0.1, 'too small'; return x * 2")
-        found = [item.distribution for item in prepared.trials]
-        assert found == ["normal", "normal", "generated", "wide", "zeros_and_ones", "shifted"]
-        assert prepared.left_out.keys() == {"tiny"}
-        assert prepared.left_out["tiny"].startswith("the reference failed: ")
-        assert "AssertionError: too small" in prepared.left_out["tiny"]
-
-    def test_where_every_answer_has_infinities_they_do(self, prepare: Prepare) -> None:
-        prepared = prepare("y = x * 2; y[0] = float('inf'); return y")
-        assert len(prepared.trials) == 2 + len(DISTRIBUTIONS)
-        assert prepared.left_out == {}
-
-    def test_what_is_not_wanted_is_not_tried(self, prepare: Prepare) -> None:
-        prepared = prepare("return x / x", distributions=("normal", "tiny"))
-        assert [item.distribution for item in prepared.trials] == ["normal", "normal", "generated", "tiny"]
-        assert prepared.left_out == {}
-        assert "left_out" not in prepared.to_extra()
-
-    def test_an_op_that_chooses_by_value_gets_typical_values_only(self, prepare: Prepare) -> None:
-        prepared = prepare("return x.argsort()", y="int64[n]")
-        assert [item.distribution for item in prepared.trials] == ["normal", "normal", "generated"]
+    @pytest.mark.parametrize(
+        ("body", "fields", "others", "left_out"),
+        [
+            (
+                "return x / x",
+                {},
+                ["wide", "tiny", "shifted"],
+                {"zeros_and_ones": "the reference gives NaN or infinity"},
+            ),
+            (
+                "assert x.abs().max() > 0.1, 'too small'; return x * 2",
+                {},
+                ["wide", "zeros_and_ones", "shifted"],
+                {"tiny": "AssertionError: too small"},
+            ),
+            ("y = x * 2; y[0] = float('inf'); return y", {}, list(DISTRIBUTIONS[1:]), {}),  # all have infinities
+            ("return x / x", {"distributions": ("normal", "tiny")}, ["tiny"], {}),
+            ("return x.argsort()", {"y": "int64[n]"}, [], {}),  # it chooses by value
+        ],
+    )
+    def test_those_apply_for_which_the_reference_has_a_finite_answer(
+        self, prepare: Prepare, body: str, fields: dict[str, Any], others: list[str], left_out: dict[str, str]
+    ) -> None:
+        prepared = prepare(body, **fields)
+        assert [item.distribution for item in prepared.trials] == ["normal", "normal", "generated", *others]
+        assert prepared.left_out.keys() == left_out.keys()
+        assert all(reason in prepared.left_out[name] for name, reason in left_out.items())
+        assert prepared.to_extra().get("left_out", {}) == prepared.left_out
 
 
 class TestFlags:

@@ -15,7 +15,7 @@ The results are properties of a solution beside its verdict: nothing is rejected
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -28,47 +28,48 @@ from .function_worker import FunctionWorker, NotCapturable, Rejected
 from .passes import Launch, Order, Passes
 from .prepared import EvaluatorRaised, PaddedCalls, PreparedWorkload
 from .timed_function import TimedFunction
-from .timer import DEVICE
-from .verification import MIN_VERIFIED
+from .timer import DEVICE, Timer
+from .verification import MIN_VERIFIED, Sample
 
 _SLOTS = 2
 
 
-def discrete_inputs(definition: Definition, names: Iterable[str]) -> list[str]:
-    """The integers and booleans among input tensors: offsets, page numbers and masks, by which kernels choose work."""
-    specs = definition.inputs
-    return [name for name in names if specs[name].is_integer or specs[name].dtype == "bool"]
-
-
 def graph_fields(
+    definition: Definition,
+    prepared: PreparedWorkload,
+    timer: Timer,
     *,
-    method: str,
     has_setup: bool,
-    verified_calls: int,
-    discrete: Iterable[str],
-    changed: Collection[str],
-    kept_integers: bool,
+    keeps_integers: bool,
+    is_padding_right: bool,
 ) -> dict[str, object]:
     """The fields of a trace's timing about CUDA graphs.
 
+    Integers and booleans among the inputs are offsets, page numbers and masks, by which kernels choose their work: all
+    must have changed that have several valid values.
+
     Args:
-        method: Method of the timer.
+        definition: What was computed.
+        prepared: The workload.
+        timer: Of the solution, after all calls have been compared.
         has_setup: Whether the solution made a plan on the host, of the integers that it saw.
-        verified_calls: Replays whose outputs were compared with fresh answers of the reference.
-        discrete: The integer and boolean inputs that have several valid values, see `discrete_inputs`.
-        changed: The inputs whose values differed from replay to replay, also in a padding check that found no problem.
-        kept_integers: Whether integers stayed because the baseline plans on the host.
+        keeps_integers: Whether integers stayed, because the solution or the baseline plans on the host.
+        is_padding_right: Whether calls with padded indices, if there are any, were right.
     """
-    if method != DEVICE:
-        problem = f"it was timed by the method {method!r}, which replays no captured call with changed inputs"
+    changed = timer.passes.changed_names | (prepared.padded_integers if is_padding_right else frozenset())
+    names = prepared.layout.inputs.keys() - prepared.determined_integers - changed
+    fixed = [name for name in names if (spec := definition.inputs[name]).is_integer or spec.dtype == "bool"]
+    verified = timer.verification.compared[Sample.PUBLISHED]
+    if timer.method != DEVICE:
+        problem = f"it was timed by the method {timer.method!r}, which replays no captured call with changed inputs"
     elif has_setup:
         problem = "its setup makes a plan on the host"
-    elif kept_integers:
+    elif keeps_integers:
         problem = "its integers were not redrawn, because the baseline has a setup"
-    elif fixed := sorted(set(discrete).difference(changed)):
-        problem = f"integer or boolean inputs were not redrawn: {', '.join(fixed)}"
-    elif verified_calls < MIN_VERIFIED:
-        problem = f"only {verified_calls} replays were compared with fresh answers"
+    elif fixed:
+        problem = f"integer or boolean inputs were not redrawn: {', '.join(sorted(fixed))}"
+    elif verified < MIN_VERIFIED:
+        problem = f"only {verified} replays were compared with fresh answers"
     else:
         return {"graph_safe": True}
     return {"graph_safe": False, "graph_unsafe_reason": problem}

@@ -26,13 +26,12 @@ from ..flags import FIXED_INPUTS, UNSEALED, UNVERIFIED
 from ..worker.client import WorkerLost
 from .device import DeviceContext, lacks_memory, wait_for_memory
 from .function_worker import BackgroundActivity, FunctionWorker, NotCapturable, Rejected
-from .graph_safety import discrete_inputs, graph_fields, padding_fields, padding_problem
+from .graph_safety import graph_fields, padding_fields, padding_problem
 from .interleaving import Baselines, Interleaved
 from .prepared import EvaluatorRaised, PreparedWorkload
 from .record import EvaluationRecorder, correctness_of, kernels_of, log_of, status_of
 from .timed_function import TimedFunction
-from .timer import DEVICE, Timer
-from .verification import Sample
+from .timer import Timer
 
 T = TypeVar("T")
 Result = Evaluation | EvaluatorFailed
@@ -288,9 +287,9 @@ class SolutionRun:
             is_reference_timed=self.config.profile_baseline,
         ) as timed:
             self._take_samples(timed)
-            timing = self._graph_fields(function, timed.timer, prepared) if self.context.is_cuda else {}
-            timing |= {} if prepared.padded is None else padding_fields(candidate.padding_problem)
-            timing |= {"not_captured": candidate.not_captured} if candidate.not_captured else {}
+            timing = self._graph_fields(function, timed.timer, prepared)
+            if candidate.not_captured:
+                timing["not_captured"] = candidate.not_captured
             performance = self.recorder.performance(function, timed, prepared, timing=timing, kernels=item.kernels)
             flags = [UNVERIFIED] if timed.failure else []
             flags += [] if timed.timer.passes.changed_names else [FIXED_INPUTS]
@@ -311,16 +310,18 @@ class SolutionRun:
             timed.finish()
 
     def _graph_fields(self, function: TimedFunction, timer: Timer, prepared: PreparedWorkload) -> dict[str, object]:
-        """Whether the timing has shown that the solution is safe in CUDA graphs."""
-        padded = frozenset() if self.candidate.padding_problem else prepared.padded_integers
-        return graph_fields(
-            method=timer.method,
-            has_setup=function.has_setup,
-            verified_calls=timer.verification.compared[Sample.PUBLISHED],
-            discrete=discrete_inputs(self.definition, prepared.layout.inputs.keys() - prepared.determined_integers),
-            changed=padded | (timer.passes.changed_names if timer.method == DEVICE else frozenset()),
-            kept_integers=function.keeps_integers and not function.has_setup,
-        )
+        """Whether the timing has shown that the solution is safe in CUDA graphs, and right with padded indices."""
+        problem, fields = self.candidate.padding_problem, dict[str, object]()
+        if self.context.is_cuda:
+            fields = graph_fields(
+                self.definition,
+                prepared,
+                timer,
+                has_setup=function.has_setup,
+                keeps_integers=function.keeps_integers,
+                is_padding_right=not problem,
+            )
+        return fields if prepared.padded is None else fields | padding_fields(problem)
 
     def _check_code(self) -> list[str]:
         """Flags of a worker whose code could not be checked, and of device settings that somebody changed."""

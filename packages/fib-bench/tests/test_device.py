@@ -1,4 +1,4 @@
-"""Tests of the lock of a device, with real processes."""
+"""Tests of a device that judges share: its lock, and killed workers that are still ending, with real processes."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from multiprocessing import Pipe
 from pathlib import Path
 
 import attrs
 import pytest
 import torch
-from fib_bench.judge.device import FOLDER_VARIABLE, DeviceLock, lock_of
+from fib_bench.judge.device import FOLDER_VARIABLE, DeviceContext, DeviceLock, lock_of
 from fib_bench.judge.evaluate import Judge
 from fib_bench.judge.timed_function import TimedFunction
+from fib_bench.worker.client import ForkServerClient
 from fib_schema import Definition, Solution, Workload
 from fib_schema.files import UnsafePath
 
@@ -99,29 +101,16 @@ def test_one_that_holds_it_alone_excludes_all_others(path: Path, first: str, sec
         assert not is_free(path, second)
 
 
-def test_it_is_released_during_a_block_apart(path: Path) -> None:
+def test_blocks_are_nested_and_an_error_restores_the_lock(path: Path) -> None:
     lock = DeviceLock(path)
     with lock.sharing():
         with lock.apart():
             assert is_free(path, "alone")
         assert lock.is_shared
-
-
-def test_a_block_alone_within_a_shared_one_is_shared_again_afterwards(path: Path) -> None:
-    lock = DeviceLock(path)
-    with lock.sharing():
-        with lock.alone():
-            assert lock.is_alone
-        assert lock.is_shared
-    assert not lock.is_shared
-
-
-def test_an_error_within_a_block_restores_the_lock(path: Path) -> None:
-    lock = DeviceLock(path)
-    with lock.sharing():
         with pytest.raises(ValueError, match="broken"), lock.alone():
             raise ValueError("broken")
         assert lock.is_shared
+    assert not lock.is_shared
 
 
 def test_a_judge_that_waits_is_seen_and_goes_first(path: Path) -> None:
@@ -167,13 +156,9 @@ def test_no_pass_runs_beside_other_work(tmp_path: Path, seeded_random: random.Ra
             at_work[seed] = what
 
 
-def test_other_users_cannot_open_it(path: Path) -> None:
+def test_other_users_can_neither_open_nor_replace_it(path: Path) -> None:
     DeviceLock(path)
     assert path.parent.stat().st_mode & 0o077 == 0
-
-
-def test_a_folder_that_others_can_change_is_refused(path: Path) -> None:
-    path.parent.mkdir()
     path.parent.chmod(0o777)
     with pytest.raises(UnsafePath):
         DeviceLock(path)
@@ -242,3 +227,80 @@ def test_a_first_setup_compiles_while_other_judges_time_passes(
             watching.join()
         candidate.worker.close()
     assert found.count(True) > 50
+
+
+class TestEndingWorkers:
+    """Killed workers whose end nobody has waited for yet."""
+
+    @pytest.fixture
+    def context(
+        self, device_context: DeviceContext, path: Path, survivors: Callable[[], dict[int, str]]
+    ) -> Iterator[DeviceContext]:
+        yield attrs.evolve(device_context, lock=DeviceLock(path), takes_turns=True)
+        assert survivors() == {}
+
+    def test_others_time_no_passes_until_they_have_ended(
+        self, context: DeviceContext, server: ForkServerClient, path: Path
+    ) -> None:
+        worker = server.spawn()
+        with context.device_work():
+            context.kill(worker)
+        assert not is_free(path, "alone")
+        context.settle()
+        assert worker.is_closed
+        assert is_free(path, "alone")
+
+    @pytest.mark.parametrize("block", ["exclusive", "no_device_work"])
+    def test_the_end_is_waited_for_before_passes_are_timed(
+        self, context: DeviceContext, server: ForkServerClient, path: Path, block: str
+    ) -> None:
+        worker = server.spawn()
+        with context.device_work():
+            context.kill(worker)
+            with getattr(context, block)():
+                assert worker.is_closed
+            assert not is_free(path, "alone")
+        assert is_free(path, "alone")
+
+    def test_work_on_the_device_does_not_wait_for_the_end(
+        self, context: DeviceContext, server: ForkServerClient
+    ) -> None:
+        context.kill(server.spawn())
+        with context.device_work():
+            assert not context.is_settled
+        context.settle()
+        assert context.is_settled
+
+    def test_a_request_ends_the_wait_for_the_end(
+        self, context: DeviceContext, server: ForkServerClient, path: Path
+    ) -> None:
+        ours, theirs = Pipe()
+        with ours, theirs:
+            context.kill(server.spawn())
+            theirs.send("request")
+            context.settle_before(ours)
+            assert not context.is_settled
+            assert not is_free(path, "alone")
+            ours.recv()
+            context.settle_before(ours)
+        assert context.is_settled
+        assert is_free(path, "alone")
+
+    def test_the_wait_ends_when_the_server_has_died(self, context: DeviceContext) -> None:
+        ours, theirs = Pipe()
+        with ours, theirs, ForkServerClient("cpu") as dying:
+            context.kill(dying.spawn())
+            dying.close()
+            context.settle_before(ours)
+        assert context.is_settled
+
+    def test_a_kept_lock_is_shared_outside_of_blocks(self, path: Path) -> None:
+        lock = DeviceLock(path)
+        lock.keep(True)
+        with lock.sharing(), lock.apart():
+            assert lock.is_shared
+        with lock.alone():
+            assert lock.is_alone
+        assert lock.is_shared
+        lock.keep(False)
+        assert is_free(path, "alone")
