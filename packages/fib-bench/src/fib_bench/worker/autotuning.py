@@ -14,7 +14,7 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import cached_property, partial
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -25,10 +25,6 @@ _WARM_UP_MS, _MEASURED_MS = 3, 12
 """Times of each configuration, for which Triton takes 25 and 100: some hundred launches of a kernel of microseconds."""
 _SLOW_MS = 1.0
 """A kernel that takes longer is launched too few times in that time, and is measured as long as Triton does."""
-
-
-class _NotTuned(Exception):
-    """A choice was made without tuning, and must not be stored."""
 
 
 class UntunedKernels:
@@ -121,31 +117,16 @@ class _Compilation:
 
     @contextmanager
     def in_place_of_tuning(self) -> Iterator[None]:
-        """Have the tuner compile instead of benchmark; it forgets its choice at the end."""
+        """Have the tuner compile instead of benchmark; it stores no choice on the disk, and forgets it at the end."""
         tuner = self._tuner
-        lookup = getattr(tuner, "check_disk_cache", None)
+        is_stored, tuner.cache_results = getattr(tuner, "cache_results", False), False
         tuner._bench = self._bench  # noqa: SLF001 each benchmark of a configuration goes through it
-        if lookup is not None:
-            tuner.check_disk_cache = partial(self._look_up, lookup)
         try:
             yield
         finally:
+            tuner.cache_results = is_stored
             del tuner._bench  # noqa: SLF001
-            if lookup is not None:
-                del tuner.check_disk_cache
             self._forget_choice()
-
-    def _look_up(self, lookup: Callable[..., bool], key: Any, configs: Any, benchmark: Callable[[], None]) -> bool:
-        """Use the choice on disk, or choose without storing it there."""
-
-        def benchmark_and_leave() -> None:
-            benchmark()
-            raise _NotTuned
-
-        try:
-            return lookup(key, configs, benchmark_and_leave)
-        except _NotTuned:
-            return False
 
     def _bench(self, *arguments: Any, config: Any, **options: Any) -> list[float]:
         """Infinite durations of a configuration that does not compile, and 0 for the others."""
@@ -157,14 +138,12 @@ class _Compilation:
         tuner = self._tuner
         configs = list(tuner.prune_configs(dict(options)))
         hooked = {config: self._compile(config, arguments, options) for config in configs if config.pre_hook}
+        others = [config for config in configs if config not in hooked]
         threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)), len(configs))
         with ThreadPoolExecutor(threads, initializer=self._use_device) as pool:
-            begun = {
-                config: pool.submit(self._compile, config, arguments, options)
-                for config in configs
-                if config not in hooked
-            }
-            return {config: hooked[config] if config in hooked else begun[config].result() for config in configs}
+            works = pool.map(lambda config: self._compile(config, arguments, options), others)
+            found = {**hooked, **dict(zip(others, works, strict=True))}
+        return {config: found[config] for config in configs}
 
     def _use_device(self) -> None:
         torch.cuda.set_device(self._device)
