@@ -28,18 +28,7 @@ from ..errors import WorkerPoolFailed
 from ..sandbox.model import Isolation
 from ..sandbox.processes import SPARE_UIDS
 from ..temporary_folders import TemporaryFolder, remove_abandoned
-from ..transport.messages import (
-    Exited,
-    Kill,
-    Ping,
-    Pong,
-    ServerReady,
-    ServerReply,
-    Settled,
-    Spawn,
-    Spawned,
-    WorkerReply,
-)
+from ..transport import messages
 from ..transport.protocol import MAX_REPLY_BYTES, ChannelClosed, ProtocolError, Receiver, is_readable, send
 from .process_tree import descendants
 from .server_environment import server_environment
@@ -109,7 +98,7 @@ class Worker:
         self._server, self._generation = server, server.generation
         self._handle = _open_process(pid)
         self._channel, self._output, self._folder = channel, output, folder
-        self._receiver = Receiver(channel, WorkerReply, MAX_REPLY_BYTES)
+        self._receiver = Receiver(channel, messages.WorkerReply, MAX_REPLY_BYTES)
         self._printed = KeptOutput()
         self._selector = selectors.DefaultSelector()
         self._selector.register(channel, selectors.EVENT_READ, self._read_replies)
@@ -207,7 +196,7 @@ class Worker:
         reply = self._receiver.take()
         if reply is None or self.isolation is not None:
             return reply
-        if not isinstance(reply, Settled):
+        if not isinstance(reply, messages.Settled):
             raise ProtocolError(f"the first message was {type(reply).__name__}, not Settled")
         self.isolation = Isolation(reply.held, reply.missing)
         return self._receiver.take()
@@ -398,7 +387,7 @@ class ForkServerClient:
         """The number of server processes before this one; a worker of an earlier one has ended without a report."""
         self.channel: socket.socket
         """The socket on which the server reports ends of workers."""
-        self.exits: dict[int, Exited] = {}
+        self.exits: dict[int, messages.Exited] = {}
         """Reports of the ends of workers, by process."""
         self._device = device
         self._hidden = tuple(path.resolve() for path in hidden)
@@ -434,7 +423,7 @@ class ForkServerClient:
                 env=server_environment(self._device),
                 start_new_session=True,
             )
-        self._receiver = Receiver(self.channel, ServerReply, MAX_REPLY_BYTES)
+        self._receiver = Receiver(self.channel, messages.ServerReply, MAX_REPLY_BYTES)
 
     def start(self) -> None:
         """Start the server process if it is not running, and wait until it serves; `spawn` does so too.
@@ -450,7 +439,7 @@ class ForkServerClient:
             ready = self._receiver.receive()
         except (ChannelClosed, ProtocolError, TimeoutError) as error:
             raise WorkerPoolFailed(f"it did not start (its messages are above): {error}") from error
-        if not isinstance(ready, ServerReady):
+        if not isinstance(ready, messages.ServerReady):
             raise WorkerPoolFailed(f"it answered {ready!r} first")
         self.channel.settimeout(None)
         self._is_ready = True
@@ -491,7 +480,7 @@ class ForkServerClient:
         raise WorkerPoolFailed(f"no worker came: {problem}")
 
     def _ask_for_worker(self, folder: Path, descriptors: tuple[int, int]) -> int:
-        send(self.channel, Spawn(str(folder)), descriptors)
+        send(self.channel, messages.Spawn(str(folder)), descriptors)
         while not self._spawned:
             if not is_readable(self.channel, _SPAWN_SECONDS):
                 raise ChannelClosed(f"nothing within {_SPAWN_SECONDS:g} s")  # a solution may have stopped it
@@ -502,7 +491,7 @@ class ForkServerClient:
         """Whether the process answers; a server that was killed before this call does not, and is closed."""
         self._has_answered = False
         with suppress(ChannelClosed, ProtocolError, OSError):
-            send(self.channel, Ping())
+            send(self.channel, messages.Ping())
             while not self._has_answered and is_readable(self.channel, _EXIT_SECONDS):
                 self.read_reports()
         if not self._has_answered:
@@ -528,7 +517,7 @@ class ForkServerClient:
 
     def kill(self, pid: int) -> None:
         """Have a worker killed; its end is reported like any other."""
-        send(self.channel, Kill(pid))
+        send(self.channel, messages.Kill(pid))
 
     def read_reports(self) -> None:
         """Read the server's reports that have arrived.
@@ -539,11 +528,11 @@ class ForkServerClient:
         self._receiver.fill(wait=False)
         while (message := self._receiver.take()) is not None:
             match message:
-                case Spawned(pid=pid):
+                case messages.Spawned(pid=pid):
                     self._spawned.append(pid)
-                case Exited(pid=pid):
+                case messages.Exited(pid=pid):
                     self.exits[pid] = message
-                case Pong():
+                case messages.Pong():
                     self._has_answered = True
 
     def forget(self, pid: int) -> None:

@@ -65,12 +65,7 @@ class CodeMapping:
 
 
 def seccomp_filters(pid: int) -> Mapping[int, int]:
-    """The number of seccomp filters of each thread of a process: the seal adds one to every thread.
-
-    Raises:
-        ProcessLookupError: The process has ended.
-        NotPermitted: The kernel does not tell (before Linux 5.9).
-    """
+    """The number of seccomp filters of each thread of a process: the seal adds one to every thread."""
     found = {}
     with _refusals(pid, "the filters"):
         for entry in os.scandir(f"/proc/{pid}/task"):
@@ -83,12 +78,7 @@ def seccomp_filters(pid: int) -> Mapping[int, int]:
 
 
 def open_memory_files(pid: int) -> list[str]:
-    """Descriptors of a process through which it could write over its code (``/proc/self/mem``), as sentences.
-
-    Raises:
-        ProcessLookupError: The process has ended.
-        NotPermitted: The system refuses.
-    """
+    """Descriptors of a process through which it could write over its code (``/proc/self/mem``), as sentences."""
     found = []
     with _refusals(pid, "the descriptors"):
         for entry in os.scandir(f"/proc/{pid}/fd"):
@@ -100,12 +90,7 @@ def open_memory_files(pid: int) -> list[str]:
 
 
 def memory_digest(pid: int, start: int, length: int) -> str:
-    """The SHA-256 digest of a range of a process's memory, such as a pointer table or read-only data.
-
-    Raises:
-        ProcessLookupError: The process has ended.
-        NotPermitted: The system refuses, or a page of the range is not mapped or not readable.
-    """
+    """The SHA-256 digest of a range of a process's memory, such as a pointer table or read-only data."""
     digest = hashlib.sha256()
     with _refusals(pid, "the memory"), Path(f"/proc/{pid}/mem").open("rb", buffering=0) as memory:
         while length > 0:
@@ -127,10 +112,6 @@ def modified_text(pid: int) -> list[str]:
     anonymous copy; such a page in executable memory is a detoured function. Private_Dirty alone is no sign: the
     kernel counts the pages of a library that was just compiled and is not yet written back. Executable mappings
     that are writable, or shared with a writer, are listed too.
-
-    Raises:
-        ProcessLookupError: The process has ended.
-        NotPermitted: The system refuses.
     """
     with _refusals(pid, "the mappings"):
         try:
@@ -142,12 +123,7 @@ def modified_text(pid: int) -> list[str]:
 
 
 def code_by_page_map(pid: int) -> list[CodeMapping]:
-    """The code of a process, with changed pages by ``/proc/PID/pagemap``, of which one byte in eight is looked at.
-
-    Raises:
-        ProcessLookupError: The process has ended.
-        OSError: The system has no page maps, or refuses.
-    """
+    """The code of a process, with changed pages by ``/proc/PID/pagemap``, of which one byte in eight is looked at."""
     descriptor = os.open(f"/proc/{pid}/pagemap", os.O_RDONLY | os.O_CLOEXEC)  # of this memory, even after an exec
     try:
         return [_code(found, _count_copies(descriptor, found)) for found in _CODE.finditer(_mappings(pid, "maps"))]
@@ -156,11 +132,7 @@ def code_by_page_map(pid: int) -> list[CodeMapping]:
 
 
 def _count_copies(page_map: int, found: re.Match[bytes]) -> int:
-    """KiB of the pages of a mapping that are not of its file.
-
-    Raises:
-        ProcessLookupError: The memory is gone.
-    """
+    """KiB of the pages of a mapping that are not of its file."""
     place, end = (int(found[group], 16) // mmap.PAGESIZE * _ENTRY_BYTES for group in (1, 2))
     count = 0
     while place < end:
@@ -172,12 +144,7 @@ def _count_copies(page_map: int, found: re.Match[bytes]) -> int:
 
 
 def code_by_smaps(pid: int) -> list[CodeMapping]:
-    """The same by ``/proc/PID/smaps``, for which the kernel visits every page: 60 ms for a process with torch, not 4.
-
-    Raises:
-        ProcessLookupError: The process has ended.
-        OSError: The system refuses.
-    """
+    """The same by ``/proc/PID/smaps``: 60 ms for a process with torch, not 4, because the kernel visits every page."""
     smaps = _mappings(pid, "smaps")
     result = []
     for found in _CODE.finditer(smaps):

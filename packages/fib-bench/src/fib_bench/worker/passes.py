@@ -101,6 +101,11 @@ class Passes:
 
     # -- captured calls ------------------------------------------------------------------------------
 
+    @property
+    def _cuda(self) -> Native:
+        assert isinstance(self._module, Native), "only CUDA devices replay captured calls"
+        return self._module
+
     def compose(self, request: ComposePass) -> Composed:
         """Compose a pass over the first slots.
 
@@ -114,21 +119,18 @@ class Passes:
             graphs = (ctypes.c_void_p * len(captured.graphs))(*(g.raw_cuda_graph() for g in captured.graphs))
             sources, nodes = captured.outputs, captured.nodes
         description = self._describe(request, sources, graphs)
-        assert isinstance(self._module, Native), "only CUDA devices replay captured calls"
-        self._handles.append(self._module.compose(description))
+        self._handles.append(self._cuda.compose(description))
         return Composed(len(self._handles) - 1, nodes)
 
     def launch(self, index: int) -> None:
         """Launch a pass; the device then waits for the judge."""
-        assert isinstance(self._module, Native), "only CUDA devices replay captured calls"
-        self._module.launch(self._handles[index])
+        self._cuda.launch(self._handles[index])
 
     def close(self) -> None:
         """Destroy the passes, before the memory that they use is unmapped."""
         self._module.finish()
         for handle in self._handles:
-            assert isinstance(self._module, Native), "only CUDA devices replay captured calls"
-            self._module.discard(handle)
+            self._cuda.discard(handle)
         self._handles = []
         self._captured = None
         self._module.unmap_mailbox(self._host_mailbox)
@@ -189,9 +191,8 @@ class Passes:
         return graph, outputs
 
     def _inspect(self, graph: Any) -> int:
-        assert isinstance(self._module, Native), "only CUDA devices replay captured calls"
         try:
-            return self._module.inspect(graph.raw_cuda_graph())
+            return self._cuda.inspect(graph.raw_cuda_graph())
         except NotComposable as error:
             raise CannotCapture(str(error)) from error
 

@@ -9,6 +9,7 @@ import os
 import signal
 from collections.abc import Callable, Container, Iterable
 from contextlib import suppress
+from pathlib import Path
 
 
 def children() -> list[int]:
@@ -61,7 +62,7 @@ def _walk(roots: Iterable[int]) -> list[tuple[int, int]]:
 
 
 def _children_of(pid: int, task: int) -> list[int]:
-    return [int(child) for child in _read(f"/proc/{pid}/task/{task}/children").split()]
+    return [int(child) for child in Path(f"/proc/{pid}/task/{task}/children").read_bytes().split()]
 
 
 def _signal_all(pids: Iterable[int], family: set[int], number: signal.Signals) -> None:
@@ -70,18 +71,7 @@ def _signal_all(pids: Iterable[int], family: set[int], number: signal.Signals) -
         with suppress(FileNotFoundError, ProcessLookupError):
             handle = os.pidfd_open(pid)
             try:
-                if int(_read(f"/proc/{pid}/stat").rpartition(b")")[2].split()[1]) in family:
+                if int(Path(f"/proc/{pid}/stat").read_bytes().rpartition(b")")[2].split()[1]) in family:
                     signal.pidfd_send_signal(handle, number)
             finally:
                 os.close(handle)
-
-
-def _read(path: str) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        data = b""
-        while part := os.read(descriptor, 1 << 16):
-            data += part
-        return data
-    finally:
-        os.close(descriptor)

@@ -29,38 +29,8 @@ from ..sandbox.processes import reserve_uid
 from ..sandbox.seccomp import seal_process
 from ..timing.cuda import CannotCapture, kernels_of, persisting_bytes, set_no_lines_aside
 from ..timing.handshake.native import HostNative, Native, open_native
+from ..transport import messages
 from ..transport.arenas import Arena, release_unused, tensor_in
-from ..transport.messages import (
-    BASES,
-    Bind,
-    Build,
-    Built,
-    Call,
-    Called,
-    CollectAgain,
-    ComposePass,
-    DeviceOpened,
-    Done,
-    Failed,
-    HasSetUp,
-    LaunchPass,
-    OpenDevice,
-    OpenPasses,
-    Profile,
-    Profiled,
-    Release,
-    RunCalls,
-    Seal,
-    Settled,
-    SetUp,
-    Tampered,
-    TensorSlot,
-    Uncapturable,
-    Warm,
-    WarmUp,
-    WorkerReply,
-    WorkerRequest,
-)
 from ..transport.protocol import MAX_DESCRIPTORS, MAX_REQUEST_BYTES, ChannelClosed, Receiver, send
 from .autotuning import tune_briefly, untuned_kernels
 from .caches import CacheOwner, own_cache
@@ -70,6 +40,7 @@ from .tamper_check import Watch
 
 _MAX_TEXT = 16_000
 _MAX_UNUSED_BYTES = 256 << 20  # of a worker between two workloads: other judges share the device
+_CALLING = messages.Call | messages.ComposePass | messages.LaunchPass | messages.RunCalls
 _OURS = (str(Path(__file__).parent.parent), str(Path(fib_compile.__file__).parent))
 
 
@@ -77,7 +48,7 @@ def run_session(channel: int, output: int, folder: str, policy: SandboxPolicy) -
     """Serve the judge until it closes the channel; returns the exit status."""
     _settle(output, folder)
     connection = socket.socket(fileno=channel)
-    receiver = Receiver(connection, WorkerRequest, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
+    receiver = Receiver(connection, messages.WorkerRequest, MAX_REQUEST_BYTES, MAX_DESCRIPTORS)
     session = Session(receiver)
     try:
         request = receiver.receive()
@@ -110,7 +81,7 @@ def _settle(output: int, folder: str) -> None:
     torch.backends.cudnn.allow_tf32 = False
 
 
-def _confine(policy: SandboxPolicy, folder: Path, request: object) -> Settled:
+def _confine(policy: SandboxPolicy, folder: Path, request: object) -> messages.Settled:
     """Apply the sandbox to this process, before it reads a solution.
 
     Args:
@@ -121,8 +92,8 @@ def _confine(policy: SandboxPolicy, folder: Path, request: object) -> Settled:
     Returns:
         The message that reports the measures to the judge.
     """
-    build = request.build if isinstance(request, OpenDevice) else request
-    assert isinstance(build, Build), "a worker first gets its build"
+    build = request.build if isinstance(request, messages.OpenDevice) else request
+    assert isinstance(build, messages.Build), "a worker first gets its build"
     owner = CacheOwner.of(build)
     uid, why_no_uid = _reserve(policy, owner.name)
     cache = folder
@@ -133,7 +104,7 @@ def _confine(policy: SandboxPolicy, folder: Path, request: object) -> Settled:
     os.environ["FIB_CACHE_PATH"] = str(cache)
     isolation = isolate(SandboxPaths(policy, folder, cache, uid, why_no_uid))
     forget_kernel_files()  # the solution gets no descriptors
-    return Settled(dict(isolation.held), dict(isolation.missing))
+    return messages.Settled(dict(isolation.held), dict(isolation.missing))
 
 
 def _reserve(policy: SandboxPolicy, name: str) -> tuple[int | None, str]:
@@ -166,84 +137,86 @@ class Session:
         self._arenas: list[Arena] = []
         self._last: tuple[PreparedCall, object] | None = None
         self._native: HostNative | None = None
-        self._bound: Bind | None = None
+        self._bound: messages.Bind | None = None
         self._passes: Passes | None = None
         self._watch = Watch()
 
-    def answer(self, request: object) -> WorkerReply:
+    def answer(self, request: object) -> messages.WorkerReply:
         """Serve a request, then run the tamper check."""
         reply = self._answer_alone(request)
         findings = self._watch.findings()
-        if isinstance(request, Call | ComposePass | LaunchPass | RunCalls) and self._device.type == "cuda":
+        if isinstance(request, _CALLING) and self._device.type == "cuda":
             size = persisting_bytes()
             if size != self._set_aside:
                 findings.append(f"set {size} bytes of the L2 cache aside for lines that outlast a flush")
-        return Tampered("; ".join(findings)[:_MAX_TEXT]) if findings else reply
+        return messages.Tampered("; ".join(findings)[:_MAX_TEXT]) if findings else reply
 
-    def _answer_alone(self, request: object) -> WorkerReply:
+    def _answer_alone(self, request: object) -> messages.WorkerReply:
         """Serve a request; a failure of the solution becomes a reply."""
-        stage = "build" if isinstance(request, Build) and not request.is_ahead else "run"
+        stage = "build" if isinstance(request, messages.Build) and not request.is_ahead else "run"
         try:
             return self._answer(request)
         except WrongOutputError as error:
             return error.reply
         except CannotCapture as error:
-            return Uncapturable(str(error)[:_MAX_TEXT])
+            return messages.Uncapturable(str(error)[:_MAX_TEXT])
         except BuildError as error:
-            return Failed("build", str(error)[:_MAX_TEXT])
+            return messages.Failed("build", str(error)[:_MAX_TEXT])
         except BaseException as error:  # noqa: BLE001 process border: any exception of a solution is a result
-            return Failed(stage, _solution_lines(error))
+            return messages.Failed(stage, _solution_lines(error))
 
-    def _answer(self, request: object) -> WorkerReply:
+    def _answer(self, request: object) -> messages.WorkerReply:
         match request:
-            case OpenDevice(build=build):
+            case messages.OpenDevice(build=build):
                 self._use_device(build.device)
-                return DeviceOpened(self._native.table_address if isinstance(self._native, Native) else 0)
-            case Build(is_ahead=True):
+                return messages.DeviceOpened(self._native.table_address if isinstance(self._native, Native) else 0)
+            case messages.Build(is_ahead=True):
                 self._build_ahead(request)
-                return Built(False)
-            case Build():
-                return Built(self._build(request))
-            case Bind():
+                return messages.Built(False)
+            case messages.Build():
+                return messages.Built(self._build(request))
+            case messages.Bind():
                 self._bind(request)
-                return Done()
-            case Release():
+                return messages.Done()
+            case messages.Release():
                 self._release()
-                return Done()
-            case SetUp(slots=slots):
-                return HasSetUp(tuple(self._set_up(self._calls[slot]) for slot in slots))
-            case Call(slot=slot, is_first=True) if self._device.type == "cuda":
+                return messages.Done()
+            case messages.SetUp(slots=slots):
+                return messages.HasSetUp(tuple(self._set_up(self._calls[slot]) for slot in slots))
+            case messages.Call(slot=slot, is_first=True) if self._device.type == "cuda":
                 with untuned_kernels(self._device) as kernels:
                     self._call(self._calls[slot])
-                return Called(kernels.count)
-            case Call(slot=slot):
+                return messages.Called(kernels.count)
+            case messages.Call(slot=slot):
                 self._call(self._calls[slot])
-                return Called()
-            case Seal():
+                return messages.Called()
+            case messages.Seal():
                 seal_process()
-                return Done()
-            case CollectAgain():
+                return messages.Done()
+            case messages.CollectAgain():
                 self._collect_again()
-                return Done()
-            case WarmUp():
+                return messages.Done()
+            case messages.WarmUp():
                 return self._warm_up(request)
-            case OpenPasses():
+            case messages.OpenPasses():
                 self._open_passes(request)
-                return Done()
-            case ComposePass():
-                assert self._passes is not None, "passes are opened before they are composed"
-                return self._passes.compose(request)
-            case LaunchPass(index=index):
-                assert self._passes is not None, "passes are composed before they are launched"
-                self._passes.launch(index)
-                return Done()
-            case RunCalls():
-                assert self._passes is not None, "passes are opened before calls are timed"
-                self._passes.run_calls(request)
-                return Done()
-            case Profile():
-                return Profiled(kernels_of(self._calls[0].invoke, self._device))
+                return messages.Done()
+            case messages.ComposePass():
+                return self._opened_passes.compose(request)
+            case messages.LaunchPass(index=index):
+                self._opened_passes.launch(index)
+                return messages.Done()
+            case messages.RunCalls():
+                self._opened_passes.run_calls(request)
+                return messages.Done()
+            case messages.Profile():
+                return messages.Profiled(kernels_of(self._calls[0].invoke, self._device))
         raise AssertionError(f"unexpected request {request!r}")
+
+    @property
+    def _opened_passes(self) -> Passes:
+        assert self._passes is not None, "passes are opened before they are used"
+        return self._passes
 
     def _use_device(self, name: str) -> None:
         self._device = torch.device(name)
@@ -254,7 +227,7 @@ class Session:
         if self._native is None:
             self._native = open_native(self._device, makes_passes=True)
 
-    def _build_ahead(self, request: Build) -> None:
+    def _build_ahead(self, request: messages.Build) -> None:
         """Run compilers, and make the device ready.
 
         Raises:
@@ -267,7 +240,7 @@ class Session:
             if outcome.error is not None:
                 raise outcome.error
 
-    def _build(self, request: Build) -> bool:
+    def _build(self, request: messages.Build) -> bool:
         """Load the function; returns whether it has a ``setup``."""
         self._use_device(request.device)
         self._definition = parse_json(request.definition, Definition)
@@ -284,21 +257,21 @@ class Session:
             tune_briefly()
         return self._function.setup is not None
 
-    def _bind(self, request: Bind) -> None:
+    def _bind(self, request: messages.Bind) -> None:
         self._release()
         for handle in (request.inputs, request.outputs):
             descriptor = -1 if handle.ipc_handle else self._receiver.take_descriptors(1)[0]
             self._arenas.append(Arena.attach(handle, descriptor, self._device))
             self._arenas[-1].close_descriptor()  # a worker that goes through many workloads would run out
         self._bound = request
-        inputs, outputs = self._arenas[0].slots(request.slots + BASES), self._arenas[1].slots(request.slots)
+        inputs, outputs = self._arenas[0].slots(request.slots + messages.BASES), self._arenas[1].slots(request.slots)
         if self._function is not None:
             self._calls = [
                 PreparedCall(self._function, self._definition, request.layout, *pair)
                 for pair in zip(inputs[: request.slots], outputs, strict=True)
             ]
 
-    def _open_passes(self, request: OpenPasses) -> None:
+    def _open_passes(self, request: messages.OpenPasses) -> None:
         """Map the memory that passes use."""
         assert self._bound is not None, "slots are bound before passes are opened"
         assert self._native is not None, "the device is opened first"
@@ -309,11 +282,11 @@ class Session:
             self._native.seed(request.pattern)
         inputs, outputs = self._arenas
         layout, count = self._bound.layout, self._bound.slots
-        memory = inputs.slots(count + BASES)
+        memory = inputs.slots(count + messages.BASES)
         places = PassMemory(
             inputs=memory[:count],
             base=memory[count],
-            layout=[place if isinstance(place, TensorSlot) else None for place in layout.inputs],
+            layout=[place if isinstance(place, messages.TensorSlot) else None for place in layout.inputs],
             outputs=[[tensor_in(slot, place) for place in layout.outputs] for slot in outputs.slots(count)],
         )
         self._passes = Passes(self._native, self._device, self._calls, places, request.recipes, mailbox)
@@ -355,13 +328,13 @@ class Session:
             torch.zeros(1, device=self._device)
             torch.cuda.synchronize(self._device)
 
-    def _warm_up(self, request: WarmUp) -> Warm:
+    def _warm_up(self, request: messages.WarmUp) -> messages.Warm:
         self._last = None
         taken_ns = settle(self._calls, self._device, request.runs, request.max_seconds)
         defers_work = any(call.defers_work for call in self._calls)
         for call in self._calls:
             call.defers_work = defers_work  # not each of them was called
-        return Warm(taken_ns)
+        return messages.Warm(taken_ns)
 
 
 def _solution_lines(error: BaseException) -> str:
