@@ -14,7 +14,7 @@ import pytest
 import torch
 from fib_apply import enable_apply, set_apply_hook
 from fib_apply.build_service.service import BuildService
-from fib_integrations import install_flashinfer_integrations, installation, status, uninstall_flashinfer_integrations
+from fib_integrations import install_flashinfer_integrations, status, uninstall_flashinfer_integrations
 from fib_integrations.adapter import SGL_KERNEL, SGLANG, VLLM, CannotAdapt, Engine
 from fib_integrations.adapters.elementwise import SGLANG_JIT, SGLANG_KERNELS, VLLM_CUSTOM_OPS
 from fib_integrations.patching import PatchState
@@ -326,14 +326,6 @@ class TestProvider:
             assert not supports(x, residual, weight, SUM_EPSILON)
             with enable_apply(marked(FUSED_ADD_RMSNORM)):
                 assert supports(x, residual, weight, SUM_EPSILON)
-
-    def test_it_is_called_first_where_the_environment_enables_routing(self, ops: Any) -> None:
-        """The runtime starts at the first call."""
-        x, _, weight = arguments()
-        patched, started = installation._provided["vllm.ir.ops.rms_norm"], []
-        patched.start_at_first_call(lambda: (started.append(True), patched.make_binding(None)()))
-        ops.rms_norm(x, weight, EPSILON)
-        assert started == [True]
 
     def test_shadow_comparison_returns_what_vllm_would(self, ops: Any) -> None:
         x, residual, weight = arguments()

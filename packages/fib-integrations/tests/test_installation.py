@@ -17,7 +17,6 @@ import torch
 from fib_apply import ApplyRuntime, set_apply_hook
 from fib_integrations import (
     install_flashinfer_integrations,
-    installation,
     status,
     uninstall_flashinfer_integrations,
 )
@@ -40,14 +39,6 @@ def seen_names(example: Example, flashinfer: Any) -> list[str]:
 
 
 # -- order -------------------------------------------------------------------------------------------
-
-
-@one_version
-def test_import_patches_nothing(flashinfer: Any) -> None:
-    original = flashinfer.norm.rmsnorm
-    importlib.import_module("fib_integrations.installation")
-    assert flashinfer.norm.rmsnorm is original
-    assert seen_names(RMSNORM, flashinfer) == []
 
 
 def test_install_before_the_library_is_imported(importable: None) -> None:
@@ -116,25 +107,6 @@ def test_torch_compile_traces_the_original(flashinfer: Any) -> None:
     compiled = torch.compile(lambda x, w: flashinfer.norm.rmsnorm(x, w) + 1, backend="eager", fullgraph=False)
     torch.testing.assert_close(compiled(x, w), torch.full((3, 8), 2.0))
     torch._dynamo.reset()
-
-
-# -- solutions that call the library -----------------------------------------------------------------
-
-
-@one_version
-def test_calls_of_a_solution_go_to_the_originals(flashinfer: Any, runtime_of: Any) -> None:
-    install_flashinfer_integrations()
-    seen: list[str] = []
-    set_apply_hook(lambda name, inputs: seen.append(name))
-    with runtime_of("returning"):
-        x, w = random(3, 8), random(8)
-        function = flashinfer.norm.rmsnorm.__fib_patched__
-        flashinfer.norm.rmsnorm(x, w)
-        routes = function._scope["_fib_handlers"]
-        (key,) = routes
-        routes[key] = lambda *values: flashinfer.norm.rmsnorm(x, w)  # as a solution would that calls it
-        assert flashinfer.norm.rmsnorm(x, w).shape == (3, 8)
-    assert seen == ["rmsnorm_h8"]
 
 
 # -- threads and forks -------------------------------------------------------------------------------
@@ -325,19 +297,6 @@ def test_engine_starts_with_a_third_party_adapter_that_cannot_be_imported(printe
     assert printed["broken adapter"] == ["started"]
 
 
-@one_version
-def test_runtime_starts_at_the_first_call(flashinfer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FIB_ENABLE_TRACING", "1")
-    started: list[object] = []
-    monkeypatch.setattr(installation.apply_runtime, "connect", started.append)
-    install_flashinfer_integrations(["rmsnorm"])
-    function = flashinfer.norm.rmsnorm.__fib_patched__
-    assert started == []
-    monkeypatch.setattr(installation.apply_runtime, "connect", lambda function: function.make_binding(None)())
-    flashinfer.norm.rmsnorm(random(3, 8), random(8))
-    assert function.wrapper.__globals__["_fib_dispatch"] is None
-
-
 @pytest.mark.parametrize("group", ["vllm.general_plugins", "sglang.srt.plugins"])
 def test_plugin_is_an_entry_point_of_engines(group: str) -> None:
     points = [p for p in importlib.metadata.entry_points(group=group) if p.name == "fib_integrations"]
@@ -356,16 +315,6 @@ def test_start_up_hook_reaches_child_processes(some_stand_ins: Path, tmp_path: P
     done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "True"
     assert "the existing one" in done.stdout
-
-
-@pytest.mark.slow
-def test_start_up_hook_if_the_library_imports_torch(some_stand_ins: Path) -> None:
-    paths = os.pathsep.join([str(some_stand_ins), str(Path(__file__).parent / "support")])
-    program = "import flashinfer; print(hasattr(flashinfer.norm.rmsnorm, '__fib_patched__'))"
-    command = [sys.executable, "-m", "fib_integrations.run", "-c", program]
-    variables = {**os.environ, "PYTHONPATH": paths, "FIB_ENABLE_APPLY": "1"}
-    done = subprocess.run(command, env=variables, capture_output=True, text=True, check=True)
-    assert done.stdout.splitlines()[-1] == "True"
 
 
 def test_start_up_hook_ignores_a_python_without_this_package(tmp_path: Path) -> None:

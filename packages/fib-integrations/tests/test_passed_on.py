@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 import attrs
@@ -12,13 +10,13 @@ import torch
 from fib_apply import ApplyConfig, enable_apply, set_apply_hook
 from fib_integrations import ConvertedCall, explain, install_flashinfer_integrations, status
 from fib_schema import Definition, Solution, SourceFile, TraceSet
+from flashinfer_stand_ins import behaviour
 from flashinfer_stand_ins.examples import (
     EXAMPLES,
     KV_INDICES,
     KV_INDPTR,
     QO_INDPTR,
     RMSNORM,
-    ROPE,
     caches,
     data_set,
     decode_wrapper,
@@ -40,16 +38,6 @@ def fi(flashinfer: Any) -> Any:
     """The patched stand-ins, which count unsupported calls."""
     install_flashinfer_integrations(count_calls=True)
     return flashinfer
-
-
-@contextmanager
-def converted(function: Any) -> Iterator[list[tuple[Any, ...]]]:
-    """The arguments of all conversions of a patched function's calls."""
-    scope, found = function.__fib_patched__._scope, []
-    original = scope["_fib_convert"]
-    scope["_fib_convert"] = lambda *args: found.append(args) or original(*args)
-    yield found
-    scope["_fib_convert"] = original
 
 
 def with_setup(definition: Definition) -> Solution:
@@ -74,69 +62,27 @@ def misses(runtime: Any, definition: Definition) -> dict[str, int]:
     return dict(runtime.stats()[definition.name].misses)
 
 
-def test_a_call_is_not_converted_where_no_definition_is_known(fi: Any) -> None:
-    function = fi.rope.apply_rope_with_cos_sin_cache_inplace
-    positions, angles = torch.tensor([0, 5, 9]), torch.rand(16, 4)
-    with converted(function) as conversions, enable_apply(other_sizes(DECODE)):
-        for _ in range(3):
-            query, key = random(3, 16), random(3, 8)
-            before = query.clone()
-            function(positions, query, key, 8, angles)
-            assert not torch.equal(query, before)
-        assert len(conversions) == 1
-        function(positions, random(3, 32), random(3, 16), 16, angles)
-        assert len(conversions) == 2, "another key is another definition"
-        seen: list[str] = []
-        set_apply_hook(lambda name, inputs: seen.append(name))
-        function(positions, random(3, 16), random(3, 8), 8, angles)
-        assert seen == [ROPE.name]
-        set_apply_hook(None)
-        function(positions, random(3, 16), random(3, 8), 8, angles, is_neox=False)
-    with enable_apply(data_set(ROPE, (), ())), converted(function) as conversions:
-        for _ in range(2):
-            function(positions, random(3, 16), random(3, 8), 8, angles)
-        assert len(conversions) == 2, "its definition is known"
-
-
 def test_arguments_without_a_key_raise_the_error_of_the_original(fi: Any) -> None:
     with enable_apply(other_sizes(DECODE)), pytest.raises(TypeError):
         fi.rope.apply_rope_with_cos_sin_cache_inplace(torch.tensor([0]), random(1, 16), random(1, 8), 8, None)
 
 
 @pytest.mark.parametrize("definition", [DECODE, PREFILL], ids=["decode", "prefill"])
-def test_runs_are_not_converted_again_while_plans_have_the_same_sizes(fi: Any, definition: Definition) -> None:
+def test_each_run_has_the_pages_of_its_plan_and_is_counted(fi: Any, definition: Definition) -> None:
     is_decode = definition is DECODE
     cls = fi.decode.BatchDecodeWithPagedKVCacheWrapper if is_decode else fi.prefill.BatchPrefillWithPagedKVCacheWrapper
     wrapper, cache = cls(workspace()), caches(4)
     q = random(3 if is_decode else 5, 4, 8)
-
-    def plan(indices: torch.Tensor, offsets: torch.Tensor = KV_INDPTR) -> None:
-        pages = offsets, indices, last_page_len(4), 4, 2, 8, 4
-        named = {"q_data_type": torch.bfloat16}
-        wrapper.plan(*pages, **named) if is_decode else wrapper.plan(QO_INDPTR, *pages, causal=True, **named)
-
-    with enable_apply(other_sizes(definition), stats=True) as runtime, converted(cls.run) as conversions:
-        found = []
+    found = []
+    with enable_apply(other_sizes(definition), stats=True) as runtime:
         for step in range(3):
-            plan(KV_INDICES.roll(step))
+            pages = KV_INDPTR, KV_INDICES.roll(step), last_page_len(4), 4, 2, 8, 4
+            given = pages if is_decode else (QO_INDPTR, *pages)
+            wrapper.plan(*given, q_data_type=torch.bfloat16, **({} if is_decode else {"causal": True}))
             found.append([wrapper.run(q, cache, k_scale=1.0) for _layer in range(2)])
-        assert len(conversions) == 1
         assert misses(runtime, definition) == {"not recorded": 6}
-        assert torch.equal(*found[0])
-        assert not torch.equal(found[0][0], found[1][0]), "each run has the pages of its plan"
-        plan(KV_INDICES[:4], torch.tensor([0, 2, 3, 4], dtype=torch.int32))
-        wrapper.run(q, cache)
-        assert len(conversions) == 2
-        other = cls(workspace())
-        wrapper, first = other, wrapper
-        plan(KV_INDICES)
-        other.run(q, cache)
-        assert len(conversions) == 2, "sizes are those of any wrapper"
-        wrapper = first
-    with enable_apply(other_sizes(definition), stats=True) as runtime, converted(cls.run) as conversions:
-        plan(KV_INDICES)
-        wrapper.run(q, cache)
-        assert len(conversions) == 1, "another runtime may decide otherwise"
+    assert torch.equal(*found[0])
+    assert not torch.equal(found[0][0], found[1][0])
 
 
 def test_a_listener_gets_all_runs(fi: Any) -> None:
@@ -156,14 +102,11 @@ def test_a_listener_gets_all_runs(fi: Any) -> None:
 
 
 def test_settings_of_forward_have_a_decision_of_their_own(fi: Any) -> None:
-    cls = fi.decode.BatchDecodeWithPagedKVCacheWrapper
     q, cache = random(3, 4, 8), caches(4)
     path = "flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper.run"
-    with enable_apply(other_sizes(DECODE), stats=True), converted(cls.run) as conversions:
+    with enable_apply(other_sizes(DECODE), stats=True):
         wrapper = decode_wrapper(fi, 4)
         wrapper.run(q, cache)
-        wrapper.run(q, cache)
-        assert len(conversions) == 1
         wrapper.forward(q, cache, window_left=4)
         wrapper.run(q, cache)  # has the window, too
     (counted,) = (dict(target.unsupported_calls) for target in status() if target.path == path)
@@ -173,13 +116,11 @@ def test_settings_of_forward_have_a_decision_of_their_own(fi: Any) -> None:
 def test_nothing_within_the_original_is_routed(fi: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its own calls of other patched functions are parts of it."""
     x, weight = random(3, 8), random(8)
-    cls = fi.decode.BatchDecodeWithPagedKVCacheWrapper
-    patched = cls.run.__fib_patched__
-    original = patched._scope["_fib_original"]
+    original = behaviour.BatchDecodeWithPagedKVCacheWrapper.attend
 
-    def with_norm(*args: Any, **kwargs: Any) -> Any:
+    def with_norm(*args: Any) -> Any:
         fi.norm.rmsnorm(x, weight)
-        return original(*args, **kwargs)
+        return original(*args)
 
     solution = reference_solution(RMSNORM)
     inputs = {"hidden_states": x, "weight": weight}
@@ -195,7 +136,7 @@ def test_nothing_within_the_original_is_routed(fi: Any, monkeypatch: pytest.Monk
     with enable_apply(both, ApplyConfig(require_speedup=False), stats=True) as runtime:
         wrapper = decode_wrapper(fi, 4)
         fi.norm.rmsnorm(x, weight)
-        monkeypatch.setitem(patched._scope, "_fib_original", with_norm)
+        monkeypatch.setattr(behaviour.BatchDecodeWithPagedKVCacheWrapper, "attend", with_norm)
         for _ in range(3):
             wrapper.run(q, cache)
         assert sum(runtime.stats()[RMSNORM.name].hits.values()) == 1
@@ -204,18 +145,16 @@ def test_nothing_within_the_original_is_routed(fi: Any, monkeypatch: pytest.Monk
 
 
 def test_an_error_of_the_original_ends_its_part(fi: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    cls = fi.decode.BatchDecodeWithPagedKVCacheWrapper
+    def fail(*args: Any) -> None:
+        raise RuntimeError("out of pages")
+
     q, cache = random(3, 4, 8), caches(4)
     with enable_apply(other_sizes(DECODE), stats=True) as runtime:
         wrapper = decode_wrapper(fi, 4)
         wrapper.run(q, cache)
         wrapper.run(q, cache)
         with monkeypatch.context() as failing:
-
-            def fail(*args: Any, **kwargs: Any) -> None:
-                raise RuntimeError("out of pages")
-
-            failing.setitem(cls.run.__fib_patched__._scope, "_fib_original", fail)
+            failing.setattr(behaviour.BatchDecodeWithPagedKVCacheWrapper, "attend", fail)
             with pytest.raises(RuntimeError, match="out of pages"):
                 wrapper.run(q, cache)
         wrapper.run(q, cache)
@@ -223,7 +162,7 @@ def test_an_error_of_the_original_ends_its_part(fi: Any, monkeypatch: pytest.Mon
 
 
 def test_explaining_makes_no_call(fi: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    cls, rope = fi.decode.BatchDecodeWithPagedKVCacheWrapper, fi.rope.apply_rope_with_cos_sin_cache_inplace
+    rope = fi.rope.apply_rope_with_cos_sin_cache_inplace
     q, cache = random(3, 4, 8), caches(4)
     given = torch.tensor([0, 5, 9]), random(3, 16), random(3, 8), 8, torch.rand(16, 4)
     with enable_apply(other_sizes(DECODE), stats=True) as runtime:
@@ -231,10 +170,9 @@ def test_explaining_makes_no_call(fi: Any, monkeypatch: pytest.MonkeyPatch) -> N
         for _ in range(2):
             wrapper.run(q, cache)
             rope(*given)
-        for function in (cls.run, rope):
-            monkeypatch.setitem(
-                function.__fib_patched__._scope, "_fib_original", lambda *_, **__: pytest.fail("a call")
-            )
+        called = lambda *_: pytest.fail("a call")  # noqa: E731
+        monkeypatch.setattr(behaviour.BatchDecodeWithPagedKVCacheWrapper, "attend", called)
+        monkeypatch.setattr(behaviour, "apply_rope_with_cos_sin_cache_inplace", called)
         assert isinstance(explain(wrapper.run, q, cache), ConvertedCall)
         assert isinstance(explain(rope, *given), ConvertedCall)
         assert misses(runtime, DECODE) == {"not recorded": 2}

@@ -88,19 +88,6 @@ def test_patch_before_the_import(library: str, manager: PatchManager) -> None:
     assert state(manager, f"{library}.double") is PatchState.INSTALLED
 
 
-def test_patch_after_the_import(library: str, manager: PatchManager) -> None:
-    module = imported(library)
-    assert manager.patch(PatchSpec(f"{library}.double"), plus_one)
-    assert module.double(3) == 7
-
-
-def test_second_patch_changes_nothing(library: str, manager: PatchManager) -> None:
-    module = imported(library)
-    for _ in range(3):
-        assert manager.patch(PatchSpec(f"{library}.double"), plus_one)
-    assert module.double(3) == 7
-
-
 def test_unpatching_restores_everything(library: str, manager: PatchManager) -> None:
     module = imported(library)
     before = {name: dict(vars(owner)) for name, owner in (("module", module), ("Tool", module.Tool))}
@@ -115,10 +102,13 @@ def test_unpatching_restores_everything(library: str, manager: PatchManager) -> 
     assert manager.status() == ()
 
 
-def test_function_can_be_patched_again(library: str, manager: PatchManager) -> None:
+def test_a_second_patch_changes_nothing_and_a_restored_function_can_be_patched(
+    library: str, manager: PatchManager
+) -> None:
     module = imported(library)
-    for _ in range(3):
-        manager.patch(PatchSpec(f"{library}.double"), plus_one)
+    for _ in range(2):
+        for _ in range(2):
+            assert manager.patch(PatchSpec(f"{library}.double"), plus_one)
         assert module.double(3) == 7
         manager.unpatch_all()
         assert module.double(3) == 6
@@ -192,11 +182,6 @@ def test_missing_functions_are_reported(library: str, manager: PatchManager) -> 
     assert not manager.patch(PatchSpec(f"{library}.Missing.use", "method"), plus_one)
     assert [status.state for status in manager.status()] == [PatchState.MISSING, PatchState.MISSING]
     assert manager.status()[0].detail == f"{library} has no triple"
-
-
-def test_module_that_is_never_imported_is_pending(manager: PatchManager) -> None:
-    assert not manager.patch(PatchSpec("no_such_library_at_all.double"), plus_one)
-    assert manager.status()[0].state is PatchState.PENDING
 
 
 def test_static_methods_are_not_patched(library: str, manager: PatchManager) -> None:
