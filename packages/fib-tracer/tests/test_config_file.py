@@ -17,14 +17,11 @@ from fib_tracer import (
     TracingConfig,
     TracingConfigRegistry,
     TracingRuntime,
-    enable_tracing,
     get_full_configs,
     get_tracing_runtime,
     start_by_environment,
 )
 from fib_tracer.settings import CONFIG_VARIABLE, ENABLE_VARIABLE, RuntimeOptions, read_configuration
-
-from .conftest import workloads
 
 EVERYTHING = """
 default: null              # definitions without a rule are not traced
@@ -56,11 +53,6 @@ def test_all_settings_are_read(write: Any) -> None:
     own = {"silu_h8": TracingConfig(filter_policy="keep_first_k_by_axes", max_kept=100)}
     registry = TracingConfigRegistry(None, own, rules)
     assert read_configuration(write(EVERYTHING), {}) == (registry, RuntimeOptions(1_000_000, 0.01))
-
-
-@pytest.mark.parametrize("text", ["", "# nothing\n", "rules:\ndefinitions:\n"])
-def test_what_is_not_given_is_the_default(text: str) -> None:
-    assert TracingConfigRegistry.from_yaml(text) == TracingConfigRegistry()
 
 
 def test_problems_of_all_parts_are_named_with_their_line(write: Any) -> None:
@@ -148,14 +140,3 @@ def test_an_engine_with_an_unusable_file_runs_untraced_and_logs_it(
     assert "tracing cannot start" in message
     if kind == "invalid":
         assert f"{path}:1: default.filter_polic: no setting is named" in message
-
-
-def test_an_engine_is_traced_with_the_settings_of_the_environment(
-    root: Path, silu: Any, write: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv(CONFIG_VARIABLE, str(write("default: {filter_policy: keep_first}\nmax_bytes: 123456")))
-    with enable_tracing(root) as runtime:
-        for size in (1, 2):
-            silu(torch.ones(size, 8))
-    assert runtime.budget.size_bytes == 123456
-    assert len(workloads(root, "silu_h8")) == 1

@@ -6,11 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from fib_schema import Definition
 from fib_tracer import InputDumpPolicy
 from fib_tracer.policies import DumpAll, DumpByFunction, DumpInt, DumpNamed, DumpNone
 
-from .conftest import DECODE, GATHER, SILU
+from .conftest import GATHER
 
 INPUTS: dict[str, Any] = {
     "table": torch.ones(4, 8),
@@ -37,24 +36,6 @@ def test_policies_choose_the_stored_inputs(policy: InputDumpPolicy, chosen: list
     ahead = policy.always_dumped(GATHER)
     tensors = [name for name in chosen if name != "scale"]
     assert ahead is None or [name for name in ahead if name != "scale"] == tensors
-
-
-@pytest.mark.parametrize(
-    ("policy", "definition", "always"),
-    [
-        (DumpAll(), SILU, ["x"]),
-        (DumpNone(), GATHER, []),
-        (DumpInt(), SILU, []),
-        (DumpInt(), DECODE, ["kv_indptr", "kv_indices"]),
-        (DumpNamed(["sm_scale"]), DECODE, ["sm_scale"]),
-        (DumpNamed(["q"]), DECODE, ["q"]),
-        (DumpNamed([], [DumpNone(), DumpInt()]), SILU, []),
-        (DumpNamed([], [DumpNone(), DumpInt()]), DECODE, ["kv_indptr", "kv_indices"]),
-        (DumpByFunction(lambda inputs: []), SILU, None),
-    ],
-)
-def test_inputs_that_are_always_dumped(policy: InputDumpPolicy, definition: Definition, always: Any) -> None:
-    assert policy.always_dumped(definition) == always
 
 
 def test_a_function_in_a_list_is_called_for_each_call() -> None:

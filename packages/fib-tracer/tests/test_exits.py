@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import torch
 from fib_schema.traffic import load_traffic
-from fib_tracer import InvalidSetting, TracingConfig, TracingRuntime, enable_tracing, writer
+from fib_tracer import TracingConfig, enable_tracing, writer
 
 from .conftest import workloads
 from .test_call_counts import by_rows
@@ -45,28 +45,6 @@ def test_a_stuck_disk_loses_no_count_and_what_is_lost_is_logged(root: Path) -> N
     assert re.search(r"without some kept calls \(\d+ bytes\): storing takes more than 0.5 s", err), err
     assert 8 > len(workloads(root, "silu_h8")) > 0
     assert by_rows(root) == {2: 8}
-
-
-def test_records_that_cannot_be_written_are_logged_at_the_end(root: Path) -> None:
-    process = start(
-        root,
-        """
-import logging
-enable_tracing(sys.argv[1], TracingConfig("dump_all"))
-open(os.path.join(sys.argv[1], "workloads"), "w").close()
-for index in range(3):
-    call(index)
-""",
-    )
-    _, err = process.communicate(timeout=120)
-    assert "silu_h8: writing: NotADirectoryError" in err
-
-
-@pytest.mark.parametrize("seconds", [-1, float("inf"), True, "10"])
-def test_the_limit_is_a_setting(root: Path, seconds: Any) -> None:
-    assert TracingRuntime(root, exit_seconds=2.5)._exit_seconds == 2.5
-    with pytest.raises(InvalidSetting, match="exit_seconds"):
-        TracingRuntime(root, exit_seconds=seconds)
 
 
 @pytest.mark.parametrize(

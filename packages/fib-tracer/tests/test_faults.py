@@ -231,7 +231,7 @@ def test_the_callers_tensors_are_not_kept_alive(root: Path, gather: Any, dump: s
             alive = [weakref.ref(argument) for argument in arguments]
             gather(*arguments)
             del arguments
-            runtime._writer.flush([], None)
+            runtime.settle()
             assert [tensor for ref in alive if (tensor := ref()) is not None] == []
         finally:
             gc.enable()

@@ -12,7 +12,7 @@ from fib_apply import apply
 from fib_schema import validate
 from fib_schema.strides import workload_strides
 from fib_schema.traffic import load_traffic
-from fib_tracer import Decision, FilterPolicy, TracingConfig, enable_tracing
+from fib_tracer import FilterPolicy, TracingConfig, enable_tracing
 from fib_tracer.records import workload_digest
 
 from .conftest import GATHER, tensors, workloads
@@ -81,26 +81,10 @@ def test_calls_that_differ_in_their_layout_are_workloads_of_their_own(root: Path
 
 
 def test_a_policy_that_holds_entries_keeps_the_layout(root: Path, silu: Any) -> None:
-    class Last(FilterPolicy):
-        """Keeps the last call."""
-
-        def __init__(self) -> None:
-            self.entry: Any = None
-
-        def decide(self, call: Any) -> Decision:
-            return Decision.KEEP
-
-        def submit(self, entry: Any) -> None:
-            self.entry = entry
-
-        def drain(self) -> list[Any]:
-            return [] if self.entry is None else [self.entry]
-
-    with enable_tracing(root, TracingConfig("dump_all", filter_policy=Last)):
+    with enable_tracing(root, TracingConfig("dump_all", filter_policy=FilterPolicy)):
         silu(torch.zeros(2, 8))
         silu(padded(3))
-    (workload,) = workloads(root, "silu_h8")
-    assert workload.extra == {"layout": {"x": [12, 1]}}
+    assert [workload.extra for workload in workloads(root, "silu_h8")] == [None, {"layout": {"x": [12, 1]}}]
 
 
 def test_a_contiguous_workload_has_the_uuid_of_earlier_releases() -> None:

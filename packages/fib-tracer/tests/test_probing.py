@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from pathlib import Path
 from typing import Any
 
@@ -10,34 +9,11 @@ import pytest
 import torch
 from fib_tracer import TracingConfig, enable_tracing
 from fib_tracer.policies import Attention
-from fib_tracer.recorder import ProbeBackoff
 
 from .conftest import workloads
 from .test_call_counts import traffic
 
 BY_LENGTH = TracingConfig("dump_int", filter_policy="attention")
-
-
-def distances(backoff: ProbeBackoff, calls: int) -> list[int]:
-    """The distances of probed calls, all of which are refused."""
-    probed = []
-    for number in range(calls):
-        if backoff.is_due():
-            probed.append(number)
-    return [after - before for before, after in itertools.pairwise(probed)]
-
-
-def test_probes_become_rarer_after_refusals() -> None:
-    assert distances(ProbeBackoff(), 1500) == [1] * 64 + [2, 4, 8, 16, 32, 64, 128, 251, 251, 251, 251]
-
-
-def test_a_kept_call_makes_probes_frequent_again() -> None:
-    backoff = ProbeBackoff()
-    distances(backoff, 1000)
-    while not backoff.is_due():
-        pass
-    backoff.reset()
-    assert distances(backoff, 60) == [1] * 59
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from fib_schema import TraceSet, validate
+from fib_schema.traffic import load_traffic
 
 from . import program_server
 from .conftest import tensors, workloads
@@ -68,6 +69,7 @@ for index in range(100_000):
     assert len(found) == len(set(found))
     assert not [problem for problem in validate(root).problems if problem.severity == "error"]
     assert data_set.problems == ()
+    assert acknowledged < load_traffic(root).definitions["silu_h8"].calls <= acknowledged + 21
 
 
 @pytest.mark.parametrize(

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import itertools
-import subprocess
-import sys
 from typing import Any
 
-import pytest
 import torch
 from fib_schema import RandomInput, SafetensorsInput, ScalarInput, TraceSet
 from fib_tracer import RANDOM
@@ -61,21 +58,6 @@ def test_different_contents_have_different_digests() -> None:
     ]
     for one, other in itertools.combinations(contents, 2):
         assert workload_digest(*one) != workload_digest(*other), (one, other)
-
-
-_MADE_ELSEWHERE = """
-import torch
-from fib_tracer import RANDOM
-from fib_tracer.records import workload_digest
-print(workload_digest("d", {"M": 2, "N": 3}, {"x": torch.arange(6.0).reshape(2, 3), "s": 0.5, "r": RANDOM}))
-"""
-
-
-@pytest.mark.slow
-def test_another_process_computes_the_same_digest() -> None:
-    done = subprocess.run([sys.executable, "-c", _MADE_ELSEWHERE], capture_output=True, text=True, check=True)
-    inputs = {"r": RANDOM, "s": 0.5, "x": torch.arange(6.0).reshape(2, 3)}
-    assert workload_digest("d", {"N": 3, "M": 2}, inputs) == done.stdout.strip()
 
 
 def test_a_record_names_the_file_of_its_tensors(tmp_path: Any) -> None:

@@ -2,41 +2,17 @@
 
 from __future__ import annotations
 
-import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from fib_schema.traffic import load_traffic
 from fib_tracer import TracingConfig, enable_tracing
 from fib_tracer.cli import main
 from fib_tracer.counts import current_rank
 
 from .test_call_counts import by_rows
 from .test_processes import run, start
-
-
-def test_a_killed_process_keeps_the_counts_of_its_last_flush(root: Path) -> None:
-    process = start(
-        root,
-        """
-runtime = enable_tracing(sys.argv[1], TracingConfig("dump_all", filter_policy="keep_first"))
-for index in range(1, 100_000):
-    call(0)
-    if index % 20 == 0:
-        runtime.flush()
-        print(index, flush=True)
-""",
-    )
-    acknowledged = 0
-    while acknowledged < 200:
-        acknowledged = int(process.stdout.readline())
-    process.send_signal(signal.SIGKILL)
-    out, _ = process.communicate(timeout=60)
-    acknowledged = max([acknowledged, *map(int, out.split())])
-    assert acknowledged <= by_rows(root)[2] <= acknowledged + 20
-    assert load_traffic(root).problems == ()
 
 
 @pytest.mark.parametrize("end", ["pass", "os.kill(os.getpid(), signal.SIGTERM)"])
