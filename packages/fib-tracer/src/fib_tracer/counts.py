@@ -30,8 +30,6 @@ from fib_schema.traffic import FOLDER, VERSION, Layout, layout_key, plain_size
 logger = logging.getLogger("fib_tracer")
 MAX_SIZES = 65_536
 """Combinations that a runtime tells apart: 42 MiB with their keys, for two variable axes."""
-MAX_ERROR_KINDS = 1024
-"""Kinds of errors that are told apart, so that names that never recur fill neither memory nor the log."""
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK")
 Increment: TypeAlias = Callable[[], object]
 
@@ -187,8 +185,6 @@ class ErrorLog:
     def report(self, kind: str, problem: object) -> None:
         """Count an error, and log it if it is the first of its kind."""
         with self._lock:
-            if kind not in self._counts and len(self._counts) >= MAX_ERROR_KINDS:
-                kind = "other kinds of errors"
             self._counts[kind] = self._counts.get(kind, 0) + 1
             is_first = self._counts[kind] == 1
         if is_first:

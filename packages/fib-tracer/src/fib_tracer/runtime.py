@@ -38,8 +38,6 @@ from .recorder import CaptureContext, GraphCalls, Recorder
 from .settings import ENABLE_VARIABLE, Settings, read_configuration
 from .writer import Writer
 
-_MAX_CALLBACKS = 4096
-"""Functions whose callbacks are remembered: a resolver may return names that never recur."""
 _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -144,10 +142,7 @@ class TracingRuntime:
         with suppress(KeyError):
             return self._callbacks[key]
         with self._lock:
-            found = self._bind(definition, names)
-            if len(self._callbacks) >= _MAX_CALLBACKS:
-                self._callbacks.clear()
-            self._callbacks[key] = found
+            found = self._callbacks[key] = self._bind(definition, names)
         return found
 
     def _bind(self, definition: str, names: tuple[str, ...]) -> Callback | None:
