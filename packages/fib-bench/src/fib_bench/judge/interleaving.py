@@ -99,8 +99,7 @@ class Interleaved:
     Args:
         baselines: The workers of the reference and the baseline.
         solution: Its slots are bound.
-        definition: What it computes.
-        prepared: On what.
+        prepared: The workload.
         config: How to time.
         may_capture: Whether CUDA graphs of the solution may be tried.
         is_reference_timed: Whether the reference is timed, or only asked.
@@ -110,14 +109,13 @@ class Interleaved:
         self,
         baselines: Baselines,
         solution: TimedFunction,
-        definition: Definition,
         prepared: PreparedWorkload,
         config: ResolvedEvalConfig,
         *,
         may_capture: bool,
         is_reference_timed: bool,
     ) -> None:
-        self._baselines, self._solution, self._definition = baselines, solution, definition
+        self._baselines, self._solution, self._definition = baselines, solution, prepared.checker.definition
         self._prepared, self._config, self._may_capture = prepared, config, may_capture
         self._is_reference_timed = is_reference_timed
         self._functions: dict[str, TimedFunction] = {}
@@ -258,7 +256,7 @@ class Interleaved:
 
     def finish(self) -> None:
         """Compare timed calls of the solution with answers of the reference; raises like `Timer.finish`."""
-        self.timer.finish(self)
+        self.timer.finish(self.answer)
 
     def measurements(self) -> dict[str, Measurement]:
         """The latencies by role, of the same kind as that of the solution."""

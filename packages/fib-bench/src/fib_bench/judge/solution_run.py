@@ -280,7 +280,6 @@ class SolutionRun:
         with Interleaved(
             self.baselines,
             function,
-            self.definition,
             prepared,
             self.settings,
             may_capture=candidate.may_capture,

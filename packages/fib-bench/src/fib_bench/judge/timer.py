@@ -30,7 +30,7 @@ from .function_worker import Rejected
 from .passes import Launch, Order, Passes, TimedPass
 from .prepared import PreparedWorkload
 from .timed_function import TimedFunction
-from .verification import FreshAnswers, Sample, Verification
+from .verification import Answer, Sample, Verification
 
 DEVICE, EAGER, CPU = "handshake", "eager", "cpu"
 """The methods of a latency: of captured calls, of eager calls on a CUDA device, and on the CPU."""
@@ -260,12 +260,12 @@ class Timer:
         self.passes.redraw()
         self._seconds += self._function.context.seconds() - begin
 
-    def finish(self, answers: FreshAnswers) -> None:
+    def finish(self, answer: Answer) -> None:
         """Compare sampled calls with fresh answers of the reference; raises like `Verification.finish`."""
         if self.method == DEVICE and self._prepared.moved and not self._function.keeps_integers:
             self.passes.replace(self._prepared.moved)
             self.verification.add(self._run(native.SOLUTION, Order.COLD, Launch.DEVICE), Sample.MOVED)
-        self.verification.finish(answers)
+        self.verification.finish(answer)
 
     # -- results -------------------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import enum
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TypeAlias
 
 import attrs
 import torch
@@ -44,21 +44,8 @@ class Sample(enum.Enum):
     """Calls whose pages have moved between requests: not timed, and compared before others."""
 
 
-class FreshAnswers(Protocol):
-    """Answers of the reference about inputs of timed calls."""
-
-    @property
-    def failure(self) -> str:
-        """Reason for the end of the answers; empty while there are more."""
-        ...
-
-    def answer(self, inputs: torch.Tensor) -> torch.Tensor | None:
-        """Call the reference on several input sets; None if it failed.
-
-        Shapes:
-            inputs: ``[calls, bytes]``, as is what is returned.
-        """
-        ...
+Answer: TypeAlias = Callable[[torch.Tensor], torch.Tensor | None]
+"""The outputs of the reference for several inputs, ``[calls, bytes]`` each; None if it answers no more."""
 
 
 @attrs.frozen(eq=False)
@@ -162,7 +149,7 @@ class Verification:
 
     # -- fresh answers -------------------------------------------------------------------------------
 
-    def finish(self, answers: FreshAnswers) -> None:
+    def finish(self, answer: Answer) -> None:
         """Compare some calls with fresh answers, outside the exclusive time."""
         self.verify()
         waiting = self._drawn()
@@ -170,12 +157,13 @@ class Verification:
         seconds = self._function.context.seconds
         begin, count = seconds(), 2
         most = max(1, min(self._function.slots.count, _BATCH_BYTES // max(self._function.layout.size_bytes, 1)))
-        while waiting and not answers.failure:
+        while waiting:
             spent = seconds() - begin
             if spent > _MORE_SECONDS or (spent > _SECONDS and self.compared[Sample.PUBLISHED] >= MIN_VERIFIED):
                 break
             some, waiting = waiting[: min(count, most)], waiting[min(count, most) :]
-            self._compare(answers, some, drawn)
+            if not self._compare(answer, some, drawn):
+                break
             count *= 2
         try:
             self._function.judge_together(self._prepared, self._observed, "timed calls")
@@ -194,17 +182,19 @@ class Verification:
         order += [(index + 0.75, item) for index, item in enumerate(other)]
         return [*moved, *(item for _, item in sorted(order, key=lambda pair: pair[0]))]
 
-    def _compare(self, answers: FreshAnswers, some: Sequence[_Kept], drawn: Iterable[torch.Tensor]) -> None:
+    def _compare(self, answer: Answer, some: Sequence[_Kept], drawn: Iterable[torch.Tensor]) -> bool:
+        """Compare some calls; returns whether the reference has answered."""
         inputs = self._passes.inputs_of([item.call for item in some])
         outputs = torch.stack([item.outputs for item in some])
         with self._function.context.phases.during(Phase.REFERENCE):
-            expected = answers.answer(inputs)
+            expected = answer(inputs)
         if expected is None:
-            return
+            return False
         if not self._are_all_right(outputs, expected):  # or they cannot be compared so: one by one
             for each in zip(inputs, outputs, expected, strict=True):
                 self._compare_one(*each, drawn)
         self.compared.update(item.sample for item in some)
+        return True
 
     def _are_all_right(self, outputs: torch.Tensor, answers: torch.Tensor) -> bool:
         if not self._prepared.checker.evaluator.has_one_rule:
