@@ -9,7 +9,11 @@ from pathlib import Path
 import pytest
 from fib_schema import Definition, Evaluation, EvaluationStatus, RandomInput, Solution, Workload
 
+Evaluate = Callable[..., list[Evaluation]]
+Judged = Callable[..., Evaluation]
 JudgedAll = Callable[..., Mapping[str, Evaluation]]
+Make = Callable[..., Definition]
+MakeSolution = Callable[..., Solution]
 Cases = Mapping[str, tuple[str, ...]]
 """By name, the code of a solution and the texts that its log must have."""
 
@@ -110,7 +114,7 @@ def _leaves_no_process(survivors: Callable[[], dict[int, str]]) -> Iterator[None
 
 
 @pytest.fixture
-def judged_all(evaluate: Callable[..., list[Evaluation]], make_solution: Callable[..., Solution]) -> JudgedAll:
+def judged_all(evaluate: Evaluate, make_solution: MakeSolution) -> JudgedAll:
     """Evaluates solutions by name, and behind them a good one, which must pass."""
 
     def run(codes: Mapping[str, str], *, dps: bool = False, seconds: float = 60.0) -> Mapping[str, Evaluation]:
@@ -123,7 +127,7 @@ def judged_all(evaluate: Callable[..., list[Evaluation]], make_solution: Callabl
 
 
 @pytest.fixture
-def judged(judged_all: JudgedAll) -> Callable[..., Evaluation]:
+def judged(judged_all: JudgedAll) -> Judged:
     """Evaluates a solution and behind it a good one, which must pass."""
 
     def run(code: str, *, dps: bool = False, seconds: float = 60.0) -> Evaluation:
@@ -186,11 +190,7 @@ MESSAGES: Cases = {
 }
 
 
-def test_a_message_to_the_judge_is_an_exploit(judged_all: JudgedAll) -> None:
-    assert_evaluated(judged_all, MESSAGES, EvaluationStatus.REWARD_HACK)
-
-
-def test_the_log_shows_the_lines_of_the_solution(judged: Callable[..., Evaluation]) -> None:
+def test_the_log_shows_the_lines_of_the_solution(judged: Judged) -> None:
     log = judged("def run(x):\n    return helper(x)\ndef helper(x):\n    return x / 'a'\n").log
     assert "return helper(x)" in log
     assert "return x / 'a'" in log
@@ -232,7 +232,7 @@ def test_a_hang_that_cannot_tell_its_stack_times_out_too(judged_all: JudgedAll) 
 
 
 @pytest.mark.slow
-def test_the_head_and_the_tail_of_a_flood_of_output_are_kept(judged: Callable[..., Evaluation]) -> None:
+def test_the_head_and_the_tail_of_a_flood_of_output_are_kept(judged: Judged) -> None:
     evaluation = judged("def run(x):\n    print('first' + 'A' * 5_000_000 + 'last', flush=True)\n    return x * 2")
     assert evaluation.status is EvaluationStatus.PASSED
     assert evaluation.log.startswith("first")
@@ -242,13 +242,13 @@ def test_the_head_and_the_tail_of_a_flood_of_output_are_kept(judged: Callable[..
 
 
 @pytest.mark.usefixtures("slow_clock")
-def test_a_flood_without_end_times_out(judged: Callable[..., Evaluation]) -> None:
+def test_a_flood_without_end_times_out(judged: Judged) -> None:
     evaluation = judged("def run(x):\n    print('hangs silently')\n    while True: print('B' * 1000)", seconds=0.3)
     assert evaluation.status is EvaluationStatus.TIMEOUT
     assert len(evaluation.log) < 20_000
 
 
-def test_a_worker_with_too_many_children_is_ended(judged: Callable[..., Evaluation]) -> None:
+def test_a_worker_with_too_many_children_is_ended(judged: Judged) -> None:
     evaluation = judged(MORE_AND_MORE)
     assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
     was_ended = re.match(r"the worker was ended: it had more than \d+ processes and threads", evaluation.log)
@@ -295,9 +295,9 @@ FORGED_MESSAGES = {
 }
 
 
-def test_a_forged_message_is_an_exploit(judged_all: JudgedAll) -> None:
-    cases = {message: (FORGED.format(message=message), said) for message, said in FORGED_MESSAGES.items()}
-    assert_evaluated(judged_all, cases, EvaluationStatus.REWARD_HACK)
+def test_a_message_to_the_judge_is_an_exploit(judged_all: JudgedAll) -> None:
+    forged = {message: (FORGED.format(message=message), said) for message, said in FORGED_MESSAGES.items()}
+    assert_evaluated(judged_all, {**MESSAGES, **forged}, EvaluationStatus.REWARD_HACK)
 
 
 FORGED_FAILURES = {
@@ -342,7 +342,7 @@ def test_a_forged_report_of_the_warm_up_is_refused(judged_all: JudgedAll) -> Non
     assert_evaluated(judged_all, cases, EvaluationStatus.REWARD_HACK)
 
 
-def test_a_report_of_a_failed_capture_without_a_capture_is_refused(judged: Callable[..., Evaluation]) -> None:
+def test_a_report_of_a_failed_capture_without_a_capture_is_refused(judged: Judged) -> None:
     """It gets another worker, in which nothing is captured."""
     evaluation = judged(forging('{"type": "uncapturable", "problem": "again"}', from_call=INPUT_SETS + 1))
     assert evaluation.status is EvaluationStatus.REWARD_HACK
@@ -413,7 +413,7 @@ def test_an_output_that_is_right_at_first_and_wrong_later_is_incorrect(judged_al
         assert evaluation.correctness.max_absolute_error > 0
 
 
-def test_an_output_kept_from_other_inputs_is_an_exploit(judged: Callable[..., Evaluation]) -> None:
+def test_an_output_kept_from_other_inputs_is_an_exploit(judged: Judged) -> None:
     evaluation = judged("kept = []\ndef run(x):\n    kept.append(x * 2)\n    return kept[0]\n")
     assert evaluation.status is EvaluationStatus.REWARD_HACK
     assert evaluation.log.startswith("kept outputs: they are right for the inputs of an earlier call (normal)\n")
@@ -421,9 +421,7 @@ def test_an_output_kept_from_other_inputs_is_an_exploit(judged: Callable[..., Ev
 
 
 def test_a_constant_that_is_right_for_other_inputs_is_only_wrong(
-    make_definition: Callable[..., Definition],
-    make_solution: Callable[..., Solution],
-    evaluate: Callable[..., list[Evaluation]],
+    make_definition: Make, make_solution: MakeSolution, evaluate: Evaluate
 ) -> None:
     """Rare elements are true in the set `wide`; a mask of False is the answer to other sets, but no kept one."""
     definition = make_definition({"x": "float32[n,m]"}, {"mask": "bool[n,m]"}, "def run(x):\n    return x > 5.5\n")
@@ -443,11 +441,7 @@ INTEGERS = ("int64", "int32", "int16", "int8", "bool")
     [("0", FLOATS + INTEGERS), ("1", FLOATS + INTEGERS), ("90", ("int8",))],
 )
 def test_buffers_that_are_not_written_never_pass(
-    evaluate: Callable[..., list[Evaluation]],
-    make_definition: Callable[..., Definition],
-    make_solution: Callable[..., Solution],
-    fill: str,
-    dtypes: tuple[str, ...],
+    evaluate: Evaluate, make_definition: Make, make_solution: MakeSolution, fill: str, dtypes: tuple[str, ...]
 ) -> None:
     """Of any dtype, whatever constant the reference gives, the poison's own bytes of timed calls included."""
     values = ", ".join(f"torch.full(x.shape, {fill}).to(torch.{dtype})" for dtype in dtypes)
@@ -461,9 +455,7 @@ def test_buffers_that_are_not_written_never_pass(
 
 
 def test_the_poison_of_single_calls_does_not_pass_in_timed_calls(
-    evaluate: Callable[..., list[Evaluation]],
-    make_definition: Callable[..., Definition],
-    make_solution: Callable[..., Solution],
+    evaluate: Evaluate, make_definition: Make, make_solution: MakeSolution
 ) -> None:
     """Another poison is used if the reference gives the one that single calls were poisoned with."""
     reference = "import torch\ndef run(x):\n    return torch.full(x.shape, -61).to(torch.int8)\n"
@@ -477,11 +469,7 @@ def test_the_poison_of_single_calls_does_not_pass_in_timed_calls(
 @pytest.mark.parametrize("value", [-61, 90])
 @pytest.mark.parametrize("shape", ["int8[]", "int8[n]"])
 def test_outputs_that_happen_to_be_like_poison_pass(
-    evaluate: Callable[..., list[Evaluation]],
-    make_definition: Callable[..., Definition],
-    make_solution: Callable[..., Solution],
-    value: int,
-    shape: str,
+    evaluate: Evaluate, make_definition: Make, make_solution: MakeSolution, value: int, shape: str
 ) -> None:
     size = "()" if shape == "int8[]" else "x.shape"
     code = f"import torch\ndef run(x):\n    return torch.full({size}, {value}, dtype=torch.int8)\n"
@@ -491,10 +479,7 @@ def test_outputs_that_happen_to_be_like_poison_pass(
 
 
 def test_a_build_that_fails_is_recorded_for_every_workload(
-    evaluate: Callable[..., list[Evaluation]],
-    make_solution: Callable[..., Solution],
-    make_workload: Callable[..., object],
-    definition: Definition,
+    evaluate: Evaluate, make_solution: MakeSolution, make_workload: Callable[..., object], definition: Definition
 ) -> None:
     workloads = [make_workload(definition, {"n": n}, f"w{n}") for n in (1, 2, 3)]
     evaluations = evaluate(make_solution("import nothing_of_this_name"), workloads=workloads)
@@ -503,10 +488,7 @@ def test_a_build_that_fails_is_recorded_for_every_workload(
 
 
 def test_a_trace_holds_what_was_printed_on_its_own_workload(
-    evaluate: Callable[..., list[Evaluation]],
-    make_solution: Callable[..., Solution],
-    make_workload: Callable[..., object],
-    definition: Definition,
+    evaluate: Evaluate, make_solution: MakeSolution, make_workload: Callable[..., object], definition: Definition
 ) -> None:
     workloads = [make_workload(definition, {"n": n}, f"w{n}") for n in (1, 2)]
     code = "def run(x):\n    print('size', len(x))\n    return x * 2"
@@ -515,7 +497,7 @@ def test_a_trace_holds_what_was_printed_on_its_own_workload(
     assert set(second.log.split("\n")) == {"size 2", ""}
 
 
-def test_a_solution_has_a_jit_cache_of_its_own(judged: Callable[..., Evaluation], cache_path: Path) -> None:
+def test_a_solution_has_a_jit_cache_of_its_own(judged: Judged, cache_path: Path) -> None:
     evaluation = judged("import os\ndef run(x):\n    raise ValueError(os.environ['TRITON_CACHE_DIR'])")
     assert f"ValueError: {cache_path}" in evaluation.log
     assert "/jit/" in evaluation.log

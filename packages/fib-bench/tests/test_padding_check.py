@@ -11,7 +11,6 @@ import torch
 from fib_bench import BenchmarkConfig
 from fib_bench.inputs.index_padding import draw_padded_calls
 from fib_bench.judge.evaluate import Judge
-from fib_bench.judge.prepared import PreparedWorkload
 from fib_schema import BuildSpec, Definition, Evaluation, Solution, Workload
 
 Make = Callable[..., Definition]
@@ -139,13 +138,10 @@ class TestDraws:
 
 
 class TestPreparation:
-    def prepare(self, judge: Judge, definition: Definition, workload: Workload) -> PreparedWorkload:
-        return judge.prepare(definition, workload)
-
     def test_expected_outputs_are_those_of_the_exact_indices(
         self, make_judge: MakeJudge, make_workload: MakeWorkload, definition: Definition
     ) -> None:
-        prepared = self.prepare(make_judge(), definition, make_workload(definition, AXES))
+        prepared = make_judge().prepare(definition, make_workload(definition, AXES))
         assert prepared.padded is not None
         base = prepared.layout.input_tensors(prepared.bases[0].inputs)
         for draw, item in prepared.padded.input_sets(prepared, is_poisoned=True):
@@ -159,14 +155,14 @@ class TestPreparation:
         self, make_judge: MakeJudge, make_workload: MakeWorkload, definition: Definition
     ) -> None:
         other = attrs.evolve(definition, constraints=("len_indptr == batch + 1",), reference=SAFE)
-        assert self.prepare(make_judge(), other, make_workload(other, AXES)).padded is None
+        assert make_judge().prepare(other, make_workload(other, AXES)).padded is None
 
     def test_a_reference_that_fails_on_them_is_no_obstacle(
         self, make_judge: MakeJudge, make_workload: MakeWorkload, definition: Definition
     ) -> None:
         picky = REFERENCE.replace("    rows = []\n", "    assert len(kv_indices) == 9\n    rows = []\n")
         picky_definition = attrs.evolve(definition, reference=picky)
-        prepared = self.prepare(make_judge(), picky_definition, make_workload(definition, AXES))
+        prepared = make_judge().prepare(picky_definition, make_workload(definition, AXES))
         assert prepared.padded is None
         assert "the reference failed" in prepared.left_out["padded"]
 

@@ -130,12 +130,13 @@ class FunctionWorker:
         """Whether it is sealed before timing; not after a sealed worker failed where another one did not."""
         self.is_sealed = False
         self._table, self._table_digest = 0, ""  # of the native module, before a solution was loaded
-        self._is_ahead = self._is_used = False
+        self._is_ahead = self._is_used = self._is_built = False
+        self._compile_error = ""
 
     @property
     def is_ready(self) -> bool:
         """Whether its worker has built the function and may be given further workloads."""
-        return self._is_used and not self.worker.is_closed and not self.is_sealed
+        return self._is_built and not self.worker.is_closed and not self.is_sealed
 
     def begin(self) -> None:
         """Create the device context, then start compilers without waiting; no code of the solution runs yet."""
@@ -148,12 +149,22 @@ class FunctionWorker:
             pass  # the build reports it
 
     def build(self) -> None:
-        """Build and load the function, in a fresh worker if it has been built before."""
+        """Build and load the function, in a fresh worker if it has been built before; what does not compile, once."""
+        if self._compile_error:
+            raise Rejected(EvaluationStatus.COMPILE_ERROR, self._compile_error)
         if self._is_used:
             self.worker.close()
             self.worker = self._server.spawn()
-            self.is_sealed = False
-        self._is_used = True
+        self._is_used, self._is_built, self.is_sealed = True, False, False
+        try:
+            self._build()
+        except Rejected as error:
+            if error.status is EvaluationStatus.COMPILE_ERROR:
+                self._compile_error = error.message
+            raise
+        self._is_built = True
+
+    def _build(self) -> None:
         if self._is_ahead:
             self.context.settle()  # the build waits for compilers, for which other judges need not wait
             self._finish_ahead()
