@@ -12,9 +12,8 @@ from __future__ import annotations
 import json
 import math
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
-from pathlib import Path
 
 import attrs
 import torch
@@ -146,29 +145,37 @@ def _measure_once(
             return known
         measured = _measure(device)
         with suppress(OSError):  # a full or unsafe cache: the next run measures again
-            atomic_write(_cache_folder() / name, json.dumps(measured).encode(), mode=0o600)
+            folder = private_folder(get_fib_cache_path() / "fib-bench")
+            atomic_write(folder / name, json.dumps(measured).encode(), mode=0o600)
         torch.cuda.empty_cache()  # several GiB, which torch would keep
     return measured
-
-
-def _cache_folder() -> Path:
-    return private_folder(get_fib_cache_path() / "fib-bench")
 
 
 def _load(name: str) -> dict[str, float] | None:
     """The cached numbers, or None if there are none that can be used."""
     try:
-        known = json.loads(read_private(_cache_folder() / name))
+        known = json.loads(read_private(private_folder(get_fib_cache_path() / "fib-bench") / name))
         return {name: float(known[name]) for name in ("bytes_per_second", "half_operations_per_second")}
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def _measure(device: torch.device) -> dict[str, float]:
-    """The fastest of several ways to stream through memory, and a matrix product on random numbers."""
+    """The fastest of several ways to stream through memory, and a matrix product on random numbers.
+
+    Bytes are those read and written: a copy reached 2.8 TB/s where a kernel that computes reached 3.8.
+    """
     a = torch.randn(_MEASURED_SIDE, _MEASURED_SIDE, device=device).to(torch.bfloat16)
+    source = torch.ones(_MEASURED_BYTES // 4, dtype=torch.float32, device=device)
+    target = torch.empty_like(source)
+    streams: list[tuple[Callable[[], object], int]] = [
+        (lambda: target.copy_(source), 2),
+        (lambda: torch.mul(source, 2.0, out=target), 2),
+        (lambda: torch.add(source, source, out=target), 2),
+        (source.sum, 1),
+    ]
     return {
-        "bytes_per_second": max(_streams(device)),
+        "bytes_per_second": max(times * _MEASURED_BYTES / _seconds(stream, device) for stream, times in streams),
         "half_operations_per_second": 2 * _MEASURED_SIDE**3 / _seconds(lambda: torch.mm(a, a), device),
     }
 
@@ -177,17 +184,3 @@ def _seconds(function: Callable[[], object], device: torch.device) -> float:
     """The median time of a call."""
     taken = [event_ms(function, device) for _ in range(_WARM_UP_CALLS + _TIMED_CALLS)]
     return statistics.median(taken[_WARM_UP_CALLS:]) / 1e3
-
-
-def _streams(device: torch.device) -> Iterator[float]:
-    """Bytes per second, read and written: a copy reached 2.8 TB/s where a kernel that computes reached 3.8."""
-    source = torch.ones(_MEASURED_BYTES // 4, dtype=torch.float32, device=device)
-    target = torch.empty_like(source)
-    ways: list[tuple[Callable[[], object], int]] = [
-        (lambda: target.copy_(source), 2),
-        (lambda: torch.mul(source, 2.0, out=target), 2),
-        (lambda: torch.add(source, source, out=target), 2),
-        (source.sum, 1),
-    ]
-    for way, times in ways:
-        yield times * _MEASURED_BYTES / _seconds(way, device)

@@ -30,7 +30,6 @@ MAILBOX_BYTES = TABLE_BYTES = 4096
 _LINE_BYTES, _FLUSH_STATIC_BYTES, _DIGEST_BLOCKS = 128, 8192, 128
 _ERROR_BYTES = 512
 _FLAGS = ("-std=c++17", "-O2", "-shared", "-fPIC", "-Wl,-z,relro,-z,now")
-_HEADERS = ("handshake.h", "generator.h")
 u32, u64 = ctypes.c_uint32, ctypes.c_uint64
 Words = u64 * MAX_CALLS
 
@@ -81,14 +80,8 @@ class Clock(ctypes.Structure):
     """Readings of the judge's clock, in nanoseconds, and the digests that stopped it."""
 
     _fields_ = (
-        ("call", u32),
-        ("phase", u32),
-        ("end", u64),
-        ("repeated", u64),
-        ("t0", Words),
-        ("t1", Words),
-        ("stop", Words),
-    )
+        ("call", u32), ("phase", u32), ("end", u64), ("repeated", u64), ("t0", Words), ("t1", Words), ("stop", Words),
+    )  # fmt: skip
 
 
 def call_of(inputs: Sequence[Input], outputs: Sequence[Output], *, stride: int = 0) -> Call:
@@ -278,7 +271,9 @@ class Native(HostNative):
     ) -> tuple[list[int], list[int]]:
         """Recompute digests from copies of outputs, with what their flushes must have found."""
         count = len(words)
-        given = torch.tensor([[_signed(word) for word in each] for each in words], dtype=torch.int64).to(device)
+        given = torch.tensor([[ctypes.c_int64(word).value for word in each] for each in words], dtype=torch.int64).to(
+            device
+        )
         scratch = torch.empty(count * 2 * BLOCKS, dtype=torch.int64, device=device)
         found = torch.empty(count, dtype=torch.int64, device=device)
         counts = torch.zeros(count, dtype=torch.int32, device=device)
@@ -294,45 +289,28 @@ def _stream() -> ctypes.c_void_p:
     return ctypes.c_void_p(int(torch.cuda.current_stream().cuda_stream))
 
 
-def _signed(word: int) -> int:
-    return word - (1 << 64) if word >> 63 else word
-
-
 def build_host(cache_folder: Path) -> Path:
     """Compile the host module, unless the cache has it.
 
     Raises:
         NativeError: There is no C++ compiler, or it fails.
     """
-    sources = {name: _source(name) for name in ("composer.cpp", *_HEADERS)}
+    module = NativeModule(name="composer", sources=_sources("composer.cpp"), flags=_FLAGS, libraries=("-ldl",))
     try:
-        return build_module(
-            NativeModule(name="composer", sources=sources, flags=_FLAGS, libraries=("-ldl",)), cache_folder
-        )
+        return build_module(module, cache_folder)
     except ModuleNotBuilt as error:
         raise NativeError(str(error)) from error
 
 
-def build_device(architecture: str) -> bytes:
-    """Compile the device code.
-
-    Args:
-        architecture: For example ``sm_90``.
-
-    Raises:
-        DeviceCodeError: NVRTC fails.
-    """
-    return compile_device_code({name: _source(name) for name in ("kernels.cu", *_HEADERS)}, architecture)
-
-
-def image_for(cache_folder: Path, architecture: str) -> bytes:
+@cache
+def image_for(architecture: str) -> bytes:
     """The device code for an architecture such as ``sm_90``, compiled once.
 
     Raises:
         NativeError: It does not compile.
     """
-    text = "\0".join((*map(_source, ("kernels.cu", *_HEADERS)), architecture))
-    path = cache_folder / f"kernels-{hashlib.sha256(text.encode()).hexdigest()[:32]}.cubin"
+    text = "\0".join((*_sources("kernels.cu").values(), architecture))
+    path = module_folder() / f"kernels-{hashlib.sha256(text.encode()).hexdigest()[:32]}.cubin"
     if not path.exists():
         try:
             publish(path, __name__, architecture)
@@ -351,9 +329,6 @@ def module_folder() -> Path:
     return private_folder(get_fib_cache_path() / "fib-bench-timing-v2")
 
 
-_preloaded: dict[str, bytes] = {}
-
-
 def preload(architectures: Sequence[str]) -> None:
     """Build and load the module for devices such as ``9.0a``: processes that are forked later need no files.
 
@@ -361,8 +336,7 @@ def preload(architectures: Sequence[str]) -> None:
         NativeError: It cannot be built.
     """
     for architecture in architectures:
-        name = "sm_" + "".join(character for character in architecture if character.isdigit())
-        _preloaded[name] = image_for(module_folder(), name)
+        image_for("sm_" + "".join(character for character in architecture if character.isdigit()))
     _host_module()
 
 
@@ -391,10 +365,9 @@ def open_native(device: torch.device, *, makes_passes: bool) -> HostNative:
     if device.type == "cpu":
         return HostNative(_host_module())
     properties = torch.cuda.get_device_properties(device)
-    architecture = f"sm_{properties.major}{properties.minor}"
-    image = _preloaded.get(architecture) or image_for(module_folder(), architecture)
     return Native(
-        _host_module(), image,
+        _host_module(),
+        image_for(f"sm_{properties.major}{properties.minor}"),
         multiprocessors=properties.multi_processor_count,
         shared_bytes=properties.shared_memory_per_block_optin,  # type: ignore[attr-defined]
         flush_bytes=max(3 * properties.L2_cache_size, 1 << 20),
@@ -402,11 +375,12 @@ def open_native(device: torch.device, *, makes_passes: bool) -> HostNative:
     )  # fmt: skip
 
 
-@cache
-def _source(name: str) -> str:
-    package = "fib_bench.inputs" if name == "generator.h" else __package__
-    return resources.files(package).joinpath(name).read_text("utf-8")
+def _sources(name: str) -> dict[str, str]:
+    """The texts of a source and of its headers, by file name."""
+    here, inputs = resources.files(__package__), resources.files("fib_bench.inputs")
+    files = (here / name, here / "handshake.h", inputs / "generator.h")
+    return {file.name: file.read_text("utf-8") for file in files}
 
 
 if __name__ == "__main__":
-    Path(sys.argv[2]).write_bytes(build_device(sys.argv[1]))
+    Path(sys.argv[2]).write_bytes(compile_device_code(_sources("kernels.cu"), sys.argv[1]))
