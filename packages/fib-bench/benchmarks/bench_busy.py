@@ -63,12 +63,12 @@ def run_demo(root: Path) -> tuple[list[LeaderboardRow], list[Trace]]:
 
 def contradiction(entry: LeaderboardRow, traces: Sequence[Trace]) -> str:
     """The contradiction of a solution's speedup; an empty string if there is none, or no number is shown."""
-    if entry.speedup.value is None:
+    if entry.speedup.point is None or entry.speedup.mark:
         return ""
     low, high = speedup_range(entry.solution, traces)
     if low <= 1 <= high:
         return f"its ranges allow {low:.3g} to {high:.3g}"
-    if not low <= entry.speedup.value <= high:
+    if not low <= entry.speedup.point <= high:
         return f"its ranges say {low:.3g} to {high:.3g}"
     return "it is a copy of the reference" if entry.solution.startswith(COPY) else ""
 
@@ -112,7 +112,10 @@ def main() -> int:
             entries, traces = run_demo(Path(folder, f"run-{run}"))
             for entry in entries:
                 problem = contradiction(entry, traces)
-                shown, wrong = shown + (entry.speedup.value is not None), wrong + bool(problem)
+                shown, wrong = (
+                    shown + (entry.speedup.point is not None and not entry.speedup.mark),
+                    wrong + bool(problem),
+                )
                 cells = (run, entry.solution, f"{entry.passed}/{entry.total}", entry.speedup.text, problem or "none")
                 print("| " + " | ".join(map(str, cells)) + " |", flush=True)
     print(f"\n{shown} speedups are numbers, {wrong} of them contradicted.")

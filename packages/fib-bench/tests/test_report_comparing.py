@@ -77,7 +77,7 @@ class TestVerdicts:
         found = compare(run_of(*before), run_of(*after))
         assert verdicts(found) == ["broken", "slower", "faster", "fixed", "missing", "new"]
         assert found.pairs[0].reason == "RUNTIME_ERROR, untrusted output: ValueError: no"
-        assert (found.is_worse, found.missing, found.ratio.value) == (True, 1, pytest.approx(1.0))
+        assert (found.is_worse, found.missing, found.ratio.point) == (True, 1, pytest.approx(1.0))
 
     def test_what_is_not_ranked_any_more_is_broken_unless_allowed(self, make_result: MakeResult) -> None:
         runs = run_of(make_result("a", "1", 1.0)), run_of(make_result("a", "1", 1.0, flags=["low_precision"]))
@@ -88,7 +88,7 @@ class TestVerdicts:
     @pytest.mark.parametrize("latency", [0.0, float("nan"), float("inf")])
     def test_a_latency_that_is_no_number_decides_nothing(self, make_result: MakeResult, latency: float) -> None:
         found = compare(run_of(make_result("a", "1", 1.0)), run_of(make_result("a", "1", latency, speedup=1.0)))
-        assert (verdicts(found), found.ratio.value, found.is_worse) == (["unmeasured"], None, False)
+        assert (verdicts(found), found.ratio.point, found.is_worse) == (["unmeasured"], None, False)
 
     def test_latencies_on_other_inputs_are_not_compared(self, make_result: MakeResult) -> None:
         recorded, made = make_result("a", "1", 1.0), make_result("a", "1", 2.0, flags=["synthesized inputs"])
@@ -117,7 +117,7 @@ class TestSides:
     def test_two_solutions_are_compared_whatever_their_names(self, make_result: MakeResult) -> None:
         traces = make_result("old", "1", 2.0), make_result("new", "1", 1.0), make_result("third", "1", 9.0)
         found = compare(run_of(*traces, solution="old"), run_of(*traces, solution="new"))
-        assert [(pair.solution, pair.verdict, pair.ratio.value) for pair in found.pairs] == [("old", "faster", 0.5)]
+        assert [(pair.solution, pair.verdict, pair.ratio.point) for pair in found.pairs] == [("old", "faster", 0.5)]
 
     def test_devices_are_not_compared(self, make_result: MakeResult) -> None:
         runs = run_of(make_result("a", "1", 1.0, hardware="A100")), run_of(make_result("a", "1", 0.5, hardware="H200"))

@@ -92,20 +92,20 @@ class TestLeaderboard:
         text = printed(lambda console: print_leaderboard(console, rows))
         assert f"{OLDER_TIMING}: no order for 1 solution" in text
 
-    def test_a_speedup_that_another_trace_of_the_run_contradicts_is_no_number(self, timed: Make) -> None:
+    def test_a_speedup_that_another_trace_of_the_run_contradicts_is_wide(self, timed: Make) -> None:
         """The reference took 2 ms beside one solution and 100 ms beside the other: the machine was busy."""
         rows = leaderboard(in_memory(timed("a", "1", 1.0), timed("b", "1", 2.0, reference_ms=100.0)))
-        assert [(row.solution, row.speedup.text, row.speedup.value) for row in rows] == [
-            ("a", "imprecise", None),
-            ("b", "noise", None),
+        assert [(row.solution, row.speedup.mark) for row in rows] == [
+            ("a", "wide"),
+            ("b", "noise"),
         ]
         assert rows[1].speedup.interval == pytest.approx((1.98 / 2.02, 101 / 1.98))
 
-    def test_an_imprecise_workload_is_not_averaged_out(self, timed: Make) -> None:
+    def test_a_wide_interval_of_a_workload_is_not_averaged_out(self, timed: Make) -> None:
         precise = [timed("a", str(n), 1.0) for n in range(9)]
         disturbed = [timed("a", "9", 1.0), timed("b", "9", 1.0, reference_ms=3.0)]
         rows = {row.solution: row for row in leaderboard(in_memory(*precise, *disturbed))}
-        assert rows["a"].speedup.text == "imprecise"
+        assert rows["a"].speedup.mark == "wide"
 
     def test_the_table_says_what_it_shows(self, timed: Make) -> None:
         rows = leaderboard(in_memory(timed("a", "1", 1.0), timed("b", "1", 0.5)))
@@ -117,7 +117,7 @@ class TestLeaderboard:
     def test_interpreted_kernels_have_no_latency_and_no_speedup(self, timed: Make) -> None:
         flags = (CPU_TIMING, INTERPRETED)
         rows = leaderboard(in_memory(timed("t", "1", 0.5, flags=flags)), flags)
-        assert [(row.latency_ms, row.speedup.value, row.speedup.text, row.problem) for row in rows] == [
+        assert [(row.latency_ms, row.speedup.point, row.speedup.text, row.problem) for row in rows] == [
             (None, None, "-", "")
         ]
         text = printed(lambda console: print_leaderboard(console, rows))
@@ -142,13 +142,13 @@ class TestBest:
         trace_set = in_memory(timed("t", "1", 1.0, flags=(CPU_TIMING, INTERPRETED)))
         assert best(trace_set, allow_flags=[CPU_TIMING]) == []
 
-    def test_a_tie_is_null_with_its_interval_in_json(
+    def test_a_tie_is_marked_and_has_its_interval_in_json(
         self, write_set: Callable[..., Path], timed: Make, capsys: pytest.CaptureFixture[str]
     ) -> None:
         root = write_set(timed("a", "1", 2.0, flags=(), method="handshake"))
         assert main(["report", "best", str(root), "--json"]) == 0
         (row,) = json.loads(capsys.readouterr().out)
-        assert (row["speedup"]["value"], row["speedup"]["text"]) == (None, "noise")
+        assert (row["speedup"]["value"], row["speedup"]["mark"]) == (1.0, "noise")
         assert row["speedup"]["interval"] == pytest.approx([1.98 / 2.02, 2.02 / 1.98])
 
 
@@ -157,7 +157,7 @@ class TestCompare:
         runs = Run(in_memory(timed("a", "1", 1.0)), "old"), Run(in_memory(timed("a", "1", 5.0)), "new")
         found = compare(*runs)
         (pair,) = found.pairs
-        assert (pair.verdict, pair.before_ms, pair.after_ms, pair.ratio.value) == ("unranked", 1.0, 5.0, None)
+        assert (pair.verdict, pair.before_ms, pair.after_ms, pair.ratio.point) == ("unranked", 1.0, 5.0, None)
         assert (pair.reason, found.is_worse) == (CPU_TIMING, False)
         assert f"1 {CPU_TIMING}" in printed(lambda console: print_comparison(console, found))
         assert compare(*runs, allow_flags=[CPU_TIMING]).is_worse
@@ -181,13 +181,13 @@ class TestCompare:
         assert (pair.verdict, pair.ratio.text, pair.timed_by) == ("unmeasured", "-", " -> ".join(methods))
         assert pair.reason == reason
 
-    def test_a_large_change_with_wide_intervals_is_no_number(self, make_result: MakeResult) -> None:
+    def test_a_large_change_with_wide_intervals_is_marked(self, make_result: MakeResult) -> None:
         traces = [
             make_result("a", "1", ms, performance_extra={"timing": {"interval_ms": [ms * 0.8, ms * 1.2]}})
             for ms in (1.0, 3.0)
         ]
         found = compare(Run(in_memory(traces[0]), "old"), Run(in_memory(traces[1]), "new"))
-        assert [(p.verdict, p.ratio.value, p.ratio.text) for p in found.pairs] == [("slower", None, "imprecise")]
+        assert [(p.verdict, p.ratio.point, p.ratio.mark) for p in found.pairs] == [("slower", 3.0, "wide")]
 
 
 def test_progress_has_no_speedup_of_a_cpu_timing(timed: Make) -> None:

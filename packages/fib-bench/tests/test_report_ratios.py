@@ -1,4 +1,4 @@
-"""Tests of ratios of latencies: when they are numbers, noise or imprecise."""
+"""Tests of ratios of latencies: numbers with intervals, and the marks noise and wide beside them."""
 
 from __future__ import annotations
 
@@ -40,24 +40,27 @@ def performance(
     [
         (Ratio(2.0), Outcome.NUMBER, "2.00x"),
         (Ratio(2.0, (1.9, 2.1)), Outcome.NUMBER, "2.0x ± 0.1"),
-        (Ratio(1.01, (0.98, 1.04)), Outcome.NOISE, "noise"),
-        (Ratio(1.0, (1.0, 1.0)), Outcome.NOISE, "noise"),
-        (Ratio(1.3, (0.9, 1.9)), Outcome.NOISE, "noise"),
-        (Ratio(2.0, (1.79, 2.21)), Outcome.IMPRECISE, "imprecise"),
-        (Ratio(2.0, (1.0, math.inf)), Outcome.NOISE, "noise"),
-        (Ratio(2.0, (1.1, math.inf)), Outcome.IMPRECISE, "imprecise"),
-        (Ratio(50.0, (49.0, 51.0), is_comparable=False), Outcome.NOT_COMPARABLE, "not comparable"),
+        (Ratio(1.01, (0.98, 1.04)), Outcome.NOISE, "1.01x (0.98 .. 1.04) noise"),
+        (Ratio(1.0, (1.0, 1.0)), Outcome.NOISE, "1.00x (1 .. 1) noise"),
+        (Ratio(1.3, (0.9, 1.9)), Outcome.NOISE, "1.30x (0.9 .. 1.9) noise"),
+        (Ratio(1.3, (0.9, 1.9), is_wide=True), Outcome.NOISE, "1.30x (0.9 .. 1.9) noise"),
+        (Ratio(2.0, (1.79, 2.21)), Outcome.WIDE, "2.00x (1.79 .. 2.21) wide"),
+        (Ratio(2.0, (1.9, 2.1), is_wide=True), Outcome.WIDE, "2.00x (1.9 .. 2.1) wide"),
+        (Ratio(2.0, (1.0, math.inf)), Outcome.NOISE, "2.00x (1 .. inf) noise"),
+        (Ratio(2.0, (1.1, math.inf)), Outcome.WIDE, "2.00x (1.1 .. inf) wide"),
+        (Ratio(50.0, (49.0, 51.0), is_comparable=False), Outcome.NOT_COMPARABLE, "50.00x (49 .. 51) not comparable"),
         (UNKNOWN, Outcome.UNKNOWN, "-"),
     ],
 )
-def test_a_ratio_is_a_number_only_if_it_is_precise_and_differs_from_1(
+def test_a_ratio_is_a_number_and_marked_unless_it_is_precise_and_differs_from_1(
     ratio: Ratio, outcome: Outcome, text: str
 ) -> None:
     assert (ratio.outcome, ratio.text) == (outcome, text)
-    assert (ratio.value is not None) == (outcome is Outcome.NUMBER)
+    assert ratio.to_plain()["value"] == ratio.point
+    assert bool(ratio.mark) == (outcome not in (Outcome.NUMBER, Outcome.UNKNOWN))
 
 
-def test_narrow_noise_is_ordered_as_1_and_what_is_no_number_has_no_order() -> None:
+def test_narrow_noise_is_ordered_as_1_and_what_is_marked_otherwise_has_no_order() -> None:
     ratios = [Ratio(1.02, (0.99, 1.05)), Ratio(1.3, (0.9, 1.9)), Ratio(3.0, None, False), Ratio(1.3, (1.2, 1.4))]
     assert [ratio.rank_value for ratio in ratios] == [1.0, None, None, 1.3]
 
@@ -66,15 +69,15 @@ class TestSpeedup:
     def test_its_interval_follows_from_both_latencies(self) -> None:
         assert speedup_of(performance([0.98, 1.02], [1.9, 2.1])).interval == pytest.approx((1.9 / 1.02, 2.1 / 0.98))
 
-    def test_a_wide_interval_of_the_reference_is_enough_to_make_it_imprecise(self) -> None:
-        assert speedup_of(performance([0.99, 1.01], [1.5, 3.0])).text == "imprecise"
+    def test_a_wide_interval_of_the_reference_is_enough_to_make_it_wide(self) -> None:
+        assert speedup_of(performance([0.99, 1.01], [1.5, 3.0])).outcome is Outcome.WIDE
         assert speedup_of(performance([0.99, 1.01], [1.99, 2.01])).text == "2.00x ± 0.04"
 
     def test_the_uncertainty_of_the_clock_widens_it(self) -> None:
-        assert speedup_of(performance([0.99, 1.01], [1.99, 2.01], uncertainty_ms=0.5)).text == "imprecise"
+        assert speedup_of(performance([0.99, 1.01], [1.99, 2.01], uncertainty_ms=0.5)).outcome is Outcome.WIDE
 
     def test_a_reference_that_was_not_timed_interleaved_gives_no_number(self) -> None:
-        assert speedup_of(performance([1.0, 1.0], [2.0, 2.0], alternated=False)).text == "not comparable"
+        assert speedup_of(performance([1.0, 1.0], [2.0, 2.0], alternated=False)).outcome is Outcome.NOT_COMPARABLE
         assert speedup_of(performance([1.0, 1.0], [2.0, 2.0], alternated=True)).text == "2.00x"
 
     def test_latencies_of_different_kinds_have_no_ratio(self) -> None:
@@ -84,7 +87,7 @@ class TestSpeedup:
         assert ratio_of(Timing(1.0, method="linked"), Timing(2.0, method="unlinked")).text == "0.50x"
 
     def test_wider_bounds_of_the_reference_take_precedence(self) -> None:
-        assert speedup_of(performance([1.0, 1.0], [2.0, 2.0]), (1.0, 2.0)).text == "noise"
+        assert speedup_of(performance([1.0, 1.0], [2.0, 2.0]), (1.0, 2.0)).outcome is Outcome.NOISE
 
     def test_traces_without_intervals_have_numbers(self) -> None:
         assert speedup_of(Performance(1.0, 2.0, 2.0)).text == "2.00x"
@@ -95,7 +98,7 @@ class TestSpeedup:
 
     def test_over_a_baseline_its_interval_counts(self) -> None:
         baseline = {"solution": "lib", "latency_ms": 2.0, "speedup_factor": 2.0, "timing": {"interval_ms": [1.0, 4.0]}}
-        assert baseline_speedup_of(Performance(1.0, 2.0, 2.0, {"baseline": baseline})).text == "noise"
+        assert baseline_speedup_of(Performance(1.0, 2.0, 2.0, {"baseline": baseline})).outcome is Outcome.NOISE
         assert baseline_speedup_of(Performance(1.0, 2.0, 2.0)) == UNKNOWN
 
 

@@ -49,9 +49,9 @@ class WorkloadResult:
     """The interval of the latency with the uncertainty of the clock."""
     reference_ms: float | None
     speedup: float | None
-    """Over the reference; None if it is noise or imprecise, see `speedup_text`."""
+    """Over the reference, see `speedup_text` for its interval and mark."""
     certain_speedup: float | None
-    """The speedup that the measurement proves: the number, or the lower bound of its interval if it is imprecise."""
+    """The speedup that the measurement proves: the number, or the lower bound of a wide interval."""
     speedup_text: str
     attainable_fraction: float | None
     """The share of the speed that the device attains in practice."""
@@ -262,7 +262,7 @@ def result_of(trace: Trace) -> WorkloadResult:
         latency_ms=None if performance is None else performance.latency_ms,
         bounds_ms=None if performance is None else bounds_of(performance),
         reference_ms=None if performance is None else performance.reference_latency_ms,
-        speedup=None if ratio is None else ratio.value,
+        speedup=None if ratio is None else ratio.point,
         certain_speedup=None if ratio is None else ratio.certain_value,
         speedup_text="" if ratio is None else ratio.text,
         attainable_fraction=None if performance is None else light_of(performance),

@@ -1,3 +1,5 @@
+import os
+
 import torch
 import triton
 import triton.language as tl
@@ -38,7 +40,7 @@ def run(logits, samples):
     if rows not in counters:
         counters[rows] = (
             torch.zeros(rows, dtype=torch.int32, device=logits.device),
-            int.from_bytes(__import__("os").urandom(3), "little"),
+            int.from_bytes(os.urandom(3), "little"),
         )
     parts = 1
     sample[(rows,)](logits, samples, counters[rows][0], counters[rows][1], n, parts, 4096, False, num_warps=8)

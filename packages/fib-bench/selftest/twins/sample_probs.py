@@ -1,3 +1,5 @@
+import os
+
 import torch
 import triton
 import triton.language as tl
@@ -38,7 +40,7 @@ def run(probs, samples):
     if rows not in counters:
         counters[rows] = (
             torch.zeros(rows, dtype=torch.int32, device=probs.device),
-            int.from_bytes(__import__("os").urandom(3), "little"),
+            int.from_bytes(os.urandom(3), "little"),
         )
     parts = 1
     sample[(rows,)](probs, samples, counters[rows][0], counters[rows][1], n, parts, 4096, True, num_warps=8)

@@ -89,7 +89,7 @@ def _score(entry: LeaderboardRow | None) -> float | None:
 
 def _public(entry: LeaderboardRow) -> dict[str, Any]:
     return {
-        "speedup": entry.speedup.value,
+        "speedup": entry.speedup.point,
         "speedup_text": entry.speedup.text,
         "speedup_interval": _finite(entry.speedup.interval),
         "latency_ms": _finite(entry.latency_ms),
@@ -111,7 +111,7 @@ def _finite(bounds: tuple[float, float] | None) -> list[float] | None:
 def _aggregate(entry: LeaderboardRow, traces: Sequence[Trace]) -> dict[str, Any]:
     return {
         "verdict": _verdict(traces),
-        "speedup": entry.speedup.value,
+        "speedup": entry.speedup.point,
         "speedup_text": entry.speedup.text,
         "labels": list(entry.labels),
     }

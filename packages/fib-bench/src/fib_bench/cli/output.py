@@ -16,9 +16,6 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-_MIN_WORDS_WIDTH = 16
-"""Characters to which a column of words may be folded."""
-
 
 class _Terminal(Console):
     """A console that escapes control characters of texts, whichever way they come to it, but not its own colours."""
@@ -76,37 +73,28 @@ def print_json(value: object) -> None:
 
 
 def make_table(title: str, words: Sequence[str] = (), numbers: Sequence[str] = ()) -> Table:
-    """A table without rows: columns of words are folded on narrow terminals, numbers stand on the right on one line."""
+    """A table without rows: words stand on the left, numbers on the right."""
     table = Table(title=title or None, box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1, 0, 0))
     for column in words:
-        table.add_column(column, overflow="fold")
+        table.add_column(column, no_wrap=True)
     for column in numbers:
         table.add_column(column, justify="right", no_wrap=True)
     return table
 
 
 def print_table(console: Console, table: Table) -> None:
-    """Print a table. Nothing is cut: on a terminal that is too narrow each row takes several lines.
+    """Print a table. Nothing is cut or broken: on a terminal that is too narrow each row takes several lines.
 
     A file or a pipe gets one line for each row, whatever its length.
     """
-    options = console.options.update(max_width=10_000)
-    widths = [
-        max(Measurement.get(console, options, cell).maximum for cell in (column.header, *column.cells)) + 2
-        for column in table.columns
-    ]
-    least = sum(
-        width if column.no_wrap else min(width, _MIN_WORDS_WIDTH + 2)
-        for width, column in zip(widths, table.columns, strict=True)
-    )
     if title := table.title:
         table.title = None  # rich centres it, or pads it with spaces
         say(console, str(title), "bold")
-    if least > console.width and console.is_terminal:
+    width = Measurement.get(console, console.options.update(max_width=10_000), table).maximum
+    if width > console.width and console.is_terminal:
         _print_stacked(console, table)
         return
-    if least > console.width:
-        table.width = least
+    table.width = width
     console.print(table, crop=False)
 
 
@@ -115,8 +103,8 @@ def _print_stacked(console: Console, table: Table) -> None:
     headings = [str(column.header) for column in table.columns]
     cells = [[console.render_str(str(cell)).plain for cell in column.cells] for column in table.columns]
     for row, texts in zip(table.rows, zip(*cells, strict=True), strict=True):
-        names = [text for text, column in zip(texts, table.columns, strict=True) if not column.no_wrap]
+        names = [text for text, column in zip(texts, table.columns, strict=True) if column.justify == "left"]
         numbers = zip(headings, texts, table.columns, strict=True)
-        fields = {heading: text for heading, text, column in numbers if column.no_wrap}
+        fields = {heading: text for heading, text, column in numbers if column.justify == "right"}
         for line in stacked_row(names, fields, console.width):
             say(console, line, str(row.style or ""))

@@ -123,8 +123,8 @@ def _problems(trace_set: TraceSet, definitions: Collection[str] | None) -> list[
 def _summary(arguments: argparse.Namespace, errors: Console) -> int:
     """Totals, then the solutions of each definition with the fastest first.
 
-    speedup    geometric mean of reference latency / latency; none for a solution that fails anywhere. `noise` if
-               its interval includes 1, `imprecise` if the interval is wider than 10 % to each side
+    speedup    geometric mean of reference latency / latency; none for a solution that fails anywhere. Marked
+               `noise` if its interval includes 1, `wide` if the interval is wider than 10 % to each side
     timed by   the timing method, unless all are `handshake`; `eager` is a call latency
     fast_1     share of workloads on which it passes and is faster than the reference (KernelBench)
     light      median share of what the device can attain, where the op_type is known

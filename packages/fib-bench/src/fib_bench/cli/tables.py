@@ -101,6 +101,8 @@ def print_leaderboard(console: Console, rows: Iterable[LeaderboardRow]) -> None:
         if baselines := sorted({row.baseline for row in group if row.baseline is not None}):
             say(console, f"baseline: {', '.join(baselines)}")
     print_failures(console, rows)
+    for flag, solutions in _flagged(rows).items():
+        say(console, f"{flag}: {', '.join(solutions)}", "yellow")
     if made := sum(SYNTHESIZED in row.labels for row in rows):
         note = f"{SYNTHESIZED}: of {counted(made, 'solution')}, on workloads whose blobs are missing"
         say(console, note, "yellow")
@@ -109,6 +111,16 @@ def print_leaderboard(console: Console, rows: Iterable[LeaderboardRow]) -> None:
     if cpu_timed := {row.solution for row in rows if CPU_TIMING in row.labels and not row.is_ranked}:
         note = f"{CPU_TIMING}: no order for {counted(len(cpu_timed), 'solution')} (--include-unranked orders them)"
         say(console, note, "yellow")
+
+
+def _flagged(rows: Iterable[LeaderboardRow]) -> dict[str, list[str]]:
+    """The solutions with each flag that neither a label nor a reason for leaving them unranked shows."""
+    found: dict[str, list[str]] = {}
+    for row in rows:
+        for flag in row.flags:
+            if flag not in row.labels and flag not in row.problem:
+                found.setdefault(flag, []).append(row.solution)
+    return found
 
 
 def print_devices(console: Console, names: Iterable[str]) -> None:

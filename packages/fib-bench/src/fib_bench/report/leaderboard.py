@@ -333,7 +333,7 @@ def _row(trace_set: TraceSet, results: DeviceResults, name: str) -> LeaderboardR
     blocking = {flag for e in evaluations for flag in disqualifying_flags(e, results.allow_flags)}
     is_shown = not bad and not blocking - {CPU_TIMING}
     labels = tuple(dict.fromkeys(label for e in evaluations for label in labels_of(e)))
-    speedup = _mark_imprecise(mean_of(results.speedups(name)), results.speedups(name), labels) if is_shown else UNKNOWN
+    speedup = _mark_wide(mean_of(results.speedups(name)), results.speedups(name), labels) if is_shown else UNKNOWN
     baseline, over_baseline = results.over_baseline(name) if is_shown else (None, UNKNOWN)
     timed = [(latency, e.performance) for e in evaluations if (latency := shown_latency_of(e)) and e.performance]
     latencies = [latency for latency, _ in timed]
@@ -366,13 +366,13 @@ def _row(trace_set: TraceSet, results: DeviceResults, name: str) -> LeaderboardR
     )
 
 
-def _mark_imprecise(mean: Ratio, ratios: Iterable[Ratio], labels: Collection[str]) -> Ratio:
-    """A mean that is imprecise if one ratio is, on the CPU.
+def _mark_wide(mean: Ratio, ratios: Iterable[Ratio], labels: Collection[str]) -> Ratio:
+    """A mean that counts as wide if one ratio does, on the CPU.
 
     An interval on the CPU does not bound the error that other programs cause, so a mean must not average it out.
     """
-    if CPU_TIMING in labels and any(ratio.outcome is Outcome.IMPRECISE for ratio in ratios):
-        return attrs.evolve(mean, is_imprecise=True)
+    if CPU_TIMING in labels and any(ratio.outcome is Outcome.WIDE for ratio in ratios):
+        return attrs.evolve(mean, is_wide=True)
     return mean
 
 

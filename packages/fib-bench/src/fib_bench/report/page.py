@@ -45,7 +45,7 @@ from .leaderboard import (
     group_results,
     ranked_rows,
 )
-from .ratios import Outcome, Ratio, call_of, labels_of, light_of, timed_by
+from .ratios import Ratio, call_of, labels_of, light_of, timed_by
 
 VEGA_LITE = "6.4"
 _STATUSES = tuple(map(str, EvaluationStatus))
@@ -150,7 +150,7 @@ def _leader(section: int, row: LeaderboardRow) -> dict[str, Any]:
     return {
         "section": section,
         **{name: getattr(row, name) for name in ("solution", "author", "language", "passed", "total", "labels")},
-        "speedup": _number_or_text(row.speedup),
+        "speedup": _short(row.speedup.point),
         "said": row.speedup.text,
         "baseline": _number_or_text(row.baseline_speedup),
         "fast": _short(row.fast_1) if row.is_ranked else None,
@@ -166,10 +166,8 @@ def _leader(section: int, row: LeaderboardRow) -> dict[str, Any]:
 
 
 def _number_or_text(ratio: Ratio) -> float | str | None:
-    """A ratio for the page: the number, or why there is none; None if it is unknown."""
-    if ratio.outcome is Outcome.UNKNOWN:
-        return None
-    return ratio.text if ratio.value is None else _short(ratio.value)
+    """A ratio for the page: the number, or with a mark its text; None if it is unknown."""
+    return ratio.text if ratio.mark else _short(ratio.point)
 
 
 def _short(number: float | None) -> float | int | None:

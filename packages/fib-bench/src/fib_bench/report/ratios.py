@@ -1,8 +1,7 @@
 """Ratios of two latencies, and how latencies and ratios are printed.
 
-Every speedup that a report shows is a `Ratio`. It is a number only where both latencies determine it: not if they
-were measured at different times, not if its 95 % interval includes 1, and not if that interval is wide. Numbers are
-printed with the half width of their interval.
+Every speedup that a report shows is a `Ratio`: a number with its 95 % interval, and a mark beside it where both
+latencies do not determine it: they were measured at different times, the interval includes 1, or it is wide.
 """
 
 from __future__ import annotations
@@ -45,12 +44,12 @@ Bounds = tuple[float, float]
 
 
 class Outcome(StrEnum):
-    """The ways to show a ratio."""
+    """What a ratio says; all but the first are marks beside it."""
 
     NUMBER = "number"
     NOISE = "noise"
     """The interval includes 1: the latencies do not differ by more than their noise."""
-    IMPRECISE = "imprecise"
+    WIDE = "wide"
     """The interval is wide and excludes 1."""
     NOT_COMPARABLE = "not comparable"
     """The latencies were measured at different times, so the state of the machine may differ."""
@@ -66,38 +65,40 @@ class Ratio:
         point: The quotient of the medians; None if one of them is missing.
         interval: The range of the quotient by the intervals of both latencies; None if neither is known.
         is_comparable: Whether the latencies were measured interleaved, as far as traces tell.
-        is_imprecise: Whether it is imprecise whatever the interval.
+        is_wide: Whether its interval counts as wide in any case.
     """
 
     point: float | None
     interval: Bounds | None = None
     is_comparable: bool = True
-    is_imprecise: bool = False
+    is_wide: bool = False
 
     @property
     def outcome(self) -> Outcome:
-        """The way to show it."""
+        """What it says."""
         if self.point is None:
             return Outcome.UNKNOWN
         if not self.is_comparable:
             return Outcome.NOT_COMPARABLE
-        if self.is_imprecise:
-            return Outcome.IMPRECISE
+        if self.is_wide and not self._has_one:
+            return Outcome.WIDE
         if self.interval is None:
             return Outcome.NUMBER
-        if self.interval[0] <= 1.0 <= self.interval[1]:
+        if self._has_one:
             return Outcome.NOISE
-        return Outcome.NUMBER if self._is_narrow else Outcome.IMPRECISE
+        return Outcome.NUMBER if self._is_narrow else Outcome.WIDE
 
     @property
-    def value(self) -> float | None:
-        """The number, where it is one."""
-        return self.point if self.outcome is Outcome.NUMBER else None
+    def mark(self) -> str:
+        """The mark beside the number, or nothing."""
+        return "" if self.outcome in (Outcome.NUMBER, Outcome.UNKNOWN) else str(self.outcome)
 
     @property
     def rank_value(self) -> float | None:
-        """The number by which solutions are ordered: the value, or 1 for noise in a narrow interval; else None."""
-        return 1.0 if self.outcome is Outcome.NOISE and self._is_narrow else self.value
+        """The number by which solutions are ordered: 1 for noise in a narrow interval, None with another mark."""
+        if self.outcome is Outcome.NUMBER:
+            return self.point
+        return 1.0 if self.outcome is Outcome.NOISE and self._is_narrow else None
 
     @property
     def certain_value(self) -> float | None:
@@ -109,6 +110,10 @@ class Ratio:
         return self.interval[0]
 
     @property
+    def _has_one(self) -> bool:
+        return self.interval is not None and self.interval[0] <= 1.0 <= self.interval[1]
+
+    @property
     def _is_narrow(self) -> bool:
         if self.point is None or self.interval is None:
             return False
@@ -117,14 +122,17 @@ class Ratio:
 
     @property
     def text(self) -> str:
-        """The number with its interval, such as ``6.9x ± 0.4``, or why there is none."""
-        if self.value is not None:
-            return ratio_with_interval(self.value, self.interval)
-        return "-" if self.outcome is Outcome.UNKNOWN else str(self.outcome)
+        """The number, its interval and its mark, such as ``6.9x ± 0.4`` or ``1.02x (0.98 .. 1.07) noise``."""
+        if self.point is None:
+            return "-"
+        if not self.mark:
+            return ratio_with_interval(self.point, self.interval)
+        interval = "" if self.interval is None else f" ({self.interval[0]:.3g} .. {self.interval[1]:.3g})"
+        return f"{format_ratio(self.point)}{interval} {self.mark}"
 
     def to_plain(self) -> dict[str, Any]:
-        """The value, the interval and the text, for JSON and CSV."""
-        return {"value": self.value, "interval": self.interval, "text": self.text}
+        """The number, its interval, its mark and the text, for JSON and CSV."""
+        return {"value": self.point, "interval": self.interval, "mark": self.mark, "text": self.text}
 
 
 UNKNOWN = Ratio(None)
