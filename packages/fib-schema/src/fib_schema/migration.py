@@ -131,13 +131,13 @@ class _Rewriter:
                     self._findings.counts["files"] += 1
 
     def _definition(self, file: DataFile) -> None:
-        record = read_json(file, Definition, self._findings, self._upgrade).record
+        record = read_json(file, Definition, self._findings, self._upgrade)
         if record is not None and self._is_new("definition", record.name, self._definitions, file):
             self._definitions[record.name] = record
             self._write("definitions", data_files.definition_file(record), format_json(record, indent=2))
 
     def _solution(self, file: DataFile) -> None:
-        record = read_json(file, Solution, self._findings, self._upgrade).record
+        record = read_json(file, Solution, self._findings, self._upgrade)
         definition = record and self._definition_of(record, file.name)
         if record and definition and self._is_new("solution", record.name, self._authors, file):
             self._authors[record.name] = record.author

@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any, Generic, TypeVar
+from typing import Any, TypeVar
 
 import attrs
 import msgspec
@@ -35,46 +35,31 @@ _TORN_MESSAGE = (
 )
 
 
-@attrs.frozen
-class Parsed(Generic[R]):
-    """The result of parsing one JSON text."""
-
-    record: R | None = None
-    """None if the text holds no valid record."""
-    plain: Any = None
-    """The plain objects in the current schema; None if the text is canonical or no JSON."""
-
-    @property
-    def misspellings(self) -> tuple[Misspelling, ...]:
-        """Unknown keys that look like misspelt fields; a canonical record has none."""
-        return () if self.record is None or self.plain is None else tuple(find_misspellings(self.record, self.plain))
-
-
-def read_json(file: DataFile, cls: type[R], findings: Findings, upgrade: Upgrade | None = None) -> Parsed[R]:
-    """Read the record of a JSON file and report every problem."""
+def read_json(file: DataFile, cls: type[R], findings: Findings, upgrade: Upgrade | None = None) -> R | None:
+    """Read the record of a JSON file and report every problem; None if it holds no valid record."""
     kind = cls.__name__.lower()
     if file.size_bytes > MAX_RECORD_BYTES:
         findings.error(file.name, _too_large("file"), "size")
-        return Parsed()
+        return None
     try:
         text = read_regular(file.path, MAX_RECORD_BYTES)
     except OSError as error:
         findings.error(file.name, f"cannot be read: {error.strerror or error}", "unreadable")
-        return Parsed()
+        return None
     if not text.strip():
         findings.error(file.name, f"is empty; write a {kind} or remove the file", "empty")
-        return Parsed()
+        return None
     if text.startswith(LFS_POINTER):
         findings.error(file.name, _LFS_MESSAGE, "git-lfs")
-        return Parsed()
-    parsed = parse_record(text, cls, file.name, findings, upgrade)
-    findings.add(*misspelling_warnings(file.name, dict.fromkeys(parsed.misspellings, 1)))
-    return parsed
+        return None
+    record, misspelt = parse_record(text, cls, file.name, findings, upgrade)
+    findings.add(*misspelling_warnings(file.name, Counter(misspelt)))
+    return record
 
 
 def parse_record(
     text: bytes, cls: type[R], place: str, findings: Findings, upgrade: Upgrade | None = None
-) -> Parsed[R]:
+) -> tuple[R | None, list[Misspelling]]:
     """Parse one JSON text and report every problem.
 
     Args:
@@ -83,23 +68,27 @@ def parse_record(
         place: What to call the text in problems.
         findings: Where problems go.
         upgrade: Makes the plain objects of legacy records current.
+
+    Returns:
+        The record, None if it is not valid, and the unknown keys that look like misspelt fields.
     """
     try:
-        return Parsed(canonical_parser(cls)(text))
+        return canonical_parser(cls)(text), []
     except Exception:  # noqa: BLE001 the second converter decides, and explains
         plain: Any = None
     try:
         plain = decode(text, cls.__name__, source=place)
         if upgrade is not None:
             plain = upgrade(plain, cls)
-        return Parsed(structure(plain, cls, source=place), plain)
+        record = structure(plain, cls, source=place)
+        return record, list(find_misspellings(record, plain))
     except InvalidRecord as error:
         is_torn = plain is None and ".jsonl:" in place and not text.endswith(b"\n")
         if is_torn:
             findings.error(place, _TORN_MESSAGE, "torn-line")
         else:
             findings.add(*error.problems)
-        return Parsed(None, plain)
+        return None, []
 
 
 def read_lines(file: DataFile, findings: Findings) -> Iterator[tuple[int, bytes]]:
@@ -139,11 +128,11 @@ def read_traces(file: DataFile, findings: Findings, upgrade: Upgrade | None = No
         try:
             trace = parse(line)
         except Exception:  # noqa: BLE001 the second converter decides, and explains
-            parsed = parse_record(line, Trace, f"{file.name}:{number}", findings, upgrade)
-            misspellings.update(parsed.misspellings)
-            if parsed.record is None:
+            found, misspelt = parse_record(line, Trace, f"{file.name}:{number}", findings, upgrade)
+            misspellings.update(misspelt)
+            if found is None:
                 continue
-            trace = parsed.record
+            trace = found
         yield number, trace
     findings.add(*misspelling_warnings(file.name, misspellings))
 
@@ -174,8 +163,8 @@ class _Header(msgspec.Struct):
 _decode_header = msgspec.json.Decoder(_Header).decode
 
 
-def named_files(files: Iterable[DataFile], kind: str, findings: Findings) -> list[NamedFile]:
-    """The files by the names at their top level; files that share a name are reported and left out.
+def named_files(files: Iterable[DataFile], kind: str, findings: Findings) -> dict[str, list[NamedFile]]:
+    """The files by the names at their top level; files that share a name are reported.
 
     A bad file, which access reports, has the names of its path.
     """
@@ -194,7 +183,7 @@ def named_files(files: Iterable[DataFile], kind: str, findings: Findings) -> lis
             others = ", ".join(other.file.name for other in group if other is not one)
             message = f"two {kind}s are named {name!r}, so neither is used ({others}); rename or remove one"
             findings.error(one.file.name, message, "duplicate-name", "$.name")
-    return [group[0] for group in named.values() if len(group) == 1]
+    return named
 
 
 def _folder(file: DataFile, level: int) -> str:
@@ -235,9 +224,7 @@ def load_jsonl_file(cls: type[R], path: str | os.PathLike[str]) -> list[R]:
     """
     findings = Findings()
     file = DataFile(os.fspath(path), os.fspath(path), os.stat(path).st_size)
-    found = [
-        parse_record(text, cls, f"{path}:{number}", findings).record for number, text in read_lines(file, findings)
-    ]
+    found = [parse_record(text, cls, f"{path}:{number}", findings)[0] for number, text in read_lines(file, findings)]
     if findings.errors:
         raise InvalidRecord(f"list of {cls.__name__} records", tuple(findings.errors))
     return [record for record in found if record is not None]

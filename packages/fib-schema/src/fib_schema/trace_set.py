@@ -120,13 +120,13 @@ class _LazyRecords(Mapping[str, R], Generic[R]):
         if name in self._invalid:
             return None
         file, findings = self._files[name], Findings()
-        parsed = read_json(file, self._cls, findings)
-        if parsed.record is not None:
-            self._records[name] = parsed.record
+        record = read_json(file, self._cls, findings)
+        if record is not None:
+            self._records[name] = record
         else:
             self._invalid[name] = InvalidRecord(self._cls.__name__, tuple(findings.errors))
         self._problems += findings.problems
-        return parsed.record
+        return record
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in list(self.names) if name in self)
@@ -503,8 +503,10 @@ class _Store:
             folder: data_files.list_files(root, folder, suffix, findings, prefix=prefix)
             for folder, suffix in {**folders, data_files.TRACES: ".jsonl"}.items()
         }
-        definitions = named_files(files[data_files.DEFINITIONS], "definition", findings)
-        solutions = named_files(files[data_files.SOLUTIONS], "solution", findings)
+        definitions, solutions = (
+            [group[0] for group in named_files(files[folder], kind, findings).values() if len(group) == 1]
+            for folder, kind in ((data_files.DEFINITIONS, "definition"), (data_files.SOLUTIONS, "solution"))
+        )
         self._found_problems += (one for one in findings.problems if one.code != data_files.OTHER_SUFFIX)
         problems, names = self._found_problems, {one.name: one.file for one in definitions}
         self._definitions = _LazyRecords(Definition, names, problems)

@@ -22,7 +22,7 @@ from .display import counted
 from .errors import ConstraintError, DataSetNotFound, InvalidField, UnknownName
 from .files import get_fib_dataset_path
 from .problems import Findings, Report
-from .reader import Parsed, read_json, read_traces
+from .reader import named_files, read_json, read_traces
 from .solution import Solution
 from .strides import stated_strides, storage_elements, workload_strides
 from .syntax import parse_source, undefined_names
@@ -43,10 +43,8 @@ class _Known:
     """Records of a data set by name; None where the record is bad."""
 
     definitions: dict[str, Definition | None] = attrs.field(factory=dict)
-    definition_files: dict[str, str] = attrs.field(factory=dict)
     solutions: dict[str, tuple[str, str] | None] = attrs.field(factory=dict)
     """Definition and author."""
-    solution_files: dict[str, str] = attrs.field(factory=dict)
     workloads: dict[tuple[str, str], Workload] = attrs.field(factory=dict)
     """Workloads by definition and uuid."""
     workload_places: dict[tuple[str, str], str] = attrs.field(factory=dict)
@@ -223,10 +221,14 @@ def validate(path: str | os.PathLike[str] | None = None) -> Report:
         raise DataSetNotFound(root)
     findings = Findings()
     known = _Known()
-    for file in list_files(root, data_files.DEFINITIONS, ".json", findings):
-        _check_definition_file(file, known, findings)
-    for file in list_files(root, data_files.SOLUTIONS, ".json", findings):
-        _check_solution_file(file, known, findings)
+    files = list_files(root, data_files.DEFINITIONS, ".json", findings)
+    for name, group in named_files(files, "definition", findings).items():
+        definitions = [_checked_definition(one.file, findings) for one in group]
+        known.definitions[name] = definitions[0] if len(group) == 1 else None
+    files = list_files(root, data_files.SOLUTIONS, ".json", findings)
+    for name, group in named_files(files, "solution", findings).items():
+        solutions = [_checked_solution(one.file, known.definitions, findings) for one in group]
+        known.solutions[name] = solutions[0] if len(group) == 1 else None
     blobs = _BlobChecks(root, findings)
     for folder in (data_files.WORKLOADS, data_files.TRACES):
         for file in list_files(root, folder, ".jsonl", findings):
@@ -237,46 +239,33 @@ def validate(path: str | os.PathLike[str] | None = None) -> Report:
     return findings.report(root)
 
 
-def _check_definition_file(file: DataFile, known: _Known, findings: Findings) -> None:
-    parsed = read_json(file, Definition, findings)
-    if (name := _new_name("definition", parsed, file, known.definition_files, findings)) is None:
-        return
-    definition = known.definitions[name] = parsed.record
+def _checked_definition(file: DataFile, findings: Findings) -> Definition | None:
+    """The definition of a file; None if it is bad."""
+    definition = read_json(file, Definition, findings)
     if definition is not None:
         findings.counts["definitions"] += 1
         wanted = data_files.DEFINITIONS, definition.op_type, definition.name
         _check_path(file, ("", "op_type", "name"), wanted, findings)
         _check_definition(definition, file.name, findings)
+    return definition
 
 
-def _check_solution_file(file: DataFile, known: _Known, findings: Findings) -> None:
-    parsed = read_json(file, Solution, findings)
-    if (name := _new_name("solution", parsed, file, known.solution_files, findings)) is None:
-        return
-    solution = parsed.record
-    known.solutions[name] = None if solution is None else (solution.definition, solution.author)
+def _checked_solution(
+    file: DataFile, definitions: Mapping[str, Definition | None], findings: Findings
+) -> tuple[str, str] | None:
+    """The definition and the author of the solution of a file; None if it is bad."""
+    solution = read_json(file, Solution, findings)
     if solution is None:
-        return
+        return None
     findings.counts["solutions"] += 1
-    if solution.definition not in known.definitions:
-        message = str(UnknownName("definition", solution.definition, tuple(known.definitions)))
+    if solution.definition not in definitions:
+        message = str(UnknownName("definition", solution.definition, tuple(definitions)))
         findings.error(file.name, message, "unknown-definition", "$.definition")
-    definition = known.definitions.get(solution.definition)
+    definition = definitions.get(solution.definition)
     op_type = definition.op_type if definition else None
     wanted = data_files.SOLUTIONS, solution.author, op_type, solution.definition, solution.name
     _check_path(file, ("", "author", "definition's op_type", "definition", "name"), wanted, findings)
-
-
-def _new_name(kind: str, parsed: Parsed[Any], file: DataFile, files: dict[str, str], findings: Findings) -> str | None:
-    """The name that a file states, even if its record is bad, else that of the file; None if another file has it."""
-    stated = parsed.plain.get("name") if isinstance(parsed.plain, dict) else None
-    name = parsed.record.name if parsed.record is not None else stated if isinstance(stated, str) else file.stem
-    if name in files:
-        message = f"{files[name]} holds a {kind} named {name!r} too; rename or remove one"
-        findings.error(file.name, message, "duplicate-name", "$.name")
-        return None
-    files[name] = file.name
-    return str(name)
+    return solution.definition, solution.author
 
 
 def _check_path(file: DataFile, words: tuple[str, ...], wanted: tuple[str | None, ...], findings: Findings) -> None:
