@@ -20,7 +20,7 @@ from fib_bench.events import Phase
 from rich.console import Console
 
 ROOT = Path(__file__).resolve().parents[2]
-PROGRAMS = "agents|apply|bench|compat|compile|integrations|schema|serve|tracer"
+PROGRAMS = "agents|apply|bench|compat|compile|integrations|serve|tracer"
 COMMAND = re.compile(rf"^ *(?:\$ )?(fib-(?:{PROGRAMS}) (?!.*: )\S.*)$", re.M)
 MODULES = {"fib-bench": "fib_bench.cli.main", "fib-serve": "fib_serve.cli.main"}
 """Commands whose parser is not in the module ``cli``."""
@@ -41,7 +41,7 @@ SHOWN = sorted(set(shown()))
 
 
 def test_every_command_is_shown_somewhere() -> None:
-    assert len({command.split()[0] for _, command in SHOWN}) == 9
+    assert len({command.split()[0] for _, command in SHOWN}) == 8
 
 
 @pytest.mark.parametrize(("file", "command"), SHOWN)

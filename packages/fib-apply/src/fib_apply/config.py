@@ -146,7 +146,7 @@ def to_signers(value: object, name: str = "require_signed_by") -> tuple[str, ...
         if not isinstance(item, str | os.PathLike):
             raise InvalidSetting(name, value, _KEYS_WANTED)
         try:
-            found.update(dict.fromkeys(key.text for key in read_public_keys(item)))
+            found.update(dict.fromkeys(read_public_keys(item)))
         except FibError as error:
             raise InvalidSetting(name, str(item)[:200], f"{_KEYS_WANTED} ({error})") from error
     if not found:

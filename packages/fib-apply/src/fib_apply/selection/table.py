@@ -92,8 +92,8 @@ class DatasetFiles:
     """Sorted paths by folder of `FOLDERS`."""
     problems: list[Problem]
     """Records that are not used, and why; grows while files are read."""
-    blocked: dict[str, str] = attrs.field(factory=dict, init=False)
-    """Definitions that are not routed, each with the reason."""
+    blocked: str = attrs.field(default="", init=False)
+    """The reason why no definition is routed; empty if they are."""
     _states: list[str] = attrs.field(factory=list)
     _signed: SignedFiles | None = None
 
@@ -118,11 +118,11 @@ class DatasetFiles:
         return made
 
     def _require_signature(self, signers: Sequence[str]) -> None:
-        from fib_schema.signing import PublicKey, SignedFiles
+        from fib_schema.signing import SignedFiles
 
-        signed = self._signed = SignedFiles.open(self.root, [PublicKey(text) for text in signers])
-        self._states.append(signed.digest.hex())
-        unsigned = [p for paths in self.files.values() for p in paths if self.relative(p) not in signed.files]
+        signed = self._signed = SignedFiles.open(self.root, signers)
+        self._states.append(signed.digest)
+        unsigned = [p for paths in self.files.values() for p in paths if self.relative(p) not in signed.hashes]
         self.problems += [Problem(path, "$", "ignored: not signed: added after signing") for path in unsigned]
         self.files = {
             folder: [f"{self.root}{os.sep}{path}" for path in signed.paths(folder, suffix)]
@@ -182,14 +182,14 @@ class DatasetFiles:
         return None
 
     def _verified(self, path: str, signed: SignedFiles) -> bytes | None:
-        """The signed content of a file. If it held traces and cannot be verified, their definitions are blocked."""
+        """The signed content of a file. If traces cannot be verified, their definitions are unknown: none is routed."""
         from fib_schema.signing import NotAsSigned
 
         try:
-            return signed.read(self.relative(path))
+            return signed.read(self.relative(path), _limit_bytes(path))
         except NotAsSigned as error:
-            for definition in error.definitions:
-                self.blocked.setdefault(definition, f"{path} is {error.state}, and its traces were signed")
+            if not path.endswith(".json"):
+                self.blocked = self.blocked or f"{path} is not as signed, and may hold traces of any definition"
             self.problems.append(Problem(path, "$", f"ignored: {error.problem}"))
         return None
 
@@ -201,7 +201,11 @@ def _first(error: InvalidRecord) -> Problem:
 
 
 def _read_file(path: str) -> bytes:
-    return read_regular(path, MAX_RECORD_BYTES if path.endswith(".json") else _MAX_TRACES_BYTES)
+    return read_regular(path, _limit_bytes(path))
+
+
+def _limit_bytes(path: str) -> int:
+    return MAX_RECORD_BYTES if path.endswith(".json") else _MAX_TRACES_BYTES
 
 
 def traces_by_definition(files: DatasetFiles, definitions: Iterable[str]) -> Iterator[tuple[str, list[Trace]]]:
@@ -579,8 +583,8 @@ def _build_from_files(files: DatasetFiles, config: ApplyConfigRegistry, digest: 
         for name, traces in traces_by_definition(files, definitions):
             definition, place = definitions[name]
             builder.add(definition, traces, facts.get(name, []), place)
-        for name, reason in files.blocked.items():
-            builder.block(name, reason)
+        for name in definitions if files.blocked else ():
+            builder.block(name, files.blocked)
         return builder.finished(digest, {name: place for name, (_, place) in solutions.items()})
 
 
