@@ -35,7 +35,7 @@ def test_devices_in_use_have_the_same_hardware() -> None:
     table.register(DeviceState(name=ONE, hardware="h100"))
     with pytest.raises(InvalidSetting, match=f"{OTHER} is 'h200' and {ONE} is 'h100'"):
         table.register(DeviceState(name=OTHER, hardware="h200"))
-    table.exclude(ONE, "its node does not answer")
+    table.change(ONE, problem="its node does not answer")
     table.register(DeviceState(name=OTHER, hardware="h200"))
     assert [state.name for state in table.in_use()] == [OTHER]
     table.remove(OTHER)
@@ -45,7 +45,7 @@ def test_devices_in_use_have_the_same_hardware() -> None:
 
 def test_the_api_and_the_pages_show_why_a_device_is_not_used(client: Any, token: Callable[..., str]) -> None:
     headers, table = bearer(token("alice")), client.app.state.contest.devices
-    table.exclude(ONE, "its sandbox reaches level <1>, required is 3")
+    table.change(ONE, problem="its sandbox reaches level <1>, required is 3")
     (device,) = client.get("/v1/devices", headers=headers).json()
     assert (device["name"], device["problem"][:11], device["submission_id"]) == (ONE, "its sandbox", None)
     assert client.get("/ready").status_code == 503

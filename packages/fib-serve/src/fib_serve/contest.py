@@ -13,6 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import attrs
 import fib_bench
@@ -136,16 +137,10 @@ class DeviceTable:
                     raise InvalidSetting("--devices", f"{one} and {two}; run a service for each")
             self._states[state.name] = state
 
-    def report(self, name: str, submission_id: str | None) -> None:
-        """Show what a device evaluates."""
+    def change(self, name: str, **changes: Any) -> None:
+        """Show what a device evaluates, or why it is not used until it is registered again."""
         with self._lock:
-            self._states[name] = attrs.evolve(self._states[name], submission_id=submission_id)
-
-    def exclude(self, name: str, problem: str) -> None:
-        """Show why a device is not used, until it is registered again."""
-        with self._lock:
-            known = self._states.get(name, DeviceState(name=name))
-            self._states[name] = attrs.evolve(known, submission_id=None, problem=problem)
+            self._states[name] = attrs.evolve(self._states.get(name, DeviceState(name=name)), **changes)
 
     def remove(self, name: str) -> None:
         """Forget a device."""

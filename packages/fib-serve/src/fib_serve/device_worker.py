@@ -87,14 +87,17 @@ class DeviceWorker:
                 self.run()
             except (JudgeFailed, SQLAlchemyError, OSError) as error:
                 _LOG.error("the worker of %s ended and is started again: %s", self._name, error)
-                self._contest.devices.exclude(self._name, _short(error))
+                self._exclude(error)
                 self._is_draining.wait(pause_seconds)
                 pause_seconds = min(2 * pause_seconds, _LONGEST_PAUSE_SECONDS)
             except BaseException as error:  # noqa: BLE001 the boundary of the thread: `DevicePool.update` raises it
                 _LOG.error("device %s is not used: %s", self._name, error)
-                self._contest.devices.exclude(self._name, _short(error))
+                self._exclude(error)
                 self.failure = error
                 return
+
+    def _exclude(self, error: BaseException) -> None:
+        self._contest.devices.change(self._name, submission_id=None, problem=_short(error))
 
     def run(self) -> None:
         """Evaluate submissions until `drain` is called.
@@ -134,7 +137,7 @@ class DeviceWorker:
         self._contest.devices.register(state)
 
     def _report(self, submission: str | None) -> None:
-        self._contest.devices.report(self._name, submission)
+        self._contest.devices.change(self._name, submission_id=submission)
         self._contest.announce()
 
     def _work_on(self, claimed: Claim) -> None:

@@ -305,25 +305,6 @@ def ranked(connection: Connection, definition: str, hardware: str, offset: int, 
     return [Submission.from_row(row) for row in rows]
 
 
-def best_by_definition(connection: Connection) -> dict[str, tuple[int, Submission]]:
-    """The number of ranked users of each definition, and its best submission; of equal ones the earliest."""
-    totals = (
-        select(submissions.c.definition, func.count(submissions.c.user_id.distinct()), func.max(submissions.c.score))
-        .where(submissions.c.is_ranked)
-        .group_by(submissions.c.definition)
-    )
-    found = {}
-    for definition, count, score in connection.execute(totals).all():
-        query = (
-            select_submissions()
-            .where(submissions.c.definition == definition, submissions.c.is_ranked, submissions.c.score == score)
-            .order_by(submissions.c.number)
-            .limit(1)
-        )
-        found[definition] = (count, Submission.from_row(connection.execute(query).mappings().one()))
-    return found
-
-
 def ranked_hardware(connection: Connection, definition: str) -> list[str]:
     """The devices on which a definition has ranked submissions."""
     query = (

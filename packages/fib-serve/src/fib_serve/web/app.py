@@ -124,7 +124,7 @@ def _add_handlers(app: FastAPI) -> None:
     app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(RequestValidationError, _invalid_request)
     app.add_exception_handler(InvalidRecord, _invalid_record)
-    app.add_exception_handler(InvalidField, _invalid_field)
+    app.add_exception_handler(InvalidField, _invalid_record)
     app.add_exception_handler(HTTPException, _http)
     app.add_exception_handler(OperationalError, _database)
     app.add_exception_handler(Exception, _unexpected)
@@ -162,16 +162,13 @@ def _invalid_request(request: Request, error: Exception) -> Response:
 
 
 def _invalid_record(_: Request, error: Exception) -> Response:
-    assert isinstance(error, InvalidRecord)
+    if not isinstance(error, InvalidRecord):
+        return problem(422, _shortened(str(error)))
     problems = [
         {"at": _shortened(each.path), "problem": _shortened(each.message)} for each in error.problems[:_MAX_SHOWN]
     ]
     detail = f"not a valid {error.kind}: {'; '.join(_shortened(each.message) for each in error.problems[:3])}"
     return problem(422, detail, problems=problems)
-
-
-def _invalid_field(_: Request, error: Exception) -> Response:
-    return problem(422, _shortened(str(error)))
 
 
 def _http(_: Request, error: Exception) -> Response:

@@ -24,7 +24,6 @@ from ..errors import Refused
 from ..submissions import (
     State,
     Submission,
-    best_by_definition,
     count_by_state,
     find_submission,
     get_solution,
@@ -57,12 +56,12 @@ def error_page(request: Request, status: int, title: str, detail: str) -> Respon
 @router.get("/leaderboard")
 def leaderboards(request: Request, contest: OfContest, viewer: Viewer) -> Response:
     """All definitions with their best results."""
-    with contest.database.read() as connection:
-        best = best_by_definition(connection)
     rows = []
-    for name, definition in contest.public.definitions.items():
-        users, first = best.get(name, (0, None))
-        rows.append({"name": name, "op_type": definition.op_type, "users": users, "best": first})
+    with contest.database.read() as connection:
+        for name, definition in contest.public.definitions.items():
+            hardware = next(iter(ranked_hardware(connection, name)), "")
+            best = next(iter(ranked(connection, name, hardware, 0, 1)), None)
+            rows.append({"name": name, "op_type": definition.op_type, "best": best})
     return _page(request, viewer, "leaderboards.html", "Leaderboards", rows=rows)
 
 
