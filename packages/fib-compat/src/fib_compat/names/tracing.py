@@ -52,50 +52,38 @@ class InputDumpPolicy(Protocol):
 
 @runtime_checkable
 class FilterPolicy(Protocol):
-    """Chooses the calls that are stored. Subclasses inherit a policy that keeps all."""
+    """Chooses the calls that are stored."""
 
     def submit(self, entry: WorkloadEntry) -> None:
         """Receive a call."""
-        _held(self).append(entry)
+        ...
 
     def drain(self) -> list[WorkloadEntry]:
         """The calls to store; none is held any more."""
-        held = list(_held(self))
-        _held(self).clear()
-        return held
+        ...
 
     def reset(self) -> None:
         """Forget all calls."""
-        _held(self).clear()
-
-
-def _held(policy: object) -> list[WorkloadEntry]:
-    held: list[WorkloadEntry] = policy.__dict__.setdefault("_entries", [])  # subclasses need not call __init__
-    return held
+        ...
 
 
 # -- presets ------------------------------------------------------------------------------------------
 
 
-class _Preset(FilterPolicy):
-    """A policy of fib-tracer, which is asked when a call is submitted. Counts last across drains."""
+class _Preset(fib_tracer.FilterPolicy):
+    """Part of a policy of fib-tracer that decides when a call is submitted. Counts last across drains."""
 
-    kind: ClassVar[type[fib_tracer.FilterPolicy]]
-
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
-        self._policy = self.kind(*args, **kwargs)
-
-    def submit(self, entry: WorkloadEntry) -> None:
+    def submit(self, entry: Any) -> None:
         """Hold the call if the policy keeps it."""
         call = fib_tracer.Call(_NO_DEFINITION, entry.axes, entry.inputs_to_dump, _totals(entry.inputs_to_dump))
-        if self._policy.decide(call) is Decision.KEEP:
-            self._policy.admit(call)
+        if self.decide(call) is Decision.KEEP:
+            self.admit(call)
             super().submit(entry)
 
     def reset(self) -> None:
         """Forget all calls and counts."""
+        self.drain()
         super().reset()
-        self._policy.reset()
 
 
 _NO_DEFINITION: Any = None  # the policies of the presets read none
@@ -113,8 +101,7 @@ def _totals(inputs: Mapping[str, Any]) -> dict[str, int]:
 
 def _preset(kind: type[fib_tracer.FilterPolicy], name: str = "") -> Any:
     """The preset for a policy of fib-tracer."""
-    base: Any = _Preset
-    return type(base)(name or f"{kind.__name__}Policy", (base,), {"kind": kind, "__doc__": kind.__doc__})
+    return type(name or f"{kind.__name__}Policy", (_Preset, kind), {"__doc__": kind.__doc__})
 
 
 KeepAllPolicy = _preset(policies.KeepAll)
