@@ -16,7 +16,7 @@ from fib_bench.config.model import DISTRIBUTIONS
 from fib_bench.inputs.generation import Value, distributions_of, make_inputs
 from fib_bench.inputs.generator import native_input, plan_recipes
 from fib_bench.inputs.makers import InputDraft, SynthesisError
-from fib_bench.inputs.redrawing import Structure, plan_structure
+from fib_bench.inputs.redrawing import Structure
 from fib_bench.inputs.synthesis import synthesis_order, synthesize_input
 from fib_bench.timing.handshake import native
 from fib_schema import AxisConst, Definition, RandomInput, TraceSet, Workload, evaluate_constraint
@@ -81,7 +81,7 @@ def _check_outputs(definition: Definition, keys: range) -> None:
     accepted = distributions_of(definition, DISTRIBUTIONS)
     recipes, reasons = plan_recipes(definition, axes, base, distributions=accepted)
     assert not reasons.keys() - {"cos_sin_cache"}
-    structure = plan_structure(definition, axes, base)
+    structure = Structure(definition, axes, base)
     before = _outputs(definition, base)
     for key in keys:
         redrawn = _redrawn(structure, key)
@@ -145,7 +145,7 @@ def _recorded_structures() -> Iterator[Structure]:
                     synthesize_input(draft, each)
             except SynthesisError:  # recorded with a cache of no pages
                 continue
-            yield plan_structure(definition, axes, draft.values)
+            yield Structure(definition, axes, draft.values)
 
 
 @needs_data

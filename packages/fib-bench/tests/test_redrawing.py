@@ -10,7 +10,7 @@ import attrs
 import pytest
 import torch
 from fib_bench.inputs.generation import Value
-from fib_bench.inputs.redrawing import Redrawing, plan_structure
+from fib_bench.inputs.redrawing import Redrawing, Structure
 from fib_schema import (
     AxisVar,
     Definition,
@@ -60,7 +60,7 @@ def redraw(
     constraints: tuple[str, ...] = (),
     **axes: int,
 ) -> Redrawing:
-    return plan_structure(definition_of(inputs, constraints, **axes), axes, values).redraw(seeded(seed))
+    return Structure(definition_of(inputs, constraints, **axes), axes, values).redraw(seeded(seed))
 
 
 def tensor(values: Mapping[str, Value], name: str) -> torch.Tensor:
@@ -211,7 +211,7 @@ def test_experts_are_relabelled_and_tokens_permuted(tokens: int, seed: int, is_p
         spec = attrs.evolve(definition.inputs["topk_ids"], description="Packed: expert, weight")
         definition = attrs.evolve(definition, inputs={**definition.inputs, "topk_ids": spec})
     axes = {"n": tokens, "k": chosen, "num_experts": experts}
-    found = plan_structure(definition, axes, {"topk_ids": given_ids}).redraw(seeded(seed))
+    found = Structure(definition, axes, {"topk_ids": given_ids}).redraw(seeded(seed))
     assert found.changed == ("topk_ids",)
     new = tensor(found.values, "topk_ids").long()
     new_ids = new >> 16 if is_packed else new
@@ -304,7 +304,7 @@ class TestMovedPages:
             **values,
         }
         axes = {"batch": 5, "len_indptr": 6, "num_kv_indices": 5 * pages, "num_pages": 64, "page_size": 16}
-        return plan_structure(definition, axes, {name: given[name] for name in inputs}).move_pages(seeded(seed))
+        return Structure(definition, axes, {name: given[name] for name in inputs}).move_pages(seeded(seed))
 
     @given(seed=st.integers(0, 1 << 30), pages=st.integers(2, 9))
     def test_each_request_keeps_a_page_and_the_total_stays(self, seed: int, pages: int) -> None:

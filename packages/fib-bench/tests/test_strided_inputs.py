@@ -12,7 +12,7 @@ import pytest
 import torch
 from fib_bench import Benchmark, BenchmarkConfig, InputError, make_inputs
 from fib_bench.inputs.generator import plan_recipes
-from fib_bench.inputs.redrawing import plan_structure
+from fib_bench.inputs.redrawing import Structure
 from fib_bench.judge.evaluate import Judge
 from fib_bench.judge.prepare import needed_bytes
 from fib_bench.judge.prepared import fill, other_values
@@ -170,7 +170,7 @@ class TestVariation:
             {"k": "float32[num_pages,4]", "kv_indices": "int32[n]"}, {"y": "float32[n]"}, "def run(k, kv_indices): ..."
         )
         values = {"k": torch.zeros(64, 4), "kv_indices": torch.arange(12, dtype=torch.int32)[::2]}
-        found = plan_structure(definition, {"n": 6, "num_pages": 64}, values).redraw(torch.Generator().manual_seed(0))
+        found = Structure(definition, {"n": 6, "num_pages": 64}, values).redraw(torch.Generator().manual_seed(0))
         assert found.changed == ("kv_indices",)
         redrawn = found.values["kv_indices"]
         assert isinstance(redrawn, torch.Tensor)

@@ -11,8 +11,7 @@ invalid, at about the same cost of the call:
 - Positions are drawn uniformly from their valid values.
 
 Integers of unknown meaning and scalars stay. Integers that are data (tokens, seeds, top-k, bytes) are not looked at:
-`generator` makes them anew for each call. `plan_structure` selects the draws of a call once; each `Structure.redraw` is
-used between checks or between timed passes.
+`generator` makes them anew for each call.
 """
 
 from __future__ import annotations
@@ -71,126 +70,6 @@ class _Draw:
 
     names: tuple[str, ...]
     make: Callable[[Integers, torch.Generator], Integers]
-
-
-@attrs.frozen(eq=False)
-class Structure:
-    """The structural integers of a call, and how they are redrawn; see `plan_structure`."""
-
-    definition: Definition
-    axes: Mapping[str, int]
-    values: Mapping[str, Value]
-    integers: Integers
-    draws: Sequence[_Draw]
-    moves: Sequence[_Draw]
-    """Moves of pages between requests, which make a call slower."""
-    reasons: Mapping[str, str]
-    """Inputs without a draw, each with the reason."""
-    determined: frozenset[str]
-    """Inputs without a draw that have only one valid value for the sizes of the call."""
-
-    def redraw(self, generator: torch.Generator) -> Redrawing:
-        """Redraw the integer inputs.
-
-        The constraints of the definition hold for the result if they hold for the given values. Draws
-        that violate a constraint are repeated and finally dropped. Index arithmetic runs on the CPU.
-
-        Args:
-            generator: Draws all random numbers, on the CPU. Equal states give equal values.
-
-        Returns:
-            The inputs, with new tensors of the same shape, strides, dtype and device where they changed.
-        """
-        drawn, reasons = self._drawn(self.draws, generator)
-        changed = self._changed(drawn)
-        kept = {
-            name: _SCALAR
-            for name, spec in self.definition.inputs.items()
-            if spec.is_integer and isinstance(self.values.get(name), int)
-        }
-        for name in self.integers:
-            if name not in changed:
-                kept[name] = reasons.get(name, f"{_ATTEMPTS} draws repeated the present values")
-        return Redrawing(self._restored(drawn, changed), changed, kept, self.determined - {*changed})
-
-    def move_pages(self, generator: torch.Generator) -> Redrawing:
-        """Move pages from some requests to others, where all have as many: reordering them changes nothing there.
-
-        For checks, not for timing: a call takes as long as its longest request.
-
-        Returns:
-            The inputs; `Redrawing.changed` is empty if no pages may move.
-        """
-        drawn, _ = self._drawn(self.moves, generator)
-        changed = self._changed(drawn)
-        return Redrawing(self._restored(drawn, changed), changed, {})
-
-    def _drawn(self, draws: Sequence[_Draw], generator: torch.Generator) -> tuple[Integers, Mapping[str, str]]:
-        """Apply draws one after the other; return what constraints allow, and reasons for what stays."""
-        current, reasons = self.integers, dict(self.reasons)
-        for draw in draws:
-            best, made, violated = current, dict[str, torch.Tensor](), None
-            for _ in range(_ATTEMPTS):
-                made = {**draw.make(current, generator)}
-                drawn = {**current, **made}
-                violated = self._violated(drawn, made.keys())
-                if violated is None:
-                    best = drawn
-                    if {*draw.names} <= {*self._changed(drawn)}:
-                        break
-            if best is current and violated is not None:
-                reasons = dict.fromkeys(made, f"redrawn values violate the constraint {violated!r}") | reasons
-            current = best
-        return current, reasons
-
-    def _violated(self, integers: Integers, names: Collection[str]) -> str | None:
-        """Return the first constraint that reads one of the names and does not hold."""
-        for constraint in self.definition.constraints:
-            if not constraint_names(constraint).isdisjoint(names):
-                try:
-                    if not evaluate_constraint(constraint, {**self.axes, **self.values, **integers}):
-                        return constraint
-                except ConstraintError:
-                    return constraint
-        return None
-
-    def _changed(self, drawn: Integers) -> tuple[str, ...]:
-        return tuple(name for name, tensor in self.integers.items() if not torch.equal(drawn[name], tensor))
-
-    def _restored(self, drawn: Integers, names: Sequence[str]) -> dict[str, Value]:
-        """Return the inputs with drawn tensors of the original strides, dtype and device."""
-        restored = dict(self.values)
-        for name in names:
-            old = self.values[name]
-            assert isinstance(old, torch.Tensor), "structure is made of tensors"
-            made = torch.empty_strided(old.shape, old.stride(), dtype=old.dtype, device=old.device)
-            restored[name] = made.copy_(drawn[name])
-        return restored
-
-
-def plan_structure(definition: Definition, axes: Mapping[str, int], values: Mapping[str, Value]) -> Structure:
-    """Select draws for the structural integers of a call. CUDA inputs synchronize the device.
-
-    Args:
-        definition: The definition that the inputs belong to.
-        axes: Sizes of the axes; constant axes may be missing.
-        values: The inputs by name; the tensors are not changed.
-    """
-    integers = {
-        name: value.to("cpu", torch.int64).contiguous()
-        for name, spec in definition.inputs.items()
-        if spec.is_integer and isinstance(value := values.get(name), torch.Tensor)
-        if (role := role_of(definition, name)).is_structure or role is Role.FIXED
-    }
-    planner = _Planner(definition, {**definition.const_axes, **axes}, integers)
-    planner.add_requests()
-    planner.add_pages()
-    for name, role in planner.roles.items():
-        planner.add_single(name, role)
-    return Structure(
-        definition, planner.axes, values, integers, planner.draws, planner.moves, planner.reasons,
-        frozenset(planner.determined),
-    )  # fmt: skip
 
 
 # -- draws -------------------------------------------------------------------------------------
@@ -367,29 +246,129 @@ def _shared_prefix(one: str, other: str) -> int:
     return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
-# -- planning ----------------------------------------------------------------------------------
+# -- the structure of a call -------------------------------------------------------------------
 
 
-@attrs.define
-class _Planner:
+@attrs.define(eq=False)
+class Structure:
+    """The structural integers of a call. What draws there are is found out once; CUDA inputs synchronize the device.
+
+    Args:
+        definition: The definition that the inputs belong to.
+        axes: Sizes of the axes; constant axes may be missing.
+        values: The inputs by name; the tensors are not changed.
+    """
+
     definition: Definition
     axes: Mapping[str, int]
-    integers: Integers
-    draws: list[_Draw] = attrs.field(factory=list)
-    moves: list[_Draw] = attrs.field(factory=list)
-    reasons: dict[str, str] = attrs.field(factory=dict)
-    determined: set[str] = attrs.field(factory=set)
-    roles: dict[str, Role] = attrs.field(factory=dict)
+    values: Mapping[str, Value]
+    integers: dict[str, torch.Tensor] = attrs.field(init=False, factory=dict)
+    """Structure, and integers of unknown meaning, int64 on the CPU."""
+    draws: list[_Draw] = attrs.field(init=False, factory=list)
+    moves: list[_Draw] = attrs.field(init=False, factory=list)
+    """Moves of pages between requests, which make a call slower."""
+    reasons: dict[str, str] = attrs.field(init=False, factory=dict)
+    """Inputs without a draw, each with the reason."""
+    determined: set[str] = attrs.field(init=False, factory=set)
+    """Inputs without a draw that have only one valid value for the sizes of the call."""
+    roles: dict[str, Role] = attrs.field(init=False, factory=dict)
     """Roles of the inputs that a draw may handle."""
-    groups: Sequence[_Requests] = ()
+    groups: Sequence[_Requests] = attrs.field(init=False, default=())
 
     def __attrs_post_init__(self) -> None:
-        for name, values in self.integers.items():
-            role = role_of(self.definition, name)
-            if (reason := self._invalid(values, role)) is None:
-                self.roles[name] = role
-            else:
-                self.reasons[name] = reason
+        self.axes = {**self.definition.const_axes, **self.axes}
+        for name, spec in self.definition.inputs.items():
+            value, role = self.values.get(name), role_of(self.definition, name)
+            if spec.is_integer and isinstance(value, torch.Tensor) and (role.is_structure or role is Role.FIXED):
+                self.integers[name] = value.to("cpu", torch.int64).contiguous()
+                if (reason := self._invalid(self.integers[name], role)) is None:
+                    self.roles[name] = role
+                else:
+                    self.reasons[name] = reason
+        self._add_requests()
+        self._add_pages()
+        for name, role in self.roles.items():
+            self._add_single(name, role)
+
+    def redraw(self, generator: torch.Generator) -> Redrawing:
+        """Redraw the integer inputs.
+
+        The constraints of the definition hold for the result if they hold for the given values. Draws
+        that violate a constraint are repeated and finally dropped. Index arithmetic runs on the CPU.
+
+        Args:
+            generator: Draws all random numbers, on the CPU. Equal states give equal values.
+
+        Returns:
+            The inputs, with new tensors of the same shape, strides, dtype and device where they changed.
+        """
+        drawn, reasons = self._drawn(self.draws, generator)
+        changed = self._changed(drawn)
+        kept = {
+            name: _SCALAR
+            for name, spec in self.definition.inputs.items()
+            if spec.is_integer and isinstance(self.values.get(name), int)
+        }
+        for name in self.integers:
+            if name not in changed:
+                kept[name] = reasons.get(name, f"{_ATTEMPTS} draws repeated the present values")
+        return Redrawing(self._restored(drawn, changed), changed, kept, frozenset(self.determined.difference(changed)))
+
+    def move_pages(self, generator: torch.Generator) -> Redrawing:
+        """Move pages from some requests to others, where all have as many: reordering them changes nothing there.
+
+        For checks, not for timing: a call takes as long as its longest request.
+
+        Returns:
+            The inputs; `Redrawing.changed` is empty if no pages may move.
+        """
+        drawn, _ = self._drawn(self.moves, generator)
+        changed = self._changed(drawn)
+        return Redrawing(self._restored(drawn, changed), changed, {})
+
+    def _drawn(self, draws: Sequence[_Draw], generator: torch.Generator) -> tuple[Integers, Mapping[str, str]]:
+        """Apply draws one after the other; return what constraints allow, and reasons for what stays."""
+        current, reasons = self.integers, dict(self.reasons)
+        for draw in draws:
+            best, made, violated = current, dict[str, torch.Tensor](), None
+            for _ in range(_ATTEMPTS):
+                made = {**draw.make(current, generator)}
+                drawn = {**current, **made}
+                violated = self._violated(drawn, made.keys())
+                if violated is None:
+                    best = drawn
+                    if {*draw.names} <= {*self._changed(drawn)}:
+                        break
+            if best is current and violated is not None:
+                reasons = dict.fromkeys(made, f"redrawn values violate the constraint {violated!r}") | reasons
+            current = best
+        return current, reasons
+
+    def _violated(self, integers: Integers, names: Collection[str]) -> str | None:
+        """Return the first constraint that reads one of the names and does not hold."""
+        for constraint in self.definition.constraints:
+            if not constraint_names(constraint).isdisjoint(names):
+                try:
+                    if not evaluate_constraint(constraint, {**self.axes, **self.values, **integers}):
+                        return constraint
+                except ConstraintError:
+                    return constraint
+        return None
+
+    def _changed(self, drawn: Integers) -> tuple[str, ...]:
+        return tuple(name for name, tensor in self.integers.items() if not torch.equal(drawn[name], tensor))
+
+    def _restored(self, drawn: Integers, names: Sequence[str]) -> dict[str, Value]:
+        """Return the inputs with drawn tensors of the original strides, dtype and device."""
+        restored = dict(self.values)
+        for name in names:
+            old = self.values[name]
+            assert isinstance(old, torch.Tensor), "structure is made of tensors"
+            made = torch.empty_strided(old.shape, old.stride(), dtype=old.dtype, device=old.device)
+            restored[name] = made.copy_(drawn[name])
+        return restored
+
+    # -- planning --------------------------------------------------------------------------------
 
     @property
     def pool(self) -> int:
@@ -413,7 +392,7 @@ class _Planner:
         limit, largest = self.pool * (1 if role is Role.PAGES else page_size(self.axes)), int(values.max())
         return f"it contains {largest}, the pool ends at {limit - 1}" if largest >= limit else None
 
-    def add_requests(self) -> None:
+    def _add_requests(self) -> None:
         """Add a draw per group of requests; give reasons to offsets and lengths that it does not change."""
         self.groups = _find_requests(self.integers, self.roles)
         blocked = self._order_obstacle()
@@ -459,7 +438,7 @@ class _Planner:
                 return f"the selections in {name!r} may depend on the order of the requests"
         return None
 
-    def add_pages(self) -> None:
+    def _add_pages(self) -> None:
         """Add one relabelling for all inputs that refer to the page pool."""
         pages, slots = self._relabelled_names(Role.PAGES), self._relabelled_names(Role.SLOTS)
         if not self.groups:
@@ -481,7 +460,7 @@ class _Planner:
                 names.append(name)
         return names
 
-    def add_single(self, name: str, role: Role) -> None:
+    def _add_single(self, name: str, role: Role) -> None:
         """Add the draw of an input that depends on no other input, or a reason."""
         if role is Role.SELECTIONS and self.groups:
             self.reasons[name] = "the selections may be places within the requests"

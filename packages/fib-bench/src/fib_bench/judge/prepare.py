@@ -19,7 +19,7 @@ from ..events import Phase
 from ..inputs.generation import InputValues, Value, distributions_of, make_input_values
 from ..inputs.generator import other_scalars, plan_recipes
 from ..inputs.index_padding import PaddedDraw, draw_padded_calls
-from ..inputs.redrawing import Structure, plan_structure
+from ..inputs.redrawing import Structure
 from ..recipe import Recipe
 from ..secure_random import SECRET
 from ..timing.handshake import native
@@ -110,7 +110,7 @@ class Preparation:
             trials = self._normal_sets(function, values)
             first, base = trials[0], trials[-1]
             with self.context.phases.during(Phase.INPUTS):
-                structure = plan_structure(self.definition, self.workload.axes, values)
+                structure = Structure(self.definition, self.workload.axes, values)
                 redrawing = structure.redraw(_secret_generator())
             drawn = {name: _tensor(redrawing.values[name]) for name in redrawing.changed}
             if drawn:
