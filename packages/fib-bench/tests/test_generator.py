@@ -468,7 +468,8 @@ def test_scalars_get_other_valid_values(make_definition: Callable[..., Definitio
     definition = make_definition(inputs, {"y": "float32[n]"}, "def run(*args): ...", constraints=("bound > 1",))
     given: dict[str, Value] = {"eps": 1.0, "bound": 2.0, "local_expert_offset": 224, "count": 3, "x": torch.ones(1)}
     axes = {"n": 1, "num_experts": 256, "num_local_experts": 32}
-    assert other_scalars(definition, axes, given) == {"eps": 0.625, "local_expert_offset": 31}
+    assert other_scalars(definition, axes, given) == {"eps": 0.625, "local_expert_offset": 0}
+    assert other_scalars(definition, axes, {**given, "local_expert_offset": 0})["local_expert_offset"] == 32
     assert other_scalars(definition, {**axes, "num_local_experts": 256}, given) == {"eps": 0.625}
 
 

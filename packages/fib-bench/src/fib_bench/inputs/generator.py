@@ -135,16 +135,16 @@ def read_by_constraints(definition: Definition) -> set[str]:
 def other_scalars(
     definition: Definition, axes: Mapping[str, int], values: Mapping[str, Value]
 ) -> dict[str, int | float]:
-    """Return other valid values of scalars: of floating ones, and of the first of a device's experts."""
+    """Return other valid values of scalars: of floating ones, and of the first expert of a device."""
     sizes, read = {**definition.const_axes, **axes}, read_by_constraints(definition)
+    local = sizes.get("num_local_experts") or 1
+    experts = sizes.get("num_experts", 0) // local * local
     found: dict[str, int | float] = {}
     for name, value in values.items():
         if type(value) is float and value and name not in read:
             found[name] = value * _SCALAR_FACTOR
-        elif type(value) is int and name == "local_expert_offset" and name not in read:
-            places = max(sizes.get("num_experts", 0) - sizes.get("num_local_experts", 0), 0) + 1
-            step = max(1, min(sizes.get("num_local_experts", 1), places - 1))
-            found |= {name: (value + step) % places} if places > 1 else {}
+        elif type(value) is int and name == "local_expert_offset" and experts > local and value % local == 0:
+            found[name] = (value + local) % experts
     return found
 
 
