@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import json
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,8 @@ from fib_schema.command import FAILED, INTERRUPTED, CommandParser, run_command
 
 from . import files, schemas
 from .guides import GUIDES, read_guide
-from .results import DEFAULT_CHARS, MIN_CHARS, Result
+from .results import Result
+from .toolbox import TOOLS, Toolbox, get_all_tool_schemas, tool_schema
 from .workspace import Workspace
 
 _DESCRIPTION = """\
@@ -30,6 +31,8 @@ examples:
   fib-agents profile softmax_n64 kernel.cu --dataset DIR --device cuda:0
   fib-agents mcp DIR                   serves all tools to a client that starts it
   fib-agents schemas --form function   JSON Schemas of the tools"""
+_CODE = ("solution", "first", "second")
+"""The parameters of tools that are code."""
 _Command = Callable[[argparse.Namespace], int]
 """Runs one command; returns the exit code."""
 
@@ -53,35 +56,32 @@ def _parser() -> argparse.ArgumentParser:
         command.set_defaults(run=run)
         return command
 
-    for name, text, tool, code_arguments in _TOOLS:
-        command = add(name, text, _tool)
-        command.set_defaults(tool=tool)
-        command.add_argument("--dataset", metavar="DIR", type=Path, help="the data set (default: FIB_DATASET_PATH)")
-        _add_workspace(command)
-        if tool != "list_definitions":
-            command.add_argument("definition", metavar="DEFINITION", help="the name of the definition")
-        for code in code_arguments:
-            command.add_argument(code, metavar="CODE", help="a file, a folder, or the name of a solution")
-        _add_tool_options(tool, command)
-        command.add_argument("--json", action="store_true", help="print one JSON object")
-        length = f"length of the text, at least {MIN_CHARS} (default {DEFAULT_CHARS})"
-        command.add_argument("--max-chars", type=int, metavar="N", help=length)
+    for tool in TOOLS:
+        _add_tool(add, tool_schema(tool))
     _add_other_commands(add)
     return parser
 
 
-_TOOLS: tuple[tuple[str, str, str, tuple[str, ...]], ...] = (
-    ("list", "list the definitions of a data set", "list_definitions", ()),
-    ("describe", "show a definition, its reference, workloads and best known results", "describe", ()),
-    ("check", "check a source without running it", "check_source", ("solution",)),
-    ("evaluate", "check outputs and measure the latency", "evaluate", ("solution",)),
-    ("explain", "explain why a solution fails", "explain_failure", ("solution",)),
-    ("compare", "compare two solutions that are timed interleaved", "compare", ("first", "second")),
-    ("profile", "profile the kernels of one call with Nsight Compute", "profile", ("solution",)),
-    ("sanitize", "look for memory defects with compute-sanitizer", "sanitize", ("solution",)),
-    ("disassemble", "show machine code, registers, spills and occupancy", "disassemble", ("solution",)),
-    ("submit", "write a solution into the data set as a new version", "submit", ("solution",)),
-)
+def _add_tool(add: Callable[[str, str, _Command], argparse.ArgumentParser], schema: Mapping[str, Any]) -> None:
+    """A command with the parameters of a tool: required ones by position, the others as options."""
+    command = add(schema["name"].partition("_")[0], schema["description"].replace("%", "%%"), _tool)
+    parameters = schema["parameters"]
+    command.set_defaults(tool=schema["name"], names=list(parameters["properties"]))
+    command.add_argument("--dataset", metavar="DIR", type=Path, help="the data set (default: FIB_DATASET_PATH)")
+    _add_workspace(command)
+    command.add_argument("--json", action="store_true", help="print one JSON object")
+    for name, about in parameters["properties"].items():
+        text = about["description"].replace("%", "%%")
+        if name in _CODE:
+            command.add_argument(name, metavar="CODE", help="a file, a folder, or the name of a solution")
+        elif name in parameters["required"]:
+            command.add_argument(name, metavar=name.upper(), help=text)
+        elif about["type"] == "boolean":  # `quick`
+            command.add_argument("--full", dest=name, action="store_false", help="all workloads and checks, as ranked")
+        else:
+            is_list, kind = about["type"] == "array", int if about["type"] == "integer" else str
+            option = f"--{name.replace('_', '-')}"
+            command.add_argument(option, nargs="+" if is_list else None, type=kind, metavar="VALUE", help=text)
 
 
 def _add_workspace(command: argparse.ArgumentParser) -> None:
@@ -93,27 +93,6 @@ def _add_workspace(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "--trust", action="store_true", help="run profilers and sanitizers outside of the sandbox, for code of your own"
     )
-
-
-def _add_tool_options(tool: str, command: argparse.ArgumentParser) -> None:
-    if tool in ("describe", "evaluate", "compare"):
-        command.add_argument("--workloads", nargs="+", metavar="UUID", help="only these workloads")
-    if tool in ("explain_failure", "profile", "sanitize"):
-        command.add_argument("--workload", metavar="UUID", help="this workload")
-    if tool == "evaluate":
-        command.add_argument("--full", action="store_true", help="all workloads and checks, as a ranked run")
-    if tool == "list_definitions":
-        command.add_argument("--op-type", metavar="TYPE", help="only definitions of this kind")
-    if tool == "sanitize":
-        command.add_argument("--checks", nargs="+", metavar="NAME", help="memcheck, racecheck, initcheck, synccheck")
-    if tool == "profile":
-        command.add_argument("--sections", nargs="+", metavar="NAME", help="sections of Nsight Compute")
-    if tool == "disassemble":
-        command.add_argument(
-            "--architecture", metavar="ARCH", help="such as 9.0a, for CUDA code on a machine without a GPU"
-        )
-    if tool == "submit":
-        command.add_argument("--name", help="name of the solution without a version (default: kernel)")
 
 
 def _add_other_commands(add: Callable[[str, str, _Command], argparse.ArgumentParser]) -> None:
@@ -148,17 +127,9 @@ def _show_progress(done: int, total: int, message: str) -> None:
 def _tool(arguments: argparse.Namespace) -> int:
     from fib_bench.authoring.sources import KernelFileError
 
-    from .toolbox import Toolbox
-
     workspace = _workspace(arguments)
-    values: dict[str, Any] = {}
-    names = ("definition", "workload", "workloads", "op_type", "checks", "sections", "name", "architecture")
-    values |= {name: value for name in names if (value := getattr(arguments, name, None)) is not None}
-    values |= {
-        name: _code(text) for name in ("solution", "first", "second") if (text := getattr(arguments, name, None))
-    }
-    if getattr(arguments, "full", False):
-        values["quick"] = False
+    given = {name: getattr(arguments, name) for name in arguments.names}
+    values = {name: _code(value) if name in _CODE else value for name, value in given.items()}
     try:
         return _print(Toolbox(workspace).call(arguments.tool, values), arguments)
     except KernelFileError as error:  # the source is not a kernel, such as one that does not parse
@@ -191,8 +162,6 @@ def _print(result: Result, arguments: argparse.Namespace) -> int:
 
 
 def _schemas(arguments: argparse.Namespace) -> int:
-    from .toolbox import get_all_tool_schemas
-
     json.dump(get_all_tool_schemas(arguments.form), sys.stdout, indent=1)
     print()
     return 0
