@@ -281,29 +281,38 @@ MOE_RENORM = make_definition(
 # -- calls -------------------------------------------------------------------------------------------
 
 
-def _rmsnorm(fi: Any) -> Call:
-    x, w = random(3, 8), random(8)
-    return lambda: (fi.norm.rmsnorm(x, w),)
+def _of(path: str, arguments: Callable[[], Any], writes: slice | None = None, **kwargs: Any) -> Callable[[Any], Call]:
+    """A call of a function, which returns its results or writes them to some of its arguments."""
+
+    def prepare(fi: Any) -> Call:
+        module, name = path.split(".")
+        function, given = getattr(getattr(fi, module), name), arguments()
+
+        def call() -> tuple[torch.Tensor, ...]:
+            found = function(*given, **kwargs)
+            assert writes is None or found is None
+            return _as_tuple(found) if writes is None else given[writes]
+
+        return call
+
+    return prepare
 
 
-def _rmsnorm_out(fi: Any) -> Call:
-    x, w, out = random(3, 8), random(8), torch.zeros(3, 8, dtype=torch.bfloat16)
+def _with_buffer(path: str, arguments: Callable[[], Any]) -> Callable[[Any], Call]:
+    """A call of a function that writes to a buffer of three rows and returns it."""
 
-    def call() -> tuple[torch.Tensor, ...]:
-        assert fi.norm.rmsnorm(x, w, 1e-6, out=out) is out
-        return (out,)
+    def prepare(fi: Any) -> Call:
+        out = torch.zeros(3, 8, dtype=torch.bfloat16)
+        call = _of(path, arguments, out=out)(fi)
 
-    return call
+        def checked() -> tuple[torch.Tensor, ...]:
+            (found,) = call()
+            assert found is out
+            return (found,)
 
+        return checked
 
-def _fused_add_rmsnorm(fi: Any) -> Call:
-    x, r, w = random(3, 8), random(3, 8), random(8)
-
-    def call() -> tuple[torch.Tensor, ...]:
-        assert fi.norm.fused_add_rmsnorm(x, r, w, eps=1e-5) is None
-        return x, r
-
-    return call
+    return prepare
 
 
 def _rope_arguments() -> tuple[Any, ...]:
@@ -311,61 +320,15 @@ def _rope_arguments() -> tuple[Any, ...]:
     return torch.tensor([0, 5, 9]), random(3, 16), random(3, 8), 8, torch.cat((angles.cos(), angles.sin()), 1)
 
 
-def _rope(fi: Any) -> Call:
-    arguments = _rope_arguments()
-    return lambda: fi.rope.apply_rope_with_cos_sin_cache(*arguments)
+def _factors() -> tuple[torch.Tensor, torch.Tensor]:
+    return random(3, 16), random(8, 16).t()
 
 
-def _rope_in_place(fi: Any) -> Call:
-    arguments = _rope_arguments()
-
-    def call() -> tuple[torch.Tensor, ...]:
-        assert fi.rope.apply_rope_with_cos_sin_cache_inplace(*arguments) is None
-        return arguments[1], arguments[2]
-
-    return call
-
-
-def _mm_bf16(fi: Any) -> Call:
-    a, b = random(3, 16), random(8, 16)
-    return lambda: (fi.gemm.mm_bf16(a, b.t()),)
-
-
-def _mm_bf16_out(fi: Any) -> Call:
-    a, b, out = random(3, 16), random(8, 16), torch.zeros(3, 8, dtype=torch.bfloat16)
-
-    def call() -> tuple[torch.Tensor, ...]:
-        assert fi.gemm.mm_bf16(a, b.t(), out=out) is out
-        return (out,)
-
-    return call
-
-
-def _probs() -> torch.Tensor:
-    """One token per row dominates, so that any correct sampler returns it."""
+def _probs(*limits: Any) -> Callable[[], tuple[Any, ...]]:
+    """Probabilities of which one per row dominates, so that any correct sampler returns it; and limits."""
     probs = torch.full((3, 32), 1e-4)
     probs[torch.arange(3), torch.tensor([3, 9, 30])] = 1 - 31e-4
-    return probs
-
-
-def _top_k(fi: Any) -> Call:
-    probs, k = _probs(), torch.ones(3, dtype=torch.int32)
-    return lambda: (fi.sampling.top_k_sampling_from_probs(probs, k),)
-
-
-def _top_k_number(fi: Any) -> Call:
-    probs = _probs()
-    return lambda: (fi.sampling.top_k_sampling_from_probs(probs, 1, deterministic=False),)
-
-
-def _top_p(fi: Any) -> Call:
-    probs, p = _probs(), torch.full((3,), 0.5)
-    return lambda: (fi.sampling.top_p_sampling_from_probs(probs, p),)
-
-
-def _top_k_top_p(fi: Any) -> Call:
-    probs, k = _probs(), torch.ones(3, dtype=torch.int32)
-    return lambda: (fi.sampling.top_k_top_p_sampling_from_probs(probs, k, 0.5),)
+    return lambda: (probs, *limits)
 
 
 def _moe_arguments(experts: int, logits: torch.dtype) -> dict[str, Any]:
@@ -400,13 +363,8 @@ def moe_ds_arguments() -> dict[str, Any]:
     }
 
 
-def _moe_ds(fi: Any) -> Call:
-    arguments = moe_ds_arguments()
-    return lambda: (fi.fused_moe.trtllm_fp8_block_scale_moe(**arguments),)
-
-
-def _moe_renorm(fi: Any) -> Call:
-    arguments = {
+def _moe_renorm_arguments() -> dict[str, Any]:
+    return {
         **_moe_arguments(4, torch.bfloat16),
         "routing_bias": None,
         "num_experts": 4,
@@ -416,7 +374,14 @@ def _moe_renorm(fi: Any) -> Call:
         "routed_scaling_factor": None,
         "routing_method_type": 1,
     }
-    return lambda: (fi.fused_moe.trtllm_fp8_block_scale_moe(**arguments),)
+
+
+def _moe(make: Callable[[], dict[str, Any]]) -> Callable[[Any], Call]:
+    def prepare(fi: Any) -> Call:
+        arguments = make()
+        return lambda: (fi.fused_moe.trtllm_fp8_block_scale_moe(**arguments),)
+
+    return prepare
 
 
 KV_INDPTR = torch.tensor([0, 2, 3, 6], dtype=torch.int32)
@@ -458,13 +423,23 @@ def decode_wrapper(fi: Any, page_size: int, layout: str = "NHD", **plan: Any) ->
     return wrapper
 
 
-def _decode(page_size: int, form: str = "NHD", **run: Any) -> Callable[[Any], Call]:
+def _run(
+    wrapper: Callable[[Any], Any], arguments: Callable[[], Any], method: str = "run", **options: Any
+) -> Callable[[Any], Call]:
+    """A call of a method of a planned wrapper."""
+
     def prepare(fi: Any) -> Call:
-        wrapper = decode_wrapper(fi, page_size, form.removesuffix("+"))
-        q, cache = random(3, 4, 8), caches(page_size, form)
-        return lambda: _as_tuple(wrapper.run(q, cache, **run))
+        planned, given = wrapper(fi), arguments()
+        return lambda: _as_tuple(getattr(planned, method)(*given, **options))
 
     return prepare
+
+
+def _decode(page_size: int, form: str = "NHD", **run: Any) -> Callable[[Any], Call]:
+    layout = form.removesuffix("+")
+    return _run(
+        lambda fi: decode_wrapper(fi, page_size, layout), lambda: (random(3, 4, 8), caches(page_size, form)), **run
+    )
 
 
 def _decode_out(page_size: int, *, with_lse: bool) -> Callable[[Any], Call]:
@@ -487,22 +462,6 @@ def _decode_out(page_size: int, *, with_lse: bool) -> Callable[[Any], Call]:
     return prepare
 
 
-def _forward(wrapper: str, method: str, **settings: Any) -> Callable[[Any], Call]:
-    """A call as SGLang makes it: ``forward`` says what ``plan`` left open."""
-
-    def prepare(fi: Any) -> Call:
-        if wrapper == "decode":
-            planned, arguments = decode_wrapper(fi, 4), (random(3, 4, 8), caches(4))
-        elif wrapper == "prefill":
-            planned, arguments = prefill_wrapper(fi, 4, causal=False), (random(5, 4, 8), caches(4))
-        else:
-            planned = ragged_wrapper(fi, 2, 8, 8, causal=False)
-            arguments = random(5, 4, 8), random(6, 2, 8), random(6, 2, 8)
-        return lambda: _as_tuple(getattr(planned, method)(*arguments, sm_scale=0.3, **settings))
-
-    return prepare
-
-
 def prefill_wrapper(fi: Any, page_size: int, layout: str = "NHD", **plan: Any) -> Any:
     """Likewise."""
     wrapper = fi.prefill.BatchPrefillWithPagedKVCacheWrapper(workspace(), layout)
@@ -511,13 +470,13 @@ def prefill_wrapper(fi: Any, page_size: int, layout: str = "NHD", **plan: Any) -
     return wrapper
 
 
-def _prefill(page_size: int, form: str = "NHD", **run: Any) -> Callable[[Any], Call]:
-    def prepare(fi: Any) -> Call:
-        wrapper = prefill_wrapper(fi, page_size, form.removesuffix("+"))
-        q, cache = random(5, 4, 8), caches(page_size, form)
-        return lambda: _as_tuple(wrapper.run(q, cache, **run))
-
-    return prepare
+def _prefill(page_size: int, form: str = "NHD", planned_causal: bool = True, **run: Any) -> Callable[[Any], Call]:
+    layout = form.removesuffix("+")
+    return _run(
+        lambda fi: prefill_wrapper(fi, page_size, layout, causal=planned_causal),
+        lambda: (random(5, 4, 8), caches(page_size, form)),
+        **run,
+    )
 
 
 def ragged_wrapper(fi: Any, kv_heads: int, qk: int, vo: int, **plan: Any) -> Any:
@@ -528,13 +487,12 @@ def ragged_wrapper(fi: Any, kv_heads: int, qk: int, vo: int, **plan: Any) -> Any
     return wrapper
 
 
-def _ragged_call(kv_heads: int, qk: int, vo: int, **run: Any) -> Callable[[Any], Call]:
-    def prepare(fi: Any) -> Call:
-        wrapper = ragged_wrapper(fi, kv_heads, qk, vo)
-        q, k, v = random(5, 4, qk), random(6, kv_heads, qk), random(6, kv_heads, vo)
-        return lambda: _as_tuple(wrapper.run(q, k, v, **run))
-
-    return prepare
+def _ragged_call(kv_heads: int, qk: int, vo: int, planned_causal: bool = True, **run: Any) -> Callable[[Any], Call]:
+    return _run(
+        lambda fi: ragged_wrapper(fi, kv_heads, qk, vo, causal=planned_causal),
+        lambda: (random(5, 4, qk), random(6, kv_heads, qk), random(6, kv_heads, vo)),
+        **run,
+    )
 
 
 def mla_wrapper(fi: Any, page_size: int, queries: torch.Tensor, *, causal: bool, **plan: Any) -> Any:
@@ -560,15 +518,12 @@ def mla_wrapper(fi: Any, page_size: int, queries: torch.Tensor, *, causal: bool,
 
 def _mla_call(stage: str, page_size: int, **run: Any) -> Callable[[Any], Call]:
     queries = torch.arange(4, dtype=torch.int32) if stage == "decode" else QO_INDPTR
-
-    def prepare(fi: Any) -> Call:
-        wrapper = mla_wrapper(fi, page_size, queries, causal=stage != "decode")
-        rows = int(queries[-1])
-        q, pe = random(rows, 4, 8), random(rows, 4, 4)
-        ckv, kpe = random(8, page_size, 8), random(8, page_size, 4)
-        return lambda: _as_tuple(wrapper.run(q, pe, ckv, kpe, **run))
-
-    return prepare
+    rows = int(queries[-1])
+    return _run(
+        lambda fi: mla_wrapper(fi, page_size, queries, causal=stage != "decode"),
+        lambda: (random(rows, 4, 8), random(rows, 4, 4), random(8, page_size, 8), random(8, page_size, 4)),
+        **run,
+    )
 
 
 def _as_tuple(found: Any) -> tuple[torch.Tensor, ...]:
@@ -577,21 +532,29 @@ def _as_tuple(found: Any) -> tuple[torch.Tensor, ...]:
 
 _GQA_RAGGED = _ragged("gqa_ragged_prefill_causal_h4_kv2_d8", "gqa_ragged", 2, 8, 8)
 _MLA_RAGGED = _ragged("mla_ragged_prefill_causal_h4_qk12_vo8", "mla_ragged", 4, 12, 8)
-_LSE = {"return_lse": True}
+_ONES, _HALVES = torch.ones(3, dtype=torch.int32), torch.full((3,), 0.5)
+_FORWARD = {"method": "forward", "sm_scale": 0.3}
+_FORWARD_LSE = {"method": "forward_return_lse", "sm_scale": 0.3}
+_CAUSAL = {"planned_causal": False, "causal": True}
+"""As SGLang calls it: ``forward`` says what ``plan`` left open."""
 _PLAIN = (
-    ("rmsnorm", RMSNORM, _rmsnorm),
-    ("rmsnorm, out", RMSNORM, _rmsnorm_out),
-    ("fused_add_rmsnorm", FUSED_ADD_RMSNORM, _fused_add_rmsnorm),
-    ("rope", ROPE, _rope),
-    ("rope in place", ROPE, _rope_in_place),
-    ("mm_bf16", GEMM, _mm_bf16),
-    ("mm_bf16, out", GEMM, _mm_bf16_out),
-    ("top_k", TOP_K, _top_k),
-    ("top_k, a number", TOP_K, _top_k_number),
-    ("top_p", TOP_P, _top_p),
-    ("top_k_top_p", TOP_K_TOP_P, _top_k_top_p),
-    ("moe like DeepSeek's", MOE_DS, _moe_ds),
-    ("moe, renormalised", MOE_RENORM, _moe_renorm),
+    ("rmsnorm", RMSNORM, _of("norm.rmsnorm", lambda: (random(3, 8), random(8)))),
+    ("rmsnorm, out", RMSNORM, _with_buffer("norm.rmsnorm", lambda: (random(3, 8), random(8), 1e-6))),
+    (
+        "fused_add_rmsnorm",
+        FUSED_ADD_RMSNORM,
+        _of("norm.fused_add_rmsnorm", lambda: (random(3, 8), random(3, 8), random(8)), slice(0, 2), eps=1e-5),
+    ),
+    ("rope", ROPE, _of("rope.apply_rope_with_cos_sin_cache", _rope_arguments)),
+    ("rope in place", ROPE, _of("rope.apply_rope_with_cos_sin_cache_inplace", _rope_arguments, slice(1, 3))),
+    ("mm_bf16", GEMM, _of("gemm.mm_bf16", _factors)),
+    ("mm_bf16, out", GEMM, _with_buffer("gemm.mm_bf16", _factors)),
+    ("top_k", TOP_K, _of("sampling.top_k_sampling_from_probs", _probs(_ONES))),
+    ("top_k, a number", TOP_K, _of("sampling.top_k_sampling_from_probs", _probs(1), deterministic=False)),
+    ("top_p", TOP_P, _of("sampling.top_p_sampling_from_probs", _probs(_HALVES))),
+    ("top_k_top_p", TOP_K_TOP_P, _of("sampling.top_k_top_p_sampling_from_probs", _probs(_ONES, 0.5))),
+    ("moe like DeepSeek's", MOE_DS, _moe(moe_ds_arguments)),
+    ("moe, renormalised", MOE_RENORM, _moe(_moe_renorm_arguments)),
 )
 _PLANNED = (
     ("decode", _gqa_decode(1), _decode(1)),
@@ -603,12 +566,12 @@ _PLANNED = (
     ("prefill", _gqa_prefill(1), _prefill(1)),
     ("prefill, pages", _gqa_prefill(4), _prefill(4, return_lse=True)),
     ("prefill, HND", _gqa_prefill(1), _prefill(1, "HND", return_lse=True)),
-    ("decode, forward", _gqa_decode(4), _forward("decode", "forward", logits_soft_cap=0.0)),
-    ("decode, forward_return_lse", _gqa_decode(4), _forward("decode", "forward_return_lse", k_scale=1.0)),
-    ("prefill, forward", _gqa_prefill(4), _forward("prefill", "forward", causal=True)),
-    ("prefill, forward_return_lse", _gqa_prefill(4), _forward("prefill", "forward_return_lse", causal=True)),
-    ("ragged GQA, forward", _GQA_RAGGED, _forward("ragged", "forward", causal=True)),
-    ("ragged GQA, forward_return_lse", _GQA_RAGGED, _forward("ragged", "forward_return_lse", causal=True)),
+    ("decode, forward", _gqa_decode(4), _decode(4, **_FORWARD, logits_soft_cap=0.0)),
+    ("decode, forward_return_lse", _gqa_decode(4), _decode(4, **_FORWARD_LSE, k_scale=1.0)),
+    ("prefill, forward", _gqa_prefill(4), _prefill(4, **_FORWARD, **_CAUSAL)),
+    ("prefill, forward_return_lse", _gqa_prefill(4), _prefill(4, **_FORWARD_LSE, **_CAUSAL)),
+    ("ragged GQA, forward", _GQA_RAGGED, _ragged_call(2, 8, 8, **_FORWARD, **_CAUSAL)),
+    ("ragged GQA, forward_return_lse", _GQA_RAGGED, _ragged_call(2, 8, 8, **_FORWARD_LSE, **_CAUSAL)),
     ("ragged GQA", _GQA_RAGGED, _ragged_call(2, 8, 8, return_lse=True)),
     ("ragged MLA", _MLA_RAGGED, _ragged_call(4, 12, 8)),
     ("MLA decode", _mla("decode", 1), _mla_call("decode", 1)),
