@@ -39,11 +39,9 @@ def test_arguments_go_by_position_where_they_may() -> None:
     parameters = parameters_of(lambda x, /, y, *args, z, **kwargs: None)
 
     assert argument_list(parameters) == "x, y, *args, z=z, **kwargs"
-    assert argument_list(parameters, by_name=True) == "x, y=y, *args, z=z, **kwargs"
     assert argument_list(parameters[:2], {"x": "a.b", "y": "c"}) == "a.b, c"
 
 
-@pytest.mark.parametrize("by_value", [False, True])
 @pytest.mark.parametrize(
     ("default", "value", "is_given"),
     [
@@ -58,13 +56,11 @@ def test_arguments_go_by_position_where_they_may() -> None:
         ((), [], True),
     ],
 )
-def test_a_default_is_recognised_by_type_and_value(
-    default: object, value: object, is_given: bool, by_value: bool
-) -> None:
+def test_a_default_is_recognised_by_type_and_value(default: object, value: object, is_given: bool) -> None:
     parameter = Parameter("x", Parameter.KEYWORD_ONLY, default=default)
     scope = {"_fib_type": type, "x": value, **default_values([parameter])}
 
-    assert eval(given_condition(parameter, by_value=by_value), scope) is is_given
+    assert eval(given_condition(parameter), scope) is is_given
 
 
 def test_variadic_parameters_are_given_if_they_hold_something() -> None:

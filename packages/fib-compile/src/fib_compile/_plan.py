@@ -7,6 +7,7 @@ anywhere, and solutions are untrusted.
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import shutil
@@ -31,7 +32,6 @@ from .toolchain import (
     find_cxx,
     find_library,
     find_nvcc,
-    flags_of,
     native_dependencies,
     requested,
     settings,
@@ -184,11 +184,12 @@ def make_plan(
 
 
 def _stated_flags() -> tuple[str, ...]:
-    """The flags inside ``CXX``, also where its compiler is missing."""
+    """The words of ``CXX`` from the first option on, also where its compiler is missing."""
     try:
-        return flags_of(split_command(os.environ.get("CXX") or "c++"))
+        words = split_command(os.environ.get("CXX") or "c++")
     except MissingTool:
         return ()
+    return tuple(itertools.dropwhile(lambda word: not word.startswith(("-", "@")), words))
 
 
 def _compiled(paths: Iterable[str]) -> tuple[str, ...]:

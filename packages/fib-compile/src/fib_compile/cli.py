@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from fib_schema import Definition, FibError, Severity, Solution, TraceSet, UnknownName
-from fib_schema.command import FAILED, CommandParser, run_command
+from fib_schema.command import CommandParser, run_command
 from fib_schema.data_files import missing_data
 
-from ._plan import ARCH_VARIABLE, InvalidArch, parse_architectures
+from ._plan import ARCH_VARIABLE, parse_architectures
 from .builder import Limits
 from .errors import check_limit
 from .registry import BuilderRegistry, BuildOutcome, BuildState
@@ -44,16 +44,7 @@ examples:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command and return its exit code: 1 if a solution does not build or cannot be read, 2 if it is wrong."""
-    return run_command("fib-compile", lambda: _run(arguments))
-
-
-def _run(arguments: Sequence[str] | None) -> int:
-    options = _parser().parse_args(arguments)
-    try:
-        return _build(options)
-    except InvalidArch as error:
-        print(f"fib-compile: {error}", file=sys.stderr)
-        return FAILED
+    return run_command("fib-compile", lambda: _build(_parser().parse_args(arguments)))
 
 
 def _parser() -> argparse.ArgumentParser:

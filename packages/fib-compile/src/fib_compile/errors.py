@@ -10,7 +10,7 @@ from fib_schema import FibError, Solution
 _MAX_DETAIL_LINES = 40
 
 
-class BuildProblem(ValueError):
+class BuildProblem(FibError, ValueError):
     """A reason why a solution cannot be built, with its remedy and the lines that explain it; see `of`."""
 
     def __init__(self, problem: str, details: Sequence[str] = ()) -> None:

@@ -96,7 +96,15 @@ class BuilderRegistry:
         Raises:
             BuildError: No builder can build it, or the build failed.
         """
-        return self._build_once(definition, solution)
+        key = (solution.name, solution.hash(), interface_digest(definition))
+        with self._lock:
+            lock = self._in_progress.setdefault(key, threading.Lock())
+        with lock:
+            runnable = self._runnables.get(key)
+            if runnable is None or runnable.is_cleaned:
+                runnable = self._builder_for(solution).build(definition, solution)
+                self._runnables[key] = runnable
+        return runnable
 
     def build_reference(self, definition: Definition) -> Runnable:
         """Build a definition's reference.
@@ -104,7 +112,7 @@ class BuilderRegistry:
         Raises:
             BuildError: It cannot be built.
         """
-        return self._build_once(definition, reference_solution(definition))
+        return self.build(definition, reference_solution(definition))
 
     def build_many(
         self,
@@ -190,7 +198,12 @@ class BuilderRegistry:
             runnables = list(self._runnables.values())
             self._runnables.clear()
             self._in_progress.clear()
-        failures = [failure for runnable in runnables if (failure := _clean(runnable))]
+        failures: list[Exception] = []
+        for runnable in runnables:
+            try:
+                runnable.cleanup()
+            except Exception as error:  # noqa: BLE001 - raised in a group after all cleanups
+                failures.append(error)
         if failures:
             raise ExceptionGroup("some runnables could not be cleaned up", failures)
 
@@ -204,17 +217,6 @@ class BuilderRegistry:
     def _free(self) -> None:
         self._lock = threading.RLock()
         self._in_progress.clear()
-
-    def _build_once(self, definition: Definition, solution: Solution) -> Runnable:
-        key = (solution.name, solution.hash(), interface_digest(definition))
-        with self._lock:
-            lock = self._in_progress.setdefault(key, threading.Lock())
-        with lock:
-            runnable = self._runnables.get(key)
-            if runnable is None or runnable.is_cleaned:
-                runnable = self._builder_for(solution).build(definition, solution)
-                self._runnables[key] = runnable
-        return runnable
 
     def _build_ahead(self, definition: Definition, solution: Solution, limits: Limits) -> BuildOutcome:
         start = time.monotonic()
@@ -291,14 +293,6 @@ def _with_builder(builders: list[Builder], new: Builder, before: str | None) -> 
 def _described(builder: Builder) -> str:
     kind = type(builder)
     return f"{kind.__module__}.{kind.__qualname__}"
-
-
-def _clean(runnable: Runnable) -> Exception | None:
-    try:
-        runnable.cleanup()
-    except Exception as error:  # noqa: BLE001 - raised in a group after all cleanups
-        return error
-    return None
 
 
 os.register_at_fork(after_in_child=BuilderRegistry.renew_after_fork)

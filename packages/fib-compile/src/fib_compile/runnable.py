@@ -24,6 +24,8 @@ from .errors import BuildProblem
 from .signatures import POSITIONAL, argument_list
 
 _MAX_KNOWN_SHAPES = 4096
+PASSING, RETURNING, SETUP = "destination-passing", "value-returning", "setup"
+"""The styles of functions of a solution."""
 
 _VALUE_RETURNING = """
 def value_returning({parameters}):
@@ -200,10 +202,10 @@ class Runnable:
 # -- arguments in order or by name ---------------------------------------------------------------
 
 
-def adapt_entry(
-    function: Callable[..., Any], definition: Definition, *, is_dps: bool, has_setup: bool
+def adapt(
+    function: Callable[..., Any], definition: Definition, style: str, *, has_setup: bool = False
 ) -> Callable[..., Any]:
-    """An entry function that takes the definition's inputs, and its outputs in destination-passing style, in order.
+    """A function that takes the definition's inputs in order, followed by its outputs in the style of `PASSING`.
 
     A function whose parameters have the definition's names in another order is called by name, any other by position.
     With `has_setup`, a function `setup` supplies further keyword arguments.
@@ -211,30 +213,14 @@ def adapt_entry(
     Raises:
         BuildProblem: It cannot be called with that many arguments.
     """
-    expected = [*definition.inputs, *(definition.outputs if is_dps else ())]
-    style = "destination-passing" if is_dps else "value-returning"
-    return _adapt(function, expected, definition, style, has_setup=has_setup)
-
-
-def adapt_setup(function: Callable[..., Any], definition: Definition) -> Callable[..., Any]:
-    """A `setup` function that takes the definition's inputs in order.
-
-    Raises:
-        BuildProblem: It cannot be called with that many arguments.
-    """
-    return _adapt(function, list(definition.inputs), definition, "setup", has_setup=False)
-
-
-def _adapt(
-    function: Callable[..., Any], expected: Sequence[str], definition: Definition, style: str, *, has_setup: bool
-) -> Callable[..., Any]:
+    expected = [*definition.inputs, *(definition.outputs if style == PASSING else ())]
     try:
         signature = inspect.signature(function)
     except (ValueError, TypeError):
         return function  # a function of an extension module, for example, has no signature
     own = [p for p in signature.parameters.values() if not has_setup or p.name in expected]
     names = [p.name for p in own]
-    is_in_order = names == list(expected) and all(p.kind in POSITIONAL for p in own)
+    is_in_order = names == expected and all(p.kind in POSITIONAL for p in own)
     if not is_in_order and sorted(names) == sorted(expected):
         variables = [f"a{index}" for index in range(len(expected))]
         takes = _parameters(variables, expected, definition) + (["**prepared"] if has_setup else [])
@@ -283,10 +269,18 @@ def value_returning(function: Callable[..., Any], definition: Definition) -> Cal
         buffers=_tuple_items(outputs),
         result=outputs[0] if len(outputs) == 1 else (", ".join(outputs) or "None"),
     )
-    shapes = _KnownShapes(definition)
+    known: dict[tuple[Any, ...], list[tuple[int, ...]]] = {}
+
+    def derive(key: tuple[Any, ...], args: tuple[Any, ...]) -> list[tuple[int, ...]]:
+        shapes = [shape or () for shape in definition.get_output_shapes(definition.get_axes_values_from_inputs(args))]
+        if len(known) >= _MAX_KNOWN_SHAPES:
+            known.clear()
+        known[key] = shapes
+        return shapes
+
     scope: dict[str, Any] = {
-        "_known": shapes.known.get,
-        "_derive": shapes.derive,
+        "_known": known.get,
+        "_derive": derive,
         "_empty": torch.empty,
         "_function": function,
         "_check_returned": functools.partial(check_returned, name=definition.name),
@@ -296,22 +290,6 @@ def value_returning(function: Callable[..., Any], definition: Definition) -> Cal
     generated: Callable[..., Any] = scope["value_returning"]
     generated.__name__ = generated.__qualname__ = definition.name
     return generated
-
-
-class _KnownShapes:
-    """Output shapes by input shapes."""
-
-    def __init__(self, definition: Definition) -> None:
-        self.known: dict[tuple[Any, ...], list[tuple[int, ...]]] = {}
-        self._definition = definition
-
-    def derive(self, key: tuple[Any, ...], args: tuple[Any, ...]) -> list[tuple[int, ...]]:
-        axes = self._definition.get_axes_values_from_inputs(args)
-        shapes = [shape or () for shape in self._definition.get_output_shapes(axes)]
-        if len(self.known) >= _MAX_KNOWN_SHAPES:
-            self.known.clear()
-        self.known[key] = shapes
-        return shapes
 
 
 def _variables(names: Sequence[str]) -> list[str]:

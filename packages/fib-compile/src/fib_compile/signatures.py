@@ -37,29 +37,22 @@ def parameter_list(parameters: Sequence[Parameter], *, has_defaults: bool = True
     return ", ".join(parts)
 
 
-def argument_list(
-    parameters: Iterable[Parameter], values: Mapping[str, str] | None = None, *, by_name: bool = False
-) -> str:
-    """The arguments of a call that passes for each parameter an expression, by default its own name.
-
-    Passing by name is needed where some parameters are left out; by position is faster.
-    """
+def argument_list(parameters: Iterable[Parameter], values: Mapping[str, str] | None = None) -> str:
+    """The arguments of a call that passes for each parameter an expression, by default its own name."""
     values = values or {}
-    by_position = POSITIONAL[:1] if by_name else POSITIONAL
     return ", ".join(
         values.get(p.name, starred_name(p))
-        if p.kind in by_position or p.kind in VARIADIC
+        if p.kind in POSITIONAL or p.kind in VARIADIC
         else f"{p.name}={values.get(p.name, p.name)}"
         for p in parameters
     )
 
 
-def given_condition(parameter: Parameter, *, by_value: bool = False) -> str:
+def given_condition(parameter: Parameter) -> str:
     """An expression that is true if a call passes something other than the parameter's default.
 
     Numbers, strings and bytes are equal by type and value, other objects by identity. The expression needs ``type``
-    as ``_fib_type``, because a parameter may be called ``type``. With `by_value`, identity is not tried first:
-    torch.compile may know a number only as a symbol.
+    as ``_fib_type``, because a parameter may be called ``type``.
     """
     name, default = parameter.name, _default_name(parameter)
     if parameter.kind in VARIADIC:
@@ -67,8 +60,7 @@ def given_condition(parameter: Parameter, *, by_value: bool = False) -> str:
     is_other = f"{name} is not {default}"
     if type(parameter.default) not in _COMPARED_BY_VALUE:
         return is_other
-    differs = f"(_fib_type({name}) is not _fib_type({default}) or {name} != {default})"
-    return differs if by_value else f"{is_other} and {differs}"
+    return f"{is_other} and (_fib_type({name}) is not _fib_type({default}) or {name} != {default})"
 
 
 def starred_name(parameter: Parameter) -> str:

@@ -90,15 +90,6 @@ class Compiler:
     identity: str
     """A digest: two compilers with the same one make the same library."""
 
-    def __str__(self) -> str:
-        return f"{shlex.join(self.command)}: {self.version}"
-
-
-def flags_of(command: Sequence[str]) -> tuple[str, ...]:
-    """The words of a command from the first option on."""
-    first = next((index for index, word in enumerate(command) if word.startswith(("-", "@"))), len(command))
-    return tuple(command[first:])
-
 
 def identify(command: Sequence[str], driver: str) -> Compiler:
     """Identify a compiler, once while its program, at the path `driver`, is unchanged.

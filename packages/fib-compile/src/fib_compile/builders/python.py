@@ -29,33 +29,14 @@ from pathlib import Path, PurePosixPath
 from types import CodeType, ModuleType, TracebackType
 from typing import Any, ClassVar
 
-import attrs
 from fib_schema import Definition, Solution, SupportedLanguages
 from fib_schema.syntax import parse_source
 
 from ..builder import Builder
 from ..cache import encoded, ensure_sources, unwritable
 from ..errors import BuildProblem
-from ..runnable import Runnable, RunnableMetadata, adapt_entry, adapt_setup
+from ..runnable import PASSING, RETURNING, SETUP, Runnable, RunnableMetadata, adapt
 from ..toolchain import DEPENDENCIES, MissingTool, dependency_name
-
-
-@attrs.frozen
-class Requirement:
-    """A package that a language needs."""
-
-    module: str
-    """The module that solutions import, such as ``cuda.tile``."""
-    install: str
-    """The requirement for pip."""
-
-    def is_installed(self) -> bool:
-        """Whether the module can be found; nothing is imported."""
-        package, _, module = self.module.partition(".")
-        spec = find_spec(package)
-        if module and spec is not None:  # find_spec(self.module) would import the package
-            spec = PathFinder.find_spec(self.module, spec.submodule_search_locations or ())
-        return spec is not None
 
 
 class PythonBuilder(Builder):
@@ -63,7 +44,8 @@ class PythonBuilder(Builder):
 
     name = "python"
     language: ClassVar[SupportedLanguages] = SupportedLanguages.PYTHON
-    requirement: ClassVar[Requirement | None] = None
+    requirement: ClassVar[tuple[str, str] | None] = None
+    """The module that solutions import, such as ``cuda.tile``, and the requirement for pip."""
 
     def __init__(self) -> None:
         super().__init__(f"fib_{self.name}_", self.name)
@@ -71,9 +53,14 @@ class PythonBuilder(Builder):
     @classmethod
     def unavailable_reason(cls) -> str | None:
         """The package that is not installed, with the remedy; None if nothing is missing."""
-        if cls.requirement is None or cls.requirement.is_installed():
+        if cls.requirement is None:
             return None
-        return f"{cls.requirement.module} is not installed; install {cls.requirement.install!r}"
+        name, install = cls.requirement
+        package, _, module = name.partition(".")
+        spec = find_spec(package)
+        if module and spec is not None:  # find_spec(name) would import the package
+            spec = PathFinder.find_spec(name, spec.submodule_search_locations or ())
+        return None if spec is not None else f"{name} is not installed; install {install!r}"
 
     def can_build(self, solution: Solution) -> bool:
         """Whether the solution is in this builder's language; a binding is ignored."""
@@ -102,17 +89,19 @@ class PythonBuilder(Builder):
         except OSError as error:
             raise unwritable(self.build_folder, error) from error
         folder = ensure_sources(root, package, solution.sources)
-        entry = _import_entry(package, folder, solution)
-        is_dps, has_setup = spec.destination_passing_style, entry.setup is not None
+        module, unload = _import_entry(package, folder, solution)
+        is_dps, setup = spec.destination_passing_style, getattr(module, "setup", None)
+        has_setup = callable(setup) and solution.get_entry_symbol() != "setup"
         try:
-            function = adapt_entry(entry.function, definition, is_dps=is_dps, has_setup=has_setup)
-            setup = adapt_setup(entry.setup, definition) if entry.setup else None
+            style = PASSING if is_dps else RETURNING
+            function = adapt(_entry_function(module, solution), definition, style, has_setup=has_setup)
+            setup = adapt(setup, definition, SETUP) if callable(setup) and has_setup else None
         except BuildProblem:
-            entry.unload()
+            unload()
             raise
         misc = {"package": package, "folder": str(folder), "entry_point": spec.entry_point}
         metadata = RunnableMetadata(self.name, definition.name, solution.name, is_dps, definition, misc)
-        return Runnable(function, metadata, entry.unload, setup=setup)
+        return Runnable(function, metadata, unload, setup=setup)
 
 
 class TritonBuilder(PythonBuilder):
@@ -120,7 +109,7 @@ class TritonBuilder(PythonBuilder):
 
     name = "triton"
     language = SupportedLanguages.TRITON
-    requirement = Requirement("triton", "fib-compile[triton]")
+    requirement = ("triton", "fib-compile[triton]")
 
 
 class TileLangBuilder(PythonBuilder):
@@ -128,7 +117,7 @@ class TileLangBuilder(PythonBuilder):
 
     name = "tilelang"
     language = SupportedLanguages.TILELANG
-    requirement = Requirement("tilelang", "fib-compile[tilelang]")
+    requirement = ("tilelang", "fib-compile[tilelang]")
 
 
 class HelionBuilder(PythonBuilder):
@@ -136,7 +125,7 @@ class HelionBuilder(PythonBuilder):
 
     name = "helion"
     language = SupportedLanguages.HELION
-    requirement = Requirement("helion", "fib-compile[helion]")
+    requirement = ("helion", "fib-compile[helion]")
 
 
 class CuTileBuilder(PythonBuilder):
@@ -144,7 +133,7 @@ class CuTileBuilder(PythonBuilder):
 
     name = "cutile"
     language = SupportedLanguages.CUTILE
-    requirement = Requirement("cuda.tile", "fib-compile[cutile]")
+    requirement = ("cuda.tile", "fib-compile[cutile]")
 
 
 class CuteDSLBuilder(PythonBuilder):
@@ -152,7 +141,7 @@ class CuteDSLBuilder(PythonBuilder):
 
     name = "cute_dsl"
     language = SupportedLanguages.CUTE_DSL
-    requirement = Requirement("cutlass.cute", "fib-compile[cute-dsl]")
+    requirement = ("cutlass.cute", "fib-compile[cute-dsl]")
 
 
 def _check_dependencies(solution: Solution) -> None:
@@ -187,37 +176,28 @@ def _renew_after_fork() -> None:
 os.register_at_fork(after_in_child=_renew_after_fork)
 
 
-@attrs.frozen
-class _ImportedEntry:
-    """An entry function, its ``setup``, and a function that removes the modules."""
-
-    function: Any
-    setup: Callable[..., Any] | None
-    unload: Callable[[], None]
-
-
-def _import_entry(package: str, folder: Path, solution: Solution) -> _ImportedEntry:
-    """Import the entry file of a solution and find its entry function.
+def _import_entry(package: str, folder: Path, solution: Solution) -> tuple[ModuleType, Callable[[], None]]:
+    """Import the entry file of a solution; returns the module, and a function that removes all modules.
 
     Raises:
-        BuildProblem: The import failed, or the symbol is missing or not callable.
+        BuildProblem: The import failed.
     """
     module_name = _module_name(package, solution)
     with _import_lock:
         for name in _modules(package):  # left by an earlier import
             del sys.modules[name]
+        for finder in list(sys.meta_path):
+            if isinstance(finder, _SolutionModules) and finder.package == package:
+                sys.meta_path.remove(finder)
         own = _SolutionModules(package, folder, solution)
-        _finder.add(own)
+        sys.meta_path.insert(0, own)
         try:
             module = importlib.import_module(module_name)
         except (Exception, SystemExit) as error:
             _unload(own, _modules(package))
             raise _import_problem(error, folder, solution) from error
         modules = _modules(package)
-    function = _entry_function(module, solution)
-    setup = getattr(module, "setup", None)
-    is_setup = callable(setup) and solution.get_entry_symbol() != "setup"
-    return _ImportedEntry(function, setup if is_setup else None, lambda: _unload(own, modules))
+    return module, lambda: _unload(own, modules)
 
 
 def _module_name(package: str, solution: Solution) -> str:
@@ -265,7 +245,9 @@ def _modules(package: str) -> dict[str, ModuleType]:
 def _unload(own: _SolutionModules, modules: Mapping[str, ModuleType]) -> None:
     """Remove the modules of an import, except modules that a later import has replaced."""
     with _import_lock:
-        _finder.remove(own)
+        if own in sys.meta_path:
+            sys.meta_path.remove(own)
+            own.forget_lines()
         for name, module in modules.items():
             if sys.modules.get(name) is module:
                 del sys.modules[name]
@@ -299,39 +281,8 @@ def _imports(text: str) -> set[str]:
     return names
 
 
-class _Finder:
-    """The meta path finder for the packages of all solutions; it is on the meta path while there are any."""
-
-    def __init__(self) -> None:
-        self._packages: dict[str, _SolutionModules] = {}
-
-    def add(self, own: _SolutionModules) -> None:
-        self._packages[own.package] = own
-        if self not in sys.meta_path:
-            sys.meta_path.insert(0, self)
-
-    def remove(self, own: _SolutionModules) -> None:
-        """Remove a package, unless a later import has replaced it."""
-        if self._packages.get(own.package) is own:
-            del self._packages[own.package]
-            own.forget_lines()
-        if not self._packages and self in sys.meta_path:
-            sys.meta_path.remove(self)
-
-    def find_spec(
-        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        del path, target
-        package, _, rest = fullname.partition(".")
-        own = self._packages.get(package)
-        return None if own is None else own.spec(fullname, rest.replace(".", "/"))
-
-
-_finder = _Finder()
-
-
 class _SolutionModules:
-    """The modules of one solution, which are made from its text.
+    """The modules of one solution, which are made from its text: a finder of the meta path until it is unloaded.
 
     Modules of a solution that imports its own files by absolute names get an ``__import__`` that finds these first.
     """
@@ -347,13 +298,20 @@ class _SolutionModules:
         )
         self._builtins = {**vars(builtins), "__import__": self._import} if is_absolute else None
 
-    def spec(self, fullname: str, stem: str) -> ModuleSpec:
-        """The spec of a module; `stem` is its path without a suffix.
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """The spec of a module of the solution; None for all others.
 
         Raises:
             ModuleNotFoundError: The solution has no such module. Other finders would search the folder, in which
                 somebody else may have put one.
         """
+        del path, target
+        package, _, rest = fullname.partition(".")
+        if package != self.package:
+            return None
+        stem = rest.replace(".", "/")
         for file in (f"{stem}/__init__.py".removeprefix("/"), f"{stem}.py"):
             if (text := self._texts.get(file)) is not None:
                 return self._file_spec(fullname, file, text)

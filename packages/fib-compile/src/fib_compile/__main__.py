@@ -1,5 +1,0 @@
-import sys
-
-from fib_compile.cli import main
-
-sys.exit(main())
