@@ -6,22 +6,19 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from compile_samples import ADD_ONE, fast_cpp, make_solution
 from fib_compile import BuilderRegistry, BuildOutcome, Limits, PythonBuilder, TVMFFIBuilder
 from fib_compile.cache import ArtifactStore
 from fib_compile.registry import BuildState
 from fib_schema import Definition, Solution, format_json
 
-MakeSolution = Callable[..., Solution]
 SOON = 60
 
 
-def test_outcomes_come_in_the_order_of_the_pairs(
-    definition: Definition, fast_cpp: MakeSolution, make_solution: MakeSolution
-) -> None:
+def test_outcomes_come_in_the_order_of_the_pairs() -> None:
     registry = BuilderRegistry([PythonBuilder(), TVMFFIBuilder()])
     solutions = [
         make_solution("syntax error", language="cpp", name="broken"),
@@ -30,7 +27,7 @@ def test_outcomes_come_in_the_order_of_the_pairs(
         make_solution("", language="triton", name="unsupported"),
     ]
     seen: list[str] = []
-    pairs = [(definition, solution) for solution in solutions]
+    pairs = [(ADD_ONE, solution) for solution in solutions]
     outcomes = registry.build_many(pairs, jobs=2, on_done=lambda outcome: seen.append(outcome.solution.name))
 
     assert [outcome.solution for outcome in outcomes] == solutions
@@ -61,14 +58,12 @@ class Endless(PythonBuilder):
         return True
 
 
-def test_an_interrupt_starts_no_further_build_and_cancels_running_ones(
-    definition: Definition, make_solution: MakeSolution
-) -> None:
+def test_an_interrupt_starts_no_further_build_and_cancels_running_ones() -> None:
     def interrupt(outcome: BuildOutcome) -> None:
         raise KeyboardInterrupt
 
     builder = Endless()
-    pairs = [(definition, make_solution("", name=str(index))) for index in range(20)]
+    pairs = [(ADD_ONE, make_solution("", name=str(index))) for index in range(20)]
     with pytest.raises(KeyboardInterrupt):
         BuilderRegistry([builder]).build_many(pairs, jobs=2, on_done=interrupt)
 
@@ -90,10 +85,7 @@ threading.Thread(target=registry.build_many, args=(pairs,), kwargs={"jobs": 1, "
 UNTIL_COMPILED = """
 with open(sys.argv[1]) as started:
     print(started.read(), flush=True)
-if len(sys.argv) > 2:
-    open(sys.argv[2]).read()
 """
-UNTIL_LOCKED = "waits.wait()"  # asked for the first time when the lock was found to be held
 
 
 @pytest.fixture
@@ -108,12 +100,10 @@ def stuck_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return fifo
 
 
-def test_an_interpreter_that_exits_waits_for_no_compiler(
-    definition: Definition, fast_cpp: MakeSolution, stuck_compiler: Path
-) -> None:
+def test_an_interpreter_that_exits_waits_for_no_compiler(stuck_compiler: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-c", DRIVER + UNTIL_COMPILED, str(stuck_compiler)],
-        input="\0".join(map(format_json, (definition, fast_cpp(1, name="one"), fast_cpp(2, name="two")))),
+        input="\0".join(map(format_json, (ADD_ONE, fast_cpp(1, name="one"), fast_cpp(2, name="two")))),
         capture_output=True,
         text=True,
         check=True,

@@ -31,21 +31,12 @@ def test_flags_of_nvcc() -> None:
     )
 
 
-def test_the_variable_has_priority(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "8.0")
-    monkeypatch.setattr(_plan, "_device_architectures", lambda: ("9.0a",))
-    assert architectures(("NVIDIA H200",)) == ("8.0",)
-
-
-def test_devices_have_priority_over_target_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(_plan, "_device_architectures", lambda: ("9.0a",))
-    assert architectures(("NVIDIA B200",)) == ("9.0a",)
-
-
-def test_a_machine_without_devices_and_variable_has_no_architecture(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_counts_before_devices_and_these_before_target_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
     assert architectures_of_machine() == ()
     monkeypatch.setattr(_plan, "_device_architectures", lambda: ("9.0a",))
-    assert architectures_of_machine() == ("9.0a",)
+    assert architectures_of_machine() == architectures(("NVIDIA B200",)) == ("9.0a",)
+    monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "8.0")
+    assert architectures(("NVIDIA H200",)) == ("8.0",)
 
 
 @pytest.mark.parametrize(

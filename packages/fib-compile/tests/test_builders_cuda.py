@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from compile_samples import ADD_ONE, make_solution
 from fib_compile import BuildError, TVMFFIBuilder
 from fib_compile.toolchain import MissingTool, find_library, find_nvcc
-from fib_schema import Definition, Solution
-
-MakeSolution = Callable[..., Solution]
+from fib_schema import Solution
 
 KERNEL = """
 #include <tvm/ffi/c_api.h>
@@ -50,16 +48,14 @@ needs_nvcc = pytest.mark.skipif(not has_toolchain(), reason="needs nvcc and libc
 
 
 @pytest.fixture
-def cuda_solution(make_solution: MakeSolution) -> Solution:
+def cuda_solution() -> Solution:
     return make_solution({"kernel.cu": KERNEL}, language="cuda", dps=True)
 
 
 @needs_nvcc
-def test_a_kernel_compiles_loads_and_is_found_again(
-    definition: Definition, cuda_solution: Solution, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_kernel_compiles_loads_and_is_found_again(cuda_solution: Solution, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a")
-    runnable = TVMFFIBuilder().build(definition, cuda_solution)
+    runnable = TVMFFIBuilder().build(ADD_ONE, cuda_solution)
 
     library = Path(runnable.metadata.misc["library"])
     facts = json.loads(library.with_name("manifest.json").read_text())["facts"]
@@ -68,40 +64,35 @@ def test_a_kernel_compiles_loads_and_is_found_again(
     assert b"sm_90a" in library.read_bytes()
 
     monkeypatch.setenv("FIB_CACHE_ONLY", "1")
-    assert TVMFFIBuilder().build(definition, cuda_solution).metadata.misc["library"] == str(library)
+    assert TVMFFIBuilder().build(ADD_ONE, cuda_solution).metadata.misc["library"] == str(library)
     monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "8.0")
     with pytest.raises(BuildError, match="FIB_CACHE_ONLY forbids compiling; and the cache holds no library that fits"):
-        TVMFFIBuilder().build(definition, cuda_solution)
+        TVMFFIBuilder().build(ADD_ONE, cuda_solution)
 
 
 @needs_nvcc
 def test_a_library_for_several_architectures_serves_each(
-    definition: Definition, cuda_solution: Solution, monkeypatch: pytest.MonkeyPatch
+    cuda_solution: Solution, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "8.0 9.0a")
-    library = TVMFFIBuilder().build(definition, cuda_solution).metadata.misc["library"]
-
+    library = TVMFFIBuilder().build(ADD_ONE, cuda_solution).metadata.misc["library"]
     monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a")
-    assert TVMFFIBuilder().build(definition, cuda_solution).metadata.misc["library"] == library
+    assert TVMFFIBuilder().build(ADD_ONE, cuda_solution).metadata.misc["library"] == library
     monkeypatch.setenv("FIB_CACHE_ONLY", "1")
     monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "8.6")
-    assert TVMFFIBuilder().build(definition, cuda_solution).metadata.misc["library"] == library
+    assert TVMFFIBuilder().build(ADD_ONE, cuda_solution).metadata.misc["library"] == library
 
 
 @needs_nvcc
-def test_an_error_of_nvcc_is_shown(
-    definition: Definition, make_solution: MakeSolution, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_an_error_of_nvcc_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a")
     with pytest.raises(BuildError) as caught:
-        TVMFFIBuilder().build(definition, make_solution({"k.cu": "int f() { return x; }"}, language="cuda"))
-
+        TVMFFIBuilder().build(ADD_ONE, make_solution({"k.cu": "int f() { return x; }"}, language="cuda"))
     assert caught.value.details[0] == 'k.cu(1): error: identifier "x" is undefined'
 
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("needs_gpu")
-def test_a_kernel_computes(definition: Definition, cuda_solution: Solution) -> None:
+def test_a_kernel_computes(cuda_solution: Solution) -> None:
     x = torch.arange(2000, dtype=torch.float32, device="cuda").reshape(500, 4)
-
-    assert torch.equal(TVMFFIBuilder().build(definition, cuda_solution).call_value_returning(x), x + 1)
+    assert torch.equal(TVMFFIBuilder().build(ADD_ONE, cuda_solution).call_value_returning(x), x + 1)

@@ -3,40 +3,35 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from compile_samples import ADD_ONE, SUBTRACT, make_solution
 from fib_compile import BuildError, PythonBuilder
-from fib_schema import Definition, Solution
+from fib_schema import Solution
 
-MakeSolution = Callable[..., Solution]
 X = torch.zeros(2, 4)
 A, B = torch.tensor([5.0]), torch.tensor([3.0])
 
 
-def failure(definition: Definition, solution: Solution) -> BuildError:
+def failure(solution: Solution) -> BuildError:
     with pytest.raises(BuildError) as caught:
-        PythonBuilder().build(definition, solution)
+        PythonBuilder().build(ADD_ONE, solution)
     return caught.value
 
 
-def test_a_solution_is_imported_and_run(definition: Definition, make_solution: MakeSolution) -> None:
-    runnable = PythonBuilder().build(definition, make_solution("def run(x):\n    return x + 1\n"))
-
+def test_a_solution_is_imported_and_run() -> None:
+    runnable = PythonBuilder().build(ADD_ONE, make_solution("def run(x):\n    return x + 1\n"))
     assert torch.equal(runnable(X), X + 1)
     assert runnable.metadata.build_type == "python"
     assert runnable.metadata.solution_name == "solution"
     assert runnable.setup is None
 
 
-def test_sources_are_written_below_the_build_folder_only(
-    definition: Definition, make_solution: MakeSolution, cache_path: Path
-) -> None:
+def test_sources_are_written_below_the_build_folder_only(cache_path: Path) -> None:
     files = {"k.py": "from .sub.part import f as run\n", "sub/part.py": "def f(x):\n    return x\n"}
-    runnable = PythonBuilder().build(definition, make_solution(files))
-
+    runnable = PythonBuilder().build(ADD_ONE, make_solution(files))
     folder = Path(runnable.metadata.misc["folder"])
     assert folder.is_relative_to(cache_path)
     assert (folder / "sub" / "part.py").read_text() == files["sub/part.py"]
@@ -57,89 +52,78 @@ def test_sources_are_written_below_the_build_folder_only(
         "from gadgets.deep import f",
     ],
 )
-def test_own_files_are_importable(definition: Definition, make_solution: MakeSolution, statement: str) -> None:
+def test_own_files_are_importable(statement: str) -> None:
     files = {
         "k.py": f"{statement}\ndef run(x):\n    return f(x)\n",
         "helper.py": "def f(x):\n    return x + 1\n",
         "gadgets/deep.py": "from helper import f\n",
     }
-    runnable = PythonBuilder().build(definition, make_solution(files))
-
+    runnable = PythonBuilder().build(ADD_ONE, make_solution(files))
     assert torch.equal(runnable(X), X + 1)
     assert "helper" not in sys.modules
     assert "gadgets" not in sys.modules
 
 
-def test_own_files_have_priority_over_installed_modules(definition: Definition, make_solution: MakeSolution) -> None:
+def test_own_files_have_priority_over_installed_modules() -> None:
     files = {"k.py": "import json\ndef run(x):\n    return json.f(x)\n", "json.py": "def f(x):\n    return x + 7\n"}
-
-    assert torch.equal(PythonBuilder().build(definition, make_solution(files))(X), X + 7)
+    assert torch.equal(PythonBuilder().build(ADD_ONE, make_solution(files))(X), X + 7)
     assert "f" not in vars(sys.modules["json"])
 
 
-def test_a_file_does_not_import_itself_by_its_own_name(definition: Definition, make_solution: MakeSolution) -> None:
+def test_a_file_does_not_import_itself_by_its_own_name() -> None:
     files = {"torch.py": "import torch\ndef run(x):\n    return torch.add(x, 1)\n"}
+    assert torch.equal(PythonBuilder().build(ADD_ONE, make_solution(files))(X), X + 1)
 
-    assert torch.equal(PythonBuilder().build(definition, make_solution(files))(X), X + 1)
 
-
-def test_cleanup_removes_the_modules(definition: Definition, make_solution: MakeSolution) -> None:
+def test_cleanup_removes_the_modules() -> None:
     before = set(sys.modules)
     finders = list(sys.meta_path)
     files = {"k.py": "import helper\ndef run(x):\n    return x\n", "helper.py": ""}
-
-    runnable = PythonBuilder().build(definition, make_solution(files))
+    runnable = PythonBuilder().build(ADD_ONE, make_solution(files))
     assert set(sys.modules) - before
     runnable.cleanup()
     assert set(sys.modules) - before == set()
     assert sys.meta_path == finders
 
 
-def test_cleanup_of_one_build_keeps_a_later_one(definition: Definition, make_solution: MakeSolution) -> None:
+def test_cleanup_of_one_build_keeps_a_later_one() -> None:
     solution = make_solution("def run(x):\n    return x\n")
-    first, second = (PythonBuilder().build(definition, solution) for _ in range(2))
+    first, second = (PythonBuilder().build(ADD_ONE, solution) for _ in range(2))
     package = second.metadata.misc["package"]
-
     first.cleanup()
     assert package in sys.modules
     second.cleanup()
     assert package not in sys.modules
 
 
-def test_a_missing_entry_point_lists_the_exports(definition: Definition, make_solution: MakeSolution) -> None:
-    error = failure(definition, make_solution("def main(x): ...\ndef other(): ...\n_private = print\n"))
-
+def test_a_missing_entry_point_lists_the_exports() -> None:
+    error = failure(make_solution("def main(x): ...\ndef other(): ...\n_private = print\n"))
     assert error.problem == "'kernel.py' has no 'run'; it exports main, other"
 
 
-def test_a_failing_import_shows_the_solutions_own_lines(definition: Definition, make_solution: MakeSolution) -> None:
+def test_a_failing_import_shows_the_solutions_own_lines() -> None:
     files = {"k.py": "from .part import f\n", "part.py": "import json\nf = json.loads('{')\n"}
-    error = failure(definition, make_solution(files))
-
+    error = failure(make_solution(files))
     assert error.problem.startswith("importing 'k.py' failed with JSONDecodeError: ")
     assert "f = json.loads('{')" in "\n".join(error.details)
     assert 'File "part.py", line 2' in "\n".join(error.details)
     assert "decoder.py" not in "\n".join(error.details)
 
 
-def test_exit_during_the_import_is_a_build_error(definition: Definition, make_solution: MakeSolution) -> None:
-    assert "called exit with code 3" in str(failure(definition, make_solution("raise SystemExit(3)\n")))
+def test_exit_during_the_import_is_a_build_error() -> None:
+    assert "called exit with code 3" in str(failure(make_solution("raise SystemExit(3)\n")))
 
 
-def test_a_failed_import_leaves_nothing_behind(definition: Definition, make_solution: MakeSolution) -> None:
+def test_a_failed_import_leaves_nothing_behind() -> None:
     before = set(sys.modules), list(sys.meta_path)
-
-    failure(definition, make_solution({"k.py": "import part\nraise OSError\n", "part.py": ""}))
-    failure(definition, make_solution("def run(): ...\n"))
+    failure(make_solution({"k.py": "import part\nraise OSError\n", "part.py": ""}))
+    failure(make_solution("def run(): ...\n"))
     assert (set(sys.modules), sys.meta_path) == before
 
 
 @pytest.mark.parametrize("signature", ["", "x, y", "*, y"])
-def test_a_wrong_number_of_parameters_shows_both_signatures(
-    definition: Definition, make_solution: MakeSolution, signature: str
-) -> None:
-    error = failure(definition, make_solution(f"def run({signature}): ...\n"))
-
+def test_a_wrong_number_of_parameters_shows_both_signatures(signature: str) -> None:
+    error = failure(make_solution(f"def run({signature}): ...\n"))
     assert f"wrong signature (value-returning style): expected (x), found run({signature})" in str(error)
 
 
@@ -157,11 +141,8 @@ def test_a_wrong_number_of_parameters_shows_both_signatures(
         "class K:\n    def __call__(self, b, a):\n        return a - b\nrun = K()\n",
     ],
 )
-def test_arguments_go_by_name_where_the_names_are_the_definitions(
-    two_inputs: Definition, make_solution: MakeSolution, text: str
-) -> None:
-    runnable = PythonBuilder().build(two_inputs, make_solution(text))
-
+def test_arguments_go_by_name_where_the_names_are_the_definitions(text: str) -> None:
+    runnable = PythonBuilder().build(SUBTRACT, make_solution(text))
     assert runnable(A, B).item() == 2
     assert runnable.call_kwargs(b=B, a=A).item() == 2
 
@@ -169,7 +150,7 @@ def test_arguments_go_by_name_where_the_names_are_the_definitions(
 @pytest.mark.parametrize(
     "parameters", ["a, b, factor", "b, a, factor", "a, b, *, factor", "a, b, **factor", "x, y, factor"]
 )
-def test_setup_prepares_extra_arguments(two_inputs: Definition, make_solution: MakeSolution, parameters: str) -> None:
+def test_setup_prepares_extra_arguments(parameters: str) -> None:
     a, b = ("x", "y") if "x" in parameters else ("a", "b")
     text = (
         "def setup(b, a):\n    return {'factor': a.shape[0] + 1}\n"
@@ -177,15 +158,12 @@ def test_setup_prepares_extra_arguments(two_inputs: Definition, make_solution: M
         "    factor = factor['factor'] if isinstance(factor, dict) else factor\n"
         f"    return ({a} - {b}) * factor\n"
     )
-    runnable = PythonBuilder().build(two_inputs, make_solution(text))
+    runnable = PythonBuilder().build(SUBTRACT, make_solution(text))
 
     assert runnable.setup is not None
     assert runnable.plan(A, B)(A, B).item() == 4
 
 
-def test_an_entry_point_named_setup_is_not_a_setup_function(
-    definition: Definition, make_solution: MakeSolution
-) -> None:
+def test_an_entry_point_named_setup_is_not_a_setup_function() -> None:
     solution = make_solution("def setup(x):\n    return x + 1\n", entry="kernel.py::setup")
-
-    assert PythonBuilder().build(definition, solution).setup is None
+    assert PythonBuilder().build(ADD_ONE, solution).setup is None

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from importlib.util import find_spec
 
 import pytest
 import torch
+from compile_samples import ADD_ONE, make_solution
 from fib_compile import BuildError, TorchBuilder
-from fib_schema import Definition, Solution
-
-MakeSolution = Callable[..., Solution]
+from fib_schema import Solution
 
 KERNEL = """
 #include <ATen/core/Tensor.h>
@@ -52,21 +50,20 @@ extern "C" PyObject* JOIN(PyInit_, TORCH_EXTENSION_NAME)() { return PyModule_Cre
 """
 
 
-def solution_of(text: str, make_solution: MakeSolution, **fields: object) -> Solution:
+def solution_of(text: str, **fields: object) -> Solution:
     return make_solution(text, language="cpp", binding="torch", **fields)
 
 
-def test_only_solutions_with_the_torch_binding_are_built(make_solution: MakeSolution) -> None:
-    assert TorchBuilder().can_build(solution_of("", make_solution))
+def test_only_solutions_with_the_torch_binding_are_built() -> None:
+    assert TorchBuilder().can_build(solution_of(""))
     assert not TorchBuilder().can_build(make_solution("", language="cpp"))
     assert not TorchBuilder().can_build(make_solution(""))
     assert TorchBuilder.is_available() == (find_spec("torch") is not None)
 
 
 @pytest.mark.slow  # ATen's headers take 15 s to compile
-def test_a_real_extension(definition: Definition, make_solution: MakeSolution) -> None:
-    runnable = TorchBuilder().build(definition, solution_of(KERNEL, make_solution))
-
+def test_a_real_extension() -> None:
+    runnable = TorchBuilder().build(ADD_ONE, solution_of(KERNEL))
     x = torch.zeros(2, 4)
     assert torch.equal(runnable(x), x + 1)
     y = torch.empty(2, 4)
@@ -74,20 +71,19 @@ def test_a_real_extension(definition: Definition, make_solution: MakeSolution) -
     assert torch.equal(y, x + 1)
 
 
-def test_a_missing_function_lists_what_is_exported(definition: Definition, make_solution: MakeSolution) -> None:
+def test_a_missing_function_lists_what_is_exported() -> None:
     with pytest.raises(BuildError, match="the module has no function 'rnu'; it exports run"):
-        TorchBuilder().build(definition, solution_of(FAST, make_solution, entry="kernel.cpp::rnu"))
+        TorchBuilder().build(ADD_ONE, solution_of(FAST, entry="kernel.cpp::rnu"))
 
 
-def test_sources_without_a_module_say_what_is_missing(definition: Definition, make_solution: MakeSolution) -> None:
+def test_sources_without_a_module_say_what_is_missing() -> None:
     with pytest.raises(BuildError, match="is PYBIND11_MODULE"):
-        TorchBuilder().build(definition, solution_of("int x;\n", make_solution))
+        TorchBuilder().build(ADD_ONE, solution_of("int x;\n"))
 
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("needs_gpu")
-def test_a_cuda_extension_computes(definition: Definition, make_solution: MakeSolution) -> None:
+def test_a_cuda_extension_computes() -> None:
     solution = make_solution({"kernel.cu": CUDA}, language="cuda", binding="torch", dps=True)
     x = torch.arange(2000, dtype=torch.float32, device="cuda").reshape(500, 4)
-
-    assert torch.equal(TorchBuilder().build(definition, solution).call_value_returning(x), x + 1)
+    assert torch.equal(TorchBuilder().build(ADD_ONE, solution).call_value_returning(x), x + 1)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from compile_samples import ADD_ONE, SUBTRACT, fast_cpp, make_solution
 from fib_compile import BuildError, TVMFFIBuilder
 from fib_compile.cache import ArtifactStore, Library, discard, read_entry
 from fib_schema import CompileOptions, Definition, Solution, format_json
 
-MakeSolution = Callable[..., Solution]
 X = torch.zeros(2, 4)
 
 KERNEL = """
@@ -51,9 +50,9 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return keys
 
 
-def failure(definition: Definition, solution: Solution) -> BuildError:
+def failure(solution: Solution) -> BuildError:
     with pytest.raises(BuildError) as caught:
-        TVMFFIBuilder().build(definition, solution)
+        TVMFFIBuilder().build(ADD_ONE, solution)
     return caught.value
 
 
@@ -61,7 +60,7 @@ def library(runnable: object) -> Path:
     return Path(runnable.metadata.misc["library"])  # type: ignore[attr-defined]
 
 
-def test_cpp_and_cuda_without_a_torch_binding_are_built(make_solution: MakeSolution) -> None:
+def test_cpp_and_cuda_without_a_torch_binding_are_built() -> None:
     def takes(language: str, binding: str | None) -> bool:
         return TVMFFIBuilder().can_build(make_solution("", language=language, binding=binding))
 
@@ -76,27 +75,22 @@ QUICK = CompileOptions(["-O0"])  # TVM-FFI's C++ headers take 2 s to compile
 
 
 @pytest.mark.slow
-def test_a_real_kernel_with_a_header_in_a_folder(definition: Definition, make_solution: MakeSolution) -> None:
+def test_a_real_kernel_with_a_header_in_a_folder() -> None:
     solution = make_solution(FILES, language="cpp", dps=True, compile_options=QUICK)
-    runnable = TVMFFIBuilder().build(definition, solution)
-
+    runnable = TVMFFIBuilder().build(ADD_ONE, solution)
     assert torch.equal(runnable.call_value_returning(X), X + 1)
     y = torch.empty(2, 4)
     runnable(X, y)
     assert torch.equal(y, X + 1)
 
 
-def test_a_missing_function_lists_what_is_exported(definition: Definition, fast_cpp: MakeSolution) -> None:
-    error = failure(definition, fast_cpp(entry="kernel.cpp::rnu"))
-
+def test_a_missing_function_lists_what_is_exported() -> None:
+    error = failure(fast_cpp(entry="kernel.cpp::rnu"))
     assert error.problem == "the library has no function 'rnu'; it exports run"
 
 
-def test_a_compiler_error_is_shown_with_its_command_and_log(
-    definition: Definition, make_solution: MakeSolution
-) -> None:
-    error = failure(definition, make_solution("int run() {\n  return 1\n}\n", language="cpp"))
-
+def test_a_compiler_error_is_shown_with_its_command_and_log() -> None:
+    error = failure(make_solution("int run() {\n  return 1\n}\n", language="cpp"))
     assert error.problem == "does not compile"
     assert error.details[0].startswith("kernel.cpp:2:11: error: expected ';'")
     assert error.exit_code == 1
@@ -106,14 +100,11 @@ def test_a_compiler_error_is_shown_with_its_command_and_log(
     assert "expected ';'" in Path(error.log_path).read_text()
 
 
-def test_a_failure_is_recorded_for_the_same_compiler(
-    definition: Definition, make_solution: MakeSolution, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_failure_is_recorded_for_the_same_compiler(monkeypatch: pytest.MonkeyPatch) -> None:
     solution = make_solution("int run() { return 1 }\n", language="cpp")
-    first = failure(definition, solution)
+    first = failure(solution)
     monkeypatch.setattr("fib_compile._compile.compile_library", None)  # would fail if it were called
-
-    again = failure(definition, solution)
+    again = failure(solution)
     assert "known from an earlier build" in again.problem
     assert (again.details, again.command, again.exit_code) == (first.details, first.command, first.exit_code)
     assert again.log_path is not None
@@ -121,9 +112,7 @@ def test_a_failure_is_recorded_for_the_same_compiler(
 
 
 @pytest.mark.parametrize(("message", "code"), [("cc1plus: out of memory", 1), ("error: x", 137)])
-def test_a_failure_of_the_machine_is_not_recorded(
-    definition: Definition, fast_cpp: MakeSolution, tmp_path: Path, message: str, code: int
-) -> None:
+def test_a_failure_of_the_machine_is_not_recorded(tmp_path: Path, message: str, code: int) -> None:
     broken = tmp_path / "broken"
     broken.touch()
     wrapper = tmp_path / "c++"
@@ -132,75 +121,52 @@ def test_a_failure_of_the_machine_is_not_recorded(
     wrapper.chmod(0o755)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CXX", str(wrapper))
-        assert failure(definition, fast_cpp()).exit_code == code
+        assert failure(fast_cpp()).exit_code == code
         broken.unlink()
-        assert torch.equal(TVMFFIBuilder().build(definition, fast_cpp()).call_value_returning(X), X + 1)
+        assert torch.equal(TVMFFIBuilder().build(ADD_ONE, fast_cpp()).call_value_returning(X), X + 1)
 
 
-def test_nothing_to_compile_is_a_build_error(definition: Definition, make_solution: MakeSolution) -> None:
-    error = failure(definition, make_solution({"k.h": ""}, language="cpp"))
-
+def test_nothing_to_compile_is_a_build_error() -> None:
+    error = failure(make_solution({"k.h": ""}, language="cpp"))
     assert error.problem == "has nothing to compile among its sources (k.h)"
 
 
-def test_a_library_is_compiled_once(definition: Definition, fast_cpp: MakeSolution, compiled: list[str]) -> None:
-    first, second = (TVMFFIBuilder().build(definition, fast_cpp()) for _ in range(2))
-
-    assert library(first) == library(second)
-    assert len(compiled) == 1
-
-
-def test_the_key_covers_builder_abi_and_interface(
-    definition: Definition, two_inputs: Definition, fast_cpp: MakeSolution, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_key_covers_builder_abi_and_interface(monkeypatch: pytest.MonkeyPatch) -> None:
     def key(definition: Definition, solution: Solution) -> str:
         return TVMFFIBuilder()._plan(definition, solution).key
 
-    keys = {key(definition, fast_cpp()), key(two_inputs, fast_cpp()), key(definition, fast_cpp(2))}
+    keys = {key(ADD_ONE, fast_cpp()), key(SUBTRACT, fast_cpp()), key(ADD_ONE, fast_cpp(2))}
     monkeypatch.setattr(TVMFFIBuilder, "version", 99)
-    keys.add(key(definition, fast_cpp()))
+    keys.add(key(ADD_ONE, fast_cpp()))
     monkeypatch.setattr(TVMFFIBuilder, "abi", lambda self: "another")
-    keys.add(key(definition, fast_cpp()))
+    keys.add(key(ADD_ONE, fast_cpp()))
     assert len(keys) == 5
 
 
-def test_without_a_compiler_a_published_library_is_used(
-    definition: Definition, fast_cpp: MakeSolution, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    built = TVMFFIBuilder().build(definition, fast_cpp())
+def test_without_a_compiler_a_published_library_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = TVMFFIBuilder().build(ADD_ONE, fast_cpp())
     monkeypatch.setenv("CXX", "no-such-compiler")
+    assert library(TVMFFIBuilder().build(ADD_ONE, fast_cpp())) == library(built)
+    assert "CXX: 'no-such-compiler' cannot be run" in str(failure(fast_cpp(2)))
 
-    assert library(TVMFFIBuilder().build(definition, fast_cpp())) == library(built)
-    assert "CXX: 'no-such-compiler' cannot be run" in str(failure(definition, fast_cpp(2)))
 
-
-@pytest.mark.parametrize("broken", ["first", "both"])
-def test_a_published_library_that_does_not_load_is_skipped(
-    definition: Definition, fast_cpp: MakeSolution, monkeypatch: pytest.MonkeyPatch, broken: str
-) -> None:
-    built = library(TVMFFIBuilder().build(definition, fast_cpp()))
+def test_a_published_library_that_does_not_load_is_skipped(monkeypatch: pytest.MonkeyPatch) -> None:
+    built = library(TVMFFIBuilder().build(ADD_ONE, fast_cpp()))
     monkeypatch.setenv("FIB_CACHE_ONLY", "1")
-    store = ArtifactStore(TVMFFIBuilder().build_folder)
     entry = read_entry(built.parent)
-    assert entry is not None
-    key = built.parent.parent.name
-    for name in {"first": ["0"], "last": ["g"], "both": ["0", "g"]}[broken]:
-        unloadable = built.with_name("other.so")
-        unloadable.write_bytes(b"no library for this machine")
-        store.add(key, name, unloadable, entry.facts, entry.inputs)
-
-    assert library(TVMFFIBuilder().build(definition, fast_cpp())) == built
+    unloadable = built.with_name("other.so")
+    unloadable.write_bytes(b"no library for this machine")
+    store = ArtifactStore(TVMFFIBuilder().build_folder)
+    store.add(built.parent.parent.name, "0", unloadable, entry.facts, entry.inputs)
+    assert library(TVMFFIBuilder().build(ADD_ONE, fast_cpp())) == built
     discard(built.parent)
-    if broken == "both":
-        with pytest.raises(BuildError, match="does not load"):
-            TVMFFIBuilder().build(definition, fast_cpp())
+    with pytest.raises(BuildError, match="does not load"):
+        TVMFFIBuilder().build(ADD_ONE, fast_cpp())
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "remove", "manifest"])
-def test_a_damaged_library_never_reaches_the_loader(
-    definition: Definition, fast_cpp: MakeSolution, compiled: list[str], damage: str
-) -> None:
-    path = library(TVMFFIBuilder().build(definition, fast_cpp(3)))
+def test_a_damaged_library_never_reaches_the_loader(compiled: list[str], damage: str) -> None:
+    path = library(TVMFFIBuilder().build(ADD_ONE, fast_cpp(3)))
     data = path.read_bytes()
     manifest = path.with_name("manifest.json")
     copy = path.with_name("copy")  # a loaded library stays mapped: replace the file
@@ -213,18 +179,10 @@ def test_a_damaged_library_never_reaches_the_loader(
         case _:
             copy.replace(path)
 
-    again = TVMFFIBuilder().build(definition, fast_cpp(3))
+    again = TVMFFIBuilder().build(ADD_ONE, fast_cpp(3))
     assert torch.equal(again.call_value_returning(X), X + 3)
     assert library(again).read_bytes() == data or library(again).stat().st_size == len(data)
     assert len(compiled) == 2
-
-
-def test_a_file_in_place_of_the_cache_folder_names_the_variable(
-    definition: Definition, fast_cpp: MakeSolution, cache_path: Path
-) -> None:
-    cache_path.write_text("")
-
-    assert "set FIB_CACHE_PATH to a writable folder" in str(failure(definition, fast_cpp()))
 
 
 CHILD = """
@@ -239,7 +197,7 @@ print(outcome.state)
 """
 
 
-def start(definition: Definition, solution: Solution, **environment: str) -> subprocess.Popen[str]:
+def start(solution: Solution, **environment: str) -> subprocess.Popen[str]:
     child = subprocess.Popen(
         [sys.executable, "-c", CHILD],
         stdin=subprocess.PIPE,
@@ -248,23 +206,23 @@ def start(definition: Definition, solution: Solution, **environment: str) -> sub
         env={**os.environ, **environment},
     )
     assert child.stdin
-    child.stdin.write(f"{format_json(definition)}\0{format_json(solution)}")
+    child.stdin.write(f"{format_json(ADD_ONE)}\0{format_json(solution)}")
     child.stdin.close()
     child.stdin = None
     return child
 
 
-def test_processes_compile_a_solution_once(definition: Definition, fast_cpp: MakeSolution, tmp_path: Path) -> None:
+def test_processes_compile_a_solution_once(tmp_path: Path) -> None:
     count = tmp_path / "count"
     wrapper = tmp_path / "c++"
     wrapper.write_text(f'#!/bin/sh\ncase "$*" in *" -c "*) echo >> {count};; esac\nexec /usr/bin/env c++ "$@"\n')
     wrapper.chmod(0o755)
-    children = [start(definition, fast_cpp(), CXX=str(wrapper)) for _ in range(3)]
+    children = [start(fast_cpp(), CXX=str(wrapper)) for _ in range(3)]
 
     states = sorted(child.communicate(timeout=60)[0].strip() for child in children)
     assert states == ["built", "cached", "cached"]
     assert count.read_text() == "\n"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("CXX", str(wrapper))
-        assert torch.equal(TVMFFIBuilder().build(definition, fast_cpp()).call_value_returning(X), X + 1)
+        assert torch.equal(TVMFFIBuilder().build(ADD_ONE, fast_cpp()).call_value_returning(X), X + 1)
     assert count.read_text() == "\n"

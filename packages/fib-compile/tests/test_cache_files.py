@@ -7,68 +7,48 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
+from compile_samples import ADD_ONE, fast_cpp, make_solution
 from fib_compile import BuildError, PythonBuilder, TVMFFIBuilder
 from fib_compile.cache import CACHE_FOLDER
-from fib_schema import Definition, Solution
+from fib_schema import Solution
 
-MakeSolution = Callable[..., Solution]
 X = torch.zeros(2, 4)
 ONE = {"kernel.py": "from .helper import N\n\n\ndef run(x):\n    return x + N\n", "helper.py": "N = 1\n"}
-OPTIONAL = {
-    "kernel.py": "try:\n    from . import extra\nexcept ImportError:\n    extra = None\n\n\n"
-    "def run(x):\n    return x + (100 if extra else 1)\n"
-}
 
 
-def folder_of(definition: Definition, solution: Solution) -> Path:
+def folder_of(solution: Solution) -> Path:
     """The folder of a solution that was built once."""
-    runnable = PythonBuilder().build(definition, solution)
+    runnable = PythonBuilder().build(ADD_ONE, solution)
     runnable.cleanup()
     return Path(runnable.metadata.misc["folder"])
 
 
-def result(definition: Definition, solution: Solution) -> float:
-    runnable = PythonBuilder().build(definition, solution)
+def result(solution: Solution) -> float:
+    runnable = PythonBuilder().build(ADD_ONE, solution)
     value = float(runnable(X)[0, 0])
     runnable.cleanup()
     return value
 
 
-@pytest.mark.parametrize("name", ["extra.py", "extra/__init__.py", "extra/anything.txt"])
-def test_an_extra_file_is_not_imported(definition: Definition, make_solution: MakeSolution, name: str) -> None:
-    solution = make_solution(OPTIONAL)
-    planted = folder_of(definition, solution) / name
-    planted.parent.mkdir(exist_ok=True)
-    planted.write_text("")
-
-    assert result(definition, solution) == 1
-
-
 @pytest.mark.parametrize("name", ["__init__.py", "helper/__init__.py"])
-def test_a_file_with_priority_over_the_sources_is_not_executed(
-    definition: Definition, make_solution: MakeSolution, name: str
-) -> None:
+def test_a_file_with_priority_over_the_sources_is_not_executed(name: str) -> None:
     solution = make_solution(ONE)
-    folder = folder_of(definition, solution)
+    folder = folder_of(solution)
     (folder / name).parent.mkdir(exist_ok=True)
     (folder / name).write_text("N = 100\nimport os\nos.environ['PLANTED'] = '1'\n")
-
-    assert result(definition, solution) == 1
+    assert result(solution) == 1
     assert os.environ.pop("PLANTED", None) is None
 
 
-def test_a_kernel_is_read_from_the_solution_and_not_from_the_disk(
-    definition: Definition, make_solution: MakeSolution
-) -> None:
+def test_a_kernel_is_read_from_the_solution_and_not_from_the_disk() -> None:
     """Triton compiles the text that `inspect.getsource` finds."""
-    runnable = PythonBuilder().build(definition, make_solution("def run(x):\n    return x + 1\n"))
+    runnable = PythonBuilder().build(ADD_ONE, make_solution("def run(x):\n    return x + 1\n"))
     Path(runnable.metadata.misc["folder"], "kernel.py").write_text("def run(x):\n    return x + 100\n")
-
     assert inspect.getsource(runnable.function) == "def run(x):\n    return x + 1\n"
 
 
@@ -102,31 +82,23 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(name)
 
 
-def failure(definition: Definition, solution: Solution) -> str:
+def failure(solution: Solution) -> str:
     builder = PythonBuilder() if solution.spec.language == "python" else TVMFFIBuilder()
     with pytest.raises(BuildError) as caught:
-        builder.build(definition, solution)
+        builder.build(ADD_ONE, solution)
     return str(caught.value)
 
 
 @needs_root
-@pytest.mark.parametrize("umask", [0o000])
 @pytest.mark.parametrize("language", ["python", "cpp"])
-def test_another_user_can_neither_read_nor_write_the_cache(
-    definition: Definition,
-    fast_cpp: MakeSolution,
-    make_solution: MakeSolution,
-    shared: Path,
-    language: str,
-    umask: int,
-) -> None:
-    before = os.umask(umask)
+def test_another_user_can_neither_read_nor_write_the_cache(shared: Path, language: str) -> None:
+    before = os.umask(0)
     try:
         if language == "python":
-            result(definition, make_solution(ONE))
+            result(make_solution(ONE))
         else:
-            TVMFFIBuilder().build(definition, fast_cpp())
-            failure(definition, make_solution("error\n", language="cpp"))
+            TVMFFIBuilder().build(ADD_ONE, fast_cpp())
+            failure(make_solution("error\n", language="cpp"))
     finally:
         os.umask(before)
     paths = [str(path) for path in (shared / "cache" / CACHE_FOLDER).rglob("*")]
@@ -148,22 +120,16 @@ print(is_possible(lambda: os.mkdir({str(shared / "cache" / "x")!r})))
 
 
 @needs_root
-def test_a_library_that_another_user_published_is_refused(
-    definition: Definition, fast_cpp: MakeSolution, shared: Path
-) -> None:
-    TVMFFIBuilder().build(definition, fast_cpp())
+def test_a_library_that_another_user_published_is_refused(shared: Path) -> None:
+    TVMFFIBuilder().build(ADD_ONE, fast_cpp())
     folder = shared / "cache" / CACHE_FOLDER
     for path in (folder, *folder.rglob("*")):
         os.chown(path, OTHER, OTHER)
+    assert f"belongs to user {OTHER}" in failure(fast_cpp())
 
-    assert f"belongs to user {OTHER}" in failure(definition, fast_cpp())
 
-
-def test_a_cache_that_its_owner_published_for_reading_is_used(
-    definition: Definition, make_solution: MakeSolution, cache_path: Path
-) -> None:
-    result(definition, make_solution(ONE))
+def test_a_cache_that_its_owner_published_for_reading_is_used(cache_path: Path) -> None:
+    result(make_solution(ONE))
     for path in (cache_path, *cache_path.rglob("*")):
         path.chmod(0o755 if path.is_dir() else 0o644)
-
-    assert result(definition, make_solution(ONE)) == 1
+    assert result(make_solution(ONE)) == 1

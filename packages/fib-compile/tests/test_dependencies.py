@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
+from compile_samples import ADD_ONE, make_solution
 from fib_compile import BuilderRegistry, BuildError, PythonBuilder, TorchBuilder, TVMFFIBuilder
-from fib_schema import Definition, Solution
-
-MakeSolution = Callable[..., Solution]
-KERNEL = Path(__file__).parents[1] / "benchmarks" / "kernels" / "rmsnorm_cutlass.cu"
 
 CUTLASS = """
 #include <cutlass/version.h>
@@ -29,59 +25,50 @@ def cutlass(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return header
 
 
-def build(definition: Definition, make_solution: MakeSolution, *names: str, text: str = CUTLASS) -> str:
-    solution = make_solution(text, language="cpp", dependencies=names)
-    return str(TVMFFIBuilder().build(definition, solution).metadata.misc["library"])
+def build(*names: str) -> str:
+    solution = make_solution(CUTLASS, language="cpp", dependencies=names)
+    return str(TVMFFIBuilder().build(ADD_ONE, solution).metadata.misc["library"])
 
 
-def test_an_unknown_dependency_lists_the_known_ones(definition: Definition, make_solution: MakeSolution) -> None:
+def test_an_unknown_dependency_lists_the_known_ones() -> None:
     with pytest.raises(BuildError, match=r"'boost' is unknown \(known: cublas, cudnn, cutlass, torch, triton\)"):
-        build(definition, make_solution, "boost")
+        build("boost")
 
 
-def test_headers_are_found(definition: Definition, make_solution: MakeSolution, cutlass: Path) -> None:
-    assert Path(build(definition, make_solution, "CUTLASS >= 4")).is_file()
+def test_headers_are_found(cutlass: Path) -> None:
+    assert Path(build("CUTLASS >= 4")).is_file()
 
 
-def test_the_language_cutlass_implies_its_headers(
-    definition: Definition, make_solution: MakeSolution, cutlass: Path
-) -> None:
+def test_the_language_cutlass_implies_its_headers(cutlass: Path) -> None:
     solution = make_solution({"kernel.cpp": CUTLASS}, language="cutlass")
-    first = BuilderRegistry([PythonBuilder(), TVMFFIBuilder()]).build(definition, solution).metadata.misc["library"]
+    first = BuilderRegistry([PythonBuilder(), TVMFFIBuilder()]).build(ADD_ONE, solution).metadata.misc["library"]
     assert Path(first).is_file()
-
     cutlass.write_text(cutlass.read_text().replace("4", "5"))
-    assert TVMFFIBuilder().build(definition, solution).metadata.misc["library"] != first
+    assert TVMFFIBuilder().build(ADD_ONE, solution).metadata.misc["library"] != first
 
 
 def test_the_language_cutlass_without_headers_says_where_they_are_searched(
-    definition: Definition, make_solution: MakeSolution, cutlass: Path, monkeypatch: pytest.MonkeyPatch
+    cutlass: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("CUTLASS_PATH", "/nowhere")
     monkeypatch.setattr("fib_compile.toolchain.find_spec", lambda name: None)
     solution = make_solution({"kernel.cpp": CUTLASS}, language="cutlass")
-
     with pytest.raises(BuildError, match="set CUTLASS_PATH to a checkout, or install 'nvidia-cutlass'"):
-        TVMFFIBuilder().build(definition, solution)
+        TVMFFIBuilder().build(ADD_ONE, solution)
     with pytest.raises(BuildError, match="set CUTLASS_PATH to a checkout, or install 'nvidia-cutlass'"):
-        TorchBuilder().build(definition, make_solution({"k.cpp": ""}, language="cutlass", binding="torch"))
+        TorchBuilder().build(ADD_ONE, make_solution({"k.cpp": ""}, language="cutlass", binding="torch"))
 
 
-def test_a_missing_cuda_library_names_its_package(
-    definition: Definition, make_solution: MakeSolution, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_cuda_library_names_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CUDA_HOME", "/nowhere")
     monkeypatch.setattr("fib_compile.toolchain.find_spec", lambda name: None)
     with pytest.raises(BuildError, match=r"needs cublas_v2.h and libcublas.so.*install 'nvidia-cublas'"):
-        build(definition, make_solution, "cublas")
+        build("cublas")
 
 
-def test_a_missing_dependency_of_a_python_solution_is_named(
-    definition: Definition, make_solution: MakeSolution
-) -> None:
+def test_a_missing_dependency_of_a_python_solution_is_named() -> None:
     text = "def run(x):\n    return x + 1\n"
     solution = make_solution(text, dependencies=("torch>=2.0", "attrs", "pytest"))
-    assert torch.equal(PythonBuilder().build(definition, solution)(torch.zeros(1, 4)), torch.ones(1, 4))
-
+    assert torch.equal(PythonBuilder().build(ADD_ONE, solution)(torch.zeros(1, 4)), torch.ones(1, 4))
     with pytest.raises(BuildError, match="'no-such-thing' is not installed; install it: pip install no-such-thing"):
-        PythonBuilder().build(definition, make_solution(text, dependencies=("no-such-thing==1",)))
+        PythonBuilder().build(ADD_ONE, make_solution(text, dependencies=("no-such-thing==1",)))

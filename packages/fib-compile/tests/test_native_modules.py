@@ -109,13 +109,3 @@ def test_a_compiler_that_hangs_is_killed(folder: Path, tmp_path: Path, monkeypat
         build_module(MODULE, folder, Limits(1.0))
     assert time.monotonic() - begin < 100
     assert not [path for path in folder.iterdir() if path.is_dir() and path.name.startswith(".")]
-
-
-def test_a_full_disk_is_not_the_fault_of_the_sources(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls = count_calls(tmp_path, monkeypatch, "echo 'error: No space left on device'; exit 1")
-    for _ in range(2):
-        with pytest.raises(ModuleNotBuilt, match="No space left on device"):
-            build_module(MODULE, folder)
-    assert calls.read_text().splitlines() == ["call"] * 2

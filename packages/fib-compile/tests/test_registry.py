@@ -6,12 +6,12 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Callable
 from pathlib import Path
 
 import attrs
 import pytest
 import torch
+from compile_samples import ADD_ONE, make_solution
 from fib_compile import (
     Builder,
     BuilderConflict,
@@ -24,7 +24,6 @@ from fib_compile import (
 )
 from fib_schema import Definition, Solution, TensorSpec
 
-MakeSolution = Callable[..., Solution]
 TEXT = "def run(x):\n    return x + 1\n"
 
 
@@ -54,49 +53,34 @@ class CountingBuilder(Builder):
         return Runnable(print, RunnableMetadata("counting", definition.name, solution.name), clean)
 
 
-def test_the_same_solution_is_built_once(definition: Definition, make_solution: MakeSolution) -> None:
-    builder = CountingBuilder()
-    registry = BuilderRegistry([builder])
-
-    runnable = registry.build(definition, make_solution(TEXT))
-    assert registry.build(definition, make_solution(TEXT)) is runnable
-    assert builder.count == 1
-
-
-def test_content_name_and_interface_each_make_another_runnable(
-    definition: Definition, make_solution: MakeSolution
-) -> None:
+def test_content_name_and_interface_each_make_another_runnable() -> None:
     builder = CountingBuilder()
     registry = BuilderRegistry([builder])
     solution = make_solution(TEXT)
-    other = attrs.evolve(definition, inputs={"x": TensorSpec(("n",), "float32")})
+    other = attrs.evolve(ADD_ONE, inputs={"x": TensorSpec(("n",), "float32")})
 
     variants = [
-        registry.build(definition, solution),
-        registry.build(definition, make_solution(TEXT + "#")),
-        registry.build(definition, make_solution(TEXT, name="other")),
+        registry.build(ADD_ONE, solution),
+        registry.build(ADD_ONE, make_solution(TEXT + "#")),
+        registry.build(ADD_ONE, make_solution(TEXT, name="other")),
         registry.build(other, solution),
     ]
     assert len(set(map(id, variants))) == builder.count == 4
 
 
-def test_a_cleaned_runnable_is_built_again(definition: Definition, make_solution: MakeSolution) -> None:
+def test_a_cleaned_runnable_is_built_again() -> None:
     registry = BuilderRegistry([CountingBuilder()])
     solution = make_solution(TEXT)
-
-    runnable = registry.build(definition, solution)
+    runnable = registry.build(ADD_ONE, solution)
     runnable.cleanup()
-    assert registry.build(definition, solution) is not runnable
+    assert registry.build(ADD_ONE, solution) is not runnable
 
 
-def test_cleanup_reaches_every_runnable_and_reports_failures(
-    definition: Definition, make_solution: MakeSolution
-) -> None:
+def test_cleanup_reaches_every_runnable_and_reports_failures() -> None:
     builder = CountingBuilder()
     registry = BuilderRegistry([builder])
     for name in ("a", "dirty", "b"):
-        registry.build(definition, make_solution(TEXT, name=name))
-
+        registry.build(ADD_ONE, make_solution(TEXT, name=name))
     with pytest.RaisesGroup(pytest.RaisesExc(OSError, match="cannot be cleaned")):
         registry.cleanup()
     assert sorted(builder.cleaned) == ["a", "b", "dirty"]
@@ -104,14 +88,14 @@ def test_cleanup_reaches_every_runnable_and_reports_failures(
     assert len(builder.cleaned) == 3
 
 
-def test_threads_share_one_build(definition: Definition, make_solution: MakeSolution) -> None:
+def test_threads_share_one_build() -> None:
     builder = CountingBuilder()
     registry = BuilderRegistry([builder])
     barrier = threading.Barrier(8)
 
     def work() -> None:
         barrier.wait(10)
-        registry.build(definition, make_solution(TEXT))
+        registry.build(ADD_ONE, make_solution(TEXT))
 
     threads = [threading.Thread(target=work) for _ in range(8)]
     for thread in threads:
@@ -121,36 +105,31 @@ def test_threads_share_one_build(definition: Definition, make_solution: MakeSolu
     assert builder.count == 1
 
 
-def test_no_builder_lists_the_available_ones(
-    definition: Definition, make_solution: MakeSolution, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_builder_lists_the_available_ones(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(TVMFFIBuilder, "unavailable_reason", staticmethod(lambda: "it is gone"))
     registry = BuilderRegistry([PythonBuilder()])
-
     with pytest.raises(BuildError) as caught:
-        registry.build(definition, make_solution("int x;", language="cpp"))
+        registry.build(ADD_ONE, make_solution("int x;", language="cpp"))
     text = str(caught.value)
     assert text.startswith("solution 'solution': no builder for language 'cpp' (available: python; ")
     assert "; tvm_ffi is unavailable: it is gone" in text
 
 
-def test_the_reference_is_built_from_the_definition(definition: Definition) -> None:
+def test_the_reference_is_built_from_the_definition() -> None:
     registry = BuilderRegistry([PythonBuilder()])
-
-    reference = registry.build_reference(definition)
+    reference = registry.build_reference(ADD_ONE)
     assert torch.equal(reference(torch.zeros(1, 4)), torch.ones(1, 4))
-    assert registry.build_reference(definition) is reference
+    assert registry.build_reference(ADD_ONE) is reference
     registry.cleanup()
 
 
-def test_a_registered_builder_comes_last_or_where_it_says(definition: Definition, make_solution: MakeSolution) -> None:
+def test_a_registered_builder_comes_last_or_where_it_says() -> None:
     registry = BuilderRegistry([PythonBuilder()])
     registry.register(CountingBuilder())
     assert [builder.name for builder in registry.builders] == ["python", "counting"]
-
     registry = BuilderRegistry([PythonBuilder()])
     registry.register(CountingBuilder(), before="python")
-    assert registry.build(definition, make_solution(TEXT)).metadata.build_type == "counting"
+    assert registry.build(ADD_ONE, make_solution(TEXT)).metadata.build_type == "counting"
 
 
 def test_a_conflict_shows_both_sides() -> None:
@@ -189,12 +168,7 @@ def registry_with(folder: Path, **plugins: str) -> list[str]:
         (info / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: 1.0\n")
         (info / "entry_points.txt").write_text(f"[fib_compile.builders]\n{name}-builder = {name}:Mine\n")
         (folder / f"{name}.py").write_text(text)
-    return _run_with(
-        folder, "from fib_compile import *; print([b.name for b in BuilderRegistry.get_instance().builders])"
-    )
-
-
-def _run_with(folder: Path, code: str) -> list[str]:
+    code = "from fib_compile import *; print([b.name for b in BuilderRegistry.get_instance().builders])"
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(folder), *sys.path])}
     command = [sys.executable, "-c", code]
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
@@ -203,7 +177,6 @@ def _run_with(folder: Path, code: str) -> list[str]:
 
 def test_entry_points_add_builders(tmp_path: Path) -> None:
     log, names = registry_with(tmp_path, plugin=MINE)
-
     assert log == ""
     assert names.endswith("'torch', 'mine']")
 
@@ -211,7 +184,6 @@ def test_entry_points_add_builders(tmp_path: Path) -> None:
 def test_broken_entry_points_cost_only_themselves_and_name_their_distributions(tmp_path: Path) -> None:
     plugins = {f"broken{index}": text for index, (text, _) in enumerate(BROKEN.values())}
     log, names = registry_with(tmp_path, plugin=MINE, **plugins)
-
     assert names.endswith("'torch', 'mine']")
     lines = log.splitlines()
     assert len(lines) == len(BROKEN)

@@ -30,14 +30,12 @@ def test_a_rendered_signature_is_the_same_signature(function: Callable[..., Any]
     parameters = parameters_of(function)
     generated = eval(f"lambda {parameter_list(parameters)}: None", default_values(parameters))
     required = eval(f"lambda {parameter_list(parameters, has_defaults=False)}: None")
-
     assert parameters_of(generated) == parameters
     assert parameters_of(required) == [p.replace(default=Parameter.empty) for p in parameters]
 
 
 def test_arguments_go_by_position_where_they_may() -> None:
     parameters = parameters_of(lambda x, /, y, *args, z, **kwargs: None)
-
     assert argument_list(parameters) == "x, y, *args, z=z, **kwargs"
     assert argument_list(parameters[:2], {"x": "a.b", "y": "c"}) == "a.b, c"
 
@@ -59,7 +57,6 @@ def test_arguments_go_by_position_where_they_may() -> None:
 def test_a_default_is_recognised_by_type_and_value(default: object, value: object, is_given: bool) -> None:
     parameter = Parameter("x", Parameter.KEYWORD_ONLY, default=default)
     scope = {"_fib_type": type, "x": value, **default_values([parameter])}
-
     assert eval(given_condition(parameter), scope) is is_given
 
 
