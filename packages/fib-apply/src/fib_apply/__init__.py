@@ -6,9 +6,10 @@ How a call is routed:
 2. Table: the runtime loads an `ApplyTable` (`selection.table`). By rules on traces (`selection.rules`), it ranks
    solutions for each definition, hardware and key (`key`). Winners are built and loaded (`build_service`).
 3. Dispatcher: `apply` wraps a function (`routing.call_sites`). While a runtime is active, its calls go to a route that
-   the dispatcher of the definition generates (`routing.dispatcher`, `routing.codegen`).
-4. Guard: the route compares a call with earlier ones by a compiled guard (`routing.guards`). If no guard lets it
-   through, the slow path (`routing.resolver`) validates it, makes its key and finds the first loaded candidate.
+   the dispatcher of the definition generates (`routing.dispatcher`, `routing.codegen`). Compilers see the function.
+4. Guard: the route looks a call up in the table of its variant (`routing.call_variant`), whose guards compare it with
+   earlier calls (`routing.native`, `routing.guards`). If none lets it through, the slow path (`routing.resolver`)
+   validates it (`routing.validation`), makes its key and finds the first loaded candidate that may be called now.
 5. Call: the route calls the solution's kernel, or the function itself (the fallback) if no solution serves the call.
 
 Importing this package imports no torch; the names below are imported from their modules on first use.

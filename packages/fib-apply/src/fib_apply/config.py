@@ -310,7 +310,6 @@ _ELSEWHERE = "a setting of definitions; put it below 'default', or below 'defini
 class ConfigFile:
     """The settings of a file."""
 
-    path: Path
     registry: ApplyConfigRegistry
     stats: bool = False
     """Whether calls are counted."""
@@ -347,7 +346,7 @@ def read_config(path: str | os.PathLike[str]) -> ConfigFile:
     except InvalidSetting as error:  # settings that contradict each other
         file.note(error.problem, "definitions")
     file.check()
-    return ConfigFile(Path(path), registry, top.stats)
+    return ConfigFile(registry, top.stats)
 
 
 def _resolve_signers(settings: Any, folder: Path) -> None:
@@ -420,19 +419,16 @@ def _read_of_environment(path: str) -> ConfigFile | None:
     try:
         return read_config(path)
     except OSError as error:
-        _report(path, explain_os_error(error))
+        problem = explain_os_error(error)
     except FibError as error:
-        _report(path, str(error))
-    return None
-
-
-def _report(path: str, problem: str) -> None:
+        problem = str(error)
     if is_first((path, problem)):
         text = (
             f"{CONFIG_VARIABLE}={path}: nothing is routed until the file is corrected, because its settings may "
             f"exclude solutions: {problem}"
         )
         emit(Event(EventKind.CONFIG_REJECTED, text, logging.ERROR, problem=problem))
+    return None
 
 
 # -- the cache ---------------------------------------------------------------------------------------

@@ -48,11 +48,7 @@ def set_apply_hook(function: ApplyHook | None) -> None:
 
 def get_apply_hook() -> ApplyHook:
     """The hook function; one that does nothing if none is set."""
-    return _ignore if _hook is None else _hook
-
-
-def _ignore(definition: str, arguments: Mapping[str, Any]) -> None:
-    del definition, arguments
+    return (lambda *_: None) if _hook is None else _hook
 
 
 def add_listener(listener: Listener) -> None:

@@ -90,11 +90,6 @@ class ApplyKey:
         text = "; ".join(f"{name} {list(values)}" for name, values in strides.items())
         return ApplyKey(self.axes, (*self.feats, (_LAYOUT, text)))
 
-    @property
-    def has_layout(self) -> bool:
-        """Whether an input is not contiguous."""
-        return any(name == _LAYOUT for name, _ in self.feats)
-
     def with_padding(self, axis: str) -> ApplyKey:
         """The key of calls with padded indices of an axis. Its size, that of a buffer, selects no ranking."""
         return ApplyKey(self.axes, (*self.feats, (_PADDED, axis)))
@@ -107,7 +102,7 @@ class ApplyKey:
     @property
     def is_exact(self) -> bool:
         """Whether all inputs are contiguous and not padded, as those of most workloads are."""
-        return not self.has_layout and self.padded_axis is None
+        return not any(name in (_LAYOUT, _PADDED) for name, _ in self.feats)
 
     def __str__(self) -> str:
         return ", ".join(f"{name}={value}" for name, value in (*self.axes, *self.feats)) or "no variable axes"

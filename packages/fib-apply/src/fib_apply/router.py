@@ -39,7 +39,6 @@ from .selection.table import ApplyTable, local_hardware
 if TYPE_CHECKING:
     from .routing.dispatcher import Dispatcher
 
-_NONE: Mapping[str, str] = {}
 _Wanted: TypeAlias = tuple[str, str]
 """A definition and a solution, by name."""
 
@@ -115,21 +114,19 @@ class Router:
         """The current counts by definition; empty if calls are not counted."""
         if not self._is_counted:
             return {}
-        return {
-            name: metrics.snapshot(is_caught=self._is_caught(name)) for name, metrics in self._metrics.copy().items()
-        }
-
-    def _is_caught(self, name: str) -> bool:
-        """Whether the fallback serves calls whose solution raised."""
-        config = self.config.get(name)
-        return config.on_error is OnError.FALLBACK or config.shadow_ratio > 0
+        found = {}
+        for name, metrics in self._metrics.copy().items():
+            config = self.config.get(name)
+            is_caught = config.on_error is OnError.FALLBACK or config.shadow_ratio > 0
+            found[name] = metrics.snapshot(is_caught=is_caught)
+        return found
 
     # -- quarantines ---------------------------------------------------------------------------------
 
     def quarantined(self, definition: str) -> Mapping[str, str]:
         """The solutions of a definition that are no longer called, each with the reason."""
         dispatcher = self._dispatchers.get(definition)
-        return self._quarantined.get(definition, _NONE) if dispatcher is None else dispatcher.pool.quarantined
+        return self._quarantined.get(definition, {}) if dispatcher is None else dispatcher.pool.quarantined
 
     def left_out(self) -> dict[str, str]:
         """The solutions that are not called, each with the reason."""

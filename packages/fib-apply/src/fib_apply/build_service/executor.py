@@ -53,7 +53,8 @@ class BackgroundExecutor:
     """Runs jobs one after another in a thread that exists while there is work. A forked child needs another one."""
 
     def __init__(self) -> None:
-        self._is_closed = self._is_running = False
+        self.is_closed = self._is_running = False
+        """Whether no more jobs are accepted; the running job should end soon."""
         self._changed = threading.Condition()
         self._jobs: deque[_Work] = deque()
         self._thread: threading.Thread | None = None
@@ -66,11 +67,6 @@ class BackgroundExecutor:
         return len(self._jobs) + self._is_running
 
     @property
-    def is_closed(self) -> bool:
-        """Whether no more jobs are accepted; the running job should end soon."""
-        return self._is_closed
-
-    @property
     def is_current_thread(self) -> bool:
         """Whether the caller runs in the executor's thread."""
         return threading.current_thread() is self._thread
@@ -80,7 +76,7 @@ class BackgroundExecutor:
         job = _Work(run, name, on_drop, _current_device())
         problem = None
         with self._changed:
-            is_accepted = not self._is_closed and (problem := self._start_thread()) is None
+            is_accepted = not self.is_closed and (problem := self._start_thread()) is None
             if is_accepted:
                 self._jobs.append(job)
                 self._changed.notify_all()
@@ -99,7 +95,7 @@ class BackgroundExecutor:
     def close(self) -> None:
         """Drop queued jobs and accept no more, without waiting for the running one."""
         with self._changed:
-            self._is_closed = True
+            self.is_closed = True
             dropped = list(self._jobs)
             self._jobs.clear()
             self._changed.notify_all()
@@ -150,7 +146,7 @@ class BackgroundExecutor:
         with self._changed:
             self._is_running = False
             self._changed.notify_all()
-            self._changed.wait_for(lambda: self._jobs or self._is_closed, _IDLE_SECONDS)
+            self._changed.wait_for(lambda: self._jobs or self.is_closed, _IDLE_SECONDS)
             if not self._jobs:
                 self._thread = None
                 return None

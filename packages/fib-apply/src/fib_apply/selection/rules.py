@@ -618,7 +618,8 @@ class _Ranker:
             return None
         keys, ratio, _ = means[order[0]]
         share = f"{-keys} of {counted(len(self.rankings), 'key')}"
-        reason = f"serves {share}, at {_format_ratio(ratio)} times the latency of the fastest"
+        slower = f"{math.exp(ratio):.3g}" if ratio < 700 else "over 1e304"
+        reason = f"serves {share}, at {slower} times the latency of the fastest"
         candidates = tuple([_merged(name, measured[name]) for name in order])
         left_out = tuple((name, "not eligible at a key") for name in sorted(self._disqualified))
         return Ranking(candidates, reason, left_out)
@@ -675,7 +676,3 @@ def _merged(
 
 def _exp(interval: _Interval | None) -> _Interval | None:
     return None if interval is None else (math.exp(interval[0]), math.exp(interval[1]))
-
-
-def _format_ratio(logarithm: float) -> str:
-    return f"{math.exp(logarithm):.3g}" if logarithm < 700 else "over 1e304"
