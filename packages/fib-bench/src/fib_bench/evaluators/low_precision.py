@@ -33,7 +33,7 @@ from ..checking.elements import dtype_name, element_count, is_float4, logical_sh
 from ..checking.sensitivity import OutputCheck
 from ..config.model import ONE_STEP, ResolvedEvalConfig
 from .default import default_parts
-from .protocol import Case, Check, Evaluator, Tensors, Verdict
+from .protocol import Case, Check, EachOutput, Evaluator, Tensors
 
 _PACKED = re.compile(r"fp4|float4|e2m1|packed", re.IGNORECASE)
 _EXPONENT_BIAS = 127
@@ -288,21 +288,16 @@ def _extent(expected: torch.Tensor, width: int, factors: torch.Tensor | None) ->
 
 
 @attrs.frozen(eq=False)
-class InSteps(Check):
+class InSteps(EachOutput):
     """Quantised outputs beside their scales."""
 
-    parts: Mapping[str, OutputCheck] = attrs.field()
     scales: Mapping[str, str]
     """Output that holds the scale, by scaled output."""
 
-    def compare(self, found: Tensors, expected: Tensors) -> Verdict:
-        """Compare output by output, quantised ones multiplied by the scales that came with them."""
-        comparisons: list[Comparison] = []
-        for name, part in self.parts.items():
-            if name in self.scales and isinstance(part, StepsPart):
-                scales = found[self.scales[name]], expected[self.scales[name]]
-                comparisons.append(part.compare_scaled(found[name], expected[name], scales))
-            else:
-                comparisons.append(part.compare(found[name], expected[name]))
-        problems = [c.explain() for c in comparisons if not self.parts[c.name].is_right(c)]
-        return Verdict(tuple(comparisons), tuple(problems))
+    def compare_output(self, name: str, found: Tensors, expected: Tensors) -> Comparison:
+        """Compare one output, a quantised one multiplied by the scales that came with it."""
+        part = self.parts[name]
+        if name in self.scales and isinstance(part, StepsPart):
+            scales = found[self.scales[name]], expected[self.scales[name]]
+            return part.compare_scaled(found[name], expected[name], scales)
+        return super().compare_output(name, found, expected)

@@ -78,9 +78,13 @@ class EachOutput(Check):
 
     def compare(self, found: Tensors, expected: Tensors) -> Verdict:
         """Compare output by output."""
-        comparisons = [part.compare(found[name], expected[name]) for name, part in self.parts.items()]
+        comparisons = [self.compare_output(name, found, expected) for name in self.parts]
         problems = [c.explain() for c in comparisons if not self.parts[c.name].is_right(c)]
         return Verdict(tuple(comparisons), tuple(problems))
+
+    def compare_output(self, name: str, found: Tensors, expected: Tensors) -> Comparison:
+        """Compare one output by its part."""
+        return self.parts[name].compare(found[name], expected[name])
 
 
 @attrs.frozen(eq=False)

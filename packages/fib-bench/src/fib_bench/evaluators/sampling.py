@@ -24,7 +24,7 @@ from ..checking.comparison import Comparison
 from ..config.model import ResolvedEvalConfig
 from ..secure_random import SECRET
 from .protocol import Case, Check, Evaluator, Observation, Tensors, Verdict, calls_of
-from .sampling_filters import Cuts, Filters, Rows, cut, is_known, rows_and_filters
+from .sampling_filters import Cuts, Filters, Rows, cut, find_rows
 from .sampling_tests import PooledDraws, RowDistances, draw, problem_of_samples, problems_of_pairs
 
 TRIALS = 100
@@ -62,14 +62,15 @@ class Sampling(Evaluator):
         """Select the model that explains the reference's draws; without one, compare with the draws themselves."""
         if isinstance(case.first, Draws):
             again = _known(case, is_joint=case.first.filters.is_joint)
+            assert again is not None, "the first input set was known"
             return attrs.evolve(again, trials=case.first.trials)
         if case.first is not None:
             return _unknown(case, [case.expected], trials=0, varies=case.first.is_observed)
         seen = _try_reference(case)
         for is_joint in (False, True):
-            if not is_known(case):
-                break
             check = _known(case, is_joint=is_joint)
+            if check is None:
+                break
             calls = [case.expected, *seen]
             if self._explains(check, calls):
                 return check
@@ -263,8 +264,12 @@ def _judge_unknown(observations: Sequence[Observation]) -> Verdict:
     return Verdict(problems=tuple(problems), extra={"sampling": {"calls": len(observations)}})
 
 
-def _known(case: Case, *, is_joint: bool) -> Draws:
-    source, filters = rows_and_filters(case, is_joint=is_joint)
+def _known(case: Case, *, is_joint: bool) -> Draws | None:
+    """The check by the probabilities in the inputs, if they are there; joint: top-p is meant of the whole row."""
+    found = find_rows(case)
+    if found is None:
+        return None
+    source, filters = found[0], attrs.evolve(found[1], is_joint=is_joint)
     return Draws(
         name=next(iter(case.expected)),
         source=source,

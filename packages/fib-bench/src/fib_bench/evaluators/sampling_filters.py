@@ -169,28 +169,19 @@ def _roles(case: Case) -> dict[str, str] | None:
     return found
 
 
-def is_known(case: Case) -> bool:
-    """Whether the inputs are rows of probabilities or logits, and nothing but filters beside them."""
+def find_rows(case: Case) -> tuple[Rows, Filters] | None:
+    """The rows of probabilities or logits, and their filters; None if inputs are neither, or do not fit."""
     roles = _roles(case)
     if roles is None or "rows" not in roles or len(case.expected) != 1:
-        return False
+        return None
     rows, (samples,) = _tensor(case.inputs[roles["rows"]]), case.expected.values()
-    count = len(rows)
-    others = [case.inputs[name] for role, name in roles.items() if role != "rows"]
-    fit = all(not isinstance(value, torch.Tensor) or value.numel() in {1, count} for value in others)
-    return fit and samples.dim() in {1, 2} and len(samples) == count > 0
-
-
-def rows_and_filters(case: Case, *, is_joint: bool) -> tuple[Rows, Filters]:
-    """The rows and their filters; only if `is_known`. If `is_joint`, top-p is meant of the whole row."""
-    roles = _roles(case)
-    assert roles is not None
-    rows = _tensor(case.inputs[roles["rows"]])
-    per_row = {role: _per_row(case.inputs[name], rows) for role, name in roles.items() if role != "rows"}
+    others = {role: case.inputs[name] for role, name in roles.items() if role != "rows"}
+    fit = all(not isinstance(value, torch.Tensor) or value.numel() in {1, len(rows)} for value in others.values())
+    if not fit or samples.dim() not in {1, 2} or len(samples) != len(rows) or not len(rows):
+        return None
+    per_row = {role: _per_row(value, rows) for role, value in others.items()}
     top_k = per_row.get("top_k")
-    filters = Filters(
-        None if top_k is None else top_k.long(), per_row.get("top_p"), per_row.get("min_p"), is_joint=is_joint
-    )
+    filters = Filters(None if top_k is None else top_k.long(), per_row.get("top_p"), per_row.get("min_p"))
     return Rows(rows, not _are_probabilities(roles["rows"], rows), per_row.get("temperature")), filters
 
 

@@ -30,50 +30,31 @@ _WORST_ROW, _MOST_OF_ROW = 5.0, 0.5
 index may be lacking in any case; rows of a single index then have only the limit over all rows."""
 
 
-@attrs.frozen(eq=False)
-class Scores:
-    """The scores by which the indices of an output were chosen."""
-
-    values: torch.Tensor
-    """``[rows, candidates]``"""
-
-    def differ(self, found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
-        """Mask of the chosen scores, ``[rows, k]`` from the best to the worst, that are not those expected."""
-        ours, theirs = (self._ordered(indices) for indices in (found, expected))
-        return (ours != theirs) & ~((ours - theirs).abs() <= _TIE * theirs.abs())
-
-    def _ordered(self, indices: torch.Tensor) -> torch.Tensor:
-        is_real = (indices >= 0) & (indices < self.values.shape[1])
-        scores = self.values.gather(1, torch.where(is_real, indices, 0)).double()
-        return scores.masked_fill(~is_real, -torch.inf).sort(dim=1, descending=True).values
-
-
 def scores_for(
     chosen: torch.Tensor, candidates: Sequence[torch.Tensor], lengths: Sequence[torch.Tensor]
-) -> Scores | None:
-    """The first of some tensors by which the reference's indices are the best of each row.
+) -> torch.Tensor | None:
+    """The first of some tensors, ``[rows, candidates]``, by which the reference's indices are the best of each row.
 
-    Args:
-        chosen: ``[rows, k]``; what is negative pads.
-        candidates: Floating tensors of any shape.
-        lengths: Integer tensors that may say how many scores of a row count.
+    Of ``[rows, k]`` chosen indices, what is negative pads. Lengths may say how many scores of a row count.
     """
     for tensor in candidates:
         values = tensor.reshape(-1, tensor.shape[-1])
         values = values.float() if values.itemsize == 1 else values  # not every device can pick these
         if len(values) != len(chosen) or chosen.numel() == 0 or values.shape[1] <= chosen.shape[1]:
             continue
-        for length in (None, *(n for n in lengths if n.numel() == len(values))):
-            if (found := _verified(chosen.long(), values, length)) is not None:
-                return found
+        if any(
+            _are_best(chosen.long(), values, length)
+            for length in (None, *(n for n in lengths if n.numel() == len(values)))
+        ):
+            return values
     return None
 
 
-def _verified(chosen: torch.Tensor, values: torch.Tensor, length: torch.Tensor | None) -> Scores | None:
-    """The scores if no candidate of a row is better than the selected ones; synchronizes the device."""
+def _are_best(chosen: torch.Tensor, values: torch.Tensor, length: torch.Tensor | None) -> bool:
+    """Whether no candidate of a row is better than the selected ones; synchronizes the device."""
     is_real = (chosen >= 0) & (chosen < values.shape[1])
     if bool((chosen >= values.shape[1]).any()):
-        return None
+        return False
     scores = values.double()
     places = torch.where(is_real, chosen, 0)
     least = scores.gather(1, places).masked_fill(~is_real, torch.inf).amin(dim=1)
@@ -82,7 +63,19 @@ def _verified(chosen: torch.Tensor, values: torch.Tensor, length: torch.Tensor |
         scores = scores.masked_fill(beyond, -torch.inf)
     is_taken = torch.zeros_like(scores).scatter_add_(1, places, is_real.double()) > 0
     rest = scores.masked_fill(is_taken, -torch.inf).amax(dim=1)
-    return Scores(values) if bool((rest <= least).all()) else None
+    return bool((rest <= least).all())
+
+
+def _differ(scores: torch.Tensor, found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
+    """Mask of the chosen scores, ``[rows, k]`` from the best to the worst, that are not those expected."""
+
+    def ordered(indices: torch.Tensor) -> torch.Tensor:
+        is_real = (indices >= 0) & (indices < scores.shape[1])
+        values = scores.gather(1, torch.where(is_real, indices, 0)).double()
+        return values.masked_fill(~is_real, -torch.inf).sort(dim=1, descending=True).values
+
+    ours, theirs = ordered(found), ordered(expected)
+    return (ours != theirs) & ~((ours - theirs).abs() <= _TIE * theirs.abs())
 
 
 @attrs.frozen(eq=False)
@@ -91,7 +84,8 @@ class Rows:
 
     width: int
     """The indices in a row."""
-    scores: Scores | None
+    scores: torch.Tensor | None
+    """``[rows, candidates]``"""
 
 
 @attrs.frozen(eq=False)
@@ -176,15 +170,15 @@ class IndexSets(Check):
         return counts.strange > allowed * counts.count or counts.worst_row > most_in_row
 
 
-def _count(found: torch.Tensor, expected: torch.Tensor, scores: Scores | None) -> _Counts:
+def _count(found: torch.Tensor, expected: torch.Tensor, scores: torch.Tensor | None) -> _Counts:
     """Compare ``[rows, k]``; waits for the device once."""
     if not expected.numel():
         return _Counts(0, 0, 0, 0, 0, 0, 0)
     is_real = expected >= 0
     padded = torch.where(is_real, found < 0, found != expected)
-    outside = torch.zeros_like(is_real) if scores is None else found >= scores.values.shape[1]
+    outside = torch.zeros_like(is_real) if scores is None else found >= scores.shape[1]
     is_member = _is_member(found, expected)
-    strange = is_real & ~padded & ~is_member if scores is None else scores.differ(found, expected)
+    strange = is_real & ~padded & ~is_member if scores is None else _differ(scores, found, expected)
     twice = (_repeats(found) - _repeats(expected)).clamp(min=0)
     by_row = strange.sum(dim=1)
     most, row = by_row.max(dim=0)
@@ -281,7 +275,7 @@ def _width(name: str, case: Case) -> int:
     return 1 if is_single else case.expected[name].shape[-1]
 
 
-def _scores(name: str, case: Case) -> Scores | None:
+def _scores(name: str, case: Case) -> torch.Tensor | None:
     tensors = {n: v for n, v in case.inputs.items() if isinstance(v, torch.Tensor)}
     floating = [v for v in tensors.values() if v.dtype.is_floating_point and v.dim() > 1]
     lengths = [v for n, v in tensors.items() if not v.dtype.is_floating_point and "len" in n]
