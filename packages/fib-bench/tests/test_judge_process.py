@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -115,7 +116,7 @@ class TestStart:
 
     @pytest.mark.slow
     def test_it_can_be_closed_without_having_worked(self, survivors: Survivors) -> None:
-        with JudgeProcess(BenchmarkConfig(), None, {}) as judge:
+        with closing(JudgeProcess(BenchmarkConfig(), None, {})) as judge:
             assert judge.environment.hardware == "cpu"
             assert len(survivors()) in {1, 2}  # itself, and its server if that has come up
             judge.close()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from typing import TYPE_CHECKING, Self
 
 import attrs
@@ -126,7 +125,7 @@ class Benchmark:
         """
         check_names(self._trace_set, self._config)
         begin, events = time.monotonic(), list[Event]()
-        with closing(self._make_executor()) as executor:
+        with self._make_executor() as executor:
             devices = executor.device_count
             start_seconds = (time.monotonic() - begin) * devices
             plan = make_plan(self._trace_set, self._config, executor.environment.hardware, resume=resume)

@@ -15,7 +15,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, Self, cast
+from typing import TYPE_CHECKING, NoReturn, cast
 
 from fib_compile.device import parse_device
 from fib_compile.errors import InvalidDevice
@@ -49,12 +49,6 @@ class JudgeProcess:
         self._process: subprocess.Popen[bytes]
         self._connection: Connection
         self._environment = self._start()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
     @property
     def environment(self) -> Environment:
