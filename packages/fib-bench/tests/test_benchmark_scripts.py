@@ -1,4 +1,4 @@
-"""Tests of the published run: its choice of workloads and solutions, and that it ends with a report."""
+"""Tests of the scripts of the benchmarks' folder: the published run, the options on a GPU, the count of known work."""
 
 from __future__ import annotations
 
@@ -11,11 +11,51 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from fib_bench.demo import write_demo
 from fib_schema import AxisConst, AxisVar, Definition, RandomInput, TensorSpec, Trace, TraceSet, Workload
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="needs a checkout: the benchmarks are not in the wheel")
+
+
+def load(name: str) -> ModuleType:
+    """A module of the benchmarks' folder."""
+    sys.path.insert(0, str(BENCHMARKS))
+    try:
+        return importlib.import_module(name)
+    finally:
+        sys.path.remove(str(BENCHMARKS))
+
+
+class TestOptions:
+    def test_documented_sections_exist(self) -> None:
+        module = load("on_gpu")
+        assert all(f"``{name}``" in str(module.__doc__) for name in module.SECTIONS)
+
+    def test_all_sections_with_a_limit_run_by_default(self) -> None:
+        options = load("on_gpu")._parser().parse_args(["--dataset", "x"])
+        limited = ("same", "repeat", "cupti", "uncertainty", "exploits", "honest", "coverage", "exclusive")
+        assert tuple(options.sections) == limited
+
+
+def test_only_op_types_with_declared_work_are_counted(tmp_path: Path) -> None:
+    write_demo(tmp_path / "demo")
+    assert load("bench_light").count(tmp_path / "demo") == {"gemm": (3, 3), "rmsnorm": (3, 3), "softmax": (0, 3)}
+
+
+@pytest.mark.slow
+def test_light_can_be_stated_for_80_percent_of_the_public_workloads() -> None:
+    given = os.environ.get("FIB_TEST_DATASET")
+    here = Path(__file__).resolve()
+    beside = [parent.parent / "shared" / "flashinfer-trace" for parent in here.parents if (parent / ".git").exists()]
+    root = next((path for path in ([Path(given)] if given else beside) if path.is_dir()), None)
+    if root is None:
+        pytest.skip("the public flashinfer-trace data set is not here; set FIB_TEST_DATASET to its folder")
+    known, total = (sum(counts[index] for counts in load("bench_light").count(root).values()) for index in (0, 1))
+    assert total > 100
+    assert known >= 0.8 * total
+
 
 GEMM = Definition(
     "gemm_n32_k16",
@@ -35,16 +75,6 @@ DOUBLE = Definition(
 )
 
 
-@pytest.fixture(scope="module")
-def module() -> ModuleType:
-    """The module that makes the data set."""
-    sys.path.insert(0, str(BENCHMARKS))
-    try:
-        return importlib.import_module("published_set")
-    finally:
-        sys.path.remove(str(BENCHMARKS))
-
-
 def gemm_workload(rows: int) -> Workload:
     return Workload({"M": rows}, {"A": RandomInput(), "B": RandomInput()}, f"m-{rows}")
 
@@ -57,20 +87,18 @@ def public_set(root: Path) -> TraceSet:
     return trace_set
 
 
-class TestWorkloads:
-    def test_recorded_ones_are_spread_by_size_and_an_empty_one_is_left_out(
-        self, module: ModuleType, tmp_path: Path
-    ) -> None:
-        chosen, sizes = module.workloads_of(public_set(tmp_path / "set"), GEMM, 2)
-        assert [workload.axes["M"] for workload in chosen] == [1, 16]
-        assert sizes == module.RECORDED
+def test_recorded_workloads_of_the_published_set_are_spread_by_size_without_empty_ones(tmp_path: Path) -> None:
+    module = load("published_set")
+    chosen, sizes = module.workloads_of(public_set(tmp_path / "set"), GEMM, 2)
+    assert [workload.axes["M"] for workload in chosen] == [1, 16]
+    assert sizes == module.RECORDED
 
 
-class TestSolutions:
-    def test_they_are_those_of_the_table_for_the_device(self, module: ModuleType) -> None:
-        assert [one.name for one in module.solutions_of(GEMM, "cpu")] == ["gemm_n32_k16_torch"]
-        found = {one.name: one.spec.language for one in module.solutions_of(GEMM, "NVIDIA H200")}
-        assert found == {"gemm_n32_k16_torch": "python", "gemm_n32_k16_triton": "triton", "gemm_n32_k16_cu": "cuda"}
+def test_solutions_of_the_published_set_are_those_of_the_table_for_the_device() -> None:
+    module = load("published_set")
+    assert [one.name for one in module.solutions_of(GEMM, "cpu")] == ["gemm_n32_k16_torch"]
+    found = {one.name: one.spec.language for one in module.solutions_of(GEMM, "NVIDIA H200")}
+    assert found == {"gemm_n32_k16_torch": "python", "gemm_n32_k16_triton": "triton", "gemm_n32_k16_cu": "cuda"}
 
 
 def run_script(tmp_path: Path, budget: int) -> Path:
