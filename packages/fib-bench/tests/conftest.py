@@ -201,12 +201,6 @@ def _parent(folder: Path) -> int:
 
 
 @pytest.fixture
-def settings() -> ResolvedEvalConfig:
-    """The default tolerances."""
-    return ResolvedEvalConfig()
-
-
-@pytest.fixture
 def definition() -> Definition:
     """``y = 2 x`` on ``[n]`` float32."""
     return Definition(
@@ -398,30 +392,6 @@ def shared_server(
 
     monkeypatch.setattr("fib_bench.execution.executors.JudgeProcess", execution)
     return server
-
-
-@pytest.fixture(scope="session")
-def ray_cluster(tmp_path_factory: pytest.TempPathFactory) -> Callable[..., AbstractContextManager[tuple[Any, Any]]]:
-    """A Ray cluster at 127.0.0.1: a head without processors, and nodes with so many, by node the cache of its own."""
-
-    @contextmanager
-    def run(*cpus: int) -> Iterator[tuple[Any, dict[Any, Path]]]:
-        import ray
-        from ray.cluster_utils import Cluster
-
-        cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0})
-        try:
-            caches = {}
-            for count in cpus:
-                cache = tmp_path_factory.mktemp("node-cache")
-                caches[cluster.add_node(num_cpus=count, env_vars={"FIB_CACHE_PATH": str(cache)})] = cache
-            ray.init(address=cluster.address, log_to_driver=False, configure_logging=False)
-            yield cluster, caches
-        finally:
-            ray.shutdown()
-            cluster.shutdown()
-
-    return run
 
 
 @pytest.fixture(scope="session")

@@ -4,11 +4,19 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
-from fib_bench import ResolvedEvalConfig
-from fib_bench.checking.comparison import Comparison, ErrorLimits, compare_by, measure_extent
+from fib_bench import OutputsUndefined, ResolvedEvalConfig
+from fib_bench.checking.comparison import (
+    Comparison,
+    ErrorLimits,
+    compare_by,
+    measure_extent,
+    raise_if_mostly_undefined,
+)
+from fib_schema import Definition, Evaluation, Solution, Workload
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -230,3 +238,32 @@ def test_a_device_finds_what_the_cpu_finds_and_is_waited_for_once(dtype: torch.d
             torch.cuda.set_sync_debug_mode("default")
     assert result == compare_by(rule, "y", found, expected, extent)
     assert len(waits) == 1, [str(warning.message) for warning in waits]
+
+
+def test_one_output_of_which_more_is_undefined_refuses_the_workload() -> None:
+    outputs = {"y": torch.tensor([NAN, NAN, 1.0]), "lse": torch.ones(3), "ids": torch.arange(3)}
+    with pytest.raises(OutputsUndefined) as caught:
+        raise_if_mostly_undefined("gqa", "w", outputs)
+    assert caught.value.shares == {"y": pytest.approx(2 / 3), "lse": 0.0, "ids": 0.0}
+    assert str(caught.value) == (
+        "workload w of 'gqa': the reference leaves outputs undefined: NaN in 66.7% of 'y'; "
+        "at most half of an output may be undefined"
+    )
+
+
+HALF = "import torch\ndef run(x):\n    return torch.where(torch.arange(len(x)) < {count}, torch.nan, x * 2)\n"
+
+
+def test_a_solution_may_write_anything_where_little_is_undefined(
+    evaluate: Callable[..., list[Evaluation]],
+    make_definition: Callable[..., Definition],
+    make_solution: Callable[..., Solution],
+    make_workload: Callable[..., Workload],
+) -> None:
+    definition = make_definition({"x": "float32[n]"}, {"y": "float32[n]"}, HALF.format(count=100))
+    codes = (HALF.format(count=count).replace("torch.nan", "0.0") for count in (100, 101))
+    solutions = [make_solution(code, definition="made", name=f"s{index}") for index, code in enumerate(codes)]
+    right, wrong = evaluate(*solutions, definition=definition, workloads=[make_workload(definition, {"n": 400})])
+    assert (right.status, wrong.status) == ("PASSED", "INCORRECT_NUMERICAL"), (right.log, wrong.log)
+    assert right.extra is not None
+    assert right.extra["outputs"]["y"]["undefined_share"] == 0.25

@@ -516,42 +516,28 @@ def test_what_a_solution_leaves_in_its_cache_no_other_one_finds(attempt: Attempt
 
 
 @pytest.mark.slow
-class TestLowerLevels:
-    """Protection that remains on a machine with few features."""
-
-    @pytest.fixture
-    def judged_at(
-        self,
-        monkeypatch: pytest.MonkeyPatch,
-        device_context: DeviceContext,
-        definition: Definition,
-        make_workload: MakeWorkload,
-        make_solution: MakeSolution,
-    ) -> Callable[..., list[Evaluation]]:
-        """Evaluates solutions with a server of their own, whose level is limited."""
-
-        def run(level: Level, *codes: str) -> list[Evaluation]:
-            monkeypatch.setenv(LIMIT_VARIABLE, str(int(level)))
-            quick = {"warmup_runs": 1, "iterations": 3, "num_trials": 2, "confidence": 1.0}
-            with Judge(BenchmarkConfig(**quick, timeout_seconds=60.0)) as judge:
-                judge.context = device_context
-                prepared = [judge.prepare(definition, make_workload(definition, {"n": 8}))]
-                solutions = [make_solution(code, name=f"s{index}") for index, code in enumerate(codes)]
-                return [e for solution in solutions for _, e in judge.evaluate(definition, solution, prepared)]
-
-        return run
-
-    @pytest.mark.parametrize("level", [Level.NONE, Level.PROCESS, Level.CONFINED])
-    def test_an_honest_solution_passes(self, judged_at: Evaluate, level: Level) -> None:
-        (evaluation,) = judged_at(level, GOOD)
-        assert evaluation.status is EvaluationStatus.PASSED, evaluation.log
-        assert evaluation.extra is not None
-        assert evaluation.extra["isolation"]["level"] <= level
-
-    def test_memory_of_the_server_is_protected_all_the_same(self, judged_at: Evaluate) -> None:
-        code = "import os\ndef run(x):\n    raise ValueError(open(f'/proc/{os.getppid()}/environ', 'rb').read())"
-        (evaluation,) = judged_at(Level.PROCESS, code)
-        assert "PermissionError" in evaluation.log
+@pytest.mark.parametrize("level", [Level.NONE, Level.PROCESS, Level.CONFINED])
+def test_at_a_lower_level_honest_solutions_pass_and_memory_of_the_server_is_protected(
+    monkeypatch: pytest.MonkeyPatch,
+    device_context: DeviceContext,
+    definition: Definition,
+    make_workload: MakeWorkload,
+    make_solution: MakeSolution,
+    level: Level,
+) -> None:
+    """On a machine with few features; the judge has a server of its own."""
+    monkeypatch.setenv(LIMIT_VARIABLE, str(int(level)))
+    reads = "import os\ndef run(x):\n    raise ValueError(open(f'/proc/{os.getppid()}/environ', 'rb').read())"
+    quick = {"warmup_runs": 1, "iterations": 3, "num_trials": 2, "confidence": 1.0, "timeout_seconds": 60.0}
+    with Judge(BenchmarkConfig(**quick)) as judge:
+        judge._context = device_context
+        prepared = [judge.prepare(definition, make_workload(definition, {"n": 8}))]
+        solutions = [make_solution(code, name=f"s{index}") for index, code in enumerate((GOOD, reads))]
+        good, bad = (e for solution in solutions for _, e in judge.evaluate(definition, solution, prepared))
+    assert good.status is EvaluationStatus.PASSED, good.log
+    assert good.extra is not None
+    assert good.extra["isolation"]["level"] <= level
+    assert "PermissionError" in bad.log
 
 
 KINDS_OF_SOCKETS = (
