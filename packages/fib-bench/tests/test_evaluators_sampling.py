@@ -8,8 +8,7 @@ import pytest
 import torch
 from fib_bench import ResolvedEvalConfig
 from fib_bench.evaluators.protocol import Case, Observation, Verdict
-from fib_bench.evaluators.sampling import Draws, Sampling, UnknownDraws
-from fib_bench.evaluators.sampling_filters import Filters, Rows, cut
+from fib_bench.evaluators.sampling import Draws, Filters, Rows, Sampling, UnknownDraws, cut
 from fib_schema import Definition, Evaluation, RandomInput, Solution, Workload
 
 Evaluate = Callable[..., list[Evaluation]]

@@ -9,9 +9,8 @@ import attrs
 import pytest
 import torch
 from fib_bench import ResolvedEvalConfig
-from fib_bench.evaluators.moe import MixtureOfExperts, RowsPart, find_ties
 from fib_bench.evaluators.protocol import Case, Check, Evaluator
-from fib_bench.evaluators.scaled import StateSpace, scaled_part
+from fib_bench.evaluators.scaled import MixtureOfExperts, RowsPart, StateSpace, find_ties, scaled_part
 from fib_schema import Definition
 from hypothesis import given, settings
 from hypothesis import strategies as st

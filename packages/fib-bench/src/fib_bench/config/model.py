@@ -21,10 +21,10 @@ BUILT_IN: Mapping[str, str] = MappingProxyType(
         "sampling": "sampling:Sampling",
         "top_k": "top_k:TopK",
         "low_precision": "low_precision:LowPrecision",
-        "moe": "moe:MixtureOfExperts",
+        "moe": "scaled:MixtureOfExperts",
         "state_space": "scaled:StateSpace",
         "sparse_attention": "scaled:SparseAttention",
-        "default": "default:Default",
+        "default": "protocol:Default",
     }
 )
 """Module in ``fib_bench.evaluators`` and class of each built-in evaluator, in order of precedence."""

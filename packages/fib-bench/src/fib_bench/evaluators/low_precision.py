@@ -32,8 +32,7 @@ from ..checking.comparison import (
 from ..checking.elements import dtype_name, element_count, is_float4, logical_shape
 from ..checking.sensitivity import OutputCheck
 from ..config.model import ONE_STEP, ResolvedEvalConfig
-from .default import default_parts
-from .protocol import Case, Check, EachOutput, Evaluator, Tensors
+from .protocol import Case, Check, EachOutput, Evaluator, Tensors, default_parts
 
 _PACKED = re.compile(r"fp4|float4|e2m1|packed", re.IGNORECASE)
 _EXPONENT_BIAS = 127

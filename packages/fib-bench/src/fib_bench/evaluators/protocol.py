@@ -1,4 +1,4 @@
-"""Evaluator interface. An evaluator applies to definitions, and makes a check for each input set.
+"""Evaluator interface, and the default evaluator. An evaluator makes a check for each input set of a definition.
 
 A check judges the outputs of one call against the reference's. Where one call says little (a random
 sample), it requests more calls on the same inputs, whose outputs are judged together; so are those of
@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import ast
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from typing import Any, ClassVar
 
 import attrs
@@ -19,7 +19,7 @@ from fib_schema import Definition
 from fib_schema.syntax import parse_source
 
 from ..checking.comparison import Comparison
-from ..checking.sensitivity import OutputCheck
+from ..checking.sensitivity import OutputCheck, examine
 from ..config.model import ResolvedEvalConfig
 from ..inputs.generation import Value
 
@@ -156,3 +156,30 @@ def _calls_in(code: str) -> frozenset[str]:
         return frozenset()  # building the reference reports it
     names = [node.attr if isinstance(node, ast.Attribute) else getattr(node, "id", "") for node in functions]
     return frozenset(name for name in names if name)
+
+
+class Default(Evaluator):
+    """Every element of every output must be close to the reference's."""
+
+    name = "default"
+    has_one_rule = True
+
+    def applies(self, definition: Definition) -> bool:
+        """Every definition."""
+        del definition
+        return True
+
+    def check(self, case: Case) -> EachOutput:
+        """Check each output, with tolerances tight enough to fail known wrong answers."""
+        return EachOutput(default_parts(case, case.expected))
+
+
+def default_parts(case: Case, names: Container[str]) -> dict[str, OutputCheck]:
+    """The default checks of the named outputs; input sets drawn like the first reuse its tolerances."""
+    tensors = {name: value for name, value in case.inputs.items() if isinstance(value, torch.Tensor)}
+    outputs = {name: tensor for name, tensor in case.expected.items() if name in names}
+    known = case.first.parts if case.first is not None and case.is_like_first else {}
+    return {
+        name: known[name].alike(tensor) if name in known else examine(name, tensor, tensors, case.config)
+        for name, tensor in outputs.items()
+    }

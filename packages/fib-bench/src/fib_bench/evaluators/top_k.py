@@ -19,8 +19,7 @@ from fib_schema import Definition
 
 from ..checking.comparison import Comparison
 from ..checking.sensitivity import OutputCheck
-from .default import default_parts
-from .protocol import Case, Check, Evaluator, Tensors, Verdict, calls_of
+from .protocol import Case, Check, Evaluator, Tensors, Verdict, calls_of, default_parts
 from .scaled import scaled_part
 
 _TIE = 2.0**-20
