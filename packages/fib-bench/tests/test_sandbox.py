@@ -537,7 +537,7 @@ def test_at_a_lower_level_honest_solutions_pass_and_memory_of_the_server_is_prot
     assert good.status is EvaluationStatus.PASSED, good.log
     assert good.extra is not None
     assert good.extra["isolation"]["level"] <= level
-    assert "PermissionError" in bad.log
+    assert "PermissionError" in bad.log or level is Level.NONE
 
 
 KINDS_OF_SOCKETS = (
