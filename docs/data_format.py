@@ -16,7 +16,7 @@ from fib_bench.config.benchmark import BenchmarkConfig
 from fib_bench.config.model import ResolvedEvalConfig
 from fib_schema import Definition, Solution, Trace, Workload
 from fib_schema._record import Record
-from fib_schema.codec import TAGS
+from fib_schema.codec import tag_of
 from sphinx.pycode import ModuleAnalyzer
 
 EXAMPLES = Path(__file__).parent / "examples" / "data-format"
@@ -98,8 +98,8 @@ def _table(cls: type[Record]) -> Iterator[str]:
     documented, kinds = _field_documents(cls), typing.get_type_hints(cls)
     yield "| field | type | default | meaning |"
     yield "| --- | --- | --- | --- |"
-    if cls in TAGS:
-        yield f"| `type` | `{json.dumps(TAGS[cls])}` | required | Kind of this object. |"
+    if tag := tag_of(cls):
+        yield f"| `type` | `{json.dumps(tag)}` | required | Kind of this object. |"
     for field in attrs.fields(cls):
         if field.name != "unknown_fields":
             default: Any = field.default

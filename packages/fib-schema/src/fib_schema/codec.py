@@ -22,11 +22,11 @@ import attrs
 import msgspec
 
 from ._record import FrozenDict, Record, closest, describe
-from .definition import AxisConst, AxisVar, DType
+from .definition import DType
 from .errors import InvalidRecord, Problem
 from .solution import SupportedBindings, SupportedLanguages
 from .trace import Environment, EvaluationStatus
-from .workload import RandomInput, SafetensorsInput, ScalarInput, Workload
+from .workload import Workload
 
 if TYPE_CHECKING:
     from cattrs import Converter  # imported on use: opening a data set parses nothing
@@ -38,14 +38,6 @@ MAX_RECORD_BYTES = 64 << 20
 """The largest record that is read; the largest of the public ones is below 1 MB."""
 MAX_DEPTH = 100
 """Deepest nesting of the objects and lists of a record; each consumer of a record recurses over them."""
-TAGS: Mapping[type[Record], str] = MappingProxyType({
-    AxisConst: "const",
-    AxisVar: "var",
-    RandomInput: "random",
-    ScalarInput: "scalar",
-    SafetensorsInput: "safetensors",
-})  # fmt: skip
-"""Value of ``type`` in the JSON of records that share a field."""
 _ALWAYS_WRITTEN = frozenset({
     "solution", "evaluation", "shape", "log", "correctness", "performance", "latency_ms",
     "reference_latency_ms", "speedup_factor", "max_relative_error", "max_absolute_error",
@@ -161,7 +153,7 @@ def _struct_of(cls: Any) -> Any:
         (field.name, _checked(kinds[field.name]), *([] if field.default is attrs.NOTHING else [field.default]))
         for field in _fields(cls)
     ]
-    tag = {"tag_field": "type", "tag": TAGS[cls]} if cls in TAGS else {}
+    tag = {"tag_field": "type", "tag": tag_of(cls)} if tag_of(cls) else {}
     return msgspec.defstruct(cls.__name__, fields, forbid_unknown_fields=True, gc=False, **tag)  # type: ignore[arg-type]
 
 
@@ -363,7 +355,7 @@ def _union_hook(kind: Any, converter: Converter) -> Hook:
     """The hook of a type or None, or of one of several records, which have tags."""
     if (inner := _not_none(kind)) is not kind:
         return lambda value, _: None if value is None else converter.structure(value, inner)
-    classes = {TAGS[one]: one for one in get_args(kind)}
+    classes = {tag_of(one): one for one in get_args(kind)}
 
     def hook(value: Any, _: Any) -> Any:
         _check(value, dict)
@@ -426,11 +418,16 @@ def _fields(cls: Any) -> list[attrs.Attribute[Any]]:
     return [field for field in attrs.fields(cls) if field.name != "unknown_fields"]
 
 
+def tag_of(cls: Any) -> str:
+    """The value of ``type`` in the JSON of a record that shares a field with others; empty for others."""
+    return getattr(cls, "type", "")
+
+
 @cache
 def field_names(cls: Any) -> frozenset[str]:
     """The keys of a record's JSON that its class knows."""
     known = {field.name for field in _fields(cls)}
-    return frozenset(known | {"type"} if cls in TAGS else known)
+    return frozenset(known | {"type"} if tag_of(cls) else known)
 
 
 # -- records to JSON ---------------------------------------------------------------------------------
@@ -492,7 +489,7 @@ def _plain_hook(cls: Any, converter: Converter) -> Callable[[Any], Any]:
 
     fields: Any = {field.name: override(omit_if_default=field.name not in _ALWAYS_WRITTEN) for field in _fields(cls)}
     made = make_dict_unstructure_fn(cls, converter, unknown_fields=override(omit=True), **fields)
-    tag = {"type": TAGS[cls]} if cls in TAGS else {}
+    tag = {"type": tag_of(cls)} if tag_of(cls) else {}
 
     def hook(record: Any) -> Any:
         plain = tag | made(record) if tag else made(record)

@@ -162,7 +162,6 @@ class _Stream:
 _INVALID_CHOICE = re.compile(
     r"argument (?P<name>.+?): invalid choice: '(?P<word>.*)' \(choose from (?P<known>.*)\)", re.S
 )
-_INVALID_NUMBER = re.compile(r"(?P<argument>argument .+?): invalid (?P<kind>int|float) value: (?P<word>'.*')", re.S)
 
 
 class CommandParser(argparse.ArgumentParser):
@@ -186,9 +185,6 @@ class CommandParser(argparse.ArgumentParser):
             is_command = invalid["name"].isupper()  # the metavar of sub-commands
             problem = f"unknown command {invalid['word']!r}" if is_command else message.partition(" (")[0]
             message = problem + (_suggestion(invalid["word"], known) or f"; choose from {', '.join(known)}")
-        elif number := _INVALID_NUMBER.fullmatch(message):
-            kind = "whole number" if number["kind"] == "int" else "number"
-            message = f"{number['argument']}: {number['word']} is not a {kind}"
         self.exit(FAILED, f"{self.prog}: {message} (help: {self.prog} --help)\n")
 
 

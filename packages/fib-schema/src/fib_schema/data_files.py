@@ -178,29 +178,16 @@ def missing_data(root: str) -> Problem:
         problem = "has no definition, solution, workload or trace"
     else:
         problem = f"is no data set: it has none of the folders {', '.join(_FOLDERS)}"
-    meant = _enclosing(root) or _enclosed(root)
+    meant = _meant(Path(os.path.realpath(root)), Path(root))
     remedy = f"pass the folder that has {DEFINITIONS}/ in it"
     if meant:
         remedy = f"did you mean {' or '.join(repr(path) for path in meant)}?"
     return Problem(root, "$", f"{problem}; {remedy}", code="no-data-set")
 
 
-def _enclosing(root: str) -> list[str]:
-    """The data set that a folder is a part of."""
-    path = Path(os.path.realpath(root))
-    for above in path.parents:
-        if (above / DEFINITIONS).is_dir() and path.relative_to(above).parts[0] in {*_FOLDERS, "blob"}:
+def _meant(real: Path, root: Path) -> list[str]:
+    """The data set that a folder is a part of, or the first data sets right below it."""
+    for above in real.parents:
+        if (above / DEFINITIONS).is_dir() and real.relative_to(above).parts[0] in {*_FOLDERS, "blob"}:
             return [str(above)]
-    return []
-
-
-def _enclosed(root: str) -> list[str]:
-    """The first data sets right below a folder."""
-    try:
-        with os.scandir(root) as entries:
-            names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
-    except OSError:
-        return []
-    paths = (os.path.join(root, name) for name in names)
-    found = (path for path in paths if os.path.isdir(os.path.join(path, DEFINITIONS)))
-    return [path for path, _ in zip(found, range(_MAX_SUGGESTIONS), strict=False)]
+    return [str(found.parent) for found in sorted(root.glob(f"[!.]*/{DEFINITIONS}"))[:_MAX_SUGGESTIONS]]

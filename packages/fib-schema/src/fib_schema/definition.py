@@ -9,7 +9,7 @@ import ast
 from collections.abc import Iterator, Mapping, Sequence
 from enum import StrEnum
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 import attrs
 
@@ -58,10 +58,8 @@ class AxisConst(Record):
     description: str | None = attrs.field(default=None, validator=_record.optional_text)
     """Text for readers."""
 
-    @property
-    def type(self) -> str:
-        """The JSON tag."""
-        return "const"
+    type: ClassVar[str] = "const"
+    """JSON tag."""
 
 
 @attrs.frozen
@@ -71,10 +69,8 @@ class AxisVar(Record):
     description: str | None = attrs.field(default=None, validator=_record.optional_text)
     """Text for readers."""
 
-    @property
-    def type(self) -> str:
-        """The JSON tag."""
-        return "var"
+    type: ClassVar[str] = "var"
+    """JSON tag."""
 
 
 AxisSpec: TypeAlias = AxisConst | AxisVar

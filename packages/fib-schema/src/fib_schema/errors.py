@@ -56,18 +56,13 @@ class Problem:
     @property
     def file(self) -> str:
         """The file alone."""
-        return self._place[0]
+        return self.source if self.line is None else self.source.rpartition(":")[0]
 
     @property
     def line(self) -> int | None:
         """The line of a JSON Lines file, counted from 1."""
-        return self._place[1]
-
-    @property
-    def _place(self) -> tuple[str, int | None]:
         file, _, line = self.source.rpartition(":")
-        is_line = file.endswith(".jsonl") and line.isdecimal()
-        return (file, int(line)) if is_line else (self.source, None)
+        return int(line) if file.endswith(".jsonl") and line.isdecimal() else None
 
     def __str__(self) -> str:
         place = self.source if self.path == "$" else f"{self.source} at {self.path}"

@@ -5,7 +5,7 @@ Source: the schema of the public flashinfer-trace data set.
 
 from __future__ import annotations
 
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import attrs
 
@@ -18,10 +18,8 @@ from .display import shortened
 class RandomInput(Record):
     """An input that the benchmark generates from a seed."""
 
-    @property
-    def type(self) -> str:
-        """The JSON tag."""
-        return "random"
+    type: ClassVar[str] = "random"
+    """JSON tag."""
 
 
 def _scalar(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -39,10 +37,8 @@ class ScalarInput(Record):
     value: int | float | bool = attrs.field(validator=_scalar)
     """Value that is passed."""
 
-    @property
-    def type(self) -> str:
-        """The JSON tag."""
-        return "scalar"
+    type: ClassVar[str] = "scalar"
+    """JSON tag."""
 
 
 def _blob_path(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -60,10 +56,8 @@ class SafetensorsInput(Record):
     tensor_key: str = attrs.field(validator=_record.text)
     """Name of the tensor in the file."""
 
-    @property
-    def type(self) -> str:
-        """The JSON tag."""
-        return "safetensors"
+    type: ClassVar[str] = "safetensors"
+    """JSON tag."""
 
 
 InputSpec: TypeAlias = RandomInput | ScalarInput | SafetensorsInput
