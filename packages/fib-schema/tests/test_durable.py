@@ -1,14 +1,11 @@
 """Appends of writers that are killed, that run at once, or that fail."""
 
 import fcntl
-import json
-import random
-import signal
 import subprocess
 import sys
 
 import pytest
-from fib_schema import DataWarning, RandomInput, TraceSet, Workload, append_jsonl_file, appending
+from fib_schema import RandomInput, TraceSet, Workload, append_jsonl_file, appending
 
 PROGRAM = """
 import sys
@@ -42,52 +39,6 @@ def seeded(trace_set, make_trace):
 
     trace_set.add_traces([Trace("gemm", make_trace(uuid="seed").workload)])
     return trace_set.root
-
-
-@pytest.mark.slow
-def test_no_acknowledged_record_is_lost_when_writers_are_killed(seeded):
-    """Eight processes append up to 1,000 records each and are killed at random moments."""
-    rng = random.Random(7)
-    writers = [start_writer(seeded, f"w{index}", 1000) for index in range(4)]
-    for writer in writers:
-        assert writer.stdout.readline() == "ready\n"
-    for writer in writers:
-        writer.stdin.write("go\n")
-        writer.stdin.flush()
-    acknowledged = []
-    for writer in writers:
-        for _ in range(rng.randrange(20, 400)):
-            acknowledged.append(writer.stdout.readline().strip())
-        writer.send_signal(signal.SIGKILL)
-    for writer in writers:
-        acknowledged += writer.stdout.read().splitlines()
-        writer.wait()
-        writer.stdin.close()
-        writer.stdout.close()
-    acknowledged = [uuid for uuid in acknowledged if uuid]
-    lines = (seeded / "workloads" / "gemm" / "gemm.jsonl").read_bytes().split(b"\n")
-    whole = [line for line in lines if is_whole(line)]
-    torn = [line for line in lines if line and not is_whole(line)]
-    opened = TraceSet.from_path(seeded)
-    if torn:
-        with pytest.warns(DataWarning):
-            found = opened.workloads["gemm"]
-        assert len(opened.problems) >= len(torn)
-    else:
-        found = opened.workloads["gemm"]
-        assert opened.problems == ()
-    uuids = [trace.workload.uuid for trace in found]
-    assert len(uuids) == len(set(uuids)) == len(whole)
-    assert set(acknowledged) <= set(uuids)
-    assert len(acknowledged) > 100
-
-
-def is_whole(line):
-    try:
-        json.loads(line)
-    except ValueError:
-        return False
-    return True
 
 
 def test_concurrent_writers_lose_and_mix_nothing(seeded):

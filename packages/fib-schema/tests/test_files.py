@@ -175,16 +175,6 @@ def test_an_output_may_be_a_device_or_a_pipe(tmp_path: Path) -> None:
     os.close(writing)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files away")
-def test_the_mode_of_another_users_file_is_not_taken_over(tmp_path: Path) -> None:
-    (tmp_path / "report").write_bytes(b"old")
-    (tmp_path / "report").chmod(0o666)
-    os.chown(tmp_path / "report", OTHER_UID, OTHER_UID)
-    write_output(tmp_path / "report", b"new")
-    assert (tmp_path / "report").stat().st_uid == os.geteuid()
-    assert not (tmp_path / "report").stat().st_mode & stat.S_IWOTH
-
-
 def test_either_all_files_are_created_or_none(tmp_path: Path) -> None:
     (tmp_path / "c").write_bytes(b"first")
     with pytest.raises(FileExistsError) as caught:

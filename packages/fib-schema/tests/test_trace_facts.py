@@ -85,11 +85,6 @@ def test_a_trace_of_another_layout_is_never_the_best(trace_set: TraceSet) -> Non
     assert [trace.solution for trace in trace_set.filter_traces("gemm")] == ["slow", "base"]
 
 
-def test_authors_are_ranked_by_traces_of_the_layout_of_the_workload(trace_set: TraceSet) -> None:
-    ranking = trace_set.rank_authors("base")
-    assert [(author, score.avg_speedup) for author, score in ranking] == [("slow", 2.0)]
-
-
 def performance(**timing: Any) -> Performance:
     return Performance(1.0, 4.0, 4.0, {"timing": timing, "reference_timing": {"interval_ms": [3.0, 5.0]}})
 

@@ -300,26 +300,6 @@ def test_a_batch_with_an_unknown_name_adds_nothing(trace_set, make_trace, bad):
     assert "gemm" not in trace_set.traces
 
 
-def test_a_full_disk_adds_nothing(trace_set, make_trace):
-    """A limit on file sizes stands for a full disk: the write comes back short, then fails."""
-    trace_set.add_traces([make_trace(uuid="a")])
-    size = (trace_set.traces_path / "ada" / "gemm" / "gemm.jsonl").stat().st_size
-    program = f"""
-import resource, signal
-from fib_schema import TraceSet
-signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-made = TraceSet.from_path({str(trace_set.root)!r})
-resource.setrlimit(resource.RLIMIT_FSIZE, ({size + 100}, {size + 100}))
-try:
-    made.add_traces(made.traces["gemm"] * 3)
-except OSError as error:
-    print(error.errno, len(made.traces["gemm"]))
-"""
-    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
-    assert done.stdout == "27 1\n"
-    assert (trace_set.traces_path / "ada" / "gemm" / "gemm.jsonl").stat().st_size == size
-
-
 def test_nothing_is_written_through_a_link_that_leads_out(trace_set, make_trace, tmp_path):
     (tmp_path / "outside").mkdir()
     trace_set.traces_path.mkdir()
