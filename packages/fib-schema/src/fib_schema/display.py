@@ -105,10 +105,13 @@ def escape_values(value: Any) -> Any:
 
 def finite_values(value: Any) -> Any:
     """The value with NaN and infinity as strings, as in data sets, so that every JSON reader accepts it."""
-    return _mapped(value, lambda item: _text_of(item) if isinstance(item, float) and not isfinite(item) else item)
+    return _mapped(value, lambda item: finite_value(item) if isinstance(item, float) else item)
 
 
-def _text_of(number: float) -> str:
+def finite_value(number: float) -> float | str:
+    """The number, or the word for NaN or an infinity."""
+    if isfinite(number):
+        return number
     return "NaN" if number != number else "Infinity" if number > 0 else "-Infinity"
 
 

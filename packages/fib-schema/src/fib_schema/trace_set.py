@@ -5,13 +5,11 @@
 
 from __future__ import annotations
 
-import gc
 import math
 import os
 import shutil
 import warnings
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
@@ -37,7 +35,7 @@ from .errors import (
 )
 from .files import atomic_create_all, get_fib_dataset_path, staged
 from .problems import Findings
-from .reader import named_files, read_json, read_traces
+from .reader import NamedFile, named_files, read_json, read_traces
 from .solution import Solution
 from .strides import LAYOUT
 from .trace import Trace
@@ -246,26 +244,13 @@ class _TracesByDefinition(Mapping[str, list[Trace]]):
 
     def _read(self, file: DataFile) -> None:
         findings = Findings()
-        with _paused_gc():
+        with paused_gc():
             for _, trace in read_traces(file, findings):
                 self._read_traces.setdefault(trace.definition, []).append(trace)
         self.problems += findings.problems
         if errors := findings.errors:
             shown = f"{counted(len(errors), 'problem')} in {file.path}; bad lines were skipped: {errors[0]}"
             warnings.warn(shown, DataWarning, stacklevel=6)
-
-
-@contextmanager
-def _paused_gc() -> Iterator[None]:
-    """Pause the cyclic collector, which takes 85 % of the time of making many records; they have no cycles.
-
-    Afterwards the records are put into the oldest generation. Visiting them first took 1.8 of 4.2 s for 200,000 traces.
-    """
-    with paused_gc():
-        yield
-        if not gc.get_freeze_count():  # objects that a program has frozen stay so
-            gc.freeze()
-            gc.unfreeze()
 
 
 def _shortened(names: Iterable[str]) -> str:
@@ -319,7 +304,7 @@ class _Store:
         if not os.path.isdir(root):
             raise DataSetNotFound(str(root))
         self = cls(root)
-        self._open_files(os.fspath(root), f"{root.as_posix()}/")
+        self._open_files(os.fspath(root))
         return self
 
     def __repr__(self) -> str:
@@ -487,31 +472,29 @@ class _Store:
     def _index_solutions(self, solutions: Iterable[Solution]) -> None:
         new = _by_name("solution", solutions, self._solutions)
         self._solutions.add(new)
-        self._add_owners((one.name, one.definition, one.author) for one in new.values())
+        self._add_owners(new.values())
 
-    def _add_owners(self, solutions: Iterable[tuple[str, str, str]]) -> None:
+    def _add_owners(self, solutions: Iterable[Solution | NamedFile]) -> None:
         """Note the definitions and authors of solutions."""
-        for name, definition, author in solutions:
-            self._owners[name] = definition, author
-            self._solution_names[definition] = (*self._solution_names.get(definition, ()), name)
+        for one in solutions:
+            self._owners[one.name] = one.definition, one.author
+            self._solution_names[one.definition] = (*self._solution_names.get(one.definition, ()), one.name)
 
-    def _open_files(self, root: str, prefix: str) -> None:
+    def _open_files(self, root: str) -> None:
         """List the files of all folders and read the names of definitions and solutions."""
+        folders = {data_files.DEFINITIONS: ".json", data_files.SOLUTIONS: ".json"}
+        lines = {data_files.WORKLOADS: ".jsonl", data_files.TRACES: ".jsonl"}
+        files, found = data_files.list_data_files(root, folders | lines)
         findings = Findings()
-        folders = {data_files.DEFINITIONS: ".json", data_files.SOLUTIONS: ".json", data_files.WORKLOADS: ".jsonl"}
-        files = {
-            folder: data_files.list_files(root, folder, suffix, findings, prefix=prefix)
-            for folder, suffix in {**folders, data_files.TRACES: ".jsonl"}.items()
-        }
         definitions, solutions = (
             [group[0] for group in named_files(files[folder], kind, findings).values() if len(group) == 1]
             for folder, kind in ((data_files.DEFINITIONS, "definition"), (data_files.SOLUTIONS, "solution"))
         )
-        self._found_problems += (one for one in findings.problems if one.code != data_files.OTHER_SUFFIX)
+        self._found_problems += found + findings.problems
         problems, names = self._found_problems, {one.name: one.file for one in definitions}
         self._definitions = _LazyRecords(Definition, names, problems)
         self._solutions = _LazyRecords(Solution, {one.name: one.file for one in solutions}, problems)
-        self._add_owners((one.name, one.definition, one.author) for one in solutions)
+        self._add_owners(solutions)
         self._workloads = _TracesByDefinition("workloads", files[data_files.WORKLOADS], names)
         self._traces = _TracesByDefinition("traces", files[data_files.TRACES], names)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import os
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -53,19 +54,6 @@ class _Known:
 
 
 @attrs.define
-class _Recurring:
-    """A problem that many lines of a file share."""
-
-    place: str
-    """The first line."""
-    problem: object
-    """Its message; finding close matches of a name takes milliseconds, so it is made once, at the end."""
-    path: str
-    is_error: bool
-    count: int = 0
-
-
-@attrs.define
 class _FileChecks:
     """Checks of the records of one file; a problem that many lines share is reported once."""
 
@@ -73,17 +61,22 @@ class _FileChecks:
     known: _Known
     findings: Findings
     blobs: _BlobChecks
-    _recurring: dict[tuple[str, str], _Recurring] = attrs.field(factory=dict)
-    """Recurring problems by code and name."""
+    _first: dict[tuple[str, str], tuple[str, object, str, bool]] = attrs.field(factory=dict)
+    """Recurring problems by code and name: first place, problem, JSON path, and whether it is an error.
+
+    Finding close matches of a name takes milliseconds, so the text of a problem is made once, at the end.
+    """
+    _lines: Counter[tuple[str, str]] = attrs.field(factory=Counter)
+    """The number of lines that share a problem."""
 
     def run(self) -> None:
         """Report everything that is wrong with the file and its records."""
         for number, trace in read_traces(self.file, self.findings):
             self._check(trace, f"{self.file.name}:{number}")
-        for (code, _), found in self._recurring.items():
-            more = f" (and on {counted(found.count - 1, 'more line')})" if found.count > 1 else ""
-            report = self.findings.error if found.is_error else self.findings.warning
-            report(found.place, f"{found.problem}{more}", code, found.path)
+        for key, (place, problem, path, is_error) in self._first.items():
+            more = f" (and on {counted(self._lines[key] - 1, 'more line')})" if self._lines[key] > 1 else ""
+            report = self.findings.error if is_error else self.findings.warning
+            report(place, f"{problem}{more}", key[0], path)
 
     def _check(self, trace: Trace, place: str) -> None:
         if trace.definition != self.file.stem:
@@ -196,12 +189,10 @@ class _FileChecks:
         self, place: str, problem: object, code: str, path: str = "$", name: str = "", *, is_error: bool = True
     ) -> None:
         """Count a problem; of many names of a file only the first are listed."""
-        if (code, name) not in self._recurring and sum(
-            1 for known, _ in self._recurring if known == code
-        ) >= _MAX_NAMES:
+        if (code, name) not in self._first and sum(1 for known, _ in self._first if known == code) >= _MAX_NAMES:
             name, problem = "", f"has the problem of the {_MAX_NAMES} names above with another name"
-        found = self._recurring.setdefault((code, name), _Recurring(place, problem, path, is_error))
-        found.count += 1
+        self._first.setdefault((code, name), (place, problem, path, is_error))
+        self._lines[code, name] += 1
 
 
 def validate(path: str | os.PathLike[str] | None = None) -> Report:
