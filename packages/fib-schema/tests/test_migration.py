@@ -144,6 +144,20 @@ class TestMigrate:
             "workloads/pointwise/scaled.jsonl",
         ]
 
+    def test_variants_of_the_first_release_are_read(self, old: Path, tmp_path: Path) -> None:
+        """Languages in any case, workloads as traces without a solution, and traces that give no uuid."""
+        spec = {**SOLUTION["spec"], "language": "Python"}
+        write(old / "solutions/native.json", {**SOLUTION, "name": "native", "spec": spec})
+        write(old / "traces/workloads/pointwise/scaled.jsonl", {**WORKLOAD, "solution": "", "evaluation": {}})
+        nameless = {key: value for key, value in WORKLOAD["workload"].items() if key != "uuid"}
+        other = {**nameless, "axes": {"n": 5}}
+        write(old / "traces/pointwise/scaled.jsonl", *({**OLD_TRACE, "workload": each} for each in (nameless, other)))
+        report = migrate(old, tmp_path / "new")
+        assert report.counts == {"definitions": 1, "solutions": 2, "workloads": 1, "traces": 2, "files": 2}
+        traces = TraceSet.from_path(tmp_path / "new").traces["scaled"]
+        first, second = [trace.workload.uuid for trace in traces if trace.solution is not None]
+        assert (first, len(second)) == ("w0", 16)
+
     def test_no_field_is_lost(self, old: Path, tmp_path: Path) -> None:
         migrate(old, tmp_path / "new")
         definition = load_json_file(Definition, tmp_path / "new/definitions/pointwise/scaled.json")

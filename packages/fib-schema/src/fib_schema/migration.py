@@ -5,6 +5,8 @@ Records that cannot be read or have no place are reported and left out; the sour
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -113,6 +115,8 @@ class _Rewriter:
         self._findings = findings
         self._definitions: dict[str, Definition] = {}
         self._authors: dict[str, str] = {}
+        self._uuids: dict[str, str] = {}
+        """By `_content` of a workload."""
 
     def run(self) -> None:
         """Write everything."""
@@ -120,9 +124,12 @@ class _Rewriter:
             self._definition(file)
         for file in list_files(self._root, data_files.SOLUTIONS, ".json", self._findings):
             self._solution(file)
-        for folder in (data_files.WORKLOADS, data_files.TRACES):
-            for file in list_files(self._root, folder, ".jsonl", self._findings):
-                self._lines(file)
+        folders = (data_files.WORKLOADS, data_files.TRACES)
+        files = [file for folder in folders for file in list_files(self._root, folder, ".jsonl", self._findings)]
+        for file in files:
+            self._note_uuids(file)
+        for file in files:
+            self._lines(file)
         for entry in sorted(os.listdir(self._root)):
             if entry not in _FOLDERS and not entry.startswith("."):
                 for file in list_files(self._root, entry, "", self._findings):
@@ -152,6 +159,12 @@ class _Rewriter:
         for (kind, path), group in lines.items():
             self._write(kind, path, *group)
 
+    def _note_uuids(self, file: DataFile) -> None:
+        for line in Path(file.path).read_bytes().splitlines():
+            with suppress(ValueError, TypeError, KeyError, RecursionError):  # bad lines are reported when they are read
+                plain = json.loads(line)
+                self._uuids.setdefault(_content(plain), plain["workload"]["uuid"])
+
     def _place(self, trace: Trace, place: str) -> tuple[str, str] | None:
         """The kind and the new path of a trace; None if it has no place."""
         definition = self._definition_of(trace, place)
@@ -178,7 +191,13 @@ class _Rewriter:
         return name not in known
 
     def _upgrade(self, plain: Any, cls: type) -> Any:
-        return upgrade(plain, cls, self._log)
+        new = upgrade(plain, cls, self._log)
+        workload = new.get("workload") if cls is Trace and type(new) is dict else None
+        if type(workload) is not dict or "uuid" in workload:
+            return new
+        content = _content(new)
+        digest = hashlib.sha256(content.encode()).hexdigest()[:16]
+        return {**new, "workload": {**workload, "uuid": self._uuids.setdefault(content, digest)}}
 
     def _log(self, name: str) -> str | None:
         """The text of a log file of the set."""
@@ -199,6 +218,14 @@ class _Rewriter:
 # -- legacy records -----------------------------------------------------------------------------------
 
 Plain = dict[str, Any]
+
+
+def _content(trace: Mapping[str, Any]) -> str:
+    """What tells one workload from others but its uuid."""
+    workload = trace["workload"]
+    return json.dumps([trace.get("definition"), workload.get("axes"), workload.get("inputs")], sort_keys=True)
+
+
 LogReader = Callable[[str], str | None]
 
 
@@ -220,7 +247,14 @@ def upgrade(plain: Any, cls: type, read_log: LogReader = lambda _: None) -> Any:
         return plain
     if cls is Definition:
         return _upgraded_definition(plain)
-    return _upgraded_trace(plain, read_log) if cls is Trace else plain
+    return _upgraded_trace(plain, read_log) if cls is Trace else _upgraded_solution(plain)
+
+
+def _upgraded_solution(plain: Plain) -> Plain:
+    spec = plain.get("spec")
+    if type(spec) is not dict or not isinstance(language := spec.get("language"), str):
+        return plain
+    return plain if language == language.lower() else {**plain, "spec": {**spec, "language": language.lower()}}
 
 
 def _upgraded_definition(plain: Plain) -> Plain:
@@ -238,6 +272,8 @@ def _upgraded_definition(plain: Plain) -> Plain:
 
 def _upgraded_trace(plain: Plain, read_log: LogReader) -> Plain:
     evaluation = plain.get("evaluation")
+    if plain.get("solution") == "" and evaluation in ({}, None):
+        return {**plain, "solution": None, "evaluation": None}  # a workload
     if type(evaluation) is not dict:
         return plain
     new = _with_log(evaluation, read_log)
