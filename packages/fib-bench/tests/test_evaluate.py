@@ -367,8 +367,12 @@ class TestInterpreters:
         def run(x):
             return x * 2 if set_to == ("1", "0") else x
         """
-        (found,) = evaluate(make_solution(dedent(code), language="triton"))
+        found, wrong = evaluate(
+            make_solution(dedent(code), language="triton"),
+            make_solution("def run(x):\n    return x\n", name="wrong", language="triton"),
+        )
         assert found.status == "PASSED", found.log
+        assert (wrong.status, wrong.flags) == ("INCORRECT_NUMERICAL", (INTERPRETED,))  # it may be right on a GPU
 
     @pytest.mark.parametrize("language", SupportedLanguages)
     def test_their_latencies_are_flagged(self, language: str, make_solution: MakeSolution) -> None:

@@ -61,9 +61,11 @@ class EvaluationRecorder:
         if precision is not None:
             extra["precision"] = precision.to_extra()
         all_flags = [*(prepared.flags() if prepared else ()), *(precision.flags() if precision else ()), *flags]
+        on_cpu = timing_flags(solution, self.environment.hardware)
         if performance is not None:
-            all_flags += timing_flags(solution, self.environment.hardware)
-            all_flags += [QUICK] if self.is_quick else []
+            all_flags += [*on_cpu, QUICK] if self.is_quick else on_cpu
+        elif INTERPRETED in on_cpu:  # the kernel may be right on a GPU
+            all_flags.append(INTERPRETED)
         if all_flags:
             extra["flags"] = list(dict.fromkeys(all_flags))
         if isolation is not None:
