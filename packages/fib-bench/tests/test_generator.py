@@ -329,6 +329,17 @@ def test_rescaled_values_get_other_signs_and_no_zeros(fill: Fill) -> None:
         assert 0.5 <= ratios.min() <= ratios.max() <= 0.86
 
 
+@pytest.mark.parametrize("row", [1, 2, 7, 64, 1000])
+def test_elements_of_rescaled_rows_change_places(fill: Fill, row: int) -> None:
+    """Else the largest recorded elements are the only ones that can be selected."""
+    base = torch.arange(1.0, 8 * row + 1).view(8, row)
+    one, other = (fill(RESCALE, "float32", (8, row), base=base, key=key, low=1.0, high=1.0, first=2) for key in (1, 2))
+    assert torch.equal(one.sort(-1).values, base)
+    assert row < 64 or ((one != base).float().mean() > 0.95 and (one != other).float().mean() > 0.95)
+    assert row < 64 or (one[0] != one[1] - row).float().mean() > 0.9  # each row has a permutation of its own
+    assert row < 64 or one.diff(dim=-1).abs().unique().numel() > row // 4
+
+
 @given(chance=st.floats(0.1, 0.9), row=st.integers(1, 70), key=st.integers(0, 2**64 - 1), begins=st.booleans())
 def test_masks_are_drawn_anew_and_no_row_is_empty(fill: Fill, chance: float, row: int, key: int, begins: bool) -> None:
     found = fill(MASK, "bool", (8192 // row, row), key=key, high=chance, first=int(begins))
@@ -365,11 +376,11 @@ def plan(make_definition: Callable[..., Definition], make_workload: Callable[...
     def make(
         inputs: Mapping[str, str], *, op_type: str = "elementwise", constraints: tuple[str, ...] = (),
         distributions: tuple[str, ...] = DISTRIBUTIONS, recorded: Collection[str] = (),
-        given: Mapping[str, Value] | None = None, reference: str = "pass", **axes: int,
+        given: Mapping[str, Value] | None = None, reference: str = "pass", output: str = "float32[]", **axes: int,
     ) -> tuple[dict[str, Recipe], dict[str, str]]:  # fmt: skip
         extra = {"spare": f"float32[{','.join(axes)}]?"}  # so that every axis is known
         definition = make_definition(
-            {**inputs, **extra}, {"out": "float32[]"}, f"def run(*args): {reference}", op_type=op_type,
+            {**inputs, **extra}, {"out": output}, f"def run(*args): {reference}", op_type=op_type,
             constraints=constraints,
         )  # fmt: skip
         absent = dict.fromkeys((*(given or {}), "spare"))
@@ -446,6 +457,22 @@ def test_recorded_values_are_rescaled(plan: Plan, name: str, text: str, op_type:
     recipes, _ = plan({name: text}, op_type=op_type, recorded={name}, n=8, m=16)
     recipe = recipes[name]
     assert (recipe.kind, (recipe.first, recipe.last), recipe.needs_base) == (RESCALE, fields, True)
+
+
+def test_recorded_values_that_are_selected_change_places(plan: Plan) -> None:
+    inputs = {"x": "float32[n,m]", "y": "float32[n,m]"}
+    recipes, _ = plan(inputs, reference="return x.argmax(-1), y", recorded=inputs, n=8, m=16)
+    assert {name: recipe.first for name, recipe in recipes.items()} == {"x": 2, "y": 0}
+
+
+@pytest.mark.parametrize(
+    ("reference", "mask"),
+    [("return torch.multinomial(x.softmax(-1), 1)", PLAIN | SCALES | SPIKES), ("return x.argmax(-1)", PLAIN | SCALES),
+     ("return (x > 0).int()", PLAIN | SCALES)],
+)  # fmt: skip
+def test_rows_of_a_sampler_have_spikes(plan: Plan, reference: str, mask: int) -> None:
+    recipes, _ = plan({"x": "float32[n,m]"}, reference=reference, output="int64[]", n=8, m=16)
+    assert recipes["x"].mask == mask
 
 
 def test_signs_of_recorded_values_stay_where_they_mean_something(plan: Plan) -> None:

@@ -52,7 +52,8 @@ struct FibInput {
   u32 mask;                // FIB_NORMAL: what may occur
   float scale;             // FIB_NORMAL: of normal values; FIB_RESCALE: what takes the place of zeros
   float low, high;         // bounds of values or factors; FIB_NORMAL: of the binary logarithms of wide rows
-  u64 first, last;         // FIB_INTEGER: bounds, signed; FIB_RESCALE: whether rows change places, signs are drawn
+  u64 first, last;         // FIB_INTEGER: bounds, signed; FIB_RESCALE: what changes places (1: rows, 2: elements
+                           // of a row), whether signs are drawn
   u32 dims;                // 0: contiguous
   u32 shape[4], stride[4]; // strides in elements
   u32 padding;
@@ -474,31 +475,49 @@ FIB_BOTH float fib_rescaled(const FibInput& in, float old, float factor, u32 sig
   return signs >> j & 1u ? -size : size;
 }
 
+// A permutation of 0 to count - 1, by steps that permute the numbers below a power of two.
+FIB_APART u32 fib_permuted(u32 place, u32 count, const FibWords& seed) {
+  u32 bits = 1;
+  while (bits < 31 && (1u << bits) < count) ++bits;
+  const u32 below = (1u << bits) - 1, half = (bits + 1) / 2;
+  do {
+    FIB_UNROLL
+    for (int k = 0; k < 4; ++k) {
+      place = (place * (seed.w[k] | 1u) + (seed.w[k] >> 7)) & below;
+      place ^= place >> half;
+    }
+  } while (place >= count);
+  return place;
+}
+
 FIB_APART void fib_rescale_apart(const FibInput& in, u64 key, u64 group, FibPlace place) {
   const FibWords d = fib_words(in, key, group, FIB_VALUES);
   const u32 signs = fib_spike(d);
   u64 source = 0, drawn = ~0ull;
   float least = 0.0f;
+  FibWords seed = {};
   for (u32 j = 0; j < 8 && group * 8 + j < in.elements; ++j, ++place.column) {
     if (place.column == in.row) place = {place.row + 1, 0};
     if (drawn != place.row) {
       drawn = place.row;
       least = fib_least_factor(in, key, drawn);
-      source = in.first ? fib_source_row(in, key, drawn) : drawn;
+      source = in.first & 1 ? fib_source_row(in, key, drawn) : drawn;
+      if (in.first & 2) seed = fib_words(in, key, drawn, FIB_MORE_VALUES);
     }
+    const u32 column = in.first & 2 ? fib_permuted(place.column, in.row, seed) : place.column;
     const float factor = fib_factor(in, d, least, j);
-    fib_store_float(in, group * 8 + j, fib_rescaled(in, fib_load_float(in, source, place.column), factor, signs, j));
+    fib_store_float(in, group * 8 + j, fib_rescaled(in, fib_load_float(in, source, column), factor, signs, j));
   }
 }
 
 FIB_APART void fib_rescale(const FibInput& in, u64 key, u64 group) {
   const FibPlace place = fib_place(in, group * 8);
 #ifdef __CUDACC__
-  if (!in.dims && place.column + 8 <= in.row && in.row % 8 == 0) {
+  if (!in.dims && !(in.first & 2) && place.column + 8 <= in.row && in.row % 8 == 0) {
     const FibWords d = fib_words(in, key, group, FIB_VALUES);
     const float least = fib_least_factor(in, key, place.row);
     const u32 signs = fib_spike(d);
-    const u64 source = in.first ? fib_source_row(in, key, place.row) : place.row;
+    const u64 source = in.first & 1 ? fib_source_row(in, key, place.row) : place.row;
     float v[8];
     fib_load_group(in, source * in.row + place.column, v);
     FIB_UNROLL

@@ -7,7 +7,8 @@ states (`synthesis`), and more:
   magnitude and single elements far from the rest. No few elements tell what a row is like, and no sum over a row can be
   foretold.
 - Recorded values are multiplied per element by 0.5 to 0.85. Where both signs occur, signs are drawn, and zeros get
-  values; else they stay, like infinities. Recorded scores keep their signs, and their rows change places.
+  values; else they stay, like infinities. Where values are selected, the elements of each row change places. Recorded
+  scores keep their signs, and their rows change places.
 
 Scalars, rotary caches, structural integers and inputs whose values a constraint reads stay; `redrawing` changes
 structural integers.
@@ -46,6 +47,8 @@ from .synthesis import (
     find_rule,
     has_half,
     is_distributable,
+    is_selected,
+    may_tie,
     names_read_by_value,
     role_of,
 )
@@ -188,7 +191,7 @@ class _Planner:
         if found.kind in {SHARES, DIRECTION} and (value.dim() == 0 or value.shape[-1] < 2):
             return "a row of one element has only one value"
         if name in self.recorded and found.kind != BYTES and not _has_rows_like(found, value):
-            return _rescaled(value, rule.role)
+            return _rescaled(value, rule.role, is_selected=is_selected(self.draft.definition, name))
         return self._normal(found, name, rule.role) if found.kind == NORMAL else found
 
     def _normal(self, content: Content, name: str, role: Role) -> Content:
@@ -197,9 +200,11 @@ class _Planner:
             mask = _DISTRIBUTIONS["normal"]
         elif role is Role.WEIGHTS:
             mask = _DISTRIBUTIONS["normal"] | _SCALES | _SPIKES
-        elif is_distributable(self.draft.definition, name) and len(self.distributions) > 1:
+        elif not is_distributable(self.draft.definition, name):
+            mask = _DISTRIBUTIONS["normal"] | _SCALES | (_SPIKES if may_tie(self.draft.definition, name) else 0)
+        elif len(self.distributions) > 1:
             mask = sum(_DISTRIBUTIONS[each] for each in self.distributions) | _SCALES | _SPIKES
-        else:
+        else:  # the reference may have failed on others
             mask = _DISTRIBUTIONS["normal"] | _SCALES
         return attrs.evolve(content, mask=mask, low=low, high=high)
 
@@ -232,7 +237,7 @@ def _has_rows_like(content: Content, value: torch.Tensor) -> bool:
     return bool(((totals - 1).abs() < 0.02).all())
 
 
-def _rescaled(value: torch.Tensor, role: Role) -> Content | str:
+def _rescaled(value: torch.Tensor, role: Role, *, is_selected: bool) -> Content | str:
     numbers = value.to(torch.float32)
     if not bool((numbers != 0).any()):
         return "all recorded values are zero"
@@ -241,7 +246,8 @@ def _rescaled(value: torch.Tensor, role: Role) -> Content | str:
         return Content(RESCALE, low=low, high=high, first=1, needs_base=True)
     has_signs = role is not Role.FACTORS and bool((numbers < 0).any() & (numbers > 0).any() & numbers.isfinite().all())
     low, high = _FACTORS
-    return Content(RESCALE, float(numbers.abs().mean()), low, high, last=int(has_signs), needs_base=True)
+    places = 2 if is_selected and role is Role.PLAIN else 0
+    return Content(RESCALE, float(numbers.abs().mean()), low, high, places, int(has_signs), needs_base=True)
 
 
 def _merged(shape: Sequence[int], strides: Sequence[int] | None) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

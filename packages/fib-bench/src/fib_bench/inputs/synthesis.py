@@ -339,8 +339,9 @@ def _cast(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 # -- selection by values -----------------------------------------------------------------------
 
-_SELECTS = frozenset({"topk", "argmax", "argmin", "argsort", "sort", "multinomial"})
-"""Calls by which a reference selects elements by their values."""
+_SAMPLES = "multinomial"
+_SELECTS = frozenset({"topk", "argmax", "argmin", "argsort", "sort"})
+"""Calls by which a reference selects elements by their values; what equal ones give is ambiguous."""
 _SHAPE_ATTRIBUTES = frozenset({"shape", "ndim", "dtype", "size", "dim", "numel"})
 
 
@@ -349,10 +350,21 @@ def is_distributable(definition: Definition, name: str) -> bool:
 
     Rows of ones contain ties, and a kernel may resolve a tie either way.
     """
-    if any(spec.is_integer for spec in definition.outputs.values()) or definition.inputs[name].shape is None:
+    if definition.inputs[name].shape is None or definition.inputs[name].dtype == DType.FLOAT4_E2M1:
         return False
-    is_plain = role_of(definition, name) is Role.PLAIN and definition.inputs[name].dtype != DType.FLOAT4_E2M1
-    return is_plain and name not in _selecting(definition.reference, frozenset(definition.inputs))
+    has_integers = any(spec.is_integer for spec in definition.outputs.values())
+    return role_of(definition, name) is Role.PLAIN and not has_integers and not is_selected(definition, name)
+
+
+def may_tie(definition: Definition, name: str) -> bool:
+    """Return whether single elements of an input may be equal: integers in outputs are samples, if there are any."""
+    has_integers = any(spec.is_integer for spec in definition.outputs.values())
+    return not is_selected(definition, name) and (not has_integers or _SAMPLES in definition.reference)
+
+
+def is_selected(definition: Definition, name: str) -> bool:
+    """Return whether the values of an input may reach a selection by values."""
+    return name in _selecting(definition.reference, frozenset(definition.inputs))
 
 
 @cache
