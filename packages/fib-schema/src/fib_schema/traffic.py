@@ -19,15 +19,16 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import attrs
 import msgspec
 
+from .data_files import list_files
 from .errors import InvalidField, Problem
 from .files import read_regular
+from .problems import Findings
 from .strides import LAYOUT, Strides, stated_strides
 from .workload import Workload
 
@@ -131,15 +132,13 @@ def load_traffic(root: str | os.PathLike[str]) -> Traffic:
     """
     calls: dict[str, int] = {}
     sizes: dict[str, dict[Size, int]] = {}
-    problems: list[Problem] = []
-    files = 0
-    for path in _files(Path(root, FOLDER), problems):
-        source = f"{FOLDER}/{path.name}"
+    findings, files = Findings(), 0
+    for file in list_files(os.fspath(root), FOLDER, ".json", findings):
         try:
-            content = _read(path)
+            content = _read(file.path)
         except (OSError, ValueError, RecursionError, msgspec.MsgspecError) as error:
             reason = error.strerror or error if isinstance(error, OSError) else error
-            problems.append(Problem(source, "$", f"cannot be read as counts: {reason}; it was left out"))
+            findings.error(file.name, f"cannot be read as counts: {reason}; it was left out", "traffic")
             continue
         files += 1
         for name, definition in content.definitions.items():
@@ -150,21 +149,10 @@ def load_traffic(root: str | os.PathLike[str]) -> Traffic:
                 key = axes_key(size.axes), None if layout is None else layout_key(layout)
                 counted[key] = counted.get(key, 0) + size.calls
     found = {name: DefinitionTraffic(calls[name], MappingProxyType(sizes[name])) for name in sorted(calls)}
-    return Traffic(MappingProxyType(found), files, tuple(problems))
+    return Traffic(MappingProxyType(found), files, tuple(findings.problems))
 
 
-def _files(folder: Path, problems: list[Problem]) -> list[Path]:
-    """The files of counts; hidden ones are temporary files of writers."""
-    try:
-        return sorted(path for path in folder.iterdir() if path.suffix == ".json" and path.name[0] != ".")
-    except FileNotFoundError:
-        return []
-    except OSError as error:
-        problems.append(Problem(FOLDER, "$", f"cannot be read: {error.strerror or error}"))
-        return []
-
-
-def _read(path: Path) -> _File:
+def _read(path: str) -> _File:
     content = _decode(read_regular(path, MAX_FILE_BYTES))
     if content.version != VERSION:
         raise ValueError(f"it has version {content.version}, and this release reads {VERSION}")

@@ -224,7 +224,7 @@ def validate(path: str | os.PathLike[str] | None = None) -> Report:
     for folder in (data_files.WORKLOADS, data_files.TRACES):
         for file in list_files(root, folder, ".jsonl", findings):
             _FileChecks(file, known, findings, blobs).run()
-    findings.add(*(attrs.evolve(problem, code="traffic") for problem in load_traffic(root).problems))
+    findings.add(*load_traffic(root).problems)
     if not findings.errors and not findings.counts:
         findings.add(missing_data(root))
     return findings.report(root)
