@@ -12,7 +12,6 @@ from fib_schema.files import (
     atomic_create_all,
     atomic_write,
     explain_os_error,
-    is_temporary,
     staged,
     write_output,
 )
@@ -81,7 +80,6 @@ def test_files_that_exist_are_left_when_many_are_created(tmp_path: Path) -> None
 
 def test_staged_content_appears_when_the_block_succeeds(tmp_path: Path) -> None:
     with staged(tmp_path / "file") as temporary:
-        assert is_temporary(temporary.name)
         temporary.write_text("content")
         assert not (tmp_path / "file").exists()
     with staged(tmp_path / "below" / "folder") as temporary:

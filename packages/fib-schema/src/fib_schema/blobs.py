@@ -66,16 +66,6 @@ def load_tensors(root: Path | None, path: str) -> dict[str, torch.Tensor]:
         return load_file(_file(root, path))
 
 
-def check_blob(root: Path | None, path: str) -> None:
-    """Check that a blob is a readable safetensors file, as complete as its header says; reads the header only.
-
-    Raises:
-        BlobError: It is not.
-    """
-    with _explained(path):
-        read_header(os.fspath(_file(root, path)))
-
-
 @contextlib.contextmanager
 def _explained(path: str) -> Iterator[None]:
     """Turn errors of reading a blob into a `BlobError`."""

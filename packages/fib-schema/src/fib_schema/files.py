@@ -18,7 +18,6 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
-import re
 import shutil
 import stat
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -38,17 +37,11 @@ _KINDS = {
     stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
 }
-_TEMPORARY = re.compile(r"\.[0-9a-f]{32}\.tmp")
 
 
 def temporary_path(folder: str | os.PathLike[str]) -> Path:
     """An unused hidden path in a folder, for content that is renamed or removed later."""
     return Path(folder, f".{os.urandom(16).hex()}.tmp")
-
-
-def is_temporary(name: str) -> bool:
-    """Whether a file or folder has a name that `temporary_path` makes."""
-    return _TEMPORARY.fullmatch(name) is not None
 
 
 @contextlib.contextmanager

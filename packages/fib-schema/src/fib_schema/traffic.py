@@ -80,8 +80,6 @@ class Traffic:
     """The calls of all processes that traced into a data set."""
 
     definitions: Mapping[str, DefinitionTraffic]
-    files: int
-    """Files that were read: one for each process."""
     problems: tuple[Problem, ...] = ()
     """Files that could not be read and were left out."""
 
@@ -132,7 +130,7 @@ def load_traffic(root: str | os.PathLike[str]) -> Traffic:
     """
     calls: dict[str, int] = {}
     sizes: dict[str, dict[Size, int]] = {}
-    findings, files = Findings(), 0
+    findings = Findings()
     for file in list_files(os.fspath(root), FOLDER, ".json", findings):
         try:
             content = _read(file.path)
@@ -140,7 +138,6 @@ def load_traffic(root: str | os.PathLike[str]) -> Traffic:
             reason = error.strerror or error if isinstance(error, OSError) else error
             findings.error(file.name, f"cannot be read as counts: {reason}; it was left out", "traffic")
             continue
-        files += 1
         for name, definition in content.definitions.items():
             calls[name] = calls.get(name, 0) + definition.calls
             counted = sizes.setdefault(name, {})
@@ -149,7 +146,7 @@ def load_traffic(root: str | os.PathLike[str]) -> Traffic:
                 key = axes_key(size.axes), None if layout is None else layout_key(layout)
                 counted[key] = counted.get(key, 0) + size.calls
     found = {name: DefinitionTraffic(calls[name], MappingProxyType(sizes[name])) for name in sorted(calls)}
-    return Traffic(MappingProxyType(found), files, tuple(findings.problems))
+    return Traffic(MappingProxyType(found), tuple(findings.problems))
 
 
 def _read(path: str) -> _File:
