@@ -179,16 +179,6 @@ class TestMigrate:
         assert os.path.samefile(old / "blob/t.safetensors", tmp_path / "new/blob/t.safetensors")
         assert not os.path.samefile(old / "logs/1.log", tmp_path / "new/logs/1.log")
 
-    def test_blobs_are_copied_where_no_link_can_be(
-        self, old: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        def refuse(*_: object) -> None:
-            raise OSError(18, "Invalid cross-device link")
-
-        monkeypatch.setattr(os, "link", refuse)
-        migrate(old, tmp_path / "new")
-        assert (tmp_path / "new/blob/t.safetensors").read_bytes() == b"tensors"
-
     @pytest.mark.parametrize("log_file", ["../secret.log", "/etc/hostname", "a\0b", "\ud800", "logs", "", 5, None])
     def test_only_logs_of_the_set_are_read(self, old: Path, tmp_path: Path, log_file: object) -> None:
         (tmp_path / "secret.log").write_text("secret")
