@@ -24,8 +24,8 @@ def test_a_row_becomes_a_module_with_its_names(name: str) -> None:
     module = importlib.import_module(name)
     assert module.__all__ == sorted(names_of(name))
     for exported in module.__all__:
-        origin = names_of(name)[exported]
-        assert getattr(module, exported) is getattr(importlib.import_module(origin.module), origin.name)
+        owner, attribute = names_of(name)[exported]
+        assert getattr(module, exported) is getattr(importlib.import_module(owner), attribute)
         assert exported in dir(module)
     assert module.__doc__
 

@@ -57,6 +57,8 @@ def test_a_token_from_the_command_line_opens_the_api(data_set: Path, client: Any
         (("run", "DATA", "--address", "127.0.0.1:6379"), "add --executor ray"),
         (("run", "DATA", "--executor", "ray", "--devices", "cuda:1"), "name their kind: cpu or cuda:0"),
         (("run", "DATA", "--executor", "ray", "--devices", "cpu", "--concurrency", "2"), "one submission at a time"),
+        (("run", "DATA", "--devices", "zzz"), "--devices: 'zzz' is not a device"),
+        (("run", "DATA", "--devices", "cpu", "cuda:0", "cpu"), "--devices: cpu is named twice"),
         (("run", "DATA", "--port", "99999"), "must be from 0 to 65535"),
         (("run", "DATA", "--submission-seconds", "nan"), "must be greater than 0"),
         (("token", "create", "DATA", "--user", "a", "--scope", "boss"), "choose from reader, submitter, maintainer"),
@@ -102,14 +104,6 @@ def test_a_service_without_tokens_is_for_this_machine(data_set: Path, host: str)
     for open_host in ("0.0.0.0", "::", "example.org", "10.0.0.1"):
         with pytest.raises(InvalidSetting, match="serves everybody"):
             Settings(**options, host=open_host)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("devices", "problem"), [(("zzz",), "'zzz' is not a device"), (("cpu", "cuda:0", "cpu"), "cpu is named twice")]
-)
-def test_devices_are_checked_before_a_process_starts(data_set: Path, devices: tuple[str, ...], problem: str) -> None:
-    with pytest.raises(InvalidSetting, match=f"--devices: {problem}"):
-        Settings(dataset=str(data_set), state=str(data_set) + "-state", devices=devices)
 
 
 def test_a_state_folder_of_another_user_is_refused(tmp_path: Path) -> None:

@@ -9,7 +9,6 @@ import functools
 from collections.abc import Mapping
 from importlib.util import find_spec
 from types import MappingProxyType
-from typing import NamedTuple
 
 PACKAGE = "flashinfer_bench"
 
@@ -143,13 +142,6 @@ def missing_extra(module: str) -> str | None:
     return f"{EXTRAS[below].replace('_', '-')} is not installed (pip install 'fib-compat[{below}]')"
 
 
-class Origin(NamedTuple):
-    """Place that defines the object of a name."""
-
-    module: str
-    name: str
-
-
 def has_module(module: str) -> bool:
     """Whether the table has a module, by its full name."""
     package, _, below = module.partition(".")
@@ -163,17 +155,17 @@ def submodules(module: str) -> list[str]:
 
 
 @functools.cache
-def names_of(module: str) -> Mapping[str, Origin]:
-    """The names of a module of the table, each with the owner that its row states.
+def names_of(module: str) -> Mapping[str, tuple[str, str]]:
+    """The names of a module of the table, each with the module and the name of its object.
 
     Raises:
         KeyError: The table has no such module.
     """
-    names: dict[str, Origin] = {}
+    names: dict[str, tuple[str, str]] = {}
     row = MODULES[module.partition(".")[2]]
     for part in filter(None, row.split("; ")):
         owner, _, listed = part.partition(": ")
         for word in listed.split():
             old, _, new = word.partition("=")
-            names[old] = Origin(owner, new or old)
+            names[old] = owner, new or old
     return MappingProxyType(dict(sorted(names.items())))

@@ -180,8 +180,10 @@ class DeviceWorker:
     def _end_late(self, submission: str) -> None:
         limit = f"{self._contest.settings.submission_seconds:g} s"
         reason = f"its evaluation took more than {limit}, the limit of this service"
-        give_up(self._contest.database, submission, reason)
-        self.interrupt(submission)
+        try:
+            give_up(self._contest.database, submission, reason)
+        finally:
+            self.interrupt(submission)
 
 
 def _short(error: BaseException) -> str:

@@ -56,7 +56,6 @@ class Principal:
     user_id: int
     name: str
     role: Role
-    address: str = ""
 
     def require(self, role: Role) -> None:
         """Reject a weaker role.
@@ -224,18 +223,11 @@ def _hash(token: str) -> str:
 # -- the audit log -----------------------------------------------------------------------------------
 
 
-def add_entry(connection: Connection, principal: Principal, action: str, subject: str, detail: str = "") -> None:
+def add_entry(connection: Connection, user: str, address: str, action: str, subject: str, detail: str) -> None:
     """Add an entry to the audit log."""
-    connection.execute(
-        insert(audit).values(
-            at=now(),
-            user=principal.name,
-            address=principal.address[:100],
-            action=action,
-            subject=subject[:200],
-            detail=detail[:2000],
-        )
-    )
+    who = {"user": user, "address": address[:100]}
+    what = {"action": action, "subject": subject[:200], "detail": detail[:2000]}
+    connection.execute(insert(audit).values(at=now(), **who, **what))
 
 
 def list_entries(connection: Connection) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import attrs
 from fib_bench import Benchmark, BenchmarkConfig
@@ -38,6 +39,7 @@ _LAYOUT_CODES |= {"misplaced-workload", "link-again", "link-out", "no-file", "un
 _FOLDERS = {"definitions": "definition", "solutions": "solution", "workloads": "workload", "traces": "trace"}
 _LEVELS = ("info", "warning", "error")
 _STATUS_OF_LEVEL = {"info": "passed", "warning": "warning", "error": "failed"}
+_OPTIONAL_TUPLE: Any = attrs.converters.optional(tuple)
 _WORST_FIRST = ("failed", "warning", "passed", "skipped")
 
 
@@ -82,8 +84,8 @@ class ReportConfig(Model):
     dataset: str
     checks: tuple[str, ...] = ()
     disable_gpu: bool = False
-    op_types: tuple[str, ...] | None = None
-    definitions: tuple[str, ...] | None = None
+    op_types: tuple[str, ...] | None = attrs.field(default=None, converter=_OPTIONAL_TUPLE)
+    definitions: tuple[str, ...] | None = attrs.field(default=None, converter=_OPTIONAL_TUPLE)
 
 
 @attrs.frozen
@@ -183,7 +185,7 @@ def validate_dataset(
     run = _Validation(root, wanted, device or next(iter(gpus), None), builds_baselines=bool(gpus))
     known = _definition_files(root)
     selected = _select(known, op_types, definitions)
-    config = ReportConfig(str(root), wanted, disable_gpu, _names(op_types), _names(definitions))
+    config = ReportConfig(str(root), wanted, disable_gpu, op_types, definitions)
     by_definition, other = run.findings(known)
     reports = []
     for name in selected:
@@ -198,10 +200,6 @@ def _definition_files(root: Path) -> dict[str, str]:
     folder = root / "definitions"
     files = [path.relative_to(folder) for path in folder.rglob("*.json")]
     return {path.stem: path.parts[0] if len(path.parts) > 1 else "" for path in sorted(files)}
-
-
-def _names(names: Sequence[str] | None) -> tuple[str, ...] | None:
-    return None if names is None else tuple(names)
 
 
 def _select(known: Mapping[str, str], op_types: Sequence[str] | None, names: Sequence[str] | None) -> list[str]:

@@ -17,7 +17,6 @@ from ..settings import Settings, make_state
 from ..submissions import reject
 from ..users import (
     LIMITS,
-    Principal,
     Role,
     add_entry,
     change_user,
@@ -109,8 +108,7 @@ def _opened(arguments: argparse.Namespace) -> Iterator[Connection]:
 
 def _log(connection: Connection, action: str, subject: str, detail: str = "") -> None:
     """Add an entry to the audit log for an account that may write to the database."""
-    operator = Principal(0, "(command line)", Role.MAINTAINER, getpass.getuser())
-    add_entry(connection, operator, action, subject, detail)
+    add_entry(connection, "(command line)", getpass.getuser(), action, subject, detail)
 
 
 def _change_user(arguments: argparse.Namespace) -> int:

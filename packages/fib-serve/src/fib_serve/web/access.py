@@ -76,7 +76,7 @@ def find_principal(request: Request) -> Principal | None:
     found = gate.principal(contest, token, address)
     if found is None:
         raise Refused(401, "the token is not valid: it is unknown, expired or revoked; ask a maintainer for one")
-    return attrs.evolve(found, address=address)
+    return found
 
 
 def require(role: Role) -> Callable[[Request], Awaitable[Principal]]:
