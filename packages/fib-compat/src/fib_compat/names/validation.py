@@ -7,7 +7,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import attrs
 from fib_bench import Benchmark, BenchmarkConfig
@@ -39,8 +38,11 @@ _LAYOUT_CODES |= {"misplaced-workload", "link-again", "link-out", "no-file", "un
 _FOLDERS = {"definitions": "definition", "solutions": "solution", "workloads": "workload", "traces": "trace"}
 _LEVELS = ("info", "warning", "error")
 _STATUS_OF_LEVEL = {"info": "passed", "warning": "warning", "error": "failed"}
-_OPTIONAL_TUPLE: Any = attrs.converters.optional(tuple)
 _WORST_FIRST = ("failed", "warning", "passed", "skipped")
+
+
+def _names(names: Iterable[str] | None) -> tuple[str, ...] | None:
+    return None if names is None else tuple(names)
 
 
 @attrs.frozen
@@ -84,8 +86,8 @@ class ReportConfig(Model):
     dataset: str
     checks: tuple[str, ...] = ()
     disable_gpu: bool = False
-    op_types: tuple[str, ...] | None = attrs.field(default=None, converter=_OPTIONAL_TUPLE)
-    definitions: tuple[str, ...] | None = attrs.field(default=None, converter=_OPTIONAL_TUPLE)
+    op_types: tuple[str, ...] | None = attrs.field(default=None, converter=_names)
+    definitions: tuple[str, ...] | None = attrs.field(default=None, converter=_names)
 
 
 @attrs.frozen
