@@ -29,26 +29,12 @@ from fib_schema.traffic import FOLDER, VERSION, Layout, layout_key, plain_size
 
 logger = logging.getLogger("fib_tracer")
 MAX_SIZES = 65_536
-"""Combinations that a runtime tells apart: 42 MiB with their keys, for two variable axes."""
+"""Combinations of a definition that are told apart: 42 MiB with their keys, for two variable axes."""
 _RANK_VARIABLES = ("RANK", "LOCAL_RANK")
 Increment: TypeAlias = Callable[[], object]
 
 
 # -- calls by size -----------------------------------------------------------------------------------
-
-
-@attrs.define
-class SizeLimit:
-    """Number of combinations that a runtime may still count. Threads may exceed it by one each."""
-
-    left: int = attrs.field(factory=lambda: MAX_SIZES)
-
-    def take(self) -> bool:
-        """Whether one more may be counted."""
-        if self.left <= 0:
-            return False
-        self.left -= 1
-        return True
 
 
 @attrs.frozen
@@ -78,9 +64,8 @@ class CallCounts:
         stored, equal: As in `DefinitionStats`; only the storage thread changes them.
     """
 
-    def __init__(self, axes: tuple[str, ...], limit: SizeLimit, on_new: Callable[[], object]) -> None:
+    def __init__(self, axes: tuple[str, ...], on_new: Callable[[], object]) -> None:
         self._axes = axes
-        self._limit = limit
         self._on_new = on_new
         self._by_size: dict[tuple[tuple[int, ...], Layout], Counter] = {}
         self._other, self._kept = Counter(), Counter()
@@ -95,7 +80,7 @@ class CallCounts:
         size = tuple(axes.values()), None if strides is None else layout_key(strides)
         found = self._by_size.get(size)
         if found is None:
-            if not self._limit.take():
+            if len(self._by_size) >= MAX_SIZES:
                 return self.count_other
             found = self._by_size.setdefault(size, Counter())  # one step, so that threads agree on the counter
             self._on_new()

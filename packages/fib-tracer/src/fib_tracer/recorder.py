@@ -25,7 +25,7 @@ from fib_schema.settings import InvalidSetting
 from . import binding
 from .binding import Callback
 from .copies import ByteBudget, Copier, Copies, Reservation
-from .counts import CallCounts, ErrorLog, Increment, SizeLimit
+from .counts import CallCounts, ErrorLog, Increment
 from .policies import RANDOM, Call, Decision, FilterPolicy, WorkloadEntry
 from .settings import TracingConfig
 
@@ -57,7 +57,6 @@ class CaptureContext:
     copier: Copier
     errors: ErrorLog
     graph_calls: GraphCalls
-    size_limit: SizeLimit
     probes_all: bool = False
     """Whether policies that need values are asked about every call, also after many refusals."""
 
@@ -95,7 +94,7 @@ class Recorder:
         self._max_kept = math.inf if config.max_kept is None else config.max_kept
         axes = definition.var_axes_bindings
         counted = tuple(axis for axis in definition.var_axes if axis in axes)
-        self.counts = CallCounts(counted, context.size_limit, context.start_storage)
+        self.counts = CallCounts(counted, context.start_storage)
         self._known_axes: dict[Any, tuple[list[Any], _Axes, Increment]] = {}
         self._is_closed = False
         self._order = 0

@@ -33,7 +33,7 @@ from fib_schema.problems import problem_lines
 
 from .binding import Callback
 from .copies import ByteBudget, Copier
-from .counts import CallCounts, DefinitionStats, ErrorLog, SizeLimit, TrafficFile, logger
+from .counts import CallCounts, DefinitionStats, ErrorLog, TrafficFile, logger
 from .recorder import CaptureContext, GraphCalls, Recorder
 from .settings import ENABLE_VARIABLE, Settings, read_configuration
 from .writer import Writer
@@ -93,7 +93,6 @@ class TracingRuntime:
             copier=Copier(self.budget),
             errors=self._errors,
             graph_calls=GraphCalls(),
-            size_limit=SizeLimit(),
             probes_all=probes_all,
         )
         self._lock = threading.RLock()
