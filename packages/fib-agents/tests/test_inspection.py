@@ -101,7 +101,7 @@ def test_a_program_that_is_none_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(ToolFailed, match="cannot be run"):
         list_profiler_options(str(tmp_path / "ncu"))
     for missing in ("no-such-ncu", str(tmp_path), str(tmp_path / "nothing")):
-        with pytest.raises(ToolMissing):
+        with pytest.raises(ToolMissing, match="is not on PATH; install Nsight Compute"):
             list_profiler_options(missing)
 
 
