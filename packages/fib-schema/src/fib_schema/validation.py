@@ -173,17 +173,13 @@ class _FileChecks:
     def _check_folders(self, trace: Trace, place: str) -> None:
         """Compare ``traces/<author>/<op_type>/`` with the record."""
         parts = self.file.parts
-        if len(parts) != 4 or parts[0] != data_files.TRACES:
-            return
         solution = self.known.solutions.get(str(trace.solution))
         definition = self.known.definitions.get(trace.definition)
-        for word, found, wanted in (
-            ("solution's author", parts[1], solution and solution[1]),
-            ("definition's op_type", parts[2], definition and definition.op_type),
-        ):
-            if wanted is not None and found != wanted:
-                message = f"its path says {found!r}, and the {word} is {wanted!r}; move it"
-                self._add_recurring(place, message, "path-contradicts", name=f"{word} {wanted}")
+        if len(parts) != 4 or parts[0] != data_files.TRACES or solution is None or definition is None:
+            return
+        wanted = data_files.traces_file(solution[1], definition)
+        if list(parts[:3]) != wanted.split("/")[:3]:
+            self._add_recurring(place, f"belongs to {wanted}; move it", "path-contradicts", name=wanted)
 
     def _add_recurring(
         self, place: str, problem: object, code: str, path: str = "$", name: str = "", *, is_error: bool = True
@@ -235,8 +231,7 @@ def _checked_definition(file: DataFile, findings: Findings) -> Definition | None
     definition = read_json(file, Definition, findings)
     if definition is not None:
         findings.counts["definitions"] += 1
-        wanted = data_files.DEFINITIONS, definition.op_type, definition.name
-        _check_path(file, ("", "op_type", "name"), wanted, findings)
+        _check_place(file, data_files.definition_file(definition), findings)
         _check_definition(definition, file.name, findings)
     return definition
 
@@ -252,23 +247,19 @@ def _checked_solution(
     if solution.definition not in definitions:
         message = str(UnknownName("definition", solution.definition, tuple(definitions)))
         findings.error(file.name, message, "unknown-definition", "$.definition")
-    definition = definitions.get(solution.definition)
-    op_type = definition.op_type if definition else None
-    wanted = data_files.SOLUTIONS, solution.author, op_type, solution.definition, solution.name
-    _check_path(file, ("", "author", "definition's op_type", "definition", "name"), wanted, findings)
+    elif definition := definitions[solution.definition]:
+        _check_place(file, data_files.solution_file(solution, definition), findings)
     return solution.definition, solution.author
 
 
-def _check_path(file: DataFile, words: tuple[str, ...], wanted: tuple[str | None, ...], findings: Findings) -> None:
-    """Report where a path contradicts its record; None in `wanted` is unknown."""
-    right = "/".join("*" if value is None else value for value in wanted) + ".json"
-    if len(file.parts) != len(wanted):
-        findings.warning(file.name, f"lies at another depth than usual; move it to {right}", "unusual-path")
-    levels = len(wanted) if len(file.parts) == len(wanted) else 1
-    for part, word, value in zip(file.parts[-levels:], words[-levels:], wanted[-levels:], strict=True):
-        if value is not None and part != value:
-            message = f"its path says {part!r}, and its {word} is {value!r}; move it to {right} or correct the record"
-            findings.error(file.name, message, "path-contradicts")
+def _check_place(file: DataFile, wanted: str, findings: Findings) -> None:
+    """Report a file that lies elsewhere than its record belongs."""
+    parts = tuple(wanted.rpartition(".")[0].split("/"))
+    if file.stem == parts[-1] and len(file.parts) != len(parts):
+        findings.warning(file.name, f"lies at another depth than usual; move it to {wanted}", "unusual-path")
+    elif file.parts != parts:
+        message = f"its record belongs to {wanted}; move it, or correct the record"
+        findings.error(file.name, message, "path-contradicts")
 
 
 def _check_definition(definition: Definition, place: str, findings: Findings) -> None:
