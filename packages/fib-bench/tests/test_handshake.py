@@ -16,7 +16,8 @@ import fib_bench.inputs as inputs_package
 import fib_bench.timing.handshake as handshake
 import pytest
 import torch
-from fib_bench.inputs.generator import NORMAL, native_input
+from fib_bench.inputs.generator import native_input
+from fib_bench.inputs.makers import NORMAL
 from fib_bench.measuring import measure
 from fib_bench.recipe import Recipe
 from fib_bench.timing.handshake import native

@@ -25,33 +25,10 @@ from fib_schema import Definition, DType, parse_constraint
 from fib_schema.strides import normalized_strides
 
 from ..recipe import Recipe
+from . import makers, synthesis
 from .generation import Value
-from .makers import (
-    BYTES,
-    DIRECTION,
-    INTEGER,
-    MASK,
-    NORMAL,
-    RESCALE,
-    SHARES,
-    VOCABULARY_AXES,
-    Content,
-    InputDraft,
-    SynthesisError,
-    first_axis,
-)
-from .synthesis import (
-    WIDE_EXPONENTS,
-    WIDE_EXPONENTS_HALF,
-    Role,
-    find_rule,
-    has_half,
-    is_distributable,
-    is_selected,
-    may_tie,
-    names_read_by_value,
-    role_of,
-)
+from .makers import Content, InputDraft, SynthesisError, first_axis
+from .synthesis import Role, find_rule, has_half, is_distributable, is_selected, may_tie, names_read_by_value, role_of
 
 _DTYPES = tuple(dtype.value for dtype in (
     DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16, DType.FLOAT8_E4M3FN, DType.FLOAT8_E5M2, DType.FLOAT4_E2M1,
@@ -170,7 +147,7 @@ class _Planner:
         return Recipe(name, position, dtype=dtype, elements=value.numel(), row=self._row(content, value), **fields)
 
     def _row(self, content: Content, value: torch.Tensor) -> int:
-        if value.dim() < 2 and content.kind == NORMAL and content.mask & ~(1 | _SCALES | _SPIKES):
+        if value.dim() < 2 and content.kind == makers.NORMAL and content.mask & ~(1 | _SCALES | _SPIKES):
             return _VECTOR_ROW if value.numel() > _LONG_VECTOR else 1
         return value.shape[-1] if value.dim() else 1
 
@@ -184,18 +161,18 @@ class _Planner:
         if not isinstance(found, Content):
             is_float = value.is_floating_point()
             return "its values depend on each other" if is_float else "no rule states which values are valid"
-        if found.kind == INTEGER:
+        if found.kind == makers.INTEGER:
             return self._integers(found, name, value, rule.role)
-        if found.kind == MASK:
+        if found.kind == makers.MASK:
             return _mask(found, value, is_recorded=name in self.recorded)
-        if found.kind in {SHARES, DIRECTION} and (value.dim() == 0 or value.shape[-1] < 2):
+        if found.kind in {makers.SHARES, makers.DIRECTION} and (value.dim() == 0 or value.shape[-1] < 2):
             return "a row of one element has only one value"
-        if name in self.recorded and found.kind != BYTES and not _has_rows_like(found, value):
+        if name in self.recorded and found.kind != makers.BYTES and not _has_rows_like(found, value):
             return _rescaled(value, rule.role, is_selected=is_selected(self.draft.definition, name))
-        return self._normal(found, name, rule.role) if found.kind == NORMAL else found
+        return self._normal(found, name, rule.role) if found.kind == makers.NORMAL else found
 
     def _normal(self, content: Content, name: str, role: Role) -> Content:
-        low, high = WIDE_EXPONENTS_HALF if has_half(self.draft.definition) else WIDE_EXPONENTS
+        low, high = synthesis.WIDE_EXPONENTS_HALF if has_half(self.draft.definition) else synthesis.WIDE_EXPONENTS
         if role is Role.SCORES:  # ties are ambiguous, and bfloat16 has many of them far from zero
             mask = _DISTRIBUTIONS["normal"]
         elif role is Role.WEIGHTS:
@@ -211,7 +188,7 @@ class _Planner:
     def _integers(self, content: Content, name: str, value: torch.Tensor, role: Role) -> Content | str:
         low, high = content.first, content.last
         if role is Role.COUNTS:  # the size of the vocabulary disables top-k
-            vocabulary = first_axis(self.draft.axes, *VOCABULARY_AXES) or 1 << 31
+            vocabulary = first_axis(self.draft.axes, *makers.VOCABULARY_AXES) or 1 << 31
             high = min(max(high, int(value.masked_fill(value >= vocabulary, 0).max())), vocabulary - 1)
         elif role is Role.BYTES and name in self.recorded:
             low, high = int(value.min()), int(value.max())
@@ -231,9 +208,9 @@ def _mask(content: Content, value: torch.Tensor, *, is_recorded: bool) -> Conten
 
 def _has_rows_like(content: Content, value: torch.Tensor) -> bool:
     """Return whether recorded rows have the sum or the length of rows that can be drawn."""
-    if content.kind not in {SHARES, DIRECTION}:
+    if content.kind not in {makers.SHARES, makers.DIRECTION}:
         return False
-    totals = value.float().sum(-1) if content.kind == SHARES else value.float().norm(dim=-1)
+    totals = value.float().sum(-1) if content.kind == makers.SHARES else value.float().norm(dim=-1)
     return bool(((totals - 1).abs() < 0.02).all())
 
 
@@ -243,11 +220,11 @@ def _rescaled(value: torch.Tensor, role: Role, *, is_selected: bool) -> Content 
         return "all recorded values are zero"
     if role is Role.SCORES:
         low, high = _SCORE_FACTORS
-        return Content(RESCALE, low=low, high=high, first=1, needs_base=True)
+        return Content(makers.RESCALE, low=low, high=high, first=1, needs_base=True)
     has_signs = role is not Role.FACTORS and bool((numbers < 0).any() & (numbers > 0).any() & numbers.isfinite().all())
     low, high = _FACTORS
     places = 2 if is_selected and role is Role.PLAIN else 0
-    return Content(RESCALE, float(numbers.abs().mean()), low, high, places, int(has_signs), needs_base=True)
+    return Content(makers.RESCALE, float(numbers.abs().mean()), low, high, places, int(has_signs), needs_base=True)
 
 
 def _merged(shape: Sequence[int], strides: Sequence[int] | None) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

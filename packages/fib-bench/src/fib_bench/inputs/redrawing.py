@@ -24,17 +24,9 @@ import attrs
 import torch
 from fib_schema import ConstraintError, Definition, constraint_names, evaluate_constraint
 
+from . import makers
 from .generation import Value
-from .makers import (
-    EXPERT_AXES,
-    POOL_AXES,
-    POSITION_AXES,
-    first_axis,
-    is_last_page,
-    is_packed_with_weights,
-    page_size,
-    total_axis,
-)
+from .makers import first_axis, is_last_page, is_packed_with_weights, page_size, total_axis
 from .synthesis import Role, role_of
 
 Integers = Mapping[str, torch.Tensor]
@@ -373,7 +365,7 @@ class Structure:
     @property
     def pool(self) -> int:
         """Number of pages; 0 if no axis states it."""
-        return first_axis(self.axes, *POOL_AXES) or 0
+        return first_axis(self.axes, *makers.POOL_AXES) or 0
 
     def _invalid(self, values: torch.Tensor, role: Role) -> str | None:
         if not values.numel():
@@ -387,7 +379,7 @@ class Structure:
             return "only lengths of one dimension can be reordered"
         if role not in {Role.PAGES, Role.SLOTS, Role.SELECTIONS}:
             return None
-        if first_axis(self.axes, *POOL_AXES) is None:
+        if first_axis(self.axes, *makers.POOL_AXES) is None:
             return "no axis states the number of pages"
         limit, largest = self.pool * (1 if role is Role.PAGES else page_size(self.axes)), int(values.max())
         return f"it contains {largest}, the pool ends at {limit - 1}" if largest >= limit else None
@@ -470,7 +462,7 @@ class Structure:
             self._add_positions(name)
 
     def _add_routing(self, name: str) -> None:
-        values, experts = self.integers[name], first_axis(self.axes, *EXPERT_AXES)
+        values, experts = self.integers[name], first_axis(self.axes, *makers.EXPERT_AXES)
         is_packed = is_packed_with_weights(self.definition.inputs[name].description)
         ids = values >> 16 if is_packed else values
         if experts is None or values.dim() != 2 or int(ids.max()) >= experts:
@@ -488,7 +480,7 @@ class Structure:
             self.reasons[name] = "all tokens have the same experts, and experts cannot be relabelled"
 
     def _add_positions(self, name: str) -> None:
-        limit, largest = first_axis(self.axes, *POSITION_AXES), int(self.integers[name].max())
+        limit, largest = first_axis(self.axes, *makers.POSITION_AXES), int(self.integers[name].max())
         if self.groups:
             self.reasons[name] = "positions may depend on the lengths of the requests"
         elif limit is None:
