@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Annotated, TypeAlias
 from urllib.parse import urlsplit
 
@@ -79,10 +79,10 @@ def find_principal(request: Request) -> Principal | None:
     return found
 
 
-def require(role: Role) -> Callable[[Request], Awaitable[Principal]]:
+def require(role: Role) -> Callable[[Request], Principal]:
     """The dependency of a route that needs a role."""
 
-    async def check(request: Request) -> Principal:
+    def check(request: Request) -> Principal:
         principal = find_principal(request)
         if principal is None:
             raise Refused(401, "a token is needed: send 'Authorization: Bearer TOKEN'")
@@ -92,7 +92,7 @@ def require(role: Role) -> Callable[[Request], Awaitable[Principal]]:
     return check
 
 
-async def _viewer(request: Request) -> Principal | None:
+def _viewer(request: Request) -> Principal | None:
     """The user of a page that may be public.
 
     Raises:

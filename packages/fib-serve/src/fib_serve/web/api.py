@@ -175,11 +175,11 @@ def view_of(submission: Submission, principal: Principal | None) -> dict[str, An
 
 
 @router.get("/", response_model=None)
-async def index(request: Request) -> Response:
+def index(request: Request) -> Response:
     """The name, the version and all paths; a browser is sent to the leaderboards."""
     if "text/html" in request.headers.get("accept", ""):
         return RedirectResponse("/leaderboard", 303)
-    await require(Role.READER)(request)
+    require(Role.READER)(request)
     paths = request.app.openapi()["paths"]
     endpoints = [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]
     return JSONResponse({"name": "fib-serve", "version": __version__, "docs": "/openapi.json", "endpoints": endpoints})
