@@ -110,8 +110,11 @@ def relative_errors(found: Tensors, expected: Tensors) -> dict[str, float]:
 
     Elements that are NaN or infinite in `expected` do not count.
     """
-    as_call = ({name: tensor.unsqueeze(0) for name, tensor in tensors.items()} for tensors in (found, expected))
-    return {name: error for name, (error,) in relative_errors_of_calls(*as_call).items()}
+    return {name: error for name, (error,) in relative_errors_of_calls(*map(_as_call, (found, expected))).items()}
+
+
+def _as_call(tensors: Tensors) -> Tensors:
+    return {name: tensor.unsqueeze(0) for name, tensor in tensors.items()}
 
 
 def relative_errors_of_calls(found: Tensors, expected: Tensors) -> dict[str, list[float]]:
@@ -176,9 +179,7 @@ class PrecisionWatch:
 
     def record(self, found: Tensors, expected: Tensors) -> None:
         """Record the errors on one input set; use only sets of normally distributed values."""
-        if self.bounds:
-            for name, error in relative_errors(found, expected).items():
-                self._errors.setdefault(name, []).append(error)
+        self.record_calls(_as_call(found), _as_call(expected))
 
     def record_calls(self, found: Tensors, expected: Tensors) -> None:
         """Record the errors of several calls, ``[calls, *shape]``, on such input sets."""

@@ -98,7 +98,7 @@ class Problem:
     rtol: float | None = None
     atol: float | None = None
     notes: tuple[str, ...] = ()
-    """What of the problem is left out."""
+    """Parts of the problem that are left out."""
 
     def to_definition(self) -> Definition:
         """The definition; `ProblemError` if calls differ in more than sizes, or it has no dtype or axis for one."""
