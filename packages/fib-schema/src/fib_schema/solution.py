@@ -218,7 +218,7 @@ class Solution(Record):
             framed(framed(flags) for flags in (options.cflags, options.cuda_cflags, options.ldflags)),
             _canonical(options.unknown_fields),
             _canonical(spec.unknown_fields),
-            framed(part for s in sorted(self.sources, key=_path) for part in (s.path, s.content)),
+            framed(part for s in sorted(self.sources, key=lambda source: source.path) for part in (s.path, s.content)),
         ]
         return hashlib.sha256(framed(parts)).hexdigest()
 
@@ -230,7 +230,3 @@ class Solution(Record):
 def _canonical(fields: FrozenDict[str, Any]) -> str:
     """Text that is the same for equal fields in any order."""
     return json.dumps(fields, sort_keys=True, separators=(",", ":"))
-
-
-def _path(source: SourceFile) -> str:
-    return source.path
