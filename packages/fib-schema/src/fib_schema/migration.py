@@ -221,7 +221,7 @@ Plain = dict[str, Any]
 
 
 def _content(trace: Mapping[str, Any]) -> str:
-    """What tells one workload from others but its uuid."""
+    """The content of a workload without its uuid, as text."""
     workload = trace["workload"]
     return json.dumps([trace.get("definition"), workload.get("axes"), workload.get("inputs")], sort_keys=True)
 
