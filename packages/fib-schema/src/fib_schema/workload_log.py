@@ -34,7 +34,6 @@ class _Line(msgspec.Struct):
     workload: _Named
 
 
-_READ_BYTES = 1 << 30
 _decode_line = msgspec.json.Decoder(_Line).decode
 
 
@@ -49,7 +48,9 @@ class _Seen:
         """Read the lines appended since the last read; all of them if the file is shorter now."""
         if os.fstat(descriptor).st_size < self.size_bytes:
             self.uuids, self.size_bytes = set(), 0
-        tail = _read_on(descriptor, self.size_bytes)
+        with open(descriptor, "rb", closefd=False) as file:
+            file.seek(self.size_bytes)
+            tail = file.read()
         self.uuids.update(uuid for line in tail.splitlines() if (uuid := _uuid_of(line)) is not None)
         self.size_bytes += len(tail)
 
@@ -127,12 +128,3 @@ def _uuid_of(line: bytes) -> str | None:
         return _decode_line(line).workload.uuid
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-
-
-def _read_on(descriptor: int, start: int) -> bytes:
-    """The content of a file from an offset; one read gives 2 GiB at most."""
-    data = bytearray()
-    os.lseek(descriptor, start, os.SEEK_SET)
-    while part := os.read(descriptor, _READ_BYTES):
-        data += part
-    return bytes(data)
