@@ -156,10 +156,6 @@ BROKEN_IMPORTS: Cases = {
 }
 
 
-def test_an_import_that_fails_is_a_compile_error(judged_all: JudgedAll) -> None:
-    assert_evaluated(judged_all, BROKEN_IMPORTS, EvaluationStatus.COMPILE_ERROR)
-
-
 FAILING_CALLS: Cases = {
     "import-exits": ("import os\nos._exit(0)\ndef run(x): pass", "built: the worker exited with status 0"),
     "import-aborts": ("import os\nos.abort()\ndef run(x): pass", "built: the worker was ended by SIGABRT"),
@@ -179,11 +175,6 @@ FAILING_CALLS: Cases = {
 }
 
 
-@pytest.mark.usefixtures("slow_clock")
-def test_a_call_that_fails_is_a_runtime_error(judged_all: JudgedAll) -> None:
-    assert_evaluated(judged_all, FAILING_CALLS, EvaluationStatus.RUNTIME_ERROR)
-
-
 MESSAGES: Cases = {
     "junk-to-every-descriptor": (JUNK, "broke the protocol"),
     "sends-descriptors": (DESCRIPTORS, "descriptors came"),
@@ -197,21 +188,17 @@ def test_the_log_shows_the_lines_of_the_solution(judged: Judged) -> None:
     assert "fib_bench" not in log
 
 
+NO_ANSWER = "no answer within 0.3 s"
 HANGS: Cases = {
-    "in-run": ("import time\ndef run(x):\n    print('hangs')\n    time.sleep(1e6)", "line 4 in run"),
-    "in-import": ("print('hangs')\nwhile True: pass\ndef run(x): pass", "line 2 in <module>"),
+    "in-run": ("import time\ndef run(x):\n    print('hangs')\n    time.sleep(1e6)", "line 4 in run", NO_ANSWER),
+    "in-import": ("print('hangs')\nwhile True: pass\ndef run(x): pass", "line 2 in <module>", NO_ANSWER),
     "ignoring-signals": (
         "import signal\nfor s in (2, 15): signal.signal(s, signal.SIG_IGN)\n"
         "def run(x):\n    print('hangs')\n    while True: pass",
         "line 5 in run",
+        NO_ANSWER,
     ),
 }
-
-
-@pytest.mark.usefixtures("slow_clock")
-def test_a_hang_times_out_and_its_stack_is_in_the_log(judged_all: JudgedAll) -> None:
-    cases = {name: (*case, "no answer within 0.3 s") for name, case in HANGS.items()}
-    assert_evaluated(judged_all, cases, EvaluationStatus.TIMEOUT, seconds=0.3)
 
 
 SILENT_HANGS: Cases = {
@@ -224,11 +211,6 @@ SILENT_HANGS: Cases = {
         "def run(x):\n    print('hangs silently')\n    time.sleep(1e6)",
     ),
 }
-
-
-@pytest.mark.usefixtures("slow_clock")
-def test_a_hang_that_cannot_tell_its_stack_times_out_too(judged_all: JudgedAll) -> None:
-    assert_evaluated(judged_all, SILENT_HANGS, EvaluationStatus.TIMEOUT, seconds=0.3)
 
 
 @pytest.mark.slow
@@ -267,10 +249,6 @@ KILLS: Cases = {
 }
 
 
-def test_killing_the_server_costs_one_evaluation(judged_all: JudgedAll) -> None:
-    assert_evaluated(judged_all, KILLS, EvaluationStatus.RUNTIME_ERROR)
-
-
 HARMLESS: Cases = {
     "leaves-daemons": (DAEMONS,),
     "truncates-shared-memory": (TRUNCATES,),
@@ -281,8 +259,22 @@ HARMLESS: Cases = {
 }
 
 
-def test_attempts_without_effect_pass(judged_all: JudgedAll) -> None:
-    assert_evaluated(judged_all, HARMLESS, EvaluationStatus.PASSED)
+@pytest.mark.usefixtures("slow_clock")
+@pytest.mark.parametrize(
+    ("cases", "status", "seconds"),
+    [
+        pytest.param(BROKEN_IMPORTS, EvaluationStatus.COMPILE_ERROR, 60.0, id="an import fails"),
+        pytest.param(FAILING_CALLS, EvaluationStatus.RUNTIME_ERROR, 60.0, id="a call fails"),
+        pytest.param(HANGS, EvaluationStatus.TIMEOUT, 0.3, id="a hang whose stack is in the log"),
+        pytest.param(SILENT_HANGS, EvaluationStatus.TIMEOUT, 0.3, id="a hang that cannot tell its stack"),
+        pytest.param(KILLS, EvaluationStatus.RUNTIME_ERROR, 60.0, id="the server is killed"),
+        pytest.param(HARMLESS, EvaluationStatus.PASSED, 60.0, id="attempts have no effect"),
+    ],
+)
+def test_a_fault_costs_its_own_evaluation(
+    judged_all: JudgedAll, cases: Cases, status: EvaluationStatus, seconds: float
+) -> None:
+    assert_evaluated(judged_all, cases, status, seconds=seconds)
 
 
 FORGED_MESSAGES = {

@@ -117,22 +117,20 @@ class TestPhases:
 
 class TestSeal:
     def test_a_function_that_fails_only_when_sealed_passes_with_a_flag(
-        self, run: Run, monkeypatch: pytest.MonkeyPatch
+        self, run: Run, seals: list[int], monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        sealed: set[int] = set()
-        self.seal_by(monkeypatch, sealed)
-        call_all = TimedFunction.load_all
+        load_all = TimedFunction.load_all
 
-        def load_all(self: TimedFunction, prepared: object) -> object:
-            if self.worker.pid in sealed:
+        def refuse(self: TimedFunction, inputs: torch.Tensor) -> None:
+            if self.worker.pid in seals:
                 raise Rejected(EvaluationStatus.RUNTIME_ERROR, "not permitted")
-            return call_all(self, prepared)
+            load_all(self, inputs)
 
-        monkeypatch.setattr(TimedFunction, "load_all", load_all)
+        monkeypatch.setattr(TimedFunction, "load_all", refuse)
         evaluations = run(DOUBLE, 3, 4)
         assert [str(e.status) for e in evaluations.values()] == ["PASSED"] * 2
         assert all("unsealed" in e.flags for e in evaluations.values())
-        assert len(sealed) == 1
+        assert len(seals) == 1
 
     def test_a_function_that_fails_in_any_case_fails(self, run: Run, seals: list[int]) -> None:
         code = COUNTS.format(f"assert calls <= {FIRST_PHASE}, 'worn out'")
@@ -140,13 +138,6 @@ class TestSeal:
         assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
         assert "worn out" in evaluation.log
         assert "unsealed" not in evaluation.flags
-
-    def seal_by(self, monkeypatch: pytest.MonkeyPatch, sealed: set[int]) -> None:
-        def seal(self: FunctionWorker) -> None:
-            sealed.add(self.worker.pid)
-            self.is_sealed = True
-
-        monkeypatch.setattr(FunctionWorker, "seal", seal)
 
     def test_without_effect_it_is_no_reason_to_try_again(self, run: Run) -> None:
         code = COUNTS.format(f"print(calls); assert calls <= {FIRST_PHASE}")
