@@ -11,7 +11,7 @@ import sys
 import tempfile
 import textwrap
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import attrs
@@ -48,6 +48,7 @@ PROCESS = frozenset({Threat.PRIVILEGES, Threat.RESOURCES})
 CONFINED = PROCESS | {Threat.FILES, Threat.MEMORY}
 
 Attempt = Callable[..., str]
+Attempts = Callable[..., dict[str, str]]
 Stops = Callable[[Threat], None]
 Evaluate = Callable[..., list[Evaluation]]
 MakeSolution = Callable[..., Solution]
@@ -83,31 +84,41 @@ def stops(isolation: Isolation) -> Callable[[Threat], None]:
 
 
 @pytest.fixture
-def attempt(server: ForkServerClient, make_solution: MakeSolution, definition: Definition) -> Callable[..., str]:
-    """Result of a solution that runs the body of a function: its return value, or the kind of its error.
+def attempts(
+    server: ForkServerClient, make_solution: MakeSolution, definition: Definition
+) -> Callable[..., dict[str, str]]:
+    """Results of a solution that runs the bodies of functions: return values, or the kinds of errors, by body.
 
-    It runs when the solution is imported; a worker is confined before it reads a solution.
+    It runs them when it is imported; a worker is confined before it reads a solution.
     """
 
-    def run(body: str, **names: object) -> str:
+    def run(bodies: Iterable[str], **names: object) -> dict[str, str]:
         code = (
-            "import ctypes, os, signal, socket, subprocess, sys\n"
+            "import ctypes, os, signal, socket, subprocess, sys\nfound = {}\n"
             + "".join(f"{name} = {value!r}\n" for name, value in names.items())
-            + f"def attempt():\n{textwrap.indent(textwrap.dedent(body), '    ')}\n"
-            "try:\n"
-            "    found = f'done: {attempt()}'\n"
-            "except Exception as error:\n"
-            "    found = f'refused: {type(error).__name__}'\n"
-            "raise ValueError(f'<<{found}>>')\n"
+            + "".join(
+                f"def attempt():\n{textwrap.indent(textwrap.dedent(body), '    ')}\n"
+                f"try:\n    found[{body!r}] = f'done: {{attempt()}}'\n"
+                f"except Exception as error:\n    found[{body!r}] = f'refused: {{type(error).__name__}}'\n"
+                for body in bodies
+            )
+            + "raise ValueError(f'<<{found}>>')\n"
         )
         with server.spawn() as worker:
             reply = worker.request(solution_request("cpu", definition, make_solution(code)), seconds=60)
         assert isinstance(reply, Failed)
-        found: list[str] = re.findall(r"ValueError: <<(.*?)>>", reply.detail, re.DOTALL)
-        assert found, reply
-        return found[-1]
+        answers = re.findall(r"ValueError: <<({.*?})>>", reply.detail, re.DOTALL)
+        assert answers, reply
+        found: dict[str, str] = ast.literal_eval(answers[-1])
+        return found
 
     return run
+
+
+@pytest.fixture
+def attempt(attempts: Attempts) -> Callable[..., str]:
+    """Result of a single body."""
+    return lambda body, **names: attempts([body], **names)[body]
 
 
 class TestLevel:
@@ -159,39 +170,38 @@ def _can_mount() -> bool:
     return _in_a_child(mount) == "mounted"
 
 
+FILE_ATTACKS = (
+    "return open(secret).read()",
+    "os.symlink(secret, 'link')\nreturn open('link').read()",
+    "os.link(secret, 'hard')\nreturn open('hard').read()",
+    "return subprocess.run(['cat', secret], check=True)",
+    "open(secret, 'a')",
+    "os.unlink(secret)",
+    "open(secret + '.new', 'w')",
+    "return os.listdir(home)",
+    "return os.listdir(temporary)",
+    "open(os.path.join(temporary, new), 'w')",
+    "import fib_bench\nopen(fib_bench.__file__, 'a')",
+    "return os.listdir(cache)",
+    "return os.listdir(os.environ['FIB_CACHE_PATH'] + '/..')",
+    "open('/proc/sys/kernel/core_pattern', 'r+')",
+    "open('/etc/shadow').read()",
+    "return os.listdir(f'/proc/{os.getppid()}/cwd/')",
+    "return os.listdir(f'/proc/{judge}/root/tmp')",
+)
+
+
 class TestFiles:
-    @pytest.mark.parametrize(
-        "body",
-        [
-            pytest.param("return open(secret).read()", id="reads-the-data-set"),
-            pytest.param("os.symlink(secret, 'link')\nreturn open('link').read()", id="through-a-link"),
-            pytest.param("os.link(secret, 'link')\nreturn open('link').read()", id="by-a-hard-link"),
-            pytest.param("return subprocess.run(['cat', secret], check=True)", id="by-another-program"),
-            pytest.param("open(secret, 'a')", id="writes-the-data-set"),
-            pytest.param("os.unlink(secret)", id="removes-from-the-data-set"),
-            pytest.param("open(secret + '.new', 'w')", id="adds-to-the-data-set"),
-            pytest.param("return os.listdir(home)", id="lists-the-home-of-the-user"),
-            pytest.param("return os.listdir(temporary)", id="lists-the-temporary-folder"),
-            pytest.param("open(os.path.join(temporary, new), 'w')", id="writes-the-temporary-folder"),
-            pytest.param("import fib_bench\nopen(fib_bench.__file__, 'a')", id="writes-the-benchmark"),
-            pytest.param("return os.listdir(cache)", id="lists-the-cache"),
-            pytest.param("return os.listdir(os.environ['FIB_CACHE_PATH'] + '/..')", id="lists-the-caches-of-others"),
-            pytest.param("open('/proc/sys/kernel/core_pattern', 'r+')", id="writes-settings-of-the-system"),
-            pytest.param("open('/etc/shadow').read()", id="reads-passwords"),
-            pytest.param("return os.listdir(f'/proc/{os.getppid()}/cwd/')", id="through-the-folder-of-the-server"),
-            pytest.param("return os.listdir(f'/proc/{judge}/root/tmp')", id="through-the-root-of-the-judge"),
-        ],
-    )
-    def test_of_others_are_refused(
-        self, stops: Stops, attempt: Attempt, tmp_path: Path, cache_path: Path, body: str
-    ) -> None:
+    def test_of_others_are_refused(self, stops: Stops, attempts: Attempts, tmp_path: Path, cache_path: Path) -> None:
         stops(Threat.FILES)
         secret = tmp_path / "secret"
         secret.write_text("expected")
         places = {"home": str(Path.home()), "temporary": tempfile.gettempdir(), "cache": str(cache_path)}
         new = f"new-{uuid.uuid4()}"  # the error would be another one if a folder had this name
-        found = attempt(body, secret=str(secret), judge=os.getpid(), new=new, **places)
-        assert found in {"refused: PermissionError", "refused: CalledProcessError", "refused: OSError"}
+        found = attempts(FILE_ATTACKS, secret=str(secret), judge=os.getpid(), new=new, **places)
+        refused = {f"refused: {name}" for name in ("PermissionError", "CalledProcessError", "OSError")}
+        assert {body: result for body, result in found.items() if result not in refused} == {}
+        assert found.keys() == {*FILE_ATTACKS}
         assert secret.read_text() == "expected"
         assert os.listdir(tmp_path) == ["secret"]
         assert not os.path.lexists(os.path.join(places["temporary"], new))
@@ -281,49 +291,51 @@ KERNEL_ATTACKS = (
     "os.sched_setscheduler(pid, os.SCHED_IDLE, os.sched_param(0))",
 )
 ATTACKS = [
-    *((Threat.MEMORY, whose, body) for whose in ("judge", "server") for body in MEMORY_ATTACKS),
-    *((Threat.FILES, whose, body) for whose in ("judge", "init") for body in COMMAND_LINE_ATTACKS),
-    *((Threat.SIGNALS, whose, body) for whose in ("judge", "server") for body in SIGNAL_ATTACKS),
-    *((Threat.KERNEL, "server", body) for body in KERNEL_ATTACKS),
+    (Threat.MEMORY, ("judge", "server"), MEMORY_ATTACKS),
+    (Threat.FILES, ("judge", "init"), COMMAND_LINE_ATTACKS),
+    (Threat.SIGNALS, ("judge", "server"), SIGNAL_ATTACKS),
+    (Threat.KERNEL, ("server",), KERNEL_ATTACKS),
 ]
+OWN_FILES = (
+    "open('/proc/self/maps').read()\nopen(f'/proc/{os.getpid()}/status').read()",
+    "open('/proc/thread-self/comm').read()\nos.listdir('/proc/self/task')",
+    "open('/proc/self/comm').read()\nopen('/proc/mounts').read()",
+    "[open(f'/proc/{name}').read() for name in ('cpuinfo', 'meminfo', 'stat')]",
+    "open('/proc/sys/kernel/osrelease').read()\nos.listdir('/proc/sys/vm')",
+    "import threading\n"
+    "def rename():\n    open(f'/proc/self/task/{threading.get_native_id()}/comm', 'w').write('x')\n"
+    "thread = threading.Thread(target=rename)\nthread.start()\nthread.join()",
+)
 
 
 class TestOtherProcesses:
-    @pytest.mark.parametrize(("threat", "whose", "body"), ATTACKS)
+    @pytest.mark.parametrize(("threat", "targets", "bodies"), ATTACKS)
     def test_are_out_of_reach(
-        self, stops: Stops, attempt: Attempt, server: ForkServerClient, threat: Threat, whose: str, body: str
+        self,
+        stops: Stops,
+        attempts: Attempts,
+        server: ForkServerClient,
+        threat: Threat,
+        targets: tuple[str, ...],
+        bodies: tuple[str, ...],
     ) -> None:
         stops(threat)
         assert server._process is not None
-        pid = {"judge": os.getpid(), "server": server._process.pid, "init": 1}[whose]
-        assert attempt(body, pid=pid).startswith("refused")
+        pids = {"judge": os.getpid(), "server": server._process.pid, "init": 1}
+        for target in targets:
+            found = attempts(bodies, pid=pids[target])
+            assert {body: result for body, result in found.items() if not result.startswith("refused")} == {}
+            assert found.keys() == {*bodies}
 
-    @pytest.mark.parametrize(
-        "body",
-        [
-            pytest.param("open('/proc/self/maps').read()\nopen(f'/proc/{os.getpid()}/status').read()", id="own"),
-            pytest.param("open('/proc/thread-self/comm').read()\nos.listdir('/proc/self/task')", id="own-threads"),
-            pytest.param("open('/proc/self/comm').read()\nopen('/proc/mounts').read()", id="links"),
-            pytest.param("[open(f'/proc/{name}').read() for name in ('cpuinfo', 'meminfo', 'stat')]", id="the-machine"),
-            pytest.param("open('/proc/sys/kernel/osrelease').read()\nos.listdir('/proc/sys/vm')", id="settings"),
-            pytest.param(
-                "import threading\n"
-                "def rename():\n    open(f'/proc/self/task/{threading.get_native_id()}/comm', 'w').write('x')\n"
-                "thread = threading.Thread(target=rename)\nthread.start()\nthread.join()",
-                id="names-of-threads",
-            ),
-        ],
-    )
-    def test_own_process_and_machine_are_readable(self, attempt: Attempt, body: str) -> None:
-        assert attempt(body + "\nreturn 'fine'") == "done: fine"
+    def test_own_process_and_machine_are_readable(self, attempts: Attempts) -> None:
+        assert attempts(OWN_FILES) == dict.fromkeys(OWN_FILES, "done: None")
 
-    @pytest.mark.parametrize("name", ["timer_list", "slabinfo", "vmallocinfo", "kcore"])
-    def test_files_of_the_kernel_for_root_are_refused(self, stops: Stops, attempt: Attempt, name: str) -> None:
+    def test_files_of_the_kernel_for_root_are_refused(self, stops: Stops, attempts: Attempts) -> None:
         """A worker may keep the capability to read the files of root, for a Python environment that only root reads."""
         stops(Threat.FILES)
-        if not Path("/proc", name).exists():
-            pytest.skip(f"this kernel has no /proc/{name}")
-        assert attempt(f"return open('/proc/{name}', 'rb').read(1)") == "refused: PermissionError"
+        names = [name for name in ("timer_list", "slabinfo", "vmallocinfo", "kcore") if Path("/proc", name).exists()]
+        bodies = [f"return open('/proc/{name}', 'rb').read(1)" for name in names]
+        assert attempts(bodies) == dict.fromkeys(bodies, "refused: PermissionError")
 
 
 class TestNetwork:
@@ -333,11 +345,11 @@ class TestNetwork:
             port = listener.getsockname()[1]
             assert attempt("socket.create_connection(('127.0.0.1', port), 5)", port=port) == "refused: PermissionError"
 
-    @pytest.mark.parametrize("name", ["AF_INET", "AF_INET6", "AF_NETLINK", "AF_PACKET", "AF_VSOCK", "AF_ALG"])
-    def test_there_are_no_sockets(self, stops: Stops, attempt: Attempt, name: str) -> None:
+    def test_there_are_no_sockets(self, stops: Stops, attempts: Attempts) -> None:
         stops(Threat.NETWORK)
-        found = attempt("socket.socket(getattr(socket, name), socket.SOCK_DGRAM)", name=name)
-        assert found.startswith("refused")
+        families = ("AF_INET", "AF_INET6", "AF_NETLINK", "AF_PACKET", "AF_VSOCK", "AF_ALG")
+        found = attempts([f"socket.socket(socket.{family}, socket.SOCK_DGRAM)" for family in families])
+        assert all(result.startswith("refused") for result in found.values()), found
 
     @pytest.mark.parametrize("is_abstract", [False, True])
     def test_a_daemon_cannot_be_reached(self, stops: Stops, attempt: Attempt, is_abstract: bool) -> None:
@@ -351,22 +363,16 @@ class TestNetwork:
 
 
 class TestKernel:
-    @pytest.mark.parametrize(
-        "call",
-        [
-            pytest.param("unshare(0x10000000)", id="user-namespace"),
-            pytest.param("syscall(425, 8, ctypes.byref(ctypes.create_string_buffer(120)))", id="io_uring"),
-            pytest.param("syscall(323, 1)", id="userfaultfd"),
-            pytest.param("syscall(250, 0, -3, 0)", id="keyctl"),
-            pytest.param("shmget(0, 4096, 0o1600)", id="shared-memory-of-others"),
-        ],
-    )
-    def test_rare_calls_are_refused(self, stops: Stops, attempt: Attempt, call: str) -> None:
+    def test_rare_calls_are_refused(self, stops: Stops, attempts: Attempts) -> None:
+        """A user namespace, shared memory of others; and on x86-64 by number io_uring, userfaultfd and keyctl."""
         stops(Threat.KERNEL)
-        if os.uname().machine != "x86_64" and "syscall" in call:
-            pytest.skip("the numbers are of x86-64")
-        body = f"library = ctypes.CDLL(None, use_errno=True)\nreturn library.{call}, ctypes.get_errno()"
-        assert attempt(body) in {"done: (-1, 1)", "done: (-1, 13)"}
+        calls = ["unshare(0x10000000)", "shmget(0, 4096, 0o1600)"]
+        if os.uname().machine == "x86_64":
+            ring = "ctypes.byref(ctypes.create_string_buffer(120))"
+            calls += [f"syscall(425, 8, {ring})", "syscall(323, 1)", "syscall(250, 0, -3, 0)"]
+        library = "library = ctypes.CDLL(None, use_errno=True)"
+        found = attempts([f"{library}\nreturn library.{call}, ctypes.get_errno()" for call in calls])
+        assert {*found.values()} <= {"done: (-1, 1)", "done: (-1, 13)"}, found
 
     def test_there_are_no_privileges(self, stops: Stops, attempt: Attempt) -> None:
         stops(Threat.PRIVILEGES)
@@ -428,57 +434,38 @@ class TestResources:
         assert attempt("import resource\nreturn resource.getrlimit(resource.RLIMIT_CORE)") == "done: (0, 0)"
 
 
+HONEST = (
+    "import tempfile\nwith tempfile.NamedTemporaryFile() as file:\n    file.write(b'x')",
+    "import threading\n"
+    "threads = [threading.Thread(target=len, args=('',)) for _ in range(64)]\n"
+    "for thread in threads: thread.start()\n"
+    "for thread in threads: thread.join()",
+    "import torch\ntorch.set_num_threads(2)\ntorch.ones(512, 512) @ torch.ones(512, 512)",
+    "a, b = socket.socketpair()\na.send(b'x')\nassert b.recv(1) == b'x'",
+    "from multiprocessing.shared_memory import SharedMemory\n"
+    "memory = SharedMemory(create=True, size=64)\nmemory.close()\nmemory.unlink()",
+    "subprocess.run([sys.executable, '-c', 'import torch, fib_bench'], check=True)",
+    "open('a.cpp', 'w').write('#include <vector>\\nint main() { return std::vector<int>(3).at(0); }')\n"
+    "subprocess.run(['c++', '-O2', '-fopenmp', 'a.cpp', '-o', 'a'], check=True)\n"
+    "subprocess.run(['./a'], check=True)",
+    "import getpass, platform\nassert getpass.getuser()\nplatform.platform()\nos.cpu_count()",
+    "open(os.devnull, 'w').write('x')\nassert os.urandom(3)",
+    "os.kill(os.getpid(), 0)\nsubprocess.Popen(['sleep', '60']).kill()",
+    "import importlib.metadata, json\nassert importlib.metadata.version('torch')\nimport torch._dynamo",
+)
+FORK_POOL = (
+    "import multiprocessing\n"
+    "with multiprocessing.get_context('fork').Pool(2) as pool:\n"
+    "    assert pool.map(abs, [-1]) == [1]"
+)
+
+
 class TestHonest:
     """All measures that are possible are in force, and nothing of this notices."""
 
-    @pytest.mark.parametrize(
-        "body",
-        [
-            pytest.param(
-                "import tempfile\nwith tempfile.NamedTemporaryFile() as file:\n    file.write(b'x')", id="tempfile"
-            ),
-            pytest.param(
-                "import threading\n"
-                "threads = [threading.Thread(target=len, args=('',)) for _ in range(64)]\n"
-                "for thread in threads: thread.start()\n"
-                "for thread in threads: thread.join()",
-                id="threads",
-            ),
-            pytest.param(
-                "import torch\ntorch.set_num_threads(2)\ntorch.ones(512, 512) @ torch.ones(512, 512)", id="openmp"
-            ),
-            pytest.param(
-                "import multiprocessing\n"
-                "with multiprocessing.get_context('fork').Pool(2) as pool:\n"
-                "    assert pool.map(abs, [-1]) == [1]",
-                id="fork-pool",
-            ),
-            pytest.param("a, b = socket.socketpair()\na.send(b'x')\nassert b.recv(1) == b'x'", id="socketpair"),
-            pytest.param(
-                "from multiprocessing.shared_memory import SharedMemory\n"
-                "memory = SharedMemory(create=True, size=64)\nmemory.close()\nmemory.unlink()",
-                id="shared-memory",
-            ),
-            pytest.param("subprocess.run([sys.executable, '-c', 'import torch, fib_bench'], check=True)", id="python"),
-            pytest.param(
-                "open('a.cpp', 'w').write('#include <vector>\\nint main() { return std::vector<int>(3).at(0); }')\n"
-                "subprocess.run(['c++', '-O2', '-fopenmp', 'a.cpp', '-o', 'a'], check=True)\n"
-                "subprocess.run(['./a'], check=True)",
-                id="compiler",
-            ),
-            pytest.param(
-                "import getpass, platform\nassert getpass.getuser()\nplatform.platform()\nos.cpu_count()", id="asks"
-            ),
-            pytest.param("open(os.devnull, 'w').write('x')\nassert os.urandom(3)", id="devices"),
-            pytest.param("os.kill(os.getpid(), 0)\nsubprocess.Popen(['sleep', '60']).kill()", id="own-processes"),
-            pytest.param(
-                "import importlib.metadata, json\nassert importlib.metadata.version('torch')\nimport torch._dynamo",
-                id="imports",
-            ),
-        ],
-    )
-    def test_ways_of_working_are_possible(self, attempt: Attempt, body: str) -> None:
-        assert attempt(body + "\nreturn 'fine'") == "done: fine"
+    @pytest.mark.parametrize("bodies", [HONEST, (FORK_POOL,)], ids=["most", "fork-pool"])
+    def test_ways_of_working_are_possible(self, attempts: Attempts, bodies: tuple[str, ...]) -> None:
+        assert attempts(bodies) == dict.fromkeys(bodies, "done: None")
 
     @pytest.mark.slow
     def test_a_torch_extension_compiles(
