@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import socket
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
@@ -15,9 +14,7 @@ from types import ModuleType
 import pytest
 from fib_bench.errors import WorkerPoolFailed
 from fib_bench.sandbox.environment import readable_paths
-from fib_bench.sandbox.model import SandboxPolicy
 from fib_bench.transport.messages import Build, Failed
-from fib_bench.transport.protocol import ChannelClosed
 from fib_bench.worker import fork_server
 from fib_bench.worker.client import ForkServerClient, KeptOutput, Worker, WorkerLost
 from fib_bench.worker.server_environment import server_environment
@@ -80,22 +77,11 @@ def test_what_was_printed_is_told_once(worker: Worker, build: Callable[[str], Bu
 
 
 @pytest.mark.usefixtures("slow_clock")
-def test_a_worker_that_ends_is_lost_with_the_reason(worker: Worker, build: Callable[[str], Build]) -> None:
-    with pytest.raises(WorkerLost, match="exited with status 9 before it answered") as caught:
-        worker.request(build("import os\nos._exit(9)"), seconds=60)
-    assert not caught.value.is_timeout
-
-
-@pytest.mark.usefixtures("slow_clock")
-def test_a_lost_worker_stays_lost(worker: Worker, build: Callable[[str], Build]) -> None:
+def test_a_worker_that_ends_is_lost_with_the_reason_and_stays_so(worker: Worker, build: Callable[[str], Build]) -> None:
     for _ in range(2):
-        with pytest.raises(WorkerLost, match="exited with status 9"):
-            worker.request(build("import os\nos._exit(9)"), seconds=60)
-
-
-def test_what_was_printed_before_the_end_is_kept(worker: Worker, build: Callable[[str], Build]) -> None:
-    with pytest.raises(WorkerLost):
-        worker.request(build("import os\nprint('last words')\nos._exit(9)"), seconds=60)
+        with pytest.raises(WorkerLost, match="exited with status 9 before it answered") as caught:
+            worker.request(build("import os\nprint('last words')\nos._exit(9)"), seconds=60)
+        assert not caught.value.is_timeout
     assert "last words" in worker.printed()
 
 
@@ -105,20 +91,18 @@ def test_a_worker_that_overstays_is_killed(worker: Worker, build: Callable[[str]
     assert caught.value.is_timeout
 
 
-def test_a_closed_worker_is_gone_with_its_folder(server: ForkServerClient) -> None:
-    with server.spawn() as worker:
-        folder = worker._folder.path
-        assert folder.is_dir()
-    assert not folder.exists()
-    assert not Path(f"/proc/{worker.pid}").exists()
-    worker.close()
-
-
-def test_closing_gives_back_every_descriptor(server: ForkServerClient, nothing_left_open: Watch) -> None:
+def test_closing_gives_back_the_process_its_folder_and_every_descriptor(
+    server: ForkServerClient, nothing_left_open: Watch
+) -> None:
     server.start()
     with nothing_left_open():
         for _ in range(3):
-            server.spawn().close()
+            with server.spawn() as worker:
+                folder = worker._folder.path
+                assert folder.is_dir()
+            assert not folder.exists()
+            assert not Path(f"/proc/{worker.pid}").exists()
+            worker.close()
 
 
 def test_workers_run_side_by_side(server: ForkServerClient, build: Callable[[str], Build]) -> None:
@@ -156,13 +140,14 @@ def test_a_server_that_does_not_start_is_an_error(
     assert "broken installation" in capfd.readouterr().err
 
 
-def test_a_relative_cache_path_means_the_judges_folder(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, build: Callable[[str], Build]
-) -> None:
+def test_workers_know_the_judges_cache(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Workers have folders and homes of their own, in which a build would be lost."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("FIB_CACHE_PATH", "some/cache")
     assert server_environment("cpu")["FIB_CACHE_PATH"] == str(tmp_path / "some/cache")
+    monkeypatch.delenv("FIB_CACHE_PATH")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert server_environment("cpu")["FIB_CACHE_PATH"].startswith(f"{tmp_path}/")
 
 
 @pytest.mark.parametrize("name", ["CUTLASS_PATH", "CUTLASS_HOME"])
@@ -187,12 +172,6 @@ def test_a_linked_startup_module_of_python_is_readable(monkeypatch: pytest.Monke
     assert target in readable_paths.__wrapped__()
 
 
-def test_without_a_cache_path_the_judges_default_is_used(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.delenv("FIB_CACHE_PATH")
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert server_environment("cpu")["FIB_CACHE_PATH"].startswith(f"{tmp_path}/")
-
-
 def test_a_worker_with_too_many_tasks_is_found_where_the_machine_reports_none(monkeypatch: pytest.MonkeyPatch) -> None:
     killed: list[int] = []
     monkeypatch.setattr(fork_server, "tasks_on_machine", lambda: 0)
@@ -205,36 +184,6 @@ def test_a_worker_with_too_many_tasks_is_found_where_the_machine_reports_none(mo
         assert server._looks < 50
     assert killed[0] == os.getpid()
     assert "more than 0 processes and threads" in server._reasons[os.getpid()]
-
-
-@pytest.fixture
-def _signals() -> Iterator[None]:
-    """Restore what a server changes in its process."""
-    before = signal.getsignal(signal.SIGCHLD)
-    yield
-    signal.set_wakeup_fd(-1)
-    signal.signal(signal.SIGCHLD, before)
-
-
-@pytest.mark.usefixtures("_signals")
-@pytest.mark.parametrize("has_worker", [True, False])
-def test_a_server_does_later_work_while_its_first_worker_runs(
-    has_worker: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    ours, theirs = socket.socketpair()
-    done: list[str] = []
-    work = (lambda: done.append("first"), lambda: done.append("second") or ours.close())
-    with ours, theirs:
-        server = fork_server.Server(theirs, SandboxPolicy("cpu"), work)
-        if has_worker:
-            server._workers[1] = ""
-        else:
-            ours.shutdown(socket.SHUT_WR)
-        monkeypatch.setattr(server, "_reap", lambda: None)
-        monkeypatch.setattr(server, "_end_bombs", lambda: None)
-        with pytest.raises(ChannelClosed):
-            server.serve()
-    assert done == (["first", "second"] if has_worker else [])
 
 
 def test_the_digest_of_triton_is_computed_once() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import subprocess
 import sys
 import textwrap
@@ -125,27 +126,14 @@ class TestProcesses:
 
 
 class TestText:
-    def test_code_as_it_was_loaded_is_not_modified(self, start: Start) -> None:
-        assert modified_text(start("import json, torch\ntell()").pid) == []
-
     @pytest.mark.parametrize("change", [MODIFIES, MODIFIES_THROUGH_A_FILE], ids=["mprotect", "proc-self-mem"])
     def test_a_function_that_was_written_over_is_found(self, start: Start, change: str) -> None:
-        process = start(f"tell()\n{change}\ntell()")
+        process = start(f"import torch\ntell()\n{change}\ntell()")
         assert modified_text(process.pid) == []
         process.go_on()
         (found,) = modified_text(process.pid)
-        assert "libc" in found
-        assert found.endswith("r-xp: 4 KiB differ from the file") or "KiB differ" in found
-
-    @pytest.mark.parametrize(
-        "change", ["", MODIFIES, MODIFIES_THROUGH_A_FILE], ids=["none", "mprotect", "proc-self-mem"]
-    )
-    def test_page_maps_and_smaps_agree(self, start: Start, change: str) -> None:
-        process = start(f"import torch\n{change}\ntell()")
-        found = code_by_page_map(process.pid)
-        assert found == code_by_smaps(process.pid)
-        assert len(found) > 10
-        assert sum(one.changed_kib for one in found) == (4 if change else 0)
+        assert re.search(r"libc.* r-xp: 4 KiB differ from the file$", found)
+        assert code_by_page_map(process.pid) == code_by_smaps(process.pid)
 
     def test_pages_of_a_file_that_others_write_are_no_copies(self, start: Start, tmp_path: object) -> None:
         """A shared mapping shows what is written to its file; it is listed because it can be written."""
@@ -190,16 +178,18 @@ class TestText:
 
 class TestMemory:
     def test_a_digest_is_of_the_bytes(self, start: Start) -> None:
-        process = start("data = ctypes.create_string_buffer(b'ab' * 999_999)\ntell(ctypes.addressof(data))")
-        assert memory_digest(process.pid, int(process.said), 1_999_998) == hashlib.sha256(b"ab" * 999_999).hexdigest()
-
-    def test_a_changed_byte_changes_it(self, start: Start) -> None:
-        process = start(
-            "data = ctypes.create_string_buffer(4096)\ntell(ctypes.addressof(data))\ndata[4000] = 1\ntell()"
-        )
-        before = memory_digest(process.pid, int(process.said), 4096)
+        process = start("""
+            data = ctypes.create_string_buffer(b"ab" * 999_999)
+            tell(ctypes.addressof(data))
+            data[4000] = b"c"
+            tell()
+        """)
+        content = b"ab" * 999_999
+        assert memory_digest(process.pid, int(process.said), len(content)) == hashlib.sha256(content).hexdigest()
+        place = int(process.said)
         process.go_on()
-        assert memory_digest(process.pid, int(process.said), 4096) != before
+        content = content[:4000] + b"c" + content[4001:]
+        assert memory_digest(process.pid, place, len(content)) == hashlib.sha256(content).hexdigest()
 
     def test_memory_that_is_not_there_is_refused(self, start: Start) -> None:
         with pytest.raises(NotPermitted, match="cannot read the memory of process"):
