@@ -14,6 +14,7 @@ import mmap
 import os
 from collections.abc import Sequence
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -185,17 +186,10 @@ def _checked(result: Any) -> tuple[Any, ...]:
     raise RuntimeError(f"a CUDA driver call failed: {status.name}")
 
 
-class _CudaBytes:
-    """Raw device memory, as torch takes it in."""
-
-    def __init__(self, pointer: int, size_bytes: int) -> None:
-        self.__cuda_array_interface__ = {
-            "shape": (size_bytes,), "typestr": "|u1", "data": (pointer, False), "version": 3,
-        }  # fmt: skip
-
-
 def _cuda_bytes(pointer: int, size_bytes: int, device: torch.device) -> torch.Tensor:
-    return torch.as_tensor(_CudaBytes(pointer, size_bytes), device=device)
+    """Raw device memory as a tensor."""
+    interface = {"shape": (size_bytes,), "typestr": "|u1", "data": (pointer, False), "version": 3}
+    return torch.as_tensor(SimpleNamespace(__cuda_array_interface__=interface), device=device)
 
 
 def _round_up(value: int, step: int) -> int:
