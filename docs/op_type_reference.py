@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from fib_bench import BenchmarkConfig
+from fib_bench import BenchmarkConfig, recipe
 from fib_bench.config.model import ResolvedEvalConfig
 from fib_bench.evaluators import evaluator_for
 from fib_bench.inputs.synthesis import Role, find_rule
@@ -23,6 +23,15 @@ from fib_schema import AxisConst, Definition, TensorSpec
 from fib_schema.reader import load_json_file
 from sphinx.pycode import ModuleAnalyzer
 
+_TEXTS = {
+    recipe.NORMAL: "standard normal values",
+    recipe.UNIFORM: "uniform values between {0.low:g} and {0.high:g}",
+    recipe.SHARES: "rows of probabilities: a softmax of normal logits of deviation 3",
+    recipe.DIRECTION: "rows of length 1; a delta rule diverges with longer keys",
+    recipe.INTEGER: "uniform integers from {0.first} to {0.last}",
+    recipe.BYTES: "uniform bit patterns of e2m1, all finite (-6 to 6); the last axis counts bytes of two values",
+    recipe.MASK: "a fair random mask; the first element of each row is true, so that no row is fully masked",
+}
 INTERFACES = Path(__file__).parent / "op_types"
 
 
@@ -56,8 +65,9 @@ def _inputs(definition: Definition) -> Iterator[str]:
     rows = ["| input | shape | dtype | made values | role |", "| --- | --- | --- | --- | --- |"]
     for name, spec in definition.inputs.items():
         rule = find_rule(definition, name)
-        text = rule.make.__doc__ if callable(rule.make) else str(rule.make)
-        made = inspect.cleandoc(text or "").partition("\n\n")[0].replace("\n", " ")
+        text = _TEXTS[rule.make.kind].format(rule.make) if isinstance(rule.make, recipe.Content) else str(rule.make)
+        text = (rule.make.__doc__ or "") if callable(rule.make) else text
+        made = inspect.cleandoc(text).partition("\n\n")[0].replace("\n", " ")
         made = made.removeprefix("Make ").removeprefix("Return ").rstrip(".")
         rows.append(f"| `{name}` | {_shape(spec)} | {spec.dtype} | {made} | [{rule.role.value}](#roles-of-inputs) |")
     yield "\n".join(rows)

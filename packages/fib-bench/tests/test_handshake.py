@@ -17,9 +17,8 @@ import fib_bench.timing.handshake as handshake
 import pytest
 import torch
 from fib_bench.inputs.generator import native_input
-from fib_bench.inputs.makers import NORMAL
 from fib_bench.measuring import measure
-from fib_bench.recipe import Recipe
+from fib_bench.recipe import NORMAL, Recipe
 from fib_bench.timing.handshake import native
 from hypothesis import assume, given
 from hypothesis import strategies as st
@@ -72,7 +71,7 @@ class Worker:
 
 
 def generated(target: torch.Tensor) -> native.Input:
-    recipe = Recipe("x", 0, NORMAL, "float32", target.numel(), target.numel(), mask=1)
+    recipe = Recipe(NORMAL, name="x", position=0, dtype="float32", elements=target.numel(), row=target.numel(), mask=1)
     return native_input(recipe, target.data_ptr(), 0)
 
 

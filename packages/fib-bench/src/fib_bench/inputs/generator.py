@@ -20,14 +20,16 @@ import ctypes
 from collections.abc import Collection, Mapping, Sequence
 
 import attrs
+import msgspec
 import torch
 from fib_schema import Definition, DType, parse_constraint
 from fib_schema.strides import normalized_strides
 
-from ..recipe import Recipe
+from .. import recipe
+from ..recipe import Content, Recipe
 from . import makers, synthesis
 from .generation import Value
-from .makers import Content, InputDraft, SynthesisError, first_axis
+from .makers import InputDraft, SynthesisError, first_axis
 from .synthesis import Role, find_rule, has_half, is_distributable, is_selected, may_tie, names_read_by_value, role_of
 
 _DTYPES = tuple(dtype.value for dtype in (
@@ -143,11 +145,13 @@ class _Planner:
         if isinstance(content, str):
             return content
         position, dtype = list(self.draft.definition.inputs).index(name), str(self.draft.spec(name).dtype)
-        fields = {"shape": place[0], "strides": place[1], **attrs.asdict(content)}
-        return Recipe(name, position, dtype=dtype, elements=value.numel(), row=self._row(content, value), **fields)
+        fields = {"shape": place[0], "strides": place[1], **msgspec.structs.asdict(content)}
+        return Recipe(
+            name=name, position=position, dtype=dtype, elements=value.numel(), row=self._row(content, value), **fields
+        )
 
     def _row(self, content: Content, value: torch.Tensor) -> int:
-        if value.dim() < 2 and content.kind == makers.NORMAL and content.mask & ~(1 | _SCALES | _SPIKES):
+        if value.dim() < 2 and content.kind == recipe.NORMAL and content.mask & ~(1 | _SCALES | _SPIKES):
             return _VECTOR_ROW if value.numel() > _LONG_VECTOR else 1
         return value.shape[-1] if value.dim() else 1
 
@@ -161,15 +165,15 @@ class _Planner:
         if not isinstance(found, Content):
             is_float = value.is_floating_point()
             return "its values depend on each other" if is_float else "no rule states which values are valid"
-        if found.kind == makers.INTEGER:
+        if found.kind == recipe.INTEGER:
             return self._integers(found, name, value, rule.role)
-        if found.kind == makers.MASK:
+        if found.kind == recipe.MASK:
             return _mask(found, value, is_recorded=name in self.recorded)
-        if found.kind in {makers.SHARES, makers.DIRECTION} and (value.dim() == 0 or value.shape[-1] < 2):
+        if found.kind in {recipe.SHARES, recipe.DIRECTION} and (value.dim() == 0 or value.shape[-1] < 2):
             return "a row of one element has only one value"
-        if name in self.recorded and found.kind != makers.BYTES and not _has_rows_like(found, value):
+        if name in self.recorded and found.kind != recipe.BYTES and not _has_rows_like(found, value):
             return _rescaled(value, rule.role, is_selected=is_selected(self.draft.definition, name))
-        return self._normal(found, name, rule.role) if found.kind == makers.NORMAL else found
+        return self._normal(found, name, rule.role) if found.kind == recipe.NORMAL else found
 
     def _normal(self, content: Content, name: str, role: Role) -> Content:
         low, high = synthesis.WIDE_EXPONENTS_HALF if has_half(self.draft.definition) else synthesis.WIDE_EXPONENTS
@@ -183,7 +187,7 @@ class _Planner:
             mask = sum(_DISTRIBUTIONS[each] for each in self.distributions) | _SCALES | _SPIKES
         else:  # the reference may have failed on others
             mask = _DISTRIBUTIONS["normal"] | _SCALES
-        return attrs.evolve(content, mask=mask, low=low, high=high)
+        return msgspec.structs.replace(content, mask=mask, low=low, high=high)
 
     def _integers(self, content: Content, name: str, value: torch.Tensor, role: Role) -> Content | str:
         low, high = content.first, content.last
@@ -195,7 +199,7 @@ class _Planner:
         inside = (value >= low) & (value <= high)
         if low >= high or not bool(inside.any()):
             return f"only {low} is valid" if low >= high else f"no element lies between {low} and {high}"
-        return attrs.evolve(content, first=low, last=high, needs_base=not bool(inside.all()))
+        return msgspec.structs.replace(content, first=low, last=high, needs_base=not bool(inside.all()))
 
 
 def _mask(content: Content, value: torch.Tensor, *, is_recorded: bool) -> Content | str:
@@ -203,14 +207,14 @@ def _mask(content: Content, value: torch.Tensor, *, is_recorded: bool) -> Conten
         return "all of its elements are equal"
     if not is_recorded:
         return content
-    return attrs.evolve(content, high=float(value.float().mean()), first=int(bool(value.any(-1).all())))
+    return msgspec.structs.replace(content, high=float(value.float().mean()), first=int(bool(value.any(-1).all())))
 
 
 def _has_rows_like(content: Content, value: torch.Tensor) -> bool:
     """Return whether recorded rows have the sum or the length of rows that can be drawn."""
-    if content.kind not in {makers.SHARES, makers.DIRECTION}:
+    if content.kind not in {recipe.SHARES, recipe.DIRECTION}:
         return False
-    totals = value.float().sum(-1) if content.kind == makers.SHARES else value.float().norm(dim=-1)
+    totals = value.float().sum(-1) if content.kind == recipe.SHARES else value.float().norm(dim=-1)
     return bool(((totals - 1).abs() < 0.02).all())
 
 
@@ -220,11 +224,11 @@ def _rescaled(value: torch.Tensor, role: Role, *, is_selected: bool) -> Content 
         return "all recorded values are zero"
     if role is Role.SCORES:
         low, high = _SCORE_FACTORS
-        return Content(makers.RESCALE, low=low, high=high, first=1, needs_base=True)
+        return Content(recipe.RESCALE, low=low, high=high, first=1, needs_base=True)
     has_signs = role is not Role.FACTORS and bool((numbers < 0).any() & (numbers > 0).any() & numbers.isfinite().all())
     low, high = _FACTORS
     places = 2 if is_selected and role is Role.PLAIN else 0
-    return Content(makers.RESCALE, float(numbers.abs().mean()), low, high, places, int(has_signs), needs_base=True)
+    return Content(recipe.RESCALE, float(numbers.abs().mean()), low, high, places, int(has_signs), needs_base=True)
 
 
 def _merged(shape: Sequence[int], strides: Sequence[int] | None) -> tuple[tuple[int, ...], tuple[int, ...]] | None:

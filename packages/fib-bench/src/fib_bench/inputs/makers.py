@@ -22,40 +22,11 @@ from fib_compile.device import torch_dtype
 from fib_schema import Definition, TensorSpec
 from fib_schema.syntax import parse_expression
 
-NORMAL, UNIFORM, SHARES, DIRECTION, RESCALE, INTEGER, BYTES, MASK = range(8)
-"""Kinds of contents, those of `FibKind` in the header of the generator."""
+from ..recipe import INTEGER, NORMAL, UNIFORM, Content
 
 
 class SynthesisError(Exception):
     """No valid values can be synthesized for an input; the text states the reason."""
-
-
-@attrs.frozen
-class Content:
-    """Values of an input that are drawn, one by one or row by row. The fields are those of `Recipe`."""
-
-    kind: int
-    scale: float = 1.0
-    low: float = 0.0
-    high: float = 0.0
-    first: int = 0
-    last: int = 0
-    mask: int = 0
-    needs_base: bool = False
-
-    def __str__(self) -> str:
-        return _TEXTS[self.kind].format(self)
-
-
-_TEXTS = {
-    NORMAL: "standard normal values",
-    UNIFORM: "uniform values between {0.low:g} and {0.high:g}",
-    SHARES: "rows of probabilities: a softmax of normal logits of deviation 3",
-    DIRECTION: "rows of length 1; a delta rule diverges with longer keys",
-    INTEGER: "uniform integers from {0.first} to {0.last}",
-    BYTES: "uniform bit patterns of e2m1, all finite (-6 to 6); the last axis counts bytes of two values",
-    MASK: "a fair random mask; the first element of each row is true, so that no row is fully masked",
-}
 
 
 @attrs.define

@@ -28,8 +28,10 @@ import attrs
 import torch
 from fib_schema import Definition, DType, TensorSpec
 
+from .. import recipe
+from ..recipe import Content
 from . import makers
-from .makers import Content, InputDraft, Maker, SynthesisError, is_query_offsets, tensor_dtype
+from .makers import InputDraft, Maker, SynthesisError, is_query_offsets, tensor_dtype
 
 
 class Role(enum.Enum):
@@ -167,29 +169,29 @@ RULES: tuple[SynthesisRule, ...] = (
     SynthesisRule("integer", r".*positions?|pos_ids|.*position_ids", makers.positions, Role.POSITIONS),
     SynthesisRule("integer", r"top_?k.*", makers.top_k_values, Role.COUNTS),
     SynthesisRule("integer", r".*(token|input)_ids", makers.token_ids, Role.TOKENS),
-    SynthesisRule("integer", r"(.*_)?seeds?", Content(makers.INTEGER, last=2**31 - 1), Role.SEEDS),
-    SynthesisRule("int8", r".*", Content(makers.INTEGER, first=-128, last=127), Role.BYTES),
+    SynthesisRule("integer", r"(.*_)?seeds?", Content(recipe.INTEGER, last=2**31 - 1), Role.SEEDS),
+    SynthesisRule("int8", r".*", Content(recipe.INTEGER, first=-128, last=127), Role.BYTES),
     SynthesisRule("integer", r".*", None, Role.FIXED),
-    SynthesisRule("bool", r".*", Content(makers.MASK, high=0.5, first=1), Role.MASK),
+    SynthesisRule("bool", r".*", Content(recipe.MASK, high=0.5, first=1), Role.MASK),
     SynthesisRule("scalar", r".*(eps|epsilon)", 1e-06, Role.FIXED),
     SynthesisRule("scalar", r"sm_scale|softmax_scale|scale|attn_scale", makers.softmax_scale, Role.FIXED),
     SynthesisRule("scalar", r"routed_scaling_factor", 2.5, Role.FIXED),
     SynthesisRule("scalar", r".*", 1.0, Role.FIXED),
     SynthesisRule("integer scalar", r"local_expert_offset", 0, Role.FIXED),
-    SynthesisRule("packed", r"(?!.*(probs?|scales?|cos_sin.*)$).*", Content(makers.BYTES), Role.PLAIN),
-    SynthesisRule("float", r".*probs?", Content(makers.SHARES), Role.ROWS),
-    SynthesisRule("float", r"top_?p.*|min_?p.*", Content(makers.UNIFORM, low=0.1, high=0.95), Role.FACTORS),
-    SynthesisRule("float", r"temperatures?", Content(makers.UNIFORM, low=0.5, high=1.5), Role.FACTORS),
+    SynthesisRule("packed", r"(?!.*(probs?|scales?|cos_sin.*)$).*", Content(recipe.BYTES), Role.PLAIN),
+    SynthesisRule("float", r".*probs?", Content(recipe.SHARES), Role.ROWS),
+    SynthesisRule("float", r"top_?p.*|min_?p.*", Content(recipe.UNIFORM, low=0.1, high=0.95), Role.FACTORS),
+    SynthesisRule("float", r"temperatures?", Content(recipe.UNIFORM, low=0.5, high=1.5), Role.FACTORS),
     SynthesisRule("float", r".*cos_sin.*", makers.rotary_cache, Role.FIXED),
-    SynthesisRule("float", r"[qk]", Content(makers.DIRECTION), Role.ROWS, ("gdn", "gated_delta")),
-    SynthesisRule("float", r"A", Content(makers.UNIFORM, low=-16.0, high=-1.0), Role.FACTORS, ("mamba",)),
-    SynthesisRule("float", r"A_log", Content(makers.UNIFORM, low=0.0, high=math.log(16)), Role.FACTORS),
+    SynthesisRule("float", r"[qk]", Content(recipe.DIRECTION), Role.ROWS, ("gdn", "gated_delta")),
+    SynthesisRule("float", r"A", Content(recipe.UNIFORM, low=-16.0, high=-1.0), Role.FACTORS, ("mamba",)),
+    SynthesisRule("float", r"A_log", Content(recipe.UNIFORM, low=0.0, high=math.log(16)), Role.FACTORS),
     SynthesisRule("float", r"output\d_scales.*", makers.expert_scale, Role.FACTORS),
     SynthesisRule("float", r".*scales?", makers.block_scale, Role.FACTORS),
     SynthesisRule("float", r".*weights?", makers.weight, Role.WEIGHTS),
-    SynthesisRule("float", r"(rout(er|ing)|gating)_.*|.*correction_bias", Content(makers.NORMAL), Role.SCORES),
-    SynthesisRule("float", r".*logits", Content(makers.NORMAL), Role.SCORES, ("moe",)),
-    SynthesisRule("float", r".*", Content(makers.NORMAL), Role.PLAIN),
+    SynthesisRule("float", r"(rout(er|ing)|gating)_.*|.*correction_bias", Content(recipe.NORMAL), Role.SCORES),
+    SynthesisRule("float", r".*logits", Content(recipe.NORMAL), Role.SCORES, ("moe",)),
+    SynthesisRule("float", r".*", Content(recipe.NORMAL), Role.PLAIN),
 )
 """The table, most specific rules first."""
 
@@ -252,22 +254,22 @@ def draw(content: Content, shape: tuple[int, ...], dtype: torch.dtype, generator
     """Draw values on the device of a generator, because drawing a large weight on a CPU takes seconds."""
     device = generator.device
     match content.kind:
-        case makers.NORMAL:
+        case recipe.NORMAL:
             return _normal(content.scale, torch.empty(shape, dtype=dtype, device=device), generator)
-        case makers.INTEGER:
+        case recipe.INTEGER:
             low, high = content.first, content.last
             if high < low and 0 not in shape:
                 raise SynthesisError(f"no value is valid: the bounds are {low} and {high}")
             values = torch.randint(low, max(high, low) + 1, shape, generator=generator, device=device)
-        case makers.BYTES:
+        case recipe.BYTES:
             return torch.empty(shape, dtype=torch.uint8, device=device).random_(0, 256, generator=generator).view(dtype)
-        case makers.SHARES:
+        case recipe.SHARES:
             values = torch.softmax(3 * torch.randn(shape, generator=generator, device=device), dim=-1)
-        case makers.DIRECTION:
+        case recipe.DIRECTION:
             values = torch.nn.functional.normalize(torch.randn(shape, generator=generator, device=device), dim=-1)
         case _:
             values = torch.rand(shape, generator=generator, device=device)
-            if content.kind == makers.UNIFORM:
+            if content.kind == recipe.UNIFORM:
                 values = values * (content.high - content.low) + content.low
             else:
                 values = values < content.high
