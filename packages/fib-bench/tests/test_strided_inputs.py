@@ -11,6 +11,7 @@ import attrs
 import pytest
 import torch
 from fib_bench import Benchmark, BenchmarkConfig, InputError, make_inputs
+from fib_bench.config.model import ResolvedEvalConfig
 from fib_bench.inputs.generator import plan_recipes
 from fib_bench.inputs.redrawing import Structure
 from fib_bench.judge.evaluate import Judge
@@ -104,8 +105,9 @@ class TestInputs:
         with pytest.raises(InputError, match=message):
             judge.prepare(cache, invalid)
 
-    def test_memory_is_planned_for_the_gaps(self, cache: Definition, workload: Workload, settings: Any) -> None:
+    def test_memory_is_planned_for_the_gaps(self, cache: Definition, workload: Workload) -> None:
         wide = attrs.evolve(workload, extra={"layout": {"k": [1 << 20, 16, 1]}})
+        settings = ResolvedEvalConfig()
         assert needed_bytes(cache, wide, settings, CPU) > 100 * needed_bytes(cache, workload, settings, CPU)
 
 
