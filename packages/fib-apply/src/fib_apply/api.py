@@ -74,9 +74,15 @@ def apply(
         if not isinstance(def_name_or_resolver, str) and not callable(def_name_or_resolver):
             raise TypeError(f"apply() needs the name of a definition or a resolver; got {def_name_or_resolver!r:.100}")
         return lambda function: _decorate(def_name_or_resolver, function)
+    name, found = def_name_or_resolver, get_runtime()
     positional = () if args is _UNSET or args is None else tuple(args)
     named = {**_given(kwargs), **_given(runtime_kwargs)}
-    return _call(def_name_or_resolver, positional, named, None if fallback is _UNSET else fallback)
+    serves = None if fallback is _UNSET else fallback
+    if found is not None:
+        return found(name, args=positional, kwargs=named, fallback=serves)
+    if hook.has_listeners() and (definition := definition_of(name, positional, named)) is not None:
+        notify_listeners(definition, positional, named)
+    return call_fallback(name if isinstance(name, str) else "?", "routing is not enabled", positional, named, serves)
 
 
 def _given(value: Any) -> Mapping[str, Any]:
@@ -91,15 +97,6 @@ def _decorate(name: Name, function: F) -> F:
     site = CallSite(name, function)
     connect(site)
     return site.wrapper  # type: ignore[return-value] # it has the function's signature
-
-
-def _call(name: Name, args: Sequence[Any], kwargs: Mapping[str, Any], fallback: Callable[..., Any] | None) -> Any:
-    runtime = get_runtime()
-    if runtime is not None:
-        return runtime(name, args=args, kwargs=kwargs, fallback=fallback)
-    if hook.has_listeners() and (found := definition_of(name, args, kwargs)) is not None:
-        notify_listeners(found, args, kwargs)
-    return call_fallback(name if isinstance(name, str) else "?", "routing is not enabled", args, kwargs, fallback)
 
 
 def enable_apply(

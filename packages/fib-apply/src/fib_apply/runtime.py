@@ -376,7 +376,8 @@ def initialize() -> None:
         is_first, _default.is_initialized = not _default.is_initialized, True
     if is_first:
         if _log_errors(enabled_by_environment):
-            _start_default()
+            _default.is_starting = True
+            _default.executor.submit(_push_default, "starting routing", on_drop=_cancel_default)
         start_listeners()
 
 
@@ -400,11 +401,6 @@ def start_listeners() -> None:
             load_entry_point(point)()
         except Exception as error:  # noqa: BLE001 of another package
             logger.error("%s is set, but %s cannot start: %s: %s", variable, point.value, type(error).__name__, error)
-
-
-def _start_default() -> None:
-    _default.is_starting = True
-    _default.executor.submit(_push_default, "starting routing", on_drop=_cancel_default)
 
 
 def _push_default() -> None:
