@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from fib_bench import BenchmarkConfig
+from fib_bench import BenchmarkConfig, make_inputs
 from fib_bench.cli.main import main
 from fib_bench.problem_import import add_problem, read_gpumode, read_kernelbench
 from fib_compile import BuilderRegistry
@@ -203,6 +203,34 @@ class TestKernelBench:
         TraceSet.from_path(root).add_definitions([problem_of.to_definition()])
         assert len(problem_of.name) <= 80
         assert [workload.uuid for workload in add_problem(root, problem_of).workloads] == [f"{problem_of.name}-given"]
+
+    @pytest.mark.parametrize(
+        ("values", "bounds"),
+        [
+            ("torch.rand(64, 96)", (0, 1)),
+            ("torch.rand(64, 96) * 4 - 2", (-2, 2)),
+            ("torch.rand(64, 96) ** 2", None),
+            ("torch.rand(64)", None),
+        ],
+    )
+    def test_uniform_values_are_described_and_drawn_anew(
+        self, tmp_path: Path, values: str, bounds: tuple[float, float] | None
+    ) -> None:
+        source = (
+            "import torch\nclass Model(torch.nn.Module):\n    def forward(self, x):\n        return x.sqrt()\n"
+            f"def get_inputs():\n    return [{values}]\n"
+        )
+        root = make(tmp_path / "set")
+        imported = add_problem(root, read_kernelbench(write(tmp_path / "root.py", source)).problem)
+        (workload,) = imported.workloads
+        if bounds is None:
+            assert isinstance(workload.inputs["x"], SafetensorsInput)
+            return
+        assert imported.recorded_bytes == 0
+        assert imported.definition.inputs["x"].description == f"uniform values from {bounds[0]} to {bounds[1]}"
+        x = make_inputs(imported.definition, workload, seed=0)["x"]
+        assert isinstance(x, torch.Tensor)
+        assert bounds[0] <= float(x.min()) < float(x.max()) <= bounds[1]
 
     def test_parameters_may_stay_fixed_and_then_be_rearranged(self, tmp_path: Path) -> None:
         path = write(tmp_path / "linear.py", LINEAR)

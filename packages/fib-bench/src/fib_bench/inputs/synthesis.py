@@ -1,9 +1,10 @@
 """Synthesis of inputs by a table from kinds and names of inputs to makers and roles.
 
-The first rule that matches an input applies. Floating-point tensors that no specific rule matches are standard normal;
-such integer tensors are refused. A rule makes structure (`makers`), or states which contents are valid: from these both
-the first values of an input are drawn (`draw`) and, by the `generator`, those of each timed call. The role of an input
-decides how a distribution applies and how structure is redrawn (`redrawing`).
+The description of an input goes first, where it says that values are uniform; then the first rule that matches an
+input. Floating-point tensors that no specific rule matches are standard normal; such integer tensors are refused. A
+rule makes structure (`makers`), or states which contents are valid: from these both the first values of an input are
+drawn (`draw`) and, by the `generator`, those of each timed call. The role of an input decides how a distribution
+applies and how structure is redrawn (`redrawing`).
 
 Distributions change plain floating-point inputs:
 
@@ -122,7 +123,11 @@ def find_rule(definition: Definition, name: str) -> SynthesisRule:
     Raises:
         SynthesisError: No rule matches.
     """
-    kinds = _kinds(definition.inputs[name])
+    spec = definition.inputs[name]
+    kinds = _kinds(spec)
+    if "float" in kinds and (bounds := _UNIFORM.fullmatch(spec.description or "")):
+        values = Content(makers.UNIFORM, low=float(bounds[1]), high=float(bounds[2]))
+        return SynthesisRule("float", name, values, Role.FACTORS)
     for rule in RULES:
         if rule.op_types and not definition.op_type.startswith(rule.op_types):
             continue
@@ -133,6 +138,11 @@ def find_rule(definition: Definition, name: str) -> SynthesisRule:
         f"{definition.op_type!r}; give it as a blob or a scalar in the workload"
     )
     raise SynthesisError(text)
+
+
+def uniform_description(low: float, high: float) -> str:
+    """The description of an input whose values are uniform."""
+    return f"uniform values from {low:g} to {high:g}"
 
 
 def role_of(definition: Definition, name: str) -> Role:
@@ -155,6 +165,7 @@ def _kinds(spec: TensorSpec) -> tuple[str, ...]:
     return ("integer",) if spec.is_integer else ("float",)
 
 
+_UNIFORM = re.compile(r"uniform values from (-?[\d.e+-]+) to (-?[\d.e+-]+)")
 _REQUEST_NUMBERS = r"(batch|request|req|seq|sequence|token|qo?)_indices"
 """Names of request or token numbers, which are not page numbers and are derived from other inputs."""
 RULES: tuple[SynthesisRule, ...] = (

@@ -41,7 +41,7 @@ from fib_schema.workload import InputSpec
 from ..authoring.sources import read_sources
 from ..checking.elements import dtype_name
 from ..config.benchmark import DATA_SET_FILE
-from ..inputs.synthesis import Role, role_of
+from ..inputs.synthesis import Role, role_of, uniform_description
 
 _CUDA = re.compile(r"cuda(:\d+)?")
 _MIN_NORMAL = 1024
@@ -98,7 +98,7 @@ class Problem:
     rtol: float | None = None
     atol: float | None = None
     notes: tuple[str, ...] = ()
-    """Parts of the problem that are left out."""
+    """The parts of the problem that are left out."""
 
     def to_definition(self) -> Definition:
         """The definition; `ProblemError` if calls differ in more than sizes, or it has no dtype or axis for one."""
@@ -122,7 +122,15 @@ class Problem:
         dtype = dtype_name(value)
         if dtype not in tuple(DType):
             raise ProblemError(self.path, f"{name!r} has dtype {dtype}; a definition knows {', '.join(DType)}")
-        return TensorSpec(tuple(axes[name, index] for index in range(value.dim())), dtype)
+        shape = tuple(axes[name, index] for index in range(value.dim()))
+        return TensorSpec(shape, dtype, description=self._description(name))
+
+    def _description(self, name: str) -> str | None:
+        """The bounds of values that are uniform in all calls, from which a benchmark draws them anew."""
+        values = [call.inputs.get(name) for call in self.calls]
+        bounds = {_uniform_bounds(value) if isinstance(value, torch.Tensor) else None for value in values}
+        found = bounds.pop() if len(bounds) == 1 and name not in self.recorded else None
+        return None if found is None else uniform_description(*found)
 
 
 def identifier(text: str, taken: Iterable[str] = ()) -> str:
@@ -410,10 +418,12 @@ def _workload(definition: Definition, call: Call, kept: Mapping[str, torch.Tenso
 
 
 def _is_random(problem: Problem, definition: Definition, name: str, value: torch.Tensor, random_inputs: bool) -> bool:
-    """Whether a benchmark may draw the values, as standard normal ones."""
-    if not value.is_floating_point() or name in problem.recorded or role_of(definition, name) is not Role.PLAIN:
+    """Whether a benchmark may draw the values: standard normal ones, or uniform ones that are described as such."""
+    if not value.is_floating_point() or name in problem.recorded:
         return False
-    return random_inputs or _looks_normal(value)
+    if definition.inputs[name].description is not None:
+        return True
+    return role_of(definition, name) is Role.PLAIN and (random_inputs or _looks_normal(value))
 
 
 def _looks_normal(value: torch.Tensor) -> bool:
@@ -423,6 +433,18 @@ def _looks_normal(value: torch.Tensor) -> bool:
     mean, deviation = float(sample.mean()), float(sample.std())
     inside = float((sample.abs() < 1).double().mean())  # 0.683 of normal values, 0.577 of uniform ones of deviation 1
     return abs(mean) < 0.1 and abs(deviation - 1) < 0.1 and abs(inside - 0.683) < 0.05
+
+
+def _uniform_bounds(value: torch.Tensor) -> tuple[float, float] | None:
+    """The bounds, of two decimals, between which values look uniform."""
+    if not value.is_floating_point() or value.numel() < _MIN_NORMAL:
+        return None
+    sample = value.flatten()[: 1 << 20].double()
+    low, high = round(float(sample.min()), 2), round(float(sample.max()), 2)
+    shares = [float((sample < low + (high - low) * part).double().mean()) for part in (0.25, 0.5, 0.75)]
+    is_even = all(abs(share - part) < 0.05 for share, part in zip(shares, (0.25, 0.5, 0.75), strict=True))
+    is_tight = max(abs(float(sample.min()) - low), abs(float(sample.max()) - high)) <= 0.01 * (high - low)
+    return (low, high) if high > low and is_even and is_tight else None
 
 
 def _input(name: str, value: Argument, kept: Mapping[str, torch.Tensor], path: str) -> InputSpec:

@@ -44,7 +44,7 @@ Bounds = tuple[float, float]
 
 
 class Outcome(StrEnum):
-    """What a ratio says; all but the first are marks beside it."""
+    """The verdicts on a ratio; all but the first are marks beside it."""
 
     NUMBER = "number"
     NOISE = "noise"
@@ -75,7 +75,7 @@ class Ratio:
 
     @property
     def outcome(self) -> Outcome:
-        """What it says."""
+        """The verdict on it."""
         if self.point is None:
             return Outcome.UNKNOWN
         if not self.is_comparable:
