@@ -126,7 +126,7 @@ def find_rule(definition: Definition, name: str) -> SynthesisRule:
     spec = definition.inputs[name]
     kinds = _kinds(spec)
     if "float" in kinds and (bounds := _UNIFORM.fullmatch(spec.description or "")):
-        values = Content(makers.UNIFORM, low=float(bounds[1]), high=float(bounds[2]))
+        values = Content(recipe.UNIFORM, low=float(bounds[1]), high=float(bounds[2]))
         return SynthesisRule("float", name, values, Role.FACTORS)
     for rule in RULES:
         if rule.op_types and not definition.op_type.startswith(rule.op_types):
