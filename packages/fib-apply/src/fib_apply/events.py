@@ -170,6 +170,8 @@ FALLBACK_IS_BEST = "the fallback is the best"
 """The reason for a miss whose key is recorded: the best solution is the fallback in another form."""
 NOTHING_BUILT = "nothing built"
 """The reason for a miss whose solutions could not be built, or not be loaded."""
+UNREADABLE = "its file cannot be used: "
+"""The beginning of a reason that holds until the data set is loaded again."""
 QUARANTINED = "quarantined"
 """The reason for a miss whose solutions are left out, at least one of them because it failed in a call."""
 

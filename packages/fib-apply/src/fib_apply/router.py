@@ -24,6 +24,7 @@ from .events import (
     BEING_BUILT,
     NOTHING_BUILT,
     QUARANTINED,
+    UNREADABLE,
     CallMetrics,
     DefinitionStats,
     emit,
@@ -144,6 +145,8 @@ class Router:
         found: dict[str, dict[str, str]] = {}
         for name in {*self._quarantined, *self._made()}:
             for solution, reason in self.quarantined(name).items():
+                if reason.startswith(UNREADABLE):
+                    continue  # perhaps it was being copied
                 try:
                     is_same = self.table.solution(solution).hash() == table.solution(solution).hash()
                 except FibError:

@@ -20,6 +20,7 @@ import attrs
 from ..events import logger
 
 _IDLE_SECONDS = 30.0
+_LONGEST_SECONDS = 1e8  # of a wait; the platform refuses far longer ones, and infinity
 _COOPERATION_SECONDS = 0.5
 """Time at exit in which a job sees that its executor is closed; then it is interrupted."""
 _EXIT_SECONDS = 3.0
@@ -90,7 +91,7 @@ class BackgroundExecutor:
         if threading.current_thread() is self._thread:
             return False
         with self._changed:
-            return self._changed.wait_for(lambda: not self.pending, timeout_seconds)
+            return self._changed.wait_for(lambda: not self.pending, min(timeout_seconds, _LONGEST_SECONDS))
 
     def close(self) -> None:
         """Drop queued jobs and accept no more, without waiting for the running one."""

@@ -211,8 +211,10 @@ def _call(args: str, outputs: Sequence[str], options: RouteOptions, fallback: st
             "try:",
             *_indented(call, 1),
             "except _fib_errors as _fib_error:",
-            "    _fib_handle_error(_fib_error, _fib_kernel)",
-            fallback,
+            "    _fib_note_error(_fib_error, _fib_kernel)",
+            f"    _fib_result = {fallback.removeprefix('return ')}",
+            "    _fib_leave_out(_fib_error, _fib_kernel)",
+            "    return _fib_result",
         ]
     return [*lines, *call]
 

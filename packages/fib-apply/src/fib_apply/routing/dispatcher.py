@@ -26,9 +26,8 @@ from .codegen import DESTINATION_PASSING, VALUE_RETURNING, ParameterMap, RouteOp
 from .guards import GuardOptions, compile_guard
 from .native.module import guards_in_use, loaded_guards
 from .resolver import CandidatePool, LoadedCandidate, Resolver, device_of, is_capturing, not_chosen
-from .validation import Rejection, has_nested
+from .validation import WRITES_INPUTS, Rejection, has_nested, versions_of
 
-_FAILED = object()
 _NOT_AS_PLANNED = "not as planned"
 """The reason for a miss of a call that differs from its plan, or whose plan precedes a quarantine."""
 
@@ -173,7 +172,8 @@ class Dispatcher:
             "_fib_errors": Exception,
             "_fib_count_extra": self._metrics.miss("arguments").increment,
             "_fib_normalize": self._normalize,
-            "_fib_handle_error": self._handle_error,
+            "_fib_note_error": self._note_error,
+            "_fib_leave_out": self._leave_out,
             "_fib_compare": partial(self._compare, padded_axis=axis),
             "_fib_random": shadow.draw,
             "_fib_miss": native.MISS if native is not None and is_native else PythonTable.MISS,
@@ -204,8 +204,10 @@ class Dispatcher:
         except Exception as error:
             if not self._options.catches:
                 raise
-            self._handle_error(error, kernel)
-            return fallback()
+            self._note_error(error, kernel)
+            result = fallback()
+            self._leave_out(error, kernel)
+            return result
 
     def _call(self, kernel: Kernel, args: Sequence[Any]) -> Any:
         result = kernel(*args)
@@ -231,15 +233,22 @@ class Dispatcher:
         """Resolve all calls again."""
         self.resolver.invalidate()
 
-    def _handle_error(self, error: BaseException, kernel: Kernel) -> None:
-        self._handle_error_of(self.resolver.solution_of(kernel), error)
+    def _note_error(self, error: BaseException, kernel: Kernel) -> None:
+        self._note_error_of(self.resolver.solution_of(kernel), error)
 
-    def _handle_error_of(self, solution: str, error: BaseException) -> None:
-        """Count an error of a solution; then raise it, or quarantine the solution. Errors of others are only raised."""
+    def _note_error_of(self, solution: str, error: BaseException) -> None:
+        """Count an error of a solution, and raise it unless the fallback serves the call."""
         self._metrics.error(solution).increment()
         if self.config.on_error is OnError.RAISE:
             raise error
-        self.quarantine(solution, f"it raised {type(error).__name__}: {error}")
+
+    def _leave_out(self, error: BaseException, kernel: Kernel) -> None:
+        """Quarantine a solution that raised where the fallback did not, unless it lacked memory for the moment."""
+        self._leave_out_solution(self.resolver.solution_of(kernel), error)
+
+    def _leave_out_solution(self, solution: str, error: BaseException) -> None:
+        if not is_out_of_memory(error):
+            self.quarantine(solution, f"it raised {type(error).__name__}: {error}")
 
     def _compare(
         self,
@@ -249,15 +258,15 @@ class Dispatcher:
         *,
         padded_axis: str | None = None,
     ) -> Any:
-        """Call the solution and the fallback; quarantine the solution if the results differ. Returns the fallback's."""
-        device = device_of(args)
-        if is_capturing(device):
+        """Call the fallback and the solution; quarantine the solution if the results differ. Returns the fallback's.
+
+        The fallback is first: what a solution writes into its inputs must not reach the result.
+        """
+        if is_capturing(device_of(args)):
             return self._call(kernel, args)
-        inputs, outputs = args[: self._arity], args[self._arity :]
+        outputs = args[self._arity :]
         copies = shadow.copy_outputs(outputs)
-        solution = self.resolver.solution_of(kernel)
-        if copies is None or (found := self._run_shadow(solution, kernel, (*inputs, *copies))) is _FAILED:
-            del copies  # the fallback may need the memory
+        if copies is None:
             return fallback()
         try:
             expected = fallback()
@@ -266,27 +275,34 @@ class Dispatcher:
                 raise
             for output, copy in zip(outputs, copies, strict=True):
                 output.copy_(copy)
-            return found  # as without comparison
-        key = self.resolver.key(args, padded_axis)
-        recorded = None if isinstance(key, Rejection) else self.pool.candidate(solution, key, device)
-        try:
-            shadow.compare_outputs(self.definition, copies or found, tuple(outputs) or expected, recorded)
-        except shadow.OutputMismatch as mismatch:
-            self.quarantine(solution, f"its results differ from the fallback's: {mismatch}")
-        except Exception as error:
-            if not is_out_of_memory(error):
-                raise
+            del copies  # the solution may need the memory
+            return self._call(kernel, args)  # as without comparison
+        self._shadow(kernel, args, copies, tuple(outputs) or expected, padded_axis)
         return None if outputs else expected
 
-    def _run_shadow(self, solution: str, kernel: Kernel, args: Sequence[Any]) -> Any:
-        """The result of a solution, or `_FAILED`; it is quarantined unless it found no memory."""
+    def _shadow(
+        self, kernel: Kernel, args: Sequence[Any], copies: Sequence[Any], expected: Any, padded_axis: str | None
+    ) -> None:
+        """Quarantine a solution whose results differ or cannot be compared, but for a lack of memory."""
+        solution, key = self.resolver.solution_of(kernel), self.resolver.key(args, padded_axis)
+        recorded = None if isinstance(key, Rejection) else self.pool.candidate(solution, key, device_of(args))
+        inputs = args[: self._arity]
+        before = versions_of(inputs)
         try:
-            return self._call(kernel, args)
-        except Exception as error:  # noqa: BLE001 - the fallback serves the call
+            found = self._call(kernel, (*inputs, *copies))
+        except Exception as error:  # noqa: BLE001 - the fallback has served the call
+            self._metrics.error(solution).increment()
+            self._leave_out_solution(solution, error)
+            return
+        if versions_of(inputs) != before:
+            self.quarantine(solution, WRITES_INPUTS)
+        try:
+            shadow.compare_outputs(self.definition, copies or found, expected, recorded)
+        except shadow.OutputMismatch as mismatch:
+            self.quarantine(solution, f"its results differ from the fallback's: {mismatch}")
+        except Exception as error:  # noqa: BLE001 - of any code that looks at what a solution returned
             if not is_out_of_memory(error):
-                self._metrics.error(solution).increment()
-                self.quarantine(solution, f"it raised {type(error).__name__}: {error}")
-            return _FAILED
+                self.quarantine(solution, f"its results cannot be compared: {type(error).__name__}: {error}")
 
     # -- planned calls -------------------------------------------------------------------------------
 
@@ -345,7 +361,8 @@ class Dispatcher:
         except Exception as error:
             if not self._options.catches:
                 raise
-            self._handle_error_of(loaded.solution, error)
+            self._note_error_of(loaded.solution, error)
+            self._leave_out_solution(loaded.solution, error)
             return fallback
         guard = compile_guard(inputs, GuardOptions(is_aligned=loaded.needs_alignment))
         if guard is None:
@@ -373,8 +390,10 @@ class Dispatcher:
             except Exception as error:
                 if not self._options.catches:
                     raise
-                self._handle_error_of(loaded.solution, error)
-                return fallback(*args)
+                self._note_error_of(loaded.solution, error)
+                result = fallback(*args)
+                self._leave_out_solution(loaded.solution, error)
+                return result
 
         return run
 

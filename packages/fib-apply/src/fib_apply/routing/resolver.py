@@ -21,6 +21,7 @@ import attrs
 import torch
 from fib_compile import Runnable
 from fib_compile.device import hardware_from_device
+from fib_compile.runnable import ordered_results
 from fib_schema import Definition, FibError, Solution, SupportedLanguages
 
 from ..build_service.probe import ProbeResult
@@ -31,6 +32,7 @@ from ..events import (
     FALLBACK_IS_BEST,
     NOTHING_BUILT,
     QUARANTINED,
+    UNREADABLE,
     CallMetrics,
     Counter,
     emit,
@@ -42,10 +44,11 @@ from ..selection.rankings import Candidate, HardwareRankings, NearestKeys, Ranki
 from .call_variant import CacheEntry, CallVariant, Kernel
 from .guards import GuardOptions, are_aligned, specialization
 from .native.module import loaded_guards
-from .validation import Rejection, call_strides, has_nested
+from .validation import WRITES_INPUTS, Rejection, call_strides, has_nested, versions_of
 
 _SOLUTION_ATTRIBUTE = "fib_solution"
 _UNCOUNTED = Counter()
+_OF_ITSELF = "called by a solution"
 _OF_FALLBACK = {has_grad: GuardOptions(has_grad=has_grad) for has_grad in (False, True)}
 """Guards of calls that the fallback serves."""
 _JIT_BUILD_TYPES = frozenset(language for language in SupportedLanguages if language.is_embedded)
@@ -71,6 +74,16 @@ class LoadedCandidate:
     def compiles_when_called(self) -> bool:
         """Whether the solution compiles kernels for the arguments of its calls."""
         return self.runnable.metadata.build_type in _JIT_BUILD_TYPES
+
+
+class _FirstRuns(threading.local):
+    """The solutions that this thread runs for the first time for a key, and whether each was to be called again."""
+
+    def __init__(self) -> None:
+        self.solutions: dict[str, bool] = {}
+
+
+_first_runs = _FirstRuns()
 
 
 # -- runs -------------------------------------------------------------------------------------------
@@ -404,7 +417,7 @@ class CandidatePool:
         try:
             self.build_service.request(self.definition, self.load_solution(name))
         except FibError as error:
-            self.quarantine(name, str(error))
+            self.quarantine(name, f"{UNREADABLE}{error}")
 
     def quarantine(self, solution: str, reason: str) -> bool:
         """Exclude a solution; returns False if it was excluded before."""
@@ -543,6 +556,9 @@ class Resolver:
             return self._miss(FALLBACK_IS_BEST, call)
         if loaded.needs_alignment and not are_aligned(call.args):
             return self._miss("unaligned")
+        if loaded.solution in _first_runs.solutions:
+            _first_runs.solutions[loaded.solution] = True
+            return self._miss(_OF_ITSELF)
         specializations = tuple(map(specialization, call.args)) if loaded.compiles_when_called else None
         run = Run(loaded.solution, key, device, specializations)
         refusal = self.runs.refusal(run, call.args, may_capture=loaded.candidate.may_capture)
@@ -566,7 +582,10 @@ class Resolver:
             return kernel
 
         def first_run(*values: Any) -> Any:
-            result = kernel(*values)
+            result, problem = self._run_first(loaded.solution, kernel, values)
+            if problem:
+                self.quarantine(loaded.solution, problem)
+                return result
             self.runs.mark_called(run)
             if guard is not None:
                 call.cache((guard, kernel, count))
@@ -574,6 +593,26 @@ class Resolver:
 
         setattr(first_run, _SOLUTION_ATTRIBUTE, loaded.solution)
         return first_run
+
+    def _run_first(self, solution: str, kernel: Kernel, values: Sequence[Any]) -> tuple[Any, str]:
+        """The result of the first run of a key, which is right, and why the solution must not be called again.
+
+        Raises:
+            TypeError: The result does not fit the definition.
+        """
+        before, _first_runs.solutions[solution] = versions_of(values[: self._arity]), False
+        try:
+            result = kernel(*values)
+        finally:
+            is_asked_again = _first_runs.solutions.pop(solution)
+        definition = self._pool.definition
+        if len(values) == self._arity and (
+            problem := self.variants()[0].validator.result_problem(values, ordered_results(result, definition))
+        ):
+            raise TypeError(f"{definition.name}: the first result does not fit the definition: {problem}")
+        if is_asked_again:
+            return result, "it calls the function that it replaces"
+        return result, "" if versions_of(values[: self._arity]) == before else WRITES_INPUTS
 
     def _kernel(self, loaded: LoadedCandidate, *, is_destination_passing: bool) -> Kernel:
         """The function to call: the solution's own if it has the calling convention."""

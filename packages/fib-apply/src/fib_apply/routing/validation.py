@@ -21,6 +21,13 @@ from torch.utils._device import DeviceContext
 
 from ..key import compile_axis_reader
 
+WRITES_INPUTS = "it writes to its inputs"
+
+
+def versions_of(values: Sequence[Any]) -> list[int]:
+    """Numbers that change when torch writes to a tensor; kernels of a solution's own leave them alone."""
+    return [value._version for value in values if isinstance(value, torch.Tensor) and not value.is_inference()]  # noqa: SLF001 no public name
+
 
 @attrs.frozen
 class Rejection:
@@ -77,6 +84,20 @@ class CallValidator:
             elif problem := _tensor_problem(spec, dtype, value, is_input=place < self._inputs):
                 return Rejection("tensor", f"{name}: {problem}", is_cacheable and isinstance(value, torch.Tensor))
         return self._rejection_of_combination(args, tensors)
+
+    def result_problem(self, inputs: Sequence[Any], results: Sequence[Any]) -> str | None:
+        """Why the results of a valid call do not fit the definition; None if they do."""
+        definition, device = self._definition, next(each.device for each in inputs if isinstance(each, torch.Tensor))
+        shapes = definition.get_output_shapes(self._read_axes(inputs))
+        for (name, spec), shape, value in zip(definition.outputs.items(), shapes, results, strict=True):
+            if spec.shape is None or shape is None:
+                continue
+            if not isinstance(value, torch.Tensor):
+                return f"{name} is a {type(value).__name__}"
+            found, wanted = (value.dtype, tuple(value.shape), value.device), (torch_dtype(spec.dtype), shape, device)
+            if found != wanted:
+                return f"{name} has {found[0]} {list(found[1])} on {found[2]} instead of {wanted[0]} {list(shape)}"
+        return None
 
     def _rejection_of_combination(self, args: Sequence[Any], tensors: Sequence[torch.Tensor]) -> Rejection | None:
         device = tensors[0].device
