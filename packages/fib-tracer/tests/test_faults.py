@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import resource
 import threading
 import time
 import weakref
@@ -157,6 +158,20 @@ def test_unwritable_records_are_counted(root: Path, silu: Any, gather: Any, spoi
         assert runtime.flush()["silu_h8"].dropped == {"could not be written": 1}
         assert runtime.budget.reserved_bytes == 0
     assert runtime.error_counts()["silu_h8: writing"] == 1
+
+
+def test_of_a_batch_that_cannot_be_written_whole_the_rest_is_stored(root: Path, silu: Any) -> None:
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with enable_tracing(root, EVERYTHING) as runtime:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, before[1]))
+        try:
+            for rows in (2, 3, 5000, 4, 6000, 5):
+                silu(torch.ones(rows, 8))
+            stats = runtime.flush()["silu_h8"]
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert (stats.stored, stats.dropped) == (4, {"could not be written": 2})
+    assert sorted(sizes(root)) == [2, 3, 4, 5]
 
 
 def test_an_error_of_the_disk_does_not_affect_later_calls(root: Path, silu: Any) -> None:

@@ -91,10 +91,9 @@ class CallCounts:
         if len(self.by_key) < MAX_SIZES and increment is not self.count_other:
             self.by_key[key] = increment
 
-    def count_dropped(self, reason: str, calls: int = 1) -> None:
-        """Count calls that are not stored."""
-        for _ in range(calls):
-            self._dropped.setdefault(reason, Counter()).increment()
+    def count_dropped(self, reason: str) -> None:
+        """Count a call that is not stored."""
+        self._dropped.setdefault(reason, Counter()).increment()
 
     def stats(self) -> DefinitionStats:
         """The counts so far."""

@@ -214,7 +214,7 @@ class Writer:
             self._budget.release(sum(entry.size_bytes for entry in batch))
 
     def _append(self, recorder: Recorder, records: Sequence[Record]) -> None:
-        """Append records, of which some may be equal."""
+        """Append records, of which some may be equal; if not all can be written, as many as can."""
         try:
             new = self._log.append(
                 recorder.definition,
@@ -222,7 +222,11 @@ class Writer:
                 {workload.uuid: tensors for workload, tensors in records},
             )
         except Exception as error:  # noqa: BLE001 of the disk, or of a record; later ones and other definitions are stored
-            recorder.counts.count_dropped("could not be written", len(records))
+            if (half := len(records) // 2) > 0:
+                self._append(recorder, records[:half])
+                self._append(recorder, records[half:])
+                return
+            recorder.counts.count_dropped("could not be written")
             self._errors.report(f"{recorder.definition.name}: writing", error)
         else:
             recorder.counts.stored += len(new)
