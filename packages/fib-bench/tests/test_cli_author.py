@@ -206,13 +206,24 @@ class TestNewDefinition:
         assert validate(root).is_ok
         assert run("new", "definition", "scale_w16", *words)[0] == 2
 
+    def test_options_give_the_types_of_a_reference_without_annotations(self, run: Run, tmp_path: Path) -> None:
+        reference, root = tmp_path / "sum.py", tmp_path / "new"
+        reference.write_text("def run(x):\n    return (x * x).sum(-1)\n")
+        words = ("new", "definition", "sum_w256", "--reference", reference, "--dataset", root, "--axis", "width=256")
+        types = ("--input", "x: float32[rows, width]", "--output", "y: float32[rows]", "--workload", "rows=4")
+        assert run(*words, *types)[0] == 0
+        definition = TraceSet.from_path(root).definitions["sum_w256"]
+        assert (definition.const_axes, definition.outputs["y"].shape) == ({"width": 256}, ("rows",))
+        code, _, err = run(*words, "--input", "z: float32[rows]", "--output", "y: float32[rows]")
+        assert (code, "run has no parameter 'z'" in err) == (2, True)
+
     @pytest.mark.parametrize(
         ("text", "said"),
         [
             ("def go(x): pass", "has no function 'run'; write the reference as def run(x:"),
             ("def run(x): pass", "ref.py:1: parameter 'x' has no type; annotate it"),
             ('def run(x: "float32[n]"): pass', "run has no outputs; annotate what it returns"),
-            ('def run(x: "float32[n]") -> "float32[n]": pass', "outputs need names"),
+            ('def run(x: "float32[n]") -> "float32[n]": pass', "inputs and outputs need names"),
             ('def run(x: "flaot32[n]") -> "y: float32[n]": pass', "x: no dtype is named 'flaot32'; did you mean"),
             ('def run(x: "float32[4]") -> "y: float32[n]": pass', "x: '4' is not an axis; write a name, or name=size"),
             ('def run(x: "float32[n=4]") -> "y: float32[n=5]": pass', "axis 'n' has two sizes: 4 and 5"),

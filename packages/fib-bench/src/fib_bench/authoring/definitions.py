@@ -1,4 +1,4 @@
-"""Definitions from a Python reference, whose annotations are the types of inputs and outputs."""
+"""Definitions from a Python reference: its annotations are the types of inputs and outputs, or texts beside it."""
 
 from __future__ import annotations
 
@@ -64,7 +64,14 @@ class _Axes:
 
 
 def definition_from_reference(
-    name: str, path: Path, *, op_type: str | None = None, description: str | None = None
+    name: str,
+    path: Path,
+    *,
+    op_type: str | None = None,
+    description: str | None = None,
+    inputs: Iterable[str] = (),
+    outputs: Iterable[str] = (),
+    sizes: Mapping[str, int] | None = None,
 ) -> Definition:
     """Make a definition from a Python file whose function ``run`` is the reference.
 
@@ -74,6 +81,9 @@ def definition_from_reference(
             brackets, and for outputs ``-> "y: float32[rows, width]"`` or a tuple of such texts.
         op_type: The kind of operation; by default the part of the name before the first ``_``.
         description: What it computes.
+        inputs: Types of parameters in place of annotations: ``x: float32[rows, width]``.
+        outputs: Likewise, of all outputs.
+        sizes: Of constant axes.
 
     Raises:
         KernelFileError: The file cannot be read or parsed, or a type is missing or wrong.
@@ -83,16 +93,20 @@ def definition_from_reference(
     if len(sources) > 1 or not source.path.endswith(".py"):
         raise KernelFileError(str(path), "a reference is one .py file")
     function = _reference(str(path), parse(source))
-    axes = _Axes(str(path))
+    axes, given = _Axes(str(path), dict(sizes or {})), dict(_named(str(path), text) for text in inputs)
     parameters = [*function.args.posonlyargs, *function.args.args, *function.args.kwonlyargs]
-    inputs = {parameter.arg: axes.tensor(parameter.arg, _input_type(str(path), parameter)) for parameter in parameters}
-    outputs = {output: axes.tensor(output, text) for output, text in _output_types(str(path), function.returns)}
+    if unknown := given.keys() - {parameter.arg for parameter in parameters}:
+        raise KernelFileError(str(path), f"run has no parameter {min(unknown)!r}")
+    types = {p.arg: given.get(p.arg) or _input_type(str(path), p) for p in parameters}
+    of_outputs = [_named(str(path), text) for text in outputs] or _output_types(str(path), function.returns)
+    tensors = {parameter: axes.tensor(parameter, text) for parameter, text in types.items()}
+    results = {output: axes.tensor(output, text) for output, text in of_outputs}
     return Definition(
         name,
         op_type or name.partition("_")[0],
         {axis: AxisVar() if size is None else AxisConst(size) for axis, size in axes.sizes.items()},
-        inputs,
-        outputs,
+        tensors,
+        results,
         source.content,
         description=description,
     )
@@ -143,13 +157,17 @@ def _output_types(path: str, returns: ast.expr | None) -> Iterable[tuple[str, st
     if returns is not None:
         parts = list(returns.elts) if isinstance(returns, ast.Tuple) else [returns]
     for part in parts:
-        text = _text(part)
-        name, colon, kind = (text or "").partition(":")
-        if not colon:
-            raise KernelFileError(f"{path}:{part.lineno}", f"outputs need names: {EXAMPLE}")
-        yield name.strip(), kind.strip()
+        yield _named(f"{path}:{part.lineno}", _text(part) or "")
     if not parts:
         raise KernelFileError(path, f"run has no outputs; annotate what it returns: {EXAMPLE}")
+
+
+def _named(place: str, text: str) -> tuple[str, str]:
+    """The name and the type of ``y: float32[rows]``."""
+    name, colon, kind = text.partition(":")
+    if not colon:
+        raise KernelFileError(place, f"inputs and outputs need names: {EXAMPLE}")
+    return name.strip(), kind.strip()
 
 
 def _text(node: ast.expr | None) -> str | None:

@@ -284,6 +284,12 @@ def _add_new_definition(new: argparse.ArgumentParser) -> None:
     new.add_argument("--reference", metavar="FILE", type=Path, required=True, help="a .py file with a function run")
     new.add_argument("--op-type", metavar="TYPE", help="kind of operation (default: NAME up to the first _)")
     new.add_argument("--description", metavar="TEXT", help="what it computes")
+    text = "the type of a parameter, in place of its annotation; once for each"
+    new.add_argument("--input", metavar="'NAME: TYPE'", action="append", default=[], help=text)
+    text = "likewise of an output; all of them"
+    new.add_argument("--output", metavar="'NAME: TYPE'", action="append", default=[], help=text)
+    text = "make axes constant"
+    new.add_argument("--axis", metavar="NAME=N,...", action="append", type=_sizes, default=[], help=text)
     text = "add a workload with these sizes and random inputs; may be given several times"
     new.add_argument("--workload", metavar="NAME=N,...", action="append", type=_sizes, default=[], help=text)
     new.add_argument("--dataset", metavar="DIR", type=Path, default=Path(), help="the data set; made if it is missing")
@@ -297,14 +303,22 @@ def _new_definition(arguments: argparse.Namespace, errors: Console) -> int:
       def run(x: "float32[rows, width=1024]", weight: "float32[width]") -> "y: float32[rows, width]":
 
     An axis with a size is constant, others vary by workload. A type without brackets is a scalar. Several outputs are a
-    tuple: -> ("y: float32[rows]", "z: int32[rows]").
+    tuple: -> ("y: float32[rows]", "z: int32[rows]"). Options give the types of a reference without annotations.
 
     Examples:
       fib-bench new definition rmsnorm_h1024 --reference rmsnorm.py --workload rows=1 --workload rows=64
     """
     del errors
     name, op_type, description = arguments.name, arguments.op_type, arguments.description
-    definition = definition_from_reference(name, arguments.reference, op_type=op_type, description=description)
+    definition = definition_from_reference(
+        name,
+        arguments.reference,
+        op_type=op_type,
+        description=description,
+        inputs=arguments.input,
+        outputs=arguments.output,
+        sizes={axis: size for sizes in arguments.axis for axis, size in sizes.items()},
+    )
     workloads = [random_workload(definition, sizes) for sizes in arguments.workload]
     root: Path = arguments.dataset
     root.mkdir(parents=True, exist_ok=True)
