@@ -438,6 +438,13 @@ def to_plain(value: Any) -> Any:
     return _unstructurer().unstructure(value)
 
 
+def _indented(plain: Any, indent: int) -> str:
+    try:
+        return msgspec.json.format(_compact(plain), indent=indent)
+    except msgspec.DecodeError:  # half of a surrogate pair, which the formatter does not read
+        return json.dumps(plain, indent=indent)
+
+
 def format_json(record: Record, *, indent: int | None = None) -> str:
     """Format a record as JSON.
 
@@ -447,7 +454,7 @@ def format_json(record: Record, *, indent: int | None = None) -> str:
     """
     try:
         plain = to_plain(record)
-        text = _compact(plain) if indent is None else msgspec.json.format(_compact(plain), indent=indent)
+        text = _compact(plain) if indent is None else _indented(plain, indent)
         depth = nesting(plain) if may_be_too_deep(text) else 0
     except (TypeError, ValueError) as error:
         raise _unwritable(record, f"cannot be written as JSON: {error}") from error

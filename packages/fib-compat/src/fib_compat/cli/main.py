@@ -181,7 +181,9 @@ def validate(args: argparse.Namespace) -> int:
     if "stdout" in args.outputs:
         print(text, end="")
     if "json" in args.outputs:
-        write_output(stem.with_suffix(".json"), f"{report.model_dump_json(indent=2)}\n".encode())
+        write_output(
+            stem.with_suffix(".json"), f"{report.model_dump_json(indent=2)}\n".encode("utf-8", "backslashreplace")
+        )  # an escape in JSON too
     if "text" in args.outputs:
         write_output(stem.with_suffix(".txt"), text.encode("utf-8", "backslashreplace"))
     return 1 if report.status == "failed" else 0
