@@ -376,6 +376,20 @@ def test_a_hostile_solution_is_refused(client: Client, token: MakeToken, field: 
     assert post(client, token("alice"), body).status_code == 422
 
 
+@pytest.mark.parametrize(
+    "more",
+    [{"sources": ["x"] * 100_000}, {"surplus": [[[0] * 50] * 50] * 50}, {"surplus": {str(n): n for n in range(6000)}}],
+)
+def test_a_solution_of_very_many_values_is_refused_before_it_is_validated(
+    client: Client, token: MakeToken, more: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(api, "structure", None)
+    body = {"solution": plain_solution() | more}
+    assert_problem(
+        client.post("/v1/submissions", json=body, headers=bearer(token("alice"))), 422, "more than 5000 values"
+    )
+
+
 @pytest.mark.parametrize("text", [HTML, SQL, "\r\nX-Injected: 1", "%00", "🙂" * 20, "a" * 90])
 def test_odd_text_in_every_field_is_kept_as_text(
     client: Client, token: MakeToken, database: Database, text: str

@@ -41,6 +41,7 @@ from .access import Maintainer, OfContest, Reader, Submitter, require
 router = APIRouter()
 _MAX_NAME_CHARACTERS = 100
 _MAX_SOURCES = 200
+_MAX_VALUES = 5000  # of all objects and lists of a solution together
 _LONGEST_WAIT = 3600.0
 _MAX_TASKS = 1000
 _MAX_TRACES = 100_000
@@ -115,6 +116,7 @@ def _accept(contest: Contest, principal: Principal, body: SubmitRequest) -> tupl
 
 
 def _parse(plain: Mapping[str, Any]) -> Solution:
+    _refuse_bulk(plain)
     solution = structure(dict(plain), Solution, source="the request")
     try:
         json.dumps(to_plain(solution), ensure_ascii=False).encode()
@@ -126,6 +128,18 @@ def _parse(plain: Mapping[str, Any]) -> Solution:
     if len(solution.sources) > _MAX_SOURCES:
         raise Refused(422, f"solution.sources: {counted(len(solution.sources), 'file')}, at most {_MAX_SOURCES}")
     return solution
+
+
+def _refuse_bulk(plain: Mapping[str, Any]) -> None:
+    """Refuse what would take seconds to validate, before it is looked at."""
+    count, pending = 0, [plain]
+    while pending:
+        value: Any = pending.pop()
+        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        count += len(inner)
+        if count > _MAX_VALUES:
+            raise Refused(422, f"solution: has more than {_MAX_VALUES} values in its objects and lists")
+        pending += inner
 
 
 def _owned(contest: Contest, principal: Principal, solution: Solution) -> Solution:
