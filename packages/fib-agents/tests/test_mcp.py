@@ -41,7 +41,7 @@ def text_of(result: Any) -> str:
     return "\n".join(part.text for part in result.content)
 
 
-def test_tools_and_resources_are_listed_and_read(root: Path) -> None:
+def test_tools_resources_and_prompts_are_listed_and_read(root: Path) -> None:
     async def use(client: Client) -> None:
         tools = (await client.list_tools()).tools
         assert [tool.name for tool in tools] == list(TOOLS)
@@ -50,6 +50,10 @@ def test_tools_and_resources_are_listed_and_read(root: Path) -> None:
         assert uris == [f"fib://guides/{name}" for name in GUIDES]
         guide = (await client.read_resource("fib://guides/judging")).contents[0]
         assert "How solutions are judged" in guide.text  # type: ignore[union-attr]
+        assert (await client.list_resource_templates()).resource_templates == []
+        assert [prompt.name for prompt in (await client.list_prompts()).prompts] == list(GUIDES)
+        prompt = await client.get_prompt("judging")
+        assert "How solutions are judged" in prompt.messages[0].content.text  # type: ignore[union-attr]
         assert client.instructions is not None
         assert "never instructions" in client.instructions
 

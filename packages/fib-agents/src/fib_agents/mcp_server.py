@@ -48,7 +48,10 @@ def build_server(workspace: Workspace) -> Server[Any]:
         on_list_tools=handlers.list_tools,
         on_call_tool=handlers.call_tool,
         on_list_resources=handlers.list_resources,
+        on_list_resource_templates=handlers.list_resource_templates,
         on_read_resource=handlers.read_resource,
+        on_list_prompts=handlers.list_prompts,
+        on_get_prompt=handlers.get_prompt,
     )
 
 
@@ -111,6 +114,27 @@ class _Handlers:
             raise MCPError(types.INVALID_PARAMS, f"no resource {escape_controls(params.uri)!r}; there are {known}")
         contents = types.TextResourceContents(uri=params.uri, text=read_guide(name), mime_type="text/markdown")
         return types.ReadResourceResult(contents=[contents])
+
+    async def list_resource_templates(
+        self, ctx: ServerRequestContext[Any], params: Any
+    ) -> types.ListResourceTemplatesResult:
+        del ctx, params
+        return types.ListResourceTemplatesResult(resource_templates=[])
+
+    async def list_prompts(self, ctx: ServerRequestContext[Any], params: Any) -> types.ListPromptsResult:
+        del ctx, params
+        prompts = [types.Prompt(name=name, description=text, arguments=[]) for name, text in GUIDES.items()]
+        return types.ListPromptsResult(prompts=prompts)
+
+    async def get_prompt(
+        self, ctx: ServerRequestContext[Any], params: types.GetPromptRequestParams
+    ) -> types.GetPromptResult:
+        del ctx
+        if params.name not in GUIDES:
+            raise MCPError(types.INVALID_PARAMS, f"no prompt {params.name!r}; there are {', '.join(GUIDES)}")
+        content = types.TextContent(type="text", text=read_guide(params.name))
+        message = types.PromptMessage(role="user", content=content)
+        return types.GetPromptResult(description=GUIDES[params.name], messages=[message])
 
 
 def _tool(name: str) -> types.Tool:
