@@ -86,7 +86,7 @@ class CallValidator:
         return self._rejection_of_combination(args, tensors)
 
     def result_problem(self, inputs: Sequence[Any], results: Sequence[Any]) -> str | None:
-        """Why the results of a valid call do not fit the definition; None if they do."""
+        """The reason why results of a valid call do not fit the definition; None if they do."""
         definition, device = self._definition, next(each.device for each in inputs if isinstance(each, torch.Tensor))
         shapes = definition.get_output_shapes(self._read_axes(inputs))
         for (name, spec), shape, value in zip(definition.outputs.items(), shapes, results, strict=True):
