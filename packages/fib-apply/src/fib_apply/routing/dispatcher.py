@@ -28,6 +28,7 @@ from .native.module import guards_in_use, loaded_guards
 from .resolver import CandidatePool, LoadedCandidate, Resolver, device_of, is_capturing, not_chosen
 from .validation import WRITES_INPUTS, Rejection, has_nested, versions_of
 
+_FAILED = object()
 _NOT_AS_PLANNED = "not as planned"
 """The reason for a miss of a call that differs from its plan, or whose plan precedes a quarantine."""
 
@@ -258,51 +259,51 @@ class Dispatcher:
         *,
         padded_axis: str | None = None,
     ) -> Any:
-        """Call the fallback and the solution; quarantine the solution if the results differ. Returns the fallback's.
+        """Call the solution and the fallback; quarantine the solution if the results differ. Returns the fallback's.
 
-        The fallback is first: what a solution writes into its inputs must not reach the result.
+        The solution is first: a fallback may work in place. Where the solution writes to its inputs, its own result is
+        returned, because the fallback's would follow from what it has written.
         """
-        if is_capturing(device_of(args)):
+        device = device_of(args)
+        if is_capturing(device):
             return self._call(kernel, args)
-        outputs = args[self._arity :]
-        copies = shadow.copy_outputs(outputs)
-        if copies is None:
+        inputs, outputs = args[: self._arity], args[self._arity :]
+        copies, before = shadow.copy_outputs(outputs), versions_of(inputs)
+        solution = self.resolver.solution_of(kernel)
+        if copies is None or (found := self._run_shadow(solution, kernel, (*inputs, *copies))) is _FAILED:
+            del copies  # the fallback may need the memory
             return fallback()
+        if is_spoilt := versions_of(inputs) != before:
+            self.quarantine(solution, WRITES_INPUTS)
         try:
-            expected = fallback()
+            expected = None if is_spoilt else fallback()
         except Exception as error:
             if not is_out_of_memory(error):
                 raise
+            expected, is_spoilt = None, True
+        if is_spoilt:  # as without comparison
             for output, copy in zip(outputs, copies, strict=True):
                 output.copy_(copy)
-            del copies  # the solution may need the memory
-            return self._call(kernel, args)  # as without comparison
-        self._shadow(kernel, args, copies, tuple(outputs) or expected, padded_axis)
-        return None if outputs else expected
-
-    def _shadow(
-        self, kernel: Kernel, args: Sequence[Any], copies: Sequence[Any], expected: Any, padded_axis: str | None
-    ) -> None:
-        """Quarantine a solution whose results differ or cannot be compared, but for a lack of memory."""
-        solution, key = self.resolver.solution_of(kernel), self.resolver.key(args, padded_axis)
-        recorded = None if isinstance(key, Rejection) else self.pool.candidate(solution, key, device_of(args))
-        inputs = args[: self._arity]
-        before = versions_of(inputs)
+            return found
+        key = self.resolver.key(args, padded_axis)
+        recorded = None if isinstance(key, Rejection) else self.pool.candidate(solution, key, device)
         try:
-            found = self._call(kernel, (*inputs, *copies))
-        except Exception as error:  # noqa: BLE001 - the fallback has served the call
-            self._metrics.error(solution).increment()
-            self._leave_out_solution(solution, error)
-            return
-        if versions_of(inputs) != before:
-            self.quarantine(solution, WRITES_INPUTS)
-        try:
-            shadow.compare_outputs(self.definition, copies or found, expected, recorded)
+            shadow.compare_outputs(self.definition, copies or found, tuple(outputs) or expected, recorded)
         except shadow.OutputMismatch as mismatch:
             self.quarantine(solution, f"its results differ from the fallback's: {mismatch}")
         except Exception as error:  # noqa: BLE001 - of any code that looks at what a solution returned
             if not is_out_of_memory(error):
                 self.quarantine(solution, f"its results cannot be compared: {type(error).__name__}: {error}")
+        return None if outputs else expected
+
+    def _run_shadow(self, solution: str, kernel: Kernel, args: Sequence[Any]) -> Any:
+        """The result of a solution, or `_FAILED`; it is quarantined unless it found no memory."""
+        try:
+            return self._call(kernel, args)
+        except Exception as error:  # noqa: BLE001 - the fallback serves the call
+            self._metrics.error(solution).increment()
+            self._leave_out_solution(solution, error)
+            return _FAILED
 
     # -- planned calls -------------------------------------------------------------------------------
 
