@@ -10,11 +10,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 import torch
-from apply_samples import data_set, new_solution, new_trace, write_set
+from apply_samples import SCALE, data_set, new_solution, new_trace, write_set
 from fib_apply import ApplyConfig, apply, capture_phase, enable_apply
-from fib_schema import TraceSet
+from fib_schema import AxisVar, TensorSpec, TraceSet
 
 pytestmark = pytest.mark.usefixtures("without_probes")
 
@@ -55,6 +56,26 @@ def test_a_first_result_that_does_not_fit_the_definition_is_an_error(
         assert said in runtime.left_out()["fast"]
     with enable_apply(set_of(f"def run(x):\n    return {expression}\n")), pytest.raises((TypeError, ValueError)):
         scale(x)
+
+
+def test_an_axis_of_outputs_alone_is_not_compared() -> None:
+    definition = attrs.evolve(
+        SCALE,
+        axes={**SCALE.axes, "K": AxisVar()},
+        outputs={"y": TensorSpec(["K", "N"], "float32")},
+        constraints=["K == M - 1"],
+    )
+    solution = new_solution("fast", content="def run(x):\n    return 3 * x[1:]\n", passing=False)
+    trace = new_trace("fast", axes={"M": 2, "K": 1})
+
+    @apply("scale")
+    def scale(x: Any) -> Any:
+        return 2 * x[1:]
+
+    config = ApplyConfig(on_miss_policy="use_def_best")
+    with enable_apply(data_set(trace, solutions=[solution], definition=definition), config) as runtime:
+        assert torch.equal(scale(torch.ones(2, 4)), torch.full((1, 4), 3.0))
+        assert runtime.left_out() == {}
 
 
 @pytest.mark.parametrize("shadow_ratio", [0.0, 1.0])

@@ -88,15 +88,21 @@ class CallValidator:
     def result_problem(self, inputs: Sequence[Any], results: Sequence[Any]) -> str | None:
         """The reason why results of a valid call do not fit the definition; None if they do."""
         definition, device = self._definition, next(each.device for each in inputs if isinstance(each, torch.Tensor))
-        shapes = definition.get_output_shapes(self._read_axes(inputs))
+        try:
+            shapes = definition.get_output_shapes(self._read_axes(inputs))
+        except AxisError:  # an axis of outputs alone, of which inputs say nothing
+            shapes = [None] * len(results)
         for (name, spec), shape, value in zip(definition.outputs.items(), shapes, results, strict=True):
-            if spec.shape is None or shape is None:
+            if spec.shape is None:
                 continue
             if not isinstance(value, torch.Tensor):
                 return f"{name} is a {type(value).__name__}"
-            found, wanted = (value.dtype, tuple(value.shape), value.device), (torch_dtype(spec.dtype), shape, device)
-            if found != wanted:
-                return f"{name} has {found[0]} {list(found[1])} on {found[2]} instead of {wanted[0]} {list(shape)}"
+            found, sizes = (
+                (value.dtype, tuple(value.shape), value.device),
+                tuple(value.shape) if shape is None else shape,
+            )
+            if found != (wanted := (torch_dtype(spec.dtype), sizes, device)):
+                return f"{name} has {found[0]} {list(found[1])} on {found[2]} instead of {wanted[0]} {list(sizes)}"
         return None
 
     def _rejection_of_combination(self, args: Sequence[Any], tensors: Sequence[torch.Tensor]) -> Rejection | None:
