@@ -99,6 +99,8 @@ def test_a_latency_is_what_a_caller_waits_for(judged: Judged) -> None:
 
 # -- wrong outputs where calls are timed -------------------------------------------------------------
 
+KEPT = "outputs are kept by the address of the inputs"
+"""Evidence where two of the calls that are compared have met the same outputs, and wrong where one has."""
 WRONG: Mapping[str, tuple[str, str, str]] = {
     "nothing is computed": (
         timed_only("pass", otherwise="y.copy_(x * 2)"),
@@ -119,7 +121,7 @@ WRONG: Mapping[str, tuple[str, str, str]] = {
         timed_only("return kept[-1]", before="kept = []", otherwise="kept.append(x * 2)\nreturn kept[-1]"),
         "REWARD_HACK", "kept outputs: they are the same in calls with other inputs",
     ),
-    "outputs are kept by the address of the inputs": (
+    KEPT: (
         timed_only(
             "return kept[x.data_ptr()]",
             before="kept = {}",
@@ -184,7 +186,7 @@ def test_what_is_wrong_only_where_it_is_timed_is_found(evaluate: Evaluate, make_
         name: (str(found[name].status), found[name].log)
         for name, (_, status, text) in WRONG.items()
         if (found[name].status != status or text not in found[name].log)
-        and not found[name].log.startswith("kept outputs")  # seen only where two compared calls have met the same ones
+        and not (name == KEPT and found[name].status == "REWARD_HACK" and "kept outputs" in found[name].log)
     }
     assert unexpected == {}
 
