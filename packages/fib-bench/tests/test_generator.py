@@ -437,7 +437,7 @@ def test_only_normal_values_have_no_spikes(plan: Plan) -> None:
         ("n = x.shape[0]; return y.topk(n)", "y"),
         ("z = torch.empty(3); z.copy_(x + y); return z.topk(2)", "xy"),
         ("z, u = x, y; return z.argsort()", "xy"),
-        ("f = lambda a: a.argmax(); return f(x)", "xy"),  # what a helper gets is not known
+        ("f = lambda a: a.argmax(); return f(x)", "xy"),  # the arguments of a helper are not followed
         ("return x + y", ""),
     ],
 )

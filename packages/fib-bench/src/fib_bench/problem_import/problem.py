@@ -34,6 +34,7 @@ from fib_schema import (
     TraceSet,
     Workload,
 )
+from fib_schema.constraints import evaluate_constraint
 from fib_schema.data_files import blob_file
 from fib_schema.files import atomic_write
 from fib_schema.workload import InputSpec
@@ -176,10 +177,11 @@ def _constraint(
     problem: Problem, name: str, slot: Slot, sizes: tuple[int, ...], given: Mapping[str, tuple[int, ...]]
 ) -> str:
     """An axis of outputs alone as an expression of axes of inputs."""
+    rows = [dict(zip((*given, name), row, strict=True)) for row in zip(*given.values(), sizes, strict=True)]
     for expression in _expressions(given, sizes[0]):
-        rows = [dict(zip(given, row, strict=True)) for row in zip(*given.values(), strict=True)]
-        if [eval(expression, {}, row) for row in rows] == [*sizes]:  # noqa: S307 - of the form below
-            return f"{name} == {expression}"
+        constraint = f"{name} == {expression}"
+        if all(evaluate_constraint(constraint, row) for row in rows):
+            return constraint
     problem_text = f"dimension {slot[1]} of output {slot[0]!r} varies and is not a dimension of an input"
     raise ProblemError(problem.path, f"{problem_text}, nor a sum, product or quotient of such")
 
@@ -188,8 +190,8 @@ def _expressions(given: Mapping[str, tuple[int, ...]], size: int) -> Iterator[st
     """Expressions of one or two axes that may give a size in the first call."""
     for one, (first, *_) in given.items():
         yield f"{one} + {size - first}" if size > first else f"{one} - {first - size}"
-        yield f"{one} * {max(size // first, 1)}"
-        yield f"{one} // {max(first // size, 1)}"
+        yield f"{one} * {max(size // max(first, 1), 1)}"
+        yield f"{one} // {max(first // max(size, 1), 1)}"
         for other, (second, *_) in given.items():
             yield f"{one} * {other}"
             for sign, rest in (("+", size - first - second), ("-", size - first + second)):
@@ -383,7 +385,7 @@ def add_problem(root: Path, problem: Problem, *, random_inputs: bool = False) ->
         return Imported(definition, tuple(known), 0, (note,))
     recorded = [_recorded(problem, definition, call, random_inputs) for call in calls]
     workloads = [_workload(definition, call, kept) for call, kept in zip(calls, recorded, strict=True)]
-    if not is_there:  # what is wrong has been found: nothing is left behind
+    if not is_there:  # after all that can fail for a reason of the problem
         trace_set.add_definitions([definition])
     for workload, kept in zip(workloads, recorded, strict=True):
         if kept:
