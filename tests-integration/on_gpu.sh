@@ -6,6 +6,10 @@
 # tests of page numbers in buffers of CUDA graphs, and replays runs of FlashInfer's wrappers for CUDA graphs after later
 # plans. `dispatch` measures what routing adds to a call on this machine's host, with tensors on the CPU.
 set -euo pipefail
+case $#:${3:-} in
+  3:model | 3:graphs | 3:dispatch) ;;
+  *) echo "usage: $0 WHEELS DATA_SET model|graphs|dispatch" >&2; exit 2 ;;
+esac
 wheels=$1
 data_set=$2
 what=$3

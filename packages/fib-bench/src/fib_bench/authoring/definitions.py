@@ -166,7 +166,7 @@ def _named(place: str, text: str) -> tuple[str, str]:
     """The name and the type of ``y: float32[rows]``."""
     name, colon, kind = text.partition(":")
     if not colon:
-        raise KernelFileError(place, f"inputs and outputs need names: {EXAMPLE}")
+        raise KernelFileError(place, f"{text!r}: inputs and outputs need names, as in 'x: float32[rows]'; or {EXAMPLE}")
     return name.strip(), kind.strip()
 
 
