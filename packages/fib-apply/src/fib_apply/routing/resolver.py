@@ -595,7 +595,7 @@ class Resolver:
         return first_run
 
     def _run_first(self, solution: str, kernel: Kernel, values: Sequence[Any]) -> tuple[Any, str]:
-        """The result of the first run of a key, which is right, and why the solution must not be called again.
+        """The result of the first run of a key, and the reason to leave the solution out after it; empty without one.
 
         Raises:
             TypeError: The result does not fit the definition.
