@@ -29,6 +29,8 @@ HAS_SETUP = {"has_setup": True, "keeps_integers": True}
         (ALL, HAS_SETUP, "its setup makes a plan on the host"),
         (ALL, {"keeps_integers": True}, "its integers were not redrawn, because the baseline has a setup"),
         (ALL, {"verified": 9}, "only 9 replays were compared"),
+        (ALL, {"reads": ("k.py:3 (.item())",)}, "it waits for the device in k.py:3 (.item())"),
+        (ALL, {"waits": ("k.py:9 (synchronize)",)}, "it waits for the device in k.py:9 (synchronize)"),
     ],
 )
 def test_verified_replays_with_other_integers_are_safe(
@@ -45,7 +47,9 @@ def test_verified_replays_with_other_integers_are_safe(
     )
     timer: Any = SimpleNamespace(
         method=options.pop("method", "handshake"),
-        passes=SimpleNamespace(changed_names=frozenset({"x", *changed})),
+        passes=SimpleNamespace(
+            changed_names=frozenset({"x", *changed}), reads=options.pop("reads", ()), waits=options.pop("waits", ())
+        ),
         verification=SimpleNamespace(compared=compared),
     )
     found = graph_fields(definition, prepared, timer, **options)

@@ -73,12 +73,23 @@ def test_captured_calls_have_both_latencies_in_both_orders(judged: Callable[...,
     assert "disturbed_passes" not in timing or timing["disturbed_passes"] < 5
 
 
-def test_calls_that_wait_for_the_device_are_eager(judged: Callable[..., Evaluation]) -> None:
+def test_calls_that_wait_for_the_device_are_captured_without_their_waits(judged: Callable[..., Evaluation]) -> None:
     found = judged("import torch\ndef run(x):\n    y = x * 2\n    torch.cuda.synchronize()\n    return y\n")
+    timing = timing_of(found)
+    assert timing["method"] == "handshake"
+    assert timing["nodes"] == 1
+    assert timing["waits"] == ["k.py:4 (synchronize)"]
+    assert "host_reads" not in timing
+    assert timing["graph_unsafe_reason"] == "it waits for the device in k.py:4 (synchronize)"
+
+
+def test_calls_that_read_generated_values_are_eager(judged: Callable[..., Evaluation]) -> None:
+    found = judged("def run(x):\n    m = x[0].item()\n    return (x - m) * 2 + 2 * m\n")
     timing = timing_of(found)
     assert timing["method"] == "eager"
     assert found.performance is not None
     assert timing["call_ms"] == pytest.approx(found.performance.latency_ms)
+    assert timing["not_captured"] == "waits for the device in k.py:2 (.item()) of computed values"
 
 
 @pytest.mark.parametrize("refuses", [False, True])
@@ -112,6 +123,62 @@ def test_redrawn_structure_shows_what_is_safe_in_graphs(
     sizes = {"num_pages": 64, "page_size": 16, "len_indptr": batch + 1, "n": 9, "batch_size": batch}
     timing = timing_of(judged(setup + LAST_PAGES, definition, {"layout": {"table": [32, 1]}}, **sizes))
     assert timing["graph_safe"] is (not setup), timing.get("graph_unsafe_reason")
+
+
+SUMS = """
+import torch
+def run(table, kv_indptr, kv_indices):
+    rows = torch.repeat_interleave(torch.diff(kv_indptr))
+    out = torch.zeros(len(kv_indptr) - 1, table.shape[1], device=table.device)
+    return out.index_add_(0, rows, table[kv_indices.long()])
+"""
+READERS = {
+    "numbers": """
+    sums = [table[kv_indices[int(a) : int(b)].long()].sum(0) for a, b in zip(kv_indptr[:-1], kv_indptr[1:])]
+    return torch.stack(sums)
+""",
+    "data of the host": """
+    ends = kv_indptr.tolist()
+    rows = torch.tensor([i for i in range(len(ends) - 1) for _ in range(ends[i + 1] - ends[i])], device=table.device)
+    out = torch.zeros(len(ends) - 1, table.shape[1], device=table.device)
+    return out.index_add_(0, rows, table[kv_indices.long()])
+""",
+    "copies": """
+    lengths = torch.diff(kv_indptr.cpu())
+    rows = torch.repeat_interleave(lengths).to(table.device)
+    out = torch.zeros(len(lengths), table.shape[1], device=table.device)
+    return out.index_add_(0, rows, table[kv_indices.long()])
+""",
+    "sizes": """
+    place = torch.arange(len(kv_indices), device=table.device)
+    out = []
+    for a, b in zip(kv_indptr[:-1], kv_indptr[1:]):
+        inside = (place >= a) & (place < b)
+        out.append(table[kv_indices[inside].long()].sum(0) + 0 * len(inside.nonzero()))
+    return torch.stack(out)
+""",
+}
+
+
+@pytest.mark.parametrize("reader", READERS)
+def test_calls_that_read_structure_are_captured_with_what_they_read(
+    judged: Callable[..., Evaluation], make_definition: Callable[..., Definition], reader: str
+) -> None:
+    inputs = {
+        "table": "float32[num_pages,page_size]", "kv_indptr": "int32[len_indptr]", "kv_indices": "int32[n]",
+    }  # fmt: skip
+    constraints = ("len_indptr == batch_size + 1", "n == kv_indptr[-1].item()")
+    output = {"y": "float32[batch_size,page_size]"}
+    definition = make_definition(inputs, output, SUMS, constraints=constraints)
+    sizes = {"num_pages": 256, "page_size": 64, "len_indptr": 6, "n": 40, "batch_size": 5}
+    code = "import torch\ndef run(table, kv_indptr, kv_indices):" + READERS[reader]
+    timing = timing_of(judged(code, definition, **sizes))
+    assert timing["method"] == "handshake"
+    assert timing["host_reads"]
+    assert timing["verified_calls"] >= 10
+    assert timing["graph_unsafe_reason"].startswith("it waits for the device in k.py:")
+    reference = timing_of(judged(SUMS, definition, **sizes))
+    assert timing["orders_ms"]["cold"] > 0.3 * reference["orders_ms"]["cold"]
 
 
 class TestNodes:

@@ -47,6 +47,8 @@ class Device:
     """Passes so far."""
     composed: list[tuple[int, Order]] = attrs.field(factory=list)
     nodes: int = 3
+    reads: tuple[str, ...] = ()
+    waits: tuple[str, ...] = ()
 
     def compose(self, kind: int, order: Order) -> None:
         self.composed.append((kind, order))

@@ -62,6 +62,8 @@ def graph_fields(
     verified = timer.verification.compared[Sample.PUBLISHED]
     if timer.method != DEVICE:
         problem = f"it was timed by the method {timer.method!r}, which replays no captured call with changed inputs"
+    elif waits := [*timer.passes.reads, *timer.passes.waits]:
+        problem = f"it waits for the device in {waits[0]}"
     elif has_setup:
         problem = "its setup makes a plan on the host"
     elif keeps_integers:

@@ -103,6 +103,10 @@ class Passes:
         self._pattern = SECRET.getrandbits(64)
         self._page, self._mailbox = self._open()
         self._indexes: dict[tuple[int, Order], int] = {}
+        self.reads: Sequence[str] = ()
+        self.waits: Sequence[str] = ()
+        """Lines of the solution that read from the device, or wait for it, in a captured call; untrusted."""
+        self._held: Sequence[int] = ()  # the set of structural integers in each slot that calls were captured with
         self._shortest_ns = 0
         self._structures: list[Mapping[str, torch.Tensor]] = [{}]
         self._current: Sequence[int] = (0,)
@@ -139,19 +143,34 @@ class Passes:
             size = max(sum(tensor.nbytes for tensor in first.values()), 1)
             count = max(1, min(_STRUCTURES, _STRUCTURE_BYTES // size))
             self._structures += [first, *(self._redraw() for _ in range(count - 1))]
-            self._current = range(begin, len(self._structures))
+            self._take(range(begin, len(self._structures)))
 
     def replace(self, integers: Mapping[str, torch.Tensor]) -> None:
         """Take these structural integers for all calls of the next passes."""
         self._structures.append({**self._structures[self._current[0]], **integers})
-        self._current = (len(self._structures) - 1,)
+        self._take((len(self._structures) - 1,))
+
+    def _take(self, structures: Sequence[int]) -> None:
+        """Take these sets from now on. What a captured call has read from others is captured anew."""
+        self._current = structures
+        if self.reads:
+            orders = [order for kind, order in self._indexes if kind == native.SOLUTION]
+            self._indexes = {key: index for key, index in self._indexes.items() if key[0] != native.SOLUTION}
+            for order in orders:
+                self.compose(native.SOLUTION, order)
 
     def compose(self, kind: int, order: Order) -> None:
         """Have the worker capture the calls and compose a pass."""
-        if (kind, order) not in self._indexes:
-            reply = self._function.ask(ComposePass(kind, order is Order.FRESH, self.calls), Composed)
-            self._indexes[kind, order] = reply.index
-            self.nodes = max(self.nodes, reply.nodes)
+        if (kind, order) in self._indexes:
+            return
+        is_anew = kind == native.SOLUTION and not any(known == kind for known, _ in self._indexes)
+        if is_anew:
+            self._held = self._load_structures(())
+            self._function.context.synchronize()
+        reply = self._function.ask(ComposePass(kind, order is Order.FRESH, self.calls, is_anew), Composed)
+        self._indexes[kind, order] = reply.index
+        if kind == native.SOLUTION:
+            self.nodes, self.reads, self.waits = reply.nodes, reply.reads, reply.waits
 
     # -- one pass ------------------------------------------------------------------------------------
 
@@ -164,7 +183,8 @@ class Passes:
             launch: Who launches the calls.
             is_watched: Whether to look at the worker's threads, where the device launches the calls.
         """
-        calls, structures = self.calls, self._load_structures()
+        is_held = self.reads and kind == native.SOLUTION and launch is Launch.DEVICE
+        calls, structures = self.calls, self._load_structures(self._held if is_held else ())
         drawn = [(SECRET.getrandbits(64) | 1, SECRET.getrandbits(64) | 1) for _ in range(calls)]
         words = [(start, go, go if order is Order.FRESH else start) for start, go in drawn]
         ctypes.memset(ctypes.addressof(self._mailbox), 0, native.MAILBOX_BYTES)
@@ -197,9 +217,9 @@ class Passes:
         free = min(self._mailbox.free_sms[:calls]) if is_cuda else None
         return TimedPass(taken, words, clock.stop[:calls], structures, free, end_ns, ran_seconds)
 
-    def _load_structures(self) -> Sequence[int]:
-        """Put structural integers into the slots; returns the set of each."""
-        structures = [SECRET.choice(self._current) for _ in range(self.calls)]
+    def _load_structures(self, held: Sequence[int]) -> Sequence[int]:
+        """Put structural integers into the slots, drawn or those that are held; returns the set of each."""
+        structures = held or [SECRET.choice(self._current) for _ in range(self.calls)]
         places = self._function.layout.input_tensors(self._function.slots.inputs[: self.calls])
         for name in self._structures[structures[0]]:  # others that share the slots have loaded theirs meanwhile
             places[name].copy_(torch.stack([self._structures[structure][name] for structure in structures]))

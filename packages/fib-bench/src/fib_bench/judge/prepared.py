@@ -196,6 +196,12 @@ class PreparedWorkload:
         """The sets of normal values."""
         return [item for item in self.trials if item.distribution == "normal"]
 
+    @property
+    def structural_outputs(self) -> list[str]:
+        """Outputs that other generated values do not change: they depend on structural integers alone."""
+        one, other = (self.layout.output_tensors(item.expected) for item in (self.trials[0], self.generated))
+        return [name for name in one if torch.equal(_bytes(one[name]), _bytes(other[name]))]
+
     def to_extra(self) -> dict[str, object]:
         """The fields of a trace about the inputs."""
         optional = {
@@ -254,3 +260,7 @@ def write_tensors(targets: Mapping[str, torch.Tensor], values: Mapping[str, torc
     """Copy tensors into the inputs of the same names."""
     for name, value in values.items():
         targets[name].copy_(value)
+
+
+def _bytes(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().view(-1).view(torch.uint8)

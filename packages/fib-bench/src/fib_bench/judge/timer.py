@@ -14,6 +14,7 @@ from __future__ import annotations
 import math
 import statistics
 import time
+from collections.abc import Sequence
 
 import attrs
 import torch
@@ -26,7 +27,7 @@ from ..timing.handshake import native
 from ..timing.measurement import median_error
 from ..transport.messages import Warm, WarmUp
 from ..worker.client import WorkerLost
-from .function_worker import Rejected
+from .function_worker import NotCapturable, Rejected
 from .passes import Launch, Order, Passes, TimedPass
 from .prepared import PreparedWorkload
 from .timed_function import TimedFunction
@@ -52,6 +53,7 @@ _SYSTEMATIC_NS = 40.0  # an allowance for errors of the method; not measured
 _IMPOSSIBLE_ERRORS, _LEAST_SHARE = 5.0, 0.7
 _ENOUGH_NOTHING = 96  # passes without calls and of empty kernels, and calls in the order *fresh*
 _BURST_SECONDS = 0.1  # other judges wait meanwhile
+_MOST_LINES = 3  # of a solution in a message
 _MAX_THROTTLED = 20  # passes that do not count; a device that is throttled for longer is as slow as it is
 
 
@@ -172,10 +174,30 @@ class Timer:
         for launch, order in self._wanted:
             self._load(native.NOTHING, order, self._launch_of_nothing)
             self._load(native.SOLUTION, order, launch)
+        if self.passes.reads:
+            self._confirm_reads(self.passes.reads)
         if self._is_trusted and self._is_cuda:
             for order in Order:
                 self._load(native.NOTHING, order, Launch.DEVICE)
             self._load(native.EMPTY, Order.COLD, Launch.DEVICE)
+
+    def _confirm_reads(self, reads: Sequence[str]) -> None:
+        """Compare replays, which have what a call has read from the device before, with eager calls.
+
+        Raises:
+            NotCapturable: They differ, or they would leave work to the host that is all of an output's.
+        """
+        function, where = self._function, ", ".join(reads[:_MOST_LINES])
+        if names := self._prepared.structural_outputs:
+            raise NotCapturable(f"reads from the device in {where}, and {names[0]!r} depends on integers alone")
+        if function.has_setup:
+            raise NotCapturable(f"waits for the device in {where}, beside a setup")
+        check = Verification(function, self.passes, self._prepared, is_captured=False, is_compared=True)
+        check.add(self._run(native.SOLUTION, Order.COLD, Launch.DEVICE), Sample.MOVED)
+        try:
+            check.finish(function.call_each)
+        except Rejected as error:
+            raise NotCapturable(f"waits for the device in {where} of computed values") from error
 
     def _load(self, kind: int, order: Order, launch: Launch) -> None:
         if launch is Launch.DEVICE:
@@ -354,6 +376,8 @@ class Timer:
                 if launch is Launch.DEVICE
             },
             "nodes": self.passes.nodes,
+            **({"host_reads": list(self.passes.reads)} if self.passes.reads else {}),
+            **({"waits": list(self.passes.waits)} if self.passes.waits else {}),
             "exclusive_ms": round(self._exclusive_seconds * 1e3, 3),
             **({"raised_ms": raised_ns / 1e6} if raised_ns else {}),
             **({"disturbed_passes": len(found), "disturbances": found} if (found := self._disturbances) else {}),

@@ -129,6 +129,9 @@ class PassRequest(msgspec.Struct, frozen=True):
 class ComposePass(PassRequest, frozen=True, tag="compose-pass"):
     """Capture a call in each slot, and compose a pass of them."""
 
+    is_anew: bool = False
+    """Whether the slots hold other structural integers than when calls were captured: captures are made anew."""
+
 
 class RunCalls(PassRequest, frozen=True, tag="run-calls"):
     """Make the calls of a pass eagerly, each when the judge says so in the mailbox."""
@@ -230,6 +233,10 @@ class Composed(msgspec.Struct, frozen=True, tag="composed"):
     index: int
     nodes: int
     """Kernels, copies and fills of one captured call; 0 for passes without calls."""
+    reads: tuple[str, ...] = ()
+    """Lines of the solution that read from the device; replays have what they read when calls were captured."""
+    waits: tuple[str, ...] = ()
+    """Lines that wait for the device, which captures leave out."""
 
 
 class Profiled(msgspec.Struct, frozen=True, tag="profiled"):

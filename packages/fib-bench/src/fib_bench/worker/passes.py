@@ -12,8 +12,10 @@ import mmap
 import os
 import secrets
 import time
+import traceback
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -26,10 +28,12 @@ from ..timing.handshake import native
 from ..timing.handshake.native import HostNative, Native, NotComposable
 from ..transport.messages import Composed, ComposePass, RunCalls, TensorSlot
 from .calls import PreparedCall, WrongOutputError
+from .host_reads import OTHERS, Recording, given, record
 
 _TIMEOUT_NS = 20 * 10**9  # the device waits no longer for the judge
 _MIN_RUNS = 5
 _MAX_SHIFTS = 1024  # of 512 bytes: intermediate results of each call lie elsewhere, since places differ in speed
+_MOST_LINES = 20  # of a solution that are reported
 _SLOW_SECONDS = 2.0  # the first calls load kernels, so their time does not predict the others
 
 # originals, taken before any solution is loaded
@@ -47,6 +51,8 @@ class _Captured:
     outputs: Sequence[Sequence[torch.Tensor]]
     nodes: int
     """The number of kernels, copies and fills of one call."""
+    recordings: Sequence[Recording]
+    """Of each call; graphs read memory of these."""
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -97,7 +103,8 @@ class Passes:
         self._pool: Any = None
         self._stream: Any = None
         self._captured: _Captured | None = None
-        self._handles: list[int] = []
+        self._handles: dict[int, int] = {}
+        self._kinds: list[int] = []
 
     # -- captured calls ------------------------------------------------------------------------------
 
@@ -113,14 +120,18 @@ class Passes:
             CannotCapture: A call cannot be captured, or contains what cannot be composed.
             WrongOutputError: A call returned something that does not fit the definition.
         """
-        graphs, nodes, sources = None, 0, self._memory.outputs
+        index, made = len(self._kinds), Composed(len(self._kinds), 0)
+        graphs, sources = None, self._memory.outputs
         if request.kind == native.SOLUTION:
+            if request.is_anew:
+                self._discard_captured()
             captured = self._capture(request.calls)
             graphs = (ctypes.c_void_p * len(captured.graphs))(*(g.raw_cuda_graph() for g in captured.graphs))
-            sources, nodes = captured.outputs, captured.nodes
-        description = self._describe(request, sources, graphs)
-        self._handles.append(self._cuda.compose(description))
-        return Composed(len(self._handles) - 1, nodes)
+            sources, seen = captured.outputs, captured.recordings[0]
+            made = Composed(index, captured.nodes, seen.reads[:_MOST_LINES], tuple(seen.waits[:_MOST_LINES]))
+        self._handles[index] = self._cuda.compose(self._describe(request, sources, graphs))
+        self._kinds.append(request.kind)
+        return made
 
     def launch(self, index: int) -> None:
         """Launch a pass; the device then waits for the judge."""
@@ -129,36 +140,43 @@ class Passes:
     def close(self) -> None:
         """Destroy the passes, before the memory that they use is unmapped."""
         self._module.finish()
-        for handle in self._handles:
+        for handle in self._handles.values():
             self._cuda.discard(handle)
-        self._handles = []
+        self._handles = {}
         self._captured = None
         self._module.unmap_mailbox(self._host_mailbox)
         del self._anchor
         self._page.close()
 
+    def _discard_captured(self) -> None:
+        self._module.finish()
+        for index in [index for index in self._handles if self._kinds[index] == native.SOLUTION]:
+            self._cuda.discard(self._handles.pop(index))
+        self._captured = None
+
     def _capture(self, count: int) -> _Captured:
-        """Capture each of the first calls alone, into one shared memory pool.
+        """Capture a call in each of the first slots alone, into one shared memory pool, unless that was done.
 
         Raises:
             CannotCapture: That failed; the process should not be used any more.
         """
+        if self._captured is not None:
+            return self._captured
         if self._stream is None:
             self._stream, self._pool = _Stream(self._device), torch.cuda.graph_pool_handle()
-            self._refuse_random_numbers()
-        before = self._captured or _Captured((), (), 0)
+        calls = self._calls[:count]
+        recordings = [self._record(call) for call in calls]
         gc.collect()  # a graph that is freed during a capture breaks it
         _synchronize(self._device)
-        found = [self._capture_one(call) for call in self._calls[len(before.graphs) : count]]
+        found = [self._capture_one(*each) for each in zip(calls, recordings, strict=True)]
         _synchronize(self._device)
         graphs = [graph for graph, _ in found]
-        nodes = max([before.nodes, *(self._inspect(graph) for graph in graphs)])
-        outputs = [outputs for _, outputs in found]
-        self._captured = _Captured((*before.graphs, *graphs), (*before.outputs, *outputs), nodes)
+        nodes = max(self._inspect(graph) for graph in graphs)
+        self._captured = _Captured(graphs, [outputs for _, outputs in found], nodes, recordings)
         return self._captured
 
-    def _refuse_random_numbers(self) -> None:
-        """Call once on the capture's stream, which warms it up.
+    def _record(self, call: PreparedCall) -> Recording:
+        """Call once on the capture's stream, which warms it up, and record what crosses between host and device.
 
         Raises:
             CannotCapture: The call draws random numbers: a graph that is launched by itself repeats them.
@@ -166,13 +184,13 @@ class Passes:
         generator = torch.cuda.default_generators[self._device.index or 0]
         before = generator.get_offset()
         with torch.cuda.stream(self._stream):
-            result = self._calls[0].invoke()
+            found = record(call.invoke, self._device)
         _synchronize(self._device)
-        del result
         if generator.get_offset() != before:
             raise CannotCapture("it draws random numbers")
+        return found
 
-    def _capture_one(self, call: PreparedCall) -> tuple[Any, Sequence[torch.Tensor]]:
+    def _capture_one(self, call: PreparedCall, recording: Recording) -> tuple[Any, Sequence[torch.Tensor]]:
         graph = _Graph(keep_graph=True)
         try:
             with torch.cuda.stream(self._stream), warnings.catch_warnings():
@@ -180,14 +198,16 @@ class Passes:
                 graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
                 try:
                     shift = torch.empty(secrets.randbelow(_MAX_SHIFTS) * 512, dtype=torch.uint8, device=self._device)
-                    outputs = call.whole_outputs(call.invoke())
+                    with given(recording, self._device):
+                        result = call.invoke()
+                    outputs = call.whole_outputs(result)
                     del shift
                 finally:
                     graph.capture_end()
-        except WrongOutputError:
+        except (WrongOutputError, CannotCapture):
             raise
         except Exception as error:
-            raise CannotCapture(f"{type(error).__name__}: {error}"[:500]) from error
+            raise CannotCapture(_reason(error)) from error
         return graph, outputs
 
     def _inspect(self, graph: Any) -> int:
@@ -248,6 +268,15 @@ class Passes:
             assert place is not None, "only tensors are generated"
             found.append(native_input(recipe, target + place.offset, base + place.offset))
         return found
+
+
+def _reason(error: Exception) -> str:
+    """The line of the solution and the first line of the error: a capture fails where a call waits for the device."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(OTHERS)]
+    where = f" in {Path(own[-1].filename).name}:{own[-1].lineno}" if own else ""
+    text = next(iter(str(error).strip().splitlines()), "")
+    return f"{type(error).__name__}{where}: {text}"[:500]
 
 
 def settle(calls: Sequence[PreparedCall], device: torch.device, runs: int, max_seconds: float) -> float:

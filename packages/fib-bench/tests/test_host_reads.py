@@ -1,0 +1,131 @@
+"""Tests of recorded host reads. The CPU stands for the device: reads of sizes and numbers cross there as well."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from fib_bench.timing.cuda import CannotCapture
+from fib_bench.worker.host_reads import Recording, given, record
+from torch.utils._python_dispatch import TorchDispatchMode
+
+CPU = torch.device("cpu")
+X = torch.tensor([3.0, -1.0, 0.0, 7.0, -2.0, 3.0])
+M = torch.arange(12.0).view(3, 4)
+READERS: dict[str, Callable[[], Any]] = {
+    ".item()": lambda: X * X.max().item(),
+    "bool": lambda: X + 1 if (X > 5).any() else X - 1,
+    "int": lambda: X[: int(X[0])],
+    "range": lambda: [X[i] for i in range(torch.tensor(2))],
+    "nonzero": lambda: torch.nonzero(X > 0),
+    "argwhere": lambda: torch.argwhere(M > 4),
+    "where": lambda: torch.where(M > 4),
+    "masked_select": lambda: torch.masked_select(M, M[0] > 1),
+    "index": lambda: M[M > 3],
+    "index of rows": lambda: M[torch.tensor([True, False, True])],
+    "index of columns": lambda: M[:, torch.tensor([True, False, True, True])],
+    "index beside numbers": lambda: M[torch.tensor([True, False, True]), torch.tensor([1, 2])],
+    "index_put": lambda: M.clone().index_put_((M > 3,), torch.arange(8.0)),
+    "assignment": lambda: _assigned(M.clone(), M > 3),
+    "repeat_interleave": lambda: torch.repeat_interleave(X, torch.tensor([0, 1, 2, 0, 3, 1])),
+    "unique": lambda: torch.unique(X),
+    "unique of rows": lambda: torch.unique(M % 3, return_inverse=True, return_counts=True),
+    "unique_consecutive": lambda: torch.unique_consecutive(
+        torch.tensor([2, 2, 1, 1, 1, 2]), return_inverse=True, return_counts=True
+    ),
+    "bincount": lambda: torch.bincount(torch.tensor([1, 4, 4, 0]), minlength=3),
+    "bincount of weights": lambda: torch.bincount(torch.tensor([1, 4, 4, 0]), weights=torch.tensor([0.5, 1, 2, 3])),
+    "equal": lambda: X + 1 if torch.equal(X, X) else X,
+}
+SYNCHRONIZING = {
+    "nonzero", "masked_select", "_unique2", "unique_consecutive", "bincount", "_local_scalar_dense", "equal",
+}  # fmt: skip
+
+
+def _assigned(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+    tensor[mask] = torch.arange(float(mask.sum()))
+    return tensor
+
+
+class _Names(TorchDispatchMode):
+    """The names of all operations that are really made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(func.overloadpacket.__name__)
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("name", READERS)
+def test_a_call_that_is_given_its_reads_waits_for_nothing_and_has_the_same_outputs(name: str) -> None:
+    call, seen = READERS[name], _Names()
+    expected = call()
+    recording = record(call, CPU)
+    assert recording.reads
+    assert all(line.startswith("test_host_reads.py:") for line in recording.reads)
+    with seen, given(recording, CPU):
+        found = call()
+    torch.testing.assert_close(found, expected, rtol=0, atol=0)
+    assert not SYNCHRONIZING.intersection(seen.names)
+
+
+def test_a_call_that_reads_nothing_has_an_empty_recording() -> None:
+    assert not record(lambda: (X * 2, M[:, torch.tensor([0, 1])], X.to(torch.float64)), CPU).crossings
+
+
+@pytest.mark.parametrize("name", ["nonzero", "index", "unique"])
+def test_a_call_that_goes_another_way_is_refused_with_its_line(name: str) -> None:
+    recording = record(lambda: X.max().item(), CPU)
+    with pytest.raises(CannotCapture, match=r"test_host_reads.py:\d+ .* is not what the call has done"):
+        _given(recording, READERS[name])
+    with pytest.raises(CannotCapture, match=r"\.item\(\)"):
+        _given(recording, lambda: (X.max().item(), X.max().item()))
+
+
+def _given(recording: Recording, call: Callable[[], Any]) -> Any:
+    with given(recording, CPU):
+        return call()
+
+
+def test_waits_are_seen_while_recording_and_do_nothing_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+    monkeypatch.setattr(torch.cuda.Event, "synchronize", lambda self: made.append("wait"), raising=False)
+    event = object.__new__(torch.cuda.Event)
+    call = lambda: torch.cuda.Event.synchronize(event)  # noqa: E731 a line of its own
+    recording = record(call, CPU)
+    assert made == ["wait"]
+    assert [line.split(":")[0] for line in recording.waits] == ["test_host_reads.py"]
+    with given(recording, CPU):
+        call()
+    assert made == ["wait"]
+    call()
+    assert made == ["wait", "wait"]
+
+
+class TestDevice:
+    """What crosses between a device without memory and the host: copies are seen by their direction."""
+
+    META = torch.device("meta")
+
+    def test_data_of_the_host_are_sent_once_and_copied_on_the_device_later(self) -> None:
+        values = [1, 2, 3]
+        call = lambda: torch.tensor(values, device="meta")  # noqa: E731
+        recording = record(call, self.META)
+        (crossing,) = recording.crossings
+        assert crossing.given is not None
+        assert crossing.given.tolist() == values
+        assert not recording.reads
+        with given(recording, self.META):
+            assert call().device == self.META
+        values[0] = 9
+        with pytest.raises(CannotCapture, match="other data each time"), given(recording, self.META):
+            call()
+
+    def test_too_much_that_crosses_is_refused(self) -> None:
+        with pytest.raises(CannotCapture, match="over 16 MiB cross between host and device"):
+            record(lambda: torch.zeros(5 << 20).to("meta"), self.META)
