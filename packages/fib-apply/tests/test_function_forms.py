@@ -115,3 +115,21 @@ def test_shadow_names_a_fallback_that_returns_no_tensor(traces: TraceSet, caplog
         assert scale(X.clone()) is None
         assert scale(X.clone()) is None
     assert "y: the fallback returned NoneType, not a tensor" in caplog.text
+
+
+@pytest.mark.usefixtures("guards")
+def test_calls_in_place_take_the_slow_path_once(traces: TraceSet) -> None:
+    @apply("scale")
+    def scale(x: Any, y: Any) -> None:
+        y.copy_(-x)
+
+    with enable_apply(traces) as runtime:
+        scale(X, torch.empty(3, 4))
+        variant = runtime.dispatcher("scale").resolver.variants()[1]
+        memory, output = torch.ones(3, 4), torch.empty(3, 4)
+        for expected in (-1, 1, -1):
+            scale(memory, memory)
+            assert memory[0, 0] == expected
+        assert variant.find((memory, memory))[1] is None
+        scale(X, output)
+        assert output[0, 0] == 2

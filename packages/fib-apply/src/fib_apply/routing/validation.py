@@ -113,8 +113,7 @@ class CallValidator:
             return Rejection("grad", "a tensor requires a gradient", is_cacheable=True)
         if problem := self._size_problem(args):
             return Rejection("size", problem, is_cacheable=True)
-        problem = self._overlap(args) if len(args) > self._inputs else None
-        return None if problem is None else Rejection("overlap", problem)
+        return self._overlap(args) if len(args) > self._inputs else None
 
     def _size_problem(self, args: Sequence[Any]) -> str | None:
         definition, inputs, outputs = self._definition, args[: self._inputs], args[self._inputs :]
@@ -138,14 +137,18 @@ class CallValidator:
                 return str(error)
         return None
 
-    def _overlap(self, args: Sequence[Any]) -> str | None:
-        """An output that shares memory with another argument: verified calls have none."""
+    def _overlap(self, args: Sequence[Any]) -> Rejection | None:
+        """An output that shares memory with another argument: verified calls have none.
+
+        Guards compare arguments by identity, but do not look for overlaps of different tensors in rejected calls.
+        """
         inputs = [_extent(value) for value in args[: self._inputs] if isinstance(value, torch.Tensor)]
         taken: list[tuple[int, int]] = []
         for value in args[self._inputs :]:
             begin, end = _extent(value)
             if any(begin < other_end and other < end for other, other_end in (*inputs, *taken)):
-                return "an output overlaps another argument"
+                is_same = any(value is other for other in args[: self._inputs])
+                return Rejection("overlap", "an output overlaps another argument", is_cacheable=is_same)
             taken.append((begin, end))
         return None
 
