@@ -224,6 +224,9 @@ def test_a_trusted_function_is_measured_by_the_same_clock() -> None:
     found = measure(lambda given: given * 2, x)
     assert found.latency_ms is not None
     assert 0.001 < found.latency_ms < found.call_ms < 1
-    eager = measure(lambda given: (given * 2).sum().item(), x, rounds=2)
-    assert eager.latency_ms is None
-    assert eager.call_ms > found.latency_ms
+    reader = measure(lambda given: given * (given * 2).sum().item(), x, rounds=2)
+    assert reader.latency_ms is not None
+    assert found.latency_ms < reader.latency_ms < reader.call_ms
+    large = measure(lambda given: given.repeat(5).cpu(), x, rounds=2)
+    assert large.latency_ms is None, "20 MiB cross"
+    assert large.call_ms > found.latency_ms

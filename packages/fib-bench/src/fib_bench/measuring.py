@@ -16,9 +16,11 @@ from typing import Any
 import attrs
 import torch
 
+from .timing.cuda import CannotCapture
 from .timing.handshake import native
 from .timing.handshake.native import Native, open_native
 from .timing.measurement import median_error
+from .worker.host_reads import given, record
 
 _CALLS, _ROUNDS = 16, 6
 _TIMEOUT_NS, _SLICE_SECONDS, _MAX_DELAY_NS = 20 * 10**9, 30.0, 3000
@@ -29,7 +31,8 @@ class Latencies:
     """Latencies of a function in milliseconds, each with half its 95 % interval."""
 
     latency_ms: float | None
-    """Of the device, with a cold cache; None where the function cannot be captured, and on the CPU."""
+    """Of the device, with a cold cache; None where the function cannot be captured, and on the CPU.
+    What it reads from the device stays as in a first call."""
     latency_error_ms: float | None
     call_ms: float
     """For which an eager caller waits."""
@@ -119,8 +122,9 @@ class _Bench:
     def can_capture(self) -> bool:
         """Capture the calls, if that is possible."""
         try:
+            self._recording = record(self._function, self._device)  # which graphs read
             captured = [self._capture() for _ in range(_CALLS)]
-        except RuntimeError:
+        except (RuntimeError, CannotCapture):
             torch.cuda.synchronize()
             return False
         self._graphs = [graph for graph, _ in captured]
@@ -129,7 +133,7 @@ class _Bench:
 
     def _capture(self) -> tuple[Any, Sequence[torch.Tensor]]:
         graph = torch.cuda.CUDAGraph(keep_graph=True)
-        with torch.cuda.graph(graph, capture_error_mode="thread_local"):
+        with torch.cuda.graph(graph, capture_error_mode="thread_local"), given(self._recording, self._device):
             outputs = self._own(self._function())
         return graph, outputs
 
