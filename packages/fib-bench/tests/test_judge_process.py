@@ -31,13 +31,24 @@ def statuses(traces: tuple[Trace, ...]) -> list[tuple[str | None, str, str]]:
     return sorted((t.solution, t.workload.uuid, str(t.evaluation.status)) for t in traces if t.evaluation)
 
 
-def judge_pid() -> int:
-    """The judge among this process's children."""
-    children = " ".join(path.read_text() for path in Path("/proc/self/task").glob("*/children")).split()
-    (pid,) = [
-        pid for pid in children if b"fib_bench.execution.judge_process" in Path(f"/proc/{pid}/cmdline").read_bytes()
-    ]
+def child_pid(module: str, parent: int | str = "self") -> int:
+    """The child of a process that runs a module."""
+    children = " ".join(path.read_text() for path in Path(f"/proc/{parent}/task").glob("*/children")).split()
+    (pid,) = [pid for pid in children if module.encode() in Path(f"/proc/{pid}/cmdline").read_bytes()]
     return int(pid)
+
+
+def kill_judge() -> None:
+    os.kill(child_pid("fib_bench.execution.judge_process"), signal.SIGKILL)
+
+
+def kill_fork_server() -> None:
+    server = child_pid("fib_bench.worker.fork_server", child_pid("fib_bench.execution.judge_process"))
+    os.kill(server, signal.SIGKILL)
+
+
+SERVER_DIED = "the worker server failed: "
+JUDGE_DIED = "it was ended by SIGKILL"
 
 
 @pytest.mark.slow
@@ -68,8 +79,14 @@ class TestRuns:
             assert bool(performance) is trace.is_successful()
             assert not performance or performance.extra["baseline"]["solution"] == "good"  # type: ignore[index]
 
-    def test_the_death_of_the_judge_costs_one_workload(
-        self, make_data_set: MakeDataSet, make_solution: MakeSolution, survivors: Survivors
+    @pytest.mark.parametrize(("kill", "died"), [(kill_judge, JUDGE_DIED), (kill_fork_server, SERVER_DIED)])
+    def test_a_process_of_the_harness_that_dies_twice_costs_one_workload(
+        self,
+        make_data_set: MakeDataSet,
+        make_solution: MakeSolution,
+        survivors: Survivors,
+        kill: Callable[[], None],
+        died: str,
     ) -> None:
         root = make_data_set(make_solution(HANGS, name="a_hangs"), make_solution(GOOD, name="good"), sizes=(2, 3, 4))
         events: list[Event] = []
@@ -78,7 +95,7 @@ class TestRuns:
             events.append(event)
             match event:
                 case Working(solution="a_hangs", workload=Workload(uuid="n-2")):
-                    os.kill(judge_pid(), signal.SIGKILL)
+                    kill()
 
         config = BenchmarkConfig(**{**QUICK, "timeout_seconds": 10.0})
         result = Benchmark(TraceSet.from_path(root), config).run(observe=observe)
@@ -89,10 +106,35 @@ class TestRuns:
             ("good", "n-3", "PASSED"),
             ("good", "n-4", "PASSED"),
         ]
-        reason = "the judge process died during this evaluation: it was ended by SIGKILL"
-        assert result.failures == (Skip("double", "a_hangs", "n-2", reason, is_failure=True, is_crash=True),)
+        (failure,) = result.failures
+        assert failure.reason.startswith(f"the judge process died twice during this evaluation: {died}")
+        assert failure == Skip("double", "a_hangs", "n-2", failure.reason, is_failure=True, is_crash=True)
         assert [event.count for event in events if isinstance(event, Skipped)] == [1]
         assert len(TraceSet.from_path(root).traces["double"]) == 5
+        assert survivors() == {}
+
+    @pytest.mark.parametrize("at", [(None, "n-2"), ("good", "n-2")], ids=["reference", "solution"])
+    @pytest.mark.parametrize("kill", [kill_judge, kill_fork_server])
+    def test_a_process_of_the_harness_that_dies_once_decides_nothing(
+        self,
+        make_data_set: MakeDataSet,
+        make_solution: MakeSolution,
+        survivors: Survivors,
+        kill: Callable[[], None],
+        at: tuple[str | None, str],
+    ) -> None:
+        root = make_data_set(make_solution(GOOD, name="good"), sizes=(2, 3))
+        killed: list[Working] = []
+
+        def observe(event: Event) -> None:
+            if isinstance(event, Working) and (event.solution, event.workload.uuid) == at and not killed:
+                killed.append(event)
+                kill()
+
+        result = Benchmark(TraceSet.from_path(root), BenchmarkConfig(**QUICK)).run(observe=observe)
+        assert statuses(result.traces) == [("good", "n-2", "PASSED"), ("good", "n-3", "PASSED")]
+        assert result.failures == ()
+        assert len(killed) == 1
         assert survivors() == {}
 
 

@@ -1,7 +1,8 @@
-"""The judge process. If it dies, the driver restarts it, and one workload is lost.
+"""The judge process. If it dies, the driver restarts it and repeats what it was doing once.
 
 Both ends are here: `JudgeProcess` in the driver, `main` in the child. A device error can kill the process that uses the
-device. Driver and judge trust each other and exchange pickles, which contain no data of workers.
+device. A judge whose fork server has died ends too. Neither death is a verdict on a solution. Driver and judge trust
+each other and exchange pickles, which contain no data of workers.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from fib_compile.errors import InvalidDevice
 from fib_schema import Environment, FibError, Solution
 
 from ..config.benchmark import BenchmarkConfig
-from ..errors import JudgeFailed, UnsupportedDevice
+from ..errors import JudgeFailed, UnsupportedDevice, WorkerPoolFailed
 from ..events import Evaluated, Event, Skipped, Working
 from ..plan import DefinitionPlan, Skip
 from ..sandbox.policy import protect_memory
@@ -67,11 +68,12 @@ class JudgeProcess:
         self._connection.close()  # last: a closed pipe makes the process exit, which the signal would interrupt
 
     def execute(self, part: DefinitionPlan) -> Iterator[Event]:
-        """Run the plan for one definition.
+        """Run the plan for one definition. Work under which the process dies twice is skipped as a failure.
 
         Raises:
             JudgeFailed: The process has died and cannot be restarted.
         """
+        repeated: set[str] = set()
         while True:
             at: Working | None = None
             done: set[tuple[str, str | None]] = set()
@@ -81,17 +83,22 @@ class JudgeProcess:
                     done.update(finished_pairs(event))
                     yield event
                 return
-            except EOFError:
+            except (EOFError, WorkerPoolFailed) as error:
                 if self._is_closed:
                     raise JudgeFailed(
                         "it was closed while it ran a plan; the work that has no trace was not done"
                     ) from None
                 self._connection.close()
                 end = self._exit_reason()
+                if isinstance(error, WorkerPoolFailed):
+                    end = str(error)
                 self._environment = self._start()
-            lost = _skip_of_crash(part.without(done), at, end)
-            part = part.without({*done, *finished_pairs(lost)})
-            yield lost
+            part = part.without(done)
+            lost = _skip_of_crash(part, at, end)
+            if lost.skip.subject in repeated:
+                part = part.without(finished_pairs(lost))
+                yield lost
+            repeated.add(lost.skip.subject)
 
     def _execute(self, part: DefinitionPlan) -> Iterator[Event]:
         try:
@@ -143,7 +150,7 @@ def _skip_of_crash(part: DefinitionPlan, at: Working | None, end: str) -> Skippe
     """The skip for the work on which the judge died; `JudgeFailed` if it had not begun any."""
     if at is None:
         raise JudgeFailed(end)
-    reason = f"the judge process died during this evaluation: {end}"
+    reason = f"the judge process died twice during this evaluation: {end}"
     skip = Skip(part.definition.name, at.solution, at.workload.uuid, reason, is_failure=True, is_crash=True)
     return Skipped(skip, 1 if at.solution else len(part.pending[at.workload.uuid]))
 

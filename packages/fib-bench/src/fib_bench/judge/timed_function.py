@@ -120,7 +120,8 @@ class TimedFunction:
         except (WorkerLost, Rejected) as error:
             self._release_error = error
             self.worker.close()
-        self.slots.close()
+        finally:
+            self.slots.close()
 
     def raise_if_lost(self) -> None:
         """Raise what went wrong when the slots were released: the worker has ended since."""

@@ -3,7 +3,8 @@
 `ForkServerClient` starts the fork server, asks it for workers, and records how they end. `Worker` is the handle on one
 of them. Each of its waits is bounded and watches three sources at once: the worker's channel, its output, and the
 server's reports. A worker that ends or takes too long raises `WorkerLost` with the reason, which is a result of its
-solution and no error of the benchmark.
+solution and no error of the benchmark. A server that dies takes its workers with it: that is an error of the benchmark,
+`WorkerPoolFailed`, and says nothing about a solution.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ _START_SECONDS, _SPAWN_SECONDS, _EXIT_SECONDS = 120.0, 30.0, 10.0
 _STACK_SECONDS = 0.5
 _DYING_SECONDS = 3.0  # the kernel takes up to a second to end a process that crashed
 _KEPT_BYTES = 8_000
+_SERVER_DIED = "it died, and its workers with it"
 _MAX_READS = 64  # of 64 KiB; a flood of output must not block the judge
 
 
@@ -95,7 +97,7 @@ class Worker:
     ) -> None:
         self.pid = pid
         self.isolation: Isolation | None = None
-        self._server, self._generation = server, server.generation
+        self._server = server
         self._handle = _open_process(pid)
         self._channel, self._output, self._folder = channel, output, folder
         self._receiver = Receiver(channel, messages.WorkerReply, MAX_REPLY_BYTES)
@@ -118,16 +120,11 @@ class Worker:
     @property
     def is_closed(self) -> bool:
         """Whether it has ended."""
-        return self._is_closed or self._has_ended or self._is_orphaned
+        return self._is_closed or self._has_ended or self._server.has_ended
 
     @property
     def _has_ended(self) -> bool:
-        return not self._is_orphaned and self.pid in self._server.exits
-
-    @property
-    def _is_orphaned(self) -> bool:
-        """Whether the server that forked it has ended."""
-        return self._server.generation != self._generation
+        return self.pid in self._server.exits
 
     def started(self) -> list[int]:
         """Its descendants, and processes that have left a worker, which may have been this one."""
@@ -145,31 +142,27 @@ class Worker:
 
         Raises:
             WorkerLost: The worker ended, broke the protocol, or took too long; it is closed.
+            WorkerPoolFailed: The server has died.
         """
         self.post(message, descriptors)
         return self.answer(seconds)
 
     def post(self, message: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
-        """Send a request; `answer` waits for the reply.
-
-        Raises:
-            WorkerLost: The worker has ended.
-        """
-        if self.is_closed:
-            raise WorkerLost(self._end_in_words())
+        """Send a request; `answer` waits for the reply. Raises like `request`."""
+        self._raise_if_closed()
         try:
             send(self._channel, message, descriptors)
         except ChannelClosed as error:
             self._end_silent_worker()
-            raise WorkerLost(self._end_in_words()) from error
+            self._raise_if_closed()
+            raise WorkerLost(self._reason_to_kill) from error
 
     def answer(self, seconds: float) -> object:
         """Wait for the answer to the last request; raises like `request`."""
         deadline = time.monotonic() + seconds
         try:
             while (reply := self._next_reply()) is None:
-                if self._has_ended:
-                    raise WorkerLost(self._end_in_words())
+                self._raise_if_closed()
                 if (left := deadline - time.monotonic()) <= 0:
                     self._ask_for_stack()
                     self.close()
@@ -205,10 +198,15 @@ class Worker:
         """Check that the worker runs, and the server too, which kills the processes that a worker leaves.
 
         Raises:
-            WorkerLost: One of them has ended.
+            WorkerLost: The worker has ended.
+            WorkerPoolFailed: The server has.
         """
-        if self.is_closed or not self._server.is_alive() or self._has_ended:
-            self.close()
+        self._server.is_alive()
+        self._raise_if_closed()
+
+    def _raise_if_closed(self) -> None:
+        self._server.raise_if_ended()
+        if self.is_closed:
             raise WorkerLost(self._end_in_words())
 
     def printed(self) -> str:
@@ -250,8 +248,7 @@ class Worker:
         os.close(self._output)
         if self._handle is not None:
             os.close(self._handle)
-        if not self._is_orphaned:
-            self._server.forget(self.pid)
+        self._server.forget(self.pid)
         self._folder.remove()
         return True
 
@@ -300,12 +297,12 @@ class Worker:
             self._wait(left)
 
     def _end_in_words(self) -> str:
-        ended = None if self._is_orphaned else self._server.exits.get(self.pid)
+        ended = self._server.exits.get(self.pid)
         reason = "" if ended is None else ended.reason
         if reason := reason or self._reason_to_kill:
             return reason
         if ended is None:
-            return "the worker server died under this worker" if self._is_orphaned else "the worker has ended"
+            return "the worker has ended"
         if os.WIFSIGNALED(ended.wait_status):
             number = os.WTERMSIG(ended.wait_status)
             names = {int(member): member.name for member in signal.Signals}  # without most real-time signals
@@ -342,7 +339,7 @@ class Worker:
             self._server.read_reports()
         except (ChannelClosed, ProtocolError) as error:
             self._server.close()
-            raise WorkerLost(f"the worker server died under this worker: {error}") from error
+            raise WorkerPoolFailed(_SERVER_DIED) from error
 
     def _ignore(self, source: socket.socket | int) -> None:
         """Wait no longer for a source that has ended."""
@@ -383,8 +380,8 @@ class ForkServerClient:
     """
 
     def __init__(self, device: str, hidden: Iterable[Path] = ()) -> None:
-        self.generation = 0
-        """The number of server processes before this one; a worker of an earlier one has ended without a report."""
+        self.has_ended = False
+        """Whether it has died or was stopped: its workers have ended without a report, and it starts no others."""
         self.channel: socket.socket
         """The socket on which the server reports ends of workers."""
         self.exits: dict[int, messages.Exited] = {}
@@ -406,12 +403,11 @@ class ForkServerClient:
         self.close()
 
     def launch(self) -> None:
-        """Start the server process if it is not running, without waiting for it."""
-        if self._process is not None and self._process.poll() is None:
+        """Start the server process if it was not started, without waiting for it."""
+        self.raise_if_ended()
+        if self._process is not None:
             return
-        self.close()
         remove_abandoned(SPARE_UIDS if os.geteuid() == 0 else ())
-        self._is_ready = False
         self.channel, theirs = socket.socketpair()
         module = f"{__package__}.fork_server"  # -P: the current folder is not a place to import from
         with theirs:
@@ -426,7 +422,7 @@ class ForkServerClient:
         self._receiver = Receiver(self.channel, messages.ServerReply, MAX_REPLY_BYTES)
 
     def start(self) -> None:
-        """Start the server process if it is not running, and wait until it serves; `spawn` does so too.
+        """Start the server process if it was not started, and wait until it serves; `spawn` does so too.
 
         Raises:
             WorkerPoolFailed: It did not come up.
@@ -448,7 +444,7 @@ class ForkServerClient:
         """A fresh worker.
 
         Raises:
-            WorkerPoolFailed: The server has ended and does not start again.
+            WorkerPoolFailed: The server does not start, or has ended.
         """
         folder = TemporaryFolder()
         ours, theirs = socket.socketpair()
@@ -468,16 +464,12 @@ class ForkServerClient:
         return Worker(self, pid, ours, read_end, folder)
 
     def _fork(self, folder: Path, descriptors: tuple[int, int]) -> int:
-        """Have the server fork; one that has ended since it last answered is replaced once."""
-        problem = ""
-        for _ in range(2):
-            self.start()
-            try:
-                return self._ask_for_worker(folder, descriptors)
-            except (ChannelClosed, ProtocolError) as error:
-                problem = str(error)
-                self.close()
-        raise WorkerPoolFailed(f"no worker came: {problem}")
+        self.start()
+        try:
+            return self._ask_for_worker(folder, descriptors)
+        except (ChannelClosed, ProtocolError) as error:
+            self.close()
+            raise WorkerPoolFailed(f"no worker came: {error}") from error
 
     def _ask_for_worker(self, folder: Path, descriptors: tuple[int, int]) -> int:
         send(self.channel, messages.Spawn(str(folder)), descriptors)
@@ -511,9 +503,12 @@ class ForkServerClient:
             self._process.kill()
             self._process.wait()
         self._process = None
-        self.generation += 1
-        self.exits.clear()
-        self._spawned.clear()
+        self.has_ended = True
+
+    def raise_if_ended(self) -> None:
+        """Raise `WorkerPoolFailed` if it has died."""
+        if self.has_ended:
+            raise WorkerPoolFailed(_SERVER_DIED)
 
     def kill(self, pid: int) -> None:
         """Have a worker killed; its end is reported like any other."""
