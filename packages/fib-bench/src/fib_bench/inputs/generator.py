@@ -103,7 +103,11 @@ def plan_recipes(
     reasons: dict[str, str] = {}
     for name in definition.inputs:
         value = values.get(name)
-        if isinstance(value, torch.Tensor) and value.numel() and not role_of(definition, name).is_structure:
+        if (
+            isinstance(value, torch.Tensor)
+            and value.numel()
+            and role_of(definition, name) not in synthesis.STRUCTURE_ROLES
+        ):
             found = "a constraint reads its values" if name in read else planner.plan(name, value)
             (recipes if isinstance(found, Recipe) else reasons)[name] = found  # type: ignore[assignment]
     return recipes, reasons

@@ -27,7 +27,7 @@ from fib_schema import ConstraintError, Definition, constraint_names, evaluate_c
 from . import makers
 from .generation import Value
 from .makers import first_axis, is_last_page, is_packed_with_weights, page_size, total_axis
-from .synthesis import Role, role_of
+from .synthesis import STRUCTURE_ROLES, Role, role_of
 
 Integers = Mapping[str, torch.Tensor]
 """Integer inputs by name, int64 on the CPU."""
@@ -271,7 +271,7 @@ class Structure:
         self.axes = {**self.definition.const_axes, **self.axes}
         for name, spec in self.definition.inputs.items():
             value, role = self.values.get(name), role_of(self.definition, name)
-            if spec.is_integer and isinstance(value, torch.Tensor) and (role.is_structure or role is Role.FIXED):
+            if spec.is_integer and isinstance(value, torch.Tensor) and role in {*STRUCTURE_ROLES, Role.FIXED}:
                 self.integers[name] = value.to("cpu", torch.int64).contiguous()
                 if (reason := self._invalid(self.integers[name], role)) is None:
                     self.roles[name] = role

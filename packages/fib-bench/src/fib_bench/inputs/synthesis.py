@@ -76,15 +76,11 @@ class Role(enum.Enum):
     BYTES = "bytes"
     """int8 data, valid for any byte."""
 
-    @property
-    def is_structure(self) -> bool:
-        """Whether the values are integers that other inputs are derived from."""
-        return self in _STRUCTURE_ROLES
 
-
-_STRUCTURE_ROLES = frozenset(
+STRUCTURE_ROLES = frozenset(
     {Role.OFFSETS, Role.LENGTHS, Role.PAGES, Role.SLOTS, Role.SELECTIONS, Role.EXPERTS, Role.POSITIONS}
 )
+"""Roles of integers that other inputs are derived from."""
 
 
 @attrs.frozen

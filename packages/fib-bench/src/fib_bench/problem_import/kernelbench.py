@@ -85,7 +85,7 @@ def read_kernelbench(
         KernelFileError: The file cannot be read.
         ProblemError: It is not of the format, it raises, or a definition cannot describe it.
     """
-    where = str(path)
+    where, level = str(path), path.resolve().parent.name
     if path.is_file() and path.suffix != ".py":
         raise ProblemError(where, "is not a problem of KernelBench: a .py file with a class Model and get_inputs()")
     (source, *_) = read_sources(path)
@@ -104,7 +104,7 @@ def read_kernelbench(
     imports = "from candidate import ModelNew\n" + ("from problem import get_init_inputs\n" if init else "")
     problem = Problem(
         path=where,
-        name=name or _name(path),
+        name=name or record_name("kernelbench", level if _LEVEL.fullmatch(level) else "", path.stem),
         op_type=op_type,
         description=f"Problem {path.stem} in the format of KernelBench.",
         reference=source.content.rstrip() + _adapter(names, state, buffers, "Model", init),
@@ -114,11 +114,6 @@ def read_kernelbench(
     )
     main = imports + _adapter(names, state, buffers, "ModelNew", init)
     return ForeignProblem(problem, main, "candidate.py", {"problem": path}, is_destination_passing=False)
-
-
-def _name(path: Path) -> str:
-    level = path.resolve().parent.name
-    return record_name("kernelbench", level if _LEVEL.fullmatch(level) else "", path.stem)
 
 
 def _make(module: types.ModuleType, path: str) -> tuple[torch.nn.Module, list[Any]]:

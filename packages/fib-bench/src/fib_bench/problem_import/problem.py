@@ -302,13 +302,10 @@ class ForeignProblem:
     def solution(self, path: Path) -> tuple[SourceFile, ...]:
         """The sources of a solution: its own file, which is not executed, an entry file, and files of the problem."""
         (own, *_) = read_sources(path)
-        helpers = {name: text for text in (self.main, own.content) for name, text in self._needed(text, path).items()}
+        helpers = imported_by(self.main, self.files, str(path)) | imported_by(own.content, self.files, str(path))
         sources = {"main.py": self.main, self.file: own.content}
         sources |= {f"{name}.py": text for name, text in helpers.items()}
         return tuple(SourceFile(name, text) for name, text in sources.items())
-
-    def _needed(self, source: str, path: Path) -> dict[str, str]:
-        return imported_by(source, self.files, str(path))
 
 
 def imported_by(source: str, files: Mapping[str, Path], where: str, above: tuple[str, ...] = ()) -> dict[str, str]:
