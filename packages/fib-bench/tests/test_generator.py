@@ -12,17 +12,7 @@ import torch
 from fib_bench.config.model import DISTRIBUTIONS
 from fib_bench.inputs.generation import Value, make_inputs
 from fib_bench.inputs.generator import Input, native_input, other_scalars, plan_recipes
-from fib_bench.recipe import (
-    BYTES,
-    DIRECTION,
-    INTEGER,
-    MASK,
-    NORMAL,
-    RESCALE,
-    SHARES,
-    UNIFORM,
-    Recipe,
-)
+from fib_bench.recipe import BYTES, DIRECTION, INTEGER, MASK, NORMAL, RESCALE, SHARES, UNIFORM, Recipe
 from fib_compile.device import torch_dtype
 from fib_compile.native_module import NativeModule, build_module
 from fib_schema import Definition, Workload

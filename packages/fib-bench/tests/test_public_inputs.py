@@ -13,11 +13,11 @@ import attrs
 import pytest
 import torch
 from fib_bench.config.model import DISTRIBUTIONS
-from fib_bench.inputs.generation import Value, distributions_of, make_inputs
+from fib_bench.inputs.generation import Value, distributions_of, make_input_values, make_inputs
 from fib_bench.inputs.generator import native_input, plan_recipes
-from fib_bench.inputs.makers import InputDraft, SynthesisError
+from fib_bench.inputs.makers import InputDraft, enlarge_totals
 from fib_bench.inputs.redrawing import Structure
-from fib_bench.inputs.synthesis import synthesis_order, synthesize_input
+from fib_bench.inputs.synthesis import Role, role_of, synthesis_order, synthesize_input
 from fib_bench.timing.handshake import native
 from fib_schema import AxisConst, Definition, RandomInput, TraceSet, Workload, evaluate_constraint
 
@@ -51,6 +51,12 @@ def _data_set() -> Path | None:
 def _definitions() -> dict[str, Definition]:
     root = _data_set()
     return dict(TraceSet.from_path(root).definitions) if root else {}
+
+
+def _workloads() -> dict[str, list[Workload]]:
+    root = _data_set()
+    recorded = TraceSet.from_path(root).workloads if root else {}
+    return {name: [trace.workload for trace in traces] for name, traces in recorded.items()}
 
 
 def _reduced(definition: Definition) -> Definition:
@@ -132,20 +138,43 @@ def test_references_of_all_public_definitions_accept_drawn_inputs(name: str) -> 
 
 
 def _recorded_structures() -> Iterator[Structure]:
-    """The structure of all recorded workloads, with other values."""
-    root = _data_set()
-    assert root is not None
-    for name, traces in TraceSet.from_path(root).workloads.items():
-        definition = _definitions()[name]
+    """The structure of all recorded workloads, as it is synthesized for missing blobs."""
+    definitions = _definitions()
+    for name, workloads in _workloads().items():
+        definition = definitions[name]
         integers = [each for each, spec in definition.inputs.items() if spec.is_integer]
-        for axes in (trace.workload.axes for trace in traces if integers):
+        for axes in (workload.axes for workload in workloads if integers):
             draft = InputDraft(definition, {**definition.const_axes, **axes}, 2)
-            try:
-                for each in synthesis_order(definition, integers):
-                    synthesize_input(draft, each)
-            except SynthesisError:  # recorded with a cache of no pages
-                continue
-            yield Structure(definition, axes, draft.values)
+            enlarge_totals(draft, [each for each in integers if role_of(definition, each) is Role.OFFSETS])
+            for each in synthesis_order(definition, integers):
+                synthesize_input(draft, each)
+            yield Structure(definition, draft.axes, draft.values)
+
+
+@needs_data
+def test_requests_of_recorded_sizes_have_tokens_and_keys_for_all_queries() -> None:
+    for structure in _recorded_structures():
+        for values in (structure.values, structure.redraw(_seeded(5)).values):
+            lengths = {
+                name: torch.as_tensor(values[name]).diff() for name in ("qo_indptr", "kv_indptr") if name in values
+            }
+            assert all(bool((found > 0).all()) for found in lengths.values())
+            if len(lengths) == 2:
+                assert (lengths["qo_indptr"] <= lengths["kv_indptr"] * structure.axes.get("page_size", 1)).all()
+
+
+@needs_data
+@pytest.mark.slow
+@pytest.mark.parametrize("name", sorted(_workloads()))
+def test_references_accept_inputs_that_are_synthesized_for_recorded_workloads(name: str) -> None:
+    definition = _reduced(_definitions()[name])
+    workload = min(_workloads()[name], key=lambda workload: sum(workload.axes.values()))
+    made = make_input_values(
+        definition, workload, seed=1, root=None, synthesize_missing=True, device="cpu", distribution="normal"
+    )
+    structure = Structure(definition, made.axes, made.values)
+    for values in (made.values, _redrawn(structure, 2)):
+        assert all(not found.isnan().any() for found in _outputs(definition, values))
 
 
 @needs_data

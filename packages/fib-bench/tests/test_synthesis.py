@@ -7,8 +7,9 @@ from collections.abc import Callable
 import pytest
 import torch
 from fib_bench import InputError, make_inputs
+from fib_bench.inputs.generation import make_input_values
 from fib_bench.inputs.makers import split
-from fib_schema import AxisVar, Definition, DType, RandomInput, TensorSpec, Workload
+from fib_schema import AxisVar, Definition, DType, RandomInput, SafetensorsInput, TensorSpec, Workload
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -90,6 +91,34 @@ def test_queries_are_no_longer_than_their_keys_in_whatever_order_they_stand(
         assert bool((found["cu_seqlens_q"].diff() <= found["cu_seqlens_k"].diff()).all())
 
 
+@pytest.mark.parametrize(
+    ("name", "recorded", "enlarged"),
+    [
+        ("causal_prefill", {"total_q": 9, "num_kv_indices": 1, "num_pages": 0}, {"num_kv_indices": 5, "num_pages": 1}),
+        ("causal_prefill", {"total_q": 2, "num_kv_indices": 3, "num_pages": 7}, {"total_q": 3}),
+        ("append", {"total_q": 9, "num_kv_indices": 1, "num_pages": 7}, {"num_kv_indices": 3}),
+        ("causal_prefill", {"total_q": 5, "num_kv_indices": 4, "num_pages": 7}, {}),
+    ],
+)
+def test_recorded_sizes_that_exclude_all_offsets_are_enlarged(
+    make_definition: Make, name: str, recorded: dict[str, int], enlarged: dict[str, int]
+) -> None:
+    inputs = {"qo_indptr": "int32[len]", "kv_indptr": "int32[len]", "kv_indices": "int32[num_kv_indices]"}
+    tensors = {"q": "float32[total_q]", "cache": "float32[num_pages,page_size]"}
+    reference = "def run(*args): ..."
+    definition = make_definition(
+        inputs | tensors, {"y": "float32[]"}, reference, name=name, constants={"page_size": 2},
+        constraints=("total_q == qo_indptr[-1].item()", "num_kv_indices == kv_indptr[-1].item()"),
+    )  # fmt: skip
+    sources = {each: SafetensorsInput("missing.safetensors", each) for each in inputs}
+    workload = Workload({"len": 4, **recorded}, {**sources, "q": RandomInput(), "cache": RandomInput()}, "w")
+    made = make_input_values(
+        definition, workload, seed=0, root=None, synthesize_missing=True, device="cpu", distribution="normal"
+    )
+    assert made.axes == {"len": 4, **recorded, **enlarged}
+    assert torch.as_tensor(made.values["kv_indices"]).numel() == made.axes["num_kv_indices"]
+
+
 def test_page_indices_repeat_only_where_there_are_too_few_pages(
     synthesized: Callable[..., dict[str, torch.Tensor]],
 ) -> None:
@@ -123,32 +152,25 @@ def test_packed_fp4_tensors_hold_all_numbers_two_to_a_byte(
     assert len(pairs.unique()) == 256
 
 
-@needs_fp4
-@pytest.mark.parametrize("name", ["w_scale", "probs", "cos_sin_cache"])
-def test_what_cannot_be_fp4_is_refused(synthesized: Callable[..., dict[str, torch.Tensor]], name: str) -> None:
-    with pytest.raises(InputError, match="no rule makes valid values for packed input"):
-        synthesized({name: "float4_e2m1[n,m]"}, n=4, m=4)
-
-
-@pytest.mark.parametrize("name", ["batch_indices", "token_indices", "qo_indices"])
-def test_request_numbers_are_not_taken_for_page_numbers(
-    synthesized: Callable[..., dict[str, torch.Tensor]], name: str
-) -> None:
-    with pytest.raises(InputError, match="no rule makes valid values"):
-        synthesized({name: "int32[n]"}, n=3, num_pages=9)
-
-
-@pytest.mark.parametrize("dtype", ["int16", "int32", "int64"])
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [(name, "int32") for name in ("batch_indices", "token_indices", "qo_indices")]
+    + [("mystery", dtype) for dtype in ("int16", "int32", "int64")],
+)
 def test_integers_that_no_rule_knows_are_refused_and_not_made_up(
-    synthesized: Callable[..., dict[str, torch.Tensor]], dtype: str
+    synthesized: Callable[..., dict[str, torch.Tensor]], name: str, dtype: str
 ) -> None:
-    with pytest.raises(InputError, match=r"input 'mystery': no rule makes valid values"):
-        synthesized({"mystery": f"{dtype}[n]"}, n=3)
+    """Numbers of requests are no page numbers."""
+    with pytest.raises(InputError, match=f"input '{name}': no rule makes valid values"):
+        synthesized({name: f"{dtype}[n]"}, n=3, num_pages=9)
 
 
 @pytest.mark.parametrize(
     ("inputs", "axes", "said"),
     [
+        ({"w_scale": "float4_e2m1[n]"}, {"n": 4}, "no rule makes valid values for packed input"),
+        ({"probs": "float4_e2m1[n]"}, {"n": 4}, "no rule makes valid values for packed input"),
+        ({"cos_sin_cache": "float4_e2m1[n]"}, {"n": 4}, "no rule makes valid values for packed input"),
         ({"kv_indptr": "int32[n]"}, {"n": 3}, "no constraint and no axis states the last offset of 'kv_indptr'"),
         ({"kv_indptr": "int32[n]"}, {"n": 1, "num_kv_indices": 4}, "1 offsets cannot end at 4"),
         ({"kv_indptr": "int32[n]"}, {"n": 0, "num_kv_indices": 0}, "0 offsets cannot end at 0"),
@@ -175,29 +197,11 @@ def test_what_cannot_be_valid_is_refused_with_the_reason(
         synthesized(inputs, **axes)
 
 
-NAMES = [
-    "x",
-    "weight",
-    "scale",
-    "probs",
-    "top_p",
-    "temperature",
-    "cos_sin_cache",
-    "A_log",
-    "output1_scales",
-    "mask",
-    "kv_indptr",
-    "kv_last_page_len",
-    "sparse_indices",
-    "kv_indices",
-    "topk_ids",
-    "seq_lens",
-    "positions",
-    "top_k",
-    "input_ids",
-    "eps",
-    "sm_scale",
-]
+NAMES = (
+    "x", "weight", "scale", "probs", "top_p", "temperature", "cos_sin_cache", "A_log", "output1_scales", "mask",
+    "kv_indptr", "kv_last_page_len", "sparse_indices", "kv_indices", "topk_ids", "seq_lens", "positions", "top_k",
+    "input_ids", "eps", "sm_scale",
+)  # fmt: skip
 
 
 @given(

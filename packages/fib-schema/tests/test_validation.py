@@ -480,6 +480,11 @@ class TestTraces:
             folder.only_warning().message == f"has the uuid of {WORKLOADS}:1 and differs from it; give it another uuid"
         )
 
+    def test_a_workload_with_axes_that_synthesis_has_enlarged_is_none(self, folder: Folder) -> None:
+        trace = edited(trace_plain(), "workload.inputs.scale.value", 0.25)
+        folder.write_lines(TRACES, edited(trace, "evaluation.extra", {"enlarged_axes": {"n": 4}}))
+        assert not folder.problems()
+
     @pytest.mark.parametrize(("text", "shown"), [("0.0", "0.0"), ("NaN", "nan"), ('"Infinity"', "inf")])
     def test_a_latency_that_no_measurement_gives_is_a_warning(self, folder: Folder, text: str, shown: str) -> None:
         line = json.dumps(trace_plain()).replace('"latency_ms": 1.0', f'"latency_ms": {text}')

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from . import data_files
+from ._record import NO_FIELDS
 from .blobs import STORED_BITS, BadHeader, StoredTensor, read_header
 from .codec import child_path
 from .constraints import constraint_names, evaluate_constraint
@@ -126,11 +127,11 @@ class _FileChecks:
             self.findings.error(place, message, "solution-contradicts", "$.solution")
         if evaluation.performance:
             self._check_performance(evaluation.performance, place)
-        self._check_workload_of(trace, place)
+        self._check_workload_of(trace, evaluation, place)
         self._check_measured_layout(trace, evaluation, place)
         self._check_folders(trace, place)
 
-    def _check_workload_of(self, trace: Trace, place: str) -> None:
+    def _check_workload_of(self, trace: Trace, evaluation: Evaluation, place: str) -> None:
         """Compare a trace's workload with the workload of that uuid, or check it if there is none."""
         key = trace.definition, trace.workload.uuid
         known = self.known.workloads.get(key)
@@ -141,7 +142,7 @@ class _FileChecks:
                 return
             self.known.of_traces[key] = trace.workload
             self._check_workload(trace, place)
-        elif known != trace.workload:
+        elif known != trace.workload and not (evaluation.extra or NO_FIELDS).get("enlarged_axes"):
             first = self.known.workload_places[key]
             message = f"has the uuid of {first} and differs from it; give it another uuid"
             self._add_recurring(place, message, "other-workload", "$.workload", first, is_error=False)

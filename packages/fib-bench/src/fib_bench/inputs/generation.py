@@ -37,8 +37,8 @@ from fib_schema.strides import workload_strides
 
 from ..config.model import DISTRIBUTIONS
 from ..errors import InputError
-from .makers import InputDraft, SynthesisError, tensor_dtype
-from .synthesis import is_distributable, synthesis_order, synthesize_input
+from .makers import InputDraft, SynthesisError, enlarge_totals, tensor_dtype
+from .synthesis import Role, is_distributable, role_of, synthesis_order, synthesize_input
 
 Value = torch.Tensor | int | float | bool | None
 
@@ -51,6 +51,8 @@ class InputValues:
     """Values by name, in the definition's order."""
     synthesized: tuple[str, ...]
     """The inputs whose blobs are missing, and which were made instead."""
+    axes: dict[str, int]
+    """Sizes of the axes that vary; larger than those of the workload where these exclude all offsets of its op."""
 
 
 def make_inputs(
@@ -103,12 +105,7 @@ def make_input_values(
     device: torch.device | str,
     distribution: str,
 ) -> InputValues:
-    """Make one set of inputs as `make_inputs` does, and list those whose blobs were missing.
-
-    Raises:
-        InputError: An input cannot be made, or violates the definition.
-        UnknownName: No distribution has this name.
-    """
+    """Make one set of inputs as `make_inputs` does, and state what was missing."""
     check_distribution(distribution)
     text = f"{definition.name}\0{workload.uuid}\0{seed}"
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
@@ -116,6 +113,9 @@ def make_input_values(
         _check_names(definition, workload)
         draft = InputDraft(definition, _axis_sizes(definition, workload), seed, torch.device(device), distribution)
     pending = _read_sources(draft, workload, root, synthesize_missing)
+    synthesized = tuple(name for name in pending if isinstance(workload.inputs[name], SafetensorsInput))
+    with _refusing(definition, workload):
+        enlarge_totals(draft, [name for name in synthesized if role_of(definition, name) is Role.OFFSETS])
     for name in synthesis_order(definition, pending):
         with _refusing(definition, workload, name):
             synthesize_input(draft, name)
@@ -124,8 +124,8 @@ def make_input_values(
     with _refusing(definition, workload):
         _check_constraints(draft, workload)
     _arrange(draft, workload)
-    synthesized = tuple(name for name in pending if isinstance(workload.inputs[name], SafetensorsInput))
-    return InputValues({name: draft.values[name] for name in definition.inputs}, synthesized)
+    values = {name: draft.values[name] for name in definition.inputs}
+    return InputValues(values, synthesized, {axis: draft.axes[axis] for axis in definition.var_axes})
 
 
 @contextmanager
@@ -280,10 +280,5 @@ def _arrange(draft: InputDraft, workload: Workload) -> None:
                     raise SynthesisError(
                         "inputs of float4_e2m1 are contiguous: two elements share a byte; remove it from the layout"
                     )
-            draft.values[name] = strided_copy(value, strides)
-
-
-def strided_copy(tensor: torch.Tensor, strides: Sequence[int]) -> torch.Tensor:
-    """Copy a tensor into memory of its own with these strides, in elements; each element has a place of its own."""
-    made = torch.empty_strided(tensor.shape, tuple(strides), dtype=tensor.dtype, device=tensor.device)
-    return made.copy_(tensor)
+            made = torch.empty_strided(value.shape, tuple(strides), dtype=value.dtype, device=value.device)
+            draft.values[name] = made.copy_(value)

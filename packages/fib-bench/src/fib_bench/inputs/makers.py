@@ -34,9 +34,7 @@ class InputDraft:
     """Incomplete inputs of one workload.
 
     Args:
-        definition: The definition that the inputs belong to.
         axes: Sizes of all axes, constant ones included.
-        seed: Seed of the workload's inputs.
         device: Device of the finished tensors.
         distribution: One of `config.DISTRIBUTIONS`.
         values: Inputs that exist so far, by name.
@@ -67,10 +65,6 @@ class InputDraft:
         """Return an input that exists and is a tensor, else None."""
         value = self.values.get(name)
         return value if isinstance(value, torch.Tensor) else None
-
-    def axis(self, *names: str) -> int | None:
-        """Return the size of the first of these axes that exists."""
-        return first_axis(self.axes, *names)
 
 
 Maker = Callable[[InputDraft, str], Content | torch.Tensor | float]
@@ -119,7 +113,7 @@ def _limit(draft: InputDraft, name: str, what: str, *axes: str) -> int:
     Raises:
         SynthesisError: None does.
     """
-    found = draft.axis(*axes)
+    found = first_axis(draft.axes, *axes)
     if found is None:
         raise SynthesisError(f"no axis ({', '.join(axes)}) states {what} for {name!r}")
     return found
@@ -141,7 +135,7 @@ def is_query_offsets(name: str) -> bool:
 def offsets(draft: InputDraft, name: str) -> torch.Tensor:
     """Make offsets from 0 to the total; queries are no longer than their keys where possible."""
     parts = draft.shape(name)[0] - 1
-    total = _last_offset(draft, name)
+    total = draft.axes[_offsets_axis(draft, name)]
     if parts < 0 or (parts == 0 and total):
         raise SynthesisError(f"{parts + 1} offsets cannot end at {total}")
     limits = _key_lengths(draft) if is_query_offsets(name) else None
@@ -183,20 +177,44 @@ def total_axis(definition: Definition, name: str) -> str | None:
     return None
 
 
-def _last_offset(draft: InputDraft, name: str) -> int:
-    """Return the value of the last offset, from a constraint or else from conventional axis names."""
+def _offsets_axis(draft: InputDraft, name: str) -> str:
+    """Return the axis of the last offset, which a constraint states, or else a conventional name."""
     total = total_axis(draft.definition, name)
     if total in draft.axes:
-        return draft.axes[total]
+        return str(total)
     prefix = re.split(r"_?(?:indptr|cu_seqlens|cu_seq_lens|offsets|start_loc)_?", name)
-    stem = next((part for part in prefix if part), "")
+    stem = next(filter(None, prefix), "")
     by_stem = (f"total_{stem}", f"num_{stem}_indices", f"nnz_{stem}") if stem else ()
     query = ("total_q", "nnz", "nnz_qo", "num_tokens") if stem in {"q", "qo"} else ()
     keys = ("num_kv_indices", "total_kv", "nnz_kv") if stem in {"k", "kv"} else ()
-    found = draft.axis(*by_stem, *query, *keys, "total_seq_len", "total_tokens", "total_seqlen")
+    names = (*by_stem, *query, *keys, "total_seq_len", "total_tokens", "total_seqlen")
+    found: str | None = next((axis for axis in names if axis in draft.axes), None)
     if found is None:
         raise SynthesisError(f"no constraint and no axis states the last offset of {name!r}")
     return found
+
+
+def enlarge_totals(draft: InputDraft, names: Sequence[str]) -> None:
+    """Enlarge the totals of recorded sizes that are too small for any valid offsets, whose names are given.
+
+    Each request gets a token, each causal query a key, and a pool with requests a page: where sizes exclude that, the
+    reference computes little but NaN. Public data sets have many such sizes.
+    """
+    for name in sorted(names, key=lambda name: not is_query_offsets(name)):
+        axis, requests = _offsets_axis(draft, name), draft.shape(name)[0] - 1
+        queries = next((other for other in names if is_query_offsets(other)), None)
+        needed = draft.axes[axis] and requests
+        if queries not in {None, name} and "causal" in draft.definition.name:
+            needed = max(needed, -(-draft.axes[_offsets_axis(draft, str(queries))] // page_size(draft.axes)))
+        _enlarge(draft, axis, needed)
+        for pool in POOL_AXES:
+            _enlarge(draft, pool, 1 if draft.axes[axis] else 0)
+
+
+def _enlarge(draft: InputDraft, axis: str, needed: int) -> None:
+    """Enlarge an axis, unless it is constant or the size of a recorded input."""
+    if axis in draft.definition.var_axes and not any(axis in (draft.spec(name).shape or ()) for name in draft.values):
+        draft.axes[axis] = max(draft.axes[axis], needed)
 
 
 def _key_lengths(draft: InputDraft) -> list[int] | None:
@@ -221,7 +239,7 @@ def last_page_lengths(draft: InputDraft, name: str) -> torch.Tensor:
 
 def sequence_lengths(draft: InputDraft, name: str) -> torch.Tensor:
     """Make sequence lengths between 1 and the longest sequence that the axes allow."""
-    limit = draft.axis(*_LENGTH_AXES)
+    limit = first_axis(draft.axes, *_LENGTH_AXES)
     if limit is None:
         names = (*_LENGTH_AXES, *_PAGES_AXES)
         limit = _limit(draft, name, "the longest sequence", *names) * page_size(draft.axes)
@@ -245,7 +263,7 @@ def page_numbers(draft: InputDraft, name: str) -> torch.Tensor:
 def selected_slots(draft: InputDraft, name: str) -> torch.Tensor:
     """Make different token slots per row; -1 pads rows if the cache has too few slots."""
     rows, width = draft.shape(name)
-    pool = (draft.axis("num_pages") or 0) * page_size(draft.axes)
+    pool = (first_axis(draft.axes, "num_pages") or 0) * page_size(draft.axes)
     values, generator = torch.full((rows, width), -1, dtype=torch.int64), draft.generator(name)
     for row in range(rows):
         chosen = torch.randperm(pool, generator=generator)[:width]
@@ -286,14 +304,9 @@ def _integers(low: int, high: int, draft: InputDraft, name: str) -> torch.Tensor
 # -- data --------------------------------------------------------------------------------------
 
 
-def largest_top_k(axes: Mapping[str, int]) -> int:
-    """Return the largest top-k that is synthesized."""
-    return min(axes.get("vocab_size") or _MAX_TOP_K, _MAX_TOP_K)
-
-
 def top_k_values(draft: InputDraft, _: str) -> Content:
     """Make uniform values of top-k."""
-    return Content(INTEGER, first=1, last=largest_top_k(draft.axes))
+    return Content(INTEGER, first=1, last=min(draft.axes.get("vocab_size") or _MAX_TOP_K, _MAX_TOP_K))
 
 
 def token_ids(draft: InputDraft, name: str) -> Content:
@@ -317,7 +330,7 @@ def block_scale(draft: InputDraft, name: str) -> Content:
 
 def expert_scale(draft: InputDraft, name: str) -> Content:
     """Make one dequantization scale per expert, for sums over the hidden or intermediate axis."""
-    return _scales(_root(draft.axis("intermediate_size" if "output2" in name else "hidden_size") or 1))
+    return _scales(_root(first_axis(draft.axes, "intermediate_size" if "output2" in name else "hidden_size") or 1))
 
 
 def _scales(mean: float) -> Content:
@@ -338,6 +351,6 @@ def rotary_cache(draft: InputDraft, name: str) -> torch.Tensor:
 
 def softmax_scale(draft: InputDraft, _name: str) -> float:
     """Return 1 / sqrt(head dimension); for MLA the head dimension before absorption."""
-    if draft.axis("head_dim_ckv"):
-        return _root(128 + (draft.axis("head_dim_kpe") or 64))
-    return _root(draft.axis("head_dim", "head_dim_qk", "head_size") or 128)
+    if first_axis(draft.axes, "head_dim_ckv"):
+        return _root(128 + (first_axis(draft.axes, "head_dim_kpe") or 64))
+    return _root(first_axis(draft.axes, "head_dim", "head_dim_qk", "head_size") or 128)

@@ -35,7 +35,6 @@ _ATTEMPTS = 8
 """Draws until all redrawable inputs change; small inputs may repeat their values by chance."""
 _FEW_TOKENS = 3
 """Tokens by which last pages get shorter or longer: enough to change them, too few to change the time of a call."""
-_SCALAR = "a scalar is a parameter of the call"
 _UNKNOWN = "no rule states which values are valid"
 
 
@@ -297,7 +296,7 @@ class Structure:
         drawn, reasons = self._drawn(self.draws, generator)
         changed = self._changed(drawn)
         kept = {
-            name: _SCALAR
+            name: "a scalar is a parameter of the call"
             for name, spec in self.definition.inputs.items()
             if spec.is_integer and isinstance(self.values.get(name), int)
         }

@@ -129,11 +129,8 @@ def find_rule(definition: Definition, name: str) -> SynthesisRule:
             continue
         if rule.kind in kinds and re.fullmatch(rule.pattern, name):
             return rule
-    text = (
-        f"no rule makes valid values for {kinds[0]} input {name!r} of op_type "
-        f"{definition.op_type!r}; give it as a blob or a scalar in the workload"
-    )
-    raise SynthesisError(text)
+    problem = f"no rule makes valid values for {kinds[0]} input {name!r} of op_type {definition.op_type!r}"
+    raise SynthesisError(f"{problem}; give it as a blob or a scalar in the workload")
 
 
 def uniform_description(low: float, high: float) -> str:
@@ -348,7 +345,6 @@ def _cast(values: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 # -- selection by values -----------------------------------------------------------------------
 
-_SAMPLES = "multinomial"
 _SELECTS = frozenset({"topk", "argmax", "argmin", "argsort", "sort"})
 """Calls by which a reference selects elements by their values; what equal ones give is ambiguous."""
 _SHAPE_ATTRIBUTES = frozenset({"shape", "ndim", "dtype", "size", "dim", "numel"})
@@ -368,7 +364,7 @@ def is_distributable(definition: Definition, name: str) -> bool:
 def may_tie(definition: Definition, name: str) -> bool:
     """Return whether single elements of an input may be equal: integers in outputs are samples, if there are any."""
     has_integers = any(spec.is_integer for spec in definition.outputs.values())
-    return not is_selected(definition, name) and (not has_integers or _SAMPLES in definition.reference)
+    return not is_selected(definition, name) and (not has_integers or "multinomial" in definition.reference)
 
 
 def is_selected(definition: Definition, name: str) -> bool:

@@ -101,7 +101,8 @@ class Preparation:
         """
         self._deadline = self.context.seconds() + _REFERENCE_SECONDS
         made = self._inputs(0, "normal")
-        values = made.values
+        values, recorded = made.values, self.workload.axes
+        self.workload = attrs.evolve(self.workload, axes={**recorded, **made.axes})
         layout = layout_of(self.definition, self.workload.axes, values)
         slots = slot_count(layout.size_bytes, self.context.device)
         others = {name: value for name, value in values.items() if not isinstance(value, torch.Tensor)}
@@ -134,6 +135,7 @@ class Preparation:
                 moved=moved,
                 work=work_of(self.definition, self.workload.axes, values),
                 synthesized=made.synthesized,
+                enlarged={axis: size for axis, size in made.axes.items() if size != recorded[axis]},
                 error_bounds=self._error_bounds(function, first),
             )
             self._add_other_distributions(function, prepared)

@@ -169,6 +169,8 @@ class PreparedWorkload:
     """Distributions, scalars and padded indices that do not apply, and why."""
     synthesized: tuple[str, ...] = ()
     """Inputs whose blobs are missing, and which were made instead."""
+    enlarged: Mapping[str, int] = attrs.field(factory=dict)
+    """Axes that are larger in the inputs than in the workload, because its sizes exclude all valid offsets."""
     redraw: Callable[[], Mapping[str, torch.Tensor]] | None = None
     """Draws the integer inputs anew that can be redrawn; None if there are none."""
     kept_integers: Mapping[str, str] = attrs.field(factory=dict)
@@ -206,6 +208,7 @@ class PreparedWorkload:
         """The fields of a trace about the inputs."""
         optional = {
             "synthesized_inputs": list(self.synthesized),
+            "enlarged_axes": dict(self.enlarged),
             "kept_integers": dict(self.kept_integers),
             "other_scalars": {} if self.scalars is None else dict(self.scalars.values),
             "constant_inputs": dict(self.constant),

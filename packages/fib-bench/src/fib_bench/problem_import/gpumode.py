@@ -157,6 +157,7 @@ def read_gpumode(
         runner = _Runner(where, generate, kernel, _part_names(reference.content))
         shown = [runner.show(label, case) for label, case in chosen]
     parts, tolerances = shown[0][0], _tolerances_of(reference.content)
+    functions = [node.name for node in ast.parse(reference.content).body if isinstance(node, ast.FunctionDef)]
     if any(other != parts for other, _ in shown):
         raise ProblemError(where, "the reference treats its data differently in different cases")
     problem = Problem(
@@ -168,7 +169,7 @@ def read_gpumode(
         calls=tuple(call for _, call in shown),
         rtol=tolerances.get("rtol"),
         atol=tolerances.get("atol"),
-        notes=(_CHECK,) if _has_own_check(reference.content) else (),
+        notes=(_CHECK,) if "check_implementation" in functions else (),
     )
     problem = attrs.evolve(problem, reference=parts.reference(problem, sources))
     return ForeignProblem(problem, parts.adapter(), "submission.py", files, is_destination_passing=bool(parts.outputs))
@@ -356,9 +357,3 @@ def _tolerances_of(reference: str) -> dict[str, float]:
                     and isinstance(keyword.value.value, int | float)
                 }
     return {}
-
-
-def _has_own_check(reference: str) -> bool:
-    """Whether the task compares outputs by code of its own."""
-    nodes = ast.parse(reference).body
-    return any(isinstance(node, ast.FunctionDef) and node.name == "check_implementation" for node in nodes)
