@@ -22,6 +22,8 @@ from fib_serve.queue import (
     release,
     traces_of,
 )
+from fib_serve.service import prepare
+from fib_serve.settings import Settings
 from fib_serve.submissions import NewSubmission, State, list_traces, submit
 from sqlalchemy import delete
 
@@ -119,12 +121,17 @@ def test_reconciliation_indexes_traces_and_requeues_what_was_running(
     assert reconcile(database, (public,)) == {"indexed": 0, "lost": 0, "foreign": 0, "requeued": 0}
 
 
-def test_a_result_whose_trace_has_gone_does_not_count(database: Database, public: Catalog, claimed: Claim) -> None:
+def test_a_result_whose_trace_has_gone_does_not_count_and_is_an_error(
+    database: Database, public: Catalog, claimed: Claim, settings: Settings, caplog: pytest.LogCaptureFixture
+) -> None:
     for trace in traces(claimed):
         record(database, claimed, public, DEFINITION, trace)
     complete(database, claimed, {"verdict": "PASSED", "is_ranked": True, "score": 2.0})
     public.traces_file(DEFINITION, "alice").unlink()
-    assert reconcile(database, (public,)) == {"indexed": 0, "lost": 2, "foreign": 0, "requeued": 0}
+    prepare(settings, database)
+    assert [each.getMessage() for each in caplog.records if each.levelname == "ERROR"] == [
+        "2 results have no trace in the data set any more: restore its files"
+    ]
     found = read(database, claimed.submission.id)
     assert (found.state, found.is_ranked, found.score) == (State.FAILED, False, None)
 

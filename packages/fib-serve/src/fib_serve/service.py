@@ -25,6 +25,7 @@ from fib_bench import BenchmarkConfig
 from fib_bench.errors import ClusterUnreachable
 from fib_bench.execution.executors import concurrency_of
 from fib_schema import FibError
+from fib_schema.display import counted
 
 from .contest import Contest, read_catalogs
 from .database import Database, check_file, iso_time, make_tables
@@ -76,6 +77,8 @@ def prepare(settings: Settings, database: Database) -> Contest:
     make_tables(database)
     found = reconcile(database, catalogs)
     _LOG.info("database and trace files agree: %s", found, extra={"fields": found})
+    if found["lost"]:
+        _LOG.error("%s have no trace in the data set any more: restore its files", counted(found["lost"], "result"))
     local = None if settings.has_auth else local_principal(database, settings)
     return Contest(settings, database, catalogs, local=local, stop=lambda: os.kill(os.getpid(), signal.SIGTERM))
 
@@ -99,6 +102,7 @@ class _Process:
             while not self._signals and web.is_alive():
                 devices.update()
                 time.sleep(_POLL_SECONDS)
+            _LOG.warning("the service stops: its evaluations are finished first")
             self._contest.is_draining = True
             self._drain(devices)
         finally:
