@@ -11,12 +11,13 @@ from typing import Any
 
 import attrs
 import pytest
+from fib_serve.contest import DeviceState
 from fib_serve.database import Database, submissions
 from fib_serve.errors import Refused
 from fib_serve.queue import claim
 from fib_serve.settings import Settings
-from fib_serve.submissions import reject
-from fib_serve.users import Role, change_user, list_tokens, local_principal, revoke_token
+from fib_serve.submissions import list_submissions, reject
+from fib_serve.users import Role, change_user, list_entries, list_tokens, local_principal, revoke_token
 from fib_serve.web import api
 from sqlalchemy import select
 
@@ -437,6 +438,37 @@ def test_large_and_compressed_bodies_are_refused(make_client: Callable[..., Clie
     assert_problem(chunks, 413, "larger than 10000 bytes")
     answer = post(client, token("alice"), gzip.compress(b"{}"), **{"content-encoding": "gzip"})
     assert answer.status_code == 400
+
+
+def test_a_body_of_many_values_is_refused_before_it_is_parsed(client: Client, token: MakeToken) -> None:
+    body = b'{"solution": ' + b"[" * 300_000 + b"]" * 300_000 + b"}"
+    assert_problem(post(client, token("alice"), body), 422, "more than 200000 brackets and commas")
+
+
+def test_equal_sources_of_two_users_are_two_submissions(
+    client: Client, token: MakeToken, database: Database, settings: Settings
+) -> None:
+    first, second = (submit(client, token(user)).json() for user in ("alice", "bob"))
+    assert {first["user"], second["user"]} == {"alice", "bob"}
+    assert first["solution"] != second["solution"], "the data set has each under its own name"
+    with database.read() as connection:
+        assert len(list_submissions(connection, 10)) == 2
+
+
+def test_a_maintainer_who_cancels_for_a_user_is_audited(client: Client, token: MakeToken, database: Database) -> None:
+    path = f"/v1/submissions/{submit(client, token('alice')).json()['id']}"
+    assert client.delete(path, headers=bearer(token("root", Role.MAINTAINER))).status_code == 202
+    with database.read() as connection:
+        (entry,) = list_entries(connection)
+    assert (entry["user"], entry["action"]) == ("root", "cancel submission")
+
+
+def test_a_full_disk_is_not_ready(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    client.app.state.contest.devices.register(DeviceState(name="cpu"))
+    assert client.get("/ready").status_code == 200
+    full = attrs.make_class("Usage", ["free"])(free=0)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: full)
+    assert_problem(client.get("/ready"), 503, "the disk")
 
 
 def test_a_failure_of_the_service_reveals_nothing(

@@ -12,6 +12,8 @@ from fib_serve.device_worker import DeviceState
 from fib_serve.queue import claim, complete, give_up
 from fib_serve.settings import Settings
 from fib_serve.submissions import reject
+from fib_serve.users import Role, list_entries, list_tokens, revoke_token
+from fib_serve.web.access import COOKIE
 
 from .samples import GOOD, bearer, finish, plain_solution
 
@@ -58,9 +60,32 @@ def test_a_login_sets_a_cookie_that_scripts_and_other_sites_cannot_use(client: A
     cookie = answer.headers["set-cookie"].lower()
     assert "httponly" in cookie
     assert "samesite=strict" in cookie
+    assert text not in cookie
     assert "alice" in client.get("/queue", headers=HTML).text
-    client.post("/logout", headers=HTML)
-    assert client.get("/queue", headers=HTML, follow_redirects=False).status_code == 303
+    session = {"Cookie": f"{COOKIE}={client.cookies[COOKIE]}"}
+    client.post("/logout", headers=HTML | {"Origin": "http://testserver"})
+    assert client.get("/queue", headers=HTML | session, follow_redirects=False).status_code == 303
+
+
+def test_a_request_with_the_cookie_comes_from_this_site(
+    client: Any, token: MakeToken, database: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    client.post("/login", data={"token": token("root", Role.MAINTAINER)})
+    for headers in ({}, {"Origin": "null"}, {"Origin": "http://testserver:8001"}, {"Origin": "https://evil.example"}):
+        assert client.post("/shutdown", headers=headers).status_code == 403
+    assert client.get("/v1/quota", headers={"Origin": "http://testserver:8001"}).status_code == 403
+    assert client.post("/shutdown", headers={"Origin": "http://testserver"}).status_code == 200
+    with database.read() as connection:
+        (entry,) = list_entries(connection)
+    assert (entry["user"], entry["action"]) == ("root", "shutdown")
+    assert "shutdown of the service by root" in caplog.text
+
+
+def test_a_session_ends_with_its_token(client: Any, token: MakeToken, database: Database) -> None:
+    client.post("/login", data={"token": token("alice")})
+    with database.write() as connection:
+        revoke_token(connection, list_tokens(connection)[-1]["id"])
+    assert client.get("/v1/quota").status_code == 401
 
 
 @pytest.mark.parametrize(

@@ -77,10 +77,41 @@ def test_the_service_imports_no_torch() -> None:
     assert done.stdout == "set()\n"
 
 
-def test_a_body_that_does_not_arrive_is_answered(serve: Callable[..., int], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_body_that_does_not_arrive_is_answered(
+    serve: Callable[..., int], token: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(app, "_BODY_SECONDS", 0.3)
-    slow = HEAD + b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
+    head = HEAD + f"Authorization: Bearer {token('alice')}\r\n".encode()
+    slow = head + b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
     assert answer_to(serve(), slow).startswith(b"HTTP/1.1 408")
+
+
+def test_no_body_is_read_without_a_token(serve: Callable[..., int]) -> None:
+    port, begun = serve(), b"Content-Type: application/json\r\nContent-Length: 4000000\r\n\r\n{"
+    assert answer_to(port, HEAD + begun).startswith(b"HTTP/1.1 401")
+    form = b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Length: 4000000\r\n\r\n" + b"a" * 20_000
+    assert answer_to(port, form).startswith(b"HTTP/1.1 413")
+
+
+def test_large_bodies_of_one_user_are_read_two_at_a_time(serve: Callable[..., int], token: Callable[..., str]) -> None:
+    port, text = serve(), token("alice")
+    large = f"Authorization: Bearer {text}\r\nExpect: 100-continue\r\nContent-Length: 4000000\r\n\r\n".encode()
+    reading = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(2)]
+    for connection in reading:
+        connection.sendall(HEAD + large)
+        assert connection.recv(65536).startswith(b"HTTP/1.1 100"), "the server asks for the body"
+    with socket.create_connection(("127.0.0.1", port), timeout=20) as third:
+        third.sendall(HEAD + large)
+        headers = {"Authorization": f"Bearer {text}"}
+        small = httpx.post(f"http://127.0.0.1:{port}/tasks/batch", json={"task_ids": []}, headers=headers)
+        assert small.status_code == 200, "small bodies do not wait"
+        third.setblocking(False)
+        with pytest.raises(BlockingIOError):
+            third.recv(1)
+        third.settimeout(20)
+        reading[0].close()
+        assert third.recv(65536).startswith(b"HTTP/1.1 100")
+    reading[1].close()
 
 
 @pytest.mark.parametrize(("proxy", "is_trusted"), [(None, False), ("127.0.0.1", True), ("10.0.0.1", False)])

@@ -1,7 +1,10 @@
-"""Access of requests to the service: the token in the header or in the cookie of the pages, roles, and rate limits."""
+"""Access of requests to the service: the token in the header or the session of the pages, roles, and rate limits."""
 
 from __future__ import annotations
 
+import asyncio
+import secrets
+from collections import defaultdict
 from collections.abc import Callable
 from typing import Annotated, TypeAlias
 from urllib.parse import urlsplit
@@ -18,9 +21,12 @@ from ..errors import Refused
 from ..settings import is_loopback
 from ..users import Principal, Role, authenticate
 
-COOKIE = "fib_serve_token"
+COOKIE = "fib_serve_session"
 _WINDOW_SECONDS = 10
 _FAILURES_PER_WINDOW = 100
+_MAX_SESSIONS = 10_000
+_BODIES_AT_ONCE = 2
+_SAFE_METHODS = ("GET", "HEAD")
 
 
 def contest_of(connection: HTTPConnection) -> Contest:
@@ -32,10 +38,24 @@ def contest_of(connection: HTTPConnection) -> Contest:
 
 @attrs.define(eq=False)
 class Gate:
-    """Resolves tokens and counts requests."""
+    """Resolves tokens, keeps the sessions of browsers, and counts requests."""
 
     rate: float
     limiter: FixedWindowRateLimiter = attrs.field(factory=lambda: FixedWindowRateLimiter(MemoryStorage()))
+    sessions: dict[str, str] = attrs.field(factory=dict, repr=False)
+    """The token of each session; a restart ends all."""
+    bodies: dict[int, asyncio.Semaphore] = attrs.field(
+        factory=lambda: defaultdict(lambda: asyncio.Semaphore(_BODIES_AT_ONCE))
+    )
+    """Bounds the large bodies of each user that are in memory at the same time."""
+
+    def open_session(self, token: str) -> str:
+        """The id of a new session, in place of the oldest if there are too many."""
+        if len(self.sessions) >= _MAX_SESSIONS:
+            del self.sessions[next(iter(self.sessions))]
+        session = secrets.token_urlsafe(32)
+        self.sessions[session] = token
+        return session
 
     def count(self, key: str, most: float) -> None:
         """Count a request.
@@ -59,11 +79,18 @@ class Gate:
 
 
 def find_principal(request: Request) -> Principal | None:
-    """The user of a request; None without a token.
+    """The user of a request, who is looked up once; None without a token.
 
     Raises:
         Refused: A browser sent it for another site; the token is not valid; there are too many requests.
     """
+    if not hasattr(request.state, "principal"):
+        request.state.principal = _look_up(request)
+    found: Principal | None = request.state.principal
+    return found
+
+
+def _look_up(request: Request) -> Principal | None:
     contest = contest_of(request)
     if contest.local is not None:
         _check_site(request)
@@ -108,9 +135,11 @@ def check_origin(request: Request) -> None:
     """Refuse a request that a browser sends for a page of another site.
 
     Raises:
-        Refused: It names another origin.
+        Refused: It names another origin, or its cookie would change something and it names none.
     """
     origin = request.headers.get("origin")
+    if origin is None and COOKIE in request.cookies and request.method not in _SAFE_METHODS:
+        raise Refused(403, "a request with the cookie of the pages needs the header Origin; programs send a token")
     if origin is not None and urlsplit(origin).netloc != request.headers.get("host"):
         raise Refused(403, "the request was sent by another site")
 
@@ -144,7 +173,11 @@ def _token_of(request: Request) -> str | None:
         if scheme.lower() != "bearer" or not token:
             raise Refused(401, "the header Authorization must be 'Bearer TOKEN'")
         return token.strip()
-    return request.cookies.get(COOKIE)
+    if COOKIE not in request.cookies:
+        return None
+    check_origin(request)
+    gate: Gate = request.app.state.gate
+    return gate.sessions.get(request.cookies[COOKIE])
 
 
 Reader: TypeAlias = Annotated[Principal, Depends(require(Role.READER))]

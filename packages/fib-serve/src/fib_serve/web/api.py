@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
+import logging
+import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeAlias
@@ -12,6 +15,7 @@ from fastapi import APIRouter, Path, Query, Request
 from fib_schema import Definition, Solution, to_plain
 from fib_schema.codec import structure
 from fib_schema.display import counted
+from fib_schema.framing import framed
 from pydantic import BaseModel, ConfigDict, Field
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, RedirectResponse, Response
@@ -35,7 +39,7 @@ from ..submissions import (
     submit,
     usage,
 )
-from ..users import Principal, Role, get_user
+from ..users import Principal, Role, add_entry, get_user
 from .access import Maintainer, OfContest, Reader, Submitter, require
 
 router = APIRouter()
@@ -43,6 +47,8 @@ _MAX_NAME_CHARACTERS = 100
 _MAX_SOURCES = 200
 _MAX_VALUES = 5000  # of all objects and lists of a solution together
 _LONGEST_WAIT = 3600.0
+_MIN_FREE_BYTES = 64 << 20  # for the files of some submissions
+_LOG = logging.getLogger(__name__)
 _MAX_TASKS = 1000
 _MAX_TRACES = 100_000
 _MAX_WAITS = 200  # of a user: all users together have 2000 connections
@@ -143,8 +149,9 @@ def _refuse_bulk(plain: Mapping[str, Any]) -> None:
 
 
 def _owned(contest: Contest, principal: Principal, solution: Solution) -> Solution:
-    """The solution with its author and its unique name."""
-    owned = attrs.evolve(solution, author=principal.name).with_unique_name()
+    """The solution with its author, and a name that is unique to its author and content."""
+    digits = hashlib.sha256(framed([principal.name, solution.hash()])).hexdigest()[:8]
+    owned = attrs.evolve(solution, author=principal.name, name=f"{solution.name}_{digits}")
     if owned.definition not in contest.public.definitions:
         raise Refused(400, f"Definition not found: {owned.definition}")  # with the documented status
     if owned.name in contest.public.reserved_names and not _is_own(contest, principal, owned):
@@ -210,11 +217,14 @@ def health(contest: OfContest) -> dict[str, Any]:
 
 @router.get("/ready")
 def ready(contest: OfContest) -> dict[str, str]:
-    """Whether the service accepts submissions and a device is there to evaluate them; needs no token."""
+    """Whether submissions are accepted, a device evaluates them and the disk has room; needs no token."""
     if contest.is_draining:
         raise Refused(503, "the service is stopping")
     if not contest.devices.in_use():
         raise Refused(503, "no device worker is running")
+    for folder in (contest.database.path.parent, *(catalog.root for catalog in contest.catalogs)):
+        if shutil.disk_usage(folder).free < _MIN_FREE_BYTES:
+            raise Refused(503, f"the disk of the service has less than {_MIN_FREE_BYTES >> 20} MiB; make room")
     return {"status": "ready"}
 
 
@@ -269,11 +279,20 @@ async def tasks(body: BatchRequest, contest: OfContest, principal: Reader) -> li
 
 
 @router.post("/shutdown")
-def shutdown(contest: OfContest, _: Maintainer) -> dict[str, str]:
+def shutdown(request: Request, contest: OfContest, principal: Maintainer) -> dict[str, str]:
     """End the contest, after the running evaluations."""
+    _record(request, principal, "shutdown", "the service")
     contest.is_draining = True
     contest.stop()
     return {"status": "shutting down"}
+
+
+def _record(request: Request, principal: Principal, action: str, subject: str) -> None:
+    """Log an act of administration, and add it to the audit log."""
+    address = request.client.host if request.client is not None else ""
+    _LOG.warning("%s of %s by %s at %s", action, subject, principal.name, address)
+    with request.app.state.contest.database.write() as connection:
+        add_entry(connection, principal.name, address, action, subject, "")
 
 
 def _definition(contest: Contest, name: str) -> Definition:
@@ -382,13 +401,15 @@ async def submission(identifier: _Id, contest: OfContest, principal: Reader, tim
 
 
 @router.delete("/v1/submissions/{identifier}", status_code=202)
-def cancel_submission(identifier: _Id, contest: OfContest, principal: Submitter) -> dict[str, Any]:
+def cancel_submission(identifier: _Id, request: Request, contest: OfContest, principal: Submitter) -> dict[str, Any]:
     """Cancel a submission that is queued or running."""
     (found,) = _find(contest, identifier)
     _check_owner(principal, found)
     before = cancel(contest.database, identifier)
     if before.is_final:
         raise Refused(409, f"the submission is {before} already and cannot be cancelled")
+    if found.user_id != principal.user_id:
+        _record(request, principal, "cancel submission", identifier)
     contest.announce()
     contest.interrupt(identifier)
     (cancelled,) = _find(contest, identifier)

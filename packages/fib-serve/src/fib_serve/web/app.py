@@ -6,6 +6,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable, MutableMapping
+from contextlib import AsyncExitStack
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,6 +15,7 @@ from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fib_schema import InvalidField, InvalidRecord
 from sqlalchemy.exc import OperationalError
+from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
 from starlette.responses import JSONResponse, Response
@@ -22,8 +24,9 @@ from starlette.staticfiles import StaticFiles
 from .. import __version__
 from ..contest import Contest
 from ..errors import Refused
+from ..users import Role
 from . import api, pages
-from .access import Gate
+from .access import Gate, require
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -32,6 +35,11 @@ App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
 _DESCRIPTION = "Evaluates solutions of GPU kernels and ranks them. Errors have the form of RFC 9457."
 _BODY_SECONDS = 20.0
+_SMALL_BODY_BYTES = 64 << 10
+_MAX_FORM_BYTES = 10_000
+_FORMS = ("/login", "/logout")
+_MARKS = (b"[", b"{", b",")
+_MAX_MARKS = 200_000  # what JSON makes of more takes many times their memory
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -71,7 +79,7 @@ def make_app(contest: Contest) -> FastAPI:
 
 
 class _Protection:
-    """ASGI middleware that bounds bodies, and adds headers to all answers."""
+    """ASGI middleware that reads bodies only of users, bounds them, and adds headers to all answers."""
 
     def __init__(self, app: App, max_body_bytes: int) -> None:
         self._app, self._max_body_bytes = app, max_body_bytes
@@ -81,24 +89,6 @@ class _Protection:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begin, size, is_whole = time.monotonic(), 0, False
-
-        async def bounded() -> Message:
-            nonlocal size, is_whole
-            if is_whole:  # what follows announces the departure of the client
-                return await receive()
-            try:
-                async with asyncio.timeout(begin + _BODY_SECONDS - time.monotonic()):
-                    message = await receive()
-            except TimeoutError:
-                detail = f"the body did not arrive within {_BODY_SECONDS:g} s"
-                raise HTTPException(408, detail, {"Connection": "close"}) from None
-            size += len(message.get("body", b""))
-            if size > self._max_body_bytes:
-                detail = f"the body is larger than {self._max_body_bytes} bytes, the limit"
-                raise HTTPException(413, detail, {"Connection": "close"})
-            is_whole = not message.get("more_body", False)
-            return message
 
         async def protected(message: Message) -> None:
             if message["type"] == "http.response.start":
@@ -107,7 +97,52 @@ class _Protection:
                     headers.setdefault(name, value)
             await send(message)
 
-        await self._app(scope, bounded, protected)
+        async with AsyncExitStack() as stack:
+            if scope["method"] == "POST" and scope["path"] not in _FORMS:
+                request = Request(scope)
+                try:
+                    principal = await run_in_threadpool(require(Role.READER), request)
+                except Refused as error:
+                    await _refused(request, error)(scope, receive, protected)
+                    return
+                if not _is_small(request):
+                    await stack.enter_async_context(request.app.state.gate.bodies[principal.user_id])
+            await self._app(scope, self._bounded(scope, receive), protected)
+
+    def _bounded(self, scope: Message, receive: Receive) -> Receive:
+        """Receives the parts of a body, up to a size, a time, and a number of values."""
+        most = _MAX_FORM_BYTES if scope["path"] in _FORMS else self._max_body_bytes
+        begin, size, marks, is_whole = time.monotonic(), 0, 0, False
+
+        async def bounded() -> Message:
+            nonlocal size, marks, is_whole
+            if is_whole:  # what follows announces the departure of the client
+                return await receive()
+            try:
+                async with asyncio.timeout(begin + _BODY_SECONDS - time.monotonic()):
+                    message = await receive()
+            except TimeoutError:
+                detail = f"the body did not arrive within {_BODY_SECONDS:g} s"
+                raise HTTPException(408, detail, {"Connection": "close"}) from None
+            part = message.get("body", b"")
+            size += len(part)
+            if size > most:
+                detail = f"the body is larger than {most} bytes, the limit"
+                raise HTTPException(413, detail, {"Connection": "close"})
+            marks += sum(map(part.count, _MARKS))
+            if marks > _MAX_MARKS:
+                detail = f"the body has more than {_MAX_MARKS} brackets and commas, the limit; send smaller values"
+                raise HTTPException(422, detail, {"Connection": "close"})
+            is_whole = not message.get("more_body", False)
+            return message
+
+        return bounded
+
+
+def _is_small(request: Request) -> bool:
+    """Whether a body says that it needs little memory."""
+    length = request.headers.get("content-length", "")
+    return length.isdecimal() and int(length) <= _SMALL_BODY_BYTES
 
 
 # -- errors ------------------------------------------------------------------------------------------

@@ -33,7 +33,7 @@ from ..submissions import (
     ranked_hardware,
 )
 from ..users import Principal, get_user
-from .access import COOKIE, OfContest, Viewer, check_origin, contest_of
+from .access import COOKIE, Gate, OfContest, Viewer, check_origin, contest_of
 from .api import view_of
 
 router = APIRouter(include_in_schema=False)
@@ -144,24 +144,28 @@ async def login_form(request: Request, next: str = "/leaderboard") -> Response:
 
 @router.post("/login")
 async def login(request: Request) -> Response:
-    """Check a token and keep it in a cookie, which scripts cannot read and other sites cannot send."""
+    """Check a token and open a session, whose cookie scripts cannot read and other sites cannot send."""
     check_origin(request)
     form = parse_qs((await request.body()).decode(errors="replace"), max_num_fields=5)
     token, target = form.get("token", [""])[0].strip(), _local(form.get("next", [""])[0])
     contest, address = contest_of(request), request.client.host if request.client is not None else ""
-    if request.app.state.gate.principal(contest, token, address) is None:
+    gate: Gate = request.app.state.gate
+    if gate.principal(contest, token, address) is None:
         problem = "This token is not valid: it is unknown, expired or revoked."
         return _page(request, None, "login.html", "Log in", 401, next=target, problem=problem)
     answer = RedirectResponse(target, 303)
     is_secure = request.url.scheme == "https"
-    answer.set_cookie(COOKIE, token, _COOKIE_SECONDS, httponly=True, samesite="strict", secure=is_secure)
+    answer.set_cookie(
+        COOKIE, gate.open_session(token), _COOKIE_SECONDS, httponly=True, samesite="strict", secure=is_secure
+    )
     return answer
 
 
 @router.post("/logout")
 async def logout(request: Request) -> Response:
-    """Forget the token."""
+    """End the session."""
     check_origin(request)
+    request.app.state.gate.sessions.pop(request.cookies.get(COOKIE), None)
     answer = RedirectResponse("/login", 303)
     answer.delete_cookie(COOKIE, httponly=True, samesite="strict")
     return answer
