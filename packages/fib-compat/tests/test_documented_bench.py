@@ -52,6 +52,18 @@ class TestConfig:
         assert sampling.extra["sampling_validation_trials"] == 100
         assert sampling.extra["sampling_tvd_threshold"] == 0.2
 
+    def test_one_of_the_bundled_extra_settings_is_replaced(self) -> None:
+        config = BenchmarkConfig.default(extra={"sampling_validation_trials": 5})
+        sampling = config.resolve_eval_config(samples.definition("top_k", "sampling"))
+        assert sampling.extra == {"sampling_validation_trials": 5, "sampling_tvd_threshold": 0.2}
+
+    @pytest.mark.parametrize("name", ["atol", "rtol"])
+    def test_a_tolerance_of_zero_is_kept(self, name: str) -> None:
+        resolved = BenchmarkConfig(**{name: 0}).resolve_eval_config(samples.definition())
+        assert getattr(resolved, name) == 0
+        with pytest.raises(ValueError, match=name):
+            BenchmarkConfig(**{name: -1e-9})
+
     def test_precedence(self) -> None:
         config = BenchmarkConfig(
             rtol=0.5,

@@ -57,6 +57,12 @@ class TestRunnable:
         assert runnable.metadata.build_type == "python"
         assert runnable.metadata.definition.name == samples.NAME
 
+    @pytest.mark.parametrize("is_destination_passing", [False, True])
+    @pytest.mark.parametrize(("returned", "expected"), [((1,), 1), ((1, 2), (1, 2)), ((), ()), (None, None)])
+    def test_a_single_result_is_a_value(self, is_destination_passing: bool, returned: object, expected: object) -> None:
+        made = metadata(destination_passing_style=is_destination_passing)
+        assert Runnable(lambda: returned, made)() == expected
+
     def test_cleanup_runs_once(self) -> None:
         cleaned: list[int] = []
         runnable = Runnable(callable=lambda: (1,), metadata=metadata(), cleaner=lambda: cleaned.append(1))

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import attrs
 import compat_samples as samples
 import pytest
 import torch
 from compat_samples import NAME
 from flashinfer_bench.data import (
+    BuildSpec,
     Correctness,
     Definition,
     Evaluation,
+    ScalarInput,
     Solution,
     SpeedupMetrics,
     Trace,
@@ -126,6 +129,17 @@ class TestScores:
         assert metrics.model_dump()["avg_speedup"] == pytest.approx(2.0)
         assert SpeedupMetrics.model_validate(json.loads(metrics.model_dump_json())) == metrics
 
+    def test_metrics_count_the_definitions_in_the_mean(self) -> None:
+        trace_set = self.measured()
+        assert trace_set.get_solution_score("plain").definitions == 1
+        trace_set.definitions["other"] = samples.definition("other")
+        pairs = (("theirs", "ada", 1.0), ("other_base", "baseline", 2.0))
+        trace_set.solutions["other"] = [samples.solution(name, definition="other", author=by) for name, by, _ in pairs]
+        trace_set.traces["other"] = [
+            attrs.evolve(samples.trace(name, latency=latency), definition="other") for name, _, latency in pairs
+        ]
+        assert trace_set.get_author_score("ada").definitions == 2
+
     def test_the_baseline_itself_and_unknown_names_have_no_score(self) -> None:
         trace_set = self.measured()
         assert trace_set.get_solution_score("base") is None
@@ -213,12 +227,26 @@ class TestRecords:
         assert json.loads(measured.model_dump_json())["max_relative_error"] == "Infinity"
         assert Correctness.model_validate_json('{"max_relative_error": "Infinity"}') == measured
 
+    @pytest.mark.parametrize("text", ["Infinity", '"Infinity"', "-Infinity", '"-Infinity"', "NaN", '"NaN"'])
+    def test_both_forms_of_numbers_that_are_not_finite_are_read(self, text: str, tmp_path: Path) -> None:
+        line = f'{{"type": "scalar", "value": {text}}}'
+        (tmp_path / "a.jsonl").write_text(f"{line}\n")
+        (tmp_path / "a.json").write_text(line)
+        read = [ScalarInput.model_validate_json(line), load_json_file(ScalarInput, tmp_path / "a.json")]
+        read += load_jsonl_file(ScalarInput, tmp_path / "a.jsonl")
+        assert {str(one.value) for one in read} == {str(float(text.strip('"')))}
+
+    def test_an_empty_list_of_hardware_is_refused(self) -> None:
+        with pytest.raises(ValueError, match="target_hardware"):
+            BuildSpec(language="python", target_hardware=[], entry_point="main.py::run")
+
     def test_axes_and_shapes(self) -> None:
         definition = samples.definition()
         assert definition.var_axes_bindings == {"batch": ("x", 0)}
         assert definition.get_axes_values([(4, 64), (64,)]) == {"batch": 4}
         assert list(map(tuple, definition.get_input_shapes({"batch": 4}))) == [(4, 64), (64,)]
-        assert definition.merge_kwargs_to_args((1,), {"weight": 2}) in ((1, 2), [1, 2])
+        for args, kwargs in (((1,), {"weight": 2}), ((), {"weight": 2, "x": 1}), ((1, 2), {})):
+            assert definition.merge_kwargs_to_args(args, kwargs) in ((1, 2), [1, 2])
         with pytest.raises(ValueError):
             definition.get_axes_values([(4,), (64,)])
 

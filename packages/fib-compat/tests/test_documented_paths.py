@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import importlib
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from flashinfer_bench import env
+from flashinfer_bench.integration.flashinfer.common import infer_kv_layout_from_args
 
 PATHS = {
     "compile.builder": "Builder BuildError",
@@ -70,3 +72,9 @@ def test_variables_are_read_at_each_call(monkeypatch: pytest.MonkeyPatch, tmp_pa
     monkeypatch.delenv("FIB_CACHE_PATH", raising=False)
     assert env.get_fib_dataset_path() == tmp_path
     assert env.get_fib_cache_path() == Path.home() / ".cache" / "flashinfer_bench" / "cache"
+
+
+@pytest.mark.parametrize(("layout", "expected"), [("NHD", "NHD"), ("HND", "HND"), ("other", None), (None, None)])
+def test_the_layout_of_a_wrapper_is_that_of_its_arguments(layout: str | None, expected: str | None) -> None:
+    assert infer_kv_layout_from_args(SimpleNamespace(_kv_layout=layout)) == expected
+    assert infer_kv_layout_from_args(object()) is None

@@ -101,6 +101,10 @@ class TestPolicies:
         assert "compat_decorated" in PolicyRegistry.list_filter_policies()
         assert {"dump_all", "dump_none", "dump_int"} <= set(PolicyRegistry.list_input_dump_policies())
 
+    def test_dump_all_chooses_scalars_too(self) -> None:
+        inputs = {"x": torch.ones(2), "scale": 0.5, "is_causal": True}
+        assert TracingConfig("dump_all").get_inputs_to_dump(tuple(inputs), inputs.values()) == inputs
+
     def test_a_name_registers_once(self) -> None:
         PolicyRegistry.register_filter_policy("compat_once", KeepLast, override=True)
         with pytest.raises(ValueError):

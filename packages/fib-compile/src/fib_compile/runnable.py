@@ -104,10 +104,9 @@ class Runnable:
     def __call__(self, *args: Any) -> Any:
         """Call the solution in its own style.
 
-        Of a value-returning solution, a tuple or list of one element is unpacked. Everything else is returned as it
-        is: a dict, several results, an empty tuple.
+        A tuple or list of one element is unpacked, in either style; everything else is returned as it is.
         """
-        return self.callable(*args)
+        return _single(self.callable(*args))
 
     def call_kwargs(self, **kwargs: Any) -> Any:
         """Call by the definition's names.
@@ -341,13 +340,15 @@ def unpack_single(function: Callable[..., Any]) -> Callable[..., Any]:
 
     @functools.wraps(function, updated=())
     def unpacking(*args: Any) -> Any:
-        result = function(*args)
-        kind = type(result)
-        if (kind is tuple or kind is list) and len(result) == 1:
-            return result[0]
-        return result
+        return _single(function(*args))
 
     return unpacking
+
+
+def _single(result: Any) -> Any:
+    """The element of a tuple or list of one element; any other result as it is."""
+    kind = type(result)
+    return result[0] if (kind is tuple or kind is list) and len(result) == 1 else result
 
 
 def unpack_results(function: Callable[..., Any], definition: Definition | None) -> Callable[..., Any]:

@@ -57,6 +57,8 @@ class SpeedupMetrics:
     """Mean of baseline latency / latency; 0 if anything failed."""
     workload_count: int
     """The number of workloads in the mean."""
+    definitions: int = 1
+    """The number of definitions in the mean."""
 
 
 @attrs.frozen
@@ -850,7 +852,7 @@ def _latencies(traces: Iterable[Trace], allow_flags: Collection[str]) -> tuple[d
 def _mean(scores: Collection[SpeedupMetrics]) -> SpeedupMetrics:
     """The mean of scores of several definitions."""
     mean = math.fsum(score.avg_speedup for score in scores) / len(scores)
-    return SpeedupMetrics(mean, sum(score.workload_count for score in scores))
+    return SpeedupMetrics(mean, sum(score.workload_count for score in scores), len(scores))
 
 
 def _valid(latency: float, definition: str, solution: str) -> float:
