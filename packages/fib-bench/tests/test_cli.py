@@ -256,8 +256,12 @@ def test_an_interrupt_lets_running_evaluations_finish(
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("interruptible")
+@pytest.mark.parametrize("signal_number", [signal.SIGINT, signal.SIGTERM])
 def test_a_second_interrupt_ends_at_once_keeps_traces_and_leaves_no_process(
-    make_data_set: MakeDataSet, make_solution: MakeSolution, survivors: Callable[[], dict[int, str]]
+    make_data_set: MakeDataSet,
+    make_solution: MakeSolution,
+    survivors: Callable[[], dict[int, str]],
+    signal_number: int,
 ) -> None:
     hang = make_solution("while True: pass", name="b_hangs")
     root = make_data_set(make_solution("def run(x):\n    return x * 2\n", name="a_good"), hang)
@@ -266,10 +270,10 @@ def test_a_second_interrupt_ends_at_once_keeps_traces_and_leaves_no_process(
         assert process.stderr is not None
         for line in process.stderr:
             if "a_good: PASSED" in line:
-                os.killpg(process.pid, signal.SIGINT)
+                os.killpg(process.pid, signal_number)
             if "finishing" in line:
                 break
-        os.killpg(process.pid, signal.SIGINT)
+        os.killpg(process.pid, signal_number)
         rest = process.stderr.read()
     assert process.returncode == 130
     assert "interrupted; finished evaluations are recorded" in rest

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import signal
 import subprocess
 import sys
 import time
@@ -241,7 +240,7 @@ class TestNewDefinition:
 
 
 @pytest.mark.slow
-def test_watch_evaluates_again_survives_a_broken_and_a_missing_file_and_ends_with_130(
+def test_watch_evaluates_again_survives_a_broken_and_a_missing_file_and_ends_with_130_by_sigterm(
     root: Path, kernel: Path, tmp_path: Path
 ) -> None:
     log = tmp_path / "out"
@@ -271,7 +270,7 @@ def test_watch_evaluates_again_survives_a_broken_and_a_missing_file_and_ends_wit
         wait_for("kernel: INCORRECT_NUMERICAL", 2)
         kernel.write_text(GOOD)
         wait_for("kernel: PASSED", 4)
-        process.send_signal(signal.SIGINT)
+        process.terminate()
         assert process.wait(60) == 130
         assert "stopped" in log.read_text()
     finally:

@@ -218,7 +218,7 @@ def compiler_error_of(trace: Trace, solution: Solution | None) -> str | None:
 def _watch(arguments: argparse.Namespace, errors: Console) -> int:
     """Evaluate a kernel on up to 3 workloads, and again whenever its file changes.
 
-    Nothing is recorded: `fib-bench add` keeps a version. Ctrl-C ends it with exit code 130.
+    Nothing is recorded: `fib-bench add` keeps a version. Ctrl-C or SIGTERM ends it with exit code 130.
 
     Examples:
       fib-bench watch kernel.py --definition rmsnorm_h1024

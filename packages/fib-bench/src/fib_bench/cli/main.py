@@ -10,9 +10,10 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -59,8 +60,20 @@ Examples:
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run the command; returns the exit code."""
-    return run_command("fib-bench", lambda: _main(argv), interrupted=_INTERRUPTED)
+    """Run the command; returns the exit code. SIGTERM ends it as an interrupt does, so that no process is left."""
+    with _handled(signal.default_int_handler, signal.SIGTERM):
+        return run_command("fib-bench", lambda: _main(argv), interrupted=_INTERRUPTED)
+
+
+@contextmanager
+def _handled(handler: Callable[[int, FrameType | None], Any], *numbers: int) -> Iterator[None]:
+    """Handle signals in the block; the handlers before it come back."""
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)
 
 
 def _main(argv: Sequence[str] | None) -> int:
@@ -149,21 +162,15 @@ def _exit_code(result: RunResult, errors: Console) -> int:
 @contextmanager
 def _interruptible(benchmark: Benchmark, errors: Console) -> Iterator[None]:
     """Let the first interrupt or SIGTERM end the run after the running evaluations, and the second one at once."""
-    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
 
     def stop(*_: object) -> None:
-        for number, handler in before.items():
-            signal.signal(number, handler)
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
         errors.print("finishing the running evaluations; interrupt again to stop at once")
         benchmark.stop()
 
-    for number in before:
-        signal.signal(number, stop)
-    try:
+    with _handled(stop, signal.SIGINT, signal.SIGTERM):
         yield
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def _benchmark(trace_set: TraceSet, config: BenchmarkConfig, resume: bool, errors: Console) -> RunResult:
