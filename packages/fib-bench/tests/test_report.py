@@ -441,6 +441,26 @@ class TestCpuLeaderboard:
             ("a_slow", True, 1.0),
         ]
 
+    def test_the_order_is_that_of_the_printed_numbers_whatever_their_marks(self, make_result: MakeTrace) -> None:
+        spread = {"narrow": 1.01, "noise": 4.5, "wide": 1.5}
+
+        def result(solution: str, speedup: float) -> Trace:
+            factor = spread[solution.partition("_")[0]]
+            timing = {"interval_ms": [1.0 / factor, factor], "method": "handshake"}
+            return make_result(solution, "1", 1.0, reference_ms=speedup, performance_extra={"timing": timing})
+
+        printed_numbers = {
+            "wide_a": 2.0,
+            "noise_b": 4.0,
+            "wide_c": 4.5,
+            "narrow_d": 3.0,
+            "narrow_e": 1.002,
+            "noise_f": 0.5,
+        }
+        rows = leaderboard(in_memory(*(result(*item) for item in printed_numbers.items())))
+        assert {row.speedup.mark for row in rows} == {"", "noise", "wide"}
+        assert [row.solution for row in rows] == ["wide_c", "noise_b", "narrow_d", "wide_a", "narrow_e", "noise_f"]
+
     def test_ranked_results_come_first_and_others_have_no_share(self, timed: MakeTrace) -> None:
         rows = leaderboard(in_memory(timed("cpu", "1", 0.1), timed("device", "1", 1.0, flags=(), method="handshake")))
         assert [(row.solution, row.fast_1) for row in rows] == [("device", 1.0), ("cpu", 0.0)]

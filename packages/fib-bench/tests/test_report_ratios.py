@@ -60,9 +60,11 @@ def test_a_ratio_is_a_number_and_marked_unless_it_is_precise_and_differs_from_1(
     assert bool(ratio.mark) == (outcome not in (Outcome.NUMBER, Outcome.UNKNOWN))
 
 
-def test_narrow_noise_is_ordered_as_1_and_what_is_marked_otherwise_has_no_order() -> None:
+def test_the_printed_number_orders_and_the_certain_part_of_it_counts() -> None:
     ratios = [Ratio(1.02, (0.99, 1.05)), Ratio(1.3, (0.9, 1.9)), Ratio(3.0, None, False), Ratio(1.3, (1.2, 1.4))]
-    assert [ratio.rank_value for ratio in ratios] == [1.0, None, None, 1.3]
+    ratios += [Ratio(2.0, (1.5, 2.5)), Ratio(3.0, (2.9, 3.1), False), UNKNOWN]
+    assert [ratio.rank_value for ratio in ratios] == [1.02, 1.3, None, 1.3, 2.0, None, None]
+    assert [ratio.certain_value for ratio in ratios] == [1.0, 0.9, None, 1.3, 1.5, None, None]
 
 
 class TestSpeedup:

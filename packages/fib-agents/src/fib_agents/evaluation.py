@@ -289,7 +289,7 @@ def _comparison_of(trace: Trace, other: str) -> Comparison:
     ratio = baseline_speedup_of(performance)
     verdict = "faster" if (ratio.point or 0.0) > 1.0 else "slower"
     if ratio.outcome is Outcome.NOISE:
-        verdict = "undecided" if ratio.rank_value is None else "no difference"
+        verdict = "no difference" if ratio.is_narrow else "undecided"
     second_ms = None if baseline.timing is None else baseline.timing.latency_ms
     return Comparison(*place, verdict, ratio.point, ratio.interval, performance.latency_ms, second_ms)
 

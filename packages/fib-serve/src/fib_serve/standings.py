@@ -78,13 +78,8 @@ def _entry(
 
 
 def _score(entry: LeaderboardRow | None) -> float | None:
-    """The rank of the report; where the report prints no number, the certain part of it."""
-    if entry is None or not entry.is_ranked:
-        return None
-    speedup = entry.speedup
-    if speedup.rank_value is None and speedup.interval is not None:
-        return speedup.interval[0] if math.isfinite(speedup.interval[0]) else None
-    return speedup.rank_value
+    """The number by which the report orders solutions, and which pages print."""
+    return entry.speedup.rank_value if entry is not None and entry.is_ranked else None
 
 
 def _public(entry: LeaderboardRow) -> dict[str, Any]:

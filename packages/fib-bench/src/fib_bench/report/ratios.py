@@ -86,7 +86,7 @@ class Ratio:
             return Outcome.NUMBER
         if self._has_one:
             return Outcome.NOISE
-        return Outcome.NUMBER if self._is_narrow else Outcome.WIDE
+        return Outcome.NUMBER if self.is_narrow else Outcome.WIDE
 
     @property
     def mark(self) -> str:
@@ -95,26 +95,25 @@ class Ratio:
 
     @property
     def rank_value(self) -> float | None:
-        """The number by which solutions are ordered: 1 for noise in a narrow interval, None with another mark."""
-        if self.outcome is Outcome.NUMBER:
-            return self.point
-        return 1.0 if self.outcome is Outcome.NOISE and self._is_narrow else None
+        """The number by which solutions are ordered, which is the printed one; None if it is not comparable."""
+        return self.point if self.is_comparable else None
 
     @property
     def certain_value(self) -> float | None:
-        """The number that ``fast_p`` counts: `rank_value`, else the lower bound of the interval; None if unknown."""
-        if self.outcome in (Outcome.UNKNOWN, Outcome.NOT_COMPARABLE):
-            return None
-        if self.rank_value is not None or self.interval is None:
+        """The number that ``fast_p`` counts: 1 for narrow noise, the lower bound of what else is marked."""
+        if self.outcome is Outcome.NUMBER or self.interval is None:
             return self.rank_value
-        return self.interval[0]
+        if not self.is_comparable:
+            return None
+        return 1.0 if self._has_one and self.is_narrow else self.interval[0]
 
     @property
     def _has_one(self) -> bool:
         return self.interval is not None and self.interval[0] <= 1.0 <= self.interval[1]
 
     @property
-    def _is_narrow(self) -> bool:
+    def is_narrow(self) -> bool:
+        """Whether the interval is known, and its half width is at most `MAX_HALF_WIDTH` of the number."""
         if self.point is None or self.interval is None:
             return False
         low, high = self.interval
