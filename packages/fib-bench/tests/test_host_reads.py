@@ -108,7 +108,7 @@ def test_waits_are_seen_while_recording_and_do_nothing_afterwards(monkeypatch: p
 
 
 class TestDevice:
-    """What crosses between a device without memory and the host: copies are seen by their direction."""
+    """Copies between a device without memory and the host are seen by their direction."""
 
     META = torch.device("meta")
 

@@ -1,4 +1,4 @@
-"""Host reads: what crosses between the host and the device in a call, recorded so that the call can be captured.
+"""Host reads: all that crosses between the host and the device in a call, recorded so that the call can be captured.
 
 A call that reads from the device (``.item()``, ``.cpu()``, ``nonzero``) or sends data of the host to it cannot be
 captured into a CUDA graph. So it is made once and what crosses is recorded, in order; the capture is given the same
@@ -35,7 +35,7 @@ _wait_for: Any = getattr(torch.cuda.Stream, "synchronize", None)  # the original
 
 @attrs.frozen(eq=False)
 class Crossing:
-    """What an operation of a call has brought to the host or to the device."""
+    """A value that an operation of a call has brought to the host or to the device."""
 
     operation: str
     where: str
@@ -56,7 +56,7 @@ class Crossing:
 
 @attrs.define(eq=False)
 class Recording:
-    """What crosses in a call, in order."""
+    """All that crosses in a call, in order."""
 
     crossings: list[Crossing] = attrs.field(factory=list)
     waits: list[str] = attrs.field(factory=list)
