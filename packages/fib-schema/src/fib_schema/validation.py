@@ -14,7 +14,6 @@ from typing import Any
 import attrs
 
 from . import data_files
-from ._record import NO_FIELDS
 from .blobs import STORED_BITS, BadHeader, StoredTensor, read_header
 from .codec import child_path
 from .constraints import constraint_names, evaluate_constraint
@@ -142,7 +141,7 @@ class _FileChecks:
                 return
             self.known.of_traces[key] = trace.workload
             self._check_workload(trace, place)
-        elif known != trace.workload and not (evaluation.extra or NO_FIELDS).get("enlarged_axes"):
+        elif known != trace.workload and "enlarged_axes" not in (evaluation.extra or ()):
             first = self.known.workload_places[key]
             message = f"has the uuid of {first} and differs from it; give it another uuid"
             self._add_recurring(place, message, "other-workload", "$.workload", first, is_error=False)
