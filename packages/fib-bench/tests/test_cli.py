@@ -56,6 +56,19 @@ def test_a_folder_that_is_no_data_set_is_named(
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize("words", [("validate", "--json"), ("report", "best"), ("report", "summary")])
+def test_a_data_set_is_the_first_word_or_an_option_or_this_folder(
+    words: tuple[str, ...], run: Run, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, option = run(*words, root), run(*words, "--dataset", root)
+    monkeypatch.chdir(root)
+    assert first == option
+    assert run(*words)[:2] == (first[0], first[1].replace(str(root), "."))
+    assert first[0] == 0
+    code, _, errors = run(*words, root, "--dataset", root)
+    assert (code, "the data set is named twice" in errors) == (2, True)
+
+
 @pytest.mark.usefixtures("shared_server")
 class TestRun:
     def test_a_wrong_solution_is_a_result_and_no_failure(self, run: Run, root: Path) -> None:

@@ -23,7 +23,7 @@ from rich.console import Console
 from .. import hub
 from ..authoring.solutions import add_version, base_name, default_author
 from .kernels import axes_of
-from .options import Commands, add_command, add_json, set_help
+from .options import Commands, add_command, add_data_set, add_json, data_set_of, set_help
 from .output import output_console, print_done, print_json, say
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ _TRITON = re.compile(r"^\s*(import|from)\s+triton\b", re.MULTILINE)
 def add_data_set_commands(commands: Commands) -> None:
     """Declare the commands."""
     check = add_command(commands, "validate", "list all problems of a data set", _validate)
-    check.add_argument("dir", metavar="DIR", help="the data set")
+    add_data_set(check, is_first=True)
     add_json(check)
     older = add_command(commands, "migrate", "convert an older data set to the current schema", _migrate)
     older.add_argument("source", metavar="SRC", help="the data set to read; it is not changed")
@@ -72,7 +72,7 @@ def _validate(arguments: argparse.Namespace, errors: Console) -> int:
       fib-bench validate DIR --json | jq '.problems[].file'
     """
     del errors
-    report = validate(arguments.dir)
+    report = validate(data_set_of(arguments))
     if arguments.json:
         print_json(report.to_plain())
     else:

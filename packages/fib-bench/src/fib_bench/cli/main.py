@@ -30,7 +30,7 @@ from ..report import summarise
 from ..report.leaderboard import format_trace
 from .data_sets import add_data_set_commands
 from .kernels import add_kernel_commands, compiler_error_of
-from .options import add_command, add_json, add_run_options, config_of, set_help
+from .options import add_command, add_data_set, add_json, add_run_options, config_of, data_set_of, set_help
 from .output import error_console, output_console, print_json, say
 from .progress import progress_on
 from .reports import add_reports
@@ -103,10 +103,11 @@ def _run(arguments: argparse.Namespace, errors: Console) -> int:
                                                        time it beside the engine's own kernel
       fib-bench run DIR --json | jq '.traces[].evaluation.status'
     """
-    trace_set = TraceSet.from_path(arguments.dir)
+    root = data_set_of(arguments)
+    trace_set = TraceSet.from_path(root)
     config = config_of(arguments, trace_set)
     if config.data_set_layers is not None:
-        file = Path(arguments.dir) / DATA_SET_FILE
+        file = root / DATA_SET_FILE
         say(errors, f"settings of the data set: {file} (options and --config override them)")
     say(errors, f"device: {', '.join(config.devices or (config.device,))}")
     if arguments.reference_as_solution:
@@ -117,7 +118,7 @@ def _run(arguments: argparse.Namespace, errors: Console) -> int:
     problems = trace_set.problems if arguments.definitions else trace_set.all_problems()
     is_empty = not trace_set.definition_names()
     if is_empty:
-        problems = (*problems, missing_data(arguments.dir))
+        problems = (*problems, missing_data(str(root)))
     print_problems(problems)
     if arguments.json:
         print_json({**_plain_result(result), "problems": plain_problems(problems)})
@@ -218,7 +219,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"fib-bench {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     run = add_command(commands, "run", "evaluate solutions and append their traces", _run)
-    run.add_argument("dir", metavar="DIR", help="the data set")
+    add_data_set(run, is_first=True)
     run.add_argument("--resume", action="store_true", help="skip pairs that have a trace already")
     add_json(run)
     run.add_argument("-v", "--verbose", action="store_true", help="print the seconds of each phase at the end")

@@ -85,9 +85,17 @@ def names_of(words: list[str] | None) -> tuple[str, ...] | None:
 # -- the data set ------------------------------------------------------------------------------
 
 
-def add_data_set(parser: argparse.ArgumentParser) -> None:
-    """Declare ``--dataset`` of a command that takes a file or a name first."""
+def add_data_set(parser: argparse.ArgumentParser, *, is_first: bool = False) -> None:
+    """Declare ``--dataset``; `data_set_of` reads it.
+
+    Args:
+        parser: Of the command.
+        is_first: Whether the data set may also be named without an option: the command takes no other name or file.
+    """
     text = "the data set (default: this folder if it is one, else FIB_DATASET_PATH)"
+    if is_first:
+        parser.add_argument("dir", metavar="DIR", nargs="?", type=Path, help=text)
+        text = "the same"
     parser.add_argument("--dataset", metavar="DIR", type=Path, help=text)
 
 
@@ -97,8 +105,12 @@ def data_set_of(arguments: argparse.Namespace) -> Path:
     Raises:
         DataSetNotFound: There is none at the path that was passed.
         NoDataSetNamed: No path was passed, and there is none at the default.
+        InvalidRequest: Two paths were passed.
     """
-    given: Path | None = arguments.dataset
+    first: Path | None = getattr(arguments, "dir", None)
+    if first is not None and arguments.dataset is not None:
+        raise InvalidRequest(f"the data set is named twice, {first} and --dataset {arguments.dataset}; name it once")
+    given: Path | None = first or arguments.dataset
     if given is not None:
         if not given.is_dir():
             raise DataSetNotFound(str(given))

@@ -25,8 +25,10 @@ from .options import (
     Commands,
     InvalidRequest,
     add_command,
+    add_data_set,
     add_definitions,
     add_json,
+    data_set_of,
     names_of,
     set_help,
 )
@@ -50,11 +52,11 @@ def add_reports(commands: Commands) -> None:
     set_help(report, _HELP)
     reports = report.add_subparsers(required=True, metavar="REPORT")
     summary = add_command(reports, "summary", "totals and the leaderboard", _summary)
-    _add_data_set(summary)
+    add_data_set(summary, is_first=True)
     add_json(summary)
     _add_flags(summary)
     fastest = add_command(reports, "best", "the fastest passing solution of each workload", _best)
-    _add_data_set(fastest)
+    add_data_set(fastest, is_first=True)
     add_definitions(fastest)
     add_json(fastest)
     _add_flags(fastest)
@@ -64,7 +66,7 @@ def add_reports(commands: Commands) -> None:
     merged.add_argument("--into", required=True, metavar="DST", help="a folder that is new or empty")
     add_json(merged)
     page = add_command(reports, "html", "one HTML page that needs no network", _html)
-    _add_data_set(page)
+    add_data_set(page, is_first=True)
     page.add_argument("--output", default="report.html", metavar="FILE", help="the page (default: %(default)s)")
     text = "text below the title, such as where inputs come from"
     page.add_argument("--note", metavar="TEXT", default="", help=text)
@@ -86,10 +88,6 @@ def _add_compare(parser: argparse.ArgumentParser) -> None:
     _add_flags(parser)
 
 
-def _add_data_set(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("dir", metavar="DIR", help="the data set")
-
-
 def _add_flags(parser: argparse.ArgumentParser) -> None:
     flags = sorted(UNRANKED_FLAGS)
     text = f"rank solutions with these flags too, which are left out otherwise ({', '.join(flags)})"
@@ -103,11 +101,11 @@ def _flags_of(arguments: argparse.Namespace) -> tuple[str, ...]:
     return (*arguments.allow_flags, *([CPU_TIMING] if arguments.include_unranked else ()))
 
 
-def _print_problems(trace_set: TraceSet, root: str, definitions: Collection[str] | None = None) -> int:
+def _print_problems(trace_set: TraceSet, root: Path, definitions: Collection[str] | None = None) -> int:
     """Print the problems of a data set; returns the exit code of a report: 1 for a folder without records."""
     problems = _problems(trace_set, definitions)
     is_empty = not trace_set.definition_names() and not trace_set.traces
-    print_problems([*problems, missing_data(root)] if is_empty else problems)
+    print_problems([*problems, missing_data(str(root))] if is_empty else problems)
     return int(is_empty)
 
 
@@ -134,9 +132,10 @@ def _summary(arguments: argparse.Namespace, errors: Console) -> int:
       fib-bench report summary DIR --json | jq '.leaderboard[].speedup.value'
     """
     del errors
-    trace_set = TraceSet.from_path(arguments.dir)
+    root = data_set_of(arguments)
+    trace_set = TraceSet.from_path(root)
     summary = summarise(trace_set, _flags_of(arguments))
-    code = _print_problems(trace_set, arguments.dir)
+    code = _print_problems(trace_set, root)
     if arguments.json:
         print_json(plain_record(summary))
     else:
@@ -151,10 +150,11 @@ def _best(arguments: argparse.Namespace, errors: Console) -> int:
       fib-bench report best DIR
       fib-bench report best DIR --definitions rmsnorm_h4096 --json
     """
-    trace_set, definitions = TraceSet.from_path(arguments.dir), names_of(arguments.definitions)
+    root, definitions = data_set_of(arguments), names_of(arguments.definitions)
+    trace_set = TraceSet.from_path(root)
     rows = best(trace_set, definitions, allow_flags=_flags_of(arguments))
     left_out = 0 if arguments.include_unranked else count_cpu_timed(trace_set, definitions)
-    code = _print_problems(trace_set, arguments.dir, definitions)
+    code = _print_problems(trace_set, root, definitions)
     if arguments.json:
         print_json(list(map(plain_record, rows)))
     elif rows:
@@ -249,9 +249,10 @@ def _html(arguments: argparse.Namespace, errors: Console) -> int:
     del errors
     from ..report.page import page_of
 
-    trace_set, definitions = TraceSet.from_path(arguments.dir), names_of(arguments.definitions)
+    root, definitions = data_set_of(arguments), names_of(arguments.definitions)
+    trace_set = TraceSet.from_path(root)
     page = page_of(trace_set, _flags_of(arguments), definitions, note=arguments.note)
-    if code := _print_problems(trace_set, arguments.dir, definitions):
+    if code := _print_problems(trace_set, root, definitions):
         return code
     data = page.html.encode()
     write_output(Path(arguments.output), data)
