@@ -170,7 +170,11 @@ class TestAdd:
         words = ("--definition", "double", "--dataset", root, "--quick")
         code, out, _ = run("add", kernel, *words)
         assert code == 0
-        assert out.count("kernel: PASSED") == 2
+        assert out.count("kernel: PASSED") == out.count("\n  speedup: ") == out.count(" over the reference\n") == 2
+        kernel.write_text(GOOD + "# once more\n")
+        _, out, _ = run("add", kernel, *words)
+        assert out.count("kernel_v2: PASSED") == out.count(" over the last save\n") == 2
+        kernel.write_text(GOOD)
         broken = tmp_path / "broken.cpp"
         broken.write_text(CPP)
         code, out, _ = run("add", broken, *words)
@@ -270,6 +274,7 @@ def test_watch_evaluates_again_survives_a_broken_and_a_missing_file_and_ends_wit
         wait_for("kernel: INCORRECT_NUMERICAL", 2)
         kernel.write_text(GOOD)
         wait_for("kernel: PASSED", 4)
+        wait_for(" over the last save", 2)
         process.terminate()
         assert process.wait(60) == 130
         assert "stopped" in log.read_text()

@@ -64,6 +64,23 @@ def _find_same(trace_set: TraceSet, solution: Solution) -> Solution | None:
     return None
 
 
+def versions_before(trace_set: TraceSet, solution: Solution) -> list[str]:
+    """The earlier versions of a solution, the latest first."""
+    name, number = _version_of(solution.name)
+    versions = {
+        found: other
+        for other in trace_set.solution_names(solution.definition)
+        if (found := _version_of(other))[0] == name and found[1] < number
+    }
+    return [versions[key] for key in sorted(versions, reverse=True)]
+
+
+def _version_of(name: str) -> tuple[str, int]:
+    """A name without its version, and the version."""
+    match = _VERSION.search(name)
+    return _VERSION.sub("", name), int(match[1]) if match else 1
+
+
 def _next_name(trace_set: TraceSet, definition: str, base: str) -> str:
     """The name of the next version: `base` if no solution has it, else with the next number."""
     taken = set(trace_set.solution_names())

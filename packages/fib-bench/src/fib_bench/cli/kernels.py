@@ -5,9 +5,10 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 import attrs
@@ -16,6 +17,7 @@ from fib_schema import (
     Definition,
     EvaluationStatus,
     FibError,
+    Performance,
     Solution,
     SupportedLanguages,
     Trace,
@@ -23,11 +25,12 @@ from fib_schema import (
     Workload,
     to_plain,
 )
+from fib_schema.trace_facts import timing_of
 from rich.console import Console
 
 from ..authoring.definitions import definition_from_reference, random_workload
 from ..authoring.inference import STYLES, Choices, InferredKernel, infer_kernel
-from ..authoring.solutions import Added, add_version, base_name, default_author
+from ..authoring.solutions import Added, add_version, base_name, default_author, versions_before
 from ..authoring.sources import files_left_out, source_files
 from ..config.benchmark import BenchmarkConfig
 from ..events import Evaluated, Skipped
@@ -50,6 +53,7 @@ _STYLE_WORDS = {
 _OPTIONS = {"language": "--language", "entry point": "--entry", "style": "--style", "hardware": "--hardware"}
 _WITH_PLACE = frozenset({EvaluationStatus.COMPILE_ERROR, EvaluationStatus.RUNTIME_ERROR})
 _INTERRUPTED = 130
+_NO_SAVES: Mapping[str, Trace] = MappingProxyType({})
 _POLL_SECONDS = 0.25
 
 
@@ -126,11 +130,12 @@ def _add(arguments: argparse.Namespace, errors: Console) -> int:
     plain = _plain(added, kernel, following) | {"left_out": left_out}
     code = 0
     if arguments.quick:
+        saved = _last_saves(TraceSet.from_path(root), added.solution)
         result = _evaluated(root, added.solution, arguments.device, errors)
         plain |= {"traces": list(map(to_plain, result.traces)), "skipped": list(map(attrs.asdict, result.skipped))}
         code = 1 if result.failures or result.is_without_results else 0
         if not arguments.json:
-            _print_results(output_console(), result.traces, added.solution)
+            _print_results(output_console(), result.traces, added.solution, saved)
         print_skipped(errors, result.skipped)
     if arguments.json:
         print_json(plain)
@@ -191,14 +196,54 @@ def _evaluated(root: Path, solution: Solution, device: str | None, errors: Conso
         return Benchmark(TraceSet.from_path(root), config).run(observe=observe)
 
 
-def _print_results(console: Console, traces: Iterable[Trace], solution: Solution) -> None:
-    """Print one line for each evaluation, and each compiler error with its source line once."""
+def _print_results(
+    console: Console, traces: Iterable[Trace], solution: Solution, saved: Mapping[str, Trace] = _NO_SAVES
+) -> None:
+    """Print the lines of each evaluation, and each compiler error with its source line once.
+
+    Args:
+        console: Where.
+        traces: The evaluations.
+        solution: What was evaluated.
+        saved: The evaluations of the last save, by workload.
+    """
     shown: set[str] = set()
     for trace in traces:
         say(console, format_trace(trace))
+        if text := _speedups_of(trace, saved.get(trace.workload.uuid)):
+            say(console, f"  {text}")
         if (error := compiler_error_of(trace, solution)) is not None and error not in shown:
             shown.add(error)
             say(console, error, "red")
+
+
+def _speedups_of(trace: Trace, before: Trace | None) -> str:
+    """The speedups over the reference and over the last save; empty for an evaluation without latency."""
+    from ..report.ratios import ratio_of, speedup_of
+
+    if (now := _performance_of(trace)) is None:
+        return ""
+    found = {"reference": speedup_of(now)}
+    if before is not None and (then := _performance_of(before)) is not None:
+        found["last save"] = ratio_of(timing_of(then), timing_of(now))
+    known = [f"{ratio.text} over the {name}" for name, ratio in found.items() if ratio.point is not None]
+    return f"speedup: {'; '.join(known)}" if known else ""
+
+
+def _performance_of(trace: Trace) -> Performance | None:
+    return None if trace.evaluation is None else trace.evaluation.performance
+
+
+def _last_saves(trace_set: TraceSet, solution: Solution) -> dict[str, Trace]:
+    """The latest evaluation on each workload of the version before a solution."""
+    names = versions_before(trace_set, solution)
+    found: dict[str, Trace] = {}
+    for trace in trace_set.traces.get(solution.definition, []):
+        if trace.solution in names and _performance_of(trace) is not None:
+            before = found.get(trace.workload.uuid)
+            if before is None or names.index(trace.solution) <= names.index(str(before.solution)):
+                found[trace.workload.uuid] = trace
+    return found
 
 
 def compiler_error_of(trace: Trace, solution: Solution | None) -> str | None:
@@ -238,32 +283,41 @@ def _watch(arguments: argparse.Namespace, errors: Console) -> int:
     config = BenchmarkConfig(quick=True, device=arguments.device or default_device()).for_data_set(trace_set)
     with suppress(KeyboardInterrupt), Evaluator(config, root) as judge:
         seen: list[tuple[str, int, int, int]] | None = None
+        saved: dict[str, Trace] = {}
         while True:
             if (stamp := list(_stamps(arguments.file))) != seen:
                 seen = stamp
-                _evaluate_file(arguments.file, definition, workloads, choices_of(arguments), judge)
+                saved |= _evaluate_file(arguments.file, definition, workloads, choices_of(arguments), judge, saved)
             time.sleep(_POLL_SECONDS)
     errors.print("stopped")
     return _INTERRUPTED
 
 
 def _evaluate_file(
-    path: Path, definition: Definition, workloads: Sequence[Workload], choices: Choices, judge: Evaluator
-) -> None:
-    """Evaluate a kernel as it is now, and print the results or why it cannot be evaluated."""
-    console = output_console()
+    path: Path,
+    definition: Definition,
+    workloads: Sequence[Workload],
+    choices: Choices,
+    judge: Evaluator,
+    saved: Mapping[str, Trace],
+) -> dict[str, Trace]:
+    """Evaluate a kernel as it is now, and print the results or why it cannot be evaluated; returns what was timed."""
+    console, timed = output_console(), dict[str, Trace]()
     say(console, f"-- {time.strftime('%H:%M:%S')} {path}", "bold")
     try:
         kernel = infer_kernel(path, definition, choices)
         solution = Solution(base_name(path), definition.name, default_author(), kernel.spec, kernel.sources)
         for event in judge.run(definition, solution, workloads):
             if isinstance(event, Evaluated):
-                _print_results(console, [event.trace], solution)
+                _print_results(console, [event.trace], solution, saved)
+                if _performance_of(event.trace) is not None:
+                    timed[event.trace.workload.uuid] = event.trace
             elif isinstance(event, Skipped):
                 say(console, f"could not run: {event.skip}", "red")
     except FibError as error:
         say(console, str(error), "red")
     console.file.flush()
+    return timed
 
 
 def _stamps(path: Path) -> Iterator[tuple[str, int, int, int]]:
