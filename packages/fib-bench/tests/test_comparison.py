@@ -64,8 +64,8 @@ def test_a_comparison_counts_and_says_which_element_is_worst() -> None:
     result = compare("y", found, expected, STRICT)
     assert (result.count, result.wrong, result.max_absolute_error) == (6, 2, 5.0)
     assert result.explain() == (
-        "output 'y': 2 of 6 elements are wrong; worst at [1, 2]: 5.0 instead of 0.0 "
-        "(allowed: absolute error 0.01 or relative error 0.01); 2 beyond the error cap, which allows 0"
+        "output 'y': 2 of 6 elements are wrong; worst at [1, 2]: 5 instead of 0\n"
+        "  allowed: absolute error 0.01 or relative error 0.01\n  2 beyond the error cap, which allows 0"
     )
     assert result.matched_ratio == pytest.approx(4 / 6)
 
@@ -190,7 +190,9 @@ def test_a_comparison_is_what_a_loop_over_float64_finds(
     assert result.bad_rows == (len(wrong) > max(1, defined / 2))  # one row holds all elements
     if wrong:
         worst = max(wrong, key=lambda i: absolute[i])
-        assert result.worst == f"at [{worst}]: {a[worst]} instead of {b[worst]}"
+        short = [f"{a[worst]:.4g}", f"{b[worst]:.4g}"]
+        pair = short if short[0] != short[1] else [str(a[worst]), str(b[worst])]
+        assert result.worst == f"at [{worst}]: {' instead of '.join(pair)}"
 
 
 def naive_errors(a: float, b: float) -> tuple[float, float]:

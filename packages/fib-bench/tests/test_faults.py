@@ -277,6 +277,15 @@ def test_a_fault_costs_its_own_evaluation(
     assert_evaluated(judged_all, cases, status, seconds=seconds)
 
 
+def test_the_stack_of_a_signal_has_no_frames_of_the_harness(judged_all: JudgedAll) -> None:
+    code = "import ctypes\ndef run(x):\n    return reads(x)\ndef reads(x):\n    return ctypes.string_at(0)\n"
+    (evaluation,) = judged_all({"segfault": code}).values()
+    assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
+    assert "SIGSEGV" in evaluation.log
+    assert "in reads" in evaluation.log
+    assert not [word for word in ("fib_bench/", "fib_compile/", "<frozen", "Extension mod") if word in evaluation.log]
+
+
 FORGED_MESSAGES = {
     '{"type": "composed", "index": 0, "nodes": 1}': "answered Call with Composed",
     '{"type": "done"}': "answered Call with Done",

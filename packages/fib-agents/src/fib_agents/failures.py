@@ -266,7 +266,7 @@ def _inputs_at(definition: Definition, output: TensorSpec, index: Sequence[int],
         key = tuple(places.get(axis, slice(None)) for axis in spec.shape)
         part = value[key].reshape(-1)[:_SHOWN_VALUES].double().tolist()
         where = ", ".join(str(places.get(axis, ":")) for axis in spec.shape)
-        shown[f"{name}[{where}]"] = ", ".join(f"{number:.6g}" for number in part)
+        shown[f"{name}[{where}]"] = ", ".join(f"{number:.4g}" for number in part)
     return shown
 
 
@@ -277,5 +277,5 @@ def _output_lines(output: WrongOutput) -> Iterator[str]:
         yield f"  {output.unwritten} elements look unwritten: they hold the bytes 0x{FILL:X} of the harness"
     for one in output.elements:
         inputs = "; ".join(f"{name} = {text}" for name, text in one.inputs.items())
-        found = "unwritten" if one.is_unwritten else f"{one.found:.6g}"
-        yield f"  {one.output}{list(one.index)} = {found}, expected {one.expected:.6g}; {inputs}"
+        found = "unwritten" if one.is_unwritten else f"{one.found:.4g}"
+        yield f"  {one.output}{list(one.index)} = {found}, expected {one.expected:.4g}; {inputs}"

@@ -152,8 +152,8 @@ class ErrorLimits:
     def explain(self) -> str:
         """The errors that an element may have, in words."""
         if isinstance(self.atol, torch.Tensor):
-            return f"relative error {self.rtol:g} or the absolute error of its row"
-        return f"absolute error {self.atol:g} or relative error {self.rtol:g}"
+            return f"relative error {self.rtol:.4g} or the absolute error of its row"
+        return f"absolute error {self.atol:.4g} or relative error {self.rtol:.4g}"
 
 
 def statistics_of(piece: Piece, rule: ErrorLimits, wrong: torch.Tensor, exceeds: torch.Tensor) -> torch.Tensor:
@@ -277,17 +277,17 @@ class Comparison:
         return is_enough(self.wrong, self.capped, self.bad_rows, defined, required_matched_ratio)
 
     def explain(self) -> str:
-        """Describe the comparison in one line."""
+        """Describe the comparison in short lines; the first one names the worst element."""
         if self.wrong == 0:
             return f"output {self.name!r}: all {self.count} elements match"
         text = f"output {self.name!r}: {self.wrong} of {self.count} elements are wrong; worst {self.worst}"
         if self.allowed:
-            text += f" (allowed: {self.allowed})"
+            text += f"\n  allowed: {self.allowed}"
         if self.capped:
-            text += f"; {self.capped} beyond the error cap, which allows {self.limit:g}"
+            text += f"\n  {self.capped} beyond the error cap, which allows {self.limit:.4g}"
         if self.bad_rows:
             rows, (wrong, index) = counted(self.bad_rows, "row"), self.worst_row
-            text += f"; in {rows} more elements are wrong than may be; worst row {index} with {wrong}"
+            text += f"\n  in {rows} more elements are wrong than may be; worst row {index} with {wrong}"
         return text
 
     def to_extra(self) -> dict[str, Any]:
@@ -378,7 +378,15 @@ def _describe_worst(expected: torch.Tensor, rest: int, *values: int) -> str:
         place.insert(0, index)
     bits = torch.tensor(values)
     found, wanted = (bits.view(torch.float64) if expected.dtype.is_floating_point else bits).tolist()
-    return f"at {place}: {found} instead of {wanted}"
+    return f"at {place}: {' instead of '.join(_shortly(found, wanted))}"
+
+
+def _shortly(found: float, wanted: float) -> tuple[str, str]:
+    """Two numbers with 4 significant digits, or with all where they would look the same; integers as they are."""
+    if isinstance(found, int):
+        return str(found), str(wanted)
+    short = f"{found:.4g}", f"{wanted:.4g}"
+    return short if short[0] != short[1] else (str(found), str(wanted))
 
 
 MOST_UNDEFINED = 0.5

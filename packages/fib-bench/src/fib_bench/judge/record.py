@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from types import MappingProxyType
 
 import attrs
+import fib_compile
 from fib_compile.builder import INTERPRETED_LANGUAGES
 from fib_schema import Correctness, Environment, Evaluation, EvaluationStatus, Performance, Solution
 from fib_schema.trace_facts import CPU_TIMING, INTERPRETED, QUICK
@@ -22,6 +25,12 @@ from .prepared import PreparedWorkload
 from .timed_function import TimedFunction
 
 _MAX_KERNELS = 100
+_STACK = re.compile(r"(Current thread|Thread) 0x\w+ .*\(most recent call first\):$")
+_FRAME = re.compile(r'  File "(?P<path>[^"]*)", line \d+,? in (?P<is_start>_start$|0x\w+$)?')
+_PACKAGES = tuple(f"{folder}/" for folder in (Path(__file__).parents[1], *fib_compile.__path__))
+_INTERPRETER = ("Objects/", "Python/", "Modules/", "./Include/", "./signal/", "./nptl/", "../sysdeps/", "<frozen ")
+_HARNESS = (*_PACKAGES, *_INTERPRETER)
+"""The beginnings of paths in the stacks of Python's and of tvm-ffi's handlers of signals."""
 _NO_FIELDS: Mapping[str, object] = MappingProxyType({})
 
 
@@ -154,8 +163,27 @@ def status_of(lost: WorkerLost) -> EvaluationStatus:
 
 def log_of(message: str, worker: Worker) -> str:
     """A message with the output of the worker."""
-    printed = worker.printed()
+    printed = without_harness_frames(worker.printed())
     return f"{message}\n--- printed by the worker ---\n{printed}" if printed else message
+
+
+def without_harness_frames(text: str) -> str:
+    """What a worker printed, without the frames of the harness and the interpreter in the stacks of its signals."""
+    kept: list[str] = []
+    for line in text.splitlines(keepends=True):
+        if _is_of_harness(line):
+            continue
+        if kept and _STACK.match(kept[-1]) and not _FRAME.match(line):
+            kept.pop()  # all frames of that thread
+        kept.append(line)
+    return "".join(kept)
+
+
+def _is_of_harness(line: str) -> bool:
+    if line.startswith("Extension modules: "):
+        return True
+    frame = _FRAME.match(line)
+    return frame is not None and (frame["path"].startswith(_HARNESS) or frame["is_start"] is not None)
 
 
 def correctness_of(
