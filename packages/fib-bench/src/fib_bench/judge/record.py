@@ -168,7 +168,7 @@ def log_of(message: str, worker: Worker) -> str:
 
 
 def without_harness_frames(text: str) -> str:
-    """What a worker printed, without the frames of the harness and the interpreter in the stacks of its signals."""
+    """The output of a worker without the frames of the harness and the interpreter in the stacks of its signals."""
     kept: list[str] = []
     for line in text.splitlines(keepends=True):
         if _is_of_harness(line):
