@@ -61,19 +61,28 @@ def plain_solution(source: str, name: str = "mine") -> dict[str, Any]:
 
 
 class Service:
-    """Starts ``fib-serve run --no-auth`` on a free port, and stops it.
+    """Starts ``fib-serve run`` on a free port, without tokens by default, and stops it.
 
     Args:
         data_set: Its data set.
         options: Further options of the command.
         device: The device.
         settings: Options of all evaluations; by default of short ones.
+        has_auth: Whether requests need tokens.
     """
 
-    def __init__(self, data_set: Path, *options: str, device: str = "cpu", settings: tuple[str, ...] = FAST) -> None:
+    def __init__(
+        self,
+        data_set: Path,
+        *options: str,
+        device: str = "cpu",
+        settings: tuple[str, ...] = FAST,
+        has_auth: bool = False,
+    ) -> None:
         self.data_set = data_set
         self.log = data_set.with_name(f"{data_set.name}.log")
-        words = ["run", str(data_set), "--no-auth", "--port", "0", "--devices", device, "--allow-unranked", *settings]
+        words = ["run", str(data_set), "--port", "0", "--devices", device, "--allow-unranked", *settings]
+        words += [] if has_auth else ["--no-auth"]
         with self.log.open("ab") as log:
             begin = log.tell()
             self.process = subprocess.Popen([sys.executable, "-m", "fib_serve.cli.main", *words, *options], stderr=log)
