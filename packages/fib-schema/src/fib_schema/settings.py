@@ -285,13 +285,9 @@ def _converter() -> Converter:
         return _checked(list, "a list", cols.homogenous_tuple_structure_factory(kind, own), list)
 
     converter.register_structure_hook_factory(cols.is_mapping, mapping)
-    converter.register_structure_hook_factory(_is_tuple, sequence)
+    converter.register_structure_hook_factory(lambda kind: getattr(kind, "__origin__", None) is tuple, sequence)
     converter.register_structure_hook_factory(attrs.has, _class_hook)
     return converter
-
-
-def _is_tuple(kind: Any) -> bool:
-    return getattr(kind, "__origin__", None) is tuple
 
 
 def _scalar(value: Any, kind: type[Any]) -> Any:
