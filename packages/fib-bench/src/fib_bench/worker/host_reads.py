@@ -229,8 +229,10 @@ class _Crossings(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def _reads_size(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
         if func is _aten.repeat_interleave.Tensor:
             return kwargs.get("output_size") is None
-        is_index = func is _aten.index.Tensor or func in _PUTS
-        return not is_index or any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in args[1])
+        if func is not _aten.index.Tensor and func not in _PUTS:
+            return True
+        masks = [each for each in args[1] if each is not None and each.dtype in (torch.bool, torch.uint8)]
+        return bool(masks) and not (func in _PUTS and _is_fill(args[1], args[2]))
 
     # Recorded, or given again.
 
@@ -288,6 +290,12 @@ class _Crossings(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise CannotCapture(problem)
         self._next += 1
         return crossings[self._next - 1]
+
+
+def _is_fill(indices: Sequence[torch.Tensor | None], value: torch.Tensor) -> bool:
+    """Whether a number is assigned by one mask, which torch does without counting."""
+    is_number = value.numel() == 1 and value.device == _HOST
+    return is_number and sum(index is not None for index in indices) == 1
 
 
 def _name(func: Any) -> str:
