@@ -202,7 +202,7 @@ class _Crossings(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return self._read(func, args, kwargs, torch.clone)
         return func(*args, **kwargs)
 
-    # What crosses by which operation.
+    # Directions of copies, and operations that read a size.
 
     def _is_on_host(self, args: Sequence[Any]) -> bool:
         """Whether the operand is on the host, also the source of a copy."""

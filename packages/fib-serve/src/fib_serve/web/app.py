@@ -39,7 +39,7 @@ _SMALL_BODY_BYTES = 64 << 10
 _MAX_FORM_BYTES = 10_000
 _FORMS = ("/login", "/logout")
 _MARKS = (b"[", b"{", b",")
-_MAX_MARKS = 200_000  # what JSON makes of more takes many times their memory
+_MAX_MARKS = 200_000  # values of parsed JSON take many times the memory of its text
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
