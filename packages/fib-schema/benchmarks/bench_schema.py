@@ -61,10 +61,8 @@ PARTS = (
     "floor",
     "parse",
     "peer_parse",
-    "best",
     "rank",
     "append",
-    "peer_best",
 )
 
 
@@ -82,8 +80,6 @@ def show(results: dict[str, list[dict[str, float]]]) -> None:
         ("parse all, every field (s)", median("parse", "seconds"), "3", median("peer_parse", "seconds"), "pydantic"),
         ("  the same, memory (MiB)", median("parse", "mib"), "600", median("peer_parse", "mib"), "pydantic"),
         ("  its floor: read and decode untyped (s)", median("floor", "seconds"), "", float("nan"), ""),
-        ("get_best_trace, 1,000 traces (us)", median("best", "micros"), "50", median("peer_best", "micros"), "a scan"),
-        ("  the same when no trace qualifies (us)", median("best", "worst_micros"), "50", float("nan"), ""),
         ("rank_authors, whole loaded set (s)", median("rank", "seconds"), "0.25", float("nan"), ""),
         ("append one trace, beyond its fdatasync (us)", median("append", "beyond_micros"), "50", float("nan"), ""),
         ("  the fdatasync itself (us)", median("append", "sync_micros"), "", float("nan"), ""),

@@ -83,37 +83,6 @@ def peer_parse(root: Path) -> dict[str, float]:
     return {"seconds": seconds_of(action), "mib": resident()}
 
 
-def best(root: Path) -> dict[str, float]:
-    from fib_schema import TraceSet
-
-    opened = TraceSet.from_path(root)
-    assert opened.get_best_trace(DEFINITION) is not None
-    assert opened.get_best_trace(DEFINITION, max_abs_error=-1) is None
-    count = 2000
-    usual = seconds_of(lambda: [opened.get_best_trace(DEFINITION) for _ in range(count)])
-    worst = seconds_of(lambda: [opened.get_best_trace(DEFINITION, max_abs_error=-1) for _ in range(count)])
-    return {"micros": usual / count * 1e6, "worst_micros": worst / count * 1e6}
-
-
-def peer_best(root: Path) -> dict[str, float]:
-    """A scan over a list, as a store without an index does it."""
-    from fib_schema import TraceSet
-
-    traces = TraceSet.from_path(root).traces[DEFINITION]
-
-    def scan() -> object:
-        good = [
-            t
-            for t in traces
-            if t.is_successful()
-            and t.evaluation.correctness.max_absolute_error <= 1e-2
-            and t.evaluation.correctness.max_relative_error <= 1e-2
-        ]
-        return max(good, key=lambda t: t.evaluation.performance.speedup_factor)
-
-    return {"micros": seconds_of(lambda: [scan() for _ in range(200)]) / 200 * 1e6}
-
-
 def rank(root: Path) -> dict[str, float]:
     from fib_schema import TraceSet
 
@@ -153,7 +122,7 @@ def append(root: Path) -> dict[str, float]:
 
 PARTS = {
     "bare": bare, "import": import_, "import_store": import_store, "open": open_, "parse": parse, "floor": floor,
-    "peer_parse": peer_parse, "best": best, "peer_best": peer_best, "rank": rank, "append": append,
+    "peer_parse": peer_parse, "rank": rank, "append": append,
 }  # fmt: skip
 
 if __name__ == "__main__":

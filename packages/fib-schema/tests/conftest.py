@@ -1,9 +1,8 @@
 """Shared fixtures: small records, and the public data set if it is installed."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable, Sequence
+import resource
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -26,8 +25,19 @@ from fib_schema import (
 )
 
 
+@contextmanager
+def files_limited_to(size_bytes):
+    """Limit the size of files that this process writes, as on a disk that is full: `write` ends in the middle."""
+    limits = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size_bytes, limits[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, limits)
+
+
 @pytest.fixture
-def definition() -> Definition:
+def definition():
     return Definition(
         name="gemm",
         op_type="gemm",
@@ -39,8 +49,8 @@ def definition() -> Definition:
 
 
 @pytest.fixture
-def make_solution() -> Callable[..., Solution]:
-    def make(name: str = "fast", author: str = "ada", definition: str = "gemm", content: str = "x") -> Solution:
+def make_solution():
+    def make(name="fast", author="ada", definition="gemm", content="x"):
         spec = BuildSpec("python", ["cpu"], "main.py::run", destination_passing_style=False)
         return Solution(name, definition, author, spec, [SourceFile("main.py", content)])
 
@@ -48,19 +58,19 @@ def make_solution() -> Callable[..., Solution]:
 
 
 @pytest.fixture
-def make_trace() -> Callable[..., Trace]:
+def make_trace():
     def make(
-        solution: str = "fast",
-        uuid: str = "w0",
-        speedup: float = 2.0,
-        axes: dict[str, int] | None = None,
-        definition: str = "gemm",
-        absolute: float = 0.0,
-        relative: float = 0.0,
-        status: str = "PASSED",
-        latency: float = 1.0,
-        flags: Sequence[str] = (),
-    ) -> Trace:
+        solution="fast",
+        uuid="w0",
+        speedup=2.0,
+        axes=None,
+        definition="gemm",
+        absolute=0.0,
+        relative=0.0,
+        status="PASSED",
+        latency=1.0,
+        flags=(),
+    ):
         passed = status == "PASSED"
         evaluation = Evaluation(
             status=status,
@@ -77,7 +87,7 @@ def make_trace() -> Callable[..., Trace]:
 
 
 @pytest.fixture
-def trace_set(tmp_path: Path, definition: Definition, make_solution: Callable[..., Solution]) -> TraceSet:
+def trace_set(tmp_path, definition, make_solution):
     root = tmp_path / "set"
     root.mkdir()
     made = TraceSet.from_path(root)
@@ -87,7 +97,7 @@ def trace_set(tmp_path: Path, definition: Definition, make_solution: Callable[..
 
 
 @pytest.fixture(scope="session")
-def public_data() -> Path:
+def public_data():
     """The public flashinfer-trace data set, or a part of it."""
     given = os.environ.get("FIB_TEST_DATASET")
     here = Path(__file__).resolve()

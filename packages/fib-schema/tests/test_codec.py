@@ -39,8 +39,6 @@ from fib_schema.codec import canonical_parser, decode, structure
 from hypothesis import given
 from hypothesis import strategies as st
 
-# -- strategies --------------------------------------------------------------------------------
-
 TEXT = st.text(st.characters(codec="utf-8"), max_size=20)
 NAMES = st.from_regex(r"[A-Za-z0-9_.-]{1,20}", fullmatch=True).filter(lambda n: n not in {".", ".."})
 AXES = st.sampled_from(["M", "N", "K"])
@@ -135,9 +133,6 @@ SOLUTIONS = st.builds(
 RECORDS = TRACES | DEFINITIONS | SOLUTIONS
 
 
-# -- round trips -------------------------------------------------------------------------------
-
-
 @given(RECORDS)
 def test_every_record_survives_a_round_trip(record):
     again = parse_json(format_json(record), type(record))
@@ -216,9 +211,6 @@ def replace(plain, key, value):
     return False
 
 
-# -- strictness --------------------------------------------------------------------------------
-
-
 def test_all_problems_of_a_record_are_reported_with_their_paths():
     text = b"""{"definition": "x", "workload": {"axes": {"M": 4.7, "N": true}, "uuid": 3,
         "inputs": {"a": {"type": "rnd"}, "b": {"type": "scalar", "value": "x"}}}}"""
@@ -234,46 +226,17 @@ def test_all_problems_of_a_record_are_reported_with_their_paths():
     assert {p.source for p in caught.value.problems} == {"f.jsonl:3"}
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        (b"", "is not JSON"),
-        (b"{", "is not JSON: Expecting property name"),
-        (b'{"a": "b', "is not JSON: Unterminated string starting at line 1 column 7"),
-        (b"\xff\xfe", "is not UTF-8: byte 0 is 255"),
-        (b"[" * 100_000 + b"]" * 100_000, "nests too deeply"),
-        (b"[1]", "expected an object, got list"),
-        (b"null", "expected an object, got null"),
-        (b"9" * 5000, "cannot be read: Exceeds the limit"),
-    ],
-)
-def test_what_is_no_record_is_explained(text, message):
-    with pytest.raises(InvalidRecord, match=message):
-        parse_json(text, Trace)
-
-
-# -- numbers -----------------------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("spelling", ['"NaN"', "NaN"])
-def test_nan_is_read_in_both_spellings(spelling):
-    found = parse_json(f'{{"max_relative_error": {spelling}, "max_absolute_error": 0}}', Correctness)
-    assert math.isnan(found.max_relative_error)
-
-
-@pytest.mark.parametrize("spelling", ['"Infinity"', "Infinity"])
-def test_infinity_is_read_in_both_spellings_and_written_as_a_string(spelling):
-    found = parse_json(f'{{"max_relative_error": {spelling}, "max_absolute_error": 0}}', Correctness)
-    assert found.max_relative_error == math.inf
-    assert json.loads(format_json(found))["max_relative_error"] == "Infinity"
+@pytest.mark.parametrize("number", ["NaN", "Infinity"])
+def test_numbers_that_are_not_finite_are_read_in_both_spellings_and_written_as_strings(number):
+    for spelling in (number, f'"{number}"'):
+        found = parse_json(f'{{"max_relative_error": {spelling}, "max_absolute_error": 0}}', Correctness)
+        assert str(found.max_relative_error) == str(float(number))
+        assert json.loads(format_json(found))["max_relative_error"] == number
 
 
 def test_an_integer_beyond_the_range_of_floats_is_a_problem():
     with pytest.raises(InvalidRecord, match=r"\$\.max_relative_error: cannot be read as a number"):
         parse_json('{"max_relative_error": 1%s}' % ("0" * 400), Correctness)
-
-
-# -- unknown fields ---------------------------------------------------------------------------
 
 
 def test_unknown_fields_are_kept():
@@ -304,18 +267,10 @@ def test_bad_compile_options_are_refused_with_their_path(options, message):
         parse_json(SPEC % options, BuildSpec)
 
 
-def test_a_string_is_not_taken_for_a_list_of_its_letters():
-    with pytest.raises(InvalidRecord, match="target_hardware: expected a list, got string 'cpu'"):
-        parse_json('{"language":"cpp","target_hardware":"cpu","entry_point":"k.cpp::run"}', BuildSpec)
-
-
 def test_a_new_workload_trace_says_that_it_has_no_solution():
     plain = to_plain(Trace("d", Workload({}, {}, "w")))
     assert plain["solution"] is None
     assert plain["evaluation"] is None
-
-
-# -- files -------------------------------------------------------------------------------------
 
 
 def test_files_round_trip(tmp_path, definition, make_trace):

@@ -1,7 +1,5 @@
 """Tests of usage errors: one line, with a suggestion for a word that is nearly right."""
 
-from __future__ import annotations
-
 import pytest
 from fib_schema.command import CommandParser
 
@@ -46,15 +44,13 @@ def _parser() -> CommandParser:
         ("", "tool: the following arguments are required: COMMAND (help: tool --help)"),
     ],
 )
-def test_a_usage_error_is_one_line_with_a_suggestion(
-    words: str, message: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_usage_error_is_one_line_with_a_suggestion(words, message, capsys):
     with pytest.raises(SystemExit) as ended:
         _parser().parse_args(words.split())
     assert ended.value.code == 2
     assert capsys.readouterr().err == f"{message}\n"
 
 
-def test_valid_arguments_are_parsed_as_before() -> None:
+def test_valid_arguments_are_parsed_as_before():
     found = _parser().parse_args(["run", "D", "--solutions", "a", "b"])
     assert (found.dir, found.solutions) == ("D", ["a", "b"])

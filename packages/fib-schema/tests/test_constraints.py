@@ -1,13 +1,7 @@
 import warnings
 
 import pytest
-from fib_schema import (
-    ConstraintError,
-    Definition,
-    evaluate_constraint,
-    load_json_file,
-    parse_constraint,
-)
+from fib_schema import ConstraintError, Definition, evaluate_constraint, load_json_file, parse_constraint
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -4,7 +4,7 @@ import json
 import unicodedata
 
 import pytest
-from fib_schema.display import counted, escape_controls, escape_line, escape_values, stacked_row
+from fib_schema.display import counted, escape_controls, escape_line, escape_values
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,23 +26,23 @@ from hypothesis import strategies as st
         ("größer 測試\u3000\xa0 😀", "größer 測試\u3000\xa0 😀"),
     ],
 )
-def test_what_cannot_be_seen_is_escaped(text: str, shown: str) -> None:
+def test_what_cannot_be_seen_is_escaped(text, shown):
     assert escape_controls(text) == shown
 
 
-def test_a_line_stays_one_line() -> None:
+def test_a_line_stays_one_line():
     assert escape_line("name\nforged row\t1") == r"name\nforged row\t1"
 
 
 @given(st.text())
-def test_no_control_or_format_character_is_left(text: str) -> None:
+def test_no_control_or_format_character_is_left(text):
     shown = escape_line(text)
     assert not {unicodedata.category(letter) for letter in shown} & {"Cc", "Cs", "Zl", "Zp"}
     assert not any("\u200b" <= letter <= "\u200f" or "\u202a" <= letter <= "\u202e" for letter in shown)
     assert escape_line(shown) == shown
 
 
-def test_values_are_escaped_in_depth_and_json_is_left_as_it_is() -> None:
+def test_values_are_escaped_in_depth_and_json_is_left_as_it_is():
     assert escape_values({"a\x1b": ["\u202e", {"b": ("\x9b", 1, None)}]}) == {
         r"a\x1b": [r"\u202e", {"b": [r"\x9b", 1, None]}]
     }
@@ -53,18 +53,6 @@ def test_values_are_escaped_in_depth_and_json_is_left_as_it_is() -> None:
 @pytest.mark.parametrize(
     ("count", "text"), [(0, "0 entries of traces"), (1, "1 entry of traces"), (2, "2 entries of traces")]
 )
-def test_a_count_agrees_with_its_noun(count: int, text: str) -> None:
+def test_a_count_agrees_with_its_noun(count, text):
     assert f"{counted(count, 'entry', 'entries')} of traces" == text
     assert counted(count, "trace") == ("1 trace" if count == 1 else f"{count} traces")
-
-
-WORDS = st.text("ab", min_size=1, max_size=9)
-
-
-@given(names=st.lists(WORDS, min_size=1), fields=st.dictionaries(WORDS, st.lists(WORDS)), width=st.integers(24, 80))
-def test_a_stacked_row_fits_and_keeps_all_words(names: list[str], fields: dict[str, list[str]], width: int) -> None:
-    texts = {name: " ".join(words) for name, words in fields.items()}
-    lines = list(stacked_row(names, texts, width))
-    assert all(len(line) <= width for line in lines)
-    expected = [*names, *(word for name, text in texts.items() if text for word in f"{name}: {text}".split())]
-    assert " ".join(lines).split() == expected

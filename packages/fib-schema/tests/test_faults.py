@@ -1,39 +1,28 @@
 """Appends whose system calls fail or end the process, at each call in turn."""
 
-from __future__ import annotations
-
 import errno
 import os
-import resource
 import stat
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
 
 import attrs
 import pytest
-from fib_schema import (
-    Definition,
-    RandomInput,
-    Trace,
-    TraceSet,
-    Workload,
-    append_jsonl_file,
-    migrate,
-)
+from fib_schema import RandomInput, Trace, TraceSet, Workload, append_jsonl_file, migrate
+
+from .conftest import files_limited_to
 
 CALLS = ("open", "write", "fdatasync", "fsync", "mkdir", "lseek", "read", "fstat")
 """System calls of an append."""
 
 
-def trace(definition: str, uuid: str = "w") -> Trace:
+def trace(definition, uuid="w"):
     return Trace(definition, Workload({"M": 1, "K": 2}, {"A": RandomInput(), "B": RandomInput()}, uuid))
 
 
-def wide_set(root: Path, definition: Definition, count: int) -> TraceSet:
+def wide_set(root, definition, count):
     """A set of many definitions in two folders; half of them have a file of workloads."""
     names = [f"d{number:04}" for number in range(count)]
     made = [attrs.evolve(definition, name=name, op_type=f"op{index % 2}") for index, name in enumerate(names)]
@@ -42,25 +31,24 @@ def wide_set(root: Path, definition: Definition, count: int) -> TraceSet:
     return opened
 
 
-def contents(root: Path) -> dict[str, bytes]:
-    """The files that hold something."""
+def contents(root):
     found = {str(path.relative_to(root)): path.read_bytes() for path in sorted(root.rglob("*")) if path.is_file()}
     return {name: content for name, content in found.items() if content}
 
 
-def uuids(root: Path, definition: str) -> list[str]:
+def uuids(root, definition):
     found = [path.read_bytes().splitlines() for path in root.rglob(f"{definition}.jsonl")]
     return [line.rpartition(b'"uuid":"')[2].split(b'"')[0].decode() for lines in found for line in lines]
 
 
 @contextmanager
-def failing_call(code: int, number: int) -> Iterator[Callable[[], int]]:
+def failing_call(code, number):
     """Let one call out of `CALLS` fail, counted from 0 over all of them."""
     count = 0
     real = {name: getattr(os, name) for name in CALLS}
 
-    def counted(name: str) -> Callable[..., Any]:
-        def call(*arguments: Any, **options: Any) -> Any:
+    def counted(name):
+        def call(*arguments, **options):
             nonlocal count
             count += 1
             if count - 1 == number:
@@ -76,7 +64,7 @@ def failing_call(code: int, number: int) -> Iterator[Callable[[], int]]:
         yield lambda: count
 
 
-def open_files() -> set[tuple[str, str]]:
+def open_files():
     """The descriptors of this process, each with what it is of; those of earlier tests may be closed at any time."""
     found = set()
     for name in os.listdir("/proc/self/fd"):
@@ -85,21 +73,8 @@ def open_files() -> set[tuple[str, str]]:
     return found
 
 
-@contextmanager
-def limited_to(limit: int, value: int) -> Iterator[None]:
-    """Lower a limit of this process; that of the file size stands for a full disk: it ends `write` in the middle."""
-    limits = resource.getrlimit(limit)
-    resource.setrlimit(limit, (value, limits[1]))
-    try:
-        yield
-    finally:
-        resource.setrlimit(limit, limits)
-
-
 @pytest.mark.parametrize("code", [errno.ENOSPC, pytest.param(errno.EMFILE, marks=pytest.mark.slow)])
-def test_any_call_that_fails_leaves_all_files_as_they_were_or_nothing_is_missing(
-    tmp_path: Path, definition: Definition, code: int
-) -> None:
+def test_any_call_that_fails_leaves_all_files_as_they_were_or_nothing_is_missing(tmp_path, definition, code):
     """Six files, of which three are new."""
     for number in range(1000):
         root = tmp_path / str(number)
@@ -121,7 +96,7 @@ def test_any_call_that_fails_leaves_all_files_as_they_were_or_nothing_is_missing
     assert number > 30
 
 
-def test_a_batch_that_fails_half_way_keeps_what_is_durable(tmp_path: Path, definition: Definition) -> None:
+def test_a_batch_that_fails_half_way_keeps_what_is_durable(tmp_path, definition):
     opened = wide_set(tmp_path, definition, 8)
     path = tmp_path / "workloads" / "op0" / "d0004.jsonl"
     path.unlink()
@@ -167,7 +142,7 @@ for number in range(0, 200, 3):
 """
 
 
-def test_a_writer_that_is_killed_at_any_call_loses_no_earlier_line(tmp_path: Path) -> None:
+def test_a_writer_that_is_killed_at_any_call_loses_no_earlier_line(tmp_path):
     """Whole lines follow whole lines."""
     subprocess.run([sys.executable, "-c", KILLED, str(tmp_path), *CALLS], check=True)
     roots = sorted(tmp_path.iterdir(), key=lambda root: int(root.name))
@@ -179,15 +154,15 @@ def test_a_writer_that_is_killed_at_any_call_loses_no_earlier_line(tmp_path: Pat
     assert sum(content.count(b"new\n") for content in left.values()) == 16
 
 
-def test_a_full_disk_is_reported_with_the_path(tmp_path: Path, definition: Definition) -> None:
+def test_a_full_disk_is_reported_with_the_path(tmp_path, definition):
     opened = wide_set(tmp_path, definition, 4)
     before = contents(tmp_path)
-    with limited_to(resource.RLIMIT_FSIZE, 1000), pytest.raises(OSError, match=r"workloads/op0/d0002\.jsonl"):
+    with files_limited_to(1000), pytest.raises(OSError, match=r"workloads/op0/d0002\.jsonl"):
         opened.add_traces([trace("d0002", f"w{n}") for n in range(50)])
     assert contents(tmp_path) == before
 
 
-def test_only_regular_files_are_appended_to(tmp_path: Path) -> None:
+def test_only_regular_files_are_appended_to(tmp_path):
     os.mkfifo(tmp_path / "pipe.jsonl")
     (tmp_path / "full.jsonl").symlink_to("/dev/full")
     for name in ("pipe.jsonl", "full.jsonl"):
@@ -196,13 +171,13 @@ def test_only_regular_files_are_appended_to(tmp_path: Path) -> None:
     assert stat.S_ISFIFO((tmp_path / "pipe.jsonl").stat().st_mode)
 
 
-def test_a_migration_that_fails_leaves_no_target(tmp_path: Path, definition: Definition) -> None:
+def test_a_migration_that_fails_leaves_no_target(tmp_path, definition):
     wide_set(tmp_path / "old", definition, 4).add_definitions(
         [attrs.evolve(definition, name="x", description="x" * 2000)]
     )
     target = tmp_path / "new"
     for _ in range(2):
-        with limited_to(resource.RLIMIT_FSIZE, 1000), pytest.raises(OSError, match=r"new/definitions/gemm/x\.json"):
+        with files_limited_to(1000), pytest.raises(OSError, match=r"new/definitions/gemm/x\.json"):
             migrate(tmp_path / "old", target)
         assert not contents(tmp_path / "new")
         assert all(not path.name.startswith(".") for path in tmp_path.iterdir())
@@ -210,7 +185,7 @@ def test_a_migration_that_fails_leaves_no_target(tmp_path: Path, definition: Def
     assert migrate(tmp_path / "old", target).counts["definitions"] == 1
 
 
-def test_a_migration_that_is_killed_leaves_no_part_of_a_set(tmp_path: Path, definition: Definition) -> None:
+def test_a_migration_that_is_killed_leaves_no_part_of_a_set(tmp_path, definition):
     TraceSet(tmp_path / "old").add_definitions([definition])
     program = "import os, sys\nos.sync = lambda: os._exit(9)\nfrom fib_schema import migrate\nmigrate(*sys.argv[1:])"
     words = [sys.executable, "-c", program, str(tmp_path / "old"), str(tmp_path / "new")]

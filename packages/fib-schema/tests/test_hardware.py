@@ -1,7 +1,5 @@
 """Tests of hardware names: their architectures, and which targets a device fits."""
 
-from __future__ import annotations
-
 import pytest
 from fib_schema.hardware import Fit, architectures_of, fit_of, unknown_targets
 
@@ -46,18 +44,18 @@ H200 = "NVIDIA H200"
         ("AMD EPYC 9654", "cpu"),
     ],
 )
-def test_a_name_has_an_architecture(name: str, architecture: str) -> None:
+def test_a_name_has_an_architecture(name, architecture):
     assert architectures_of(name) == {architecture}
 
 
 @pytest.mark.parametrize(
     "name", ["", "H1000", "NVIDIA", "NVIDIA Graphics Device", "banana", "sm", "gfx", "L", "MI 5", "42", "100"]
 )
-def test_a_name_that_is_in_no_table_has_none(name: str) -> None:
+def test_a_name_that_is_in_no_table_has_none(name):
     assert architectures_of(name) == frozenset()
 
 
-def test_a_family_has_several_architectures() -> None:
+def test_a_family_has_several_architectures():
     assert architectures_of("Ampere") == {"8.0", "8.6", "8.7"}
 
 
@@ -84,16 +82,16 @@ def test_a_family_has_several_architectures() -> None:
         (("NVIDIA Graphics Device",), "another device", Fit.NONE),
     ],
 )
-def test_a_device_fits_by_name_or_by_architecture(targets: tuple[str, ...], hardware: str, fit: Fit) -> None:
+def test_a_device_fits_by_name_or_by_architecture(targets, hardware, fit):
     assert fit_of(targets, hardware) is fit
 
 
-def test_unknown_targets_come_with_suggestions() -> None:
+def test_unknown_targets_come_with_suggestions():
     errors = unknown_targets(("H100", "H1000", "NVIDIA_B2000", "cuda"), H200)
     assert [error.name for error in errors] == ["H1000", "NVIDIA_B2000"]
     assert str(errors[0]).startswith("no hardware is named 'H1000'; did you mean 'H100'")
     assert "'B200'" in str(errors[1])
 
 
-def test_the_name_of_this_device_is_known_whatever_it_is() -> None:
+def test_the_name_of_this_device_is_known_whatever_it_is():
     assert unknown_targets(("NVIDIA Graphics Device",), "NVIDIA Graphics Device") == []

@@ -1,9 +1,5 @@
 """Padded indices: which index inputs of a definition may lie in a longer buffer."""
 
-from __future__ import annotations
-
-from typing import Any
-
 import attrs
 import pytest
 from fib_schema import AxisConst, AxisVar, Definition, TensorSpec
@@ -31,16 +27,16 @@ DECODE = Definition(
 )
 
 
-def test_the_constraint_names_the_axis_and_the_offsets() -> None:
+def test_the_constraint_names_the_axis_and_the_offsets():
     assert padded_indices_of(DECODE) == PaddedIndices("num_kv_indices", "kv_indptr", ("kv_indices",))
 
 
-def test_either_side_of_the_constraint_may_come_first() -> None:
+def test_either_side_of_the_constraint_may_come_first():
     swapped = attrs.evolve(DECODE, constraints=("kv_indptr[-1].item() == num_kv_indices",))
     assert padded_indices_of(swapped) == padded_indices_of(DECODE)
 
 
-def _with_input(name: str, shape: tuple[str, ...], dtype: str) -> dict[str, Any]:
+def _with_input(name, shape, dtype):
     return {"inputs": {**DECODE.inputs, name: TensorSpec(shape, dtype)}}
 
 
@@ -60,11 +56,11 @@ def _with_input(name: str, shape: tuple[str, ...], dtype: str) -> dict[str, Any]
     ],
     ids=str,
 )
-def test_other_definitions_have_none(change: dict[str, Any]) -> None:
+def test_other_definitions_have_none(change):
     assert padded_indices_of(attrs.evolve(DECODE, **change)) is None
 
 
-def test_offsets_of_queries_rule_them_out() -> None:
+def test_offsets_of_queries_rule_them_out():
     """A later replay could have other queries than those that the graph was captured with."""
     prefill = attrs.evolve(
         DECODE,

@@ -1,9 +1,6 @@
 """Folders of caches belong to one user; what another one could change is refused."""
 
-from __future__ import annotations
-
 import os
-from pathlib import Path
 
 import pytest
 from fib_schema.files import UnsafePath, find_private_folder, private_folder, read_private
@@ -13,12 +10,12 @@ needs_root = pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0,
 OTHER = 12_345
 
 
-def mode_of(path: Path) -> int:
+def mode_of(path):
     return path.stat().st_mode & 0o7777
 
 
 @pytest.mark.parametrize("umask", [0o000, 0o022, 0o777])
-def test_a_new_folder_is_private_whatever_the_umask(tmp_path: Path, umask: int) -> None:
+def test_a_new_folder_is_private_whatever_the_umask(tmp_path, umask):
     before = os.umask(umask)
     try:
         folder = private_folder(tmp_path / "cache")
@@ -28,20 +25,20 @@ def test_a_new_folder_is_private_whatever_the_umask(tmp_path: Path, umask: int) 
     assert mode_of(folder) == 0o700
 
 
-def test_the_mode_of_an_existing_folder_is_kept(tmp_path: Path) -> None:
+def test_the_mode_of_an_existing_folder_is_kept(tmp_path):
     for mode in (0o700, 0o750, 0o755, 0o500):
         (tmp_path / f"{mode:o}").mkdir()
         (tmp_path / f"{mode:o}").chmod(mode)
         assert mode_of(private_folder(tmp_path / f"{mode:o}")) == mode
 
 
-def test_a_missing_folder_is_not_made_by_a_search(tmp_path: Path) -> None:
+def test_a_missing_folder_is_not_made_by_a_search(tmp_path):
     assert find_private_folder(tmp_path / "cache") is None
     assert not (tmp_path / "cache").exists()
     assert find_private_folder(private_folder(tmp_path / "cache")) == tmp_path / "cache"
 
 
-def test_links_above_are_resolved_and_the_folder_is_none(tmp_path: Path) -> None:
+def test_links_above_are_resolved_and_the_folder_is_none(tmp_path):
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to(tmp_path / "real")
     assert private_folder(tmp_path / "link" / "cache") == tmp_path / "real" / "cache"
@@ -53,21 +50,21 @@ def test_links_above_are_resolved_and_the_folder_is_none(tmp_path: Path) -> None
 
 
 @pytest.mark.parametrize("mode", [0o777, 0o770, 0o702, 0o1777])
-def test_a_folder_that_others_may_write_is_refused(tmp_path: Path, mode: int) -> None:
+def test_a_folder_that_others_may_write_is_refused(tmp_path, mode):
     private_folder(tmp_path / "cache").chmod(mode)
 
     with pytest.raises(UnsafePath, match=f"may be written by other users \\(mode {mode:04o}\\)"):
         private_folder(tmp_path / "cache")
 
 
-def test_a_file_in_place_of_the_folder_is_an_error(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_folder_is_an_error(tmp_path):
     (tmp_path / "cache").touch()
 
     with pytest.raises(NotADirectoryError):
         private_folder(tmp_path / "cache")
 
 
-def test_a_file_is_read(tmp_path: Path) -> None:
+def test_a_file_is_read(tmp_path):
     (tmp_path / "file").write_bytes(b"data")
 
     assert read_private(tmp_path / "file") == b"data"
@@ -76,7 +73,7 @@ def test_a_file_is_read(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("kind", ["link", "pipe", "folder", "writable"])
-def test_what_is_no_private_file_is_refused_at_once(tmp_path: Path, kind: str) -> None:
+def test_what_is_no_private_file_is_refused_at_once(tmp_path, kind):
     path = tmp_path / "file"
     match kind:
         case "link":
@@ -94,7 +91,7 @@ def test_what_is_no_private_file_is_refused_at_once(tmp_path: Path, kind: str) -
 
 
 @needs_root
-def test_what_belongs_to_another_user_is_refused(tmp_path: Path) -> None:
+def test_what_belongs_to_another_user_is_refused(tmp_path):
     folder = private_folder(tmp_path / "above" / "cache")
     (folder / "file").touch()
     for path in (folder / "file", folder, folder.parent):

@@ -1,6 +1,6 @@
 import attrs
 import pytest
-from fib_schema import ScoringError, SpeedupMetrics, TraceSet, UnknownName
+from fib_schema import InvalidField, SpeedupMetrics, TraceSet, UnknownName
 
 
 @pytest.fixture
@@ -29,10 +29,7 @@ def leaderboard(definition, make_solution, make_trace):
             trace("gemm", "ada2", "b", 1.0, status="TIMEOUT"),
             trace("gemm", "bob", "a", 8.0),
         ],
-        "other": [
-            trace("other", "baseline", "a", 4.0),
-            trace("other", "bob", "a", 1.0),
-        ],
+        "other": [trace("other", "baseline", "a", 4.0), trace("other", "bob", "a", 1.0)],
     }
     return TraceSet(
         definitions={"gemm": definition, "other": other},
@@ -81,7 +78,7 @@ def test_scopes_are_checked(leaderboard):
 
 
 def test_the_baseline_must_be_one_solution(leaderboard):
-    with pytest.raises(ScoringError, match="'nobody' has no solution"):
+    with pytest.raises(InvalidField, match="'nobody' has no solution"):
         leaderboard.rank_authors("nobody")
     with pytest.raises(ValueError, match="'ada' has 2 solutions"):
         leaderboard.get_solution_score("gemm_bob", baseline_author="ada")
@@ -90,7 +87,7 @@ def test_the_baseline_must_be_one_solution(leaderboard):
 @pytest.mark.parametrize("latency", [0.0, float("nan"), float("inf")])
 def test_an_impossible_latency_is_refused(leaderboard, make_trace, latency):
     leaderboard.add_traces([make_trace("other_ada", "a", latency=latency, definition="other")])
-    with pytest.raises(ScoringError, match="not a positive number"):
+    with pytest.raises(InvalidField, match="not a positive number"):
         leaderboard.get_solution_score("other_ada")
 
 
@@ -98,10 +95,7 @@ def test_a_summary_counts_and_ranks_what_has_a_baseline(leaderboard):
     found = leaderboard.summary()
     assert (found.total, found.passed, found.failed) == (11, 10, 1)
     assert found.rankings == tuple(leaderboard.rank_authors())
-    assert found.unranked == ()
-    without = leaderboard.summary("nobody")
-    assert without.rankings == ()
-    assert without.unranked == ("gemm", "other")
+    assert leaderboard.summary("nobody").rankings == ()
     assert leaderboard.summary(op_type="norm").total == 2
 
 
@@ -111,14 +105,11 @@ def test_scores_follow_additions(leaderboard, make_trace):
     assert leaderboard.get_solution_score("other_bob").avg_speedup == 2 * before
 
 
-def test_flagged_traces_take_no_part_unless_they_are_asked_for(leaderboard, make_trace):
+def test_flagged_traces_take_no_part(leaderboard, make_trace):
     flagged = make_trace("gemm_bob", "b", latency=0.5, flags=["low_precision"])
     harmless = make_trace("gemm_bob", "a", latency=4.0, flags=["fixed_inputs"])
     leaderboard.add_traces([flagged, harmless])
     assert leaderboard.get_solution_score("gemm_bob") == SpeedupMetrics(1.0, 1)
-    assert leaderboard.get_solution_score("gemm_bob", allow_flags=["low_precision"]) == SpeedupMetrics((1 + 8) / 2, 2)
     assert leaderboard.get_author_score("bob", definition_name="gemm") == SpeedupMetrics(1.0, 1)
-    assert (
-        dict(leaderboard.rank_authors(definition_name="gemm", allow_flags=["low_precision"]))["bob"].avg_speedup == 4.5
-    )
+    assert dict(leaderboard.rank_authors(definition_name="gemm"))["bob"].avg_speedup == 1.0
     assert dict(leaderboard.summary(definition_name="gemm").rankings)["bob"].avg_speedup == 1.0

@@ -6,7 +6,6 @@ import contextlib
 import os
 from collections.abc import Mapping
 from enum import StrEnum
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -84,7 +83,7 @@ def problems_of(text: str | bytes, **options: Any) -> list[tuple[int | None, str
 
 
 class TestContent:
-    def test_all_kinds_of_fields(self) -> None:
+    def test_all_kinds_of_fields(self):
         text = """
             default: {margin: 1e-2, count: 3, name: '1e-2', mode: fallback, flag: true, names: [a, b], either: c}
             parts: {x: {margin: 2, count: null}, y: }
@@ -102,25 +101,19 @@ class TestContent:
         )
 
     @pytest.mark.parametrize("text", ["", "# nothing\n", "{}", "parts:\nrules:\n"])
-    def test_what_is_not_given_has_its_default(self, text: str) -> None:
+    def test_what_is_not_given_has_its_default(self, text):
         assert read(text) == Whole()
 
-    def test_a_field_can_be_none_where_its_type_says_so(self) -> None:
+    def test_a_field_can_be_none_where_its_type_says_so(self):
         assert read("default: null") == Whole(default=None)
         assert problems_of("seed: null") == [(1, "seed", "got None, expected a whole number")]
 
-    def test_a_base_has_what_is_not_given(self) -> None:
+    def test_a_base_has_what_is_not_given(self):
         base = Part(margin=3, count=2)
         assert read("parts: {x: {count: null}}", Part, "parts", "x", base=base) == Part(margin=3)
         assert read("parts: {x: }", Part, "parts", "x", base=base) == base
 
-    def test_keys_of_another_place_are_refused_with_its_name(self) -> None:
-        assert problems_of("seed: 3\nmargin: 1", elsewhere={"margin": "put it below 'default'", "seed": ""}) == [
-            (1, "seed", "no setting is named 'seed'; known are 'bounds', 'default', 'parts', 'rules'"),
-            (2, "margin", "put it below 'default'"),
-        ]
-
-    def test_parts_are_read_by_their_names(self) -> None:
+    def test_parts_are_read_by_their_names(self):
         file = SettingsFile.parse(b"parts: {x: 1, y: 2}\nrules: [3]\nseed: 1", "a.yaml")
         assert file.names("parts") == ("x", "y")
         assert file.names("missing") == ()
@@ -130,7 +123,7 @@ class TestContent:
 
 
 class TestProblems:
-    def test_all_are_named_with_line_and_remedy(self) -> None:
+    def test_all_are_named_with_line_and_remedy(self):
         text = """default:
   margn: 1
   margin: -1
@@ -162,7 +155,7 @@ sed: 0
             (14, "sed", "no setting is named 'sed'; did you mean 'seed'?"),
         ]
 
-    def test_settings_that_contradict_each_other(self) -> None:
+    def test_settings_that_contradict_each_other(self):
         assert problems_of("default:\n  flag: true\n  count: 0") == [
             (3, "default.count", "got 0, expected more than 0 with 'flag'")
         ]
@@ -180,28 +173,28 @@ sed: 0
             ("default: {margin: " + "9" * 5000 + "}", 1, "not a plain value"),
         ],
     )
-    def test_texts_that_are_no_settings(self, text: str | bytes, line: int | None, message: str) -> None:
+    def test_texts_that_are_no_settings(self, text, line, message):
         ((found, _, problem),) = problems_of(text)
         assert found == line
         assert message in problem
 
-    def test_the_error_names_file_and_lines(self) -> None:
+    def test_the_error_names_file_and_lines(self):
         problems = (ConfigProblem(3, "a.b", "is bad"), ConfigProblem(None, "", "is worse"))
         error = InvalidConfigFile("a.yaml", problems)
         assert str(error) == "the configuration is not valid:\n  a.yaml:3: a.b: is bad\n  a.yaml: is worse"
 
-    def test_long_values_are_shortened(self) -> None:
+    def test_long_values_are_shortened(self):
         assert InvalidSetting("a", "x" * 200, "less").problem == "got '" + "x" * 79 + "..., expected less"
 
     @given(st.text() | st.binary())
-    def test_no_content_raises_another_error(self, content: str | bytes) -> None:
+    def test_no_content_raises_another_error(self, content):
         data = content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content
         with contextlib.suppress(InvalidConfigFile):
             read(data)
 
 
 class TestFiles:
-    def test_what_is_no_file_of_settings_is_refused_without_waiting(self, tmp_path: Path) -> None:
+    def test_what_is_no_file_of_settings_is_refused_without_waiting(self, tmp_path):
         path = tmp_path / "a.yaml"
         path.write_text("seed: 1")
         assert SettingsFile.load(path).read(Whole).seed == 1

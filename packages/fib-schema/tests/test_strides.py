@@ -1,25 +1,11 @@
 """Strides: which layouts inputs may have, how records state them, and that other readers keep them."""
 
-from __future__ import annotations
-
 import itertools
-from typing import Any
 
 import attrs
 import pytest
-from fib_schema import (
-    AxisError,
-    Definition,
-    InvalidField,
-    RandomInput,
-    Workload,
-)
-from fib_schema.strides import (
-    normalized_strides,
-    storage_elements,
-    strides_problem,
-    workload_strides,
-)
+from fib_schema import AxisError, InvalidField, RandomInput, Workload
+from fib_schema.strides import normalized_strides, storage_elements, strides_problem, workload_strides
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -27,7 +13,7 @@ _SIZES = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 
 
 @st.composite
-def views(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
+def views(draw):
     """Shapes and strides of narrowed and transposed views of a contiguous tensor."""
     shape = draw(_SIZES)
     whole = [size + draw(st.integers(0, 3)) for size in shape]
@@ -36,7 +22,7 @@ def views(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...]]:
     return tuple(shape[i] for i in order), tuple(strides[i] for i in order)
 
 
-def offsets(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
+def offsets(shape, strides):
     return [
         sum(i * s for i, s in zip(index, strides, strict=True))
         for index in itertools.product(*(range(size) for size in shape))
@@ -44,7 +30,7 @@ def offsets(shape: tuple[int, ...], strides: tuple[int, ...]) -> list[int]:
 
 
 @given(views())
-def test_all_views_of_a_contiguous_tensor_are_accepted(view: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+def test_all_views_of_a_contiguous_tensor_are_accepted(view):
     shape, strides = view
     assert strides_problem(shape, strides) is None
     places = offsets(shape, strides)
@@ -53,7 +39,7 @@ def test_all_views_of_a_contiguous_tensor_are_accepted(view: tuple[tuple[int, ..
 
 
 @given(views())
-def test_normalized_strides_reach_the_same_elements(view: tuple[tuple[int, ...], tuple[int, ...]]) -> None:
+def test_normalized_strides_reach_the_same_elements(view):
     shape, strides = view
     found = normalized_strides(shape, strides)
     if found is None:
@@ -64,7 +50,7 @@ def test_normalized_strides_reach_the_same_elements(view: tuple[tuple[int, ...],
 
 
 @given(_SIZES, st.lists(st.integers(0, 9), min_size=4, max_size=4))
-def test_accepted_strides_give_each_element_a_place_of_its_own(sizes: list[int], strides: list[int]) -> None:
+def test_accepted_strides_give_each_element_a_place_of_its_own(sizes, strides):
     shape, chosen = tuple(sizes), tuple(strides[: len(sizes)])
     if strides_problem(shape, chosen) is None:
         assert len(set(offsets(shape, chosen))) == len(offsets(shape, chosen))
@@ -82,7 +68,7 @@ def test_accepted_strides_give_each_element_a_place_of_its_own(sizes: list[int],
         ((2, 1, 8), (32, 7, 1), (32, 8, 1)),
     ],
 )
-def test_strides_are_normalized(shape: Any, strides: Any, expected: Any) -> None:
+def test_strides_are_normalized(shape, strides, expected):
     assert normalized_strides(shape, strides) == expected
 
 
@@ -97,16 +83,16 @@ def test_strides_are_normalized(shape: Any, strides: Any, expected: Any) -> None
         ((1, 1), "has strides [1, 1] with which elements of shape [4, 8] share memory"),
     ],
 )
-def test_other_strides_are_refused(strides: Any, problem: str) -> None:
+def test_other_strides_are_refused(strides, problem):
     assert strides_problem((4, 8), strides) == problem
 
 
-def strided(layout: Any, axes: dict[str, int] | None = None) -> Workload:
+def strided(layout, axes=None):
     inputs = {"A": RandomInput(), "B": RandomInput()}
     return Workload(axes or {"M": 4, "K": 8}, inputs, "w", {"layout": layout})
 
 
-def test_a_workload_states_the_strides_of_its_inputs(definition: Definition) -> None:
+def test_a_workload_states_the_strides_of_its_inputs(definition):
     assert workload_strides(definition, attrs.evolve(strided({}), extra=None)) == {}
     assert workload_strides(definition, strided({})) == {}
     assert workload_strides(definition, strided({"A": [16, 1]})) == {"A": (16, 1)}
@@ -126,11 +112,11 @@ def test_a_workload_states_the_strides_of_its_inputs(definition: Definition) -> 
         ({"A": [1, 1]}, "share memory"),
     ],
 )
-def test_an_invalid_layout_is_an_error_where_it_is_read(definition: Definition, layout: Any, message: str) -> None:
+def test_an_invalid_layout_is_an_error_where_it_is_read(definition, layout, message):
     with pytest.raises(InvalidField, match=message):
         workload_strides(definition, strided(layout))
 
 
-def test_a_missing_axis_is_an_error(definition: Definition) -> None:
+def test_a_missing_axis_is_an_error(definition):
     with pytest.raises(AxisError):
         workload_strides(definition, strided({"A": [16, 1]}, {"M": 4}))

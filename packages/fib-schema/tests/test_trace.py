@@ -88,4 +88,3 @@ def test_flags_tell_what_is_ranked(extra, flags, is_ranked):
     made = evaluation("TIMEOUT", extra=extra)
     assert made.flags == flags
     assert made.is_ranked() is is_ranked
-    assert made.is_ranked(["low_precision"])

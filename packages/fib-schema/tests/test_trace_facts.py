@@ -1,27 +1,20 @@
 """Tests of what traces say: layouts that count, the latest trace, timings and flags."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import attrs
 import pytest
-from fib_schema import Definition, Performance, RandomInput, Solution, Trace, TraceSet, Workload, trace_facts
+from fib_schema import Performance, RandomInput, Trace, TraceSet, Workload, trace_facts
 from fib_schema.trace_facts import Baseline, Timing, has_workload_layout
 
-MakeTrace = Callable[..., Trace]
 PADDED = {"A": [16, 1]}
 
 
-def workload(layout: Any = None, uuid: str = "w") -> Workload:
+def workload(layout=None, uuid="w"):
     extra = None if layout is None else {"layout": layout}
     return Workload({"M": 4, "K": 8}, {"A": RandomInput(), "B": RandomInput()}, uuid, extra)
 
 
-def measured(trace: Trace, layout: Any) -> Trace:
+def measured(trace, layout):
     """The trace with the layout that its evaluation states; None leaves the field out."""
-    assert trace.evaluation is not None
     extra = dict(trace.evaluation.extra or {}) | ({} if layout is None else {"layout": layout})
     return attrs.evolve(trace, evaluation=attrs.evolve(trace.evaluation, extra=extra))
 
@@ -43,22 +36,20 @@ def measured(trace: Trace, layout: Any) -> Trace:
     ],
 )
 def test_an_evaluation_counts_if_it_states_the_layout_of_the_workload(
-    definition: Definition, make_trace: MakeTrace, of_workload: Any, of_evaluation: Any, counts: bool
-) -> None:
+    definition, make_trace, of_workload, of_evaluation, counts
+):
     evaluation = measured(make_trace(), of_evaluation).evaluation
-    assert evaluation is not None
     assert has_workload_layout(definition, workload(of_workload), evaluation) is counts
 
 
-def test_without_the_definition_layouts_are_compared_as_they_are_written(make_trace: MakeTrace) -> None:
+def test_without_the_definition_layouts_are_compared_as_they_are_written(make_trace):
     evaluation = measured(make_trace(), PADDED).evaluation
-    assert evaluation is not None
     assert has_workload_layout(None, workload(PADDED), evaluation)
     assert not has_workload_layout(None, workload(), evaluation)
 
 
 @pytest.fixture
-def trace_set(definition: Definition, make_solution: Callable[..., Solution], make_trace: MakeTrace) -> TraceSet:
+def trace_set(definition, make_solution, make_trace):
     """A padded workload, measured by ``fast`` without its layout, and by ``slow`` and ``base`` with it."""
     traces = [
         measured(attrs.evolve(make_trace("fast", latency=0.1), workload=workload()), None),
@@ -74,18 +65,17 @@ def trace_set(definition: Definition, make_solution: Callable[..., Solution], ma
     )
 
 
-def test_the_workload_of_the_set_decides_not_the_copy_in_the_trace(trace_set: TraceSet) -> None:
+def test_the_workload_of_the_set_decides_not_the_copy_in_the_trace(trace_set):
     assert [trace.solution for trace in trace_set.counting_traces("gemm")] == ["slow", "base"]
 
 
-def test_a_trace_of_another_layout_is_never_the_best(trace_set: TraceSet) -> None:
+def test_a_trace_of_another_layout_is_never_the_best(trace_set):
     best = trace_set.get_best_trace("gemm")
-    assert best is not None
     assert best.solution == "slow"
     assert [trace.solution for trace in trace_set.filter_traces("gemm")] == ["slow", "base"]
 
 
-def performance(**timing: Any) -> Performance:
+def performance(**timing):
     return Performance(1.0, 4.0, 4.0, {"timing": timing, "reference_timing": {"interval_ms": [3.0, 5.0]}})
 
 
@@ -105,11 +95,8 @@ def performance(**timing: Any) -> Performance:
         ({"interval_ms": [0.9, 10**400]}, None, None),
     ],
 )
-def test_a_timing_has_the_interval_widened_by_the_uncertainty_of_the_clock(
-    timing: dict[str, Any], interval: Any, bounds: Any
-) -> None:
+def test_a_timing_has_the_interval_widened_by_the_uncertainty_of_the_clock(timing, interval, bounds):
     found = trace_facts.timing_of(performance(**timing))
-    assert found is not None
     assert found.interval_ms == interval
     assert found.bounds_ms == (None if bounds is None else pytest.approx(bounds))
 
@@ -127,23 +114,18 @@ def test_a_timing_has_the_interval_widened_by_the_uncertainty_of_the_clock(
         ({"method": "handshake", "call_ms": -1}, "device", None),
         ({"method": "eager", "call_ms": 1.0}, "call", Timing(1.0, method="eager", call_ms=1.0)),
         ({"method": "cpu"}, "call", Timing(1.0, method="cpu")),
-        ({"method": "cpu", "host_latency_ms": 2.0}, "call, older timing", None),
-        ({"method": "linked", "host_latency_ms": 2.0}, "device, older timing", None),
-        ({"method": "host"}, "call, older timing", None),
-        ({"method": ["linked"]}, None, None),
+        ({"method": "linked", "host_latency_ms": 2.0}, "older", None),
+        ({"method": ["handshake"]}, None, None),
     ],
 )
-def test_a_timing_states_its_kind_and_the_call_latency_by_the_clock_of_the_judge(
-    timing: dict[str, Any], kind: str | None, call: Timing | None
-) -> None:
+def test_a_timing_states_its_kind_and_the_call_latency_by_the_clock_of_the_judge(timing, kind, call):
     found = trace_facts.timing_of(performance(**timing))
-    assert found is not None
     assert (found.kind, found.of_call) == (kind, call)
-    assert found.call_ms == timing.get("host_latency_ms", call and timing.get("call_ms"))
+    assert found.call_ms == (call and timing.get("call_ms"))
 
 
-def test_device_latencies_come_before_call_latencies_and_older_ones(make_trace: MakeTrace) -> None:
-    def timed(method: str, latency_ms: float) -> Trace:
+def test_device_latencies_come_before_call_latencies(make_trace):
+    def timed(method, latency_ms):
         evaluation = make_trace().evaluation
         assert evaluation is not None
         extra = {"timing": {"method": method}}
@@ -155,20 +137,19 @@ def test_device_latencies_come_before_call_latencies_and_older_ones(make_trace: 
     assert trace_facts.fastest([older, eager]) is eager
 
 
-def test_the_reference_and_the_baseline_have_timings_of_their_own() -> None:
-    extra = {"baseline": {"solution": "base", "latency_ms": 2.0, "speedup_factor": 2.0, "timing": {"method": "host"}}}
+def test_the_reference_and_the_baseline_have_timings_of_their_own():
+    extra = {"baseline": {"solution": "base", "latency_ms": 2.0, "speedup_factor": 2.0, "timing": {"method": "eager"}}}
     timed = Performance(1.0, 4.0, 4.0, extra)
     assert trace_facts.reference_timing_of(timed) == Timing(4.0)
-    assert trace_facts.baseline_of(timed) == Baseline("base", Timing(2.0, method="host"), 2.0)
+    assert trace_facts.baseline_of(timed) == Baseline("base", Timing(2.0, method="eager"), 2.0)
     assert trace_facts.speedup_of(timed) == 4.0
     assert trace_facts.baseline_of(Performance(1.0, 4.0, 4.0)) is None
     assert trace_facts.speedup_of(Performance(1.0, 4.0, float("inf"))) is None
     assert trace_facts.timing_of(Performance(float("nan"), 4.0, 4.0)) is None
 
 
-def test_flags_disqualify_unless_they_are_allowed(make_trace: MakeTrace) -> None:
+def test_flags_disqualify_unless_they_are_allowed(make_trace):
     quick, fixed = make_trace(flags=["quick"]), make_trace(flags=["fixed_inputs"])
-    assert quick.evaluation is not None
     assert fixed.evaluation is not None
     assert trace_facts.disqualifying_flags(quick.evaluation) == ("quick",)
     assert trace_facts.disqualifying_flags(quick.evaluation, ["quick"]) == ()
@@ -180,12 +161,12 @@ def test_flags_disqualify_unless_they_are_allowed(make_trace: MakeTrace) -> None
     assert trace_facts.latency_of(make_trace(flags=["interpreted"])) is None
 
 
-def at(trace: Trace, timestamp: str) -> Trace:
+def at(trace, timestamp):
     assert trace.evaluation is not None
     return attrs.evolve(trace, evaluation=attrs.evolve(trace.evaluation, timestamp=timestamp))
 
 
-def test_the_latest_trace_is_that_of_the_latest_timestamp_then_the_last(make_trace: MakeTrace) -> None:
+def test_the_latest_trace_is_that_of_the_latest_timestamp_then_the_last(make_trace):
     new, old = at(make_trace(latency=1.0), "2026-01-02T00:00:00+02:00"), at(make_trace(latency=2.0), "2026-01-01")
     other, undated = make_trace("other"), at(make_trace(latency=3.0), "yesterday")
     found = trace_facts.latest([undated, new, old, other, at(make_trace(latency=4.0), "2026-01-01T22:00:00Z")])
@@ -194,14 +175,14 @@ def test_the_latest_trace_is_that_of_the_latest_timestamp_then_the_last(make_tra
     assert trace_facts.latency_of(found["cpu"]["w0"]["fast"]) == 4.0
 
 
-def test_a_quick_run_replaces_no_full_run(make_trace: MakeTrace) -> None:
+def test_a_quick_run_replaces_no_full_run(make_trace):
     full, quick = at(make_trace(), "2026-01-01"), at(make_trace(flags=["quick"]), "2026-01-02")
     for traces in ([full, quick], [quick, full]):
         assert trace_facts.latest(traces)["cpu"]["w0"]["fast"] is full
     assert trace_facts.latest([quick])["cpu"]["w0"]["fast"] is quick
 
 
-def test_the_fastest_trace_is_the_first_with_the_shortest_latency(make_trace: MakeTrace) -> None:
+def test_the_fastest_trace_is_the_first_with_the_shortest_latency(make_trace):
     traces = [make_trace("a", latency=2.0), make_trace("b"), make_trace("c"), make_trace("d", latency=0.0)]
     assert trace_facts.fastest(traces) is traces[1]
     assert trace_facts.fastest([make_trace(status="TIMEOUT")]) is None

@@ -19,8 +19,6 @@ from fib_schema import (
     save_json_file,
 )
 
-# -- opening -----------------------------------------------------------------------------------
-
 
 def test_a_missing_root_raises_and_creates_nothing(tmp_path):
     with pytest.raises(DataSetNotFound, match="there is no such directory"):
@@ -182,9 +180,6 @@ def test_a_link_inside_the_set_is_followed(trace_set):
     assert list(TraceSet.from_path(trace_set.root).definitions) == ["gemm"]
 
 
-# -- lines -------------------------------------------------------------------------------------
-
-
 def write_traces(root, name, *lines):
     path = root / "traces" / "x" / f"{name}.jsonl"
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -230,9 +225,6 @@ def test_lines_of_other_writers_after_the_opening_are_not_part_of_the_snapshot(t
     assert len(TraceSet.from_path(trace_set.root).traces["gemm"]) == 2
 
 
-# -- mappings ----------------------------------------------------------------------------------
-
-
 def test_mappings_behave_as_mappings(trace_set, make_trace):
     trace_set.add_traces([make_trace()])
     for mapping in (trace_set.definitions, trace_set.solutions, trace_set.traces):
@@ -243,7 +235,6 @@ def test_mappings_behave_as_mappings(trace_set, make_trace):
         assert len(mapping) == len(list(mapping.items())) == 1
         with pytest.raises(KeyError):
             mapping["nobody"]
-        assert "gemm" in repr(mapping)
 
 
 def test_a_mapping_shows_what_is_added_and_its_lists_are_copies(trace_set, make_trace):
@@ -265,12 +256,10 @@ def test_a_set_pickles_before_and_after_it_is_read(trace_set, make_trace):
         assert again.get_solution("fast") == opened.get_solution("fast")
 
 
-def test_a_flagged_trace_is_the_best_only_where_its_flag_is_allowed(trace_set, make_trace):
+def test_a_flagged_trace_is_not_the_best(trace_set, make_trace):
     plain, flagged = make_trace(uuid="a"), make_trace(uuid="b", speedup=9.0, flags=["low_precision", "odd"])
     trace_set.add_traces([plain, flagged])
     assert trace_set.get_best_trace("gemm") == plain
-    assert trace_set.get_best_trace("gemm", allow_flags=["odd"]) == plain
-    assert trace_set.get_best_trace("gemm", allow_flags=["low_precision"]) == flagged
     assert trace_set.filter_traces("gemm") == [plain, flagged]
 
 
@@ -287,9 +276,6 @@ def test_the_paths_of_a_set(trace_set):
     assert trace_set.blob_workloads_path == root / "blob" / "workloads"
     assert (trace_set.definitions_path, trace_set.workloads_path) == (root / "definitions", root / "workloads")
     assert (trace_set.solutions_path, trace_set.blob_path) == (root / "solutions", root / "blob")
-
-
-# -- adding ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("bad", [{"definition": "gem"}, {"solution": "fsat"}])
@@ -329,9 +315,6 @@ def test_a_backup_is_a_copy_beside_the_traces(trace_set, make_trace):
     assert (backups[0] / "ada" / "gemm" / "gemm.jsonl").exists()
 
 
-# -- queries -----------------------------------------------------------------------------------
-
-
 def test_the_best_trace_has_the_largest_speedup_within_the_bounds(trace_set, make_trace):
     trace_set.add_traces(
         [
@@ -369,18 +352,6 @@ def test_importing_the_package_imports_nothing_heavy():
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout == "[]\n"
-
-
-def test_every_exported_name_exists():
-    import fib_schema
-
-    for name in fib_schema.__all__:
-        assert getattr(fib_schema, name) is not None
-    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
-        _ = fib_schema.Nonsense
-
-
-# -- tensors -----------------------------------------------------------------------------------
 
 
 def test_tensors_of_a_workload_are_stored_once_and_read_back(trace_set):

@@ -1,43 +1,33 @@
 """WorkloadLog: each workload is stored once, also by several processes, and is durable when acknowledged."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from fib_schema import (
-    DataWarning,
-    Definition,
-    RandomInput,
-    SafetensorsInput,
-    TraceSet,
-    Workload,
-    WorkloadLog,
-    files,
-)
+from fib_schema import DataWarning, RandomInput, SafetensorsInput, TraceSet, Workload
+
+from .conftest import files_limited_to
 
 torch = pytest.importorskip("torch", reason="blobs need torch")
 
 
 @pytest.fixture
-def root(tmp_path: Path, definition: Definition) -> Path:
+def root(tmp_path, definition):
     TraceSet(tmp_path).add_definitions([definition])
     return tmp_path
 
 
-def workload(uuid: str, size: int = 4) -> Workload:
+def workload(uuid, size=4):
     return Workload({"M": size}, {"A": RandomInput(), "B": RandomInput()}, uuid)
 
 
-def lines_of(root: Path, definition: Definition) -> list[str]:
+def lines_of(root, definition):
     file = root / "workloads" / definition.op_type / f"{definition.name}.jsonl"
     return [json.loads(line)["workload"]["uuid"] for line in file.read_text().splitlines()]
 
 
-def test_appends_what_is_new_and_nothing_else(root: Path, definition: Definition) -> None:
+def test_appends_what_is_new_and_nothing_else(root, definition):
     log = TraceSet.from_path(root).workload_log()
     assert log.append(definition, {"a": workload("a"), "b": workload("b")}, {}) == ["a", "b"]
     assert log.append(definition, {"b": workload("b"), "c": workload("c")}, {}) == ["c"]
@@ -45,7 +35,7 @@ def test_appends_what_is_new_and_nothing_else(root: Path, definition: Definition
     assert log.append(definition, {}, {}) == []
 
 
-def test_sees_what_another_log_has_appended(root: Path, definition: Definition) -> None:
+def test_sees_what_another_log_has_appended(root, definition):
     first, second = (TraceSet.from_path(root).workload_log() for _ in range(2))
     first.append(definition, {"a": workload("a")}, {})
     assert second.append(definition, {"a": workload("a"), "b": workload("b")}, {}) == ["b"]
@@ -53,7 +43,7 @@ def test_sees_what_another_log_has_appended(root: Path, definition: Definition) 
     assert lines_of(root, definition) == ["a", "b"]
 
 
-def test_a_torn_line_is_no_workload(root: Path, definition: Definition) -> None:
+def test_a_torn_line_is_no_workload(root, definition):
     """Its writer never acknowledged it: who comes with the same must not take it for stored."""
     log = TraceSet.from_path(root).workload_log()
     log.append(definition, {"a": workload("a")}, {})
@@ -65,7 +55,7 @@ def test_a_torn_line_is_no_workload(root: Path, definition: Definition) -> None:
         assert [t.workload.uuid for t in TraceSet.from_path(root).workloads[definition.name]] == ["a", "b"]
 
 
-def test_tensors_lie_where_the_workload_says(root: Path, definition: Definition) -> None:
+def test_tensors_lie_where_the_workload_says(root, definition):
     log = TraceSet.from_path(root).workload_log()
     path = log.blob_path(definition, "a")
     stored = Workload({"M": 2}, {"A": SafetensorsInput(path, "A"), "B": RandomInput()}, "a")
@@ -74,7 +64,7 @@ def test_tensors_lie_where_the_workload_says(root: Path, definition: Definition)
     assert torch.equal(TraceSet.from_path(root).get_workload_blob_tensor(path)["A"], tensor)
 
 
-def test_an_existing_blob_is_kept(root: Path, definition: Definition) -> None:
+def test_an_existing_blob_is_kept(root, definition):
     """A process that was killed between the two may have left it."""
     log = TraceSet.from_path(root).workload_log()
     blob = root / log.blob_path(definition, "a")
@@ -85,18 +75,10 @@ def test_an_existing_blob_is_kept(root: Path, definition: Definition) -> None:
     assert lines_of(root, definition) == ["a"]
 
 
-def test_nothing_is_appended_if_a_blob_cannot_be_written(
-    root: Path, definition: Definition, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_nothing_is_appended_if_a_blob_cannot_be_written(root, definition):
     log = TraceSet.from_path(root).workload_log()
-
-    def full(descriptor: int, data: bytes) -> None:
-        raise OSError(28, "No space left on device")
-
-    with monkeypatch.context() as patched:
-        patched.setattr(files, "write_all", full)
-        with pytest.raises(OSError, match="No space"):
-            log.append(definition, {"a": workload("a")}, {"a": {"A": torch.ones(2)}})
+    with files_limited_to(1), pytest.raises(OSError, match="too large"):
+        log.append(definition, {"a": workload("a")}, {"a": {"A": torch.ones(2)}})
     assert not (root / "workloads").exists()
     assert list((root / "blob").rglob("*.*")) == []
     assert log.append(definition, {"a": workload("a")}, {"a": {"A": torch.ones(2)}}) == ["a"]
@@ -120,7 +102,7 @@ for index in range(0, 60, 3):
 """
 
 
-def test_processes_that_append_the_same_store_each_once(root: Path, definition: Definition) -> None:
+def test_processes_that_append_the_same_store_each_once(root, definition):
     command = [sys.executable, "-c", _APPEND_ALL, str(root)]
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     processes = [subprocess.Popen(command, **pipes) for _ in range(4)]
@@ -130,11 +112,6 @@ def test_processes_that_append_the_same_store_each_once(root: Path, definition: 
         process.stdin.write("go\n")
         process.stdin.flush()
     for process in processes:
-        process.communicate(timeout=120)
+        process.communicate(timeout=300)
         assert process.returncode == 0
     assert sorted(lines_of(root, definition)) == sorted(f"w{index}" for index in range(60))
-
-
-def stored(log: WorkloadLog, definition: Definition, uuid: str) -> Workload:
-    path = log.blob_path(definition, uuid)
-    return Workload({"M": 4}, {"A": SafetensorsInput(path, "A"), "B": RandomInput()}, uuid)

@@ -40,7 +40,6 @@ __all__ = [
     "Report",
     "SafetensorsInput",
     "ScalarInput",
-    "ScoringError",
     "Severity",
     "Solution",
     "SourceFile",
@@ -94,6 +93,7 @@ if TYPE_CHECKING:
     )
     from .files import get_fib_cache_path, get_fib_dataset_path
     from .migration import MigrationReport, TargetNotEmpty, migrate
+    from .problems import Report
     from .reader import (
         append_jsonl_file,
         load_json_file,
@@ -103,33 +103,11 @@ if TYPE_CHECKING:
     )
     from .solution import BuildSpec, CompileOptions, Solution, SourceFile, SupportedBindings, SupportedLanguages
     from .trace import UNRANKED_FLAGS, Correctness, Environment, Evaluation, EvaluationStatus, Performance, Trace
-    from .trace_set import ScoringError, SpeedupMetrics, TraceSet, TraceSetSummary
-    from .validation import Report, validate
+    from .trace_set import SpeedupMetrics, TraceSet, TraceSetSummary
+    from .validation import validate
     from .workload import InputSpec, RandomInput, SafetensorsInput, ScalarInput, Workload
     from .workload_log import WorkloadLog
 
     __version__: str
 else:
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        "fib-schema",
-        {
-            "blobs": "BlobError",
-            "codec": "format_json parse_json to_plain",
-            "constraints": "constraint_names evaluate_constraint parse_constraint",
-            "definition": "AxisConst AxisSpec AxisVar DType Definition TensorSpec",
-            "files": "get_fib_cache_path get_fib_dataset_path",
-            "errors": (
-                "AxisError ConstraintError DataSetNotFound DataWarning DuplicateName FibError "
-                "InvalidField InvalidRecord NoRoot Problem Severity UnknownName"
-            ),
-            "migration": "MigrationReport TargetNotEmpty migrate",
-            "reader": ("append_jsonl_file load_json_file load_jsonl_file save_json_file save_jsonl_file"),
-            "solution": "BuildSpec CompileOptions Solution SourceFile SupportedBindings SupportedLanguages",
-            "trace": "Correctness Environment Evaluation EvaluationStatus Performance Trace UNRANKED_FLAGS",
-            "trace_set": "ScoringError SpeedupMetrics TraceSet TraceSetSummary",
-            "validation": "Report validate",
-            "workload": "InputSpec RandomInput SafetensorsInput ScalarInput Workload",
-            "workload_log": "WorkloadLog",
-        },
-    )
+    __getattr__, __dir__ = lazy_exports(__name__, "fib-schema")

@@ -1,21 +1,24 @@
 """Base class of the records, and the validators and converters of their fields.
 
 A record is immutable and keeps fields that this version does not know (`unknown_fields`): what a newer writer stored
-may change what a solution does. Each check raises `InvalidField` with the remedy. Classes of which a data set has
-hundreds of thousands check the usual case of all fields in one expression, and explain only what is not usual.
+may change what a solution does. Its values are checked against the types of its fields (`check_types`); validators
+check what types do not say. Each check raises `InvalidField` with the remedy. Classes of which a data set has hundreds
+of thousands check the usual case of all fields in one expression, and explain only what is not usual.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from enum import StrEnum
-from functools import lru_cache
-from typing import Any, NoReturn, TypeVar
+from functools import cache, lru_cache
+from types import UnionType
+from typing import Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 import attrs
 
-from .errors import InvalidField
+from .errors import InvalidField, UnknownName, close_matches
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -25,9 +28,9 @@ MAX_SIZE = 2**63 - 1
 """The largest size of an axis: that of a tensor is a 64-bit integer."""
 _CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _SURROGATE = re.compile("[\ud800-\udfff]")
-_MAX_MISSPELT = 60  # twice the longest field; comparing takes time quadratic in the length
 _MIN_SIMILARITY = 0.82  # a swapped pair of letters in 'language' has 0.88; 'building' has 0.8 with 'binding'
 _NO_SEPARATORS = str.maketrans("", "", "_- ")
+_MAX_PATH = 1000  # systems take 4,096 bytes, the folder's own path included
 _MAX_NAME_BYTES = 200  # leaves room for ".jsonl" and a hash below the usual 255
 
 
@@ -40,8 +43,6 @@ class FrozenDict(dict[K, V]):
         raise TypeError("this mapping is part of a frozen record; make a changed copy with attrs.evolve")
 
     def __missing__(self, key: object) -> NoReturn:
-        from .errors import UnknownName
-
         raise UnknownName("key", str(key), tuple(map(str, self)))
 
     __setitem__ = __delitem__ = clear = pop = popitem = setdefault = update = __ior__ = _refuse
@@ -77,8 +78,8 @@ class Record:
     unknown_fields: FrozenDict[str, Any] = attrs.field(default=NO_FIELDS, converter=to_mapping, repr=False)
     """Fields of the source that this version does not know; written back as they were."""
 
-
-Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
+    def __attrs_post_init__(self) -> None:
+        check_types(self)
 
 
 def fail(record: object, field: str, problem: str) -> InvalidField:
@@ -110,6 +111,8 @@ def relative_path_problem(path: str) -> str | None:
     """Say why `path` is not a normalised relative POSIX path below its folder, or None if it is."""
     if not path:
         return "is empty"
+    if len(path) > _MAX_PATH:
+        return f"has {len(path)} characters; write at most {_MAX_PATH}"
     if path.startswith("/"):
         return f"{path!r} is absolute; use a relative path"
     for part in path.split("/"):
@@ -122,42 +125,56 @@ def relative_path_problem(path: str) -> str | None:
     return None
 
 
-def check_kind(record: object, field: str, value: object, *kinds: type) -> None:
-    """Validate that a value is of one of some types; of strings and bools, no other type counts."""
-    if (type(value) in kinds) if kinds[0] in _WORDS else isinstance(value, kinds):
-        return
-    wanted = " or ".join(_WORDS.get(kind, kind.__name__) for kind in kinds)
-    raise fail(record, field, f"expected {wanted}, got {describe(value)}")
+def check_types(record: object) -> None:
+    """Validate the values of all fields of a record by their types; of strings and bools, no other type counts."""
+    cls: Any = type(record)  # mypy takes the hash of an unhashable record for that of its class
+    for field, kind in _types(cls).items():
+        if problem := _type_problem(field, getattr(record, field), kind):
+            raise fail(record, *problem)
+
+
+@cache
+def _types(cls: Any) -> dict[str, Any]:
+    hints = get_type_hints(cls)
+    return {field.name: hints[field.name] for field in attrs.fields(cls) if field.name != "unknown_fields"}
+
+
+def _type_problem(place: str, value: Any, kind: Any) -> tuple[str, str] | None:
+    """The place in a field and the problem of a value of another type; None if it has the type."""
+    kinds = get_args(kind) if isinstance(kind, UnionType) else (kind,)
+    if type(value) in kinds:
+        return None
+    container, arguments = get_origin(kinds[0]), get_args(kinds[0])
+    if container is None or not isinstance(value, container):
+        plain = tuple(get_origin(one) or one for one in kinds)
+        if plain[0] not in _WORDS and isinstance(value, plain):
+            return None
+        return place, f"expected {' or '.join(_WORDS.get(one, one.__name__) for one in plain)}, got {describe(value)}"
+    if arguments[-1] is Any:
+        return None
+    if container is tuple:
+        found = (_type_problem(f"{place}[{index}]", item, arguments[0]) for index, item in enumerate(value))
+    else:
+        if key := next((key for key in value if type(key) is not str), None):
+            return f"{place}[{key!r}]", f"keys are strings, got {describe(key)}"
+        found = (_type_problem(f"{place}[{key!r}]", item, arguments[1]) for key, item in value.items())
+    return next(filter(None, found), None)
 
 
 _WORDS: Mapping[type, str] = {str: "a string", bool: "true or false", type(None): "null"}
 
 
-def check_name(record: object, field: str, value: Any) -> None:
-    """Validate a name that becomes part of a path."""
+def check_text(record: object, field: str, value: Any) -> None:
+    """Validate a string."""
     if type(value) is not str:
-        check_kind(record, field, value, str)
-    if problem := component_problem(value):
-        raise fail(record, field, f"{problem}; names are single path components")
+        raise fail(record, field, f"expected a string, got {describe(value)}")
 
 
 def name(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     """Validate a name that becomes part of a path."""
-    check_name(record, attribute.name, value)
-
-
-def instance_of(*types: type) -> Validator:
-    """Validate that a value is one of `types`."""
-
-    def check(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-        check_kind(record, attribute.name, value, *types)
-
-    return check
-
-
-text = instance_of(str)
-optional_text = instance_of(str, type(None))
-boolean = instance_of(bool)
+    problem = component_problem(value) if type(value) is str else f"expected a string, got {describe(value)}"
+    if problem:
+        raise fail(record, attribute.name, f"{problem}; names are single path components")
 
 
 def size_problem(value: object) -> str | None:
@@ -180,46 +197,15 @@ def axis_size(record: object, attribute: attrs.Attribute[Any], value: Any) -> No
 def check_numbers(record: object, *fields: str) -> None:
     """Validate floats of at least 0 and turn integers into them; NaN and infinity are values too."""
     for field in fields:
-        value = to_float(getattr(record, field))
+        value = getattr(record, field)
+        if type(value) is int:
+            with suppress(OverflowError):
+                value = float(value)
         if type(value) is not float:
             raise fail(record, field, f"expected a number, got {describe(value)}")
         if value < 0:
             raise fail(record, field, f"must not be negative, got {value}")
         object.__setattr__(record, field, value)
-
-
-def mapping_of(*types: type) -> Validator:
-    """Validate a mapping from strings to instances of `types`."""
-
-    def check(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-        for key, item in value.items():
-            field = f"{attribute.name}[{key!r}]"
-            if type(key) is not str:
-                raise fail(record, field, f"keys are strings, got {describe(key)}")
-            check_kind(record, field, item, *types)
-
-    return check
-
-
-def tuple_of(kind: type) -> Validator:
-    """Validate a tuple of instances of `kind`."""
-
-    def check(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-        for index, item in enumerate(value):
-            check_kind(record, f"{attribute.name}[{index}]", item, kind)
-
-    return check
-
-
-tuple_of_text = tuple_of(str)
-
-
-def to_float(value: Any) -> Any:
-    """Turn an int that a float can hold into one, and leave the rest to the validator."""
-    try:
-        return float(value) if type(value) is int else value
-    except OverflowError:
-        return value
 
 
 def to_tuple(value: Any) -> Any:
@@ -231,10 +217,10 @@ def to_tuple(value: Any) -> Any:
 
 def member_of(kind: type[E], what: str, value: object) -> E:
     """Convert a string to a member of `kind`, naming the members if there is none."""
-    if isinstance(value, str):
-        for member in kind:
-            if value == member.value:
-                return member
+    if type(value) is kind:
+        return value
+    if isinstance(value, str) and value in set(kind):
+        return kind(value)
     raise InvalidField(what, f"{value!r} is unknown (known: {', '.join(kind)})")
 
 
@@ -244,13 +230,9 @@ def closest(name: str, known: Iterable[str]) -> str | None:
     Case, hyphens and underscores are ignored. A name that contains a known one as a word, such as
     ``description_de``, is taken for a name of its own.
     """
-    if len(name) > _MAX_MISSPELT:
-        return None
-    import difflib
-
     words = f"_{name}_"
     plain = {_without_separators(one): one for one in known if f"_{one}_" not in words}
-    found = difflib.get_close_matches(_without_separators(name), plain, n=1, cutoff=_MIN_SIMILARITY)
+    found = close_matches(_without_separators(name), plain, cutoff=_MIN_SIMILARITY)
     return plain[found[0]] if found else None
 
 

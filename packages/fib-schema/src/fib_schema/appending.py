@@ -16,7 +16,7 @@ from contextlib import suppress
 from fcntl import LOCK_EX, LOCK_NB, LOCK_UN, flock
 from pathlib import Path
 
-from .files import make_folders, naming, sync_data, sync_folders, write_all
+from .files import make_folders, naming, sync_paths, write_all
 
 LOCK_TIMEOUT_SECONDS = 60.0
 """A writer holds its lock for one write and one sync; longer means that it is gone."""
@@ -25,16 +25,10 @@ _FLAGS = os.O_RDWR | os.O_APPEND | os.O_CLOEXEC
 
 
 def append_new_lines(path: str, choose: Callable[[int], Sequence[bytes]]) -> Sequence[bytes]:
-    """Append lines that are chosen under the lock, depending on what the file holds by then.
+    """Append lines that are chosen under the lock, depending on what the file holds by then; returns them, durable.
 
-    A process that is killed may leave lines that it never acknowledged, the last one torn, or an empty file.
-
-    Args:
-        path: The file, which need not exist; nor need its folder.
-        choose: Given the file's descriptor, returns the lines, without their newlines.
-
-    Returns:
-        The chosen lines; they are durable.
+    Given the file's descriptor, `choose` returns them without their newlines. File and folder need not exist. A process
+    that is killed may leave lines that it never acknowledged, the last one torn, or an empty file.
 
     Raises:
         TimeoutError: Another process held the lock for `LOCK_TIMEOUT_SECONDS`; nothing was appended.
@@ -61,7 +55,7 @@ def _open(path: str) -> int:
     try:
         return os.open(path, _FLAGS)
     except FileNotFoundError:
-        sync_folders(make_folders(Path(path).parent))
+        sync_paths(make_folders(Path(path).parent))
         return os.open(path, _FLAGS | os.O_CREAT, 0o666)
 
 
@@ -70,9 +64,9 @@ def _append(descriptor: int, path: str, size: int, lines: Sequence[bytes]) -> No
     is_torn = size > 0 and os.pread(descriptor, 1, size - 1) != b"\n"  # the next line must not continue that one
     try:
         write_all(descriptor, b"\n" * is_torn + b"\n".join(lines) + b"\n")
-        sync_data(descriptor)
+        getattr(os, "fdatasync", os.fsync)(descriptor)  # macOS has no fdatasync
         if not size:  # the file may be new
-            sync_folders([Path(os.path.realpath(path)).parent])
+            sync_paths([Path(os.path.realpath(path)).parent])
     except BaseException:
         with suppress(OSError):  # must not hide the error that led here
             os.ftruncate(descriptor, size)

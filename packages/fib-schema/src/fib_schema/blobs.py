@@ -1,22 +1,19 @@
-"""Tensors of workloads in safetensors files; loading and saving needs the extra ``blobs`` and imports torch."""
+"""Tensors of workloads in safetensors files; needs the extra ``blobs``, and loading and saving imports torch."""
 
 from __future__ import annotations
 
 import contextlib
-import math
 import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import attrs
-import msgspec
 
 from ._record import relative_path_problem
 from .data_files import is_below
 from .errors import FibError
-from .files import atomic_write, open_regular
+from .files import open_regular
 from .reader import LFS_POINTER
 
 if TYPE_CHECKING:
@@ -29,18 +26,15 @@ class BlobError(FibError, ValueError):
 
     path: str
     problem: str
+    code: str = "bad-blob"
+    """The kind of problem, for reports."""
 
     def __str__(self) -> str:
-        return f"blob {self.path!r}: {self.problem}"
+        return f"blob {self.path!r} {self.problem}"
 
 
 def load_tensor(root: Path | None, path: str, tensor_key: str) -> torch.Tensor:
-    """Read one tensor of a blob to the CPU.
-
-    Args:
-        root: The data set's folder.
-        path: The blob's path relative to it.
-        tensor_key: The tensor's name in the file.
+    """Read one tensor of a blob, whose path is relative to the root of the data set, to the CPU.
 
     Raises:
         BlobError: There is no such file or tensor, or the path leaves the data set.
@@ -72,31 +66,38 @@ def _explained(path: str) -> Iterator[None]:
     try:
         yield
     except FileNotFoundError as error:
-        raise BlobError(path, "the file does not exist") from error
+        raise BlobError(path, "does not exist", "missing-blob") from error
     except OSError as error:
-        raise BlobError(path, f"cannot be read: {error.strerror or error}") from error
+        raise BlobError(path, f"cannot be read: {error.strerror or error}", "unreadable") from error
+    except BlobError:
+        raise
     except Exception as error:
-        if isinstance(error, BlobError):
-            raise
         raise BlobError(path, f"is not a valid safetensors file: {error}") from error
 
 
-def save_tensors(file: Path, path: str, tensors: Mapping[str, torch.Tensor]) -> None:
-    """Write tensors to a new file, durably and atomically.
+@attrs.frozen
+class StoredTensor:
+    """Dtype, as safetensors names it, and shape of a tensor in a file."""
 
-    Args:
-        file: The file.
-        path: Its path in errors.
-        tensors: The tensors by name; they are stored contiguously.
+    dtype: str
+    shape: tuple[int, ...]
+
+
+def stored_tensors(root: Path, path: str) -> dict[str, StoredTensor]:
+    """The tensors of a blob, of which only the header is read.
 
     Raises:
-        BlobError: The file exists.
-        OSError: It could not be written.
+        BlobError: There is no such file, it is no complete safetensors file, or its path leaves the set.
     """
     try:
-        atomic_write(file, format_tensors(tensors), durable=True, exclusive=True)
-    except FileExistsError as error:
-        raise BlobError(path, "the file exists already; blobs are never overwritten") from error
+        from safetensors import safe_open
+    except ImportError as error:
+        problem = "cannot be checked without safetensors; run 'pip install fib-schema[blobs]'"
+        raise BlobError(path, problem, "unreadable") from error
+
+    with _explained(path), safe_open(_file(root, path), framework="np") as content:
+        slices = {name: content.get_slice(name) for name in content.keys()}  # noqa: SIM118 it is not a mapping
+        return {name: StoredTensor(one.get_dtype(), tuple(one.get_shape())) for name, one in slices.items()}
 
 
 def format_tensors(tensors: Mapping[str, torch.Tensor]) -> bytes:
@@ -110,94 +111,14 @@ def format_tensors(tensors: Mapping[str, torch.Tensor]) -> bytes:
 def _file(root: Path | None, path: str) -> Path:
     """The regular file of a blob: safetensors would wait for a pipe."""
     if root is None:
-        raise BlobError(path, "the data set is in memory only and has no blobs")
+        raise BlobError(path, "cannot be read: the data set is in memory only and has no blobs")
     relative = path.removeprefix("./")
     if problem := relative_path_problem(relative):
         raise BlobError(path, f"{problem}; blobs stay below the data set's root")
     file = root / relative
     if not is_below(os.path.realpath(file), os.path.realpath(root)):
-        raise BlobError(path, "leads out of the data set through a link")
+        raise BlobError(path, "leads out of the data set through a link; copy the file instead", "blob-outside")
     with open_regular(file) as content:
         if content.read(len(LFS_POINTER)) == LFS_POINTER:
             raise BlobError(path, "is a Git LFS pointer; run 'git lfs pull' in the data set")
     return file
-
-
-# -- headers -----------------------------------------------------------------------------------------
-
-MAX_HEADER_BYTES = 100_000_000
-"""The limit of the format itself."""
-
-STORED_BITS: Mapping[str, int] = MappingProxyType({
-    "F64": 64, "I64": 64, "U64": 64, "F32": 32, "I32": 32, "U32": 32, "F16": 16, "BF16": 16, "I16": 16,
-    "U16": 16, "F8_E4M3": 8, "F8_E5M2": 8, "I8": 8, "U8": 8, "BOOL": 8, "F4": 4,
-})  # fmt: skip
-
-
-class BadHeader(ValueError):
-    """The file is not a complete safetensors file; the text says why."""
-
-
-@attrs.frozen
-class StoredTensor:
-    """Dtype and shape of a tensor in a file."""
-
-    dtype: str
-    shape: tuple[int, ...]
-
-
-def read_header(path: str) -> dict[str, StoredTensor]:
-    """The tensors of a safetensors file.
-
-    Raises:
-        BadHeader: It is not a complete safetensors file.
-        OSError: It cannot be read.
-    """
-    with open_regular(path) as file:
-        size = os.fstat(file.fileno()).st_size
-        start = file.read(8)
-        if start == LFS_POINTER[:8]:
-            raise BadHeader("it is a Git LFS pointer; run 'git lfs pull' in the data set")
-        length = int.from_bytes(start, "little")
-        if len(start) < 8 or length > min(size - 8, MAX_HEADER_BYTES):
-            raise BadHeader(f"its header would take {length} bytes of {size}; it is cut off or another format")
-        text = file.read(length)
-    try:
-        entries = {name: entry for name, entry in _decode_header(text).items() if name != "__metadata__"}
-    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
-        raise BadHeader(f"its header is not valid ({error})") from error
-    data_bytes = size - 8 - length
-    tensors = {name: _tensor(name, entry, data_bytes) for name, entry in entries.items()}
-    _check_order({name: entry.data_offsets for name, entry in entries.items()}, data_bytes)
-    return tensors
-
-
-class _Entry(msgspec.Struct):
-    dtype: str = ""
-    shape: tuple[Annotated[int, msgspec.Meta(ge=0)], ...] = ()
-    data_offsets: tuple[int, int] = (-1, -1)
-
-
-_decode_header = msgspec.json.Decoder(dict[str, _Entry]).decode
-
-
-def _check_order(offsets: Mapping[str, tuple[int, int]], data_bytes: int) -> None:
-    """Check that the tensors fill the data without overlaps and gaps, which the format requires."""
-    done = 0
-    for name, (start, end) in sorted(offsets.items(), key=lambda item: item[1]):
-        if start != done:
-            relation = "overlaps the one before it" if start < done else "leaves a gap after the one before it"
-            raise BadHeader(f"tensor {name!r} begins at byte {start} of the data and not at {done}: it {relation}")
-        done = end
-    if done != data_bytes:
-        raise BadHeader(f"its tensors take {done} bytes, and {data_bytes} follow the header")
-
-
-def _tensor(name: str, entry: _Entry, data_bytes: int) -> StoredTensor:
-    dtype, shape, (start, end) = entry.dtype, entry.shape, entry.data_offsets
-    if not 0 <= start <= end <= data_bytes:
-        raise BadHeader(f"tensor {name!r} would take the bytes {start} to {end} of {data_bytes}; the file is cut off")
-    wanted = -(-math.prod(shape) * STORED_BITS.get(dtype, 0) // 8)
-    if dtype in STORED_BITS and wanted != end - start:
-        raise BadHeader(f"tensor {name!r} has {end - start} bytes, and {dtype} of shape {list(shape)} takes {wanted}")
-    return StoredTensor(dtype, shape)

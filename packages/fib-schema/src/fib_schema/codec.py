@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
-from functools import cache
+from functools import cache, reduce
 from types import GenericAlias, MappingProxyType, UnionType
 from typing import TYPE_CHECKING, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
@@ -23,7 +23,7 @@ import msgspec
 from ._record import FrozenDict, Record, closest, describe
 from .definition import DType
 from .display import finite_value
-from .errors import InvalidRecord, Problem
+from .errors import InvalidRecord, Keys, Problem, located_errors
 from .solution import SupportedBindings, SupportedLanguages
 from .trace import Environment, EvaluationStatus
 from .workload import Workload
@@ -51,7 +51,9 @@ _MAX_COMPARED = 100
 """Number of unknown keys that are compared with a missing field."""
 _MAX_SHARED = 100_000
 _NON_FINITE = MappingProxyType({text: float(text) for text in ("Infinity", "-Infinity", "NaN")})
-_EXPECTED: Mapping[Any, str] = MappingProxyType({int: "an integer", str: "a string", bool: "true or false"})
+_EXPECTED: Mapping[Any, str] = MappingProxyType(
+    {int: "an integer", str: "a string", bool: "true or false", dict: "an object", list: "a list"}
+)
 _ENUMS: tuple[type[StrEnum], ...] = (DType, EvaluationStatus, SupportedBindings, SupportedLanguages)
 
 
@@ -120,16 +122,10 @@ def parse_json(text: bytes | str, cls: type[R], *, source: str = "<memory>") -> 
         InvalidRecord: The text is not JSON or no such record; holds every problem with its path.
     """
     try:
-        return canonical_parser(cls)(text)
+        record: R = canonical_parser(cls)(text)
     except Exception:  # noqa: BLE001 the second converter decides, and explains
-        return structure(decode(text, cls.__name__, source=source), cls, source=source)
-
-
-def canonical_parser(cls: type[R]) -> Callable[[bytes | str], R]:
-    """The function that parses a canonical text; of any other, whatever is wrong with it, it raises something."""
-    record_class: Any = cls  # mypy takes the hash of an unhashable record for that of its class
-    parser: Callable[[bytes | str], R] = _parser(record_class)
-    return parser
+        record = structure(decode(text, cls.__name__, source=source), cls, source=source)
+    return record
 
 
 @cache
@@ -143,6 +139,10 @@ def _parser(cls: Any) -> Callable[[bytes | str], Any]:
         return hook(decode_struct(text), cls)
 
     return parse
+
+
+canonical_parser: Callable[[Any], Callable[[bytes | str], Any]] = _parser
+"""The function that parses a canonical text of a class; of any other text it raises something."""
 
 
 @cache
@@ -226,7 +226,7 @@ def _shared_hook(cls: Any) -> Hook:
         text = bytes(raw)
         found = known.get(text)
         if found is None:
-            found = _parser(cls)(text)
+            found = canonical_parser(cls)(text)
             if len(known) < _MAX_SHARED:
                 known[text] = found
         return found
@@ -248,29 +248,18 @@ def structure(plain: Any, cls: type[R], *, source: str = "<memory>") -> R:
     try:
         record: R = _explaining().structure(plain, cls)
     except (BaseValidationError, ValueError, TypeError) as error:
-        found = tuple(Problem(source, path, text, code="schema") for path, text in _problems(error, plain, "$"))
+        found = tuple(_problem(source, plain, *located) for located in located_errors(error))
         raise InvalidRecord(cls.__name__, found) from None
     return record
 
 
-def _problems(error: BaseException, plain: Any, path: str) -> Iterator[tuple[str, str]]:
-    """The paths and messages in an error of cattrs, which is a tree of errors with the names of fields."""
-    from cattrs.errors import AttributeValidationNote, IterableValidationNote
-
-    if not isinstance(error, BaseExceptionGroup):
-        yield path, _missing(error.args[0], plain) if isinstance(error, KeyError) else str(error)
-        return
-    for inner in error.exceptions:
-        notes = [
-            note.name if isinstance(note, AttributeValidationNote) else note.index
-            for note in getattr(inner, "__notes__", ())
-            if isinstance(note, AttributeValidationNote | IterableValidationNote)
-        ]
-        if not notes:
-            yield from _problems(inner, plain, path)
-        else:
-            is_missing = isinstance(inner, KeyError) and notes[-1] not in plain
-            yield from _problems(inner, plain if is_missing else plain[notes[-1]], child_path(path, notes[-1]))
+def _problem(source: str, plain: Any, keys: Keys, error: BaseException) -> Problem:
+    message = str(error)
+    if isinstance(error, KeyError) and keys:
+        for key in keys[:-1]:
+            plain = plain[key]
+        message = _missing(str(keys[-1]), plain)
+    return Problem(source, reduce(child_path, keys, "$"), message, code="schema")
 
 
 def child_path(path: str, key: str | int) -> str:
@@ -293,7 +282,7 @@ def _explaining() -> Converter:
     from cattrs import Converter
 
     converter = Converter(detailed_validation=True)
-    for kind in _EXPECTED:
+    for kind in (int, str, bool):
         converter.register_structure_hook(kind, _exactly)
     for kind in _ENUMS:  # each by itself: a common hook would come after that of str
         converter.register_structure_hook(kind, _member)
@@ -358,7 +347,7 @@ def _union_hook(kind: Any, converter: Converter) -> Hook:
     classes = {tag_of(one): one for one in get_args(kind)}
 
     def hook(value: Any, _: Any) -> Any:
-        _check(value, dict)
+        _exactly(value, dict)
         tag = value.get("type")
         if not isinstance(tag, str) or tag not in classes:
             raise _Mismatch(f"'type' is {describe(tag)} (known: {', '.join(classes)})")
@@ -375,7 +364,7 @@ def _object_hook(kind: Any, converter: Converter) -> Hook:
     inner = None if item_kind is Any else mapping_structure_factory(plain_kind, converter)
 
     def hook(value: Any, _: Any) -> Any:
-        _check(value, dict)
+        _exactly(value, dict)
         return FrozenDict(value if inner is None else inner(value, kind))
 
     return hook
@@ -388,7 +377,7 @@ def _list_hook(kind: Any, converter: Converter) -> Hook:
     inner = homogenous_tuple_structure_factory(kind, converter)
 
     def hook(value: Any, _: Any) -> Any:
-        _check(value, list)
+        _exactly(value, list)
         return inner(value, kind)
 
     return hook
@@ -398,20 +387,15 @@ def _record_hook(cls: Any, converter: Converter) -> Hook:
     from cattrs.gen import make_dict_structure_fn, override
 
     made = make_dict_structure_fn(cls, converter, unknown_fields=override(omit=True))
-    known = field_names(cls)
+    known = {field.name for field in _fields(cls)} | ({"type"} if tag_of(cls) else set())
 
     def hook(value: Any, _: Any) -> Any:
-        _check(value, dict)
+        _exactly(value, dict)
         record = made(value, cls)
         unknown = {key: item for key, item in value.items() if key not in known}
         return attrs.evolve(record, unknown_fields=unknown) if unknown else record
 
     return hook
-
-
-def _check(value: Any, kind: type) -> None:
-    if type(value) is not kind:
-        raise _Mismatch(f"expected {'an object' if kind is dict else 'a list'}, got {describe(value)}")
 
 
 def _fields(cls: Any) -> list[attrs.Attribute[Any]]:
@@ -423,26 +407,12 @@ def tag_of(cls: Any) -> str:
     return getattr(cls, "type", "")
 
 
-@cache
-def field_names(cls: Any) -> frozenset[str]:
-    """The keys of a record's JSON that its class knows."""
-    known = {field.name for field in _fields(cls)}
-    return frozenset(known | {"type"} if tag_of(cls) else known)
-
-
 # -- records to JSON ---------------------------------------------------------------------------------
 
 
 def to_plain(value: Any) -> Any:
     """Turn a record into plain objects for JSON; infinities and NaN of its fields become strings."""
     return _unstructurer().unstructure(value)
-
-
-def _indented(plain: Any, indent: int) -> str:
-    try:
-        return msgspec.json.format(_compact(plain), indent=indent)
-    except msgspec.DecodeError:  # half of a surrogate pair, which the formatter does not read
-        return json.dumps(plain, indent=indent)
 
 
 def format_json(record: Record, *, indent: int | None = None) -> str:
@@ -454,22 +424,21 @@ def format_json(record: Record, *, indent: int | None = None) -> str:
     """
     try:
         plain = to_plain(record)
-        text = _compact(plain) if indent is None else _indented(plain, indent)
+        text = _encode(plain, indent)
         depth = nesting(plain) if may_be_too_deep(text) else 0
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise _unwritable(record, f"cannot be written as JSON: {error}") from error
-    except RecursionError as error:
-        raise _unwritable(record, "nests too deeply to be written") from error
     if depth > MAX_DEPTH:
         raise _unwritable(record, f"nests too deeply: {depth} levels, and at most {MAX_DEPTH} are read")
     return text
 
 
-def _compact(plain: Any) -> str:
+def _encode(plain: Any, indent: int | None) -> str:
     try:
-        return msgspec.json.encode(plain).decode()
+        text = msgspec.json.encode(plain)
+        return (text if indent is None else msgspec.json.format(text, indent=indent)).decode()
     except (UnicodeEncodeError, OverflowError):  # half of a surrogate pair; an integer beyond 64 bits
-        return json.dumps(plain, separators=(",", ":"))
+        return json.dumps(plain, indent=indent, separators=None if indent else (",", ":"))
 
 
 def _unwritable(record: Record, problem: str) -> InvalidRecord:
@@ -486,7 +455,9 @@ def _unstructurer() -> Converter:
     for kind in _ENUMS:
         converter.register_unstructure_hook(kind, str)
     converter.register_unstructure_hook_factory(_is_list, lambda kind: _plain_list_hook(kind, converter))
-    converter.register_unstructure_hook_factory(_is_object, _plain_object_hook)
+    converter.register_unstructure_hook_factory(
+        _is_object, lambda kind: dict if get_args(kind)[1] in (str, int) else _plain_object
+    )
     converter.register_unstructure_hook_factory(attrs.has, lambda cls: _plain_hook(cls, converter))
     return converter
 
@@ -503,10 +474,6 @@ def _plain_hook(cls: Any, converter: Converter) -> Callable[[Any], Any]:
         return {**plain, **_plain_object(record.unknown_fields)} if record.unknown_fields else plain
 
     return hook
-
-
-def _plain_object_hook(kind: Any) -> Callable[[Any], Any]:
-    return dict if get_args(kind)[1] in (str, int) else _plain_object
 
 
 def _plain_list_hook(kind: Any, converter: Converter) -> Callable[[Any], Any]:

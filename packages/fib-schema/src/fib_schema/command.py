@@ -5,7 +5,6 @@
 - What it prints to stdout and stderr passes through `escape_controls`. JSON is not changed by that, because it
   is written in ASCII.
 - Errors become one message on stderr and an exit code. A message that stderr refuses is dropped.
-- `CommandParser` takes the place of `argparse.ArgumentParser`: usage errors are one message with a suggestion.
 - A `DataWarning` is not shown: the command prints the problems of its data set with `print_problems`.
 """
 
@@ -13,17 +12,24 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import os
 import re
 import sys
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any, NoReturn, TextIO, cast
 
 from .display import escape_controls
-from .errors import DataWarning, FibError, Problem
-from .files import explain_os_error
+from .errors import (
+    DataSetNotFound,
+    DataWarning,
+    FibError,
+    InvalidField,
+    Problem,
+    close_matches,
+)
+from .files import explain_os_error, get_fib_dataset_path
 from .problems import plain_problem, problem_lines
 
 FAILED = 2
@@ -37,10 +43,7 @@ _STDOUT = "the standard output"
 def run_command(program: str, run: Callable[[], int], *, interrupted: str = "interrupted") -> int:
     """Run the body of a command and return its exit code.
 
-    Args:
-        program: The name that messages begin with.
-        run: Parses the arguments, does the work and returns an exit code.
-        interrupted: The message after an interrupt.
+    Messages begin with the name of the program; `interrupted` is that after an interrupt.
 
     Raises:
         SystemExit: `run` raised it, as `argparse` does for ``--help`` and for wrong arguments.
@@ -66,11 +69,7 @@ def run_command(program: str, run: Callable[[], int], *, interrupted: str = "int
 
 
 def print_problems(problems: Iterable[Problem]) -> None:
-    """Print the problems of a data set on stderr, errors first; those of one kind in one file are one line.
-
-    Args:
-        problems: Of the files that the command has read; what they hold is left out of its result.
-    """
+    """Print the problems of a data set on stderr, errors first; those of one kind in one file are one line."""
     for line in problem_lines(problems):
         print(line, file=sys.stderr)
 
@@ -107,13 +106,7 @@ def _discard_stdout() -> None:
 
 
 class _Stream:
-    """A text stream that escapes what is written, and names itself in errors or ignores them.
-
-    Args:
-        below: The stream that gets the text.
-        is_required: Whether text that cannot be written is an error.
-        escapes: Whether control characters are escaped.
-    """
+    """A text stream that escapes what is written, and names itself in errors, or ignores them if it is not required."""
 
     def __init__(self, below: TextIO, *, is_required: bool, escapes: bool = True) -> None:
         self._below = below
@@ -197,5 +190,34 @@ def _unknown_arguments(unknown: Sequence[str], options: Sequence[str]) -> str:
 
 
 def _suggestion(word: str, known: Sequence[str]) -> str:
-    near = difflib.get_close_matches(word, known, 2)
+    near = close_matches(word, known, cutoff=0.6)[:2]
     return f"; did you mean {' or '.join(near)}?" if near else ""
+
+
+# -- the data set -------------------------------------------------------------------------------------
+
+
+def add_data_set(parser: argparse.ArgumentParser, *, is_first: bool = False) -> None:
+    """Declare ``--dataset``, and `is_first` a data set without an option before it; `data_set_of` reads both."""
+    text = "the data set (default: this folder if it is one, else FIB_DATASET_PATH)"
+    if is_first:
+        parser.add_argument("dir", metavar="DIR", nargs="?", type=Path, help=text)
+        text = "the same"
+    parser.add_argument("--dataset", metavar="DIR", type=Path, help=text)
+
+
+def data_set_of(arguments: argparse.Namespace) -> Path:
+    """The data set that a command is about.
+
+    Raises:
+        DataSetNotFound: There is none at the path that was passed, or at the default.
+        InvalidField: Two paths were passed.
+    """
+    first: Path | None = getattr(arguments, "dir", None)
+    if first is not None and arguments.dataset is not None:
+        raise InvalidField("--dataset", f"the data set is named twice, {first} and {arguments.dataset}; name it once")
+    default = Path() if Path("definitions").is_dir() else get_fib_dataset_path()
+    root: Path = first or arguments.dataset or default
+    if not root.is_dir():
+        raise DataSetNotFound(str(root))
+    return root

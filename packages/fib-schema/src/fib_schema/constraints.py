@@ -23,12 +23,9 @@ from .syntax import parse_expression
 _FUNCTIONS = frozenset({"abs", "all", "any", "int", "len", "max", "min", "sum"})
 _ATTRIBUTES = frozenset({"shape", "ndim", "dtype", "T"})
 _METHODS = frozenset({"max", "min", "sum", "all", "any", "amax", "amin", "diff", "item", "size", "dim", "numel"})
-_OPERATORS = (
-    ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv, ast.Mod, ast.USub, ast.UAdd, ast.Not, ast.Eq, ast.NotEq,
-    ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Is, ast.IsNot, ast.In, ast.NotIn,
-)  # fmt: skip
 
 
+@lru_cache(maxsize=512)
 def parse_constraint(text: str) -> ast.expr:
     """Parse a constraint and check that it uses the allowed syntax only.
 
@@ -39,21 +36,25 @@ def parse_constraint(text: str) -> ast.expr:
     Raises:
         ConstraintError: The text is not an expression, uses anything else or is too deeply nested.
     """
-    return _parsed(text)
+    try:
+        tree = parse_expression(text.strip())
+        problem = next((problem for node in ast.walk(tree) if (problem := _problem(node))), None)
+        ast.unparse(tree)  # refuses what is nested too deeply, before it is compiled
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise ConstraintError(text[:200], f"is not an expression: {error}") from error
+    if problem:
+        raise ConstraintError(text, problem)
+    return tree
 
 
 def constraint_names(text: str) -> frozenset[str]:
     """The names of axes and inputs that a constraint reads."""
-    names = {node.id for node in ast.walk(_parsed(text)) if isinstance(node, ast.Name)}
+    names = {node.id for node in ast.walk(parse_constraint(text)) if isinstance(node, ast.Name)}
     return frozenset(names - _FUNCTIONS)
 
 
 def evaluate_constraint(text: str, values: Mapping[str, Any]) -> bool:
-    """Evaluate a constraint.
-
-    Args:
-        text: The constraint.
-        values: Axis values (int) and inputs (tensors, scalars or None), by name.
+    """Evaluate a constraint, given axis values (int) and inputs (tensors, scalars or None) by name.
 
     Raises:
         ConstraintError: The text is not allowed, a name is missing, or the evaluation fails.
@@ -72,7 +73,7 @@ _CALLABLE = {name: getattr(builtins, name) for name in _FUNCTIONS}
 
 @lru_cache(maxsize=512)
 def _compiled(text: str) -> CodeType:
-    tree = _TuplesForLists().visit(ast.parse(ast.unparse(_parsed(text)), mode="eval"))
+    tree = _TuplesForLists().visit(ast.parse(ast.unparse(parse_constraint(text)), mode="eval"))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # `is` with a literal
         return compile(ast.fix_missing_locations(tree), "<constraint>", "eval")
@@ -86,22 +87,11 @@ class _TuplesForLists(ast.NodeTransformer):
         return ast.Tuple(node.elts, ast.Load())
 
 
-@lru_cache(maxsize=512)
-def _parsed(text: str) -> ast.expr:
-    try:
-        tree = parse_expression(text.strip())
-        problem = next((problem for node in ast.walk(tree) if (problem := _problem(node))), None)
-        ast.unparse(tree)  # refuses what is nested too deeply, before it is compiled
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise ConstraintError(text[:200], f"is not an expression: {error}") from error
-    if problem:
-        raise ConstraintError(text, problem)
-    return tree
-
-
 _PLAIN_NODES = (
     ast.Name, ast.Load, ast.Compare, ast.BoolOp, ast.And, ast.Or, ast.BinOp, ast.UnaryOp,
-    ast.Subscript, ast.Slice, ast.Tuple, ast.List, ast.IfExp, *_OPERATORS,
+    ast.Subscript, ast.Slice, ast.Tuple, ast.List, ast.IfExp, ast.Add, ast.Sub, ast.Mult, ast.Div, ast.FloorDiv,
+    ast.Mod, ast.USub, ast.UAdd, ast.Not, ast.Eq, ast.NotEq, ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Is, ast.IsNot,
+    ast.In, ast.NotIn,
 )  # fmt: skip
 
 

@@ -7,8 +7,7 @@ that is no data set is recognised, and with it the data set that was probably me
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import attrs
@@ -16,7 +15,6 @@ import attrs
 from .definition import Definition
 from .display import escape_line
 from .errors import Problem
-from .files import walk
 from .problems import Findings
 from .solution import Solution
 
@@ -25,7 +23,7 @@ SOLUTIONS = "solutions"
 WORKLOADS = "workloads"
 TRACES = "traces"
 BLOB_WORKLOADS = "blob/workloads"
-_FOLDERS = (DEFINITIONS, SOLUTIONS, WORKLOADS, TRACES)
+FOLDERS = (DEFINITIONS, SOLUTIONS, WORKLOADS, TRACES)
 _MAX_SUGGESTIONS = 3
 OTHER_SUFFIX = "other-suffix"
 """The code of warnings about files that readers ignore."""
@@ -74,7 +72,7 @@ class DataFile:
     @property
     def parts(self) -> tuple[str, ...]:
         """The folders below the root and the file name without its suffix, as they are on disk."""
-        parts = self.path.replace(os.sep, "/").split("/")[-self.name.count("/") - 1 :]
+        parts = self.path.split("/")[-self.name.count("/") - 1 :]
         return (*parts[:-1], parts[-1].rpartition(".")[0])
 
     @property
@@ -84,40 +82,25 @@ class DataFile:
 
 
 def list_files(root: str, folder: str, suffix: str, findings: Findings, *, prefix: str = "") -> list[DataFile]:
-    """Every regular file with a suffix at any depth below a folder of the root, in order of paths.
+    """Every regular file with a suffix, or any, at any depth below a folder of the root, in order of paths.
 
     Hidden files are left out. Links to folders and out of the root, other kinds of files and other suffixes are
-    reported.
-
-    Args:
-        root: The data set's root.
-        folder: Below it; it need not exist.
-        suffix: Such as ``.json``; empty for any.
-        findings: Where problems go.
-        prefix: What names begin with, before the path below the root.
+    reported. The folder need not exist. Names are a prefix and the path below the root.
     """
     start, skipped, real_root = os.path.join(root, folder), len(root.rstrip(os.sep)) + 1, os.path.realpath(root)
 
     def name_of(path: str) -> str:
-        return prefix + escape_line(path[skipped:].replace(os.sep, "/"))
+        return prefix + escape_line(path[skipped:])
 
-    def unreadable(path: str, error: OSError) -> None:
-        findings.error(name_of(path), f"cannot be read: {error.strerror or error}", "unreadable")
+    def unreadable(error: OSError) -> None:
+        if not isinstance(error, FileNotFoundError):  # never made, or removed meanwhile
+            findings.error(name_of(str(error.filename)), f"cannot be read: {error.strerror or error}", "unreadable")
 
-    try:
-        is_folder = stat.S_ISDIR(os.lstat(start).st_mode)
-    except FileNotFoundError:
-        return []
-    except OSError as error:  # the root cannot be entered
-        unreadable(start, error)
-        return []
-    if not is_folder:
+    if os.path.lexists(start) and (os.path.islink(start) or not os.path.isdir(start)):
         findings.error(name_of(start), "is not a folder, so nothing is read from it; put a folder here", "no-folder")
         return []
     found = []
-    for entry in walk(start, enters=_is_shown, on_error=unreadable):
-        if not _is_shown(entry) or entry.is_dir(follow_symlinks=False):
-            continue
+    for entry in _entries(start, unreadable):
         name = name_of(entry.path)
         try:
             if problem := _kind_problem(entry, real_root):
@@ -128,15 +111,24 @@ def list_files(root: str, folder: str, suffix: str, findings: Findings, *, prefi
             else:
                 message = f"is not read because its name does not end in {suffix}; rename or remove it"
                 findings.warning(name, message, OTHER_SUFFIX)
-        except FileNotFoundError:  # removed meanwhile
-            continue
         except OSError as error:
-            unreadable(entry.path, error)
+            unreadable(error)
     return sorted(found, key=lambda file: file.name)
 
 
-def _is_shown(entry: os.DirEntry[str]) -> bool:
-    return not entry.name.startswith(".")
+def _entries(folder: str, on_error: Callable[[OSError], object]) -> Iterator[os.DirEntry[str]]:
+    """Everything below a folder but folders and hidden entries; no link is followed."""
+    folders = [folder]
+    while folders:
+        try:
+            with os.scandir(folders.pop()) as scanned:
+                entries = sorted((entry for entry in scanned if entry.name[0] != "."), key=lambda entry: entry.name)
+        except OSError as error:
+            on_error(error)
+            continue
+        below = [entry.path for entry in entries if entry.is_dir(follow_symlinks=False)]
+        folders += reversed(below)
+        yield from (entry for entry in entries if not entry.is_dir(follow_symlinks=False))
 
 
 def _kind_problem(entry: os.DirEntry[str], real_root: str) -> tuple[str, str] | None:
@@ -159,12 +151,7 @@ def is_below(path: str, root: str) -> bool:
 
 
 def list_data_files(root: str, folders: Mapping[str, str]) -> tuple[dict[str, list[DataFile]], list[Problem]]:
-    """The regular files below folders of a data set, and the problems of everything else there.
-
-    Args:
-        root: The data set's root.
-        folders: The suffixes to list, by folder.
-    """
+    """The regular files below folders of a data set, and the problems of everything else; the suffix by folder."""
     findings = Findings()
     files = {
         folder: list_files(root, folder, suffix, findings, prefix=f"{root}/") for folder, suffix in folders.items()
@@ -174,10 +161,10 @@ def list_data_files(root: str, folders: Mapping[str, str]) -> tuple[dict[str, li
 
 def missing_data(root: str) -> Problem:
     """The problem of a folder without records, which names the data set that was probably meant."""
-    if any(os.path.lexists(os.path.join(root, folder)) for folder in _FOLDERS):
+    if any(os.path.lexists(os.path.join(root, folder)) for folder in FOLDERS):
         problem = "has no definition, solution, workload or trace"
     else:
-        problem = f"is no data set: it has none of the folders {', '.join(_FOLDERS)}"
+        problem = f"is no data set: it has none of the folders {', '.join(FOLDERS)}"
     meant = _meant(Path(os.path.realpath(root)), Path(root))
     remedy = f"pass the folder that has {DEFINITIONS}/ in it"
     if meant:
@@ -188,6 +175,6 @@ def missing_data(root: str) -> Problem:
 def _meant(real: Path, root: Path) -> list[str]:
     """The data set that a folder is a part of, or the first data sets right below it."""
     for above in real.parents:
-        if (above / DEFINITIONS).is_dir() and real.relative_to(above).parts[0] in {*_FOLDERS, "blob"}:
+        if (above / DEFINITIONS).is_dir() and real.relative_to(above).parts[0] in {*FOLDERS, "blob"}:
             return [str(above)]
     return [str(found.parent) for found in sorted(root.glob(f"[!.]*/{DEFINITIONS}"))[:_MAX_SUGGESTIONS]]

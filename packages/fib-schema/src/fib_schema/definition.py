@@ -16,7 +16,7 @@ import attrs
 from . import _record
 from ._record import NO_FIELDS, FrozenDict, Record
 from .constraints import parse_constraint
-from .display import counted, shortened
+from .display import counted
 from .errors import AxisError, ConstraintError
 from .syntax import parse_source
 
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 class DType(StrEnum):
     """Element types of tensors and scalars."""
 
+    FLOAT64 = "float64"
     FLOAT32 = "float32"
     FLOAT16 = "float16"
     BFLOAT16 = "bfloat16"
@@ -39,6 +40,7 @@ class DType(StrEnum):
     INT32 = "int32"
     INT16 = "int16"
     INT8 = "int8"
+    UINT8 = "uint8"
     BOOL = "bool"
 
 
@@ -46,7 +48,7 @@ def _dtype(value: object) -> DType:
     return _record.member_of(DType, "dtype", value)
 
 
-_ARE_INTEGER = frozenset({DType.INT64, DType.INT32, DType.INT16, DType.INT8})
+_ARE_INTEGER = frozenset({DType.INT64, DType.INT32, DType.INT16, DType.INT8, DType.UINT8})
 
 
 @attrs.frozen
@@ -55,7 +57,7 @@ class AxisConst(Record):
 
     value: int = attrs.field(validator=_record.axis_size)
     """Number of elements."""
-    description: str | None = attrs.field(default=None, validator=_record.optional_text)
+    description: str | None = None
     """Text for readers."""
 
     type: ClassVar[str] = "const"
@@ -66,7 +68,7 @@ class AxisConst(Record):
 class AxisVar(Record):
     """An axis whose size each workload chooses."""
 
-    description: str | None = attrs.field(default=None, validator=_record.optional_text)
+    description: str | None = None
     """Text for readers."""
 
     type: ClassVar[str] = "var"
@@ -80,22 +82,14 @@ AxisSpec: TypeAlias = AxisConst | AxisVar
 class TensorSpec(Record):
     """Shape (names of axes; None for a scalar) and element type of an input or output."""
 
-    shape: tuple[str, ...] | None = attrs.field(
-        converter=attrs.converters.optional(_record.to_tuple),
-        validator=attrs.validators.optional(_record.tuple_of_text),
-    )
+    shape: tuple[str, ...] | None = attrs.field(converter=attrs.converters.optional(_record.to_tuple))
     """Names of axes in order; None for a scalar."""
     dtype: DType = attrs.field(converter=_dtype)
     """Type of the elements."""
-    description: str | None = attrs.field(default=None, validator=_record.optional_text)
+    description: str | None = None
     """Text for readers."""
-    optional: bool = attrs.field(default=False, validator=_record.boolean)
+    optional: bool = False
     """Whether a call may pass None."""
-
-    @property
-    def is_scalar(self) -> bool:
-        """Whether this is a Python number and no tensor."""
-        return self.shape is None
 
     @property
     def is_integer(self) -> bool:
@@ -117,36 +111,25 @@ class Definition(Record):
     """Unique in a data set."""
     op_type: str = attrs.field(validator=_record.name)
     """Kind of operation; rules for inputs, tolerances and evaluators depend on it."""
-    axes: FrozenDict[str, AxisSpec] = attrs.field(
-        converter=_record.to_mapping, validator=_record.mapping_of(AxisConst, AxisVar)
-    )
+    axes: FrozenDict[str, AxisSpec] = attrs.field(converter=_record.to_mapping)
     """Axes of the shapes, by name."""
-    inputs: FrozenDict[str, TensorSpec] = attrs.field(
-        converter=_record.to_mapping, validator=_record.mapping_of(TensorSpec)
-    )
+    inputs: FrozenDict[str, TensorSpec] = attrs.field(converter=_record.to_mapping)
     """Inputs by name, in the order of the parameters of ``run``."""
-    outputs: FrozenDict[str, TensorSpec] = attrs.field(
-        converter=_record.to_mapping, validator=_record.mapping_of(TensorSpec)
-    )
+    outputs: FrozenDict[str, TensorSpec] = attrs.field(converter=_record.to_mapping)
     """Outputs by name, in the order of the results of ``run``."""
-    reference: str = attrs.field(validator=_record.text, repr=False)
+    reference: str = attrs.field(repr=False)
     """Python source with a function ``run``: it takes the inputs and returns the expected outputs."""
-    tags: tuple[str, ...] = attrs.field(default=(), converter=_record.to_tuple, validator=_record.tuple_of_text)
-    """Labels. ``batch_axis:NAME`` and ``sparse:...`` have a meaning, others are for readers."""
-    description: str | None = attrs.field(default=None, validator=_record.optional_text, repr=False)
+    tags: tuple[str, ...] = attrs.field(default=(), converter=_record.to_tuple)
+    """Labels. ``sparse:...`` has a meaning, others are for readers."""
+    description: str | None = attrs.field(default=None, repr=False)
     """Text for readers."""
-    constraints: tuple[str, ...] = attrs.field(default=(), converter=_record.to_tuple, validator=_record.tuple_of_text)
+    constraints: tuple[str, ...] = attrs.field(default=(), converter=_record.to_tuple)
     """Boolean expressions of axes and inputs that hold for each call."""
     extra: FrozenDict[str, Any] = attrs.field(default=NO_FIELDS, converter=_record.to_mapping)
     """Fields beyond the public format."""
 
-    def __repr__(self) -> str:
-        inputs, outputs = (", ".join(map(_spec_text, part.items())) for part in (self.inputs, self.outputs))
-        sizes = [f"{n}={a.value}" if isinstance(a, AxisConst) else f"{n} varies" for n, a in self.axes.items()]
-        shown = f"{self.name!r} ({self.op_type}): {inputs} -> {outputs}; {', '.join(sizes)}"
-        return f"<Definition {shortened(shown)}>"
-
     def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
         self._check_names()
         self._check_shapes()
         self._check_reference()
@@ -214,9 +197,7 @@ class Definition(Record):
     def get_axes_values(self, shapes: Sequence[Shape | None] | Mapping[str, Shape | None]) -> dict[str, int]:
         """Read the variable axes off the inputs' shapes.
 
-        Args:
-            shapes: One shape per input, in order or by name; None for scalars and for optional
-                inputs that are not passed.
+        There is one shape per input, in order or by name; None for scalars and for optional inputs that are not passed.
 
         Raises:
             AxisError: A shape has the wrong rank, an axis has two values or none, or a dimension
@@ -235,16 +216,10 @@ class Definition(Record):
         return {axis: values[axis] for axis in self.var_axes if axis in values}
 
     def get_axes_values_from_inputs(self, inputs: Sequence[Any] | Mapping[str, Any]) -> dict[str, int]:
-        """Read the variable axes off input values: anything with ``.shape``, scalars or None.
-
-        Raises:
-            AxisError: As `get_axes_values`.
-        """
-        values = inputs.values() if isinstance(inputs, Mapping) else inputs
-        shapes = [getattr(value, "shape", None) for value in values]
+        """As `get_axes_values`, of input values: anything with ``.shape``, scalars or None."""
         if isinstance(inputs, Mapping):
-            return self.get_axes_values(dict(zip(inputs, shapes, strict=True)))
-        return self.get_axes_values(shapes)
+            return self.get_axes_values({name: getattr(value, "shape", None) for name, value in inputs.items()})
+        return self.get_axes_values([getattr(value, "shape", None) for value in inputs])
 
     def get_input_shapes(self, axes: Mapping[str, int] | None = None) -> list[Shape | None]:
         """The inputs' shapes in order, None for scalars.
@@ -252,15 +227,11 @@ class Definition(Record):
         Raises:
             AxisError: A variable axis has no value in `axes`.
         """
-        return [self._shape(spec, axes or {}) for spec in self.inputs.values()]
+        return self._shapes(self.inputs, axes or {})
 
     def get_output_shapes(self, axes: Mapping[str, int] | None = None) -> list[Shape | None]:
-        """The outputs' shapes in order, None for scalars.
-
-        Raises:
-            AxisError: A variable axis has no value in `axes`.
-        """
-        return [self._shape(spec, axes or {}) for spec in self.outputs.values()]
+        """The outputs' shapes in order, as `get_input_shapes`."""
+        return self._shapes(self.outputs, axes or {})
 
     def merge_kwargs_to_args(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Any, ...]:
         """Order a mixed call into positional arguments: the inputs, then any outputs given.
@@ -305,10 +276,9 @@ class Definition(Record):
         if size != wanted:
             raise AxisError(self.name, axis, f"is {wanted}, but {size} in input {name!r}")
 
-    def _shape(self, spec: TensorSpec, axes: Mapping[str, int]) -> Shape | None:
-        if spec.shape is None:
-            return None
-        return tuple(self._size(axis, axes) for axis in spec.shape)
+    def _shapes(self, specs: Mapping[str, TensorSpec], axes: Mapping[str, int]) -> list[Shape | None]:
+        shapes = (spec.shape for spec in specs.values())
+        return [None if shape is None else tuple(self._size(axis, axes) for axis in shape) for shape in shapes]
 
     def _size(self, axis: str, axes: Mapping[str, int]) -> int:
         spec = self.axes[axis]
@@ -317,12 +287,6 @@ class Definition(Record):
         if axis not in axes:
             raise AxisError(self.name, axis, "is variable and has no value here")
         return axes[axis]
-
-
-def _spec_text(item: tuple[str, TensorSpec]) -> str:
-    """A tensor with its axes, or a scalar."""
-    name, spec = item
-    return name if spec.shape is None else f"{name}[{', '.join(spec.shape)}]"
 
 
 TORCH_DTYPE_NAMES: Mapping[DType, str] = MappingProxyType(

@@ -7,8 +7,7 @@ Everything that a command prints passes here (`fib_schema.command`), and so do p
 from __future__ import annotations
 
 import re
-import textwrap
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any
 
@@ -42,43 +41,8 @@ def shortened(text: str, most: int = 300) -> str:
 
 
 def counted(count: int, noun: str, plural: str = "") -> str:
-    """A count with its noun: ``1 trace``, ``2 traces``.
-
-    Args:
-        count: How many.
-        noun: For one.
-        plural: For another number, if that is not the noun with an s.
-    """
+    """A count with its noun, whose plural has an s unless it is given: ``1 trace``, ``2 traces``."""
     return f"{count} {noun if count == 1 else plural or noun + 's'}"
-
-
-def stacked_row(names: Sequence[str], fields: Mapping[str, str], width: int) -> Iterator[str]:
-    """The lines of a row whose table is wider than the terminal.
-
-    Only a single word that is longer than a line exceeds the width: nothing is cut.
-
-    Args:
-        names: Cells that say what the row is about; they come first.
-        fields: The other cells by their headings, which follow indented; empty ones are left out.
-        width: Of the terminal.
-    """
-    yield from _packed(names, width, "", "  ")
-    yield from _packed([f"{name}: {text}" for name, text in fields.items() if text], width, "    ", "      ")
-
-
-def _packed(pieces: Sequence[str], width: int, first: str, following: str) -> list[str]:
-    """Lines of pieces, two spaces apart; one that is longer than a line is wrapped at its spaces."""
-    whole = width - len(following)
-    text = "  ".join(piece.replace(" ", "\xa0") if len(piece) <= whole else piece for piece in pieces)
-    lines = textwrap.wrap(
-        text,
-        width,
-        initial_indent=first,
-        subsequent_indent=following,
-        break_long_words=False,
-        break_on_hyphens=False,
-    )
-    return [line.replace("\xa0", " ") for line in lines]
 
 
 def latency_unit(milliseconds: float) -> tuple[float, str]:

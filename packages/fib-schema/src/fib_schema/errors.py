@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from enum import StrEnum
 
 import attrs
+
+Keys = tuple[str | int, ...]
+"""The keys and indices that lead to a value."""
 
 _MAX_COMPARED_NAMES = 1000
 _MAX_COMPARED_LENGTH = 200
@@ -105,12 +108,7 @@ class UnknownName(FibError, KeyError):
     @property
     def near_misses(self) -> list[str]:
         """Up to three known names that resemble the one asked for, out of the first 1,000 of usual length."""
-        import difflib
-
-        if len(self.name) > _MAX_COMPARED_LENGTH:
-            return []
-        compared = [name for name in self.known if len(name) <= _MAX_COMPARED_LENGTH]
-        return difflib.get_close_matches(self.name, compared[:_MAX_COMPARED_NAMES], n=3, cutoff=0.5)
+        return close_matches(self.name, self.known, cutoff=0.5)
 
     def __str__(self) -> str:
         if near := self.near_misses:
@@ -128,7 +126,8 @@ class DataSetNotFound(FibError, FileNotFoundError):
     path: str
 
     def __str__(self) -> str:
-        return f"no data set at {self.path!r}: there is no such directory; pass another path or set FIB_DATASET_PATH"
+        remedy = "pass another path (--dataset DIR), change to the folder of a data set, or set FIB_DATASET_PATH"
+        return f"no data set at {self.path!r}: there is no such directory; {remedy}"
 
 
 @attrs.frozen
@@ -166,6 +165,30 @@ class ConstraintError(FibError, ValueError):
 
 class DataWarning(UserWarning):
     """Data was skipped or upgraded; ``TraceSet.problems`` has the details."""
+
+
+def located_errors(error: BaseException, keys: Keys = ()) -> Iterator[tuple[Keys, BaseException]]:
+    """The errors in one of cattrs, which is a tree of them, each with the names and indices that lead to its value."""
+    from cattrs.errors import AttributeValidationNote, IterableValidationNote
+
+    if not isinstance(error, BaseExceptionGroup):
+        yield keys, error
+        return
+    for inner in error.exceptions:
+        notes = getattr(inner, "__notes__", ())
+        names = [note.name for note in notes if isinstance(note, AttributeValidationNote)]
+        indices = [note.index for note in notes if isinstance(note, IterableValidationNote)]
+        yield from located_errors(inner, (*keys, *names, *indices))
+
+
+def close_matches(name: str, known: Iterable[str], *, cutoff: float) -> list[str]:
+    """Up to three known names of usual length that resemble one, the nearest first."""
+    import difflib
+
+    if len(name) > _MAX_COMPARED_LENGTH:
+        return []
+    compared = [one for one in known if len(one) <= _MAX_COMPARED_LENGTH]
+    return difflib.get_close_matches(name, compared[:_MAX_COMPARED_NAMES], n=3, cutoff=cutoff)
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -5,8 +5,6 @@ new, never a part, and a killed writer leaves only a hidden temporary. `atomic_w
 bytes; `staged` is for content that another program or several steps produce; `write_output` is for files that a user
 names. Their errors name the target.
 
-A data set may hold anything: `open_regular` and `read_regular` refuse pipes and devices, and read up to a bound.
-
 A cache holds code that is executed. `private_folder` makes a folder with mode 0700. It is used only if it belongs to
 this user or to root, if no other user may write to it, and if no other user can put another folder in its place. A
 folder of this user that others may read was published by this user on purpose, and is accepted. Members of a group that
@@ -20,7 +18,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -50,9 +48,8 @@ def staged(path: str | os.PathLike[str], *, keeps_existing: bool = False) -> Ite
 
     If the block fails, the temporary is removed. Nothing is synced: use it for caches and reproducible output.
 
-    Args:
-        path: The target. A file is replaced; a folder only if it is empty.
-        keeps_existing: Whether a rename that fails because another process made the target first is not an error.
+    A file is replaced; a folder only if it is empty. With `keeps_existing`, a rename that fails because another process
+    made the target first is no error.
 
     Raises:
         OSError: The rename failed; the target is unchanged.
@@ -72,48 +69,25 @@ def staged(path: str | os.PathLike[str], *, keeps_existing: bool = False) -> Ite
         _remove(temporary)
 
 
-def atomic_write(
-    path: str | os.PathLike[str],
-    data: bytes,
-    *,
-    durable: bool = False,
-    exclusive: bool = False,
-    mode: int | None = None,
-) -> None:
-    """Write a whole file.
+def atomic_write(path: str | os.PathLike[str], data: bytes, *, durable: bool = False, mode: int | None = None) -> None:
+    """Write a whole file, whose folder is made if it does not exist.
 
-    Args:
-        path: The target; its folder is made if it does not exist.
-        data: The content.
-        durable: Whether content and name are on the disk when this returns.
-        exclusive: Whether an existing target is an error instead of being replaced.
-        mode: Permissions; None leaves them to the umask.
+    Content and name of a `durable` one are on the disk when this returns. Without a mode, permissions are by the umask.
 
     Raises:
-        FileExistsError: The target exists, and `exclusive` is set.
         OSError: It could not be written; the target is unchanged.
     """
-    target = Path(path)
-    folders = make_folders(target.parent)
-    temporary = temporary_path(target.parent)
-    try:
-        with naming(target, temporary):
-            _write_new(temporary, data, mode=mode, durable=durable)
-            (os.link if exclusive else os.replace)(temporary, target)
-    finally:
-        _remove(temporary)
+    folders = make_folders(Path(path).parent)
+    with staged(path) as temporary:
+        _write_new(temporary, data, mode=mode, durable=durable)
     if durable:
-        sync_folders(folders)
+        sync_paths(folders)
 
 
 def write_output(path: str | os.PathLike[str], data: bytes) -> None:
-    """Write a file that a user named, such as a report or a picture.
+    """Write a file that a user named, such as a report or a picture; its folder is made if it does not exist.
 
     A regular file is replaced atomically. A link is followed, and a device or a pipe is written to.
-
-    Args:
-        path: The target; its folder is made if it does not exist.
-        data: The content.
 
     Raises:
         OSError: It could not be written; a regular file is unchanged.
@@ -126,13 +100,10 @@ def write_output(path: str | os.PathLike[str], data: bytes) -> None:
 
 
 def atomic_create_all(contents: Mapping[str, bytes], *, keeps_existing: bool) -> None:
-    """Write new files durably.
+    """Write new files, given their contents by path, durably.
 
-    All are written first and synced together, so that the file system commits them at once.
-
-    Args:
-        contents: By path.
-        keeps_existing: Whether a file that exists is left unchanged; otherwise it is an error, and no file is made.
+    All are written first and synced together, so that the file system commits them at once. A file that exists is left
+    unchanged with `keeps_existing`; otherwise it is an error, and no file is made.
 
     Raises:
         FileExistsError: A file exists, and `keeps_existing` is not set; none was made.
@@ -148,7 +119,7 @@ def atomic_create_all(contents: Mapping[str, bytes], *, keeps_existing: bool) ->
                 _write_new(temporary, contents[name])
         for name, temporary in pending.items():
             with naming(name, temporary):
-                _sync_file(temporary)
+                sync_paths([temporary])
         for name, temporary in pending.items():
             try:
                 with naming(name, temporary):
@@ -164,11 +135,11 @@ def atomic_create_all(contents: Mapping[str, bytes], *, keeps_existing: bool) ->
     finally:
         for temporary in pending.values():
             _remove(temporary)
-    sync_folders(folders)
+    sync_paths(folders)
 
 
 def make_folders(folder: Path) -> list[Path]:
-    """Make a folder and those above it; returns those whose entries changed, for `sync_folders`."""
+    """Make a folder and those above it; returns those whose entries changed, for `sync_paths`."""
     made = [folder]
     while not made[-1].is_dir():
         made.append(made[-1].parent)
@@ -192,19 +163,14 @@ def copy_file(source: str | os.PathLike[str], target: Path, *, may_link: bool) -
     shutil.copy2(real, target)
 
 
-def sync_folders(folders: Iterable[Path]) -> None:
-    """Make the entries of folders durable."""
-    for folder in folders:
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+def sync_paths(paths: Iterable[Path]) -> None:
+    """Make the contents of files and the entries of folders durable."""
+    for path in paths:
+        descriptor = os.open(path, os.O_RDONLY)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
-
-
-def sync_data(descriptor: int) -> None:
-    """Make the data of an open file durable; macOS has no `os.fdatasync`."""
-    getattr(os, "fdatasync", os.fsync)(descriptor)
 
 
 def write_all(descriptor: int, data: bytes) -> None:
@@ -271,14 +237,6 @@ def _write_new(path: Path, data: bytes, *, mode: int | None = None, durable: boo
         os.close(descriptor)
 
 
-def _sync_file(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        sync_data(descriptor)
-    finally:
-        os.close(descriptor)
-
-
 def _remove(path: Path) -> None:
     """Remove a temporary that may be gone; one that cannot be removed must not hide the error that led here."""
     try:
@@ -328,43 +286,11 @@ def _opened(path: str | os.PathLike[str]) -> tuple[int, int]:
     raise OSError(errno.EINVAL, f"it is {_KINDS.get(kind, 'something else')}, not a regular file", os.fspath(path))
 
 
-def walk(
-    folder: str | os.PathLike[str],
-    *,
-    enters: Callable[[os.DirEntry[str]], bool] | None = None,
-    on_error: Callable[[str, OSError], object] | None = None,
-) -> Iterator[os.DirEntry[str]]:
-    """Yield everything below a folder in the order of names, each folder before its content. No link is followed.
-
-    `enters` says whether to list a folder that was yielded; `on_error` is told of folders that cannot be listed.
-    """
-    pending = _listed(os.fspath(folder), on_error)
-    while pending:
-        entry = pending.pop()
-        yield entry
-        if entry.is_dir(follow_symlinks=False) and (enters is None or enters(entry)):
-            pending += _listed(entry.path, on_error)
-
-
-def _listed(folder: str, on_error: Callable[[str, OSError], object] | None) -> list[os.DirEntry[str]]:
-    """The entries of a folder, the first one last."""
-    try:
-        with os.scandir(folder) as entries:
-            return sorted(entries, key=lambda entry: entry.name, reverse=True)
-    except OSError as error:
-        if on_error is not None:
-            on_error(folder, error)
-        return []
-
-
 # -- private folders of caches ---------------------------------------------------------------------
 
 
 class UnsafePath(FibError, PermissionError):
     """A file or folder of a cache that another user can change."""
-
-    def __init__(self, code: int, problem: str, path: str) -> None:
-        super().__init__(code, problem, path)
 
     def __str__(self) -> str:
         return f"{self.filename}: {self.strerror}"
@@ -397,11 +323,7 @@ def find_private_folder(path: str | os.PathLike[str]) -> Path | None:
     Raises:
         UnsafePath: Another user can change what is in it.
     """
-    folder = _resolved(path)
-    if not os.path.lexists(folder):
-        return None
-    _check(folder)
-    return folder
+    return private_folder(path) if os.path.lexists(_resolved(path)) else None
 
 
 def read_private(path: str | os.PathLike[str]) -> bytes:

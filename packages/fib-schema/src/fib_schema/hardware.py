@@ -72,12 +72,7 @@ class Fit(StrEnum):
 
 
 def fit_of(targets: Iterable[str], hardware: str) -> Fit:
-    """Compare the targets of a solution with a device.
-
-    Args:
-        targets: ``target_hardware`` of the solution.
-        hardware: The name of the device, as traces state it; ``cpu`` is the CPU.
-    """
+    """Compare the targets of a solution with a device, by its name as traces state it; ``cpu`` is the CPU."""
     targets = list(targets)
     own = architectures_of(hardware)
     if any(_names_device(_plain(target), hardware, own) for target in targets):
@@ -90,7 +85,7 @@ def fit_of(targets: Iterable[str], hardware: str) -> Fit:
 def unknown_targets(targets: Iterable[str], hardware: str) -> list[UnknownName]:
     """An error, with suggestions, for each target that is neither in the table nor the name of the device."""
     return [
-        UnknownName("hardware", target, hardware_names())
+        UnknownName("hardware", target, _NAMES)
         for target in targets
         if not architectures_of(target)
         and (plain := _plain(target)) not in _ANY_GPU | _ANY_AMD_GPU
@@ -102,12 +97,8 @@ def unknown_targets(targets: Iterable[str], hardware: str) -> list[UnknownName]:
 def architectures_of(name: str) -> frozenset[str]:
     """The architectures that a name stands for; empty if it is unknown, several for ``Ampere`` or ``Blackwell``.
 
-    Args:
-        name: Of a device (``NVIDIA H100 80GB HBM3``), a model (``H100``), an architecture (``sm_90a``, ``9.0``,
-            ``gfx942``), a family (``Hopper``), or ``cpu``.
-
-    Returns:
-        Compute capabilities such as ``9.0``, the architectures of AMD such as ``gfx942``, or ``cpu``.
+    The name is that of a device (``NVIDIA H100 80GB HBM3``), a model (``H100``), an architecture (``sm_90a``, ``9.0``,
+    ``gfx942``), a family (``Hopper``), or ``cpu``. Architectures are ``9.0``, ``gfx942`` or ``cpu``.
     """
     if len(name) > _MAX_LENGTH:
         return frozenset()
@@ -120,11 +111,6 @@ def architectures_of(name: str) -> frozenset[str]:
         return frozenset({f"{found[1] or found[2]}.{found[3]}"})
     framed = f" {plain} "
     return next((frozenset({_BY_NAME[known]}) for known in _LONGEST_FIRST if f" {known} " in framed), frozenset())
-
-
-def hardware_names() -> tuple[str, ...]:
-    """The names of the table, as vendors write them."""
-    return tuple(name for names in _TABLE.values() for name in names.split(", "))
 
 
 def _names_device(target: str, hardware: str, architectures: frozenset[str]) -> bool:
@@ -145,4 +131,5 @@ def _plain(name: str) -> str:
 _BY_NAME: Mapping[str, str] = MappingProxyType(
     {_plain(name): architecture for architecture, names in _TABLE.items() for name in names.split(", ")}
 )
+_NAMES = tuple(name for names in _TABLE.values() for name in names.split(", "))
 _LONGEST_FIRST = tuple(sorted(_BY_NAME, key=len, reverse=True))

@@ -8,7 +8,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,17 +20,12 @@ from .codec import format_json
 from .data_files import DataFile, is_below, list_files
 from .definition import Definition
 from .errors import DataSetNotFound, FibError, Problem, UnknownName
-from .files import copy_file, naming, read_regular, staged
+from .files import copy_file, naming, staged
 from .problems import Findings, Report, plain_problem
 from .reader import read_json, read_traces
 from .solution import Solution
 from .trace import Trace
 from .validation import validate
-
-__all__ = ["MigrationReport", "TargetNotEmpty", "migrate"]
-
-_MAX_LOG_BYTES = 16 << 20
-_FOLDERS = (data_files.DEFINITIONS, data_files.SOLUTIONS, data_files.WORKLOADS, data_files.TRACES)
 
 
 @attrs.frozen
@@ -131,7 +126,7 @@ class _Rewriter:
         for file in files:
             self._lines(file)
         for entry in sorted(os.listdir(self._root)):
-            if entry not in _FOLDERS and not entry.startswith("."):
+            if entry not in data_files.FOLDERS and not entry.startswith("."):
                 for file in list_files(self._root, entry, "", self._findings):
                     relative = os.path.relpath(file.path, self._root)
                     copy_file(file.path, self._new_root / relative, may_link=entry == "blob")
@@ -191,21 +186,13 @@ class _Rewriter:
         return name not in known
 
     def _upgrade(self, plain: Any, cls: type) -> Any:
-        new = upgrade(plain, cls, self._log)
+        new = upgrade(plain, cls)
         workload = new.get("workload") if cls is Trace and type(new) is dict else None
         if type(workload) is not dict or "uuid" in workload:
             return new
         content = _content(new)
         digest = hashlib.sha256(content.encode()).hexdigest()[:16]
         return {**new, "workload": {**workload, "uuid": self._uuids.setdefault(content, digest)}}
-
-    def _log(self, name: str) -> str | None:
-        """The text of a log file of the set."""
-        with suppress(ValueError, OSError):  # such as a name that no file can have
-            path = os.path.realpath(os.path.join(self._root, name))
-            if is_below(path, os.path.realpath(self._root)):
-                return read_regular(path, _MAX_LOG_BYTES).decode("utf-8", "replace")
-        return None
 
     def _write(self, kind: str, path: str, *texts: str) -> None:
         target = self._new_root / path
@@ -226,28 +213,17 @@ def _content(trace: Mapping[str, Any]) -> str:
     return json.dumps([trace.get("definition"), workload.get("axes"), workload.get("inputs")], sort_keys=True)
 
 
-LogReader = Callable[[str], str | None]
-
-
-def upgrade(plain: Any, cls: type, read_log: LogReader = lambda _: None) -> Any:
+def upgrade(plain: Any, cls: type) -> Any:
     """Turn the plain objects of a legacy record into those of a current one, without losing a field.
 
-    Those have ``type``, ``shape: []``, ``log_file``, ``error`` and ``environment.device``. Current records are never
-    changed: each change needs a marker that the current schema does not have.
-
-    Args:
-        plain: What was decoded; it is not changed.
-        cls: The record class that it is meant for.
-        read_log: The text of a log file, by its path below the data set's root; None if there is none.
-
-    Returns:
-        The current plain objects; `plain` itself if it is current.
+    Those have ``type``, ``shape: []``, ``error`` and ``environment.device``. Current records are never changed: each
+    change needs a marker that the current schema does not have.
     """
     if type(plain) is not dict:
         return plain
     if cls is Definition:
         return _upgraded_definition(plain)
-    return _upgraded_trace(plain, read_log) if cls is Trace else _upgraded_solution(plain)
+    return _upgraded_trace(plain) if cls is Trace else _upgraded_solution(plain)
 
 
 def _upgraded_solution(plain: Plain) -> Plain:
@@ -270,37 +246,17 @@ def _upgraded_definition(plain: Plain) -> Plain:
     return new | {field: [] for field in ("tags", "constraints") if new.get(field, ()) is None}
 
 
-def _upgraded_trace(plain: Plain, read_log: LogReader) -> Plain:
+def _upgraded_trace(plain: Plain) -> Plain:
+    """A trace whose log is its ``error``; this field and ``log_file`` stay, as all fields that are not known."""
     evaluation = plain.get("evaluation")
     if plain.get("solution") == "" and evaluation in ({}, None):
         return {**plain, "solution": None, "evaluation": None}  # a workload
     if type(evaluation) is not dict:
         return plain
-    new = _with_log(evaluation, read_log)
+    error = evaluation.get("error")
+    new = {"log": error, **evaluation} if isinstance(error, str) else evaluation
     environment = new.get("environment")
     if type(environment) is dict and "device" in environment and "hardware" not in environment:
         renamed = {("hardware" if key == "device" else key): value for key, value in environment.items()}
         new = {**new, "environment": renamed}
     return {**plain, "evaluation": new}
-
-
-def _with_log(evaluation: Plain, read_log: LogReader) -> Plain:
-    """Replace the name of the log file by its text; the legacy fields move to `extra`."""
-    legacy = {key: evaluation[key] for key in ("log_file", "error") if key in evaluation}
-    extra = evaluation.get("extra") or {}
-    if not legacy or type(extra) is not dict:
-        return evaluation
-    moved = {_free_key(key, extra): value for key, value in legacy.items()}
-    new = {key: value for key, value in evaluation.items() if key not in legacy}
-    if "log" not in new:
-        name, error = legacy.get("log_file"), legacy.get("error")
-        text = read_log(name) if isinstance(name, str) else None
-        new["log"] = text if text is not None else error if isinstance(error, str) else ""
-    return {**new, "extra": {**extra, **moved}}
-
-
-def _free_key(key: str, taken: Plain) -> str:
-    """The key, with underscores appended until it is free."""
-    while key in taken:
-        key += "_"
-    return key

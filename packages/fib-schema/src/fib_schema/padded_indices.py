@@ -11,6 +11,7 @@ fib-bench verifies whether a solution is right with such buffers, and fib-apply 
 from __future__ import annotations
 
 import ast
+import re
 
 import attrs
 
@@ -18,6 +19,9 @@ from .constraints import constraint_names, parse_constraint
 from .definition import Definition
 from .errors import ConstraintError
 
+_TOTAL = re.compile(
+    r"(?P<axis>\w+) == (?P<offsets>\w+)\[-1\]\.item\(\)|(?P<left>\w+)\[-1\]\.item\(\) == (?P<right>\w+)"
+)
 PADDED_INDICES = "padded_indices"
 """The field of a trace's timing: whether calls with padded indices were right. Absent where none were made."""
 
@@ -52,10 +56,10 @@ def padded_indices_of(definition: Definition) -> PaddedIndices | None:
 
 def _read(definition: Definition, constraint: str) -> PaddedIndices | None:
     """The padded indices that a constraint describes."""
-    total = _axis_and_offsets(constraint)
-    if total is None:
+    found = _TOTAL.fullmatch(ast.unparse(parse_constraint(constraint)))
+    if found is None:
         return None
-    axis, offsets = total
+    axis, offsets = found["axis"] or found["right"], found["offsets"] or found["left"]
     if axis not in definition.var_axes or offsets not in definition.inputs:
         return None
     if not definition.inputs[offsets].is_integer or len(definition.inputs[offsets].shape or ()) != 1:
@@ -66,23 +70,3 @@ def _read(definition: Definition, constraint: str) -> PaddedIndices | None:
     if any(axis in (spec.shape or ()) for spec in definition.outputs.values()):
         return None
     return PaddedIndices(axis, offsets, tuple(inputs))
-
-
-def _axis_and_offsets(constraint: str) -> tuple[str, str] | None:
-    """The names in ``axis == offsets[-1].item()``, whichever side comes first; None for other constraints."""
-    match parse_constraint(constraint):
-        case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
-            for axis, total in ((left, right), (right, left)):
-                if isinstance(axis, ast.Name) and (offsets := _last_element_of(total)) is not None:
-                    return axis.id, offsets
-    return None
-
-
-def _last_element_of(node: ast.expr) -> str | None:
-    """The name in ``name[-1].item()``."""
-    match node:
-        case ast.Call(
-            func=ast.Attribute(value=ast.Subscript(value=ast.Name(id=name), slice=index), attr="item"), args=[]
-        ) if ast.unparse(index) == "-1":
-            return name
-    return None

@@ -9,21 +9,18 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from functools import lru_cache
 from typing import Any
 
 import attrs
 
 from ._record import NO_FIELDS, FrozenDict, Record, closest
-from .codec import child_path, field_names
+from .codec import child_path
 from .display import counted, escape_line
 from .errors import Problem, Severity
 
 MISSPELT_CODE = "misspelt-key"
-"""The code of problems that `misspelling_warnings` makes."""
 _MAX_UNKNOWN_KEYS = 100  # an object with more is not a record with a misspelt field, and comparing names takes time
 _EXAMPLES = 3
-_SHOWN_LINES = 100
 _PATH_OR_NUMBER = re.compile(r"[^\s'\",;:()\[\]]*[/\\][^\s'\",;()\[\]]*|\d+")
 
 
@@ -52,10 +49,9 @@ class Report:
         return f"{self.root}: {counts}: {errors}, {warnings}"
 
     def to_text(self) -> str:
-        """Each kind of problem and warning in a line of its own, and the summary last; `to_plain` lists all."""
-        groups = group_problems((*self.problems, *self.warnings))
-        lines = [f"{group.problems[0].severity}: {group}" for group in groups]
-        return "\n".join([*lines, self.summary])
+        """All `problem_lines`, and the summary last; `to_plain` lists all problems."""
+        problems = (*self.problems, *self.warnings)
+        return "\n".join([*problem_lines(problems, most=len(problems)), self.summary])
 
     def to_plain(self) -> dict[str, Any]:
         """The report as plain objects for JSON."""
@@ -84,7 +80,8 @@ class Findings:
     """Collects problems, warnings and counts while a data set is read."""
 
     def __init__(self) -> None:
-        self._problems: list[Problem] = []
+        self.problems: list[Problem] = []
+        """Errors and warnings in the order in which they were found."""
         self.counts: Counter[str] = Counter()
 
     def error(self, source: str, message: str, code: str, path: str = "$") -> None:
@@ -99,115 +96,62 @@ class Findings:
         """Add problems, with control characters escaped."""
         for found in problems:
             source, path, message = map(escape_line, (found.source, found.path, found.message))
-            self._problems.append(Problem(source, path, message, found.severity, found.code))
-
-    @property
-    def problems(self) -> list[Problem]:
-        """Errors and warnings in the order in which they were found."""
-        return list(self._problems)
+            self.problems.append(Problem(source, path, message, found.severity, found.code))
 
     @property
     def errors(self) -> list[Problem]:
         """The errors in the order in which they were found."""
-        return [problem for problem in self._problems if problem.severity is Severity.ERROR]
+        return [problem for problem in self.problems if problem.severity is Severity.ERROR]
 
     def report(self, root: str) -> Report:
         """The findings so far."""
-        warnings = tuple(problem for problem in self._problems if problem.severity is Severity.WARNING)
+        warnings = tuple(problem for problem in self.problems if problem.severity is Severity.WARNING)
         kinds = ("definitions", "solutions", "workloads", "traces", "blobs")
         return Report(root, tuple(self.errors), warnings, FrozenDict({kind: self.counts[kind] for kind in kinds}))
 
 
-@attrs.frozen
-class ProblemGroup:
-    """Problems of one kind, at least one."""
+def problem_lines(problems: Iterable[Problem], most: int = 100) -> list[str]:
+    """A line for each kind of problem, errors first, and behind the most lines the number of the others.
 
-    problems: tuple[Problem, ...]
-
-    def __str__(self) -> str:
-        """The first problem in full, and the places of a few others."""
-        first, *others = self.problems
-        if not others:
-            return str(first)
-        files = len({problem.file for problem in self.problems})
-        where = f", in {files} files" if files > 1 else ""
-        examples = ", ".join(problem.source for problem in others[:_EXAMPLES])
-        more = ", ..." if len(others) > _EXAMPLES else ""
-        return f"{first} (and {len(others)} more like it{where}: {examples}{more})"
-
-
-def group_problems(problems: Iterable[Problem], *, within_files: bool = False) -> list[ProblemGroup]:
-    """Group problems of one severity and code whose messages differ only in paths and numbers; keeps their order.
-
-    Args:
-        problems: All problems.
-        within_files: Whether problems of different files stay apart, so that each file is named.
+    Problems of one severity and code are of one kind if their messages differ only in paths and numbers.
     """
     groups: dict[tuple[str, ...], list[Problem]] = {}
-    for problem in problems:
-        file = problem.file if within_files else ""
-        kind = problem.severity, problem.code, _PATH_OR_NUMBER.sub("#", problem.message), file
+    for problem in sorted(dict.fromkeys(problems), key=lambda problem: problem.severity is not Severity.ERROR):
+        kind = problem.severity, problem.code, _PATH_OR_NUMBER.sub("#", problem.message)
         groups.setdefault(kind, []).append(problem)
-    return [ProblemGroup(tuple(group)) for group in groups.values()]
-
-
-def problem_lines(problems: Iterable[Problem]) -> list[str]:
-    """A line for each kind of problem in each file, errors first; beyond 100 lines only their number is given."""
-    found = sorted(dict.fromkeys(problems), key=lambda problem: problem.severity is not Severity.ERROR)
-    groups = group_problems(found, within_files=True)
-    lines = [f"{group.problems[0].severity}: {group}" for group in groups[:_SHOWN_LINES]]
-    if more := sum(len(group.problems) for group in groups[_SHOWN_LINES:]):
-        lines.append(f"{counted(more, 'more problem')} ('fib-bench validate' lists all)")
+    lines = [f"{group[0].severity}: {_group_text(group)}" for group in groups.values()]
+    if more := sum(map(len, list(groups.values())[most:])):
+        lines[most:] = [f"{counted(more, 'more problem')} ('fib-bench validate' lists all)"]
     return lines
 
 
-@attrs.frozen
-class Misspelling:
-    """A key that resembles a field which its object lacks."""
+def _group_text(group: list[Problem]) -> str:
+    """The first problem in full, and the places of a few others."""
+    first, *others = group
+    if not others:
+        return str(first)
+    files = len({problem.file for problem in group})
+    where = f", in {files} files" if files > 1 else ""
+    examples = ", ".join(problem.source for problem in others[:_EXAMPLES])
+    more = ", ..." if len(others) > _EXAMPLES else ""
+    return f"{first} (and {len(others)} more like it{where}: {examples}{more})"
 
-    path: str
-    """JSON path of the object."""
-    key: str
-    field: str
 
+def find_misspellings(value: Any, path: str = "$") -> Iterator[tuple[str, str, str]]:
+    """The misspelt keys of a record and of all records inside it.
 
-def find_misspellings(value: Any, plain: Any, path: str = "$") -> Iterator[Misspelling]:
-    """The misspelt keys of a record, made of plain objects, and of all records inside it."""
+    Yields:
+        The JSON path of an object, its key, and the field that the key resembles, which has its default.
+    """
     if isinstance(value, Record):
-        cls: Any = type(value)  # mypy takes the hash of an unhashable record for that of its class
-        if value.unknown_fields:
-            yield from (Misspelling(path, key, field) for key, field in _misspelt(cls, tuple(plain)))
-        inside: dict[Any, Any] = {name: getattr(value, name) for name in attrs.fields_dict(cls) if name in plain}
+        cls: Any = type(value)
+        inside: dict[Any, Any] = {field.name: getattr(value, field.name) for field in attrs.fields(cls)}
+        if 0 < len(unknown := inside.pop("unknown_fields")) <= _MAX_UNKNOWN_KEYS:
+            unset = [field.name for field in attrs.fields(cls) if inside.get(field.name) == field.default]
+            yield from ((path, key, field) for key in unknown if (field := closest(key, unset)))
     elif isinstance(value, dict | tuple):
         inside = value if isinstance(value, dict) else dict(enumerate(value))
     else:
         return
     for key, item in inside.items():
-        if isinstance(item, Record | dict | tuple):
-            yield from find_misspellings(item, plain[key], child_path(path, key))
-
-
-def misspelling_warnings(source: str, found: Mapping[Misspelling, int]) -> list[Problem]:
-    """A warning for each misspelt key of a file, with its count of records."""
-    return [
-        Problem(
-            source,
-            one.path,
-            f"has the unknown key {one.key!r}, which has no effect{f' ({count} lines)' if count > 1 else ''}; "
-            f"did you mean {one.field!r}?",
-            Severity.WARNING,
-            MISSPELT_CODE,
-        )
-        for one, count in found.items()
-    ]
-
-
-@lru_cache(maxsize=1024)
-def _misspelt(cls: Any, keys: tuple[str, ...]) -> tuple[tuple[str, str], ...]:
-    """Misspelt keys with the fields that they resemble."""
-    known = field_names(cls)
-    unknown = [key for key in keys if key not in known]
-    if len(unknown) > _MAX_UNKNOWN_KEYS:
-        return ()
-    absent = sorted(known.difference(keys))
-    return tuple((key, field) for key in unknown if (field := closest(key, absent)))
+        yield from find_misspellings(item, child_path(path, key))

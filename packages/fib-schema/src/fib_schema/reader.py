@@ -6,7 +6,6 @@ The store, validation and migration use it. The functions that load and save sin
 from __future__ import annotations
 
 import os
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeVar
 
@@ -19,7 +18,7 @@ from .codec import MAX_RECORD_BYTES, canonical_parser, decode, format_json, pars
 from .data_files import DataFile
 from .errors import InvalidRecord
 from .files import atomic_write, open_regular, read_regular
-from .problems import Findings, Misspelling, find_misspellings, misspelling_warnings
+from .problems import MISSPELT_CODE, Findings, find_misspellings
 from .trace import Trace
 
 R = TypeVar("R", bound=Record)
@@ -52,28 +51,17 @@ def read_json(file: DataFile, cls: type[R], findings: Findings, upgrade: Upgrade
     if text.startswith(LFS_POINTER):
         findings.error(file.name, _LFS_MESSAGE, "git-lfs")
         return None
-    record, misspelt = parse_record(text, cls, file.name, findings, upgrade)
-    findings.add(*misspelling_warnings(file.name, Counter(misspelt)))
-    return record
+    return parse_record(text, cls, file.name, findings, upgrade)
 
 
-def parse_record(
-    text: bytes, cls: type[R], place: str, findings: Findings, upgrade: Upgrade | None = None
-) -> tuple[R | None, list[Misspelling]]:
-    """Parse one JSON text and report every problem.
+def parse_record(text: bytes, cls: type[R], place: str, findings: Findings, upgrade: Upgrade | None = None) -> R | None:
+    """Parse one JSON text and report every problem, also misspelt keys; None if it is not valid.
 
-    Args:
-        text: The JSON; a line that does not end with a newline may be torn.
-        cls: The class of the record.
-        place: What to call the text in problems.
-        findings: Where problems go.
-        upgrade: Makes the plain objects of legacy records current.
-
-    Returns:
-        The record, None if it is not valid, and the unknown keys that look like misspelt fields.
+    A line that does not end with a newline may be torn. `upgrade` makes the plain objects of legacy records current.
     """
     try:
-        return canonical_parser(cls)(text), []
+        record: R = canonical_parser(cls)(text)
+        return record
     except Exception:  # noqa: BLE001 the second converter decides, and explains
         plain: Any = None
     try:
@@ -81,14 +69,16 @@ def parse_record(
         if upgrade is not None:
             plain = upgrade(plain, cls)
         record = structure(plain, cls, source=place)
-        return record, list(find_misspellings(record, plain))
     except InvalidRecord as error:
-        is_torn = plain is None and ".jsonl:" in place and not text.endswith(b"\n")
-        if is_torn:
+        if plain is None and ".jsonl:" in place and not text.endswith(b"\n"):
             findings.error(place, _TORN_MESSAGE, "torn-line")
         else:
             findings.add(*error.problems)
-        return None, []
+        return None
+    for path, key, field in find_misspellings(record):
+        message = f"has the unknown key {key!r}, which has no effect; did you mean {field!r}?"
+        findings.warning(place, message, MISSPELT_CODE, path)
+    return record
 
 
 def read_lines(file: DataFile, findings: Findings) -> Iterator[tuple[int, bytes]]:
@@ -122,19 +112,9 @@ def read_lines(file: DataFile, findings: Findings) -> Iterator[tuple[int, bytes]
 
 def read_traces(file: DataFile, findings: Findings, upgrade: Upgrade | None = None) -> Iterator[tuple[int, Trace]]:
     """Yield the good traces of a file with their line numbers and report every problem of the others."""
-    misspellings: Counter[Misspelling] = Counter()
-    parse = canonical_parser(Trace)
     for number, line in read_lines(file, findings):
-        try:
-            trace = parse(line)
-        except Exception:  # noqa: BLE001 the second converter decides, and explains
-            found, misspelt = parse_record(line, Trace, f"{file.name}:{number}", findings, upgrade)
-            misspellings.update(misspelt)
-            if found is None:
-                continue
-            trace = found
-        yield number, trace
-    findings.add(*misspelling_warnings(file.name, misspellings))
+        if (trace := parse_record(line, Trace, f"{file.name}:{number}", findings, upgrade)) is not None:
+            yield number, trace
 
 
 def _too_large(what: str) -> str:
@@ -224,7 +204,7 @@ def load_jsonl_file(cls: type[R], path: str | os.PathLike[str]) -> list[R]:
     """
     findings = Findings()
     file = DataFile(os.fspath(path), os.fspath(path), os.stat(path).st_size)
-    found = [parse_record(text, cls, f"{path}:{number}", findings)[0] for number, text in read_lines(file, findings)]
+    found = [parse_record(text, cls, f"{path}:{number}", findings) for number, text in read_lines(file, findings)]
     if findings.errors:
         raise InvalidRecord(f"list of {cls.__name__} records", tuple(findings.errors))
     return [record for record in found if record is not None]

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import attrs
 
-from .errors import FibError, InvalidField, UnknownName
+from .errors import FibError, InvalidField, Keys, UnknownName, located_errors
 from .files import read_regular
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
     from cattrs import Converter
 
 T = TypeVar("T")
-Keys = tuple[str | int, ...]
-"""The keys and indices that lead to a value of a file."""
 MAX_FILE_BYTES = 1 << 20
 _SHOWN = 80
 _NOTED = object()
@@ -77,16 +75,12 @@ class InvalidConfigFile(FibError, ValueError):
     path: str
     problems: tuple[ConfigProblem, ...]
 
-    def lines(self) -> list[str]:
-        """One line for each problem: file, line, setting, and what is wrong."""
-        found = []
+    def __str__(self) -> str:
+        text = "the configuration is not valid:"
         for problem in self.problems:
             place = self.path if problem.line is None else f"{self.path}:{problem.line}"
-            found.append(f"{place}: {problem.path + ': ' if problem.path else ''}{problem.message}")
-        return found
-
-    def __str__(self) -> str:
-        return "the configuration is not valid:\n  " + "\n  ".join(self.lines())
+            text += f"\n  {place}: {problem.path + ': ' if problem.path else ''}{problem.message}"
+        return text
 
 
 @attrs.define
@@ -197,51 +191,26 @@ class SettingsFile:
             self.note(InvalidSetting("", value, "a mapping of names to values").problem, *keys)
         return ()
 
-    def read(
-        self,
-        cls: type[T],
-        *keys: str | int,
-        base: T | None = None,
-        elsewhere: Mapping[str, str] = MappingProxyType({}),
-    ) -> T:
-        """An object of a settings class from the mapping below some keys.
+    def read(self, cls: type[T], *keys: str | int, base: T | None = None) -> T:
+        """An object of an attrs class, whose fields have defaults, from the mapping below some keys, or the whole file.
 
-        Args:
-            cls: An attrs class whose fields have defaults.
-            keys: The place of the mapping; without any, the whole file.
-            base: The object that has what the mapping does not give; None for the defaults of the class.
-            elsewhere: Keys that this mapping must not have, with the message for each; an empty one suggests names.
-
-        Returns:
-            The object; `base` if the mapping has problems, which are noted.
+        `base`, else the class, has what is not given there. It is returned if there are problems, which are noted.
         """
         base = cls() if base is None else base
         value = self.value(*keys)
-        for name in elsewhere if isinstance(value, Mapping) else ():
-            if name in value:
-                known = tuple(field for field in attrs.fields_dict(cls) if field not in elsewhere)  # type: ignore[arg-type]
-                self.note(elsewhere[name] or str(UnknownName("setting", name, known)), *keys, name)
-        if isinstance(value, Mapping):
-            value = {name: item for name, item in value.items() if name not in elsewhere}
         try:
             made = _converter().structure(value, cls)
             return attrs.evolve(base, **{name: getattr(made, name) for name in value or ()})  # type: ignore[misc]
         except (FibError, BaseExceptionGroup) as error:
-            self._note_error(error, keys)
+            for place, inner in located_errors(error, keys):
+                self._note_error(inner, place)
             return base
 
     def _note_error(self, error: BaseException, keys: Keys) -> None:
-        """Note the problems of an error of cattrs, which is a tree of errors with the names of fields."""
+        """Note the problem of an error of cattrs."""
         from cattrs import ForbiddenExtraKeysError
-        from cattrs.errors import AttributeValidationNote, IterableValidationNote
 
-        if isinstance(error, BaseExceptionGroup):
-            for inner in error.exceptions:
-                notes = getattr(inner, "__notes__", ())
-                names = [n.name for n in notes if isinstance(n, AttributeValidationNote)]
-                indices = [n.index for n in notes if isinstance(n, IterableValidationNote)]
-                self._note_error(inner, (*keys, *names, *indices))
-        elif isinstance(error, ForbiddenExtraKeysError):
+        if isinstance(error, ForbiddenExtraKeysError):
             known = tuple(field.name for field in attrs.fields(error.cl))
             for key in error.extra_fields:
                 self.note(str(UnknownName("setting", key, known)), *keys, key)

@@ -8,7 +8,6 @@ nothing else. See "How a data set is signed" in the documentation.
 from __future__ import annotations
 
 import base64
-import binascii
 import hashlib
 import os
 import re
@@ -22,10 +21,10 @@ from typing import Self
 import attrs
 
 from .display import escape_line
-from .errors import FibError
+from .errors import FibError, InvalidField
 from .files import read_regular
 
-__all__ = ["InvalidKey", "NotAsSigned", "NotSigned", "SignedFiles", "read_public_keys"]
+__all__ = ["NotAsSigned", "NotSigned", "SignedFiles", "read_public_keys"]
 
 NAMESPACE = "fib-data-set"
 """Signatures for other purposes, such as commits, are not valid for a data set."""
@@ -34,19 +33,9 @@ SIGNATURE = f"{SUMS}.sig"
 _MAX_SUMS_BYTES = 64 << 20  # enough for 250,000 files
 _OWNER = "owner"
 _KEY_TYPES = ("ssh-", "ecdsa-", "sk-")
+_REMEDY = "pass the .pub file that 'ssh-keygen -t ed25519 -f FILE' writes"
 _LINE = re.compile(r"([0-9a-f]{64}) [ *]((?:[^./\n\\][^/\n\\]*/)+[^./\n\\][^/\n\\]*)")
 """A hash and a path below a folder, without hidden parts: no reader of a data set takes others."""
-
-
-@attrs.frozen
-class InvalidKey(FibError, ValueError):
-    """A key that cannot be used."""
-
-    source: str
-    problem: str
-
-    def __str__(self) -> str:
-        return f"{self.source}: {self.problem}"
 
 
 @attrs.frozen
@@ -72,42 +61,37 @@ class NotAsSigned(FibError, ValueError):
 
 
 def read_public_keys(given: str | os.PathLike[str]) -> tuple[str, ...]:
-    """Read public keys, one in each line, without their comments.
-
-    Args:
-        given: The text of keys, or the path of a file with such text. Empty lines and lines with ``#`` are skipped.
+    """The public keys in a text or a file, one in each line, without their comments.
 
     Raises:
-        InvalidKey: The file cannot be read, has no key, or a line is no key.
+        InvalidField: The file cannot be read, has no key, or a line is no key.
     """
     source, text = "public key", os.fspath(given)
     if isinstance(given, os.PathLike) or not ("\n" in text or text.startswith(_KEY_TYPES)):
         source = text or source
         try:
-            text = read_regular(text, 1 << 16).decode()
-        except (OSError, ValueError) as error:
-            reason = error.strerror if isinstance(error, OSError) else "it is not text"
-            problem = f"the public key cannot be read: {reason}; pass the path of a .pub file"
-            raise InvalidKey(source, problem) from error
-    lines = [line for line in map(str.strip, text.splitlines()) if line and not line.startswith("#")]
-    if "PRIVATE KEY-----" in text:
-        raise InvalidKey(source, "is a private key; pass the public one, a file whose name ends in .pub")
-    if not lines:
-        raise InvalidKey(source, "holds no key; pass the .pub file that 'ssh-keygen' wrote")
-    return tuple(dict.fromkeys(_public_key(line, source) for line in lines))
+            text = read_regular(text, 1 << 16).decode(errors="replace")
+        except OSError as error:
+            raise InvalidField(source, f"the public key cannot be read: {error.strerror}; {_REMEDY}") from error
+    keys: dict[str, None] = {}
+    for line in filter(None, map(str.strip, text.splitlines())):
+        kind, content, *_ = [*line.split(), ""]
+        if not line.startswith("#"):
+            if not _is_public_key(kind, content):
+                raise InvalidField(source, f"{line[:40]!r} is no OpenSSH public key; {_REMEDY}")
+            keys[f"{kind} {content}"] = None
+    if not keys:
+        raise InvalidField(source, f"holds no key; {_REMEDY}")
+    return tuple(keys)
 
 
-def _public_key(line: str, source: str) -> str:
-    """A line of a ``.pub`` file without its comment."""
-    kind, content, *_ = [*line.split(), "", ""]
+def _is_public_key(kind: str, content: str) -> bool:
+    """Whether the first two words of a line are a key: the data repeat its type behind the length of that."""
     try:
-        data = base64.b64decode(content, validate=True) if kind.startswith(_KEY_TYPES) else b""
-    except binascii.Error:
-        data = b""
-    if not data or "-cert-" in kind or data[4 : 4 + len(kind)] != kind.encode():  # after the length of the type
-        remedy = "pass the content of a .pub file; 'ssh-keygen -t ed25519 -f FILE' makes a key"
-        raise InvalidKey(source, f"{line.strip()[:40]!r} is no OpenSSH public key; {remedy}")
-    return f"{kind} {content}"
+        data = base64.b64decode(content, validate=True)
+    except ValueError:
+        return False
+    return kind.startswith(_KEY_TYPES) and "-cert-" not in kind and data[4 : 4 + len(kind)] == kind.encode()
 
 
 @attrs.frozen
@@ -122,11 +106,7 @@ class SignedFiles:
 
     @classmethod
     def open(cls, root: str | os.PathLike[str], signers: Sequence[str]) -> Self:
-        """Read the list of files and verify that one of the signers has signed it.
-
-        Args:
-            root: The data set.
-            signers: Public keys, as `read_public_keys` returns them.
+        """Read the list of files and verify that one of the signers, by their public keys, has signed it.
 
         Raises:
             NotSigned: None has, or ``ssh-keygen`` is missing.

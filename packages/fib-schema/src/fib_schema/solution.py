@@ -13,7 +13,6 @@ import attrs
 
 from . import _record
 from ._record import NO_FIELDS, FrozenDict, Record
-from .display import shortened
 from .framing import framed
 
 
@@ -61,13 +60,13 @@ def _binding(value: object) -> SupportedBindings | None:
 
 
 def _relative_path(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    _record.text(record, attribute, value)
+    _record.check_text(record, attribute.name, value)
     if problem := _record.relative_path_problem(value):
         raise _record.fail(record, attribute.name, f"{problem}; sources stay below their folder")
 
 
 def _entry_point(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    _record.text(record, attribute, value)
+    _record.check_text(record, attribute.name, value)
     path, separator, symbol = value.partition("::")
     if not (path and separator and symbol) or "::" in symbol:
         problem = f"{value!r} is not of the form 'file::symbol', such as 'kernel.py::run'"
@@ -80,24 +79,19 @@ class SourceFile(Record):
 
     path: str = attrs.field(validator=_relative_path)
     """Relative path, with ``/``."""
-    content: str = attrs.field(validator=_record.text, repr=False)
+    content: str = attrs.field(repr=False)
     """Text of the file."""
-
-
-def _flags() -> tuple[str, ...]:
-    flags: tuple[str, ...] = attrs.field(default=(), converter=_record.to_tuple, validator=_record.tuple_of_text)
-    return flags
 
 
 @attrs.frozen
 class CompileOptions(Record):
     """Compiler flags that a solution requests; its builder decides which are allowed."""
 
-    cflags: tuple[str, ...] = _flags()
+    cflags: tuple[str, ...] = attrs.field(default=(), converter=_record.to_tuple)
     """For the C++ compiler."""
-    cuda_cflags: tuple[str, ...] = _flags()
+    cuda_cflags: tuple[str, ...] = attrs.field(default=(), converter=_record.to_tuple)
     """For nvcc."""
-    ldflags: tuple[str, ...] = _flags()
+    ldflags: tuple[str, ...] = attrs.field(default=(), converter=_record.to_tuple)
     """For the linker."""
 
 
@@ -107,25 +101,21 @@ class BuildSpec(Record):
 
     language: SupportedLanguages = attrs.field(converter=_language)
     """Language of the entry file."""
-    target_hardware: tuple[str, ...] = attrs.field(converter=_record.to_tuple, validator=_record.tuple_of_text)
+    target_hardware: tuple[str, ...] = attrs.field(converter=_record.to_tuple)
     """Devices it is made for, as `torch.cuda.get_device_name` says it, or ``cpu``."""
     entry_point: str = attrs.field(validator=_entry_point)
     """``FILE::FUNCTION``, such as ``kernel.py::run``."""
-    dependencies: tuple[str, ...] = attrs.field(default=(), converter=_record.to_tuple, validator=_record.tuple_of_text)
+    dependencies: tuple[str, ...] = attrs.field(default=(), converter=_record.to_tuple)
     """Libraries that a build needs, such as ``cublas``."""
-    destination_passing_style: bool = attrs.field(default=True, validator=_record.boolean)
+    destination_passing_style: bool = True
     """Whether outputs are arguments (DPS) or return values."""
-    binding: SupportedBindings | None = attrs.field(
-        default=None,
-        converter=_binding,
-    )
+    binding: SupportedBindings | None = attrs.field(default=None, converter=_binding)
     """Binding of a compiled solution to Python; None means the builder's default, TVM-FFI."""
-    compile_options: CompileOptions | None = attrs.field(
-        default=None, validator=attrs.validators.optional(_record.instance_of(CompileOptions))
-    )
+    compile_options: CompileOptions | None = None
     """Flags of compilers."""
 
     def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
         if not self.target_hardware:
             raise _record.fail(self, "target_hardware", "is empty; name at least one device")
 
@@ -145,24 +135,17 @@ class Solution(Record):
     """Name of the definition that it implements."""
     author: str = attrs.field(validator=_record.name)
     """Person, team or model that wrote it."""
-    spec: BuildSpec = attrs.field(validator=_record.instance_of(BuildSpec))
+    spec: BuildSpec
     """Language, entry point and calling style."""
-    sources: tuple[SourceFile, ...] = attrs.field(
-        converter=_record.to_tuple, validator=_record.tuple_of(SourceFile), repr=False
-    )
+    sources: tuple[SourceFile, ...] = attrs.field(converter=_record.to_tuple, repr=False)
     """Files, the entry file among them."""
-    description: str | None = attrs.field(default=None, validator=_record.optional_text, repr=False)
+    description: str | None = attrs.field(default=None, repr=False)
     """Text for readers."""
     extra: FrozenDict[str, Any] = attrs.field(default=NO_FIELDS, converter=_record.to_mapping)
     """Fields beyond the public format."""
 
-    def __repr__(self) -> str:
-        spec = self.spec
-        shown = f"{self.name!r} of {self.definition!r} by {self.author}: {spec.language}, {spec.entry_point}"
-        hardware = ", ".join(spec.target_hardware)
-        return f"<Solution {shortened(f'{shown}, for {hardware}')}>"
-
     def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
         if not self.sources:
             raise _record.fail(self, "sources", "is empty; a solution has at least one source file")
         seen: set[str] = set()

@@ -18,6 +18,7 @@ from typing import Any, TypeAlias
 from ._record import FrozenDict
 from .definition import Definition
 from .errors import InvalidField
+from .trace import Evaluation
 from .workload import Workload
 
 LAYOUT = "layout"
@@ -65,12 +66,7 @@ def strides_problem(shape: Sequence[int], strides: Sequence[int]) -> str | None:
 
 
 def storage_elements(shape: Sequence[int], strides: Sequence[int] | None) -> int:
-    """The number of elements from the first to the last one of a tensor, those in between included.
-
-    Args:
-        shape: Shape of the tensor.
-        strides: In elements; None for a contiguous tensor.
-    """
+    """The elements from the first to the last one of a tensor, which is contiguous if it has no strides."""
     if strides is None or 0 in shape:
         return math.prod(shape)
     return 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True))
@@ -99,26 +95,18 @@ def stated_strides(extra: Mapping[str, Any] | None) -> Mapping[str, Strides]:
 _NONE: Mapping[str, Strides] = FrozenDict()
 
 
-def workload_strides(definition: Definition, workload: Workload) -> Mapping[str, Strides]:
+def workload_strides(
+    definition: Definition, workload: Workload, evaluation: Evaluation | None = None
+) -> Mapping[str, Strides]:
     """The strides of a workload's inputs that are not contiguous, normalized, in the definition's order.
 
-    Raises:
-        InvalidField: The layout is invalid, or does not fit the definition.
-        AxisError: An axis has no size.
-    """
-    return measured_strides(definition, workload, workload.extra)
-
-
-def measured_strides(
-    definition: Definition, workload: Workload, extra: Mapping[str, Any] | None
-) -> Mapping[str, Strides]:
-    """The strides that the `extra` of an evaluation states for the inputs of its workload, as `workload_strides`.
+    An evaluation states those that were measured; without one, the workload does.
 
     Raises:
         InvalidField: The layout is invalid, or does not fit the definition.
         AxisError: An axis has no size.
     """
-    stated = stated_strides(extra)
+    stated = stated_strides((evaluation or workload).extra)
     if not stated:
         return _NONE
     shapes = dict(zip(definition.inputs, definition.get_input_shapes(workload.axes), strict=True))

@@ -23,11 +23,7 @@ def parse_source(text: str) -> ast.Module:
 
 
 def parse_expression(text: str) -> ast.expr:
-    """Parse an expression.
-
-    Raises:
-        SyntaxError: It does not parse; ValueError, RecursionError or MemoryError if it is not text for a parser.
-    """
+    """Parse an expression, with the errors of `parse_source`."""
     parsed: ast.Expression = _parsed(text, "eval")
     return parsed.body
 

@@ -6,16 +6,14 @@ Source: the schema of the public flashinfer-trace data set. What FIB adds to it 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
 from enum import StrEnum
-from types import MappingProxyType
+from types import NoneType
 from typing import Any
 
 import attrs
 
 from . import _record
 from ._record import NO_FIELDS, FrozenDict, Record
-from .display import format_latency, shortened
 from .workload import Workload
 
 
@@ -34,16 +32,14 @@ class EvaluationStatus(StrEnum):
 
 
 def _status(value: object) -> EvaluationStatus:
-    if type(value) is EvaluationStatus:
-        return value
     return _record.member_of(EvaluationStatus, "status", value)
 
 
 UNRANKED_FLAGS = frozenset({"low_precision", "quick"})
-"""Flags in ``extra["flags"]`` that exclude a trace from rankings unless they are allowed."""
+"""Flags in ``extra["flags"]`` that exclude a trace from rankings."""
 
 
-NEEDS_CORRECTNESS = frozenset({EvaluationStatus.PASSED, EvaluationStatus.INCORRECT_NUMERICAL})
+_COMPARED = EvaluationStatus.PASSED, EvaluationStatus.INCORRECT_NUMERICAL
 """The statuses with which an evaluation has a `Correctness`."""
 
 
@@ -88,11 +84,9 @@ class Performance(Record):
 class Environment(Record):
     """Hardware and libraries of an evaluation."""
 
-    hardware: str = attrs.field(validator=_record.text)
+    hardware: str
     """As `torch.cuda.get_device_name` says it, or ``cpu``."""
-    libs: FrozenDict[str, str] = attrs.field(
-        default=NO_FIELDS, converter=_record.to_mapping, validator=_record.mapping_of(str)
-    )
+    libs: FrozenDict[str, str] = attrs.field(default=NO_FIELDS, converter=_record.to_mapping)
     """Versions of libraries, by name."""
 
 
@@ -121,29 +115,13 @@ class Evaluation(Record):
     """Fields beyond the public format, such as flags."""
 
     def __attrs_post_init__(self) -> None:
-        parts = type(self.correctness), type(self.performance)
-        are_texts = type(self.timestamp) is type(self.log) is str
-        if not (parts == _PARTS[self.status] and are_texts and type(self.environment) is Environment):
-            self._explain()
-
-    def _explain(self) -> None:
-        """Raise what is wrong with a field, if anything is."""
-        for field, kinds in _KINDS.items():
-            _record.check_kind(self, field, getattr(self, field), *kinds)
-        self._check_presence("correctness", self.status in NEEDS_CORRECTNESS)
-        self._check_presence("performance", self.status is EvaluationStatus.PASSED)
-
-    def __repr__(self) -> str:
-        return f"<Evaluation {shortened(f'{self.outcome} on {self.environment.hardware}')}>"
-
-    @property
-    def outcome(self) -> str:
-        """The status, the latency and the flags in one line; of a failure the first line of its log."""
-        facts = [str(self.status)]
-        if self.performance is not None:
-            facts = [f"{self.status} {format_latency(self.performance.latency_ms)}", *self.flags]
-        reason = "" if self.performance is not None else self.log.partition("\n")[0]
-        return ", ".join(facts) + (f": {reason}" if reason else "")
+        correctness = Correctness if self.status in _COMPARED else NoneType
+        performance = Performance if self.status is EvaluationStatus.PASSED else NoneType
+        are_parts = type(self.correctness) is correctness and type(self.performance) is performance
+        if not (are_parts and type(self.environment) is Environment and type(self.timestamp) is type(self.log) is str):
+            _record.check_types(self)
+            self._check_presence("correctness", correctness is not NoneType)
+            self._check_presence("performance", performance is not NoneType)
 
     @property
     def flags(self) -> tuple[str, ...]:
@@ -151,15 +129,9 @@ class Evaluation(Record):
         flags = (self.extra or NO_FIELDS).get("flags", ())
         return tuple(flag for flag in flags if isinstance(flag, str)) if isinstance(flags, list | tuple) else ()
 
-    def is_ranked(self, allow_flags: Collection[str] = ()) -> bool:
-        """Whether it takes part in rankings.
-
-        Args:
-            allow_flags: Flags (of `UNRANKED_FLAGS`) that do not exclude it.
-        """
-        if self.extra is None or "flags" not in self.extra:
-            return True
-        return not any(flag in UNRANKED_FLAGS and flag not in allow_flags for flag in self.flags)
+    def is_ranked(self) -> bool:
+        """Whether it takes part in rankings: it has none of `UNRANKED_FLAGS`."""
+        return self.extra is None or "flags" not in self.extra or UNRANKED_FLAGS.isdisjoint(self.flags)
 
     def _check_presence(self, field: str, is_wanted: bool) -> None:
         if (getattr(self, field) is not None) != is_wanted:
@@ -167,66 +139,25 @@ class Evaluation(Record):
             raise _record.fail(self, field, f"{problem} when status is {self.status}")
 
 
-_KINDS: Mapping[str, tuple[type, ...]] = MappingProxyType({
-    "environment": (Environment,), "timestamp": (str,), "log": (str,),
-    "correctness": (Correctness, type(None)), "performance": (Performance, type(None)),
-})  # fmt: skip
-_PARTS = MappingProxyType({
-    status: (
-        Correctness if status in NEEDS_CORRECTNESS else type(None),
-        Performance if status is EvaluationStatus.PASSED else type(None),
-    )
-    for status in EvaluationStatus
-})  # fmt: skip
-"""The types of correctness and performance, by status."""
-
-
 @attrs.frozen
 class Trace(Record):
     """One evaluation of one solution on one workload; without both, a workload trace."""
 
-    definition: str
+    definition: str = attrs.field(validator=_record.name)
     """Name of the definition."""
     workload: Workload
     """Sizes and inputs of the call."""
-    solution: str | None = None
+    solution: str | None = attrs.field(default=None, validator=attrs.validators.optional(_record.name))
     """Name of the solution; None if this is a workload alone."""
     evaluation: Evaluation | None = None
     """Result; None if this is a workload alone."""
 
     def __attrs_post_init__(self) -> None:
-        solution, evaluation = self.solution, self.evaluation
-        is_usual = (
-            type(self.definition) is str
-            and _record.component_problem(self.definition) is None
-            and type(self.workload) is Workload
-            and (
-                solution is evaluation
-                if solution is None
-                else type(solution) is str
-                and _record.component_problem(solution) is None
-                and type(evaluation) is Evaluation
-            )
-        )
-        if not is_usual:
-            self._explain()
-
-    def _explain(self) -> None:
-        """Raise what is wrong with a field, if anything is."""
-        _record.check_name(self, "definition", self.definition)
-        if self.solution is not None:
-            _record.check_name(self, "solution", self.solution)
-        _record.check_kind(self, "workload", self.workload, Workload)
-        _record.check_kind(self, "evaluation", self.evaluation, Evaluation, type(None))
+        if type(self.workload) is not Workload or type(self.evaluation) is not Evaluation:
+            _record.check_types(self)
         if (self.solution is None) != (self.evaluation is None):
             problem = "solution and evaluation are given together (a trace) or not at all (a workload)"
             raise _record.fail(self, "evaluation", problem)
-
-    def __repr__(self) -> str:
-        shown = f"{self.workload.uuid!r} of {self.definition!r}"
-        if self.evaluation is not None:
-            shown = f"{self.solution!r} on {shown}: {self.evaluation.outcome}"
-        return f"<Trace {shortened(shown)}>"
 
     def is_workload_trace(self) -> bool:
         """Whether this is a workload alone."""

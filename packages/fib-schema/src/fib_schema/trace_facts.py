@@ -20,7 +20,7 @@ import attrs
 
 from .definition import Definition
 from .errors import AxisError, InvalidField
-from .strides import LAYOUT, measured_strides, stated_strides, workload_strides
+from .strides import LAYOUT, stated_strides, workload_strides
 from .trace import UNRANKED_FLAGS, Evaluation, Performance, Trace
 from .workload import Workload
 
@@ -43,9 +43,8 @@ NOT_ROUTED = UNRANKED_FLAGS | {FIXED_INPUTS, INTERPRETED}
 LatestTraces = dict[str, dict[str, dict[str, Trace]]]
 """Traces by hardware, uuid of the workload, and solution."""
 _NOTHING: Mapping[str, Any] = {}
-_OLDER_METHODS = frozenset({"linked", "unlinked", "host", "graph", "queued", "sync"})
-_CALL_METHODS = frozenset({"eager", "cpu", "host", "sync"})
-_KINDS = ("device", "call", "device, older timing", "call, older timing")
+_METHODS = {"handshake": "device", "eager": "call", "cpu": "call"}
+_KINDS = ("device", "call", "older")
 _MIN_SHARE = 1e-3  # of the interval's lower end; bounds must be positive
 
 
@@ -59,29 +58,24 @@ class Timing:
     uncertainty_ms: float = 0.0
     """The uncertainty of the clock, which adds to the interval on both sides."""
     method: str | None = None
-    """``handshake``, ``eager`` or ``cpu``, and other names in older traces."""
+    """``handshake``, ``eager`` or ``cpu``; another one is older, and its latency another quantity."""
     call_ms: float | None = None
-    """The time that an eager caller waits for one call; in older traces by the worker's clock."""
+    """The time that an eager caller waits for one call."""
     call_uncertainty_ms: float = 0.0
-    is_interleaved: bool | None = None
-    """Whether samples were interleaved with those of the solution; None if the trace does not state it."""
-    is_older: bool = attrs.field(default=attrs.Factory(lambda one: one.method in _OLDER_METHODS, takes_self=True))
-    """Whether the trace was made before each call had a clock of its own; such latencies are another quantity."""
 
     @property
     def kind(self) -> str | None:
         """The kind of latency; those of different kinds are neither divided nor ordered. None if it is not stated."""
         if self.method is None:
             return None
-        latency = "call" if self.method in _CALL_METHODS else "device"
-        return f"{latency}, older timing" if self.is_older else latency
+        return _METHODS.get(self.method, "older")
 
     @property
     def of_call(self) -> Timing | None:
         """The call latency alone; None where the judge's clock did not measure it."""
         if self.kind == "call":
             return self
-        if self.is_older or self.call_ms is None:
+        if self.call_ms is None or self.kind == "older":
             return None
         return Timing(self.call_ms, uncertainty_ms=self.call_uncertainty_ms, method="eager")
 
@@ -144,14 +138,19 @@ def speedup_of(performance: Performance) -> float | None:
     return float(performance.speedup_factor) if is_usable(performance.speedup_factor) else None
 
 
+def speedup_interval_of(performance: Performance) -> tuple[float, float] | None:
+    """The range of the speedup over the reference in several processes; None if a trace states none."""
+    given = extra_group(performance.extra, "reference_timing").get("speedup_interval")
+    return _interval(given, performance.speedup_factor)
+
+
 def _timing(latency_ms: object, given: Mapping[str, Any]) -> Timing | None:
     if not is_usable(latency_ms):
         return None
     if not given:
         return Timing(float(latency_ms))
-    uncertainty, method, alternated = (given.get(name) for name in ("uncertainty_ms", "method", "alternated"))
-    is_older = "host_latency_ms" in given or (isinstance(method, str) and method in _OLDER_METHODS)
-    call, call_uncertainty = given.get("call_ms", given.get("host_latency_ms")), given.get("call_uncertainty_ms")
+    uncertainty, method = given.get("uncertainty_ms"), given.get("method")
+    call, call_uncertainty = given.get("call_ms"), given.get("call_uncertainty_ms")
     is_exact = uncertainty is None or (type(uncertainty) in (int, float) and uncertainty == 0)
     has_valid_uncertainty = is_exact or is_usable(uncertainty)
     return Timing(
@@ -161,8 +160,6 @@ def _timing(latency_ms: object, given: Mapping[str, Any]) -> Timing | None:
         method=method if isinstance(method, str) else None,
         call_ms=float(call) if is_usable(call) else None,
         call_uncertainty_ms=float(call_uncertainty) if is_usable(call_uncertainty) else 0.0,
-        is_interleaved=alternated if isinstance(alternated, bool) else None,
-        is_older=is_older,
     )
 
 
@@ -207,7 +204,7 @@ def fastest(
 ) -> Trace | None:
     """The first trace with the shortest latency, see `latency_of`; None if no trace has one.
 
-    Device latencies come before call latencies, and both before those of older traces: kinds are not compared.
+    Device latencies come before call latencies, and both before older ones: kinds are not compared.
     """
     best, shortest = None, (len(_KINDS), math.inf)
     for trace in traces:
@@ -223,12 +220,6 @@ def kind_of(performance: Performance) -> str:
     """The kind of a latency, see `Timing.kind`; one that states none counts as a device latency."""
     timing = timing_of(performance)
     return "device" if timing is None else timing.kind or "device"
-
-
-def is_older(evaluation: Evaluation) -> bool:
-    """Whether the latency of an evaluation was timed by an older method."""
-    timing = None if evaluation.performance is None else timing_of(evaluation.performance)
-    return timing is not None and timing.is_older
 
 
 def latest(traces: Iterable[Trace]) -> LatestTraces:
@@ -286,7 +277,6 @@ def has_workload_layout(definition: Definition | None, workload: Workload, evalu
     try:
         if definition is None:
             return stated_strides(evaluation.extra) == stated_strides(workload.extra)
-        measured = measured_strides(definition, workload, evaluation.extra)
-        return measured == workload_strides(definition, workload)
+        return workload_strides(definition, workload, evaluation) == workload_strides(definition, workload)
     except (AxisError, InvalidField):
         return False

@@ -1,7 +1,4 @@
-"""TraceSet: a data set of definitions, solutions, workloads and traces, on disk or in memory.
-
-`TraceSet` inherits reading and appending from `_Store`, and adds scores.
-"""
+"""TraceSet: a data set of definitions, solutions, workloads and traces, on disk or in memory."""
 
 from __future__ import annotations
 
@@ -12,7 +9,7 @@ import warnings
 from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import attrs
 
@@ -27,7 +24,7 @@ from .errors import (
     DataSetNotFound,
     DataWarning,
     DuplicateName,
-    FibError,
+    InvalidField,
     InvalidRecord,
     NoRoot,
     Problem,
@@ -37,16 +34,12 @@ from .files import atomic_create_all, get_fib_dataset_path, staged
 from .problems import Findings
 from .reader import NamedFile, named_files, read_json, read_traces
 from .solution import Solution
-from .strides import LAYOUT
 from .trace import Trace
 from .trace_facts import has_workload_layout, kind_of, speedup_of
-from .workload import Workload
 from .workload_log import WorkloadLog
 
 if TYPE_CHECKING:
     import torch
-
-AxesKey = tuple[tuple[str, int], ...]
 
 
 @attrs.frozen
@@ -63,32 +56,18 @@ class SpeedupMetrics:
 
 @attrs.frozen
 class TraceSetSummary:
-    """Counts of traces, and the authors by score."""
+    """Counts of traces, and the authors by score, where the baseline author has exactly one solution."""
 
     total: int
     passed: int
     failed: int
     rankings: tuple[tuple[str, SpeedupMetrics], ...]
     """Authors and their scores, the best first."""
-    unranked: tuple[str, ...]
-    """Definitions without exactly one solution of the baseline author; the rankings leave them out."""
-
-
-@attrs.frozen
-class ScoringError(FibError, ValueError):
-    """A score that cannot be computed."""
-
-    definition: str
-    problem: str
-
-    def __str__(self) -> str:
-        return f"definition {self.definition!r}: {self.problem}"
 
 
 # -- mappings that parse files on first use ------------------------------------------------------------
 
 R = TypeVar("R", bound=Record)
-D = TypeVar("D")
 
 
 class _LazyRecords(Mapping[str, R], Generic[R]):
@@ -102,31 +81,26 @@ class _LazyRecords(Mapping[str, R], Generic[R]):
         self._cls = cls
         self._problems = problems
         self._files = files
-        self._records: dict[str, R] = {}
-        self._invalid: dict[str, InvalidRecord] = {}
+        self._read: dict[str, R | InvalidRecord] = {}
         self.names = dict.fromkeys(files)
         """The names of all files and records; nothing is parsed for that."""
 
     def __getitem__(self, name: str) -> R:
         if name not in self.names:
             raise UnknownName(self._cls.__name__.lower(), str(name), tuple(self.names))
-        record = self._records.get(name) or self._read(name)
-        if record is None:
-            raise self._invalid[name]
-        return record
+        found = self._found(name)
+        if isinstance(found, InvalidRecord):
+            raise found
+        return found
 
-    def _read(self, name: str) -> R | None:
-        """The record of a file; None if it is invalid. Problems are reported when the file is read first."""
-        if name in self._invalid:
-            return None
-        file, findings = self._files[name], Findings()
-        record = read_json(file, self._cls, findings)
-        if record is not None:
-            self._records[name] = record
-        else:
-            self._invalid[name] = InvalidRecord(self._cls.__name__, tuple(findings.errors))
-        self._problems += findings.problems
-        return record
+    def _found(self, name: str) -> R | InvalidRecord:
+        """The record of a name, or what is wrong with it, which is reported when the file is read first."""
+        if name not in self._read:
+            findings = Findings()
+            record = read_json(self._files[name], self._cls, findings)
+            self._read[name] = record or InvalidRecord(self._cls.__name__, tuple(findings.errors))
+            self._problems += findings.problems
+        return self._read[name]
 
     def __iter__(self) -> Iterator[str]:
         return (name for name in list(self.names) if name in self)
@@ -135,26 +109,16 @@ class _LazyRecords(Mapping[str, R], Generic[R]):
         return sum(1 for _ in self)
 
     def __contains__(self, name: object) -> bool:
-        if name in self._records or not isinstance(name, str) or name not in self._files:
-            return name in self._records
-        is_known = name in self._invalid
-        is_valid = self._read(name) is not None
-        if not is_valid and not is_known:
-            shown = f"skipped {self._invalid[name].problems[0]}"
-            warnings.warn(shown, DataWarning, stacklevel=3)
-        return is_valid
-
-    @overload
-    def get(self, name: str, default: None = None) -> R | None: ...
-
-    @overload
-    def get(self, name: str, default: D) -> R | D: ...
+        if not isinstance(name, str) or name not in self.names:
+            return False
+        is_known = name in self._read
+        found = self._found(name)
+        if isinstance(found, InvalidRecord) and not is_known:
+            warnings.warn(f"skipped {found.problems[0]}", DataWarning, stacklevel=3)
+        return not isinstance(found, InvalidRecord)
 
     def get(self, name: str, default: Any = None) -> Any:
         return self[name] if name in self else default  # noqa: SIM401 this is `get`
-
-    def __repr__(self) -> str:
-        return f"<{len(self.names)} {self._cls.__name__} records: {_shortened(self.names)}>"
 
     def source(self, name: str) -> str:
         """The file that a record comes from."""
@@ -163,7 +127,7 @@ class _LazyRecords(Mapping[str, R], Generic[R]):
 
     def add(self, records: Mapping[str, R]) -> None:
         """Add records in memory."""
-        self._records |= records
+        self._read |= records
         self.names |= dict.fromkeys(records)
 
 
@@ -188,9 +152,6 @@ class _SolutionsByDefinition(Mapping[str, list[Solution]]):
 
     def __contains__(self, definition: object) -> bool:
         return definition in self._names
-
-    def __repr__(self) -> str:
-        return f"<solutions of {counted(len(self), 'definition')}: {_shortened(self)}>"
 
 
 class _TracesByDefinition(Mapping[str, list[Trace]]):
@@ -232,9 +193,6 @@ class _TracesByDefinition(Mapping[str, list[Trace]]):
         self._read_anonymous()
         return definition in self._added or definition in self._read_traces
 
-    def __repr__(self) -> str:
-        return f"<{self._kind} of {counted(len(self), 'definition')}: {_shortened(self)}>"
-
     def add(self, groups: Mapping[str, Iterable[Trace]]) -> None:
         """Add traces in memory, by the name of their definition."""
         for definition, traces in groups.items():
@@ -255,16 +213,28 @@ class _TracesByDefinition(Mapping[str, list[Trace]]):
             warnings.warn(shown, DataWarning, stacklevel=6)
 
 
-def _shortened(names: Iterable[str]) -> str:
-    shown = list(names)
-    return ", ".join(shown[:6]) + (", ..." if len(shown) > 6 else "")
-
-
 # -- the store ---------------------------------------------------------------------------------------
 
 
-class _Store:
-    """The records of a data set, on disk or in memory; see `TraceSet`."""
+def _folder(name: str, content: str) -> Any:
+    """The property that is a folder of a set with a root."""
+    return property(lambda self: self._require_root(f"the folder {name}") / name, doc=f"The folder of the {content}.")
+
+
+class TraceSet:
+    """A data set of definitions, solutions, workloads and traces.
+
+    With a root it is a view of a directory: opening lists files and reads names; records are parsed
+    when they are first used. Without a root it lives in memory. The values of `definitions`,
+    `solutions`, `workloads` and `traces` show what is added later.
+
+    Queries leave out evaluations of another layout than that of their workload, see `counting_traces`.
+
+    Records of a set in memory are given by the names of their definitions.
+
+    Raises:
+        DuplicateName: Two solutions share a name.
+    """
 
     root: Path | None
 
@@ -278,7 +248,6 @@ class _Store:
     ) -> None:
         self.root = None if root is None else Path(root)
         self._writable_paths: dict[str, str] = {}
-        self._fastest: dict[str, tuple[int, dict[AxesKey | None, list[Trace]]]] = {}
         self._found_problems: list[Problem] = []
         self._definitions = _LazyRecords(Definition, {}, self._found_problems)
         self._definitions.add(definitions or {})
@@ -294,10 +263,7 @@ class _Store:
 
     @classmethod
     def from_path(cls, path: str | os.PathLike[str] | None = None) -> Self:
-        """Open a data set.
-
-        Args:
-            path: Its root; None means ``FIB_DATASET_PATH`` or the default below the home folder.
+        """Open the data set at a path; None means ``FIB_DATASET_PATH`` or the default below the home folder.
 
         Raises:
             DataSetNotFound: There is no such directory (a FileNotFoundError). Nothing is created.
@@ -397,14 +363,17 @@ class _Store:
             BlobError: There is such a file already, or the uuid is not a file name (a ValueError).
             OSError: It could not be written.
         """
-        from .blobs import BlobError, save_tensors
+        from .blobs import BlobError, format_tensors
 
         self._require_root("add_workload_blob_tensor")
         definition = self.get_definition(def_name)
         if problem := component_problem(workload_uuid):
-            raise BlobError(workload_uuid, f"no file can be named after this workload: it {problem}")
+            raise BlobError(workload_uuid, f"cannot be named after this workload, whose uuid {problem}")
         path = data_files.blob_file(definition, workload_uuid)
-        save_tensors(Path(self._writable(path)), path, tensors)
+        try:
+            atomic_create_all({self._writable(path): format_tensors(tensors)}, keeps_existing=False)
+        except FileExistsError as error:
+            raise BlobError(path, "exists already; blobs are never overwritten") from error
         return path
 
     def add_definitions(self, definitions: Iterable[Definition]) -> None:
@@ -500,35 +469,12 @@ class _Store:
         self._workloads = _TracesByDefinition("workloads", files[data_files.WORKLOADS], names)
         self._traces = _TracesByDefinition("traces", files[data_files.TRACES], names)
 
-    @property
-    def definitions_path(self) -> Path:
-        """The folder of the definitions."""
-        return self._require_root("definitions_path") / data_files.DEFINITIONS
-
-    @property
-    def solutions_path(self) -> Path:
-        """The folder of the solutions."""
-        return self._require_root("solutions_path") / data_files.SOLUTIONS
-
-    @property
-    def workloads_path(self) -> Path:
-        """The folder of the workloads."""
-        return self._require_root("workloads_path") / data_files.WORKLOADS
-
-    @property
-    def traces_path(self) -> Path:
-        """The folder of the traces."""
-        return self._require_root("traces_path") / data_files.TRACES
-
-    @property
-    def blob_path(self) -> Path:
-        """The folder of tensors."""
-        return self._require_root("blob_path") / "blob"
-
-    @property
-    def blob_workloads_path(self) -> Path:
-        """The folder of the workloads' tensors."""
-        return self._require_root("blob_workloads_path") / data_files.BLOB_WORKLOADS
+    definitions_path = _folder(data_files.DEFINITIONS, "definitions")
+    solutions_path = _folder(data_files.SOLUTIONS, "solutions")
+    workloads_path = _folder(data_files.WORKLOADS, "workloads")
+    traces_path = _folder(data_files.TRACES, "traces")
+    blob_path = _folder("blob", "tensors")
+    blob_workloads_path = _folder(data_files.BLOB_WORKLOADS, "workloads' tensors")
 
     def backup_traces(self) -> None:
         """Copy the traces to ``traces_backup_<time>`` beside their folder.
@@ -537,7 +483,7 @@ class _Store:
             NoRoot: The set is in memory only.
             OSError: The traces could not be copied, or there is such a backup already; there is no new one.
         """
-        source = self.traces_path
+        source: Path = self.traces_path
         stamp = datetime.now().astimezone().strftime("%Y%m%d_%H%M%S_%f")
         with staged(source.with_name(f"{source.name}_backup_{stamp}")) as copy:
             shutil.copytree(source, copy, symlinks=True)
@@ -571,71 +517,19 @@ class _Store:
             self._writable_paths[relative] = path
         return path
 
-
-def _file_of(trace: Trace, definition: Definition, owners: Mapping[str, tuple[str, str]]) -> str:
-    """The path of a trace's file below the root."""
-    if trace.solution is None:
-        return data_files.workloads_file(definition)
-    if trace.solution not in owners:
-        raise UnknownName("solution", trace.solution, tuple(owners))
-    return data_files.traces_file(owners[trace.solution][1], definition)
-
-
-def _by_name(kind: str, records: Iterable[Any], existing: _LazyRecords[Any]) -> dict[str, Any]:
-    new: dict[str, Any] = {}
-    for record in records:
-        if record.name in existing.names:
-            raise DuplicateName(kind, record.name, existing.source(record.name), "the one to be added")
-        if record.name in new:
-            raise DuplicateName(kind, record.name, "one to be added", "another to be added")
-        new[record.name] = record
-    return new
-
-
-def _plain_lists(groups: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
-    return {name: [to_plain(item) for item in group] for name, group in groups.items()}
-
-
-class TraceSet(_Store):
-    """A data set of definitions, solutions, workloads and traces.
-
-    With a root it is a view of a directory: opening lists files and reads names; records are parsed
-    when they are first used. Without a root it lives in memory. The values of `definitions`,
-    `solutions`, `workloads` and `traces` show what is added later.
-
-    Queries leave out evaluations of another layout than that of their workload, see `counting_traces`.
-
-    Args:
-        root: The directory, or None for memory only.
-        definitions: Definitions by name.
-        solutions: Solutions by the name of their definition.
-        workloads: Workload traces by the name of their definition.
-        traces: Traces by the name of their definition.
-
-    Raises:
-        DuplicateName: Two solutions share a name.
-    """
-
     def counting_traces(self, def_name: str) -> list[Trace]:
         """The traces of a definition that measured the layout of their workload, in the order of the files.
 
         The workload of the data set with the uuid of a trace decides; the trace's own copy, where there is none.
         """
-        stated: dict[str, Workload] = {}
-        for trace in self.workloads.get(def_name, []):
-            stated.setdefault(trace.workload.uuid, trace.workload)
-        found: dict[tuple[str, str, str], bool] = {}
-
-        def counts(trace: Trace) -> bool:
-            workload, evaluation = stated.get(trace.workload.uuid, trace.workload), trace.evaluation
-            if evaluation is None:
-                return True
-            key = workload.uuid, _layout_text(workload.extra), _layout_text(evaluation.extra)
-            if key not in found:  # many solutions run on one workload
-                found[key] = has_workload_layout(self.definitions.get(def_name), workload, evaluation)
-            return found[key]
-
-        return [trace for trace in self.traces.get(def_name, []) if counts(trace)]
+        stated = {one.workload.uuid: one.workload for one in reversed(self.workloads.get(def_name, []))}
+        definition = self.definitions.get(def_name)
+        return [
+            one
+            for one in self.traces.get(def_name, [])
+            if not one.evaluation
+            or has_workload_layout(definition, stated.get(one.workload.uuid, one.workload), one.evaluation)
+        ]
 
     def filter_traces(self, def_name: str, atol: float = 1e-2, rtol: float = 1e-2) -> list[Trace]:
         """The passing traces of a definition whose absolute and relative errors are at most `atol` and `rtol`."""
@@ -647,39 +541,29 @@ class TraceSet(_Store):
         axes: Mapping[str, int] | None = None,
         max_abs_error: float = 1e-2,
         max_rel_error: float = 1e-2,
-        *,
-        allow_flags: Collection[str] = (),
     ) -> Trace | None:
-        """The passing trace with the largest speedup, or None if no trace qualifies.
+        """The passing trace with the largest speedup and none of `UNRANKED_FLAGS`, or None if no trace qualifies.
 
-        Args:
-            def_name: The definition's name.
-            axes: Consider only workloads with exactly these axis values; None means all.
-            max_abs_error: Largest `max_absolute_error` to accept.
-            max_rel_error: Largest `max_relative_error` to accept.
-            allow_flags: Flags (of `UNRANKED_FLAGS`) that do not disqualify a trace.
+        Only traces with at most these errors count, and with `axes`, only those of workloads with exactly these.
         """
-        for trace in self._by_speedup(def_name).get(None if axes is None else tuple(sorted(axes.items())), ()):
-            if _is_within(trace, max_abs_error, max_rel_error) and _is_ranked(trace, allow_flags):
-                return trace
-        return None
+        found = self.filter_traces(def_name, max_abs_error, max_rel_error)
+        ranked = [trace for trace in found if trace.evaluation and trace.evaluation.is_ranked()]
+        return max((one for one in ranked if axes is None or one.workload.axes == axes), key=_speedup, default=None)
 
-    def get_solution_score(
-        self, solution_name: str, baseline_author: str = "baseline", *, allow_flags: Collection[str] = ()
-    ) -> SpeedupMetrics | None:
+    def get_solution_score(self, solution_name: str, baseline_author: str = "baseline") -> SpeedupMetrics | None:
         """The mean speedup of a solution over the baseline author's, on workloads that both passed.
 
         Of several traces on one workload the one with the lowest latency counts; those of different kinds
-        are not compared (`Timing.kind`). If any trace of the solution has failed, the score is 0. `allow_flags` are
-        flags (of `UNRANKED_FLAGS`) that do not exclude a trace. None if the solution is unknown, is the baseline, or
-        has no workload to compare.
+        are not compared (`Timing.kind`), and those with one of `UNRANKED_FLAGS` do not count. If any trace of the
+        solution has failed, the score is 0. None if the solution is unknown, is the baseline, or has no workload to
+        compare.
 
         Raises:
-            ScoringError: The baseline author has no solution or several for the definition, or a
+            InvalidField: The baseline author has no solution or several for the definition, or a
                 passing trace has an invalid latency (a ValueError).
         """
         owner = self._owners.get(solution_name)
-        return None if owner is None else self._scores(owner[0], baseline_author, allow_flags).get(solution_name)
+        return None if owner is None else self._scores(owner[0], baseline_author).get(solution_name)
 
     def get_author_score(
         self,
@@ -687,64 +571,40 @@ class TraceSet(_Store):
         baseline_author: str = "baseline",
         op_type: str | None = None,
         definition_name: str | None = None,
-        *,
-        allow_flags: Collection[str] = (),
     ) -> SpeedupMetrics | None:
         """The mean, over definitions in scope, of the author's best solution's score; None if there is none.
 
+        The definitions of an `op_type`, one by its name (not both, a ValueError), or all are in scope.
+
         Raises:
             UnknownName: There is no such definition (a KeyError).
-            ScoringError: As `get_solution_score`.
-            ValueError: Both `op_type` and `definition_name` are given.
+            InvalidField: As `get_solution_score`.
         """
         scope = [name for name in self._in_scope(op_type, definition_name) if self._solutions_by(name, author)]
-        return dict(self._ranking(scope, baseline_author, allow_flags)).get(author)
+        return dict(self._ranking(scope, baseline_author)).get(author)
 
     def rank_authors(
-        self,
-        baseline_author: str = "baseline",
-        op_type: str | None = None,
-        definition_name: str | None = None,
-        *,
-        allow_flags: Collection[str] = (),
+        self, baseline_author: str = "baseline", op_type: str | None = None, definition_name: str | None = None
     ) -> list[tuple[str, SpeedupMetrics]]:
-        """Every author with a score, the best first; equal scores in the order of names.
+        """Every author with a score, see `get_author_score`, the best first; equal scores in the order of names.
 
         Definitions without any solution are not in scope.
-
-        Raises:
-            UnknownName: There is no such definition (a KeyError).
-            ScoringError: As `get_solution_score`, of a definition in scope.
-            ValueError: Both `op_type` and `definition_name` are given.
         """
         scope = [name for name in self._in_scope(op_type, definition_name) if self.solution_names(name)]
-        return self._ranking(scope, baseline_author, allow_flags)
+        return self._ranking(scope, baseline_author)
 
     def summary(
-        self,
-        baseline_author: str = "baseline",
-        op_type: str | None = None,
-        definition_name: str | None = None,
-        *,
-        allow_flags: Collection[str] = (),
+        self, baseline_author: str = "baseline", op_type: str | None = None, definition_name: str | None = None
     ) -> TraceSetSummary:
-        """Counts of traces in scope, and the authors ranked over definitions that have a baseline.
-
-        Raises:
-            UnknownName: There is no such definition (a KeyError).
-            ScoringError: A passing trace in scope has an invalid latency (a ValueError).
-            ValueError: Both `op_type` and `definition_name` are given.
-        """
+        """Counts of traces in scope, see `get_author_score`, and the authors over definitions that have a baseline."""
         scope = self._in_scope(op_type, definition_name)
         passed = [trace.is_successful() for name in scope for trace in self.traces.get(name, [])]
-        scored = [name for name in scope if self.solution_names(name)]
-        ranked = [name for name in scored if len(self._solutions_by(name, baseline_author)) == 1]
+        ranked = [name for name in scope if len(self._solutions_by(name, baseline_author)) == 1]
         return TraceSetSummary(
             total=len(passed),
             passed=sum(passed),
             failed=len(passed) - sum(passed),
-            rankings=tuple(self._ranking(ranked, baseline_author, allow_flags)),
-            unranked=tuple(name for name in scored if name not in ranked),
+            rankings=tuple(self._ranking(ranked, baseline_author)),
         )
 
     def _in_scope(self, op_type: str | None, definition_name: str | None) -> list[str]:
@@ -754,23 +614,21 @@ class TraceSet(_Store):
             return [self.get_definition(definition_name).name]
         return [name for name, found in self.definitions.items() if op_type in (None, found.op_type)]
 
-    def _ranking(
-        self, scope: Iterable[str], baseline_author: str, allow_flags: Collection[str]
-    ) -> list[tuple[str, SpeedupMetrics]]:
+    def _ranking(self, scope: Iterable[str], baseline_author: str) -> list[tuple[str, SpeedupMetrics]]:
         """The mean of the best score of each author over definitions, the best first."""
         best: dict[str, dict[str, SpeedupMetrics]] = {}
         for definition in scope:
-            for name, score in self._scores(definition, baseline_author, allow_flags).items():
+            for name, score in self._scores(definition, baseline_author).items():
                 of_author = best.setdefault(self._owners.get(name, ("", ""))[1], {})
                 if definition not in of_author or score.avg_speedup > of_author[definition].avg_speedup:
                     of_author[definition] = score
         means = [(author, _mean(scores.values())) for author, scores in best.items()]
         return sorted(means, key=lambda item: (-item[1].avg_speedup, item[0]))
 
-    def _scores(self, definition: str, baseline_author: str, allow_flags: Collection[str]) -> dict[str, SpeedupMetrics]:
+    def _scores(self, definition: str, baseline_author: str) -> dict[str, SpeedupMetrics]:
         """The scores of the solutions of a definition that have one."""
         baseline = self._baseline(definition, baseline_author)
-        latencies, failed = _latencies(self.counting_traces(definition), allow_flags)
+        latencies, failed = _latencies(self.counting_traces(definition))
         base = latencies.get(baseline, {})
         scores = {}
         for name in self.solution_names(definition):
@@ -789,33 +647,39 @@ class TraceSet(_Store):
         found = self._solutions_by(definition, author)
         if len(found) != 1:
             count = f"{len(found)} solutions ({', '.join(found)})" if found else "no solution"
-            raise ScoringError(definition, f"the baseline author {author!r} has {count}, wanted exactly one")
+            problem = f"the baseline author {author!r} has {count}, wanted exactly one"
+            raise InvalidField(f"definition {definition!r}", problem)
         return found[0]
 
     def _solutions_by(self, definition: str, author: str) -> list[str]:
         return [name for name in self.solution_names(definition) if self._owners.get(name) == (definition, author)]
 
-    def _by_speedup(self, definition: str) -> dict[AxesKey | None, list[Trace]]:
-        """The passing traces by axes, the fastest first; None holds those of all axes."""
-        total = len(self.traces.get(definition, []))
-        count, found = self._fastest.get(definition, (-1, {}))
-        if count != total:
-            found = {None: []}
-            passing = [trace for trace in self.counting_traces(definition) if trace.is_successful()]
-            for trace in sorted(passing, key=_speedup, reverse=True):
-                found[None].append(trace)
-                found.setdefault(tuple(sorted(trace.workload.axes.items())), []).append(trace)
-            self._fastest[definition] = total, found
-        return found
+
+def _file_of(trace: Trace, definition: Definition, owners: Mapping[str, tuple[str, str]]) -> str:
+    """The path of a trace's file below the root."""
+    if trace.solution is None:
+        return data_files.workloads_file(definition)
+    if trace.solution not in owners:
+        raise UnknownName("solution", trace.solution, tuple(owners))
+    return data_files.traces_file(owners[trace.solution][1], definition)
 
 
-def _layout_text(extra: Mapping[str, Any] | None) -> str:
-    """The stated layout as text; empty without one."""
-    return "" if extra is None or LAYOUT not in extra else repr(extra[LAYOUT])
+def _by_name(kind: str, records: Iterable[Any], existing: _LazyRecords[Any]) -> dict[str, Any]:
+    new: dict[str, Any] = {}
+    for record in records:
+        if record.name in existing.names or record.name in new:
+            first = "one to be added" if record.name in new else existing.source(record.name)
+            raise DuplicateName(kind, record.name, first, "the one to be added")
+        new[record.name] = record
+    return new
+
+
+def _plain_lists(groups: Mapping[str, Iterable[Any]]) -> dict[str, list[Any]]:
+    return {name: [to_plain(item) for item in group] for name, group in groups.items()}
 
 
 def _speedup(trace: Trace) -> float:
-    performance = trace.evaluation.performance if trace.evaluation else None
+    performance = trace.evaluation and trace.evaluation.performance
     return (performance and speedup_of(performance)) or -1.0
 
 
@@ -825,20 +689,16 @@ def _is_within(trace: Trace, absolute: float, relative: float) -> bool:
     return errors is not None and errors.max_absolute_error <= absolute and errors.max_relative_error <= relative
 
 
-def _is_ranked(trace: Trace, allow_flags: Collection[str]) -> bool:
-    return trace.evaluation is not None and trace.evaluation.is_ranked(allow_flags)
-
-
 _Latencies = dict[tuple[str, str], float]
 """Latencies by workload and kind."""
 
 
-def _latencies(traces: Iterable[Trace], allow_flags: Collection[str]) -> tuple[dict[str, _Latencies], set[str]]:
+def _latencies(traces: Iterable[Trace]) -> tuple[dict[str, _Latencies], set[str]]:
     """The lowest latencies of passing traces by solution, and the solutions with a failed trace."""
     latencies: dict[str, _Latencies] = {}
     failed: set[str] = set()
     for trace in traces:
-        if trace.evaluation is None or trace.solution is None or not _is_ranked(trace, allow_flags):
+        if trace.evaluation is None or trace.solution is None or not trace.evaluation.is_ranked():
             continue
         if (performance := trace.evaluation.performance) is None:
             failed.add(trace.solution)
@@ -858,5 +718,5 @@ def _mean(scores: Collection[SpeedupMetrics]) -> SpeedupMetrics:
 def _valid(latency: float, definition: str, solution: str) -> float:
     if not 0 < latency < math.inf:
         problem = f"a passing trace of {solution!r} has the latency {latency} ms, which is not a positive number"
-        raise ScoringError(definition, problem)
+        raise InvalidField(f"definition {definition!r}", problem)
     return latency

@@ -3,7 +3,7 @@
 Each process that traces writes one file, ``traffic/<name>.json``, which only this process replaces. A file states, by
 definition, all of its calls and the calls of each combination of axis sizes and layout:
 
-    {"version": 1, "rank": 0, "world_size": 8, "host": "node-1", "pid": 4242, "definitions": {"gemm_n4096": {
+    {"version": 1, "host": "node-1", "pid": 4242, "definitions": {"gemm_n4096": {
       "calls": 1000, "sizes": [{"axes": {"M": 8}, "layout": {}, "calls": 990}]}}}
 
 ``layout`` has the form of a workload's ``extra["layout"]``, ``{}`` where all inputs are contiguous; it is null where
@@ -20,7 +20,7 @@ import contextlib
 import os
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import attrs
 import msgspec
@@ -37,8 +37,8 @@ FOLDER = "traffic"
 VERSION = 1
 """Version of the format of the files."""
 MAX_FILE_BYTES = 256 << 20
-MAX_CALLS = (1 << 63) - 1
-"""The largest count of a file: sums of counts must be numbers that can be multiplied with latencies."""
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=(1 << 63) - 1)]
+"""Sums of counts must be numbers that can be multiplied with latencies."""
 
 Layout: TypeAlias = "tuple[tuple[str, Strides], ...] | None"
 """The strides of inputs that are not contiguous, in the order of names; None for any layout."""
@@ -99,12 +99,12 @@ def layout_key(strides: Mapping[str, Strides]) -> tuple[tuple[str, Strides], ...
 
 class _Size(msgspec.Struct):
     axes: dict[str, int]
-    calls: int
+    calls: Count
     layout: dict[str, list[int]] | None = None
 
 
 class _Definition(msgspec.Struct):
-    calls: int
+    calls: Count
     sizes: list[_Size]
 
 
@@ -123,11 +123,7 @@ def plain_size(axes: Mapping[str, int], layout: Layout, calls: int) -> dict[str,
 
 
 def load_traffic(root: str | os.PathLike[str]) -> Traffic:
-    """The sum of all files below ``traffic/``; without files, there are no definitions.
-
-    Args:
-        root: Of the data set.
-    """
+    """The sum of all files below ``traffic/`` of a data set; without files, there are no definitions."""
     calls: dict[str, int] = {}
     sizes: dict[str, dict[Size, int]] = {}
     findings = Findings()
@@ -154,9 +150,6 @@ def _read(path: str) -> _File:
     if content.version != VERSION:
         raise ValueError(f"it has version {content.version}, and this release reads {VERSION}")
     for name, definition in content.definitions.items():
-        if definition.calls > MAX_CALLS:
-            raise ValueError(f"the calls of {name!r} are more than 2**63 - 1")
-        counted = [size.calls for size in definition.sizes]
-        if min([definition.calls, *counted]) < 0 or sum(counted) > definition.calls:
+        if sum(size.calls for size in definition.sizes) > definition.calls:
             raise ValueError(f"the calls of {name!r} are not the sum of its sizes and other calls")
     return content

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import math
 import os
-from collections import Counter
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from types import MappingProxyType
@@ -14,10 +14,10 @@ from typing import Any
 import attrs
 
 from . import data_files
-from .blobs import STORED_BITS, BadHeader, StoredTensor, read_header
+from .blobs import BlobError, StoredTensor, stored_tensors
 from .codec import child_path
 from .constraints import constraint_names, evaluate_constraint
-from .data_files import DataFile, is_below, list_files, missing_data
+from .data_files import DataFile, list_files, missing_data
 from .definition import Definition, DType, TensorSpec
 from .display import counted
 from .errors import ConstraintError, DataSetNotFound, InvalidField, UnknownName
@@ -32,10 +32,8 @@ from .trace_facts import has_workload_layout
 from .traffic import load_traffic
 from .workload import SafetensorsInput, ScalarInput, Workload
 
-__all__ = ["Report", "validate"]
-
-_MAX_NAMES = 100
-"""Limit of the names of one file for which a problem is listed."""
+_MAX_SUGGESTIONS = 100
+"""Unknown names for which close matches are looked up, which takes milliseconds."""
 _MEASURED_LAYOUT = "$.evaluation.extra.layout"
 
 
@@ -46,44 +44,41 @@ class _Known:
     definitions: dict[str, Definition | None] = attrs.field(factory=dict)
     solutions: dict[str, tuple[str, str] | None] = attrs.field(factory=dict)
     """Definition and author."""
-    workloads: dict[tuple[str, str], Workload] = attrs.field(factory=dict)
-    """Workloads by definition and uuid."""
-    workload_places: dict[tuple[str, str], str] = attrs.field(factory=dict)
+    workloads: dict[tuple[str, str], tuple[Workload, str]] = attrs.field(factory=dict)
+    """Workloads and their places, by definition and uuid."""
     of_traces: dict[tuple[str, str], Workload] = attrs.field(factory=dict)
     """Workloads of traces that are in no workload file."""
+    _unknown: dict[tuple[str, str], str] = attrs.field(factory=dict)
+
+    def unknown(self, kind: str, name: str, names: Iterable[str]) -> str:
+        """The message about a name that no record has."""
+        if (kind, name) not in self._unknown:
+            if len(self._unknown) >= _MAX_SUGGESTIONS:
+                return f"no {kind} is named {name!r}"
+            self._unknown[kind, name] = str(UnknownName(kind, name, tuple(names)))
+        return self._unknown[kind, name]
 
 
-@attrs.define
+@attrs.frozen
 class _FileChecks:
-    """Checks of the records of one file; a problem that many lines share is reported once."""
+    """Checks of the records of one file."""
 
     file: DataFile
     known: _Known
     findings: Findings
     blobs: _BlobChecks
-    _first: dict[tuple[str, str], tuple[str, object, str, bool]] = attrs.field(factory=dict)
-    """Recurring problems by code and name: first place, problem, JSON path, and whether it is an error.
-
-    Finding close matches of a name takes milliseconds, so the text of a problem is made once, at the end.
-    """
-    _lines: Counter[tuple[str, str]] = attrs.field(factory=Counter)
-    """The number of lines that share a problem."""
 
     def run(self) -> None:
         """Report everything that is wrong with the file and its records."""
         for number, trace in read_traces(self.file, self.findings):
             self._check(trace, f"{self.file.name}:{number}")
-        for key, (place, problem, path, is_error) in self._first.items():
-            more = f" (and on {counted(self._lines[key] - 1, 'more line')})" if self._lines[key] > 1 else ""
-            report = self.findings.error if is_error else self.findings.warning
-            report(place, f"{problem}{more}", key[0], path)
 
     def _check(self, trace: Trace, place: str) -> None:
         if trace.definition != self.file.stem:
             self._check_stem(trace.definition, place)
         if trace.definition not in self.known.definitions:
-            unknown = UnknownName("definition", trace.definition, tuple(self.known.definitions))
-            self._add_recurring(place, unknown, "unknown-definition", "$.definition", trace.definition)
+            message = self.known.unknown("definition", trace.definition, self.known.definitions)
+            self.findings.error(place, message, "unknown-definition", "$.definition")
         if trace.evaluation is None:
             self._check_workload_record(trace, place)
         else:
@@ -93,34 +88,33 @@ class _FileChecks:
         stem = self.file.stem
         if stem in self.known.definitions:
             message = f"is of {name!r}, and its file is named for {stem!r}; move it to a file of its own"
-            self._add_recurring(place, message, "path-contradicts", "$.definition", name)
+            self.findings.error(place, message, "path-contradicts", "$.definition")
         elif name in self.known.definitions:
             message = f"the file is named for no definition, so every reader reads it: call it {name}.jsonl"
-            self._add_recurring(place, message, "unusual-path", name=name, is_error=False)
+            self.findings.warning(place, message, "unusual-path")
 
     def _check_workload_record(self, trace: Trace, place: str) -> None:
         self.findings.counts["workloads"] += 1
         if not self.file.name.startswith(f"{data_files.WORKLOADS}/"):
             message = "is a workload (it has no evaluation); move it below workloads/"
-            self._add_recurring(place, message, "path-contradicts", name="workload")
+            self.findings.error(place, message, "path-contradicts")
         key = trace.definition, trace.workload.uuid
         if key in self.known.workloads:
-            message = f"the uuid {key[1]!r} is that of {self.known.workload_places[key]} too; give one of them another"
+            message = f"the uuid {key[1]!r} is that of {self.known.workloads[key][1]} too; give one of them another"
             self.findings.error(place, message, "duplicate-workload", "$.workload.uuid")
             return
-        self.known.workloads[key] = trace.workload
-        self.known.workload_places[key] = place
+        self.known.workloads[key] = trace.workload, place
         self._check_workload(trace, place)
 
     def _check_trace(self, trace: Trace, evaluation: Evaluation, place: str) -> None:
         self.findings.counts["traces"] += 1
         if self.file.name.startswith(f"{data_files.WORKLOADS}/"):
             message = "is a trace (it has an evaluation); move it below traces/"
-            self._add_recurring(place, message, "path-contradicts", name="trace")
+            self.findings.error(place, message, "path-contradicts")
         name = str(trace.solution)
         if name not in self.known.solutions:
-            unknown = UnknownName("solution", name, tuple(self.known.solutions))
-            self._add_recurring(place, unknown, "unknown-solution", "$.solution", name)
+            message = self.known.unknown("solution", name, self.known.solutions)
+            self.findings.error(place, message, "unknown-solution", "$.solution")
         elif (solution := self.known.solutions[name]) and solution[0] != trace.definition:
             message = f"solution {name!r} is for {solution[0]!r}, not for {trace.definition!r}"
             self.findings.error(place, message, "solution-contradicts", "$.solution")
@@ -133,23 +127,22 @@ class _FileChecks:
     def _check_workload_of(self, trace: Trace, evaluation: Evaluation, place: str) -> None:
         """Compare a trace's workload with the workload of that uuid, or check it if there is none."""
         key = trace.definition, trace.workload.uuid
-        known = self.known.workloads.get(key)
+        known, first = self.known.workloads.get(key, (None, ""))
         if known is None:
             message = "no workload file has a workload of this uuid"
-            self._add_recurring(place, message, "unknown-workload", "$.workload.uuid", is_error=False)
+            self.findings.warning(place, message, "unknown-workload", "$.workload.uuid")
             if self.known.of_traces.get(key) == trace.workload:
                 return
             self.known.of_traces[key] = trace.workload
             self._check_workload(trace, place)
         elif known != trace.workload and "enlarged_axes" not in (evaluation.extra or ()):
-            first = self.known.workload_places[key]
             message = f"has the uuid of {first} and differs from it; give it another uuid"
-            self._add_recurring(place, message, "other-workload", "$.workload", first, is_error=False)
+            self.findings.warning(place, message, "other-workload", "$.workload")
             self._check_workload(trace, place)
 
     def _check_measured_layout(self, trace: Trace, evaluation: Evaluation, place: str) -> None:
         """Check the layout that an evaluation states, and that it is that of the workload."""
-        workload = self.known.workloads.get((trace.definition, trace.workload.uuid), trace.workload)
+        workload, _ = self.known.workloads.get((trace.definition, trace.workload.uuid), (trace.workload, ""))
         try:
             stated_strides(evaluation.extra)
         except InvalidField as error:
@@ -157,7 +150,7 @@ class _FileChecks:
             return
         if not has_workload_layout(self.known.definitions.get(trace.definition), workload, evaluation):
             message = "measured another layout than that of its workload, and does not count for it; measure it again"
-            self._add_recurring(place, message, "other-layout", _MEASURED_LAYOUT, is_error=False)
+            self.findings.warning(place, message, "other-layout", _MEASURED_LAYOUT)
 
     def _check_workload(self, trace: Trace, place: str) -> None:
         if definition := self.known.definitions.get(trace.definition):
@@ -179,26 +172,14 @@ class _FileChecks:
             return
         wanted = data_files.traces_file(solution[1], definition)
         if list(parts[:3]) != wanted.split("/")[:3]:
-            self._add_recurring(place, f"belongs to {wanted}; move it", "path-contradicts", name=wanted)
-
-    def _add_recurring(
-        self, place: str, problem: object, code: str, path: str = "$", name: str = "", *, is_error: bool = True
-    ) -> None:
-        """Count a problem; of many names of a file only the first are listed."""
-        if (code, name) not in self._first and sum(1 for known, _ in self._first if known == code) >= _MAX_NAMES:
-            name, problem = "", f"has the problem of the {_MAX_NAMES} names above with another name"
-        self._first.setdefault((code, name), (place, problem, path, is_error))
-        self._lines[code, name] += 1
+            self.findings.error(place, f"belongs to {wanted}; move it", "path-contradicts")
 
 
 def validate(path: str | os.PathLike[str] | None = None) -> Report:
-    """Check every file of a data set.
+    """Check every file of the data set at a path; None means ``FIB_DATASET_PATH`` or the default.
 
     Bad data is reported, never raised, and so is a folder that has no record. Files are read one at a time, and of
     tensors only the headers, so that large sets need little memory.
-
-    Args:
-        path: The data set's root; None means ``FIB_DATASET_PATH`` or the default below the home folder.
 
     Raises:
         DataSetNotFound: There is no such directory (a FileNotFoundError).
@@ -263,13 +244,17 @@ def _check_place(file: DataFile, wanted: str, findings: Findings) -> None:
 
 
 def _check_definition(definition: Definition, place: str, findings: Findings) -> None:
-    for index, problem in constraint_problems(definition):
-        findings.error(place, problem, "constraint", f"$.constraints[{index}]")
+    known = (*definition.axes, *definition.inputs)
+    for index, text in enumerate(definition.constraints):
+        for name in sorted(constraint_names(text) - frozenset(known)):
+            message = f"{name!r} is neither an axis nor an input: {UnknownName('name', name, known)}"
+            findings.error(place, message, "constraint", f"$.constraints[{index}]")
     for field, specs in (("inputs", definition.inputs), ("outputs", definition.outputs)):
         for name, spec in specs.items():
-            if too_large := size_problem(spec, definition.const_axes):
+            if too_large := _size_problem(spec, definition.const_axes):
                 findings.error(place, too_large, "size", f"$.{field}.{name}")
-    run, inputs = _arguments_of_run(definition.reference), list(definition.inputs)
+    functions = [node for node in parse_source(definition.reference).body if isinstance(node, ast.FunctionDef)]
+    run, inputs = [node.args for node in functions if node.name == "run"][-1], list(definition.inputs)
     parameters = [argument.arg for argument in (*run.posonlyargs, *run.args)]
     text = f"run takes ({', '.join(parameters)}), the inputs are ({', '.join(inputs)})"
     if not _takes(run, len(inputs)):
@@ -280,12 +265,6 @@ def _check_definition(definition: Definition, place: str, findings: Findings) ->
     if unknown := undefined_names(definition.reference):
         message = f"uses {', '.join(unknown)}, which nothing in it defines; add what is missing"
         findings.warning(place, message, "reference-names", "$.reference")
-
-
-def _arguments_of_run(reference: str) -> ast.arguments:
-    """The parameters of a reference's ``run``."""
-    nodes = parse_source(reference).body
-    return [node for node in nodes if isinstance(node, ast.FunctionDef) and node.name == "run"][-1].args
 
 
 def _takes(run: ast.arguments, count: int) -> bool:
@@ -301,32 +280,24 @@ def _takes(run: ast.arguments, count: int) -> bool:
 STORED_DTYPES: Mapping[DType, tuple[str, ...]] = MappingProxyType({
     DType.FLOAT32: ("F32",), DType.FLOAT16: ("F16",), DType.BFLOAT16: ("BF16",), DType.FLOAT8_E4M3FN: ("F8_E4M3",),
     DType.FLOAT8_E5M2: ("F8_E5M2",), DType.FLOAT4_E2M1: ("F4", "U8", "I8"), DType.INT64: ("I64",),
-    DType.INT32: ("I32",), DType.INT16: ("I16",), DType.INT8: ("I8",), DType.BOOL: ("BOOL",),
+    DType.INT32: ("I32",), DType.INT16: ("I16",), DType.INT8: ("I8",), DType.UINT8: ("U8",), DType.BOOL: ("BOOL",),
+    DType.FLOAT64: ("F64",),
 })  # fmt: skip
-"""The names of each dtype in a file, its own first; fp4 may also be stored two to a byte."""
+"""The names of each dtype in a file; fp4 may also be stored two to a byte."""
 
 
 class _BlobChecks:
     """Checks blobs, each file once; of a bad file only the first mention is reported."""
 
     def __init__(self, root: str, findings: Findings) -> None:
-        self._root = root
-        self._real_root = os.path.realpath(root)
+        self._root = Path(root)
         self._findings = findings
         self._headers: dict[str, dict[str, StoredTensor] | None] = {}
 
     def check(
         self, source: SafetensorsInput, spec: TensorSpec, shape: tuple[int, ...] | None, place: str, path: str
     ) -> None:
-        """Report the problems of the tensor that an input names.
-
-        Args:
-            source: The file and the tensor.
-            spec: The input in the definition.
-            shape: The input's shape by the workload's axes; None if it is unknown.
-            place: Where the workload is.
-            path: The JSON path of the input.
-        """
+        """Report the problems of the tensor that an input names, of which the workload's axes tell the shape."""
         file = source.path.removeprefix("./")
         if file not in self._headers:
             self._headers[file] = self._read(file, place, f"{path}.path")
@@ -342,27 +313,15 @@ class _BlobChecks:
             self._findings.error(place, f"{file}: {message}", "blob-contradicts", path)
 
     def _read(self, file: str, place: str, path: str) -> dict[str, StoredTensor] | None:
-        """The header of a file; None if it is bad, which is reported."""
-        absolute = os.path.join(self._root, file)
-        if not is_below(os.path.realpath(absolute), self._real_root):
-            message = f"{file} leads out of the data set through a link; copy the file instead"
-            self._findings.error(place, message, "blob-outside", path)
-            return None
+        """The tensors of a file; None if it is bad, which is reported."""
         try:
-            header = read_header(absolute)
-        except FileNotFoundError:
-            message = f"the blob {file} does not exist; get it, or remove the workloads that name it"
-            self._findings.error(place, message, "missing-blob", path)
-        except OSError as error:
-            message = f"the blob {file} cannot be read: {error.strerror or error}"
-            self._findings.error(place, message, "unreadable", path)
-        except BadHeader as error:
-            message = f"{file} is not a complete safetensors file: {error}"
-            self._findings.error(place, message, "bad-blob", path)
-        else:
-            self._findings.counts["blobs"] += 1
-            return header
-        return None
+            header = stored_tensors(self._root, file)
+        except BlobError as error:
+            remedy = "; get it, or remove the workloads that name it" if error.code == "missing-blob" else ""
+            self._findings.error(place, f"the blob {file} {error.problem}{remedy}", error.code, path)
+            return None
+        self._findings.counts["blobs"] += 1
+        return header
 
 
 def _contradictions(stored: StoredTensor, spec: TensorSpec, shape: tuple[int, ...] | None) -> list[str]:
@@ -390,7 +349,8 @@ def _listed(names: Iterable[str]) -> str:
 MAX_TENSOR_BYTES = 1 << 40
 """More than any device holds: an error in an axis."""
 
-_BITS = {dtype: STORED_BITS[names[0]] for dtype, names in STORED_DTYPES.items()}
+_BITS = {dtype: int(found[0]) if (found := re.search(r"\d+", dtype)) else 8 for dtype in DType}
+"""Of an element: the first number in the name of its dtype; a bool takes a byte."""
 
 
 @attrs.frozen
@@ -408,7 +368,7 @@ class _WorkloadChecks:
         """Report every contradiction between the workload and its definition."""
         sizes = self._check_axes()
         self._check_input_names()
-        shapes = {name: self._shape(spec, sizes) for name, spec in self.definition.inputs.items()}
+        shapes = {name: _shape(spec, sizes) for name, spec in self.definition.inputs.items()}
         for name, source in self.workload.inputs.items():
             if spec := self.definition.inputs.get(name):
                 self._check_input(name, spec, source, shapes[name])
@@ -428,16 +388,13 @@ class _WorkloadChecks:
         for axis, size in self.definition.const_axes.items():
             if given.get(axis, size) != size:
                 self._error(f"axes.{axis}", f"is {given[axis]}, the definition fixes it at {size}; leave it out")
-        return {
-            **{axis: given[axis] for axis in self.definition.var_axes if axis in given},
-            **self.definition.const_axes,
-        }
+        return {axis: given[axis] for axis in self.definition.var_axes if axis in given} | self.definition.const_axes
 
     def _check_input_names(self) -> None:
         given, inputs = self.workload.inputs, self.definition.inputs
         if unknown := [name for name in given if name not in inputs]:
-            known = UnknownName("input", unknown[0], tuple(inputs))
-            self._error(child_path("inputs", unknown[0]), f"the definition has no such input: {known}{_more(unknown)}")
+            known = f"{UnknownName('input', unknown[0], tuple(inputs))}{_more(unknown)}"
+            self._error(child_path("inputs", unknown[0]), f"the definition has no such input: {known}")
         if missing := [name for name, spec in inputs.items() if name not in given and not spec.optional]:
             message = f"the required input {missing[0]!r} is missing{_more(missing)}; say where it comes from"
             self._error("inputs", message)
@@ -447,7 +404,8 @@ class _WorkloadChecks:
         match source:
             case ScalarInput() if spec.shape is not None:
                 hint = " (a shape of [] is a tensor, a scalar's is null)" if not spec.shape else ""
-                self._error(path, f"is a scalar, the definition has a tensor of shape {_axes(spec)}{hint}")
+                axes = ", ".join(spec.shape)
+                self._error(path, f"is a scalar, the definition has a tensor of shape [{axes}]{hint}")
             case ScalarInput(value=value) if problem := _scalar_problem(value, spec.dtype):
                 self._error(f"{path}.value", problem)
             case SafetensorsInput():
@@ -460,15 +418,14 @@ class _WorkloadChecks:
             self._error("extra.layout", f"{error}; correct it, or leave it out")
             return
         for name, strides in found.items():
-            spec, shape = self.definition.inputs[name], self._shape(self.definition.inputs[name], sizes)
+            shape = _shape(spec := self.definition.inputs[name], sizes)
             if shape and storage_elements(shape, strides) * _BITS[spec.dtype] // 8 > MAX_TENSOR_BYTES:
-                self._error(
-                    f"extra.layout.{name}", f"the strides {list(strides)} span more than 2**40 bytes; correct them"
-                )
+                message = f"the strides {list(strides)} span more than 2**40 bytes; correct them"
+                self._error(f"extra.layout.{name}", message)
 
     def _check_sizes(self, sizes: Mapping[str, int]) -> None:
         for name, spec in {**self.definition.inputs, **self.definition.outputs}.items():
-            if problem := size_problem(spec, sizes):
+            if problem := _size_problem(spec, sizes):
                 self._error("axes", f"tensor {name!r} {problem}")
 
     def _check_constraints(self, sizes: Mapping[str, int]) -> None:
@@ -484,41 +441,31 @@ class _WorkloadChecks:
             except ConstraintError as error:
                 problem = error.problem if constraint_names(text) <= sizes.keys() else ""
             if problem:
-                message = f"the definition's constraint {text!r} {problem} with {_sizes(self.workload)}"
-                self._error("axes", message, "constraint")
-
-    def _shape(self, spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
-        if spec.shape is None or not sizes.keys() >= set(spec.shape):
-            return None
-        return tuple(sizes[axis] for axis in spec.shape)
+                given = ", ".join(f"{axis}={size}" for axis, size in self.workload.axes.items()) or "no axes given"
+                self._error("axes", f"the definition's constraint {text!r} {problem} with {given}", "constraint")
 
     def _error(self, path: str, message: str, code: str = "workload") -> None:
         self.findings.error(self.place, message, code, f"$.workload.{path}")
 
 
-def size_problem(spec: TensorSpec, sizes: Mapping[str, int]) -> str | None:
-    """Say that a tensor exceeds `MAX_TENSOR_BYTES`; None if it does not, or if its size is unknown."""
-    if spec.shape is None or not sizes.keys() >= set(spec.shape):
-        return None
-    size_bytes = math.prod(sizes[axis] for axis in spec.shape) * _BITS[spec.dtype] // 8
-    if size_bytes <= MAX_TENSOR_BYTES:
-        return None
-    axes = ", ".join(f"{axis}={sizes[axis]}" for axis in spec.shape)
-    return f"would take 2**{size_bytes.bit_length() - 1} bytes or more, above 2**40 ({axes}); correct the axes"
-
-
-def constraint_problems(definition: Definition) -> list[tuple[int, str]]:
-    """The indices of constraints that name no axis and no input, each with the problem."""
-    known = (*definition.axes, *definition.inputs)
-    return [
-        (index, f"{name!r} is neither an axis nor an input: {UnknownName('name', name, known)}")
-        for index, text in enumerate(definition.constraints)
-        for name in sorted(constraint_names(text) - frozenset(known))
-    ]
-
-
 def _more(names: Sequence[str]) -> str:
     return f" (and {counted(len(names) - 1, 'more name')} likewise)" if len(names) > 1 else ""
+
+
+def _shape(spec: TensorSpec, sizes: Mapping[str, int]) -> tuple[int, ...] | None:
+    """The shape of a tensor; None of a scalar, or if a size is unknown."""
+    if spec.shape is None or not sizes.keys() >= set(spec.shape):
+        return None
+    return tuple(sizes[axis] for axis in spec.shape)
+
+
+def _size_problem(spec: TensorSpec, sizes: Mapping[str, int]) -> str | None:
+    """Say that a tensor exceeds `MAX_TENSOR_BYTES`; None if it does not, or if its size is unknown."""
+    size_bytes = math.prod(_shape(spec, sizes) or ()) * _BITS[spec.dtype] // 8
+    if size_bytes <= MAX_TENSOR_BYTES:
+        return None
+    axes = ", ".join(f"{axis}={sizes[axis]}" for axis in spec.shape or ())
+    return f"would take 2**{size_bytes.bit_length() - 1} bytes or more, above 2**40 ({axes}); correct the axes"
 
 
 def _scalar_problem(value: float | bool, dtype: DType) -> str | None:
@@ -528,11 +475,3 @@ def _scalar_problem(value: float | bool, dtype: DType) -> str | None:
         float: dtype.startswith(("float", "bfloat")),
     }[type(value)]
     return None if is_right else f"is {value!r}, the definition says {dtype}; write a value of that type"
-
-
-def _axes(spec: TensorSpec) -> str:
-    return f"[{', '.join(spec.shape or ())}]"
-
-
-def _sizes(workload: Workload) -> str:
-    return ", ".join(f"{axis}={size}" for axis, size in workload.axes.items()) or "no axes given"

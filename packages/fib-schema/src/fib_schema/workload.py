@@ -11,7 +11,6 @@ import attrs
 
 from . import _record
 from ._record import FrozenDict, Record
-from .display import shortened
 
 
 @attrs.frozen
@@ -42,7 +41,7 @@ class ScalarInput(Record):
 
 
 def _blob_path(record: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    _record.text(record, attribute, value)
+    _record.check_text(record, attribute.name, value)
     if problem := _record.relative_path_problem(value.removeprefix("./")):
         raise _record.fail(record, attribute.name, f"{problem}; blobs stay below the data set's root")
 
@@ -53,7 +52,7 @@ class SafetensorsInput(Record):
 
     path: str = attrs.field(validator=_blob_path)
     """Relative to the data set's root; a leading ``./`` is allowed."""
-    tensor_key: str = attrs.field(validator=_record.text)
+    tensor_key: str
     """Name of the tensor in the file."""
 
     type: ClassVar[str] = "safetensors"
@@ -75,16 +74,9 @@ class Workload(Record):
 
     axes: FrozenDict[str, int] = attrs.field(converter=_record.to_mapping, validator=_axis_sizes)
     """Sizes of the variable axes, by name."""
-    inputs: FrozenDict[str, InputSpec] = attrs.field(
-        converter=_record.to_mapping,
-        validator=_record.mapping_of(RandomInput, ScalarInput, SafetensorsInput),
-    )
+    inputs: FrozenDict[str, InputSpec] = attrs.field(converter=_record.to_mapping)
     """Source of the value of each input, by name."""
     uuid: str = attrs.field(validator=_record.name)
     """Identifier of the workload."""
     extra: FrozenDict[str, Any] | None = attrs.field(default=None, converter=_record.to_optional_mapping)
     """Fields beyond the public format, such as the layout of inputs that are not contiguous."""
-
-    def __repr__(self) -> str:
-        sizes = ", ".join(f"{axis}={size}" for axis, size in self.axes.items()) or "no variable axes"
-        return f"<Workload {shortened(f'{self.uuid!r}: {sizes}')}>"

@@ -58,10 +58,8 @@ class _Seen:
 class WorkloadLog:
     """Appends workloads that a data set does not have yet; made by `TraceSet.workload_log`.
 
-    Safe to use from several processes, and from one thread of each at a time.
-
-    Args:
-        path_of: Returns the path to write to, given one relative to the data set's root.
+    Safe to use from several processes, and from one thread of each at a time. `path_of` returns the path to write to,
+    given one relative to the data set's root.
     """
 
     def __init__(self, path_of: Callable[[str], str]) -> None:
@@ -78,15 +76,10 @@ class WorkloadLog:
         workloads: Mapping[str, Workload],
         tensors: Mapping[str, Mapping[str, torch.Tensor]],
     ) -> list[str]:
-        """Append the workloads that are new; they and their tensors are durable when this returns.
+        """Append the workloads, given by uuid, that are new; they and their tensors are durable when this returns.
 
-        Args:
-            definition: The definition of the workloads.
-            workloads: By uuid.
-            tensors: By uuid, the content of `blob_path`; absent for a workload without tensors.
-
-        Returns:
-            The uuids of the appended workloads; the others existed.
+        Tensors are the content of `blob_path`, absent for a workload without any. Returns the uuids of the appended
+        workloads; the others existed.
 
         Raises:
             OSError: They could not be written; no line was appended.
