@@ -1,7 +1,5 @@
 """Architectures come from the variable, the devices or the solution's hardware, in this order."""
 
-from __future__ import annotations
-
 import pytest
 from fib_compile import _plan
 from fib_compile._plan import InvalidArch, architectures, gencode_flags, parse_architectures, runs_on
@@ -9,29 +7,29 @@ from fib_compile.device import architectures_of_machine
 
 
 @pytest.fixture(autouse=True)
-def no_device(monkeypatch: pytest.MonkeyPatch) -> None:
+def no_device(monkeypatch):
     monkeypatch.setattr(_plan, "_device_architectures", lambda: ())
     monkeypatch.delenv("FIB_CUDA_ARCH_LIST", raising=False)
 
 
-def test_a_list_may_be_separated_in_the_usual_ways() -> None:
+def test_a_list_may_be_separated_in_the_usual_ways():
     assert parse_architectures("9.0a, 8.0;12.0+PTX 8.0") == ("12.0+PTX", "8.0", "9.0a")
 
 
 @pytest.mark.parametrize("text", ["sm_90", "9", "9.0b", "9.0a+ptx"])
-def test_a_malformed_list_is_rejected(text: str) -> None:
+def test_a_malformed_list_is_rejected(text):
     with pytest.raises(InvalidArch, match="is not an architecture"):
         parse_architectures(text)
 
 
-def test_flags_of_nvcc() -> None:
+def test_flags_of_nvcc():
     assert gencode_flags(("9.0a", "12.0+PTX")) == (
         "-gencode=arch=compute_90a,code=sm_90a",
         "-gencode=arch=compute_120,code=[sm_120,compute_120]",
     )
 
 
-def test_the_variable_counts_before_devices_and_these_before_target_hardware(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_counts_before_devices_and_these_before_target_hardware(monkeypatch):
     assert architectures_of_machine() == ()
     monkeypatch.setattr(_plan, "_device_architectures", lambda: ("9.0a",))
     assert architectures_of_machine() == architectures(("NVIDIA B200",)) == ("9.0a",)
@@ -51,11 +49,11 @@ def test_the_variable_counts_before_devices_and_these_before_target_hardware(mon
         ("NVIDIA A10G", "8.6"),
     ],
 )
-def test_target_hardware_names_the_architecture(name: str, arch: str) -> None:
+def test_target_hardware_names_the_architecture(name, arch):
     assert architectures((name,)) == (arch,)
 
 
-def test_no_known_architecture_names_the_variable() -> None:
+def test_no_known_architecture_names_the_variable():
     with pytest.raises(InvalidArch, match="set FIB_CUDA_ARCH_LIST"):
         architectures(("cpu",))
 
@@ -78,5 +76,5 @@ def test_no_known_architecture_names_the_variable() -> None:
         ([], [], True),
     ],
 )
-def test_code_runs_on_later_devices_of_its_generation(compiled: list[str], wanted: list[str], fits: bool) -> None:
+def test_code_runs_on_later_devices_of_its_generation(compiled, wanted, fits):
     assert runs_on(compiled, wanted) == fits

@@ -1,29 +1,20 @@
 """CUDA sources compile without a GPU, for the requested architectures."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
 import pytest
 import torch
-from compile_samples import ADD_ONE, make_solution
+from compile_samples import ADD_ONE, TENSOR_CPP, make_solution
 from fib_compile import BuildError, TVMFFIBuilder
 from fib_compile.toolchain import MissingTool, find_library, find_nvcc
-from fib_schema import Solution
 
-KERNEL = """
-#include <tvm/ffi/c_api.h>
-#include <stdint.h>
-
+KERNEL = (
+    TENSOR_CPP
+    + """
 __global__ void AddOne(const float* x, float* y, int64_t n) {
   int64_t i = blockIdx.x * int64_t(blockDim.x) + threadIdx.x;
   if (i < n) y[i] = x[i] + 1;
-}
-
-static const DLTensor* tensor(const TVMFFIAny& any) {
-  if (any.type_index == kTVMFFITensor) return TVMFFITensorGetDLTensorPtr(any.v_obj);
-  return static_cast<const DLTensor*>(any.v_ptr);
 }
 
 extern "C" int __tvm_ffi_run(void*, const TVMFFIAny* args, int32_t, TVMFFIAny*) {
@@ -34,9 +25,10 @@ extern "C" int __tvm_ffi_run(void*, const TVMFFIAny* args, int32_t, TVMFFIAny*) 
   return cudaGetLastError() == cudaSuccess ? 0 : -1;
 }
 """
+)
 
 
-def has_toolchain() -> bool:
+def has_toolchain():
     try:
         find_nvcc()
     except MissingTool:
@@ -48,12 +40,12 @@ needs_nvcc = pytest.mark.skipif(not has_toolchain(), reason="needs nvcc and libc
 
 
 @pytest.fixture
-def cuda_solution() -> Solution:
+def cuda_solution():
     return make_solution({"kernel.cu": KERNEL}, language="cuda", dps=True)
 
 
 @needs_nvcc
-def test_a_kernel_compiles_loads_and_is_found_again(cuda_solution: Solution, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_kernel_compiles_loads_and_is_found_again(cuda_solution, monkeypatch):
     monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a")
     runnable = TVMFFIBuilder().build(ADD_ONE, cuda_solution)
 
@@ -71,9 +63,7 @@ def test_a_kernel_compiles_loads_and_is_found_again(cuda_solution: Solution, mon
 
 
 @needs_nvcc
-def test_a_library_for_several_architectures_serves_each(
-    cuda_solution: Solution, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_library_for_several_architectures_serves_each(cuda_solution, monkeypatch):
     monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "8.0 9.0a")
     library = TVMFFIBuilder().build(ADD_ONE, cuda_solution).metadata.misc["library"]
     monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a")
@@ -84,7 +74,7 @@ def test_a_library_for_several_architectures_serves_each(
 
 
 @needs_nvcc
-def test_an_error_of_nvcc_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_of_nvcc_is_shown(monkeypatch):
     monkeypatch.setenv("FIB_CUDA_ARCH_LIST", "9.0a")
     with pytest.raises(BuildError) as caught:
         TVMFFIBuilder().build(ADD_ONE, make_solution({"k.cu": "int f() { return x; }"}, language="cuda"))
@@ -93,6 +83,6 @@ def test_an_error_of_nvcc_is_shown(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("needs_gpu")
-def test_a_kernel_computes(cuda_solution: Solution) -> None:
+def test_a_kernel_computes(cuda_solution):
     x = torch.arange(2000, dtype=torch.float32, device="cuda").reshape(500, 4)
     assert torch.equal(TVMFFIBuilder().build(ADD_ONE, cuda_solution).call_value_returning(x), x + 1)

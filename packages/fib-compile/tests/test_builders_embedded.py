@@ -1,9 +1,6 @@
 """Builders of languages that are embedded in Python: what they take, and what they say is missing."""
 
-from __future__ import annotations
-
 import sys
-from collections.abc import Callable
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -91,16 +88,16 @@ TILELANG_ON_A_DEVICE = (
 )
 
 
-def needs(language: str) -> pytest.MarkDecorator:
+def needs(language):
     reason = f"needs {language}: pip install 'fib-compile[{language}]'"
     return pytest.mark.skipif(find_spec(language) is None, reason=reason)
 
 
 @pytest.fixture
-def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+def only(tmp_path, monkeypatch):
     """Hide installed packages: afterwards only a package that is made here can be found."""
 
-    def make(path: str) -> None:
+    def make(path):
         (tmp_path / path).mkdir(parents=True)
         (tmp_path / path / "__init__.py").write_text("raise RuntimeError('was imported')\n")
 
@@ -111,19 +108,17 @@ def only(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Non
 
 
 @pytest.mark.parametrize("kind", EMBEDDED)
-def test_a_builder_takes_its_language_only(kind: type[PythonBuilder]) -> None:
+def test_a_builder_takes_its_language_only(kind):
     taken = [one for one in SupportedLanguages if kind().can_build(make_solution("x = 1", language=one))]
     assert taken == [kind.language] == [kind.name]
 
 
-def test_every_language_that_is_embedded_has_a_builder() -> None:
+def test_every_language_that_is_embedded_has_a_builder():
     assert {kind.language for kind in EMBEDDED} == {one for one in SupportedLanguages if one.is_embedded}
 
 
 @pytest.mark.parametrize(("path", "kind"), MODULES)
-def test_a_package_is_found_without_importing_it(
-    path: str, kind: type[PythonBuilder], only: Callable[[str], None]
-) -> None:
+def test_a_package_is_found_without_importing_it(path, kind, only):
     assert not kind.is_available()
     only(path)
     assert kind.is_available()
@@ -139,14 +134,14 @@ def test_a_package_is_found_without_importing_it(
         ("cute_dsl", "cutlass.cute is not installed; install 'fib-compile[cute-dsl]'"),
     ],
 )
-def test_a_missing_package_is_named_with_the_remedy(language: str, problem: str) -> None:
+def test_a_missing_package_is_named_with_the_remedy(language, problem):
     with pytest.raises(BuildError) as caught:
         BuilderRegistry([PythonBuilder()]).build(ADD_ONE, make_solution("def run(x): ...", language=language))
     expected = f"no builder for language '{language}' (available: python; {language} is unavailable: {problem})"
     assert str(caught.value) == f"solution 'solution': {expected}"
 
 
-def test_a_language_with_an_interpreter_switches_the_others_off() -> None:
+def test_a_language_with_an_interpreter_switches_the_others_off():
     """Helion refuses to run where Triton's interpreter is switched on too."""
     variables = {one: interpreter_environment(make_solution("x = 1", language=one)) for one in SupportedLanguages}
     assert variables.pop("triton") == {"TRITON_INTERPRET": "1", "HELION_INTERPRET": "0"}
@@ -163,7 +158,7 @@ def test_a_language_with_an_interpreter_switches_the_others_off() -> None:
         pytest.param("triton", TRITON, marks=needs("triton")),
     ],
 )
-def test_a_kernel_runs_without_a_gpu(language: str, kernel: str) -> None:
+def test_a_kernel_runs_without_a_gpu(language, kernel):
     solution = make_solution(kernel, language=language, dps=True)
     environment = {**jit_environment(solution), **interpreter_environment(solution)}
     assert run_in_child(solution, **environment) == language
@@ -178,14 +173,14 @@ def test_a_kernel_runs_without_a_gpu(language: str, kernel: str) -> None:
         pytest.param("triton", TRITON, "TRITON_CACHE_DIR", marks=needs("triton")),
     ],
 )
-def test_a_kernel_compiles_and_runs_on_a_device(language: str, kernel: str, variable: str) -> None:
+def test_a_kernel_compiles_and_runs_on_a_device(language, kernel, variable):
     solution = make_solution(kernel, language=language, dps=True)
     own_cache = jit_environment(solution)
     assert run_in_child(solution, device="cuda:0", **own_cache) == language
     assert any(Path(own_cache[variable]).iterdir())
 
 
-def test_each_solution_has_folders_of_its_own(cache_path: Path) -> None:
+def test_each_solution_has_folders_of_its_own(cache_path):
     first, second = (jit_environment(make_solution(f"# {n}")) for n in (1, 2))
     assert set(first) == set(second) >= {"TRITON_CACHE_DIR", "TILELANG_CACHE_DIR", "FLASHINFER_WORKSPACE_BASE"}
     assert first["TRITON_CACHE_AUTOTUNING"] == "1"

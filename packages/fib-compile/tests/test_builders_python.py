@@ -1,7 +1,5 @@
 """PythonBuilder imports a solution as a package of its own and checks its entry point."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 
@@ -9,19 +7,18 @@ import pytest
 import torch
 from compile_samples import ADD_ONE, SUBTRACT, make_solution
 from fib_compile import BuildError, PythonBuilder
-from fib_schema import Solution
 
 X = torch.zeros(2, 4)
 A, B = torch.tensor([5.0]), torch.tensor([3.0])
 
 
-def failure(solution: Solution) -> BuildError:
+def failure(solution):
     with pytest.raises(BuildError) as caught:
         PythonBuilder().build(ADD_ONE, solution)
     return caught.value
 
 
-def test_a_solution_is_imported_and_run() -> None:
+def test_a_solution_is_imported_and_run():
     runnable = PythonBuilder().build(ADD_ONE, make_solution("def run(x):\n    return x + 1\n"))
     assert torch.equal(runnable(X), X + 1)
     assert runnable.metadata.build_type == "python"
@@ -29,7 +26,7 @@ def test_a_solution_is_imported_and_run() -> None:
     assert runnable.setup is None
 
 
-def test_sources_are_written_below_the_build_folder_only(cache_path: Path) -> None:
+def test_sources_are_written_below_the_build_folder_only(cache_path):
     files = {"k.py": "from .sub.part import f as run\n", "sub/part.py": "def f(x):\n    return x\n"}
     runnable = PythonBuilder().build(ADD_ONE, make_solution(files))
     folder = Path(runnable.metadata.misc["folder"])
@@ -52,7 +49,7 @@ def test_sources_are_written_below_the_build_folder_only(cache_path: Path) -> No
         "from gadgets.deep import f",
     ],
 )
-def test_own_files_are_importable(statement: str) -> None:
+def test_own_files_are_importable(statement):
     files = {
         "k.py": f"{statement}\ndef run(x):\n    return f(x)\n",
         "helper.py": "def f(x):\n    return x + 1\n",
@@ -64,18 +61,18 @@ def test_own_files_are_importable(statement: str) -> None:
     assert "gadgets" not in sys.modules
 
 
-def test_own_files_have_priority_over_installed_modules() -> None:
+def test_own_files_have_priority_over_installed_modules():
     files = {"k.py": "import json\ndef run(x):\n    return json.f(x)\n", "json.py": "def f(x):\n    return x + 7\n"}
     assert torch.equal(PythonBuilder().build(ADD_ONE, make_solution(files))(X), X + 7)
     assert "f" not in vars(sys.modules["json"])
 
 
-def test_a_file_does_not_import_itself_by_its_own_name() -> None:
+def test_a_file_does_not_import_itself_by_its_own_name():
     files = {"torch.py": "import torch\ndef run(x):\n    return torch.add(x, 1)\n"}
     assert torch.equal(PythonBuilder().build(ADD_ONE, make_solution(files))(X), X + 1)
 
 
-def test_cleanup_removes_the_modules() -> None:
+def test_cleanup_removes_the_modules():
     before = set(sys.modules)
     finders = list(sys.meta_path)
     files = {"k.py": "import helper\ndef run(x):\n    return x\n", "helper.py": ""}
@@ -86,7 +83,7 @@ def test_cleanup_removes_the_modules() -> None:
     assert sys.meta_path == finders
 
 
-def test_cleanup_of_one_build_keeps_a_later_one() -> None:
+def test_cleanup_of_one_build_keeps_a_later_one():
     solution = make_solution("def run(x):\n    return x\n")
     first, second = (PythonBuilder().build(ADD_ONE, solution) for _ in range(2))
     package = second.metadata.misc["package"]
@@ -96,12 +93,12 @@ def test_cleanup_of_one_build_keeps_a_later_one() -> None:
     assert package not in sys.modules
 
 
-def test_a_missing_entry_point_lists_the_exports() -> None:
+def test_a_missing_entry_point_lists_the_exports():
     error = failure(make_solution("def main(x): ...\ndef other(): ...\n_private = print\n"))
     assert error.problem == "'kernel.py' has no 'run'; it exports main, other"
 
 
-def test_a_failing_import_shows_the_solutions_own_lines() -> None:
+def test_a_failing_import_shows_the_solutions_own_lines():
     files = {"k.py": "from .part import f\n", "part.py": "import json\nf = json.loads('{')\n"}
     error = failure(make_solution(files))
     assert error.problem.startswith("importing 'k.py' failed with JSONDecodeError: ")
@@ -110,11 +107,11 @@ def test_a_failing_import_shows_the_solutions_own_lines() -> None:
     assert "decoder.py" not in "\n".join(error.details)
 
 
-def test_exit_during_the_import_is_a_build_error() -> None:
+def test_exit_during_the_import_is_a_build_error():
     assert "called exit with code 3" in str(failure(make_solution("raise SystemExit(3)\n")))
 
 
-def test_a_failed_import_leaves_nothing_behind() -> None:
+def test_a_failed_import_leaves_nothing_behind():
     before = set(sys.modules), list(sys.meta_path)
     failure(make_solution({"k.py": "import part\nraise OSError\n", "part.py": ""}))
     failure(make_solution("def run(): ...\n"))
@@ -122,7 +119,7 @@ def test_a_failed_import_leaves_nothing_behind() -> None:
 
 
 @pytest.mark.parametrize("signature", ["", "x, y", "*, y"])
-def test_a_wrong_number_of_parameters_shows_both_signatures(signature: str) -> None:
+def test_a_wrong_number_of_parameters_shows_both_signatures(signature):
     error = failure(make_solution(f"def run({signature}): ...\n"))
     assert f"wrong signature (value-returning style): expected (x), found run({signature})" in str(error)
 
@@ -141,7 +138,7 @@ def test_a_wrong_number_of_parameters_shows_both_signatures(signature: str) -> N
         "class K:\n    def __call__(self, b, a):\n        return a - b\nrun = K()\n",
     ],
 )
-def test_arguments_go_by_name_where_the_names_are_the_definitions(text: str) -> None:
+def test_arguments_go_by_name_where_the_names_are_the_definitions(text):
     runnable = PythonBuilder().build(SUBTRACT, make_solution(text))
     assert runnable(A, B).item() == 2
     assert runnable.call_kwargs(b=B, a=A).item() == 2
@@ -150,7 +147,7 @@ def test_arguments_go_by_name_where_the_names_are_the_definitions(text: str) -> 
 @pytest.mark.parametrize(
     "parameters", ["a, b, factor", "b, a, factor", "a, b, *, factor", "a, b, **factor", "x, y, factor"]
 )
-def test_setup_prepares_extra_arguments(parameters: str) -> None:
+def test_setup_prepares_extra_arguments(parameters):
     a, b = ("x", "y") if "x" in parameters else ("a", "b")
     text = (
         "def setup(b, a):\n    return {'factor': a.shape[0] + 1}\n"
@@ -164,6 +161,6 @@ def test_setup_prepares_extra_arguments(parameters: str) -> None:
     assert runnable.plan(A, B)(A, B).item() == 4
 
 
-def test_an_entry_point_named_setup_is_not_a_setup_function() -> None:
+def test_an_entry_point_named_setup_is_not_a_setup_function():
     solution = make_solution("def setup(x):\n    return x + 1\n", entry="kernel.py::setup")
     assert PythonBuilder().build(ADD_ONE, solution).setup is None

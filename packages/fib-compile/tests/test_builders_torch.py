@@ -1,14 +1,11 @@
 """TorchBuilder compiles extension modules of torch, with g++ alone."""
 
-from __future__ import annotations
-
 from importlib.util import find_spec
 
 import pytest
 import torch
 from compile_samples import ADD_ONE, make_solution
 from fib_compile import BuildError, TorchBuilder
-from fib_schema import Solution
 
 KERNEL = """
 #include <ATen/core/Tensor.h>
@@ -50,11 +47,11 @@ extern "C" PyObject* JOIN(PyInit_, TORCH_EXTENSION_NAME)() { return PyModule_Cre
 """
 
 
-def solution_of(text: str, **fields: object) -> Solution:
+def solution_of(text, **fields):
     return make_solution(text, language="cpp", binding="torch", **fields)
 
 
-def test_only_solutions_with_the_torch_binding_are_built() -> None:
+def test_only_solutions_with_the_torch_binding_are_built():
     assert TorchBuilder().can_build(solution_of(""))
     assert not TorchBuilder().can_build(make_solution("", language="cpp"))
     assert not TorchBuilder().can_build(make_solution(""))
@@ -62,7 +59,7 @@ def test_only_solutions_with_the_torch_binding_are_built() -> None:
 
 
 @pytest.mark.slow  # ATen's headers take 15 s to compile
-def test_a_real_extension() -> None:
+def test_a_real_extension():
     runnable = TorchBuilder().build(ADD_ONE, solution_of(KERNEL))
     x = torch.zeros(2, 4)
     assert torch.equal(runnable(x), x + 1)
@@ -71,19 +68,19 @@ def test_a_real_extension() -> None:
     assert torch.equal(y, x + 1)
 
 
-def test_a_missing_function_lists_what_is_exported() -> None:
+def test_a_missing_function_lists_what_is_exported():
     with pytest.raises(BuildError, match="the module has no function 'rnu'; it exports run"):
         TorchBuilder().build(ADD_ONE, solution_of(FAST, entry="kernel.cpp::rnu"))
 
 
-def test_sources_without_a_module_say_what_is_missing() -> None:
+def test_sources_without_a_module_say_what_is_missing():
     with pytest.raises(BuildError, match="is PYBIND11_MODULE"):
         TorchBuilder().build(ADD_ONE, solution_of("int x;\n"))
 
 
 @pytest.mark.gpu
 @pytest.mark.usefixtures("needs_gpu")
-def test_a_cuda_extension_computes() -> None:
+def test_a_cuda_extension_computes():
     solution = make_solution({"kernel.cu": CUDA}, language="cuda", binding="torch", dps=True)
     x = torch.arange(2000, dtype=torch.float32, device="cuda").reshape(500, 4)
     assert torch.equal(TorchBuilder().build(ADD_ONE, solution).call_value_returning(x), x + 1)

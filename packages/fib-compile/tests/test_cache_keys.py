@@ -1,25 +1,20 @@
 """Trials against the key of compiled libraries: whatever a compiler reads or runs makes another library."""
 
-from __future__ import annotations
-
 import os
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 import torch
 from compile_samples import ADD_ONE, FAST_CPP, make_solution
 from fib_compile import BuildError, TVMFFIBuilder
 
-Value = Callable[..., float]
 X = torch.zeros(1, 4)
 
 
 @pytest.fixture
-def value() -> Value:
+def value():
     """The value that a fresh builder's library of a source adds; the source may use the macro ``KV``."""
 
-    def build(head: str = "", increment: str = "KV", **fields: object) -> float:
+    def build(head="", increment="KV", **fields):
         text = head + FAST_CPP.replace("INCREMENT", increment)
         solution = make_solution({"kernel.cpp": text}, language="cpp", dps=True, **fields)
         return float(TVMFFIBuilder().build(ADD_ONE, solution).call_value_returning(X)[0, 0])
@@ -27,7 +22,7 @@ def value() -> Value:
     return build
 
 
-def script(path: Path, text: str) -> Path:
+def script(path, text):
     """An executable shell script, published by a rename as a package manager does."""
     temporary = path.with_name(f".{path.name}")
     temporary.write_text(f"#!/bin/sh\n{text}\n")
@@ -36,7 +31,7 @@ def script(path: Path, text: str) -> Path:
     return path
 
 
-def header(folder: Path, number: int, name: str = "kv.h") -> Path:
+def header(folder, number, name="kv.h"):
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / name
     path.write_text(f"#define KV {number}\n")
@@ -46,16 +41,14 @@ def header(folder: Path, number: int, name: str = "kv.h") -> Path:
 INCLUDE = '#include "kv.h"\n'
 
 
-def test_flags_inside_cxx(value: Value, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flags_inside_cxx(value, monkeypatch):
     for number in (1, 2, 3, 1):
         monkeypatch.setenv("CXX", f"c++ -DKV={number}")
         assert value() == number
 
 
 @pytest.mark.parametrize("cache_only", [False, True])
-def test_a_library_made_with_other_flags_is_not_used_without_a_compiler(
-    value: Value, monkeypatch: pytest.MonkeyPatch, cache_only: bool
-) -> None:
+def test_a_library_made_with_other_flags_is_not_used_without_a_compiler(value, monkeypatch, cache_only):
     monkeypatch.setenv("CXX", "c++ -DKV=1")
     value()
     monkeypatch.setenv("CXX", "c++ -DKV=2" if cache_only else "no-such-compiler -DKV=2")
@@ -66,9 +59,7 @@ def test_a_library_made_with_other_flags_is_not_used_without_a_compiler(
 
 
 @pytest.mark.parametrize("keeps_mtime", [False, True])
-def test_a_changed_header_outside_the_sources(
-    value: Value, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keeps_mtime: bool
-) -> None:
+def test_a_changed_header_outside_the_sources(value, tmp_path, monkeypatch, keeps_mtime):
     monkeypatch.setenv("CPLUS_INCLUDE_PATH", str(tmp_path))
     path = header(tmp_path, 1)
     assert value(INCLUDE) == 1
@@ -80,7 +71,7 @@ def test_a_changed_header_outside_the_sources(
 
 
 @pytest.mark.parametrize("condition", ["always", "only when it compiles"])
-def test_a_changed_wrapper(value: Value, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, condition: str) -> None:
+def test_a_changed_wrapper(value, tmp_path, monkeypatch, condition):
     monkeypatch.setenv("CXX", str(tmp_path / "wrapper"))
     for number in (1, 2):
         text = f'exec c++ -DKV={number} "$@"'
@@ -90,7 +81,7 @@ def test_a_changed_wrapper(value: Value, tmp_path: Path, monkeypatch: pytest.Mon
         assert value() == number
 
 
-def test_a_variable_that_is_passed_on_request(value: Value, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_variable_that_is_passed_on_request(value, tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", str(script(tmp_path / "wrapper", 'exec c++ -DKV="${MINE:-7}" "$@"')))
     monkeypatch.setenv("FIB_COMPILER_VARIABLES", "MINE OTHER")
     for number in (1, 2):

@@ -1,8 +1,4 @@
-"""The command builds ahead of time and manages the cache."""
-
-from __future__ import annotations
-
-from pathlib import Path
+"""The command builds ahead of time."""
 
 import pytest
 from compile_samples import ADD_ONE, fast_cpp, make_solution
@@ -11,7 +7,7 @@ from fib_schema import save_json_file
 
 
 @pytest.fixture
-def dataset(tmp_path: Path) -> Path:
+def dataset(tmp_path):
     """Two C++ solutions, one that does not compile, one in Python."""
     root = tmp_path / "dataset"
     solutions = [
@@ -29,9 +25,7 @@ def dataset(tmp_path: Path) -> Path:
     return root
 
 
-def test_build_compiles_all_solutions_and_summarises_failures(
-    dataset: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_build_compiles_all_solutions_and_summarises_failures(dataset, capsys):
     assert main(["build", str(dataset), "-j", "2"]) == 1
     output = capsys.readouterr()
     assert output.out.startswith("2 built, 1 cached, 1 failed\n")
@@ -45,45 +39,32 @@ def test_build_compiles_all_solutions_and_summarises_failures(
     assert "known from an earlier build" in output.out
 
 
-def test_build_selects_by_name(dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["build", str(dataset), "--definitions", "add_one", "--solutions", "one"]) == 0
-    assert capsys.readouterr().out == "1 built, 0 cached, 0 failed\n"
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
         (["--definitions", "add_oen"], "no definition is named 'add_oen'; did you mean 'add_one'?"),
         (["--solutions", "brokn"], "no solution is named 'brokn'; did you mean 'broken'"),
         (["--arch", "sm_90"], "'sm_90' is not an architecture"),
-        (["-j", "-1"], "jobs: must be greater than 0, got -1"),
-        (["--timeout", "0"], "timeout: must be greater than 0, got 0"),
-        (["--memory", "nan"], "memory: must be greater than 0, got nan"),
+        (["-j", "-1"], "jobs: got -1, expected a number greater than 0"),
+        (["--timeout", "nan"], "timeout: got nan, expected a number greater than 0"),
     ],
 )
-def test_a_name_that_matches_nothing_is_an_error(
-    dataset: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
+def test_a_name_that_matches_nothing_is_an_error(dataset, capsys, arguments, message):
     assert main(["build", str(dataset), *arguments]) == 2
     assert message in capsys.readouterr().err
 
 
-def test_a_command_out_of_time_or_memory_fails_and_is_tried_again(
-    dataset: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_command_out_of_time_fails_and_is_tried_again(dataset, capsys):
     assert main(["build", str(dataset), "--solutions", "one", "--timeout", "0.000001"]) == 1
     assert "takes too long to compile" in capsys.readouterr().out
-    assert main(["build", str(dataset), "--solutions", "one", "--memory", "0.00001"]) == 1
-    assert "does not compile" in capsys.readouterr().out
-    assert main(["build", str(dataset), "--solutions", "one"]) == 0
+    assert main(["build", str(dataset), "--definitions", "add_one", "--solutions", "one"]) == 0
+    assert capsys.readouterr().out == "1 built, 0 cached, 0 failed\n"
 
 
 @pytest.mark.parametrize(
     ("kind", "text"), [("solutions/tests/elementwise/add_one", b"{}"), ("definitions/elementwise", b"\xff")]
 )
-def test_a_bad_file_costs_only_itself(
-    dataset: Path, capsys: pytest.CaptureFixture[str], kind: str, text: bytes
-) -> None:
+def test_a_bad_file_costs_only_itself(dataset, capsys, kind, text):
     (dataset / kind / "bad.json").write_bytes(text)
     assert main(["build", str(dataset), "-j", "2"]) == 1
     output = capsys.readouterr()

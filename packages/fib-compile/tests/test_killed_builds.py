@@ -1,7 +1,5 @@
 """A build that is killed at any point leaves nothing that a later build loads."""
 
-from __future__ import annotations
-
 import json
 import random
 import subprocess
@@ -70,7 +68,7 @@ print(json.dumps([total, numbers]))
 """
 
 
-def test_a_build_killed_at_any_access_to_the_cache_is_repeated() -> None:
+def test_a_build_killed_at_any_access_to_the_cache_is_repeated():
     points, seed = 2, random.randrange(2**32)
     solution = fast_cpp(1)
     done = subprocess.run(

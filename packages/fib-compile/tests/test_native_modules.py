@@ -1,12 +1,8 @@
 """Native modules of other packages: compiled once, tried before they are published, failures recorded."""
 
-from __future__ import annotations
-
 import ctypes
 import time
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import attrs
 import pytest
@@ -18,11 +14,11 @@ MODULE = NativeModule(name="two", sources=SOURCES, flags=("-shared", "-fPIC"))
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> Path:
+def folder(tmp_path):
     return tmp_path / "modules"
 
 
-def count_calls(folder: Path, monkeypatch: pytest.MonkeyPatch, action: str = 'exec c++ "$@"') -> Path:
+def count_calls(folder, monkeypatch, action='exec c++ "$@"'):
     calls, program = folder / "calls", folder / "cxx"
     program.write_text(f'#!/bin/sh\ncase "$*" in *two.cpp*) echo call >> {calls}; {action};; *) exec c++ "$@";; esac\n')
     program.chmod(0o755)
@@ -31,7 +27,7 @@ def count_calls(folder: Path, monkeypatch: pytest.MonkeyPatch, action: str = 'ex
     return calls
 
 
-def test_concurrent_builds_compile_once(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_concurrent_builds_compile_once(folder, tmp_path, monkeypatch):
     calls = count_calls(tmp_path, monkeypatch)
     with ThreadPoolExecutor(4) as pool:
         found = set(pool.map(lambda _: build_module(MODULE, folder), range(4)))
@@ -45,7 +41,7 @@ def test_concurrent_builds_compile_once(folder: Path, tmp_path: Path, monkeypatc
 @pytest.mark.parametrize(
     "data", [lambda data: data[:5000], lambda data: data[:-1] + b"x"], ids=["truncated", "changed"]
 )
-def test_a_damaged_file_is_built_again(folder: Path, data: Callable[[bytes], bytes]) -> None:
+def test_a_damaged_file_is_built_again(folder, data):
     library = build_module(MODULE, folder)
     library.write_bytes(data(library.read_bytes()))
     assert ctypes.CDLL(str(build_module(MODULE, folder))).two() == 2
@@ -61,12 +57,12 @@ def test_a_damaged_file_is_built_again(folder: Path, data: Callable[[bytes], byt
         {"sources": {**SOURCES, "two.h": "#define TWO 3\n"}},
     ],
 )
-def test_the_key_covers_all_that_decides(change: dict[str, object]) -> None:
-    assert attrs.evolve(MODULE, **change).key != MODULE.key  # type: ignore[arg-type]
+def test_the_key_covers_all_that_decides(change):
+    assert attrs.evolve(MODULE, **change).key != MODULE.key
     assert attrs.evolve(MODULE, paths=("-L/other",)).key == MODULE.key
 
 
-def test_an_error_in_the_sources_is_recorded(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_error_in_the_sources_is_recorded(folder, tmp_path, monkeypatch):
     calls = count_calls(tmp_path, monkeypatch)
     broken = attrs.evolve(MODULE, sources={"two.cpp": "#error no such thing\n"})
     for problem in ("no such thing", "known from an earlier build"):
@@ -88,9 +84,7 @@ def test_an_error_in_the_sources_is_recorded(folder: Path, tmp_path: Path, monke
         ("import os; os.abort()", "two: the self-test ended with code -6"),
     ],
 )
-def test_a_module_that_fails_its_self_test_is_not_published(
-    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str, problem: str
-) -> None:
+def test_a_module_that_fails_its_self_test_is_not_published(folder, tmp_path, monkeypatch, code, problem):
     calls = count_calls(tmp_path, monkeypatch)
     (tmp_path / "try_two.py").write_text(code)
     module = attrs.evolve(MODULE, self_test="try_two", self_test_environment={"PYTHONPATH": str(tmp_path)})
@@ -102,7 +96,7 @@ def test_a_module_that_fails_its_self_test_is_not_published(
     assert build_module(attrs.evolve(module, abi="other"), folder).is_file()
 
 
-def test_a_compiler_that_hangs_is_killed(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_compiler_that_hangs_is_killed(folder, tmp_path, monkeypatch):
     count_calls(tmp_path, monkeypatch, "sleep 600")
     begin = time.monotonic()
     with pytest.raises(ModuleNotBuilt, match="killed after 1 s"):

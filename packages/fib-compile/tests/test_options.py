@@ -1,7 +1,5 @@
 """Only flags on the allow-list reach a compiler."""
 
-from __future__ import annotations
-
 import pytest
 from compile_samples import ADD_ONE, make_solution
 from fib_compile import BuildError, TVMFFIBuilder
@@ -10,7 +8,7 @@ from fib_compile.errors import BuildProblem
 from fib_schema import BuildSpec, CompileOptions
 
 
-def spec(**flags: list[str]) -> BuildSpec:
+def spec(**flags):
     return BuildSpec("cpp", ("cpu",), "k.cpp::run", compile_options=CompileOptions(**flags))
 
 
@@ -38,26 +36,26 @@ REJECTED = {
 
 
 @pytest.mark.parametrize(("kind", "flag"), [(kind, flag) for kind, flags in ALLOWED.items() for flag in flags])
-def test_flags_that_only_compile_are_allowed(kind: str, flag: str) -> None:
+def test_flags_that_only_compile_are_allowed(kind, flag):
     assert compile_options(spec(**{kind: [flag]})) == CompileOptions(**{kind: (flag,)})
 
 
 @pytest.mark.parametrize(("kind", "flag"), [(kind, flag) for kind, flags in REJECTED.items() for flag in flags])
-def test_other_flags_are_rejected(kind: str, flag: str) -> None:
+def test_other_flags_are_rejected(kind, flag):
     with pytest.raises(BuildProblem, match=rf"spec.compile_options.{kind}\[0\]: .* is not allowed"):
         compile_options(spec(**{kind: [flag]}))
 
 
-def test_options_of_an_unknown_kind_are_rejected() -> None:
+def test_options_of_an_unknown_kind_are_rejected():
     options = CompileOptions(unknown_fields={"cxxflags": []})
     with pytest.raises(BuildProblem, match=r"has no 'cxxflags' \(it has cflags, cuda_cflags, ldflags\)"):
         compile_options(BuildSpec("cpp", ("cpu",), "k.cpp::run", compile_options=options))
 
 
-def test_options_reach_the_compiler_and_the_key() -> None:
+def test_options_reach_the_compiler_and_the_key():
     text = '#ifndef NAME\n#error no name\n#endif\nextern "C" int __tvm_ffi_run() { return 0; }\n'
 
-    def build(options: CompileOptions | None = None) -> str:
+    def build(options=None):
         solution = make_solution(text, language="cpp", compile_options=options)
         return str(TVMFFIBuilder().build(ADD_ONE, solution).metadata.misc["key"])
 

@@ -1,21 +1,11 @@
-"""The examples of the README run."""
-
-from __future__ import annotations
-
 import re
-from importlib.metadata import metadata
 from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parent.parent / "README.md"
+README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
 
 
-def readme() -> str:
-    """The README beside these tests, or its copy in the metadata of the installed package."""
-    return README.read_text("utf-8") if README.exists() else str(metadata("fib-compile").get_payload())
-
-
-@pytest.mark.parametrize("example", re.findall(r"```python\n(.*?)```", readme(), re.DOTALL))
-def test_examples_run(example: str) -> None:
+@pytest.mark.parametrize("example", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+def test_examples_run(example):
     exec(compile(example, "README.md", "exec"), {})

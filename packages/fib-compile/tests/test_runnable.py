@@ -1,10 +1,5 @@
 """A Runnable can be called in both styles, whatever the style of the solution."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import attrs
 import pytest
 import torch
@@ -15,30 +10,30 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 
-def runnable(function: Callable[..., Any], definition: Definition | None, *, dps: bool, **fields: Any) -> Runnable:
+def runnable(function, definition, *, dps, **fields):
     return Runnable(function, RunnableMetadata("python", "d", "s", dps, definition), **fields)
 
 
-def add_one_into(x: torch.Tensor, y: torch.Tensor) -> None:
+def add_one_into(x, y):
     torch.add(x, 1, out=y)
 
 
 X = torch.arange(8, dtype=torch.float32).reshape(2, 4)
 
 
-def test_value_returning_call_of_a_dps_solution_allocates_from_the_definition() -> None:
+def test_value_returning_call_of_a_dps_solution_allocates_from_the_definition():
     result = runnable(add_one_into, ADD_ONE, dps=True).call_value_returning(X)
     assert torch.equal(result, X + 1)
     assert result.dtype is torch.float32
 
 
-def test_value_returning_call_checks_the_inputs_shapes() -> None:
+def test_value_returning_call_checks_the_inputs_shapes():
     dps = runnable(add_one_into, ADD_ONE, dps=True)
     with pytest.raises(AxisError, match="is 4, but 5"):
         dps.call_value_returning(torch.ones(2, 5))
 
 
-def test_no_outputs_are_none() -> None:
+def test_no_outputs_are_none():
     in_place = attrs.evolve(ADD_ONE, outputs={})
     x = X.clone()
     assert runnable(lambda x: x.add_(1), in_place, dps=True).call_value_returning(x) is None
@@ -46,7 +41,7 @@ def test_no_outputs_are_none() -> None:
     assert runnable(lambda x: None, in_place, dps=False).call_destination_passing(x) is None
 
 
-def test_destination_passing_call_of_a_value_returning_solution_copies() -> None:
+def test_destination_passing_call_of_a_value_returning_solution_copies():
     y = torch.empty(2, 4)
     assert runnable(lambda x: (x + 1,), ADD_ONE, dps=False).call_destination_passing(X, y) is None
     assert torch.equal(y, X + 1)
@@ -62,12 +57,12 @@ def test_destination_passing_call_of_a_value_returning_solution_copies() -> None
         (3.0, ValueError, "got the number 3.0"),
     ],
 )
-def test_wrong_results_are_not_copied(returned: Any, error: type[Exception], message: str) -> None:
+def test_wrong_results_are_not_copied(returned, error, message):
     with pytest.raises(error, match=message):
         runnable(lambda x: returned, ADD_ONE, dps=False).call_destination_passing(X, torch.empty(2, 4))
 
 
-def test_results_by_name_are_copied_by_name() -> None:
+def test_results_by_name_are_copied_by_name():
     buffer = torch.zeros_like(X)
     runnable(lambda x: {"y": x + 1}, ADD_ONE, dps=False).call_destination_passing(X, buffer)
     assert torch.equal(buffer, X + 1)
@@ -76,7 +71,7 @@ def test_results_by_name_are_copied_by_name() -> None:
 
 
 @pytest.mark.parametrize("dps", [True, False])
-def test_keywords_choose_the_style(dps: bool) -> None:
+def test_keywords_choose_the_style(dps):
     either = runnable(add_one_into if dps else lambda x: x + 1, ADD_ONE, dps=dps)
     y = torch.empty(2, 4)
     assert torch.equal(either.call_kwargs(x=X), X + 1)
@@ -84,8 +79,8 @@ def test_keywords_choose_the_style(dps: bool) -> None:
     assert torch.equal(y, X + 1)
 
 
-def test_optional_inputs_may_be_left_out() -> None:
-    def into(a: torch.Tensor, b: torch.Tensor | None, c: torch.Tensor) -> None:
+def test_optional_inputs_may_be_left_out():
+    def into(a, b, c):
         c.copy_(a if b is None else a - b)
 
     dps = runnable(into, SUBTRACT, dps=True)
@@ -97,15 +92,15 @@ def test_optional_inputs_may_be_left_out() -> None:
     assert torch.equal(dps.call_value_returning(a, a), a - a)
 
 
-def test_calls_that_need_a_definition_raise_without_one() -> None:
+def test_calls_that_need_a_definition_raise_without_one():
     bare = runnable(lambda x: x, None, dps=True)
     for call in (bare.call_value_returning, bare.call_kwargs):
         with pytest.raises(ValueError, match="holds no definition"):
             call()
 
 
-def test_cleanup_runs_once() -> None:
-    calls: list[int] = []
+def test_cleanup_runs_once():
+    calls = []
     cleaned = runnable(lambda: None, None, dps=True, cleaner=lambda: calls.append(1))
     assert not cleaned.is_cleaned
     cleaned.cleanup()
@@ -114,8 +109,8 @@ def test_cleanup_runs_once() -> None:
     assert cleaned.is_cleaned
 
 
-def test_plan_binds_what_setup_returns() -> None:
-    def run(x: torch.Tensor, *, rows: int) -> torch.Tensor:
+def test_plan_binds_what_setup_returns():
+    def run(x, *, rows):
         return x + rows
 
     planned = runnable(run, ADD_ONE, dps=False, setup=lambda x: {"rows": x.shape[0]}).plan(X)
@@ -124,7 +119,7 @@ def test_plan_binds_what_setup_returns() -> None:
     assert planned.setup is None
 
 
-def test_an_output_axis_without_an_input_is_an_error() -> None:
+def test_an_output_axis_without_an_input_is_an_error():
     axes = {**ADD_ONE.axes, "m": AxisVar()}
     open_axis = attrs.evolve(ADD_ONE, axes=axes, outputs={"y": TensorSpec(("m",), "float32")})
     with pytest.raises(AxisError, match="'m'"):
@@ -149,7 +144,7 @@ Y = X + 1
         (((),), (), ()),
     ],
 )
-def test_one_output_is_returned_as_it_is(returned: Any, own: Any, by_definition: Any) -> None:
+def test_one_output_is_returned_as_it_is(returned, own, by_definition):
     either = runnable(lambda x: returned, ADD_ONE, dps=False)
     assert either(X) == own
     if by_definition is TypeError:
@@ -160,24 +155,24 @@ def test_one_output_is_returned_as_it_is(returned: Any, own: Any, by_definition:
 
 
 @pytest.mark.parametrize("returned", [1, (1,), (1, 2, 3), (), {"a": 1}])
-def test_a_wrong_number_of_outputs_is_an_error(returned: Any) -> None:
+def test_a_wrong_number_of_outputs_is_an_error(returned):
     two = attrs.evolve(ADD_ONE, outputs=dict.fromkeys("ab", TensorSpec(None, "int64")))
     with pytest.raises(TypeError, match=r"has 2 outputs, the solution returned|without 'b'"):
         runnable(lambda x: returned, two, dps=False).call_value_returning(X)
 
 
 @pytest.mark.parametrize("returned", [Y, (Y,), {"y": Y}, 0, 3.5, True, Y.sum()])
-def test_a_value_returned_by_a_dps_solution_is_an_error_and_not_lost(returned: Any) -> None:
+def test_a_value_returned_by_a_dps_solution_is_an_error_and_not_lost(returned):
     dps = runnable(lambda *args: returned, ADD_ONE, dps=True)
     for call in (lambda: dps.call_value_returning(X), lambda: dps.call_destination_passing(X, torch.empty(2, 4))):
         with pytest.raises(TypeError, match="declared as destination-passing, but returned a value of type"):
             call()
 
 
-def test_a_dps_solution_may_return_its_outputs() -> None:
+def test_a_dps_solution_may_return_its_outputs():
     for shaped in (lambda y: y, lambda y: (y,), lambda y: [None, y], lambda y: {"y": y}, lambda y: y.view(2, 4)):
 
-        def into(x: torch.Tensor, y: torch.Tensor, shaped: Callable[..., Any] = shaped) -> Any:
+        def into(x, y, shaped=shaped):
             return shaped(torch.add(x, 1, out=y))
 
         dps = runnable(into, ADD_ONE, dps=True)
@@ -192,13 +187,13 @@ NAMES = (
 
 
 @given(names=st.lists(st.sampled_from(NAMES.split()), min_size=1, max_size=6, unique=True))
-def test_inputs_may_have_any_names(names: list[str]) -> None:
+def test_inputs_may_have_any_names(names):
     tensor = TensorSpec(("n",), "float32")
     definition = Definition(
         "sum", "elementwise", {"n": AxisVar()}, dict.fromkeys(names, tensor), {"total": tensor}, "def run(): ...\n"
     )
 
-    def into(*args: torch.Tensor) -> None:
+    def into(*args):
         args[-1].copy_(sum(index * value for index, value in enumerate(args[:-1])))
 
     values = [torch.full((2,), float(index)) for index in range(len(names))]

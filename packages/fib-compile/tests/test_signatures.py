@@ -1,11 +1,7 @@
 """Generated signatures equal those that they are made from."""
 
-from __future__ import annotations
-
 import inspect
-from collections.abc import Callable
 from inspect import Parameter
-from typing import Any
 
 import pytest
 from fib_compile.signatures import argument_list, default_values, given_condition, parameter_list
@@ -21,12 +17,12 @@ SIGNATURES = [
 ]
 
 
-def parameters_of(function: Callable[..., Any]) -> list[Parameter]:
+def parameters_of(function):
     return list(inspect.signature(function).parameters.values())
 
 
 @pytest.mark.parametrize("function", SIGNATURES, ids=lambda function: str(inspect.signature(function)))
-def test_a_rendered_signature_is_the_same_signature(function: Callable[..., Any]) -> None:
+def test_a_rendered_signature_is_the_same_signature(function):
     parameters = parameters_of(function)
     generated = eval(f"lambda {parameter_list(parameters)}: None", default_values(parameters))
     required = eval(f"lambda {parameter_list(parameters, has_defaults=False)}: None")
@@ -34,7 +30,7 @@ def test_a_rendered_signature_is_the_same_signature(function: Callable[..., Any]
     assert parameters_of(required) == [p.replace(default=Parameter.empty) for p in parameters]
 
 
-def test_arguments_go_by_position_where_they_may() -> None:
+def test_arguments_go_by_position_where_they_may():
     parameters = parameters_of(lambda x, /, y, *args, z, **kwargs: None)
     assert argument_list(parameters) == "x, y, *args, z=z, **kwargs"
     assert argument_list(parameters[:2], {"x": "a.b", "y": "c"}) == "a.b, c"
@@ -54,11 +50,11 @@ def test_arguments_go_by_position_where_they_may() -> None:
         ((), [], True),
     ],
 )
-def test_a_default_is_recognised_by_type_and_value(default: object, value: object, is_given: bool) -> None:
+def test_a_default_is_recognised_by_type_and_value(default, value, is_given):
     parameter = Parameter("x", Parameter.KEYWORD_ONLY, default=default)
     scope = {"_fib_type": type, "x": value, **default_values([parameter])}
     assert eval(given_condition(parameter), scope) is is_given
 
 
-def test_variadic_parameters_are_given_if_they_hold_something() -> None:
+def test_variadic_parameters_are_given_if_they_hold_something():
     assert given_condition(Parameter("args", Parameter.VAR_POSITIONAL)) == "args"

@@ -15,13 +15,11 @@ __all__ = [
     "BuildOutcome",
     "BuildState",
     "Builder",
-    "BuilderConflict",
     "BuilderRegistry",
     "CuTileBuilder",
     "CuteDSLBuilder",
     "HelionBuilder",
     "InvalidDevice",
-    "InvalidLimit",
     "Limits",
     "PythonBuilder",
     "Runnable",
@@ -30,7 +28,6 @@ __all__ = [
     "TileLangBuilder",
     "TorchBuilder",
     "TritonBuilder",
-    "UnknownDType",
     "__version__",
     "interpreter_environment",
     "jit_environment",
@@ -51,21 +48,10 @@ if TYPE_CHECKING:
         TritonBuilder,
         TVMFFIBuilder,
     )
-    from .errors import BuilderConflict, BuildError, InvalidDevice, InvalidLimit, UnknownDType
+    from .errors import BuildError, InvalidDevice
     from .registry import BuilderRegistry, BuildOutcome, BuildState, reference_solution
     from .runnable import Runnable, RunnableMetadata
 
     __version__: str
 else:
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        "fib-compile",
-        {
-            "builder": "Builder Limits interpreter_environment jit_environment",
-            "builders": "CuteDSLBuilder CuTileBuilder HelionBuilder PythonBuilder TVMFFIBuilder TileLangBuilder "
-            "TorchBuilder TritonBuilder",
-            "errors": "BuildError BuilderConflict InvalidDevice InvalidLimit UnknownDType",
-            "registry": "BuildOutcome BuildState BuilderRegistry reference_solution",
-            "runnable": "Runnable RunnableMetadata",
-        },
-    )
+    __getattr__, __dir__ = lazy_exports(__name__, "fib-compile")

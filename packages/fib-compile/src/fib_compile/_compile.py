@@ -1,6 +1,6 @@
 """Compilation of sources into one shared library, and extraction of error lines from the output.
 
-Each command has limits of time and memory, writes its output to a file, and is killed with all its children.
+Each command has a limit of time, writes its output to a file, and is killed with all its children.
 """
 
 from __future__ import annotations
@@ -171,8 +171,6 @@ def run_logged(command: Sequence[str], folder: Path, log: Path, limits: Limits) 
     """
     if limits.is_stopped():
         raise CommandKilled(CANCELLED)
-    if limits.memory_bytes is not None:
-        command = ("/bin/sh", "-c", 'ulimit -v "$0" && exec "$@"', str(limits.memory_bytes // 1024), *command)
     with log.open("ab") as output:
         process = subprocess.Popen(
             command,

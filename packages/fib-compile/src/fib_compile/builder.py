@@ -55,21 +55,18 @@ def watch_exit() -> None:
 
 @attrs.frozen
 class Limits:
-    """The time and memory that one compiler command may use.
+    """The time that one compiler command may use, and what cancels it.
 
     Raises:
-        InvalidLimit: One is not greater than 0.
+        InvalidSetting: It is not greater than 0.
     """
 
     seconds: float = 600.0
-    memory_bytes: int | None = None
-    """The address space of each process; None is unlimited."""
     is_stopped: Callable[[], bool] = attrs.field(default=is_exiting, eq=False, repr=False)
     """Polled while a command runs or waits for another build; it is killed or stops when it returns true."""
 
     def __attrs_post_init__(self) -> None:
         check_limit("timeout", self.seconds)
-        check_limit("memory", self.memory_bytes)
 
     def until(self, stopped: threading.Event) -> Limits:
         """These limits; an event, and the exit of the interpreter, cancel running commands too."""

@@ -4,19 +4,16 @@ from __future__ import annotations
 
 import argparse
 import itertools
-import math
 import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 
 from fib_schema import Definition, FibError, Severity, Solution, TraceSet, UnknownName
-from fib_schema.command import CommandParser, run_command
+from fib_schema.command import CommandParser, add_data_set, data_set_of, run_command
 from fib_schema.data_files import missing_data
 
 from ._plan import ARCH_VARIABLE, parse_architectures
 from .builder import Limits
-from .errors import check_limit
 from .registry import BuilderRegistry, BuildOutcome, BuildState
 
 _DESCRIPTION = """\
@@ -56,32 +53,30 @@ def _parser() -> argparse.ArgumentParser:
         "build", help=summary, description=_BUILD, epilog=_BUILD_EXAMPLES, formatter_class=form
     )
     add = command.add_argument
-    add("dataset", type=Path, metavar="DATASET", help="folder of the data set")
+    add_data_set(command, is_first=True)
     add("-j", "--jobs", type=int, help="number of concurrent builds (default: all cores)")
     add("--definitions", nargs="+", metavar="NAME", help="only solutions of these definitions")
     add("--solutions", nargs="+", metavar="NAME", help="only these solutions")
     arch = f"CUDA architectures, such as '9.0a 10.0a' (default: {ARCH_VARIABLE}, or this machine's)"
     add("--arch", help=arch)
     add("--timeout", type=float, default=600, metavar="SECONDS", help="limit of each compiler command (default: 600)")
-    add("--memory", type=float, metavar="GIB", help="limit of each compiler process (default: unlimited)")
     return parser
 
 
 def _build(options: argparse.Namespace) -> int:
     if options.arch:
         os.environ[ARCH_VARIABLE] = ",".join(parse_architectures(options.arch))
-    trace_set = TraceSet.from_path(options.dataset)
+    root = data_set_of(options)
+    trace_set = TraceSet.from_path(root)
     pairs, bad = _selected(trace_set, options.definitions, options.solutions)
     if not (options.definitions or options.solutions):
         list(trace_set.solutions.values())  # reads also those of definitions that the set lacks
         errors = [str(problem) for problem in trace_set.problems if problem.severity is Severity.ERROR]
         bad += [error for error in errors if not any(error in text for text in bad)]
     if not trace_set.definition_names():
-        bad.append(str(missing_data(str(options.dataset))))
-    check_limit("memory", options.memory)
-    memory = None if options.memory in (None, math.inf) else int(options.memory * 2**30)
+        bad.append(str(missing_data(str(root))))
     outcomes = BuilderRegistry.get_instance().build_many(
-        pairs, jobs=options.jobs, limits=Limits(options.timeout, memory), on_done=_shows_progress(len(pairs))
+        pairs, jobs=options.jobs, limits=Limits(options.timeout), on_done=_shows_progress(len(pairs))
     )
     return _summarise(outcomes, list(dict.fromkeys(bad)))
 

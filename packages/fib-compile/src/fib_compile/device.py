@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING
 
 from fib_schema import DType, Environment, TensorSpec
 from fib_schema.definition import TORCH_DTYPE_NAMES
+from fib_schema.settings import InvalidSetting
 
 from ._plan import InvalidArch, architectures
-from .errors import InvalidDevice, UnknownDType
+from .errors import InvalidDevice
 from .toolchain import MissingTool, find_cxx, find_nvcc
 
 if TYPE_CHECKING:
@@ -129,7 +130,7 @@ def torch_dtype(dtype: DType | str) -> torch.dtype:
     """The dtype of torch; ``float4_e2m1`` is ``torch.float4_e2m1fn_x2``, two to a byte.
 
     Raises:
-        UnknownDType: It is not a dtype of definitions.
+        InvalidSetting: It is not a dtype of definitions (a ValueError).
     """
     return _torch_dtype(_known(dtype))
 
@@ -143,7 +144,7 @@ def _torch_dtype(dtype: DType) -> torch.dtype:
 
 
 def is_dtype_integer(dtype: DType | str) -> bool:
-    """Whether a dtype is an integer dtype; bool is not. Raises `UnknownDType` as `torch_dtype`."""
+    """Whether a dtype is an integer dtype; bool is not. Raises `InvalidSetting` as `torch_dtype`."""
     return TensorSpec((), _known(dtype)).is_integer
 
 
@@ -153,7 +154,7 @@ def dtype_str_to_torch_dtype(dtype: str) -> torch.dtype:
 
 
 def dtype_str_to_python_dtype(dtype: str) -> type[int] | type[float] | type[bool]:
-    """The Python type of a scalar of a dtype; raises `UnknownDType` as `torch_dtype`."""
+    """The Python type of a scalar of a dtype; raises `InvalidSetting` as `torch_dtype`."""
     if _known(dtype) is DType.BOOL:
         return bool
     return int if is_dtype_integer(dtype) else float
@@ -163,7 +164,7 @@ def _known(dtype: DType | str) -> DType:
     try:
         return DType(dtype)
     except ValueError as error:
-        raise UnknownDType(dtype, tuple(DType)) from error
+        raise InvalidSetting("dtype", dtype, f"one of {', '.join(DType)}") from error
 
 
 def torch_cuda_version() -> str | None:

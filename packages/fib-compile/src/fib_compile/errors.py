@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import attrs
 from fib_schema import FibError, Solution
+from fib_schema.settings import InvalidSetting
 
 _MAX_DETAIL_LINES = 40
 
@@ -57,20 +58,6 @@ class BuildError(FibError, RuntimeError):
 
 
 @attrs.frozen
-class BuilderConflict(FibError, ValueError):
-    """Two builders with the same name, package prefix or folder."""
-
-    field: str
-    value: str
-    registered: str
-    """The class that was registered first."""
-    rejected: str
-
-    def __str__(self) -> str:
-        return f"builder {self.rejected} has {self.field} {self.value!r}, and so has {self.registered}; rename one"
-
-
-@attrs.frozen
 class InvalidDevice(FibError, ValueError):
     """A device name that is neither ``cpu`` nor ``cuda:N``."""
 
@@ -80,33 +67,11 @@ class InvalidDevice(FibError, ValueError):
         return f"{self.name!r} is not a device; write 'cpu' or 'cuda:N', such as 'cuda:0'"
 
 
-@attrs.frozen
-class InvalidLimit(FibError, ValueError):
-    """A limit of a build that is not greater than 0."""
-
-    field: str
-    value: float
-
-    def __str__(self) -> str:
-        return f"{self.field}: must be greater than 0, got {self.value:g}"
-
-
 def check_limit(field: str, value: float | None) -> None:
     """Check a limit; None is unlimited.
 
     Raises:
-        InvalidLimit: It is not greater than 0.
+        InvalidSetting: It is not greater than 0.
     """
     if value is not None and not value > 0:
-        raise InvalidLimit(field, value)
-
-
-@attrs.frozen
-class UnknownDType(FibError, ValueError):
-    """A name that is not a dtype of definitions."""
-
-    name: str
-    known: tuple[str, ...]
-
-    def __str__(self) -> str:
-        return f"{self.name!r} is not a dtype (known: {', '.join(self.known)})"
+        raise InvalidSetting(field, value, "a number greater than 0")

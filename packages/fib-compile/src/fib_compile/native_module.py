@@ -24,9 +24,7 @@ from fib_schema.framing import framed
 from ._compile import CommandKilled, check_space, error_lines, is_final_failure, run_logged
 from .builder import Limits, watch_exit
 from .cache import ArtifactStore, Failure, digest, machine, temporary_folder
-from .toolchain import CACHE_ONLY_VARIABLE, Compiler, MissingTool, find_cxx, load_extension
-
-__all__ = ["ModuleNotBuilt", "NativeModule", "build_module", "load_extension"]
+from .toolchain import CACHE_ONLY_VARIABLE, Compiler, MissingTool, find_cxx
 
 _SELF_TEST_SECONDS = 120.0
 _SHOWN = 1000

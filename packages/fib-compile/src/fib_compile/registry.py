@@ -14,11 +14,12 @@ from typing import TYPE_CHECKING, ClassVar, TypeAlias, cast
 import attrs
 from fib_schema import BuildSpec, Definition, Solution, SourceFile, UnknownName
 from fib_schema.entry_points import UnusableEntryPoint, describe, find_entry_points, load_entry_point
+from fib_schema.settings import InvalidSetting
 
 from .builder import Builder, Limits, watch_exit
 from .builders import builder_classes
 from .cache import interface_digest
-from .errors import BuilderConflict, BuildError, check_limit
+from .errors import BuildError, check_limit
 from .runnable import Runnable
 
 if TYPE_CHECKING:
@@ -129,14 +130,14 @@ class BuilderRegistry:
         Args:
             pairs: Definitions with solutions.
             jobs: The number of concurrent builds; all cores by default.
-            limits: The time and memory that each compiler command may use.
+            limits: The time that each compiler command may use.
             on_done: Called in the calling thread after each build.
 
         Returns:
             One outcome for each pair, in their order. A failed build is an outcome and is not raised.
 
         Raises:
-            InvalidLimit: `jobs` is not greater than 0.
+            InvalidSetting: `jobs` is not greater than 0.
         """
         from concurrent.futures import ThreadPoolExecutor, as_completed  # 10 ms, which `build` need not pay
 
@@ -162,7 +163,7 @@ class BuilderRegistry:
         """Add a builder: with the lowest priority, or with that above the builder named `before`.
 
         Raises:
-            BuilderConflict: A builder has the same name, package prefix or folder.
+            InvalidSetting: A builder has the same name, package prefix or folder.
             UnknownName: No builder is named `before`.
         """
         with self._lock:
@@ -282,7 +283,8 @@ def _with_builder(builders: list[Builder], new: Builder, before: str | None) -> 
     for old in builders:
         for field in ("name", "package_prefix", "build_dir_name"):
             if getattr(old, field) == getattr(new, field):
-                raise BuilderConflict(field, getattr(new, field), _described(old), _described(new))
+                wanted = f"another one than that of {_described(old)}"
+                raise InvalidSetting(f"{field} of {_described(new)}", getattr(new, field), wanted)
     names = [old.name for old in builders]
     if before is not None and before not in names:
         raise UnknownName("builder", before, tuple(names))

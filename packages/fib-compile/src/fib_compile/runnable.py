@@ -12,7 +12,6 @@ from __future__ import annotations
 
 import functools
 import inspect
-import keyword
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -257,7 +256,7 @@ def value_returning(function: Callable[..., Any], definition: Definition) -> Cal
     """
     import torch
 
-    names = _variables(list(definition.inputs))
+    names = [f"input{index}" for index in range(len(definition.inputs))]
     outputs = [f"_out{index}" for index in range(len(definition.outputs))]
     code = _VALUE_RETURNING.format(
         parameters=", ".join(_parameters(names, list(definition.inputs), definition)),
@@ -289,19 +288,6 @@ def value_returning(function: Callable[..., Any], definition: Definition) -> Cal
     generated: Callable[..., Any] = scope["value_returning"]
     generated.__name__ = generated.__qualname__ = definition.name
     return generated
-
-
-def _variables(names: Sequence[str]) -> list[str]:
-    """The inputs' own names, which makes error messages clearer, where Python and the template allow them."""
-    variables: list[str] = []
-    for index, name in enumerate(names):
-        # Python takes names as equal that differ in the form of a letter only.
-        is_usable = name.isascii() and name.isidentifier() and not keyword.iskeyword(name) and name[0] != "_"
-        variable = name if is_usable else f"input{index}"
-        while variable in variables or (variable != name and variable in names):
-            variable += "_"
-        variables.append(variable)
-    return variables
 
 
 def _shapes(names: list[str], definition: Definition) -> list[str]:

@@ -1,7 +1,3 @@
-"""Definitions and solutions of the tests."""
-
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
@@ -20,7 +16,7 @@ assert torch.equal(runnable.call_value_returning(x), x + 1)
 print(runnable.metadata.build_type)
 """
 
-FAST_CPP = """
+TENSOR_CPP = """
 #include <tvm/ffi/c_api.h>
 #include <stdint.h>
 
@@ -29,7 +25,10 @@ static const DLTensor* tensor(const TVMFFIAny& any) {
   if (any.type_index == kTVMFFITensor) return TVMFFITensorGetDLTensorPtr(any.v_obj);
   return static_cast<const DLTensor*>(any.v_ptr);
 }
-
+"""
+FAST_CPP = (
+    TENSOR_CPP
+    + """
 extern "C" int __tvm_ffi_run(void*, const TVMFFIAny* args, int32_t, TVMFFIAny*) {
   const DLTensor* x = tensor(args[0]);
   const DLTensor* y = tensor(args[1]);
@@ -38,6 +37,7 @@ extern "C" int __tvm_ffi_run(void*, const TVMFFIAny* args, int32_t, TVMFFIAny*) 
   return 0;
 }
 """
+)
 
 _ROWS = TensorSpec(("n", "k"), "float32")
 ADD_ONE = Definition(
@@ -61,16 +61,7 @@ SUBTRACT = Definition(
 """``c = a - b``, which shows the order of arguments; ``b`` is optional."""
 
 
-def make_solution(
-    files: dict[str, str] | str,
-    *,
-    language: str = "python",
-    entry: str | None = None,
-    dps: bool = False,
-    binding: str | None = None,
-    name: str = "solution",
-    **fields: object,
-) -> Solution:
+def make_solution(files, *, language="python", entry=None, dps=False, binding=None, name="solution", **fields):
     """Make a solution from files: ``make_solution({"k.py": text}, language="python", dps=False)``."""
     if isinstance(files, str):
         files = {"kernel.cpp" if language == "cpp" else "kernel.py": files}
@@ -80,13 +71,21 @@ def make_solution(
     return Solution(name, "add_one", "tests", spec, sources)
 
 
-def fast_cpp(increment: int = 1, **fields: object) -> Solution:
+def fast_cpp(increment=1, **fields):
     """A C++ solution of ``add_one`` that compiles quickly; `increment` makes it another one."""
     text = FAST_CPP.replace("INCREMENT", str(increment))
     return make_solution({"kernel.cpp": text}, language="cpp", dps=True, **fields)
 
 
-def run_in_child(solution: Solution, *, device: str = "cpu", **environment: str) -> str:
+def wrapped_compiler(folder, statement):
+    """A compiler that runs a statement of the shell before it compiles a file."""
+    wrapper = folder / "c++"
+    wrapper.write_text(f'#!/bin/sh\ncase "$*" in *" -c "*) {statement};; esac\nexec /usr/bin/env c++ "$@"\n')
+    wrapper.chmod(0o755)
+    return str(wrapper)
+
+
+def run_in_child(solution, *, device="cpu", **environment):
     """Build a solution of ``add_one`` and check what it computes, in a fresh process; returns the builder's name."""
     done = subprocess.run(
         [sys.executable, "-c", IN_A_CHILD, device],
