@@ -15,16 +15,10 @@ class DeviceCodeError(FibError):
     """Device code could not be compiled or published."""
 
 
-def compile_device_code(sources: Mapping[str, str], architecture: str, *options: str) -> bytes:
-    """Compile sources to a cubin. A process that has done so cannot be forked for workers any more.
+def compile_device_code(sources: Mapping[str, str], architecture: str) -> bytes:
+    """Compile sources to a cubin, the first with the others as its headers; `DeviceCodeError` if NVRTC fails.
 
-    Args:
-        sources: Texts by file name; the first is compiled, the others are its headers.
-        architecture: For example ``sm_90``.
-        options: Further options of the compiler.
-
-    Raises:
-        DeviceCodeError: NVRTC fails.
+    A process that has done so cannot be forked for workers any more. The architecture is, for example, ``sm_90``.
     """
     from cuda.bindings import nvrtc
 
@@ -37,7 +31,7 @@ def compile_device_code(sources: Mapping[str, str], architecture: str, *options:
     (name, text), *headers = ((name.encode(), text.encode()) for name, text in sources.items())
     names, texts = [name for name, _ in headers], [text for _, text in headers]
     program = check(nvrtc.nvrtcCreateProgram(text, name, len(headers), texts, names))
-    flags = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17", *(option.encode() for option in options)]
+    flags = [f"--gpu-architecture={architecture}".encode(), b"--std=c++17"]
     (status,) = nvrtc.nvrtcCompileProgram(program, len(flags), flags)
     if int(status) != 0:
         log = b" " * int(check(nvrtc.nvrtcGetProgramLogSize(program)))  # type: ignore[call-overload]
@@ -51,10 +45,7 @@ def compile_device_code(sources: Mapping[str, str], architecture: str, *options:
 def publish(path: Path, module: str, *arguments: str) -> None:
     """Let a module write a file in a process of its own, and publish the file if that succeeds.
 
-    The module is run with the arguments and the path to write to.
-
-    Raises:
-        DeviceCodeError: The process failed; the message is the end of what it printed.
+    The module is run with the arguments and the path to write to; what it prints in the end is in a `DeviceCodeError`.
     """
     with staged(path) as target:
         command = [sys.executable, "-P", "-m", module, *arguments, str(target)]

@@ -13,7 +13,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Collection
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Self
 
@@ -72,18 +72,11 @@ def remove_folder(path: Path) -> None:
 
 def _hold(path: Path) -> int | None:
     """A descriptor that holds a folder; None if another process holds it or has removed it."""
-    try:
+    with suppress(BlockingIOError, FileNotFoundError), ExitStack() as stack:
         descriptor = os.open(path, _OPEN)
-    except FileNotFoundError:
-        return None
-    try:
+        stack.callback(os.close, descriptor)
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(descriptor), os.lstat(path)):
+            stack.pop_all()
             return descriptor
-    except (BlockingIOError, FileNotFoundError):
-        pass
-    except OSError:
-        os.close(descriptor)
-        raise
-    os.close(descriptor)
     return None

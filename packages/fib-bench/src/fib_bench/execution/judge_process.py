@@ -16,11 +16,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn, cast
+from types import MappingProxyType
+from typing import TYPE_CHECKING, NoReturn, Self, cast
 
 from fib_compile.device import parse_device
 from fib_compile.errors import InvalidDevice
-from fib_schema import Environment, FibError, Solution
+from fib_schema import Definition, Environment, FibError, Solution, Workload
 
 from ..config.benchmark import BenchmarkConfig
 from ..errors import JudgeFailed, UnsupportedDevice, WorkerPoolFailed
@@ -31,25 +32,42 @@ from ..sandbox.syscalls import PR_SET_PDEATHSIG, prctl
 from ..worker.client import ForkServerClient
 
 if TYPE_CHECKING:
-    from .execution import Execution
+    from .plan_runner import PlanRunner
 
 _EXIT_SECONDS = 10.0
+_NO_BASELINES: Mapping[str, Solution] = MappingProxyType({})
 
 
 class JudgeProcess:
-    """Runs plans in a separate process, with the baseline of each definition that has one.
+    """A judge in a process that stays alive: evaluates solutions, one after another, until it is closed.
+
+    Use it from the thread that made it: the process is killed when that thread ends. Only `close` may be called from
+    another thread; it ends a running evaluation with `JudgeFailed`.
+
+    Args:
+        config: Settings; `devices` and `executor` have no effect.
+        root: The data set's folder, for the tensors of its workloads; solutions cannot read it.
+        baselines: By definition, the solution that others are timed interleaved with.
 
     Raises:
         UnsupportedDevice: There is no such device here.
         JudgeFailed: The process did not start.
     """
 
-    def __init__(self, config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> None:
+    def __init__(
+        self, config: BenchmarkConfig, root: Path | None = None, baselines: Mapping[str, Solution] = _NO_BASELINES
+    ) -> None:
         self._job = (config, root, dict(baselines))
         self._is_closed = False
         self._process: subprocess.Popen[bytes]
         self._connection: Connection
         self._environment = self._start()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     @property
     def environment(self) -> Environment:
@@ -57,7 +75,7 @@ class JudgeProcess:
         return self._environment
 
     def close(self) -> None:
-        """Terminate the process and its workers; `execute` in another thread raises `JudgeFailed`."""
+        """Terminate the process and its workers."""
         self._is_closed = True
         self._process.terminate()
         try:
@@ -67,11 +85,21 @@ class JudgeProcess:
             self._process.wait()
         self._connection.close()  # last: a closed pipe makes the process exit, which the signal would interrupt
 
+    def run(
+        self, definition: Definition, solution: Solution, workloads: Sequence[Workload], cache_key: str = ""
+    ) -> Iterator[Event]:
+        """Evaluate a solution with all checks, and yield each event as it occurs; raises like `execute`.
+
+        The uuids of the workloads differ. Evaluations with different cache keys share no build cache, through which a
+        solution could tell a later evaluation what it has seen in an earlier one.
+        """
+        pending = {workload.uuid: (solution,) for workload in workloads}
+        yield from self.execute(DefinitionPlan(definition, tuple(workloads), pending, cache_key=cache_key))
+
     def execute(self, part: DefinitionPlan) -> Iterator[Event]:
         """Run the plan for one definition. Work under which the process dies twice is skipped as a failure.
 
-        Raises:
-            JudgeFailed: The process has died and cannot be restarted.
+        `JudgeFailed` if the process has died and cannot be restarted, or `close` was called.
         """
         repeated: set[str] = set()
         while True:
@@ -188,14 +216,14 @@ def main() -> None:
         _check_device(config.device)
         with ForkServerClient(config.device, () if root is None else (root,)) as server:
             server.launch()
-            from .execution import Execution  # imports torch, and the server does so at the same time
+            from .plan_runner import PlanRunner  # imports torch, and the server does so at the same time
 
-            with Execution(config, root, baselines, server) as execution:
+            with PlanRunner(config, root, baselines, server) as runner:
                 protect_memory()  # after device initialisation: a driver may read this process's files in /proc
                 gc.freeze()  # the objects of modules: a full collection would take 50 ms for them, between two passes
-                connection.send(execution.environment)
+                connection.send(runner.environment)
                 while True:
-                    _serve(connection, execution)
+                    _serve(connection, runner)
     except FibError as error:
         connection.send(error)
     except (EOFError, BrokenPipeError):
@@ -212,11 +240,11 @@ def _check_device(name: str) -> None:
         raise UnsupportedDevice(name, str(error)) from error
 
 
-def _serve(connection: Connection, execution: Execution) -> None:
-    for event in execution.execute(connection.recv()):
+def _serve(connection: Connection, runner: PlanRunner) -> None:
+    for event in runner.execute(connection.recv()):
         connection.send(event)
     connection.send(None)  # the plan is finished
-    execution.settle(connection)
+    runner.settle(connection)
 
 
 if __name__ == "__main__":

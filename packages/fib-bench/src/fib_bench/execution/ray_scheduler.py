@@ -7,7 +7,6 @@ blobs from it.
 
 from __future__ import annotations
 
-import re
 import socket
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,6 +14,7 @@ from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import attrs
 from fib_schema import Environment, Solution
@@ -37,16 +37,11 @@ __all__ = ["DeviceSlot", "RayDeviceWorker", "RayError", "connect", "device_slots
 ray: Any = _ray  # its type hints do not match its use
 
 
-_ADDRESS = re.compile(r"(?:ray://)?(?P<host>[\w.-]+|\[[0-9a-fA-F:.%]+\]):(?P<port>[0-9]{1,5})")
 _CONNECT_SECONDS = 5.0
 
 
 def connect(address: str | None) -> None:
-    """Connect to a cluster, or start a local one.
-
-    Raises:
-        ClusterUnreachable: Nothing listens at the address.
-    """
+    """Connect to a cluster, or start a local one; `ClusterUnreachable` if nothing listens at the address."""
     if ray.is_initialized():
         return
     _require_answer(address or "")
@@ -62,11 +57,11 @@ def connect(address: str | None) -> None:
 
 def _require_answer(address: str) -> None:
     """Check that something listens at an address with a port; Ray itself waits for minutes."""
-    if (match := _ADDRESS.fullmatch(address)) is None:
-        return
+    parts = urlsplit(address if "://" in address else f"//{address}")
     try:
-        socket.create_connection((match["host"].strip("[]"), int(match["port"])), _CONNECT_SECONDS).close()
-    except (OSError, OverflowError) as error:
+        if parts.port is not None:
+            socket.create_connection((parts.hostname or "", parts.port), _CONNECT_SECONDS).close()
+    except (OSError, ValueError) as error:  # also a port that is no number or too large
         raise ClusterUnreachable(address, getattr(error, "strerror", None) or str(error)) from error
 
 
@@ -76,9 +71,6 @@ class DeviceSlot:
 
     name: str
     node: str
-    """The node's id."""
-    cpus: int
-    """Number of CPUs of the node."""
 
 
 def device_slots(nodes: Sequence[Mapping[str, Any]], resource: str) -> list[DeviceSlot]:
@@ -86,10 +78,9 @@ def device_slots(nodes: Sequence[Mapping[str, Any]], resource: str) -> list[Devi
     slots = []
     for node in nodes:
         count = int(node["Resources"].get(resource, 0)) if node["Alive"] else 0
-        cpus = int(node["Resources"].get("CPU", 0))
         for index in range(count if resource == "GPU" else min(count, 1)):
             name = f"{node['NodeManagerHostname']}/{node['NodeID'][:8]}/{resource.lower()}:{index}"
-            slots.append(DeviceSlot(name, node["NodeID"], cpus))
+            slots.append(DeviceSlot(name, node["NodeID"]))
     return slots
 
 
@@ -112,12 +103,7 @@ _CLOSE_TIMEOUT_SECONDS = 10.0
 
 
 def ray_scheduler(config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> Scheduler:
-    """Make the scheduler for all devices of a cluster of the kind that the configuration names.
-
-    Raises:
-        UnsupportedDevice: The cluster has no such device.
-        JudgeFailed: A judge did not start.
-    """
+    """The scheduler for all devices of the named kind in a cluster; `UnsupportedDevice` if there is none."""
     connect(config.address)
     is_cuda = config.device.startswith("cuda")
     device = "cuda:0" if is_cuda else config.device  # an actor sees its own device only
@@ -132,17 +118,7 @@ def ray_scheduler(config: BenchmarkConfig, root: Path | None, baselines: Mapping
 
 
 class RayDeviceWorker:
-    """A device worker in an actor on a given node.
-
-    Args:
-        node: The node's id.
-        factory: Starts the device worker on that node.
-        is_cuda: Whether it needs a GPU.
-
-    Raises:
-        JudgeFailed: The actor does not start.
-        FibError: The device worker does not start.
-    """
+    """A device worker in an actor on the node of an id, where a factory starts it; `JudgeFailed` if no actor starts."""
 
     def __init__(self, node: str, factory: Callable[[], DeviceWorker], *, is_cuda: bool) -> None:
         actor = ray.remote(_DeviceActor).options(
@@ -167,12 +143,7 @@ class RayDeviceWorker:
         return self._environment
 
     def execute(self, part: DefinitionPlan) -> Iterator[Event]:
-        """Run the plan for one definition.
-
-        Raises:
-            JudgeFailed: The node, the actor or its judge has died.
-            Exception: fib-bench raised it on the node.
-        """
+        """Run the plan for one definition; `JudgeFailed` if the cluster lost the judge, else what was raised there."""
         try:
             for reference in self._actor.execute.options(num_returns="streaming").remote(part):
                 yield ray.get(reference)
@@ -187,8 +158,6 @@ class RayDeviceWorker:
 
 
 class _DeviceActor:
-    """The actor class of a device worker."""
-
     def __init__(self, factory: Callable[[], DeviceWorker]) -> None:
         self._factory = factory
         self._worker: DeviceWorker | None = None

@@ -10,9 +10,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from queue import SimpleQueue
-from typing import Protocol, Self
+from typing import Protocol
 
 from fib_schema import Environment, FibError
 
@@ -42,12 +42,8 @@ class DeviceWorker(Protocol):
         """Terminate all processes that were started."""
 
 
-class Scheduler:
-    """Runs plans on device workers, each served by a thread. All start at once; the constructor waits for the first.
-
-    Raises:
-        FibError: The first worker cannot be started.
-    """
+class Scheduler(AbstractContextManager["Scheduler"]):
+    """Runs plans on device workers, each served by a thread. All start at once; the constructor waits for the first."""
 
     def __init__(self, factories: Iterable[tuple[str, Callable[[], DeviceWorker]]]) -> None:
         self._factories = list(factories)
@@ -70,9 +66,6 @@ class Scheduler:
             raise
         self._environment = self._workers[name].environment
 
-    def __enter__(self) -> Self:
-        return self
-
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -87,11 +80,7 @@ class Scheduler:
         return len(self._factories)
 
     def execute(self, parts: Sequence[DefinitionPlan]) -> Iterator[Event]:
-        """Run plans; with several workers the work on a definition is split.
-
-        Raises:
-            FibError: A worker raised it.
-        """
+        """Run plans, of which several workers split each definition; raises what a worker raised."""
         left = len(self._factories)
         with self._change:
             if not self._is_stopping:  # else the run was stopped before it began

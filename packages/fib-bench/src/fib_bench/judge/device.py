@@ -33,8 +33,8 @@ from fib_schema.files import private_folder
 
 from ..events import Phase
 from ..sandbox.processes import free_memory_bytes
-from ..timing.device import ClockWatch, DeviceSettings, SettingChange
-from ..timing.roofline import SpeedOfLight
+from ..timing.device import ClockWatch, settings_of
+from ..timing.roofline import Peaks
 from ..transport.arenas import release_unused
 from ..worker.client import Worker, end_all
 
@@ -43,6 +43,7 @@ FOLDER_VARIABLE = "FIB_BENCH_LOCKS"
 _NOTICE_SECONDS = 10.0
 _MAX_UNUSED_BYTES = 1 << 30  # of a judge, between two evaluations
 _ENOUGH_SHARE = 0.25  # of the device
+_HELD_SECONDS = 60.0
 _WAIT_SECONDS, _POLL_SECONDS = 30.0, 0.1  # other judges finish a workload meanwhile
 
 
@@ -55,8 +56,7 @@ class _Mode(Enum):
 class DeviceLock:
     """The lock of one device, for one judge.
 
-    Args:
-        path: Its file, made if it is not there; the queue has the same name with another suffix.
+    Its file is made if it is not there; the queue has the same name with another suffix.
 
     Raises:
         UnsafePath: Another user could replace the folder.
@@ -282,14 +282,15 @@ class DeviceContext:
 
     device: torch.device
     timeout_seconds: float
-    """The bound on one request to a worker."""
-    light: SpeedOfLight
+    """The bound on one request to a worker, and on one pass."""
+    held_timeout_seconds: float = _HELD_SECONDS
+    """The bound on one request while this judge holds the lock, for which others wait."""
+    peaks: Peaks | None
+    """Upper bounds of the speed of a CUDA device."""
     watch: ClockWatch | None
     """The clock monitor; None without NVML."""
-    settings: DeviceSettings | None = None
-    """Settings of a CUDA device; None without NVML."""
-    settings_before: Mapping[str, object] | None = None
-    """The settings when the judge started."""
+    settings: Mapping[str, object] = attrs.field(factory=dict)
+    """Settings of a CUDA device when the judge started; none without NVML."""
     phases: PhaseTimer = attrs.field(factory=PhaseTimer)
     lock: DeviceLock
     """Held alone by the one judge that times a function on the device."""
@@ -301,11 +302,11 @@ class DeviceContext:
     """In which this judge had the device alone, since somebody set this to 0; waits are not part of it."""
     _ending: deque[Worker] = attrs.field(init=False, factory=deque)
 
-    def restore_settings(self) -> tuple[SettingChange, ...]:
-        """Restore changed clocks, power limit and modes of the device; returns the changes."""
-        if self.settings is None or self.settings_before is None:
-            return ()
-        return self.settings.restore(self.settings_before)
+    def changed_settings(self) -> list[str]:
+        """Clocks, power limit and modes of the device that are not as they were when the judge started."""
+        now = settings_of(self.device)
+        changed = [name for name, before in self.settings.items() if now.get(name, before) != before]
+        return [f"{name} from {self.settings[name]} to {now[name]}" for name in changed]
 
     @property
     def is_cuda(self) -> bool:
@@ -358,6 +359,12 @@ class DeviceContext:
         if self.takes_turns:
             self.lock.keep(is_kept)
 
+    @property
+    def request_seconds(self) -> float:
+        """The bound on a request that is sent now."""
+        is_held = self.lock.is_alone or self.lock.is_shared
+        return min(self.timeout_seconds, self.held_timeout_seconds) if is_held else self.timeout_seconds
+
     # -- turns on the device ---------------------------------------------------------------------
 
     def device_work(self) -> AbstractContextManager[None]:
@@ -367,10 +374,12 @@ class DeviceContext:
     @contextmanager
     def no_device_work(self) -> Iterator[None]:
         """Let other judges time passes during a block, in which the worker compiles or is only observed."""
-        if self.takes_turns:
-            self.settle()
-            self.synchronize()
-        with self._changing(self.lock.apart()) if self.takes_turns else nullcontext():
+        self.settle()
+        if not self.takes_turns:
+            yield
+            return
+        self.synchronize()
+        with self._changing(self.lock.apart()):
             yield
 
     def give_way(self) -> None:

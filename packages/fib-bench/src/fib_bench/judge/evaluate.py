@@ -1,63 +1,79 @@
 """The judge. It makes inputs, obtains expected outputs, receives a solution's outputs, and decides.
 
-Expected outputs come from the definition's reference, which runs in a worker of its own, and are
-copied into memory that no worker can map. A solution's worker gets slots with inputs and poisoned
-outputs. `solution_run` evaluates one solution; whatever is timed is verified (`verification`).
+Expected outputs come from the definition's reference, which runs in a worker of its own, and are copied into memory
+that no worker can map. A solution's worker gets slots with inputs and poisoned outputs. Whatever is timed is verified.
+
+A solution runs in two phases. Phase A binds each workload, checks outputs and warms up, so that everything that
+compiles has compiled. Then the worker is sealed. Phase B times the workloads that passed. A lost worker costs one
+workload: the others are evaluated in fresh workers.
 """
 
 from __future__ import annotations
 
-import os
 import platform
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Self
+from typing import Self, TypeVar
 
+import attrs
 import torch
+from fib_compile.builder import INTERPRETED_LANGUAGES
 from fib_compile.device import env_snapshot, parse_device
-from fib_schema import AxisError, Definition, Environment, Evaluation, InvalidField, Solution, Workload
+from fib_schema import (
+    AxisError,
+    Correctness,
+    Definition,
+    Environment,
+    Evaluation,
+    EvaluationStatus,
+    InvalidField,
+    Performance,
+    Solution,
+    Workload,
+)
+from fib_schema.padded_indices import PADDED_INDICES
 
+from ..checking.comparison import Comparison
+from ..checking.precision import PrecisionWatch
 from ..config.benchmark import BenchmarkConfig
 from ..config.model import ResolvedEvalConfig
 from ..errors import EvaluatorFailed, EvaluatorUnusable, InputError, ReferenceFailed, UnsupportedDevice
 from ..evaluators import evaluator_for
 from ..evaluators.protocol import Evaluator
 from ..events import Phase
+from ..flags import FIXED_INPUTS, UNSEALED, UNVERIFIED
 from ..timing.device import settings_of, watch_clock
 from ..timing.handshake.native import MAX_OUTPUTS
-from ..timing.roofline import speed_of_light_of
-from ..worker.client import ForkServerClient, WorkerLost, end_all
-from .device import (
-    DeviceContext,
-    PhaseTimer,
-    available_bytes,
-    identity_of,
-    lacks_memory,
-    lock_of,
-    wait_for_memory,
+from ..timing.roofline import theoretical_peaks
+from ..worker.client import ForkServerClient, WorkerLost
+from .device import DeviceContext, PhaseTimer, available_bytes, identity_of, lacks_memory, lock_of, wait_for_memory
+from .functions import (
+    BackgroundActivity,
+    BoundFunction,
+    FunctionWorker,
+    NotCapturable,
+    Rejected,
+    build_request,
+    check_code,
 )
-from .function_worker import FunctionWorker, Rejected, solution_request
-from .interleaving import REFERENCE, Baselines
+from .graph_safety import graph_fields, padding_problem
 from .prepare import Preparation, needed_bytes
-from .prepared import EvaluatorRaised, PreparedWorkload
-from .record import EvaluationRecorder, log_of
-from .solution_run import SolutionRun
+from .prepared import PreparedWorkload
+from .record import EvaluationRecorder, correctness_of, log_of, of_processes, status_of
+from .timer import Baselines, Interleaved, Timer
 
 SHARE_OF_FREE_MEMORY = 0.7
 """A prepared workload takes at most this much: the reference and the solution need room of their own."""
-_MAX_WORKERS, _CORES_PER_WORKER = 4, 4  # of solutions: others compile while one is timed; the cores that each needs
+T = TypeVar("T")
+Result = Evaluation | EvaluatorFailed
 
 
 class Judge:
     """Evaluates solutions on one device.
 
-    Args:
-        config: How to run.
-        root: The data set's folder, for blobs.
-        baselines: The baseline of each definition that has one.
-        server: Starts workers; one of its own by default.
+    It has a fork server of its own unless one is given. `root` is the folder of the data set, for blobs.
 
     Raises:
         UnsupportedDevice: There is no such device here.
@@ -86,18 +102,24 @@ class Judge:
         self._watch = watch_clock(self.device)
         if self._watch is not None:
             self._watch.start()
-        self._busy_seconds = 0.0
         where = {"host": platform.node(), "device": config.device, "device_id": identity_of(self.device)}
         self._recorder = EvaluationRecorder(self.environment, where, config.baseline, is_quick=config.quick)
         self._baseline_solutions = baselines or {}
         self.phases = PhaseTimer()
+        self.context = DeviceContext(
+            device=self.device,
+            timeout_seconds=config.timeout_seconds,
+            peaks=theoretical_peaks(self.device),
+            watch=self._watch,
+            settings=settings_of(self.device),
+            phases=self.phases,
+            lock=lock_of(self.device),
+            takes_turns=is_cuda,
+            is_shared=(config.concurrency or 1) > 1 and is_cuda,
+        )
         self.cache_key = ""
         """`DefinitionPlan.cache_key` of the plan that is being executed."""
-        self._settings: dict[tuple[str, str], ResolvedEvalConfig] = {}
         self._evaluators: dict[str, Evaluator] = {}
-        self._ahead: dict[str, FunctionWorker] = {}
-        cores = (os.cpu_count() or 1) // (config.concurrency or 1)
-        self._most_ahead = min(_MAX_WORKERS, max(cores // _CORES_PER_WORKER, 1)) - 1 if is_cuda else 0
 
     def __enter__(self) -> Self:
         return self
@@ -107,58 +129,23 @@ class Judge:
 
     def close(self) -> None:
         """End all workers."""
-        if "context" in self.__dict__:
-            self.context.settle()
+        self.context.settle()
         if "_baselines" in self.__dict__:
             self._baselines.close()
-        self.dismiss_ahead()
         if self._watch is not None:
             self._watch.stop()
         self._server.close()
 
-    def take_busy_seconds(self) -> float | None:
-        """For how long a kernel ran on the device since the last call; None if its driver does not tell."""
-        seconds = None if self._watch is None else self._watch.busy_seconds
-        if seconds is None:
-            return None
-        before, self._busy_seconds = self._busy_seconds, seconds
-        return seconds - before
-
-    @cached_property
-    def context(self) -> DeviceContext:
-        """The device; its roofline is measured at the first access."""
-        lock, is_cuda = lock_of(self.device), self.device.type == "cuda"
-        settings = settings_of(self.device)
-        return DeviceContext(
-            device=self.device,
-            timeout_seconds=self._config.timeout_seconds,
-            light=speed_of_light_of(self.device, lock.alone if is_cuda else nullcontext),
-            watch=self._watch,
-            settings=settings,
-            settings_before=None if settings is None else settings.read(),
-            phases=self.phases,
-            lock=lock,
-            takes_turns=is_cuda,
-            is_shared=(self._config.concurrency or 1) > 1 and is_cuda,
-        )
-
     @cached_property
     def _baselines(self) -> Baselines:
         return Baselines(self._server, self.context, self._baseline_solutions)
-
-    def _settings_of(self, definition: Definition) -> ResolvedEvalConfig:
-        """The settings of a definition, merged once: that takes 0.1 ms on an idle processor."""
-        key = (definition.name, definition.op_type)
-        if key not in self._settings:
-            self._settings[key] = self._config.resolve_eval_config(definition)
-        return self._settings[key]
 
     # -- workloads -----------------------------------------------------------------------------
 
     def workload_bytes(self, definition: Definition, workload: Workload) -> int:
         """About how much memory a prepared workload takes; 0 if it is invalid, which `prepare` reports."""
         try:
-            return needed_bytes(definition, workload, self._settings_of(definition), self.device)
+            return needed_bytes(definition, workload, self._config.resolve_eval_config(definition), self.device)
         except (AxisError, InvalidField):
             return 0
 
@@ -192,14 +179,11 @@ class Judge:
             raise InputError(definition.name, workload.uuid, "", f"its tensors do not fit: {error}") from error
         except EvaluatorUnusable as error:
             raise EvaluatorFailed(definition.name, workload.uuid, error.evaluator, error.problem) from error
-        except EvaluatorRaised as error:
-            name = self._evaluator(definition).name
-            raise EvaluatorFailed(definition.name, workload.uuid, name, str(error)) from error
 
     def _evaluator(self, definition: Definition) -> Evaluator:
         """The evaluator of a definition, looked for once; raises `EvaluatorUnusable` if there is none."""
         if definition.name not in self._evaluators:
-            config = self._settings_of(definition)
+            config = self._config.resolve_eval_config(definition)
             self._evaluators[definition.name] = evaluator_for(definition, config)
         return self._evaluators[definition.name]
 
@@ -210,9 +194,9 @@ class Judge:
             workload=workload,
             root=self._root,
             run=self._config,
-            config=evaluator.settings(self._settings_of(definition)),
+            config=evaluator.settings(self._config.resolve_eval_config(definition)),
             evaluator=evaluator,
-            worker=self._baselines.worker(REFERENCE, definition).worker,
+            baselines=self._baselines,
             context=self.context,
         )
         with self.context.device_work():
@@ -222,7 +206,7 @@ class Judge:
         """Raise `InputError` for a workload that is invalid, that this machine cannot hold or no pass can time."""
         problem = ""
         try:
-            needed = needed_bytes(definition, workload, self._settings_of(definition), self.device)
+            needed = needed_bytes(definition, workload, self._config.resolve_eval_config(definition), self.device)
         except (AxisError, InvalidField) as error:
             raise InputError(definition.name, workload.uuid, "", str(error)) from error
         free = available_bytes(self.device)
@@ -250,13 +234,15 @@ class Judge:
             Workloads with their evaluations, in the order in which they end: those that fail before timing come
             first. Where the evaluator fails there is no evaluation.
         """
-        candidate = self._ahead.pop(solution.name, None) or self._start(definition, solution)
+        request = build_request(self._config.device, definition, solution, self.cache_key)
+        with self.phases.during(Phase.START):
+            candidate = FunctionWorker(self._server, request, self.context)
         run = SolutionRun(
             candidate=candidate,
             definition=definition,
             solution=solution,
             config=self._config,
-            settings=self._settings_of(definition),
+            settings=self._config.resolve_eval_config(definition),
             context=self.context,
             baselines=self._baselines,
             recorder=self._recorder,
@@ -267,25 +253,308 @@ class Judge:
         finally:
             self.context.kill(candidate.worker)
 
-    def start_ahead(self, definition: Definition, solutions: Sequence[Solution]) -> None:
-        """Start and compile the next solutions in workers of their own, on CUDA only.
 
-        On the CPU compilation would disturb timing. The solution whose turn it is gains nothing: it would be built in
-        two steps, and waited for all the same.
-        """
-        for solution in solutions[: self._most_ahead]:
-            if solution.name not in self._ahead:
-                self._ahead[solution.name] = self._start(definition, solution)
-                self._ahead[solution.name].begin()
+@attrs.define(eq=False)
+class _Checked:
+    """A workload that passed phase A, and what its calls have shown; phase B adds to that."""
 
-    def dismiss_ahead(self) -> None:
-        """End workers that were started ahead and not used."""
-        if self._ahead:
-            with self.context.device_work():
-                end_all(candidate.worker for candidate in self._ahead.values())
-        self._ahead = {}
+    prepared: PreparedWorkload
+    precision: PrecisionWatch
+    comparisons: list[Comparison] = attrs.field(factory=list)
+    findings: dict[str, Mapping[str, object]] = attrs.field(factory=dict)
+    printed: str = ""
 
-    def _start(self, definition: Definition, solution: Solution) -> FunctionWorker:
-        request = solution_request(self._config.device, definition, solution, self.cache_key)
-        with self.phases.during(Phase.START):
-            return FunctionWorker(self._server, request, self.context)
+
+@attrs.frozen(eq=False, kw_only=True)
+class SolutionRun:
+    """Evaluates one solution."""
+
+    candidate: FunctionWorker
+    """Of the solution."""
+    definition: Definition
+    solution: Solution
+    config: BenchmarkConfig
+    settings: ResolvedEvalConfig
+    """Those of the definition."""
+    context: DeviceContext
+    baselines: Baselines
+    recorder: EvaluationRecorder
+    _lacked_memory: set[str] = attrs.field(init=False, factory=set)
+    """Workloads that were begun anew after the device had too little memory."""
+
+    def evaluate(self, workloads: Sequence[PreparedWorkload]) -> Iterator[tuple[PreparedWorkload, Result]]:
+        """Evaluate on workloads; those that fail in phase A come first."""
+        pending, batch_size = list(workloads), len(workloads)
+        while pending:
+            known, done = self._known_limits, set[int]()
+            for prepared, result in self._evaluate_in_processes(pending[:batch_size]):
+                done.add(id(prepared))
+                yield prepared, result
+            pending = [prepared for prepared in pending if id(prepared) not in done]
+            if known == self._known_limits:
+                batch_size = 1  # a worker was lost: from now on each workload gets a worker of its own
+
+    def _evaluate_in_processes(self, batch: Sequence[PreparedWorkload]) -> Iterator[tuple[PreparedWorkload, Result]]:
+        """Evaluate on a device once; on the CPU in one process after the other, since two differ by more than noise."""
+        has_latency = self.solution.spec.language not in INTERPRETED_LANGUAGES
+        count = 1 if self.context.is_cuda or not has_latency else self.settings.cpu_processes
+        if count == 1:
+            yield from self._evaluate_batch(batch)
+            return
+        passed: dict[int, list[Evaluation]] = {id(prepared): [] for prepared in batch}
+        for index in range(count):
+            if index:
+                self.candidate.worker.close()
+                self.baselines.close()
+            waiting, batch = batch, []
+            for prepared, result in self._evaluate_batch(waiting):
+                if not isinstance(result, Evaluation) or result.status is not EvaluationStatus.PASSED:
+                    yield prepared, result
+                    continue
+                passed[id(prepared)].append(result)
+                batch.append(prepared)
+                if index == count - 1:
+                    yield prepared, of_processes(passed[id(prepared)])
+
+    @property
+    def _known_limits(self) -> tuple[object, ...]:
+        """The attempts that are not repeated after they have cost a worker."""
+        candidate = self.candidate
+        return candidate.may_capture, candidate.may_seal, candidate.padding_problem, len(self._lacked_memory)
+
+    def _evaluate_batch(self, batch: Sequence[PreparedWorkload]) -> Iterator[tuple[PreparedWorkload, Result]]:
+        """Evaluate in one worker; where that is lost, some workloads have no result."""
+        if not self.candidate.is_ready and (failed := self._build()) is not None:
+            yield from ((prepared, failed) for prepared in batch)
+            return
+        checked: list[_Checked] = []
+        for prepared in batch:
+            found = self._attempt(prepared, partial(self._check, prepared))
+            if isinstance(found, _Checked):
+                checked.append(found)
+            elif found is not None:
+                yield prepared, found
+            if self.candidate.worker.is_closed:
+                return
+        for item in checked:
+            result = self._time_sealed(item)
+            if result is not None:
+                yield item.prepared, result
+            if self.candidate.worker.is_closed:
+                return
+
+    # -- failures --------------------------------------------------------------------------------
+
+    def _build(self) -> Evaluation | None:
+        """Build the solution in a fresh worker; returns the evaluation of all workloads if that fails."""
+        try:
+            with self.context.phases.during(Phase.BUILD):
+                self.candidate.build()
+        except Rejected as error:
+            return self._failure(error.status, error.message)
+        except WorkerLost as lost:
+            return self._failure(status_of(lost), f"while the solution was built: {lost}")
+        return None
+
+    def _attempt(self, prepared: PreparedWorkload, step: Callable[[], T]) -> T | Result | None:
+        """Run a step; a failure becomes a result. None: repeat it in a fresh worker with what is known now."""
+        candidate = self.candidate
+        try:
+            with self.context.device_work(), self.context.phases.during(Phase.CHECK):
+                return step()
+        except EvaluatorFailed as error:
+            return error
+        except torch.OutOfMemoryError as error:
+            self._end_worker()
+            failed = EvaluatorFailed(self.definition.name, prepared.workload.uuid, "", str(error))
+            return None if self._has_waited_for_memory(prepared) else failed
+        except NotCapturable as error:
+            candidate.worker.close()
+            if lacks_memory(str(error)) and self._has_waited_for_memory(prepared):
+                return None
+            if candidate.may_capture:
+                candidate.may_capture, candidate.not_captured = False, str(error)
+                return None
+            return self._failure(EvaluationStatus.RUNTIME_ERROR, str(error), prepared)
+        except Rejected as error:
+            is_runtime_error = error.status is EvaluationStatus.RUNTIME_ERROR
+            if is_runtime_error and lacks_memory(error.message) and self._has_waited_for_memory(prepared):
+                return None
+            return self._rejected(prepared, error)
+        except WorkerLost as lost:
+            return self._failure(status_of(lost), str(lost), prepared)
+
+    def _end_worker(self) -> None:
+        with self.context.device_work():  # the end of its device context disturbs passes
+            self.candidate.worker.close()
+
+    def _has_waited_for_memory(self, prepared: PreparedWorkload) -> bool:
+        """Whether the workload is begun anew, once, because other judges have left too little memory."""
+        if not self.context.is_shared or prepared.workload.uuid in self._lacked_memory:
+            return False
+        self._lacked_memory.add(prepared.workload.uuid)
+        self._end_worker()
+        with self.context.phases.during(Phase.WAIT):
+            wait_for_memory(self.context.device)
+        return True
+
+    def _rejected(self, prepared: PreparedWorkload, error: Rejected) -> Evaluation:
+        is_wrong = error.status is EvaluationStatus.INCORRECT_NUMERICAL
+        correctness = correctness_of(error.comparisons, self.settings) if is_wrong else None
+        evaluation = self._failure(error.status, error.message, prepared, correctness)
+        if not is_wrong and (self.context.is_cuda or error.status is EvaluationStatus.REWARD_HACK):
+            self.candidate.worker.close()  # an error on the device spoils the process, and so does an exploit
+        return evaluation
+
+    def _failure(
+        self,
+        status: EvaluationStatus,
+        message: str,
+        prepared: PreparedWorkload | None = None,
+        correctness: Correctness | None = None,
+    ) -> Evaluation:
+        worker = self.candidate.worker
+        log = log_of(message, worker)
+        return self.recorder.evaluation(
+            self.solution, status, log, correctness, isolation=worker.isolation, prepared=prepared
+        )
+
+    # -- phase A ---------------------------------------------------------------------------------
+
+    def _bind(self, item: _Checked) -> BoundFunction:
+        prepared = item.prepared
+        function = BoundFunction(
+            self.candidate.worker,
+            prepared.layout,
+            prepared.slots,
+            self.context,
+            has_setup=self.candidate.has_setup,
+            keeps_integers=self.baselines.baseline_has_setup(self.definition),
+            recipes=prepared.recipes,
+            hidden=prepared.hidden_from_setup,
+        )
+        function.comparisons, function.findings = item.comparisons, item.findings
+        return function
+
+    def _check(self, prepared: PreparedWorkload) -> _Checked | None:
+        """Check outputs and warm up; None if a check that decides no verdict has cost the worker."""
+        candidate, phases, layout = self.candidate, self.context.phases, prepared.layout
+        checked = _Checked(prepared, PrecisionWatch(prepared.error_bounds))
+        with self._bind(checked) as function:
+            for index, (item, where) in enumerate(zip(prepared.trials, prepared.places, strict=True)):
+                with phases.during(Phase.CHECK if index else Phase.COMPILE):
+                    outputs = function.check(item, where, is_first=not index)
+                if item.distribution == "normal":
+                    found, expected = (layout.output_tensors(each[None]) for each in (outputs, item.expected))
+                    checked.precision.record(found, expected)
+            function.check_together(prepared)
+            with phases.during(Phase.WARM_UP):
+                Timer(function, prepared, self.settings, may_capture=candidate.may_capture)
+            checked.printed = candidate.worker.printed()
+        function.raise_if_lost()  # or it would be checked again and again
+        self._check_scalars(prepared)
+        if prepared.padded is not None and not candidate.padding_problem:
+            with phases.during(Phase.CHECK):
+                candidate.padding_problem = padding_problem(candidate, prepared, prepared.padded)
+        return None if candidate.worker.is_closed else checked
+
+    def _check_scalars(self, prepared: PreparedWorkload) -> None:
+        """Check calls with other scalars; raises like `BoundFunction.check`."""
+        worker, has_setup = self.candidate.worker, self.candidate.has_setup
+        for other in prepared.scalars:
+            with BoundFunction(worker, other.layout, 1, self.context, has_setup=has_setup) as function:
+                given = ", ".join(f"{name} = {value}" for name, value in other.values.items())
+                function.check(other.item, f"with {given}", is_first=True)
+            function.raise_if_lost()
+
+    # -- phase B ---------------------------------------------------------------------------------
+
+    def _time_sealed(self, item: _Checked) -> Result | None:
+        """Time in the sealed worker; if the function fails there, all is repeated once in one without a seal."""
+        candidate = self.candidate
+        result = self._attempt(item.prepared, partial(self._time, item))
+        if isinstance(result, Evaluation) and result.status is EvaluationStatus.RUNTIME_ERROR:
+            if candidate.is_sealed:
+                candidate.may_seal = False
+                candidate.worker.close()
+                return None
+            if not candidate.may_seal:
+                candidate.may_seal = True  # the seal was not the reason
+                candidate.worker.close()
+        return result
+
+    def _time(self, item: _Checked) -> Evaluation:
+        candidate, prepared = self.candidate, item.prepared
+        if candidate.may_seal and not candidate.is_sealed:
+            candidate.seal()
+        is_unsealed = not candidate.may_seal or (self.context.is_cuda and not candidate.is_sealed)
+        with self._bind(item) as function:
+            performance, flags = self._performance(function, item)
+            candidate.worker.confirm()
+            printed = item.printed + candidate.worker.printed()
+        function.raise_if_lost()
+        self.context.trim()
+        return self.recorder.evaluation(
+            self.solution,
+            EvaluationStatus.PASSED,
+            printed,
+            correctness_of(item.comparisons, self.settings, item.findings),
+            performance,
+            isolation=candidate.worker.isolation,
+            prepared=prepared,
+            precision=item.precision,
+            flags=[*flags, UNSEALED] if is_unsealed else flags,
+        )
+
+    def _performance(self, function: BoundFunction, item: _Checked) -> tuple[Performance, list[str]]:
+        candidate, prepared = self.candidate, item.prepared
+        with Interleaved(
+            self.baselines,
+            function,
+            prepared,
+            self.settings,
+            may_capture=candidate.may_capture,
+            is_reference_timed=self.config.profile_baseline,
+        ) as timed:
+            self._take_samples(timed)
+            timing = self._graph_fields(function, timed.timer, prepared)
+            if candidate.not_captured:
+                timing["not_captured"] = candidate.not_captured
+            performance = self.recorder.performance(function, timed, prepared, timing=timing)
+            flags = [UNVERIFIED] if timed.failure else []
+            flags += [] if timed.timer.passes.changed_names else [FIXED_INPUTS]
+            return performance, [*flags, *timed.timer.verification.precision.flags(), *self._check_code()]
+
+    def _take_samples(self, timed: Interleaved) -> None:
+        context, activity = self.context, BackgroundActivity(self.candidate.worker)
+        context.exclusive_seconds = 0.0
+        with ExitStack() as stack:
+            if not context.is_cuda:  # there, each pass and each host call has the device alone
+                stack.enter_context(context.exclusive())
+            stack.enter_context(context.phases.during(Phase.TIME))
+            timed.time(self.settings.measure_seconds, activity)
+        with context.phases.during(Phase.AUDIT):
+            with context.no_device_work():
+                activity.check()
+            timed.timer.finish(timed.answer)
+
+    def _graph_fields(self, function: BoundFunction, timer: Timer, prepared: PreparedWorkload) -> dict[str, object]:
+        """Whether the timing has shown that the solution is safe in CUDA graphs, and right with padded indices."""
+        problem, fields = self.candidate.padding_problem, dict[str, object]()
+        if self.context.is_cuda:
+            fields = graph_fields(function, prepared, timer, is_padding_right=not problem)
+        if prepared.padded is not None:
+            fields |= {PADDED_INDICES: not problem, **({f"{PADDED_INDICES}_problem": problem} if problem else {})}
+        return fields
+
+    def _check_code(self) -> list[str]:
+        """Flags of a worker whose code could not be checked, and of device settings that somebody changed."""
+        if not self.context.is_cuda:
+            return []
+        with self.context.no_device_work():
+            changes = [f"device setting changed: {change}" for change in self.context.changed_settings()]
+            candidate = self.candidate
+            reason = check_code(
+                candidate.worker, self.baselines.reference_worker, candidate.table, candidate.table_digest
+            )
+        return [*changes, f"unchecked code: {reason}"] if reason else changes

@@ -19,54 +19,41 @@ from collections.abc import Callable
 from functools import partial
 
 import torch
-from fib_schema import Definition, EvaluationStatus
-from fib_schema.padded_indices import PADDED_INDICES
+from fib_schema import EvaluationStatus
 
+from ..errors import EvaluatorFailed
 from ..timing.handshake import native
 from ..worker.client import WorkerLost
-from .function_worker import FunctionWorker, NotCapturable, Rejected
-from .passes import Launch, Order, Passes
-from .prepared import EvaluatorRaised, PaddedCalls, PreparedWorkload
-from .timed_function import TimedFunction
+from .functions import BoundFunction, FunctionWorker, NotCapturable, Rejected
+from .passes import MIN_VERIFIED, Launch, Order, Passes, Sample
+from .prepared import PaddedCalls, PreparedWorkload
 from .timer import DEVICE, Timer
-from .verification import MIN_VERIFIED, Sample
 
 _SLOTS = 2
 
 
 def graph_fields(
-    definition: Definition,
-    prepared: PreparedWorkload,
-    timer: Timer,
-    *,
-    has_setup: bool,
-    keeps_integers: bool,
-    is_padding_right: bool,
+    function: BoundFunction, prepared: PreparedWorkload, timer: Timer, *, is_padding_right: bool
 ) -> dict[str, object]:
     """The fields of a trace's timing about CUDA graphs.
 
     Integers and booleans among the inputs are offsets, page numbers and masks, by which kernels choose their work: all
     must have changed that have several valid values.
 
-    Args:
-        definition: What was computed.
-        prepared: The workload.
-        timer: Of the solution, after all calls have been compared.
-        has_setup: Whether the solution made a plan on the host, of the integers that it saw.
-        keeps_integers: Whether integers stayed, because the solution or the baseline plans on the host.
-        is_padding_right: Whether calls with padded indices, if there are any, were right.
+    All calls of the timer have been compared. `is_padding_right` is about calls with padded indices, if there are any.
     """
     changed = timer.passes.changed_names | (prepared.padded_integers if is_padding_right else frozenset())
+    inputs = prepared.checker.definition.inputs
     names = prepared.layout.inputs.keys() - prepared.determined_integers - changed
-    fixed = [name for name in names if (spec := definition.inputs[name]).is_integer or spec.dtype == "bool"]
+    fixed = [name for name in names if (spec := inputs[name]).is_integer or spec.dtype == "bool"]
     verified = timer.verification.compared[Sample.PUBLISHED]
     if timer.method != DEVICE:
         problem = f"it was timed by the method {timer.method!r}, which replays no captured call with changed inputs"
     elif waits := [*timer.passes.reads, *timer.passes.waits]:
         problem = f"it waits for the device in {waits[0]}"
-    elif has_setup:
+    elif function.has_setup:
         problem = "its setup makes a plan on the host"
-    elif keeps_integers:
+    elif function.keeps_integers:
         problem = "its integers were not redrawn, because the baseline has a setup"
     elif fixed:
         problem = f"integer or boolean inputs were not redrawn: {', '.join(sorted(fixed))}"
@@ -75,11 +62,6 @@ def graph_fields(
     else:
         return {"graph_safe": True}
     return {"graph_safe": False, "graph_unsafe_reason": problem}
-
-
-def padding_fields(problem: str) -> dict[str, object]:
-    """The fields of a trace's timing, for a workload with padded calls."""
-    return {PADDED_INDICES: False, f"{PADDED_INDICES}_problem": problem} if problem else {PADDED_INDICES: True}
 
 
 def padding_problem(candidate: FunctionWorker, prepared: PreparedWorkload, padded: PaddedCalls) -> str:
@@ -91,11 +73,11 @@ def padding_problem(candidate: FunctionWorker, prepared: PreparedWorkload, padde
         return "its setup makes a plan on the host"
     worker, context = candidate.worker, candidate.context
     try:
-        with TimedFunction(worker, padded.layout, _SLOTS, context) as function:
+        with BoundFunction(worker, padded.layout, _SLOTS, context) as function:
             _check_calls(function, prepared, padded, is_captured=context.is_cuda and candidate.may_capture)
         function.raise_if_lost()
-    except EvaluatorRaised as error:
-        return f"its outputs could not be compared: {error}"
+    except EvaluatorFailed as error:
+        return f"its outputs could not be compared: {error.problem}"
     except NotCapturable as error:
         worker.close()
         return f"it cannot be captured: {_summary(str(error))}"
@@ -114,9 +96,8 @@ def padding_problem(candidate: FunctionWorker, prepared: PreparedWorkload, padde
 
 
 def _check_calls(
-    function: TimedFunction, prepared: PreparedWorkload, padded: PaddedCalls, *, is_captured: bool
+    function: BoundFunction, prepared: PreparedWorkload, padded: PaddedCalls, *, is_captured: bool
 ) -> None:
-    """Make all calls in one place and compare their outputs."""
     _, first = next(padded.input_sets(prepared, is_poisoned=False))
     replay = _captured(function, first.inputs) if is_captured else partial(function.call, slot=0)
     for is_poisoned in (False, True):
@@ -126,7 +107,7 @@ def _check_calls(
             function.compare(item, replay(item.inputs), where)
 
 
-def _captured(function: TimedFunction, first: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
+def _captured(function: BoundFunction, first: torch.Tensor) -> Callable[[torch.Tensor], torch.Tensor]:
     """Capture a call on inputs; returns what replays it on others in their place, with a copy of the outputs."""
     slots = function.slots
     function.call(first, 0, is_first=True)  # compiles

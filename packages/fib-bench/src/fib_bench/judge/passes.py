@@ -1,9 +1,13 @@
-"""Passes of one function: the judge's clock around every call of them.
+"""Passes of one function, the judge's clock around every call of them, and their verification.
 
 A pass makes one call in each slot. For each call the judge sends a fresh word; the worker's device prepares the call
 and says so; then the judge starts its clock and sends another word. The digest of the outputs, which depends on both,
 stops it. In the order *cold* the first word is the key from which the inputs are generated, and the cache is flushed
 after that; in the order *fresh* the second one is, so that nothing about the inputs exists before the clock runs.
+
+A pass counts only if the digests that stopped the clock are those of the outputs in the slots and all calls wrote all
+outputs. Calls drawn from all passes alike are compared with fresh answers of the reference. What this needs is copied
+right after a pass, so that several passes can follow each other while the judge has the device alone.
 """
 
 from __future__ import annotations
@@ -14,22 +18,27 @@ import fcntl
 import math
 import mmap
 import os
+import re
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
 
 import attrs
 import torch
 from fib_schema import EvaluationStatus
 
+from ..checking.precision import PrecisionWatch
+from ..evaluators.protocol import Observation
+from ..events import Phase
 from ..recipe import Recipe
 from ..secure_random import SECRET
 from ..timing.handshake import native
 from ..transport.arenas import tensor_in
 from ..transport.messages import Composed, ComposePass, Done, LaunchPass, OpenPasses, RunCalls
 from ..worker.client import WorkerLost
-from .function_worker import Rejected, check_reply, cpu_seconds
-from .prepared import fill, write_tensors
-from .timed_function import TimedFunction
+from .functions import BoundFunction, InputsChanged, NotCapturable, Rejected, check_reply, cpu_seconds
+from .prepared import GENERATED, InputSet, PreparedWorkload, fill, write_tensors
 
 _SLICE_SECONDS = 0.05  # without an answer, after which the judge looks whether the worker lives
 _STALL_SECONDS = 5.0  # without a digest, after which the worker looks whether its device has failed
@@ -38,7 +47,20 @@ _PATIENCE_SHARE = 0.6  # of the shortest call, for which the judge leaves a CPU 
 _MIN_PATIENCE_NS = 200_000
 _NO_READING = 2**32 - 1  # of the worker's clock: the call took longer
 _REST_SECONDS = 1e-4  # the worker's thread goes to sleep after its reply
+_MOST_LINES, _MOST_CHARS, _STRANGE = 20, 120, re.compile(r"[^\w .:()<>-]")  # of what a worker reports
 _STRUCTURES, _STRUCTURE_BYTES = 128, 1 << 27  # sets of structural integers for the passes of a burst
+_STRUCTURE_SECONDS = 0.25  # for making them: functions of problems take longer than draws of integers
+MIN_VERIFIED = 10
+"""Calls of the published latency that are compared at least, unless the reference takes too long."""
+_KEPT_BYTES, _UNVERIFIED_BYTES, _BATCH_BYTES = 1 << 29, 1 << 30, 1 << 28
+_INPUTS_LOOKED_AT = 2  # calls of a pass whose inputs must still be as they were made
+_SECONDS, _MORE_SECONDS = 0.15, 2.0  # for comparisons, and until enough calls are compared
+_MAJORITY = 7  # however slow the reference: among so many, a majority of wrong calls is found with 99 %
+
+
+def reported_lines(given: Sequence[str]) -> Sequence[str]:
+    """Lines of a solution, whose file names it has chosen."""
+    return [_STRANGE.sub("?", line)[:_MOST_CHARS] for line in given[:_MOST_LINES]]
 
 
 class Order(enum.Enum):
@@ -84,25 +106,22 @@ class Passes:
 
     Structural integers, as those of page tables, are drawn by the judge; other inputs are generated for each call.
 
-    Args:
-        function: Its slots hold `base`.
-        recipes: The inputs that are generated for each call.
-        base: The inputs of all slots before that, ``[bytes]``: the judge's own copy.
-        redraw: Draws structural integers; None if they stay.
+    The slots of the function hold `base`, of which this is the judge's own copy. `redraw` draws structural integers;
+    without it they stay.
     """
 
     def __init__(
         self,
-        function: TimedFunction,
+        function: BoundFunction,
         recipes: Mapping[str, Recipe],
         base: torch.Tensor,
         redraw: Callable[[], Mapping[str, torch.Tensor]] | None = None,
     ) -> None:
         self._function, self._recipes, self._base, self._redraw = function, recipes, base, redraw
-        self._module = native.open_native(function.context.device, makes_passes=False)
+        self._module = native.open_native(function.context.device)
         self._pattern = SECRET.getrandbits(64)
         self._page, self._mailbox = self._open()
-        self._indexes: dict[tuple[int, Order], int] = {}
+        self._composed: list[tuple[int, Order]] = []
         self.reads: Sequence[str] = ()
         self.waits: Sequence[str] = ()
         """Lines of the solution that read from the device, or wait for it, in a captured call; untrusted."""
@@ -142,7 +161,10 @@ class Passes:
             begin, first = len(self._structures), self._redraw()
             size = max(sum(tensor.nbytes for tensor in first.values()), 1)
             count = max(1, min(_STRUCTURES, _STRUCTURE_BYTES // size))
-            self._structures += [first, *(self._redraw() for _ in range(count - 1))]
+            self._structures.append(first)
+            end = time.monotonic() + _STRUCTURE_SECONDS
+            while len(self._structures) < begin + count and time.monotonic() < end:
+                self._structures.append(self._redraw())
             self._take(range(begin, len(self._structures)))
 
     def replace(self, integers: Mapping[str, torch.Tensor]) -> None:
@@ -154,23 +176,22 @@ class Passes:
         """Take these sets from now on. What a captured call has read from others is captured anew."""
         self._current = structures
         if self.reads:
-            orders = [order for kind, order in self._indexes if kind == native.SOLUTION]
-            self._indexes = {key: index for key, index in self._indexes.items() if key[0] != native.SOLUTION}
-            for order in orders:
-                self.compose(native.SOLUTION, order)
+            composed, self._composed = self._composed, [each for each in self._composed if each[0] != native.SOLUTION]
+            for kind, order in composed:
+                self.compose(kind, order)
 
     def compose(self, kind: int, order: Order) -> None:
         """Have the worker capture the calls and compose a pass."""
-        if (kind, order) in self._indexes:
+        if (kind, order) in self._composed:
             return
-        is_anew = kind == native.SOLUTION and not any(known == kind for known, _ in self._indexes)
+        is_anew = kind == native.SOLUTION and not any(known == kind for known, _ in self._composed)
         if is_anew:
             self._held = self._load_structures(())
             self._function.context.synchronize()
         reply = self._function.ask(ComposePass(kind, order is Order.FRESH, self.calls, is_anew), Composed)
-        self._indexes[kind, order] = reply.index
+        self._composed.append((kind, order))
         if kind == native.SOLUTION:
-            self.nodes, self.reads, self.waits = reply.nodes, reply.reads, reply.waits
+            self.nodes, self.reads, self.waits = reply.nodes, reported_lines(reply.reads), reported_lines(reply.waits)
 
     # -- one pass ------------------------------------------------------------------------------------
 
@@ -191,12 +212,14 @@ class Passes:
         self._function.context.synchronize()
         clock = native.Clock()
         if launch is Launch.DEVICE:
-            self._function.ask(LaunchPass(self._indexes[kind, order]), Done)
-            before = self._look_at_threads() if is_watched else None
+            self._function.ask(LaunchPass(kind, order is Order.FRESH, calls), Done)
+            if is_watched:
+                time.sleep(_REST_SECONDS)
+            threads = [self._function.worker.pid]
+            before = cpu_seconds(threads)
             is_asked = self._run_clock(clock, drawn, launch, patience_ns=0)
             end_ns = clock.end - clock.t1[calls - 1]
-            is_known = before is not None and not is_asked
-            ran_seconds = self._ran_seconds() - (before or 0.0) if is_known else None
+            ran_seconds = cpu_seconds(threads) - before if is_watched and not is_asked else None
         else:
             end_ns, ran_seconds = 0, None
             self._run_calls(RunCalls(kind, order is Order.FRESH, calls), clock, drawn)
@@ -225,29 +248,22 @@ class Passes:
             places[name].copy_(torch.stack([self._structures[structure][name] for structure in structures]))
         return structures
 
-    def _look_at_threads(self) -> float:
-        """Seconds that the worker's threads have run, once its thread has gone to sleep after its reply."""
-        time.sleep(_REST_SECONDS)
-        return self._ran_seconds()
-
-    def _ran_seconds(self) -> float:
-        return cpu_seconds([self._function.worker.pid])
-
     def _run_calls(self, request: RunCalls, clock: native.Clock, drawn: Sequence[tuple[int, int]]) -> None:
-        """Have the worker's host make the calls of a pass."""
         worker, context = self._function.worker, self._function.context
+        is_long = request.kind == native.SOLUTION and self._shortest_ns > _MIN_PATIENCE_NS and not context.is_cuda
         context.give_way()
         worker.post(request)
-        self._run_clock(clock, drawn, Launch.HOST, self._patience_ns if request.kind == native.SOLUTION else 0)
-        check_reply(worker.answer(context.timeout_seconds), request, Done)
+        self._run_clock(clock, drawn, Launch.HOST, int(_PATIENCE_SHARE * self._shortest_ns) if is_long else 0)
+        check_reply(worker.answer(context.request_seconds), request, Done)
 
     def _run_clock(
         self, clock: native.Clock, drawn: Sequence[tuple[int, int]], launch: Launch, patience_ns: int
     ) -> bool:
         """Time the calls of a pass; returns whether the worker had to look whether its device has failed."""
-        worker, timeout = self._function.worker, self._function.context.timeout_seconds
+        worker, context = self._function.worker, self._function.context
         address, delays = ctypes.addressof(self._mailbox), [SECRET.randrange(_MAX_DELAY_NS) for _ in drawn]
-        call, since, has_answered, is_asked = 0, time.monotonic(), False, False
+        call, has_answered, is_asked = 0, False, False
+        begin = since = time.monotonic()
         while not self._module.run_clock(
             address,
             clock,
@@ -260,25 +276,23 @@ class Passes:
             if clock.call != call:
                 call, since = clock.call, time.monotonic()
             if has_answered:  # before the last look at the mailbox
-                check_reply(worker.answer(timeout), RunCalls(0, False, 0), Done)
+                check_reply(worker.answer(context.request_seconds), RunCalls(0, False, 0), Done)
                 problem = "the worker answered before all calls of a pass had ended"
                 raise WorkerLost(problem, is_forgery=not is_asked, is_timeout=is_asked)
             has_answered = worker.has_answered()
             if launch is Launch.DEVICE and not is_asked and time.monotonic() - since > _STALL_SECONDS:
                 worker.post(RunCalls(native.NOTHING, False, 0))  # a device that has failed is known at once
                 is_asked = True
-            if time.monotonic() - since > timeout:
+            if time.monotonic() - since > context.request_seconds:
                 worker.close()
-                problem = f"call {call} of a pass sent no digest within {timeout:g} s"
+                problem = f"call {call} of a pass sent no digest within {context.request_seconds:g} s"
                 raise WorkerLost(problem, is_timeout=True)
+            if time.monotonic() - begin > context.timeout_seconds:
+                worker.close()
+                raise WorkerLost(f"a pass did not end within {context.timeout_seconds:g} s", is_timeout=True)
         if is_asked:
-            check_reply(worker.answer(timeout), RunCalls(0, False, 0), Done)
+            check_reply(worker.answer(context.request_seconds), RunCalls(0, False, 0), Done)
         return is_asked
-
-    @property
-    def _patience_ns(self) -> int:
-        is_long = self._shortest_ns > _MIN_PATIENCE_NS and not self._function.context.is_cuda
-        return int(_PATIENCE_SHARE * self._shortest_ns) if is_long else 0
 
     # -- what the calls must have read and written ---------------------------------------------------
 
@@ -310,3 +324,203 @@ class Passes:
             write_tensors(self._function.layout.input_tensors(target), self._structures[structure])
             fill(self._recipes, self._function.layout, target, self._base, key)
         return targets
+
+
+class Sample(enum.Enum):
+    """A set of calls of which some are compared; the value is how many at most."""
+
+    PUBLISHED = 60
+    """Those whose median is the published latency: `detected_share` is that of wrong calls among them."""
+    OTHER = 30
+    """All other timed calls."""
+    MOVED = 4
+    """Calls whose pages have moved between requests: not timed, and compared before others."""
+
+
+Answer: TypeAlias = Callable[[torch.Tensor], torch.Tensor | None]
+
+
+"""The outputs of the reference for several inputs, ``[calls, bytes]`` each; None if it answers no more."""
+
+
+@attrs.frozen(eq=False)
+class _Unverified:
+    """A pass that was timed, with copies of what its verification needs."""
+
+    made: TimedPass
+    sample: Sample
+    outputs: torch.Tensor
+    """``[calls, bytes]``"""
+    looked_at: Sequence[int]
+    inputs: torch.Tensor
+    """The inputs of these calls after the pass, ``[looked_at, bytes]``."""
+
+
+@attrs.frozen(eq=False)
+class _Kept:
+    """A call that may be compared with a fresh answer."""
+
+    sample: Sample
+    call: tuple[int, int]
+    """Its key and its set of structural integers."""
+    outputs: torch.Tensor
+    """``[bytes]``"""
+
+
+class Verification:
+    """Verifies the timed calls of one function.
+
+    If calls are replays of a capture, which may have missed work, eager calls decide. Calls are kept for `finish` only
+    if they are to be compared.
+    """
+
+    def __init__(
+        self,
+        function: BoundFunction,
+        passes: Passes,
+        prepared: PreparedWorkload,
+        *,
+        is_captured: bool,
+        is_compared: bool,
+    ) -> None:
+        self._function, self._passes, self._prepared = function, passes, prepared
+        self._is_captured, self._is_compared = is_captured, is_compared
+        self.made, self.compared = Counter[Sample](), Counter[Sample]()
+        """Calls, and those of them that were compared with fresh answers of the reference."""
+        self._unverified: list[_Unverified] = []
+        self._kept: dict[Sample, list[_Kept]] = {sample: [] for sample in Sample}
+        self._observed: list[Observation] = []
+        self.precision = PrecisionWatch(prepared.error_bounds)
+        """The precision of timed outputs: a function can compute with less only where it is timed."""
+
+    # -- digests -------------------------------------------------------------------------------------
+
+    def room_for(self, passes: int) -> int:
+        """The number of passes that can follow each other without verification, from one to `passes`."""
+        slots = self._function.slots
+        size = slots.outputs[: self._passes.calls].nbytes + _INPUTS_LOOKED_AT * slots.inputs[0].nbytes
+        return max(1, min(passes, _UNVERIFIED_BYTES // max(size, 1)))
+
+    def add(self, made: TimedPass, sample: Sample) -> None:
+        """Copy what the verification of the last pass needs."""
+        slots, calls = self._function.slots, len(made.words)
+        looked_at = SECRET.sample(range(calls), min(_INPUTS_LOOKED_AT, calls))
+        inputs = slots.inputs[torch.tensor(looked_at, dtype=torch.int64, device=slots.inputs.device)]
+        self._unverified.append(_Unverified(made, sample, slots.outputs[:calls].clone(), looked_at, inputs))
+
+    def verify(self) -> None:
+        """Recompute the digests of the passes since the last time, and check that all outputs were written."""
+        waiting, self._unverified = self._unverified, []
+        for item in waiting:
+            self._function.context.give_way()
+            self._verify(item)
+
+    def _verify(self, item: _Unverified) -> None:
+        made = item.made
+        if unwritten := self._passes.recompute(made, item.outputs):
+            problem = f"{len(unwritten)} of {len(made.words)} timed calls left outputs unwritten"
+            self._reject(Rejected(EvaluationStatus.INCORRECT_NUMERICAL, problem))
+        calls = [(key, structure) for (_, _, key), structure in zip(made.words, made.structures, strict=True)]
+        made_inputs = self._passes.inputs_of([calls[index] for index in item.looked_at])
+        if not torch.equal(made_inputs, item.inputs):
+            raise InputsChanged(self._function.layout, item.inputs, made_inputs)
+        for call, outputs in zip(calls, item.outputs, strict=True):
+            self._keep(item.sample, call, outputs)
+
+    def _keep(self, sample: Sample, call: tuple[int, int], outputs: torch.Tensor) -> None:
+        """Keep a call or not: of all calls of a sample each has the same chance."""
+        kept, most = self._kept[sample], max(1, min(sample.value, _KEPT_BYTES // max(outputs.nbytes, 1)))
+        self.made[sample] += 1
+        place = len(kept) if len(kept) < most else SECRET.randrange(self.made[sample])
+        if self._is_compared and place < most:
+            kept[place : place + 1] = [_Kept(sample, call, outputs.clone())]
+
+    # -- fresh answers -------------------------------------------------------------------------------
+
+    def finish(self, answer: Answer) -> None:
+        """Compare some calls with fresh answers, outside the exclusive time."""
+        self.verify()
+        waiting = self._drawn()
+        seconds = self._function.context.seconds
+        begin, count = seconds(), 2
+        most = max(1, min(self._function.slots.count, _BATCH_BYTES // max(self._function.layout.size_bytes, 1)))
+        while waiting:
+            spent, compared = seconds() - begin, self.compared[Sample.PUBLISHED]
+            if spent > _SECONDS and compared >= (MIN_VERIFIED if spent < _MORE_SECONDS else _MAJORITY):
+                break
+            some, waiting = waiting[: min(count, most)], waiting[min(count, most) :]
+            if not self._compare(answer, some):
+                break
+            count *= 2
+        try:
+            self._function.judge_together(self._prepared, self._observed, "timed calls")
+        except Rejected as error:
+            self._reject(error)
+
+    def _drawn(self) -> list[_Kept]:
+        """The calls to compare, in random order: those with moved pages first, then two published ones to each other.
+
+        A median is lower only if most calls are, and these might be wrong: a slow reference answers for few calls.
+        """
+        published, other, moved = (SECRET.sample(kept, len(kept)) for kept in (self._kept[sample] for sample in Sample))
+        self._kept = {sample: [] for sample in Sample}
+        order = [(index / 2, item) for index, item in enumerate(published)]
+        order += [(index + 0.75, item) for index, item in enumerate(other)]
+        return [*moved, *(item for _, item in sorted(order, key=lambda pair: pair[0]))]
+
+    def _compare(self, answer: Answer, some: Sequence[_Kept]) -> bool:
+        """Compare some calls; returns whether the reference has answered."""
+        inputs = self._passes.inputs_of([item.call for item in some])
+        outputs = torch.stack([item.outputs for item in some])
+        with self._function.context.phases.during(Phase.REFERENCE):
+            expected = answer(inputs)
+        if expected is None:
+            return False
+        if not self._are_all_right(outputs, expected):  # or they cannot be compared so: one by one
+            for each in zip(inputs, outputs, expected, strict=True):
+                self._compare_one(*each)
+        self.compared.update(item.sample for item in some)
+        return True
+
+    def _are_all_right(self, outputs: torch.Tensor, answers: torch.Tensor) -> bool:
+        if not self._prepared.checker.evaluator.has_one_rule:
+            return False
+        layout, parts = self._function.layout, self._prepared.generated.check.parts
+        found, expected = layout.output_tensors(outputs), layout.output_tensors(answers)
+        with self._function.context.phases.during(Phase.CHECK):
+            comparisons = [part.compare_calls(found[name], expected[name]) for name, part in parts.items()]
+        if any(comparison.wrong for comparison in comparisons):
+            return False
+        self._function.comparisons += comparisons
+        self.precision.record(found, expected)
+        return True
+
+    def _compare_one(self, inputs: torch.Tensor, outputs: torch.Tensor, expected: torch.Tensor) -> None:
+        layout, prepared = self._function.layout, self._prepared
+        check = prepared.checker.check(layout, inputs, expected, config=prepared.timed_config)
+        item = InputSet(GENERATED, inputs, expected, check, prepared.checker)
+        try:
+            self._function.compare(item, outputs, "timed calls")
+        except Rejected as error:
+            self._reject(error)
+        self.precision.record(layout.output_tensors(outputs[None]), layout.output_tensors(expected[None]))
+        if check.trials:
+            self._observed.append(item.observe(layout, outputs))
+
+    def _reject(self, error: Rejected) -> None:
+        """Raise; a capture may have missed work, and then eager calls decide."""
+        if self._is_captured:
+            raise NotCapturable(error.message)
+        raise error
+
+    def to_extra(self) -> Mapping[str, object]:
+        """The fields of a trace's timing.
+
+        `detected_share` of wrong calls among those of the published latency would have been seen with 99 %.
+        """
+        timed, published = (Sample.PUBLISHED, Sample.OTHER), self.compared[Sample.PUBLISHED]
+        return {
+            "timed_calls": sum(self.made[sample] for sample in timed),
+            "verified_calls": sum(self.compared[sample] for sample in timed),
+            "detected_share": round(1 - 0.01 ** (1 / published), 4) if published else None,
+        }

@@ -16,9 +16,10 @@ from ..config.benchmark import BenchmarkConfig
 from ..config.model import ResolvedEvalConfig
 from ..evaluators.protocol import Evaluator
 from ..events import Phase
-from ..inputs.generation import InputValues, Value, distributions_of, make_input_values
-from ..inputs.generator import other_scalars, plan_recipes
+from ..inputs.generation import InputValues, Value, distributions_of, make_input_values, refusing
 from ..inputs.index_padding import PaddedDraw, draw_padded_calls
+from ..inputs.problem_generator import generator_of
+from ..inputs.recipes import other_scalars, plan_recipes
 from ..inputs.redrawing import Structure
 from ..recipe import Recipe
 from ..secure_random import SECRET
@@ -27,7 +28,7 @@ from ..timing.work import work_of
 from ..transport.slots import CallLayout, call_bytes, layout_of
 from ..worker.client import Worker, WorkerLost
 from .device import DeviceContext, total_bytes
-from .function_worker import Rejected
+from .functions import BoundFunction, Rejected
 from .prepared import (
     GENERATED,
     MOVED,
@@ -39,7 +40,8 @@ from .prepared import (
     fill,
     write_tensors,
 )
-from .timed_function import TimedFunction
+from .problem_inputs import NOT_REDRAWN, ProblemInputs
+from .timer import REFERENCE, Baselines
 
 _SLOT_BYTES = {"cpu": 64 << 20, "cuda": 2 << 30}
 _SLOT_SHARE = 1 / 40  # of a CUDA device at most, because several judges share it
@@ -83,9 +85,13 @@ class Preparation:
     config: ResolvedEvalConfig
     """The definition's settings, as the evaluator would have them."""
     evaluator: Evaluator
-    worker: Worker
-    """Of the reference."""
+    baselines: Baselines
     context: DeviceContext
+    worker: Worker = attrs.field(init=False)
+    """Of the reference."""
+    _problem: ProblemInputs = attrs.field(init=False)
+    _given: Mapping[str, torch.Tensor] = attrs.field(init=False)
+    """The inputs that a generator has made for the first set."""
     _deadline: float = attrs.field(init=False, default=0.0)
     _checker: OutputChecker = attrs.field(init=False)
 
@@ -95,26 +101,31 @@ class Preparation:
         Raises:
             InputError: The inputs cannot be made.
             OutputsUndefined: The reference gives NaN for most of an output.
-            EvaluatorRaised: The evaluator did.
+            EvaluatorFailed: The evaluator raised.
             Rejected: The reference raised, or is not deterministic.
             WorkerLost: The worker of the reference ended.
         """
+        self.worker = self.baselines.worker(REFERENCE, self.definition).worker
         self._deadline = self.context.seconds() + _REFERENCE_SECONDS
+        with refusing(self.definition, self.workload):
+            generator = generator_of(self.definition)
+        self._problem = ProblemInputs(self.definition, self.workload, generator, self.baselines, self.context)
+        self._given = self._problem.first(self.run.seed)
         made = self._inputs(0, "normal")
         values, recorded = made.values, self.workload.axes
         self.workload = attrs.evolve(self.workload, axes={**recorded, **made.axes})
         layout = layout_of(self.definition, self.workload.axes, values)
         slots = slot_count(layout.size_bytes, self.context.device)
         others = {name: value for name, value in values.items() if not isinstance(value, torch.Tensor)}
-        self._checker = OutputChecker(self.evaluator, self.definition, self.config, others)
-        with TimedFunction(self.worker, layout, slots, self.context) as function:
+        self._checker = OutputChecker(self.evaluator, self.definition, self.workload, self.config, others)
+        with BoundFunction(self.worker, layout, slots, self.context) as function:
             trials = self._normal_sets(function, values)
             first, base = trials[0], trials[-1]
             with self.context.phases.during(Phase.INPUTS):
-                structure = Structure(self.definition, self.workload.axes, values)
+                structure = Structure(self.definition, self.workload.axes, self._structural(values))
                 redrawing = structure.redraw(_secret_generator())
-            drawn = {name: _tensor(redrawing.values[name]) for name in redrawing.changed}
-            if drawn:
+            redraw = partial(self._redraw, structure, redrawing.changed, self._problem.redrawn_names(self._given))
+            if drawn := redraw():
                 trials.append(self._expect_redrawn(function, base, "redrawn", drawn))
             if moved := self._moved_pages(structure):
                 trials.append(self._expect_redrawn(function, base, MOVED, moved))
@@ -129,7 +140,7 @@ class Preparation:
                 recipes=recipes,
                 constant=constant,
                 timed_config=self._timed_config(recipes),
-                redraw=partial(self._further_integers, structure, list(drawn)) if drawn else None,
+                redraw=redraw if drawn else None,
                 kept_integers=redrawing.kept,
                 determined_integers=redrawing.determined,
                 moved=moved,
@@ -139,8 +150,9 @@ class Preparation:
                 error_bounds=self._error_bounds(function, first),
             )
             self._add_other_distributions(function, prepared)
-        self._add_other_scalars(prepared, values)
         self._add_padded_calls(prepared, values)
+        for changed in other_scalars(self.definition, self.workload.axes, values):
+            self._add_other_scalars(prepared, values, changed)
         return prepared
 
     def _is_late(self) -> bool:
@@ -158,12 +170,20 @@ class Preparation:
                 synthesize_missing=self.run.synthesize_missing,
                 device=self.context.device,
                 distribution=distribution,
+                given=self._problem.make(self._problem.names, self.run.seed + index) if index else self._given,
             )
 
-    def _further_integers(self, structure: Structure, names: Sequence[str]) -> Mapping[str, torch.Tensor]:
-        """Integers drawn anew, for calls that nobody can have planned."""
-        drawn = structure.redraw(_secret_generator()).values
-        return {name: _tensor(drawn[name]).to(self.context.device) for name in names}
+    def _structural(self, values: Mapping[str, Value]) -> Mapping[str, Value]:
+        """The inputs that may be redrawn as structure: none beside integers of a generator, which may belong to it."""
+        return {} if any(self.definition.inputs[name].is_integer for name in self._given) else values
+
+    def _redraw(
+        self, structure: Structure, integers: Sequence[str], generated: Sequence[str]
+    ) -> Mapping[str, torch.Tensor]:
+        """Structure and inputs of a generator drawn anew, for calls that nobody can have planned."""
+        drawn = structure.redraw(_secret_generator()).values if integers else {}
+        found = {name: _tensor(drawn[name]).to(self.context.device) for name in integers}
+        return {**found, **self._problem.redraw(generated)}
 
     def _moved_pages(self, structure: Structure) -> dict[str, torch.Tensor]:
         """The offsets after pages have moved between requests; empty if they vary anyway, or may not."""
@@ -175,28 +195,26 @@ class Preparation:
 
     # -- expected outputs ------------------------------------------------------------------------
 
-    def _expect(self, function: TimedFunction, distribution: str, values: Mapping[str, Value]) -> InputSet:
-        """An input set with the outputs of the reference."""
+    def _expect(self, function: BoundFunction, distribution: str, values: Mapping[str, Value]) -> InputSet:
         inputs = torch.zeros(function.layout.input_bytes, dtype=torch.uint8, device=self.context.device)
         function.layout.pack(values, inputs)
         return self._expect_packed(function, distribution, inputs)
 
-    def _expect_packed(self, function: TimedFunction, distribution: str, inputs: torch.Tensor) -> InputSet:
+    def _expect_packed(self, function: BoundFunction, distribution: str, inputs: torch.Tensor) -> InputSet:
         expected = function.call(inputs)
         config = None if distribution in _TYPICAL else _leniently(self.config)
         again = None if self._checker.first else lambda: function.call(inputs)
         check = self._checker.check(function.layout, inputs, expected, config=config, again=again)
-        return InputSet(distribution, inputs, expected, check)
+        return InputSet(distribution, inputs, expected, check, self._checker)
 
     def _expect_redrawn(
-        self, function: TimedFunction, base: InputSet, distribution: str, integers: Mapping[str, torch.Tensor]
+        self, function: BoundFunction, base: InputSet, distribution: str, integers: Mapping[str, torch.Tensor]
     ) -> InputSet:
-        """An input set with other integers."""
         inputs = base.inputs.clone()
         write_tensors(function.layout.input_tensors(inputs), integers)
         return self._expect_packed(function, distribution, inputs)
 
-    def _normal_sets(self, function: TimedFunction, values: Mapping[str, Value]) -> list[InputSet]:
+    def _normal_sets(self, function: BoundFunction, values: Mapping[str, Value]) -> list[InputSet]:
         """The sets of normal values; the check of the first one is what later checks refer to."""
         first = self._expect(function, "normal", values)
         outputs = function.layout.output_tensors(first.expected)
@@ -210,29 +228,32 @@ class Preparation:
                 sets.append(self._expect(function, "normal", self._inputs(index, "normal").values))
         return sets
 
-    def _check_determinism(self, function: TimedFunction, item: InputSet) -> None:
+    def _check_determinism(self, function: BoundFunction, item: InputSet) -> None:
         problems = item.compare(function.layout, function.call(item.inputs)).problems
         if problems:
+            first = "; ".join(problem.splitlines()[0] for problem in problems)
             problem = (
-                "it gives other outputs when it is called again with the same inputs "
-                f"({'; '.join(problems)}); the evaluator {self.evaluator.name!r} cannot judge such an op"
+                f"it gives other outputs when it is called again with the same inputs ({first}); "
+                f"the evaluator {self.evaluator.name!r} cannot judge such an op"
             )
             raise Rejected(EvaluationStatus.RUNTIME_ERROR, problem)
 
-    def _error_bounds(self, function: TimedFunction, item: InputSet) -> dict[str, float]:
+    def _error_bounds(self, function: BoundFunction, item: InputSet) -> dict[str, float]:
         if self.evaluator.is_random or self._is_late():
             return {}
         moved = item.inputs.clone()
         inputs = function.layout.input_tensors(moved)
         if not move_inputs(inputs):
             return {}
-        outputs = function.layout.output_tensors(function.call(moved))
-        return error_bounds(inputs, outputs, function.layout.output_tensors(item.expected))
+        outputs, expected = (
+            function.layout.output_tensors(each[None]) for each in (function.call(moved), item.expected)
+        )
+        return error_bounds(inputs, outputs, expected)
 
     # -- generated inputs ------------------------------------------------------------------------
 
     def _generated(
-        self, function: TimedFunction, base: InputSet, made: InputValues
+        self, function: BoundFunction, base: InputSet, made: InputValues
     ) -> tuple[Mapping[str, Recipe], Mapping[str, str], InputSet]:
         """The inputs that are generated for each timed call, why others are constant, and one set of such inputs.
 
@@ -260,16 +281,22 @@ class Preparation:
     def _plan(self, made: InputValues, distributions: Sequence[str]) -> tuple[Mapping[str, Recipe], Mapping[str, str]]:
         sources = self.workload.inputs.items()
         recorded = {name for name, source in sources if isinstance(source, SafetensorsInput)} - set(made.synthesized)
+        recorded |= self._problem.generator.parameters & self._given.keys()
         axes = self.definition.const_axes | self.workload.axes
         recipes, constant = plan_recipes(
             self.definition, axes, made.values, distributions=distributions, recorded=recorded
         )
+        redrawn = self._problem.redrawn_names(self._given)
+        for name in self._given.keys() - self._problem.generator.parameters:  # only the generator knows what is valid
+            recipes.pop(name, None)
+            constant.pop(name, None)
+            constant |= {} if name in redrawn else {name: NOT_REDRAWN}
         for name in list(recipes)[native.MAX_INPUTS :]:
             del recipes[name]
             constant[name] = f"at most {native.MAX_INPUTS} inputs of a call are generated"
         return recipes, constant
 
-    def _expect_generated(self, function: TimedFunction, base: InputSet, recipes: Mapping[str, Recipe]) -> InputSet:
+    def _expect_generated(self, function: BoundFunction, base: InputSet, recipes: Mapping[str, Recipe]) -> InputSet:
         inputs = base.inputs.clone()
         fill(recipes, function.layout, inputs, base.inputs, SECRET.getrandbits(64))
         distribution = GENERATED if self._timed_config(recipes) else "normal"
@@ -282,8 +309,7 @@ class Preparation:
 
     # -- further calls, which a reference may not have an answer to ------------------------------
 
-    def _add_other_distributions(self, function: TimedFunction, prepared: PreparedWorkload) -> None:
-        """Add sets of other distributions."""
+    def _add_other_distributions(self, function: BoundFunction, prepared: PreparedWorkload) -> None:
         wanted = distributions_of(self.definition, self.config.distributions)
         for distribution in wanted[:_QUICK_DISTRIBUTIONS] if self.run.quick else wanted:
             if distribution != "normal":
@@ -291,20 +317,32 @@ class Preparation:
                 if item is not None and not torch.equal(item.inputs, prepared.trials[0].inputs):
                     prepared.trials.append(item)
 
-    def _expect_distribution(self, function: TimedFunction, distribution: str) -> InputSet:
+    def _expect_distribution(self, function: BoundFunction, distribution: str) -> InputSet:
         return self._expect(function, distribution, self._inputs(0, distribution).values)
 
-    def _add_other_scalars(self, prepared: PreparedWorkload, values: Mapping[str, Value]) -> None:
+    def _add_other_scalars(
+        self, prepared: PreparedWorkload, values: Mapping[str, Value], others: Mapping[str, int | float]
+    ) -> None:
         """Add a call with other numbers in the place of scalars, which replays of a capture cannot vary."""
-        others = other_scalars(self.definition, self.workload.axes, values)
-        if not others:
-            return
-        layout = layout_of(self.definition, self.workload.axes, {**values, **others})
+        name, given = f"scalar {', '.join(others)}", {**values, **others}
+        layout = layout_of(self.definition, self.workload.axes, given)
         self._checker = attrs.evolve(self._checker, others={**self._checker.others, **others})
-        item = self._try(prepared, "scalars", partial(self._expect_once, layout, "scalars", {**values, **others}))
+        item = self._try(prepared, name, partial(self._expect_other_scalars, layout, given))
         self._checker = prepared.checker
-        if item is not None:
-            prepared.scalars = OtherScalars(layout, item, others)
+        if item is None:
+            return
+        if item.compare(layout, prepared.trials[0].expected).problems:
+            prepared.scalars.append(OtherScalars(layout, item, others))
+        else:
+            prepared.left_out[name] = "the outputs do not depend on it"
+
+    def _expect_other_scalars(self, layout: CallLayout, values: Mapping[str, Value]) -> InputSet:
+        """The call, unless the reference draws random numbers there, as dropout does where a switch says so."""
+        with BoundFunction(self.worker, layout, 1, self.context) as function:
+            item = self._expect(function, "scalars", values)
+            if not self.evaluator.is_random:
+                self._check_determinism(function, item)
+            return item
 
     def _add_padded_calls(self, prepared: PreparedWorkload, values: Mapping[str, Value]) -> None:
         """Add calls with padded indices, if the definition has such and the reference has time for them."""
@@ -313,7 +351,7 @@ class Preparation:
         draws = draw_padded_calls(self.definition, self.workload.axes, values, _secret_generator())
         calls: list[tuple[PaddedDraw, InputSet]] = []
         for draw in draws:
-            make = partial(self._expect_padded, prepared.trials[0], values, draw)
+            make = partial(self._expect_padded, values, draw)
             item = self._try(prepared, "padded", make, must_be_finite=False)
             if item is None:
                 return
@@ -321,22 +359,15 @@ class Preparation:
         if calls:
             prepared.padded = PaddedCalls(self._layout_of({**values, **draws[0].stale}), calls)
 
-    def _expect_padded(self, base: InputSet, values: Mapping[str, Value], draw: PaddedDraw) -> InputSet:
+    def _expect_padded(self, values: Mapping[str, Value], draw: PaddedDraw) -> InputSet:
         """A call with padded indices; the reference gets the indices up to their total."""
-        if draw.is_given:
-            config = _leniently(self.config)
-            check = self._checker.check(self._layout_of(values), base.inputs, base.expected, config=config)
-            return attrs.evolve(base, check=check)
         exact = {**values, **draw.exact}
-        return self._expect_once(self._layout_of(exact), "padded", exact)
-
-    def _expect_once(self, layout: CallLayout, distribution: str, values: Mapping[str, Value]) -> InputSet:
-        with TimedFunction(self.worker, layout, 1, self.context) as function:
-            return self._expect(function, distribution, values)
+        with BoundFunction(self.worker, self._layout_of(exact), 1, self.context) as function:
+            return self._expect(function, "padded", exact)
 
     def _layout_of(self, values: Mapping[str, Value]) -> CallLayout:
-        axes = self.definition.get_axes_values_from_inputs([values[name] for name in self.definition.inputs])
-        return layout_of(self.definition, axes, values)
+        found = self.definition.get_axes_values_from_inputs([values[name] for name in self.definition.inputs])
+        return layout_of(self.definition, {**self.workload.axes, **found}, values)
 
     def _try(
         self, prepared: PreparedWorkload, name: str, make: Callable[[], InputSet], *, must_be_finite: bool = True
@@ -371,8 +402,8 @@ def _tensor(value: Value) -> torch.Tensor:
 
 
 def _finite_share(item: InputSet) -> float:
-    shares = (part.undefined_share + part.infinite_share for part in item.check.parts.values())
-    return 1.0 - max(shares, default=0.0)
+    extents = (part.extent for part in item.check.parts.values())
+    return 1.0 - max((extent.undefined_share + extent.infinite_share for extent in extents), default=0.0)
 
 
 def needed_bytes(definition: Definition, workload: Workload, config: ResolvedEvalConfig, device: torch.device) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import cached_property
 from typing import TypeVar
 
 import attrs
@@ -10,13 +11,14 @@ import torch
 from fib_schema import Definition, Workload
 from fib_schema.strides import layout_extra
 
-from ..checking.sensitivity import insensitive_to_all
+from ..checking.sensitivity import OTHER_INPUTS, ZEROS, insensitive_to_all
 from ..config.model import ResolvedEvalConfig
+from ..errors import EvaluatorFailed
 from ..evaluators.protocol import Case, Check, Evaluator, Observation, Verdict
 from ..flags import FIXED_INPUTS, SYNTHESIZED
 from ..inputs.generation import Value
-from ..inputs.generator import native_input
 from ..inputs.index_padding import PaddedDraw
+from ..inputs.recipes import native_input
 from ..recipe import Recipe
 from ..secure_random import SECRET
 from ..timing.handshake import native
@@ -30,26 +32,13 @@ MOVED = "moved pages"
 T = TypeVar("T")
 
 
-class EvaluatorRaised(Exception):
-    """An evaluator raised; the result is not a verdict on the solution."""
-
-
-def _guarded(judge: Callable[[], T]) -> T:
-    """Call evaluator code; convert its exceptions to `EvaluatorRaised`."""
-    try:
-        return judge()
-    except torch.OutOfMemoryError:
-        raise  # the workload is too large for this device
-    except Exception as error:
-        raise EvaluatorRaised(f"{type(error).__name__}: {error}") from error
-
-
 @attrs.frozen(eq=False)
 class OutputChecker:
     """Makes the checks of a workload's input sets, with the evaluator, the settings and the inputs that it needs."""
 
     evaluator: Evaluator
     definition: Definition
+    workload: Workload
     config: ResolvedEvalConfig
     others: Mapping[str, Value]
     """The inputs that are not tensors; they are the same in all sets."""
@@ -65,17 +54,9 @@ class OutputChecker:
         config: ResolvedEvalConfig | None = None,
         again: Callable[[], torch.Tensor] | None = None,
     ) -> Check:
-        """Make the check of an input set.
+        """Make the check of an input set; `again` calls the reference on the inputs once more.
 
-        Args:
-            layout: Where the tensors lie in memory.
-            inputs: Memory with inputs.
-            expected: Memory with the outputs of the reference.
-            config: Settings for inputs of another distribution than the first set.
-            again: Calls the reference on the inputs once more.
-
-        Raises:
-            EvaluatorRaised: The evaluator did.
+        Settings are given for inputs of another distribution than the first set.
         """
         tensors = {name: tensor.contiguous() for name, tensor in layout.input_tensors(inputs).items()}
         case = Case(
@@ -87,11 +68,21 @@ class OutputChecker:
             first=self.first,
             is_like_first=self.first is not None and config is None,
         )
-        return _guarded(lambda: self.evaluator.check(case))
+        return self.guarded(lambda: self.evaluator.check(case))
 
     def judge_together(self, observations: Sequence[Observation]) -> Verdict:
-        """Judge the outputs of many calls together; raises `EvaluatorRaised` if the evaluator raises."""
-        return _guarded(lambda: self.evaluator.judge_together(observations))
+        """Judge the outputs of many calls together."""
+        return self.guarded(lambda: self.evaluator.judge_together(observations))
+
+    def guarded(self, judge: Callable[[], T]) -> T:
+        """Call evaluator code; one that raises is no verdict on a solution, but `EvaluatorFailed`."""
+        try:
+            return judge()
+        except torch.OutOfMemoryError:
+            raise  # the workload is too large for this device
+        except Exception as error:
+            where, problem = (self.definition.name, self.workload.uuid), f"{type(error).__name__}: {error}"
+            raise EvaluatorFailed(*where, self.evaluator.name, problem) from error
 
 
 @attrs.frozen(eq=False)
@@ -104,15 +95,12 @@ class InputSet:
     expected: torch.Tensor
     """``[bytes]``, laid out like a slot."""
     check: Check
+    checker: OutputChecker
 
     def compare(self, layout: CallLayout, outputs: torch.Tensor) -> Verdict:
-        """Compare the outputs in a slot with the expected ones; raises `EvaluatorRaised` if the check raises."""
+        """Compare the outputs in a slot with the expected ones."""
         found, expected = layout.output_tensors(outputs), layout.output_tensors(self.expected)
-        return _guarded(lambda: self.check.compare(found, expected))
-
-    def is_right(self, layout: CallLayout, outputs: torch.Tensor) -> bool:
-        """Whether the outputs in a slot are right."""
-        return not self.compare(layout, outputs).problems
+        return self.checker.guarded(lambda: self.check.compare(found, expected))
 
     def observe(self, layout: CallLayout, outputs: torch.Tensor) -> Observation:
         """Copy the outputs in a slot, to be judged with those of other calls."""
@@ -181,8 +169,8 @@ class PreparedWorkload:
     """Other kept integers after pages have moved between requests, as in the trial of the distribution `MOVED`."""
     work: Work | None = None
     """The least work of a call with the recorded integers; None if unknown."""
-    scalars: OtherScalars | None = None
-    """A call with other scalars; None if there are none, or the reference has no finite outputs for others."""
+    scalars: list[OtherScalars] = attrs.field(factory=list)
+    """Calls with other scalars, for which the reference has other finite outputs."""
     padded: PaddedCalls | None = None
     """Calls with padded indices; None if the definition has none, or the reference is too slow."""
     error_bounds: Mapping[str, float] = attrs.field(factory=dict)
@@ -192,6 +180,19 @@ class PreparedWorkload:
     def padded_integers(self) -> frozenset[str]:
         """The integer inputs that differ between calls with padded indices."""
         return frozenset() if self.padded is None else frozenset(self.padded.calls[0][0].stale)
+
+    @cached_property
+    def places(self) -> Sequence[str]:
+        """The names of the trials in messages; that of generated values names the inputs that first differ there."""
+        same, places = list(self.layout.inputs), []
+        first = self.layout.input_tensors(self.trials[0].inputs)
+        for index, item in enumerate(self.trials):
+            tensors = self.layout.input_tensors(item.inputs)
+            other = [name for name in same if not torch.equal(_bytes(tensors[name]), _bytes(first[name]))]
+            same = [name for name in same if name not in other]
+            place = f"first with other {', '.join(other)}" if other and item is self.generated else f"input set {index}"
+            places.append(f"{place} ({item.distribution})")
+        return places
 
     @property
     def bases(self) -> Sequence[InputSet]:
@@ -204,13 +205,18 @@ class PreparedWorkload:
         one, other = (self.layout.output_tensors(item.expected) for item in (self.trials[0], self.generated))
         return [name for name in one if torch.equal(_bytes(one[name]), _bytes(other[name]))]
 
+    @property
+    def hidden_from_setup(self) -> Callable[[], Mapping[str, torch.Tensor]] | None:
+        """Draws other integers for a ``setup``, which could compute outputs that depend on integers alone."""
+        return self.redraw if self.redraw and self.structural_outputs else None
+
     def to_extra(self) -> dict[str, object]:
         """The fields of a trace about the inputs."""
         optional = {
             "synthesized_inputs": list(self.synthesized),
             "enlarged_axes": dict(self.enlarged),
             "kept_integers": dict(self.kept_integers),
-            "other_scalars": {} if self.scalars is None else dict(self.scalars.values),
+            "other_scalars": {name: value for other in self.scalars for name, value in other.values.items()},
             "constant_inputs": dict(self.constant),
             "left_out": self.left_out,
         }
@@ -227,10 +233,29 @@ class PreparedWorkload:
         flags = [] if self.recipes or self.redraw else [FIXED_INPUTS]
         flags += [SYNTHESIZED] if self.synthesized else []
         flags += [f"constant: {name}" for name in self.constant]
+        return flags + self._insensitive
+
+    @cached_property
+    def _insensitive(self) -> list[str]:
+        """The flags of outputs for which wrong answers pass on all input sets, that of another set among them."""
+        flags = []
         for name in self.trials[0].check.parts:
             passing = insensitive_to_all(item.check.parts[name] for item in self.trials)
+            if ZEROS not in passing and self._ignores_inputs(name):
+                passing = (*passing, OTHER_INPUTS)
             flags += [f"insensitive: {name} to {probe}" for probe in passing]
         return flags
+
+    def _ignores_inputs(self, name: str) -> bool:
+        """Whether the first set's answer passes on all sets, and there are some with other inputs."""
+        first, *others = self.trials
+        found = self.layout.output_tensors(first.expected)[name]
+        checks = [
+            (item.check.parts[name], self.layout.output_tensors(item.expected)[name])
+            for item in others
+            if found.numel() and not torch.equal(item.inputs, first.inputs)
+        ]
+        return bool(checks) and all(check.is_right(check.compare(found, expected)) for check, expected in checks)
 
 
 # -- generated inputs in memory of the judge -----------------------------------------------------------------
@@ -246,7 +271,7 @@ def fill(recipes: Mapping[str, Recipe], layout: CallLayout, memory: torch.Tensor
     if recipes:
         places = ((recipe, layout.inputs[name].offset) for name, recipe in recipes.items())
         inputs = [native_input(recipe, memory.data_ptr() + at, base.data_ptr() + at) for recipe, at in places]
-        native.open_native(memory.device, makes_passes=False).refill(native.call_of(inputs, ()), key)
+        native.open_native(memory.device).refill(native.call_of(inputs, ()), key)
 
 
 def other_values(recipes: Mapping[str, Recipe], layout: CallLayout, inputs: torch.Tensor) -> torch.Tensor:

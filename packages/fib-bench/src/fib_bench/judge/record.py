@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from types import MappingProxyType
+from typing import Any
 
 import attrs
 import fib_compile
@@ -18,19 +19,19 @@ from ..checking.comparison import Comparison
 from ..checking.precision import PrecisionWatch
 from ..config.model import ResolvedEvalConfig
 from ..sandbox.model import Isolation
+from ..timing.roofline import speed_fields
 from ..worker.client import Worker, WorkerLost
-from .function_worker import Rejected
-from .interleaving import BASELINE, REFERENCE, Interleaved
+from .functions import BoundFunction, Rejected
 from .prepared import PreparedWorkload
-from .timed_function import TimedFunction
+from .timer import BASELINE, REFERENCE, Interleaved
 
-_MAX_KERNELS = 100
 _STACK = re.compile(r"(Current thread|Thread) 0x\w+ .*\(most recent call first\):$")
 _FRAME = re.compile(r'  File "(?P<path>[^"]*)", line \d+,? in (?P<is_start>_start$|0x\w+$)?')
 _PACKAGES = tuple(f"{folder}/" for folder in (Path(__file__).parents[1], *fib_compile.__path__))
 _INTERPRETER = ("Objects/", "Python/", "Modules/", "./Include/", "./signal/", "./nptl/", "../sysdeps/", "<frozen ")
 _HARNESS = (*_PACKAGES, *_INTERPRETER)
 """The beginnings of paths in the stacks of Python's and of tvm-ffi's handlers of signals."""
+_TIMINGS = ("timing", "reference_timing")
 _NO_FIELDS: Mapping[str, object] = MappingProxyType({})
 
 
@@ -38,11 +39,7 @@ _NO_FIELDS: Mapping[str, object] = MappingProxyType({})
 class EvaluationRecorder:
     """Makes evaluations.
 
-    Args:
-        environment: The hardware and the versions.
-        where: The host and the device.
-        baseline: The name of the solution that speedups are quoted against.
-        is_quick: Whether passing evaluations carry the flag ``quick``.
+    `baseline` is the name of the solution that speedups are quoted against.
     """
 
     environment: Environment
@@ -91,26 +88,20 @@ class EvaluationRecorder:
 
     def performance(
         self,
-        function: TimedFunction,
+        function: BoundFunction,
         timed: Interleaved,
         prepared: PreparedWorkload,
         *,
         timing: Mapping[str, object] = _NO_FIELDS,
-        kernels: Sequence[tuple[str, float]] = (),
     ) -> Performance:
         """The latency and the latencies that it is compared with.
 
-        Args:
-            function: The solution.
-            timed: The solution next to the reference and the baseline.
-            prepared: The workload.
-            timing: Further fields of the timing.
-            kernels: Names and microseconds of a call's kernels, if they are known.
+        `timing` has further fields of the timing.
         """
         others = timed.measurements()
         found = timed.timer.measurement()
-        light = function.context.light
-        if objection := light.objection(prepared.work, found.latency_ms):
+        peaks, work = function.context.peaks, prepared.work
+        if peaks is not None and work is not None and (objection := peaks.objection(work, found.latency_ms)):
             raise Rejected(EvaluationStatus.REWARD_HACK, objection)
         extra: dict[str, object] = {
             "timing": {
@@ -134,17 +125,31 @@ class EvaluationRecorder:
         optional = {
             "not_timed": dict(timed.failures),
             "not_verified": timed.failure,
-            "kernels": [list(kernel) for kernel in kernels],
-            "speed_of_light": light.to_extra(prepared.work, found.latency_ms),
+            "speed_of_light": speed_fields(peaks, work, found.latency_ms),
         }
         extra |= {name: value for name, value in optional.items() if value}
         reference_ms = others[REFERENCE].latency_ms if REFERENCE in others else 0.0
         return Performance(found.latency_ms, reference_ms, reference_ms / found.latency_ms, extra)
 
 
-def kernels_of(function: TimedFunction) -> list[tuple[str, float]]:
-    """Names and microseconds of a call's kernels, by the worker's profiler; none without one. Untrusted."""
-    return [(name, round(taken_ns / 1e3, 3)) for name, taken_ns in function.profile()[:_MAX_KERNELS]]
+def of_processes(found: Sequence[Evaluation]) -> Evaluation:
+    """The middle one of evaluations that passed in several processes, with intervals that span those of all."""
+    performances = [each.performance for each in found if each.performance is not None]
+    extras: list[Mapping[str, Any]] = [each.extra or {} for each in performances]
+    middle = sorted(range(len(found)), key=lambda place: performances[place].speedup_factor)[len(found) // 2]
+    extra: dict[str, Any] = dict(extras[middle])
+    own, others = ([each[name]["interval_ms"] for each in extras if name in each] for name in _TIMINGS)
+    extra["timing"] = {**extra["timing"], "interval_ms": _span(own), "processes": len(own)}
+    if len(others) == len(own):  # else the reference has failed at times
+        speedups = [(low / above, high / below) for (low, high), (below, above) in zip(others, own, strict=True)]
+        spans = {"interval_ms": _span(others), "speedup_interval": _span(speedups)}
+        extra["reference_timing"] = {**extra["reference_timing"], **spans}
+    return attrs.evolve(found[middle], performance=attrs.evolve(performances[middle], extra=extra))
+
+
+def _span(intervals: Iterable[Sequence[float]]) -> list[float]:
+    lows, highs = zip(*intervals, strict=True)
+    return [min(lows), max(highs)]
 
 
 def timing_flags(solution: Solution, hardware: str) -> tuple[str, ...]:
@@ -176,6 +181,8 @@ def without_harness_frames(text: str) -> str:
         if kept and _STACK.match(kept[-1]) and not _FRAME.match(line):
             kept.pop()  # all frames of that thread
         kept.append(line)
+    if kept and _STACK.match(kept[-1]):
+        kept.pop()
     return "".join(kept)
 
 

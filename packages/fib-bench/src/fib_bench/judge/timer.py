@@ -1,4 +1,4 @@
-"""Timer: the latency of one function on one workload, by the judge's clock around each of its calls.
+"""Timing of one function, and of a solution in turns with the reference and the baseline, so that a drift affects all.
 
 Two latencies of a CUDA function are measured. The *device latency* is that of calls that were captured and are
 launched by the device; the *call latency* is what an eager caller waits for, with calls that the host launches. On the
@@ -7,6 +7,9 @@ time of calls less that of passes without calls in the same process.
 
 Device latencies are measured in both orders of key and flush (`passes`). That of *cold* is published, unless it is
 lower than that of *fresh* by more than honest calls are: in *fresh* nothing can be computed before the clock runs.
+
+The workers of the reference and the baseline serve all workloads of a definition. Next to a solution their functions
+read the same input memory. The reference also answers for calls of the solution that are verified.
 """
 
 from __future__ import annotations
@@ -14,24 +17,33 @@ from __future__ import annotations
 import math
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from typing import Self
 
 import attrs
 import torch
-from fib_schema import EvaluationStatus
+from fib_schema import Definition, EvaluationStatus, Solution
 
 from ..config.model import ResolvedEvalConfig
-from ..timing import Measurement
+from ..events import Phase
+from ..secure_random import SECRET
 from ..timing.device import ClockWatch
 from ..timing.handshake import native
-from ..timing.measurement import median_error
+from ..timing.measurement import Measurement, median_error
 from ..transport.messages import Warm, WarmUp
-from ..worker.client import WorkerLost
-from .function_worker import NotCapturable, Rejected
-from .passes import Launch, Order, Passes, TimedPass
+from ..worker.client import ForkServerClient, Worker, WorkerLost, end_all
+from .device import DeviceContext
+from .functions import (
+    BackgroundActivity,
+    BoundFunction,
+    FunctionWorker,
+    InputsChanged,
+    NotCapturable,
+    Rejected,
+    build_request,
+)
+from .passes import Answer, Launch, Order, Passes, Sample, TimedPass, Verification
 from .prepared import PreparedWorkload
-from .timed_function import TimedFunction
-from .verification import Answer, Sample, Verification
 
 DEVICE, EAGER, CPU = "handshake", "eager", "cpu"
 """The methods of a latency: of captured calls, of eager calls on a CUDA device, and on the CPU."""
@@ -55,6 +67,11 @@ _ENOUGH_NOTHING = 96  # passes without calls and of empty kernels, and calls in 
 _BURST_SECONDS = 0.1  # other judges wait meanwhile
 _MOST_LINES = 3  # of a solution in a message
 _MAX_THROTTLED = 20  # passes that do not count; a device that is throttled for longer is as slow as it is
+SOLUTION, REFERENCE, BASELINE, GENERATOR = "solution", "reference", "baseline", "generator"
+"""The roles. A generator makes inputs and is not timed."""
+_ROUNDS, _FURTHER_ROUNDS = 6, 3  # of passes in the first burst and in each further one
+_REFERENCE_SHARE, _TOGETHER_SHARE = 0.5, 2.0  # of `measure_seconds`: for the reference, and for all together
+_TIMEOUT_SHARE = 0.3  # of the bound on a request, for timing one function
 
 
 @attrs.define
@@ -87,8 +104,7 @@ class _Series:
 class ThrottlingFilter:
     """Discards passes during which the device ran below its usual clock.
 
-    Args:
-        watch: The clock monitor; None accepts every pass.
+    Without a clock monitor it accepts every pass.
     """
 
     def __init__(self, watch: ClockWatch | None) -> None:
@@ -116,9 +132,6 @@ class Timer:
     """Times a function, which it warms up and captures first.
 
     Args:
-        function: Its slots are bound.
-        prepared: The workload.
-        config: How to time.
         may_capture: Whether CUDA graphs may be tried: a failed capture can leave the worker unusable.
         is_trusted: Whether the worker runs no code of a solution: nothing is verified.
         is_compared: Whether `finish` compares timed calls with answers of the reference.
@@ -126,7 +139,7 @@ class Timer:
 
     def __init__(
         self,
-        function: TimedFunction,
+        function: BoundFunction,
         prepared: PreparedWorkload,
         config: ResolvedEvalConfig,
         *,
@@ -170,7 +183,6 @@ class Timer:
         return call_ns
 
     def _load_code(self) -> None:
-        """Make a first pass of each kind."""
         for launch, order in self._wanted:
             self._load(native.NOTHING, order, self._launch_of_nothing)
             self._load(native.SOLUTION, order, launch)
@@ -340,8 +352,7 @@ class Timer:
     def measurement(self, method: str = "") -> Measurement:
         """The latency with its samples, one for each call.
 
-        Args:
-            method: `EAGER` for the call latency in the place of a device latency, beside a function that has no other.
+        The method `EAGER` asks for the call latency in place of a device latency, beside a function without one.
         """
         method = method or self.method
         launch = Launch.DEVICE if method == DEVICE else Launch.HOST
@@ -383,3 +394,228 @@ class Timer:
             **({"disturbed_passes": len(found), "disturbances": found} if (found := self._disturbances) else {}),
             **self._filter.to_extra(),
         }
+
+
+class Baselines:
+    """The workers of a definition's reference and baseline, and of the function that makes inputs."""
+
+    def __init__(self, server: ForkServerClient, context: DeviceContext, solutions: Mapping[str, Solution]) -> None:
+        self._server, self._context, self._solutions = server, context, solutions
+        self._workers: dict[str, FunctionWorker] = {}
+        self._definition: str | None = None
+
+    def worker(self, role: str, definition: Definition) -> FunctionWorker:
+        """The worker of a role; it is started if there is none."""
+        if self._definition != definition.name:
+            with self._context.device_work():
+                self.close()
+            self._definition = definition.name
+        if role not in self._workers:
+            solution = self._solutions[definition.name] if role == BASELINE else None
+            request = build_request(str(self._context.device), definition, solution)
+            self._workers[role] = FunctionWorker(self._server, request, self._context)
+        if not self._workers[role].is_ready:
+            self._workers[role].build()
+        return self._workers[role]
+
+    @property
+    def reference_worker(self) -> Worker | None:
+        """The worker of the reference, which has never run code of a solution, if there is one now."""
+        reference = self._workers.get(REFERENCE)
+        return None if reference is None else reference.worker
+
+    def roles(self, definition: Definition) -> tuple[str, ...]:
+        """The roles that a definition has."""
+        return (REFERENCE, BASELINE) if definition.name in self._solutions else (REFERENCE,)
+
+    def baseline_has_setup(self, definition: Definition) -> bool:
+        """Whether the baseline of a definition has a ``setup``."""
+        try:
+            return BASELINE in self.roles(definition) and self.worker(BASELINE, definition).has_setup
+        except (WorkerLost, Rejected):
+            return False
+
+    def close(self) -> None:
+        """End the workers."""
+        end_all(function.worker for function in self._workers.values())
+        self._workers = {}
+        self._definition = None
+
+
+@attrs.define(eq=False)
+class Interleaved:
+    """A solution on one workload next to the reference and the baseline, which are bound to its inputs during a block.
+
+    The slots of the solution are bound. The reference answers also where it is not timed.
+    """
+
+    _baselines: Baselines
+    _solution: BoundFunction
+    _prepared: PreparedWorkload
+    _config: ResolvedEvalConfig
+    _may_capture: bool = attrs.field(kw_only=True)
+    _is_reference_timed: bool = attrs.field(kw_only=True)
+    _functions: dict[str, BoundFunction] = attrs.field(init=False, factory=dict)
+    _timers: dict[str, Timer] = attrs.field(init=False, factory=dict)
+    failures: dict[str, str] = attrs.field(init=False, factory=dict)
+    """Reason for not timing a role, by role."""
+    failure: str = attrs.field(init=False, default="")
+    """The reason why the reference answers no more; empty while it answers."""
+    timer: Timer = attrs.field(init=False)
+    """Of the solution."""
+
+    @property
+    def _definition(self) -> Definition:
+        return self._prepared.checker.definition
+
+    def __enter__(self) -> Self:
+        solution, may_capture = self._solution, self._may_capture
+        try:
+            for role in self._baselines.roles(self._definition):
+                self._try(role, self._open)
+            with solution.context.phases.during(Phase.WARM_UP):
+                self.timer = Timer(solution, self._prepared, self._config, may_capture=may_capture, is_compared=True)
+        except BaseException:
+            self._release()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._release()
+
+    def _release(self) -> None:
+        for function in self._functions.values():
+            function.release()
+        self._functions = {}
+
+    # -- reference and baseline ------------------------------------------------------------------
+
+    def _try(self, role: str, step: Callable[[str], None]) -> None:
+        """Make a step of a role; one that fails is timed without captures in a fresh worker, or left out."""
+        try:
+            try:
+                step(role)
+            except NotCapturable as error:
+                worker = self._baselines.worker(role, self._definition)
+                worker.may_capture, worker.not_captured = False, str(error)
+                self._open(role)
+        except (Rejected, WorkerLost) as error:
+            self._timers.pop(role, None)
+            self.failures[role] = str(error)
+
+    def _open(self, role: str) -> None:
+        worker = self._bind(role)
+        if role == BASELINE or self._is_reference_timed:
+            self._timers[role] = Timer(
+                self._functions[role],
+                self._prepared,
+                self._config,
+                may_capture=worker.may_capture,
+                is_trusted=role == REFERENCE,
+            )
+
+    def _bind(self, role: str) -> FunctionWorker:
+        """Bind a function; one that was bound before gets a fresh worker."""
+        if (bound := self._functions.pop(role, None)) is not None:
+            bound.worker.close()
+            bound.release()
+        worker = self._baselines.worker(role, self._definition)
+        function = BoundFunction(
+            worker.worker,
+            self._prepared.layout,
+            self._prepared.slots,
+            self._solution.context,
+            shares_inputs_with=self._solution,
+            has_setup=role == BASELINE and worker.has_setup,
+            recipes=self._prepared.recipes,
+            hidden=self._prepared.hidden_from_setup,
+        )
+        self._functions[role] = function.__enter__()
+        return worker
+
+    # -- timing ----------------------------------------------------------------------------------
+
+    def time(self, max_seconds: float, activity: BackgroundActivity) -> None:
+        """Time the solution and the others in turns until all are precise. Others that fail are left out.
+
+        `max_seconds` is the time for each function. The worker of the solution must be idle while others are timed.
+        """
+        context, rounds = self._solution.context, _ROUNDS
+        seconds, begin = context.timeout_seconds, context.seconds()
+        max_seconds = min(max_seconds, _TIMEOUT_SHARE * seconds)
+        while True:
+            if (elapsed := context.seconds() - begin) > seconds:
+                raise WorkerLost(f"timing did not end within {seconds:g} s", is_timeout=True)
+            is_done, is_late = self.timer.is_done(max_seconds), elapsed > _TOGETHER_SHARE * max_seconds
+            share = 0.0 if is_done and is_late else _REFERENCE_SHARE
+            waiting = [role for role, other in self._timers.items() if not other.is_done(share * max_seconds)]
+            if not waiting and is_done:
+                return
+            self._time_burst([*([] if is_done else [SOLUTION]), *waiting], rounds, activity)
+            rounds = _FURTHER_ROUNDS
+
+    def _time_burst(self, roles: Sequence[str], rounds: int, activity: BackgroundActivity) -> None:
+        """Have the device alone for some passes of each, then verify them.
+
+        Each round is in random order: the order shifts a latency by up to 2 %.
+        """
+        rounds = min(self._timers.get(role, self.timer).room_for(rounds) for role in roles)
+        with self._solution.context.exclusive():
+            for _ in range(rounds):
+                for role in SECRET.sample(roles, len(roles)):
+                    self._sample(role, activity)
+        for role in roles:
+            self._advance(role, Timer.verify)
+
+    def _sample(self, role: str, activity: BackgroundActivity) -> None:
+        """Time a pass of each kind of a role; on the CPU nothing else tells whether the solution is idle."""
+        is_watched = role != SOLUTION and not self._solution.context.is_cuda
+        if is_watched:
+            activity.begin()
+        self._advance(role, Timer.sample)
+        if is_watched:
+            activity.end()
+
+    def _advance(self, role: str, step: Callable[[Timer], None]) -> None:
+        """Make a step of a timer, unless its function is left out since an earlier round."""
+        if role == SOLUTION:
+            step(self.timer)
+        elif role in self._timers:
+            self._try(role, lambda role: step(self._timers[role]))
+
+    def measurements(self) -> dict[str, Measurement]:
+        """The latencies by role, of the same kind as that of the solution."""
+        self.timer.compare_with(self._timers.get(REFERENCE))
+        found = {}
+        for role, timer in self._timers.items():
+            if timer.method == self.timer.method:
+                found[role] = timer.measurement()
+            elif self.timer.method == DEVICE:
+                reason = self._baselines.worker(role, self._definition).not_captured
+                self.failures[role] = f"it has no device latency: {reason or 'it cannot be captured'}"
+            else:
+                found[role] = timer.measurement(EAGER)
+        return found
+
+    # -- answers ---------------------------------------------------------------------------------
+
+    def answer(self, inputs: torch.Tensor) -> torch.Tensor | None:
+        """Call the reference on several input sets, once more in a fresh worker if it fails; None if it fails again.
+
+        Shapes:
+            inputs: ``[calls, bytes]``, as is what is returned.
+        """
+        reason = ""
+        for is_again in (False, True):
+            try:
+                if is_again or REFERENCE not in self._functions:
+                    self._bind(REFERENCE)
+                return self._functions[REFERENCE].call_each(inputs)
+            except InputsChanged as error:
+                if is_again:
+                    problem = "inputs of the reference were overwritten: only the judge and two workers can write there"
+                    raise Rejected(EvaluationStatus.REWARD_HACK, problem) from error
+            except (Rejected, WorkerLost) as error:
+                reason = str(error)
+        self.failure = f"the reference failed twice on inputs of timed calls: {reason}"
+        return None

@@ -46,13 +46,9 @@ def landlock_abi() -> int:
 def restrict(grants: Iterable[tuple[Path, int]], scopes: int, *, tcp: bool = False, ports: Iterable[int] = ()) -> None:
     """Deny this process and its children every file but those granted, and TCP where the kernel can.
 
-    Requires no_new_privs. From ABI 6 on it also confines signals and abstract sockets.
-
-    Args:
-        grants: Paths with the access rights to them and to what is below; paths that do not exist are left out.
-        scopes: ``SCOPE_`` bits.
-        tcp: Leave TCP to other measures.
-        ports: The TCP ports that may be used all the same.
+    Requires no_new_privs. From ABI 6 on it also confines signals and abstract sockets, by the ``SCOPE_`` bits. Grants
+    are rights to paths and what is below them; those that do not exist are left out. `tcp` leaves TCP to others; the
+    ports may be used all the same.
     """
     abi = landlock_abi()
     handled = (1 << _FILE_RIGHTS[min(abi, max(_FILE_RIGHTS))]) - 1
@@ -83,8 +79,6 @@ def _allow(ruleset: int, path: Path, rights: int) -> None:
     finally:
         os.close(descriptor)
 
-
-# -- the measure -------------------------------------------------------------------------------
 
 _READ = EXECUTE | READ_FILE | READ_DIR
 _USE = READ_FILE | WRITE_FILE | READ_DIR | IOCTL_DEV

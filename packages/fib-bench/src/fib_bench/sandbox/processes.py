@@ -201,9 +201,6 @@ def _is_in_use(uid: int) -> bool:
     return True
 
 
-# -- the measures ------------------------------------------------------------------------------
-
-
 def change_user(paths: SandboxPaths, held: Held) -> frozenset[Threat]:
     """Become the reserved user, which owns no process and no file but the worker's."""
     del held

@@ -30,7 +30,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from functools import cache
 
 import attrs
@@ -80,10 +80,7 @@ class Filter:
     """A seccomp filter that allows everything but some refusals; built once, loaded after forks.
 
     With `all_threads` it applies to every thread of the process (``SECCOMP_FILTER_FLAG_TSYNC``), else only to the
-    calling thread and to threads that it starts.
-
-    Raises:
-        OSError: There is no libseccomp, or it cannot make the filter.
+    calling thread and to threads that it starts. `OSError` if libseccomp is missing or cannot make it.
     """
 
     def __init__(self, refusals: Iterable[Refusal], *, all_threads: bool = False) -> None:
@@ -131,8 +128,6 @@ def _libseccomp() -> ctypes.CDLL:
     ]  # fmt: skip
     return library
 
-
-# -- the measure -------------------------------------------------------------------------------
 
 _STREAM, _DATAGRAM, _RAW, _PACKET = 1, 2, 3, 10  # kinds of sockets; CUDA listens on one of another kind
 _NAMESPACES = (
@@ -236,31 +231,18 @@ SEALED: tuple[Refusal, ...] = (
         for option in (kernel.PR_SET_DUMPABLE, _PR_SET_SECCOMP, _PR_SET_MM, _PR_SET_PTRACER)
     ),
 )
-"""The refusals of the seal."""
 
 
-@attrs.frozen
-class SealReport:
-    """Whether the seal is in force.
+def seal_process() -> str:
+    """Seal all threads of this process, for ever; needs no privileges: it sets no_new_privs.
 
-    It comes from the worker, so it is a claim: `outside_checks.seccomp_filters` shows from outside that every
-    thread has one filter more than before.
-    """
-
-    held: tuple[str, ...]
-    """``("seal",)``, or nothing."""
-    missing: Mapping[str, str]
-    """The reason, if it is not in force."""
-
-
-def seal_process() -> SealReport:
-    """Seal all threads of this process, for ever.
-
-    Needs no privileges: it sets no_new_privs. It raises nothing: where it is not possible, the report says why.
+    Returns:
+        Why it is not possible, or nothing. That comes from the worker, so it is a claim:
+        `outside_checks.seccomp_filters` shows from outside that every thread has one filter more than before.
     """
     try:
         kernel.prctl(kernel.PR_SET_NO_NEW_PRIVS, 1)
         Filter(SEALED, all_threads=True).load()
     except OSError as error:
-        return SealReport((), {"seal": str(error)})
-    return SealReport(("seal",), {})
+        return str(error)
+    return ""

@@ -45,9 +45,6 @@ def prctl(option: int, value: int, more: int = 0) -> None:
     checked(LIBC.prctl(option, *(ctypes.c_ulong(number) for number in (value, more, 0, 0))), f"prctl({option})")
 
 
-# -- capabilities and namespaces ---------------------------------------------------------------
-
-
 def has_capability(number: int) -> bool:
     """Whether the process has a capability, in force or to be put in force."""
     lines = Path("/proc/self/status").read_text().splitlines()

@@ -6,10 +6,9 @@ A worker cannot change settings where the sandbox holds: NVIDIA's kernel driver 
 request (``NV_IS_SUSER`` in its open modules), which `sandbox.processes.drop_privileges` drops, also for root, and
 NVML documents every such call as reserved for administrators. An administrator may have opened application clocks
 and auto boost to all users (``nvidia-smi -acp UNRESTRICTED``), and the sandbox may be switched off. So the judge
-reads the settings before and after each worker, reports differences, and restores them where it may.
+reads the settings when it starts and after each workload, and flags latencies that were measured with others.
 
-Locked clocks (``nvidia-smi -lgc``) can be set and reset but not read, so they are not settings here: resetting
-them unasked would undo what an operator has locked. The monitor sees the clocks that they lead to.
+Locked clocks (``nvidia-smi -lgc``) cannot be read. The monitor sees the clocks that they lead to.
 """
 
 from __future__ import annotations
@@ -43,14 +42,13 @@ class Reading:
 class ClockWatch:
     """Reads the clock repeatedly, in a thread.
 
-    Args:
-        read: Gives the SM clock in MHz and NVML's throttle reasons.
-        read_load: Gives the percentage of the last time in which a kernel ran; None if that is not known.
+    `read` gives the SM clock in MHz and NVML's throttle reasons; `read_load`, if it is known, the percentage of time in
+    which a kernel ran.
     """
 
     def __init__(self, read: Callable[[], tuple[int, int]], read_load: Callable[[], int] | None = None) -> None:
         self._read, self._read_load = read, read_load
-        self._busy_seconds = 0.0
+        self._busy_seconds = self._taken_seconds = 0.0
         self._readings: list[Reading] = []
         self._highest = 0
         self._ends = threading.Event()
@@ -80,10 +78,10 @@ class ClockWatch:
         if len(self._readings) >= 2 * _KEPT:
             self._readings = self._readings[-_KEPT:]  # a new list: other threads may be reading the old one
 
-    @property
-    def busy_seconds(self) -> float | None:
-        """For how long a kernel has run on the device since the first reading; None if that is not known."""
-        return None if self._read_load is None else self._busy_seconds
+    def take_busy_seconds(self) -> float | None:
+        """For how long a kernel has run on the device since the last call; None if that is not known."""
+        before, self._taken_seconds = self._taken_seconds, self._busy_seconds
+        return None if self._read_load is None else self._taken_seconds - before
 
     def since(self, seconds: float) -> list[Reading]:
         """The readings from a point of the monotonic clock on, and the last one before it."""
@@ -136,95 +134,26 @@ def watch_clock(device: torch.device) -> ClockWatch | None:
     return ClockWatch(read, read_load)
 
 
-@attrs.frozen
-class SettingChange:
-    """A setting that differs between two readings.
+def settings_of(device: torch.device) -> dict[str, object]:
+    """The settings of a CUDA device, without those that it does not have or its driver does not tell; none on the CPU.
 
-    Args:
-        setting: Its name.
-        before: Its value in the first reading.
-        after: Its value in the second one.
-        problem: Why it was not restored; empty where it was.
+    They outlive a worker that changes them.
     """
-
-    setting: str
-    before: object
-    after: object
-    problem: str = ""
-
-    def __str__(self) -> str:
-        outcome = f"not restored: {self.problem}" if self.problem else "restored"
-        return f"{self.setting} of the device changed from {self.before} to {self.after} ({outcome})"
-
-
-class DeviceSettings:
-    """Reads and restores the settings of one device.
-
-    Args:
-        nvml: The module ``pynvml``, initialised.
-        handle: Its handle of the device.
-    """
-
-    def __init__(self, nvml: Any, handle: object) -> None:
-        self._nvml = nvml
-        self._settings: Mapping[str, tuple[Callable[[], object], Callable[[Any], object]]] = {
-            "application_clocks_mhz": (
-                lambda: tuple(
-                    int(nvml.nvmlDeviceGetApplicationsClock(handle, kind))
-                    for kind in (nvml.NVML_CLOCK_MEM, nvml.NVML_CLOCK_GRAPHICS)
-                ),
-                lambda clocks: nvml.nvmlDeviceSetApplicationsClocks(handle, *clocks),
-            ),
-            "auto_boost": (
-                lambda: int(nvml.nvmlDeviceGetAutoBoostedClocksEnabled(handle)[0]),
-                lambda is_on: nvml.nvmlDeviceSetAutoBoostedClocksEnabled(handle, is_on),
-            ),
-            "compute_mode": (
-                lambda: int(nvml.nvmlDeviceGetComputeMode(handle)),
-                lambda mode: nvml.nvmlDeviceSetComputeMode(handle, mode),
-            ),
-            "persistence": (
-                lambda: int(nvml.nvmlDeviceGetPersistenceMode(handle)),
-                lambda mode: nvml.nvmlDeviceSetPersistenceMode(handle, mode),
-            ),
-            "power_limit_mw": (
-                lambda: int(nvml.nvmlDeviceGetPowerManagementLimit(handle)),
-                lambda limit: nvml.nvmlDeviceSetPowerManagementLimit(handle, limit),
-            ),
-        }
-
-    def read(self) -> Mapping[str, object]:
-        """The current settings, without those that this device does not have or this driver does not tell."""
-        found: dict[str, object] = {}
-        for name, (get, _) in self._settings.items():
-            with suppress(self._nvml.NVMLError):
-                found[name] = get()
-        return found
-
-    def restore(self, before: Mapping[str, object]) -> tuple[SettingChange, ...]:
-        """Compare the current settings with earlier ones, and restore those that differ.
-
-        A setting that could not be read at either time is not a difference.
-
-        Returns:
-            The differences, each with the reason if it could not be restored.
-        """
-        return tuple(
-            SettingChange(name, before[name], after, self._write(name, before[name]))
-            for name, after in self.read().items()
-            if name in before and before[name] != after
-        )
-
-    def _write(self, name: str, value: object) -> str:
-        """Restore a setting; returns the reason where that fails."""
-        try:
-            self._settings[name][1](value)
-        except self._nvml.NVMLError as error:
-            return str(error)
-        return ""
-
-
-def settings_of(device: torch.device) -> DeviceSettings | None:
-    """The settings of a CUDA device; None on the CPU and without NVML."""
-    found = _nvml_of(device)
-    return None if found is None else DeviceSettings(*found)
+    if (found := _nvml_of(device)) is None:
+        return {}
+    nvml, handle = found
+    readers: Mapping[str, Callable[[], object]] = {
+        "application_clocks_mhz": lambda: tuple(
+            int(nvml.nvmlDeviceGetApplicationsClock(handle, kind))
+            for kind in (nvml.NVML_CLOCK_MEM, nvml.NVML_CLOCK_GRAPHICS)
+        ),
+        "auto_boost": lambda: int(nvml.nvmlDeviceGetAutoBoostedClocksEnabled(handle)[0]),
+        "compute_mode": lambda: int(nvml.nvmlDeviceGetComputeMode(handle)),
+        "persistence": lambda: int(nvml.nvmlDeviceGetPersistenceMode(handle)),
+        "power_limit_mw": lambda: int(nvml.nvmlDeviceGetPowerManagementLimit(handle)),
+    }
+    settings: dict[str, object] = {}
+    for name, read in readers.items():
+        with suppress(nvml.NVMLError):
+            settings[name] = read()
+    return settings

@@ -11,38 +11,20 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from functools import cache
 
 import attrs
 
 _Z_95 = 1.96
-_MAX_EXACT = 1000
 _QUARTILES = 1.349  # their distance, in standard deviations
 _MEDIAN_EFFICIENCY = 1.253  # the standard error of a median, in those of a mean
 
 
 def median_interval(samples: Sequence[float]) -> tuple[float, float]:
-    """The 95 % confidence interval of the median; of few samples it spans them all.
-
-    Args:
-        samples: In any order, at least one.
-    """
+    """The 95 % confidence interval of the median; of few samples it spans them all."""
     ordered = sorted(samples)
-    rank = _rank_below(len(ordered))
+    count = len(ordered)
+    rank = max(math.floor((count - _Z_95 * math.sqrt(count) - 1) / 2), 0)  # of the binomial distribution, or one less
     return ordered[rank], ordered[-1 - rank]
-
-
-@cache
-def _rank_below(count: int) -> int:
-    """The largest rank, from 0, that lies above the median with a probability of at most 2.5 %; 0 if none does."""
-    if count > _MAX_EXACT:
-        return math.floor((count - _Z_95 * math.sqrt(count)) / 2)
-    rank, ways, reached = 0, 1, 1  # of 2 ** count, the ways to have `rank`, and at most `rank`, samples below
-    while 40 * reached <= 1 << count:
-        rank += 1
-        ways = ways * (count - rank + 1) // rank
-        reached += ways
-    return max(rank - 1, 0)
 
 
 def median_error(samples: Sequence[float]) -> float:
@@ -50,8 +32,7 @@ def median_error(samples: Sequence[float]) -> float:
 
     Unlike `median_interval` this is narrow for few samples, and a single outlier does not widen it.
 
-    Args:
-        samples: In any order, at least one; of fewer than four, their range counts.
+    The range of fewer than four samples counts.
     """
     ordered = sorted(samples)
     count = len(ordered)

@@ -39,10 +39,7 @@ class Work:
 def work_of(definition: Definition, axes: Mapping[str, int], values: Values | None = None) -> Work | None:
     """The least work of a call; None where nothing is declared for the op_type, or its inputs have other names.
 
-    Args:
-        definition: The call's.
-        axes: The workload's sizes.
-        values: The inputs, for op_types whose work depends on them. Without them they have no work.
+    Op_types whose work depends on the inputs have none without their values.
 
     Returns:
         Work that is certain only where it follows from the sizes.
@@ -171,7 +168,6 @@ def _attention_work(call: _Call, declared: _Declaration, rows: int, visible: int
 
 
 def _keys_of_sequences(call: _Call) -> torch.Tensor:
-    """Number of keys of each sequence."""
     entries = call.integers("kv_indptr").diff()
     if "kv_indices" not in call.definition.inputs:
         return entries
@@ -183,7 +179,6 @@ def _keys_of_sequences(call: _Call) -> torch.Tensor:
 
 
 def _queries_of_sequences(call: _Call) -> torch.Tensor:
-    """Number of queries of each sequence: one in a decode step."""
     if "qo_indptr" in call.definition.inputs:
         return call.integers("qo_indptr").diff()
     return torch.ones_like(call.integers("kv_indptr")[1:])

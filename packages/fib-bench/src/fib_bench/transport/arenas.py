@@ -68,11 +68,7 @@ def _element_type_and_bytes(slot: TensorSlot) -> tuple[torch.dtype, int]:
 class Arena:
     """A shared allocation.
 
-    Args:
-        memory: All its bytes, as a uint8 tensor on the device.
-        handle: Maps it into another process.
-        descriptor: Of the memory file, or -1 on a CUDA device.
-        release: Gives the memory back; no tensor in it may be used afterwards.
+    `memory` is all its bytes, `descriptor` -1 on a CUDA device. No tensor in it may be used after it was released.
     """
 
     def __init__(self, memory: torch.Tensor, handle: SharedMemory, descriptor: int, release: Any = None) -> None:
@@ -187,7 +183,6 @@ def _checked(result: Any) -> tuple[Any, ...]:
 
 
 def _cuda_bytes(pointer: int, size_bytes: int, device: torch.device) -> torch.Tensor:
-    """Raw device memory as a tensor."""
     interface = {"shape": (size_bytes,), "typestr": "|u1", "data": (pointer, False), "version": 3}
     return torch.as_tensor(SimpleNamespace(__cuda_array_interface__=interface), device=device)
 

@@ -10,7 +10,7 @@ from typing import TypeAlias
 import msgspec
 
 from ..recipe import Recipe
-from ..sandbox.model import Threat
+from ..sandbox.model import Isolation
 
 BASES = 1
 """Input sets behind the slots: the values that the generator changes, for inputs of which it does not make all."""
@@ -52,8 +52,6 @@ class Build(msgspec.Struct, frozen=True, tag="build"):
     definition: str
     solution: str | None
     """Both as JSON; no solution means the reference."""
-    is_ahead: bool = False
-    """Whether to run compilers and turn to the device, but to load nothing of the solution."""
     cache_key: str = ""
     """Separates the cache of the solution from that of other evaluations; empty: they share one."""
 
@@ -96,10 +94,6 @@ class Seal(msgspec.Struct, frozen=True, tag="seal"):
     """Seal the worker: nothing is compiled, loaded or started from now on."""
 
 
-class CollectAgain(msgspec.Struct, frozen=True, tag="collect-again"):
-    """Copy the result of the last call into its slot again, without a call."""
-
-
 class WarmUp(msgspec.Struct, frozen=True, tag="warm-up"):
     """Make calls until compilers and caches have settled."""
 
@@ -113,7 +107,6 @@ class OpenPasses(msgspec.Struct, frozen=True, tag="open-passes"):
     pattern: int
     """Of the flush buffer."""
     recipes: tuple[Recipe, ...]
-    """The inputs that are generated for each call."""
 
 
 class PassRequest(msgspec.Struct, frozen=True):
@@ -137,15 +130,8 @@ class RunCalls(PassRequest, frozen=True, tag="run-calls"):
     """Make the calls of a pass eagerly, each when the judge says so in the mailbox."""
 
 
-class LaunchPass(msgspec.Struct, frozen=True, tag="launch-pass"):
-    """Launch a pass; the device waits for the judge's words in the mailbox."""
-
-    index: int
-    """Position among the passes composed since the slots were bound."""
-
-
-class Profile(msgspec.Struct, frozen=True, tag="profile"):
-    """Call once under a profiler."""
+class LaunchPass(PassRequest, frozen=True, tag="launch-pass"):
+    """Launch the pass that was composed; the device waits for the judge's words in the mailbox."""
 
 
 WorkerRequest: TypeAlias = (
@@ -156,23 +142,18 @@ WorkerRequest: TypeAlias = (
     | SetUp
     | Seal
     | Call
-    | CollectAgain
     | WarmUp
     | OpenPasses
     | ComposePass
     | LaunchPass
     | RunCalls
-    | Profile
 )
 
 
 class Settled(msgspec.Struct, frozen=True, tag="settled"):
-    """A worker's first message, sent before anything of a solution is there: how it is isolated."""
+    """A worker's first message, sent before anything of a solution is there."""
 
-    held: dict[str, frozenset[Threat]]
-    """The measures that it has taken, with the threats that they stop."""
-    missing: dict[str, str]
-    """Measures that were not possible, with the reasons."""
+    isolation: Isolation
 
 
 class Built(msgspec.Struct, frozen=True, tag="built"):
@@ -207,30 +188,15 @@ class Called(msgspec.Struct, frozen=True, tag="called"):
     """The number of times that a kernel ran untuned; untrusted."""
 
 
-class WrongOutput(msgspec.Struct, frozen=True, tag="wrong-output"):
-    """The call returned something that does not fit the definition."""
-
-    aspect: str
-    """``shape``, ``dtype``, ``kind``, or ``lazy`` where it is made such that work is left for later."""
-    problem: str
-
-
 class Warm(msgspec.Struct, frozen=True, tag="warm"):
     """The duration of a warm call by the worker's clock, as an eager caller sees it; untrusted."""
 
     call_ns: float
 
 
-class Uncapturable(msgspec.Struct, frozen=True, tag="uncapturable"):
-    """The function cannot be captured into a CUDA graph, and the process may be unusable now."""
-
-    problem: str
-
-
 class Composed(msgspec.Struct, frozen=True, tag="composed"):
     """A pass is composed."""
 
-    index: int
     nodes: int
     """Kernels, copies and fills of one captured call; 0 for passes without calls."""
     reads: tuple[str, ...] = ()
@@ -239,41 +205,17 @@ class Composed(msgspec.Struct, frozen=True, tag="composed"):
     """Lines that wait for the device, which captures leave out."""
 
 
-class Profiled(msgspec.Struct, frozen=True, tag="profiled"):
-    """The kernels that ran, in their order, with their durations; empty where no profiler is."""
-
-    kernels: tuple[tuple[str, float], ...]
-
-
-class Tampered(msgspec.Struct, frozen=True, tag="tampered"):
-    """The worker's measuring or checking code has changed since the solution was loaded."""
-
-    what: str
-
-
 class Failed(msgspec.Struct, frozen=True, tag="failed"):
-    """The solution raised."""
+    """The request could not be carried out, because of the solution."""
 
-    stage: str
-    """``build`` or ``run``."""
+    kind: str
+    """``build`` or ``run`` where it raised; ``shape``, ``dtype``, ``kind``, ``bounds``, or ``lazy`` (work is left for
+    later) where its outputs do not fit the definition; ``capture`` where a call cannot be captured into a CUDA graph,
+    and the process may be unusable; ``tampered`` where code of the worker has changed."""
     detail: str
 
 
-WorkerReply: TypeAlias = (
-    Settled
-    | DeviceOpened
-    | Built
-    | Done
-    | HasSetUp
-    | Called
-    | WrongOutput
-    | Warm
-    | Uncapturable
-    | Composed
-    | Profiled
-    | Tampered
-    | Failed
-)
+WorkerReply: TypeAlias = Settled | DeviceOpened | Built | Done | HasSetUp | Called | Warm | Composed | Failed
 
 
 class Spawn(msgspec.Struct, frozen=True, tag="spawn"):
@@ -296,10 +238,6 @@ class Ping(msgspec.Struct, frozen=True, tag="ping"):
 ServerRequest: TypeAlias = Spawn | Kill | Ping
 
 
-class ServerReady(msgspec.Struct, frozen=True, tag="server-ready"):
-    """Report: the server has imported everything."""
-
-
 class Spawned(msgspec.Struct, frozen=True, tag="spawned"):
     """Reply to `Spawn`: the worker runs."""
 
@@ -316,7 +254,7 @@ class Exited(msgspec.Struct, frozen=True, tag="exited"):
 
 
 class Pong(msgspec.Struct, frozen=True, tag="pong"):
-    """Reply to `Ping`."""
+    """Reply to `Ping`, and the first report: the server has imported everything."""
 
 
-ServerReply: TypeAlias = ServerReady | Spawned | Exited | Pong
+ServerReply: TypeAlias = Spawned | Exited | Pong

@@ -30,11 +30,7 @@ class ChannelClosed(Exception):
 
 
 def send(channel: socket.socket, message: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
-    """Send one message with file descriptors.
-
-    Raises:
-        ChannelClosed: The other side is gone.
-    """
+    """Send one message with file descriptors; `ChannelClosed` if the other side is gone."""
     body = msgspec.msgpack.encode(message)
     frame = memoryview(_LENGTH.pack(len(body)) + body)  # at once: the other side wakes up for a whole message
     try:
@@ -68,23 +64,13 @@ class Receiver:
         self.descriptors: list[int] = []
 
     def receive(self) -> object:
-        """Wait for the next message.
-
-        Raises:
-            ProtocolError: The bytes are not an acceptable message.
-            ChannelClosed: The other side is gone.
-        """
+        """Wait for the next message; raises like `fill` and `take`."""
         while (message := self.take()) is None:
             self.fill()
         return message
 
     def fill(self, *, wait: bool = True) -> None:
-        """Read available bytes; if there are none, wait or return.
-
-        Raises:
-            ChannelClosed: The other side is gone.
-            ProtocolError: It sent descriptors that it may not send.
-        """
+        """Read available bytes, or wait; `ChannelClosed` if the other side is gone, `ProtocolError` for descriptors."""
         try:
             if not wait and not is_readable(self._channel, 0):
                 return
@@ -106,11 +92,7 @@ class Receiver:
         return len(self._buffer) >= _LENGTH.size
 
     def take(self) -> object | None:
-        """The next whole message that has been read, or None.
-
-        Raises:
-            ProtocolError: The bytes are not an acceptable message.
-        """
+        """The next whole message that has been read, or None; `ProtocolError` if the bytes are no acceptable one."""
         if len(self._buffer) < _LENGTH.size:
             return None
         (length,) = _LENGTH.unpack_from(self._buffer)
@@ -128,11 +110,7 @@ class Receiver:
         return message
 
     def take_descriptors(self, count: int) -> list[int]:
-        """The oldest `count` descriptors that have arrived.
-
-        Raises:
-            ProtocolError: Fewer have arrived.
-        """
+        """The oldest `count` descriptors that have arrived."""
         if len(self.descriptors) < count:
             raise ProtocolError(f"{count} descriptors expected, {len(self.descriptors)} came")
         taken, self.descriptors = self.descriptors[:count], self.descriptors[count:]

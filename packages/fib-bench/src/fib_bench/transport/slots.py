@@ -7,7 +7,6 @@ before the pass and stay in place afterwards for the comparison.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import TracebackType
 from typing import Self
 
 import attrs
@@ -26,7 +25,6 @@ class CallLayout:
     """The layout of the tensors of one call, by name."""
 
     message: Layout
-    """Layout as it is sent to workers."""
     inputs: Mapping[str, TensorSlot]
     """The tensors among the inputs."""
     outputs: Mapping[str, TensorSlot]
@@ -56,6 +54,11 @@ class CallLayout:
         """The input tensors in memory laid out like one slot, or like all of them."""
         return {name: tensor_in(memory, slot) for name, slot in self.inputs.items()}
 
+    def differing_inputs(self, one: torch.Tensor, other: torch.Tensor) -> list[str]:
+        """The names of the inputs whose bytes differ between memory laid out like one slot, or like several."""
+        places = self.inputs.items()
+        return [name for name, slot in places if not torch.equal(bytes_in(one, slot), bytes_in(other, slot))]
+
     def output_tensors(self, memory: torch.Tensor) -> dict[str, torch.Tensor]:
         """The output tensors in memory laid out like one slot, or like all of them."""
         return {name: tensor_in(memory, slot) for name, slot in self.outputs.items()}
@@ -80,12 +83,7 @@ def _described(tensor: torch.Tensor) -> TensorSlot:
 
 
 def call_bytes(definition: Definition, workload: Workload) -> int:
-    """Bytes of the inputs and outputs of one call.
-
-    Raises:
-        AxisError: An axis has no size.
-        InvalidField: The workload's layout is invalid.
-    """
+    """Bytes of the inputs and outputs of one call; `AxisError` or `InvalidField` if the workload is invalid."""
     shapes, strides = definition.get_input_shapes(workload.axes), workload_strides(definition, workload)
     items = zip(definition.inputs.items(), shapes, strict=True)
     inputs = [TensorSlot(s.dtype, shape, 0, strides.get(name)) for (name, s), shape in items if shape is not None]
@@ -135,9 +133,7 @@ class Slots:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property

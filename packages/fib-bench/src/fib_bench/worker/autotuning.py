@@ -1,4 +1,4 @@
-"""Compilation of autotuned Triton kernels without tuning them, and brief tuning.
+"""Compilation of autotuned Triton kernels without tuning them, and brief tuning; none on the CPU.
 
 The first call of a solution compiles. Other judges time passes meanwhile, so kernels must not be tuned then: tuning
 would disturb passes and be disturbed by them. Within `untuned_kernels` a kernel that is not tuned yet compiles all its
@@ -27,21 +27,10 @@ _SLOW_MS = 1.0
 """A kernel that takes longer is launched too few times in that time, and is measured as long as Triton does."""
 
 
-class UntunedKernels:
-    """The kernels that ran untuned."""
-
-    def __init__(self) -> None:
-        self.count = 0
-
-
 @contextmanager
-def untuned_kernels(device: torch.device) -> Iterator[UntunedKernels]:
-    """Compile all configurations of kernels that are not tuned yet, and tune none, during a block.
-
-    Args:
-        device: A CUDA device.
-    """
-    found = UntunedKernels()
+def untuned_kernels(device: torch.device) -> Iterator[list[object]]:
+    """Compile all configurations of kernels that are not tuned yet, and list these, but tune none during a block."""
+    found: list[object] = []
     module = sys.modules.get(_MODULE)
     if module is None:
         yield found
@@ -60,7 +49,8 @@ def untuned_kernels(device: torch.device) -> Iterator[UntunedKernels]:
                     if not compilation.drop_first():
                         raise
                 finally:
-                    found.count += compilation.was_needed
+                    if compilation.was_needed:
+                        found.append(self)
 
     tuner.run = run_untuned
     try:
@@ -76,6 +66,15 @@ def tune_briefly() -> None:
         module.Autotuner.do_bench = property(lambda tuner: tuner._do_bench or _measure_briefly)  # noqa: SLF001
 
 
+def take_first_configuration() -> None:
+    """Have autotuned kernels run their first configuration in this process, which has no device to measure on."""
+    module = sys.modules.get(_MODULE)
+    if module is not None:
+        prune = module.Autotuner.prune_configs
+        module.Autotuner.prune_configs = lambda tuner, given: prune(tuner, given)[:1]
+        module.Autotuner._bench = lambda *_, **__: [0.0] * 3  # noqa: SLF001 some versions measure a single one, too
+
+
 def _measure_briefly(call: Callable[[], object], quantiles: Sequence[float]) -> Sequence[float]:
     """Quantiles of the milliseconds of a call, the median first as the autotuner asks for them."""
     from triton.testing import do_bench
@@ -85,12 +84,7 @@ def _measure_briefly(call: Callable[[], object], quantiles: Sequence[float]) -> 
 
 
 class _Compilation:
-    """The compilation of one kernel's configurations, in place of benchmarks.
-
-    Args:
-        tuner: A ``triton.runtime.autotuner.Autotuner``.
-        device: Where its kernel will run.
-    """
+    """The compilation of one kernel's configurations, in place of benchmarks."""
 
     def __init__(self, tuner: Any, device: torch.device) -> None:
         self._tuner, self._device = tuner, device
@@ -140,13 +134,10 @@ class _Compilation:
         hooked = {config: self._compile(config, arguments, options) for config in configs if config.pre_hook}
         others = [config for config in configs if config not in hooked]
         threads = min(_MAX_THREADS, len(os.sched_getaffinity(0)), len(configs))
-        with ThreadPoolExecutor(threads, initializer=self._use_device) as pool:
+        with ThreadPoolExecutor(threads, initializer=torch.cuda.set_device, initargs=(self._device,)) as pool:
             works = pool.map(lambda config: self._compile(config, arguments, options), others)
             found = {**hooked, **dict(zip(others, works, strict=True))}
         return {config: found[config] for config in configs}
-
-    def _use_device(self) -> None:
-        torch.cuda.set_device(self._device)
 
     def _compile(self, config: Any, arguments: Sequence[Any], options: Mapping[str, Any]) -> bool:
         """Compile one configuration; returns whether it compiles. A hook can change what it is compiled for."""

@@ -29,9 +29,7 @@ FOLDER = "fib-bench-v1"
 class CacheOwner:
     """The content that a cache belongs to.
 
-    Args:
-        name: A digest of the content, the same in every run.
-        solution: None for a reference.
+    The name is a digest of it, the same in every run; a reference has no solution.
     """
 
     name: str
@@ -59,7 +57,10 @@ def own_cache(owner: CacheOwner, uid: int) -> Path:
     Raises:
         OSError: It cannot be made, or another user could change what is in it.
     """
-    folder = _folder_of_caches() / f"{owner.name}-{uid}"
+    caches = private_folder(get_fib_cache_path() / FOLDER)
+    if os.geteuid() == 0:
+        caches.chmod(0o711)  # workers with other users reach their caches in it, and cannot list the others
+    folder = caches / f"{owner.name}-{uid}"
     if not folder.is_dir():
         _make(folder, owner, uid)
     if folder.stat().st_uid != uid:
@@ -71,13 +72,6 @@ def remove_caches(owner: CacheOwner) -> None:
     """Remove the caches of an owner whose workers have ended; what the system does not let go stays."""
     for folder in (get_fib_cache_path() / FOLDER).glob(f"{owner.name}-*"):
         remove_folder(folder)
-
-
-def _folder_of_caches() -> Path:
-    folder = private_folder(get_fib_cache_path() / FOLDER)
-    if os.geteuid() == 0:
-        folder.chmod(0o711)  # workers with other users reach their caches in it, and cannot list the others
-    return folder
 
 
 def _make(folder: Path, owner: CacheOwner, uid: int) -> None:

@@ -9,6 +9,7 @@ solution and no error of the benchmark. A server that dies takes its workers wit
 
 from __future__ import annotations
 
+import fcntl
 import os
 import selectors
 import signal
@@ -20,26 +21,35 @@ from collections.abc import Iterable
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
-from types import TracebackType
 from typing import Self
 
 import msgspec
+from fib_compile.toolchain import VARIABLES_VARIABLE, compiler_environment
+from fib_schema import get_fib_cache_path
 
 from ..errors import WorkerPoolFailed
-from ..sandbox.model import Isolation
+from ..sandbox.model import LIMIT_VARIABLE, Isolation
 from ..sandbox.processes import SPARE_UIDS
 from ..temporary_folders import TemporaryFolder, remove_abandoned
 from ..transport import messages
 from ..transport.protocol import MAX_REPLY_BYTES, ChannelClosed, ProtocolError, Receiver, is_readable, send
 from .process_tree import descendants
-from .server_environment import server_environment
 
 _START_SECONDS, _SPAWN_SECONDS, _EXIT_SECONDS = 120.0, 30.0, 10.0
 _STACK_SECONDS = 0.5
 _DYING_SECONDS = 3.0  # the kernel takes up to a second to end a process that crashed
 _KEPT_BYTES = 8_000
 _SERVER_DIED = "it died, and its workers with it"
+_INHERITED = frozenset({
+    "PATH", "LANG", "LC_ALL", "LD_LIBRARY_PATH", "PYTHONPATH", "VIRTUAL_ENV", "CC", "CXX",
+    "CUDA_HOME", "CUDA_PATH", "CUDA_VISIBLE_DEVICES", "CUTLASS_PATH", "CUTLASS_HOME", "TRITON_INTERPRET",
+    "GOMP_SPINCOUNT", "OMP_NUM_THREADS", "OMP_PLACES", "OMP_PROC_BIND",
+    LIMIT_VARIABLE, VARIABLES_VARIABLE,
+})  # fmt: skip
+_OWN_OF_WORKERS = ("HOME", "TMPDIR", "LC_ALL")
+_CUDA_SETTINGS = {"PYTORCH_NVML_BASED_CUDA_CHECK": "1"}  # the server must not initialise CUDA: it forks
 _MAX_READS = 64  # of 64 KiB; a flood of output must not block the judge
+_PIPE_BYTES = 1 << 20  # the judge reads rarely while it times a call
 
 
 class WorkerLost(Exception):
@@ -84,12 +94,7 @@ class KeptOutput:
 class Worker:
     """One worker process: its channel, its output, and its exit; a context manager that ends it.
 
-    Args:
-        server: Reports the worker's end.
-        pid: Its process.
-        channel: The socket for requests and replies.
-        output: The end to read of the pipe that it prints to, non-blocking.
-        folder: Its home, removed when it is closed.
+    It prints to a pipe, whose end `output` is non-blocking; its home, the folder, is removed when it is closed.
     """
 
     def __init__(
@@ -98,7 +103,9 @@ class Worker:
         self.pid = pid
         self.isolation: Isolation | None = None
         self._server = server
-        self._handle = _open_process(pid)
+        self._handle: int | None = None
+        with suppress(ProcessLookupError):  # it may have ended
+            self._handle = os.pidfd_open(pid)  # valid even if its number is used again
         self._channel, self._output, self._folder = channel, output, folder
         self._receiver = Receiver(channel, messages.WorkerReply, MAX_REPLY_BYTES)
         self._printed = KeptOutput()
@@ -112,9 +119,7 @@ class Worker:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     @property
@@ -134,11 +139,6 @@ class Worker:
 
     def request(self, message: msgspec.Struct, descriptors: tuple[int, ...] = (), *, seconds: float) -> object:
         """Send a request and wait for its answer.
-
-        Args:
-            message: The request.
-            descriptors: File descriptors to send along.
-            seconds: How long to wait.
 
         Raises:
             WorkerLost: The worker ended, broke the protocol, or took too long; it is closed.
@@ -181,17 +181,13 @@ class Worker:
         return self.is_closed or self._receiver.has_message
 
     def _next_reply(self) -> object | None:
-        """The next reply that has arrived, or None. The first message is none: it reports the isolation.
-
-        Raises:
-            ProtocolError: The message is not valid.
-        """
+        """The next reply that has arrived, or None. The first message is none: it reports the isolation."""
         reply = self._receiver.take()
         if reply is None or self.isolation is not None:
             return reply
         if not isinstance(reply, messages.Settled):
             raise ProtocolError(f"the first message was {type(reply).__name__}, not Settled")
-        self.isolation = Isolation(reply.held, reply.missing)
+        self.isolation = reply.isolation
         return self._receiver.take()
 
     def confirm(self) -> None:
@@ -226,38 +222,32 @@ class Worker:
                 self._is_killed = True
 
     def close(self, *, unless: Connection | None = None) -> bool:
-        """Kill the worker and everything that it started; remove its folder.
+        """Kill the worker and everything that it started; remove its folder; returns whether it is closed.
 
-        Args:
-            unless: Wait for the end only until this has a message.
-
-        Returns:
-            Whether it is closed.
+        With `unless`, wait only until that has a message.
         """
         if self._is_closed:
             return True
         self.kill()
         if not self._await_end(unless):
             return False
-        if self._handle is not None and not self._has_ended:
-            _kill_orphan(self._handle)
+        if self._handle is not None:
+            if not self._has_ended:  # its server has died; the system kills it too, unless a solution has disabled that
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+                    is_readable(self._handle, _EXIT_SECONDS)  # it is when the process has ended
+            os.close(self._handle)
         self._read_output()
         self._is_closed = True
         self._selector.close()
         self._channel.close()
         os.close(self._output)
-        if self._handle is not None:
-            os.close(self._handle)
         self._server.forget(self.pid)
         self._folder.remove()
         return True
 
     def _await_end(self, unless: Connection | None) -> bool:
-        """Wait until the server reports that the worker and its children have ended.
-
-        Returns:
-            False if a message to `unless` came first.
-        """
+        """Wait until the server reports that all have ended; returns whether no message to `unless` came first."""
         if self.is_closed:
             return True
         end = time.monotonic() + _EXIT_SECONDS
@@ -356,27 +346,10 @@ def end_all(workers: Iterable[Worker]) -> None:
         worker.close()
 
 
-def _kill_orphan(handle: int) -> None:
-    """Kill a worker whose server has died; the system does so too, unless a solution has disabled that."""
-    with suppress(ProcessLookupError):
-        signal.pidfd_send_signal(handle, signal.SIGKILL)
-        is_readable(handle, _EXIT_SECONDS)  # it is when the process has ended
-
-
-def _open_process(pid: int) -> int | None:
-    """A descriptor of a process, valid even if its number is used again; None if it has ended."""
-    try:
-        return os.pidfd_open(pid)
-    except ProcessLookupError:
-        return None
-
-
 class ForkServerClient:
     """The judge's side of a fork server; a context manager that stops the server and all its workers.
 
-    Args:
-        device: The device of the workers. On ``cpu``, Triton and Helion run in their interpreters.
-        hidden: Folders that no worker may read.
+    Workers may not read the folders `hidden`. For the device ``cpu``, Triton and Helion run in their interpreters.
     """
 
     def __init__(self, device: str, hidden: Iterable[Path] = ()) -> None:
@@ -397,9 +370,7 @@ class ForkServerClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def launch(self) -> None:
@@ -422,34 +393,26 @@ class ForkServerClient:
         self._receiver = Receiver(self.channel, messages.ServerReply, MAX_REPLY_BYTES)
 
     def start(self) -> None:
-        """Start the server process if it was not started, and wait until it serves; `spawn` does so too.
-
-        Raises:
-            WorkerPoolFailed: It did not come up.
-        """
+        """Start the server process if it was not started, and wait until it serves; `spawn` does so too."""
         self.launch()
         if self._is_ready:
             return
         self.channel.settimeout(_START_SECONDS)
         try:
-            ready = self._receiver.receive()
+            self._receiver.receive()
         except (ChannelClosed, ProtocolError, TimeoutError) as error:
             raise WorkerPoolFailed(f"it did not start (its messages are above): {error}") from error
-        if not isinstance(ready, messages.ServerReady):
-            raise WorkerPoolFailed(f"it answered {ready!r} first")
         self.channel.settimeout(None)
         self._is_ready = True
 
     def spawn(self) -> Worker:
-        """A fresh worker.
-
-        Raises:
-            WorkerPoolFailed: The server does not start, or has ended.
-        """
+        """A fresh worker; raises `WorkerPoolFailed` if the server does not start, or has ended."""
         folder = TemporaryFolder()
         ours, theirs = socket.socketpair()
         read_end, write_end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(read_end, False)
+        with suppress(PermissionError):  # the user has many pipes: what prints much is slower
+            fcntl.fcntl(read_end, fcntl.F_SETPIPE_SZ, _PIPE_BYTES)
         try:
             pid = self._fork(folder.path, (theirs.fileno(), write_end))
         except BaseException:
@@ -466,17 +429,14 @@ class ForkServerClient:
     def _fork(self, folder: Path, descriptors: tuple[int, int]) -> int:
         self.start()
         try:
-            return self._ask_for_worker(folder, descriptors)
+            send(self.channel, messages.Spawn(str(folder)), descriptors)
+            while not self._spawned:
+                if not is_readable(self.channel, _SPAWN_SECONDS):
+                    raise ChannelClosed(f"nothing within {_SPAWN_SECONDS:g} s")  # a solution may have stopped it
+                self.read_reports()
         except (ChannelClosed, ProtocolError) as error:
             self.close()
             raise WorkerPoolFailed(f"no worker came: {error}") from error
-
-    def _ask_for_worker(self, folder: Path, descriptors: tuple[int, int]) -> int:
-        send(self.channel, messages.Spawn(str(folder)), descriptors)
-        while not self._spawned:
-            if not is_readable(self.channel, _SPAWN_SECONDS):
-                raise ChannelClosed(f"nothing within {_SPAWN_SECONDS:g} s")  # a solution may have stopped it
-            self.read_reports()
         return self._spawned.pop()
 
     def is_alive(self) -> bool:
@@ -515,11 +475,7 @@ class ForkServerClient:
         send(self.channel, messages.Kill(pid))
 
     def read_reports(self) -> None:
-        """Read the server's reports that have arrived.
-
-        Raises:
-            ChannelClosed: The server has ended.
-        """
+        """Read the server's reports that have arrived."""
         self._receiver.fill(wait=False)
         while (message := self._receiver.take()) is not None:
             match message:
@@ -538,3 +494,26 @@ class ForkServerClient:
     def strays(self) -> list[int]:
         """Processes that have left their worker, and their descendants; which worker started them is unknown."""
         return [] if self._process is None else descendants(self._process.pid, self._workers)
+
+
+def server_environment(device: str) -> dict[str, str]:
+    """The variables for a device: some of the judge's, and fixed ones."""
+    # Workers find the libraries that were compiled ahead only if they would pass compilers the same variables.
+    own = {name: value for name, value in compiler_environment().items() if name not in _OWN_OF_WORKERS}
+    inherited = own | {name: value for name, value in os.environ.items() if name in _INHERITED}
+    fixed = {
+        "OPENBLAS_NUM_THREADS": "1",  # a thread started by an import would not survive a fork
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONSAFEPATH": "1",
+        "FIB_CACHE_PATH": str(get_fib_cache_path().absolute()),  # workers have other homes and folders
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",  # more start a pool of processes, seconds after the call that compiles
+    }
+    return _with_cpu_settings(inherited) | fixed if device == "cpu" else inherited | fixed | _CUDA_SETTINGS
+
+
+def _with_cpu_settings(inherited: dict[str, str]) -> dict[str, str]:
+    """Triton's interpreter, and OpenMP threads that leave the judge's clock a core."""
+    # about half a millisecond, which spans the time between two parallel regions: waking a thread up takes
+    # longer than many a kernel; by default it spins for much longer, on a core that another may need
+    threads = str(max(len(os.sched_getaffinity(0)) - 1, 1))
+    return {"GOMP_SPINCOUNT": "50000", "OMP_NUM_THREADS": threads} | inherited | {"TRITON_INTERPRET": "1"}

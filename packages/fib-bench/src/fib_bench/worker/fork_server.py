@@ -24,8 +24,7 @@ from pathlib import Path
 
 import attrs
 from fib_compile.device import architectures_of_machine, identify_compilers
-from fib_compile.registry import BUILDERS_GROUP, reference_solution
-from fib_schema import Definition, TensorSpec, format_json, parse_json
+from fib_compile.registry import BUILDERS_GROUP
 from fib_schema.entry_points import find_entry_points
 
 from ..sandbox.model import SandboxPolicy
@@ -34,7 +33,7 @@ from ..sandbox.processes import most_tasks, tasks_on_machine
 from ..sandbox.syscalls import PR_SET_CHILD_SUBREAPER, PR_SET_DUMPABLE, PR_SET_PDEATHSIG, prctl
 from ..temporary_folders import remove_folder
 from ..timing.handshake.native import preload
-from ..transport.messages import Exited, Kill, Ping, Pong, ServerReady, ServerRequest, Spawn, Spawned
+from ..transport.messages import Exited, Kill, Ping, Pong, ServerRequest, Spawn, Spawned
 from ..transport.protocol import MAX_DESCRIPTORS, MAX_REQUEST_BYTES, ChannelClosed, Receiver, send
 from . import process_tree
 
@@ -76,7 +75,6 @@ def _import_ahead(device: str) -> None:
         with suppress(ImportError):
             import_module(optional)
     find_entry_points(BUILDERS_GROUP)  # forks need not look for them
-    _parse_records()
     torch.seed()  # torch reads sources of its own for the stack that it keeps; it initialises no device
     if device.startswith("cuda"):
         architectures = architectures_of_machine()  # cached: nvidia-smi needs more than a worker may do
@@ -98,20 +96,12 @@ def _identifications(device: str) -> Iterator[Callable[[], None]]:
         yield lambda: identify_triton(architectures_of_machine())
 
 
-def _parse_records() -> None:
-    """Make the converters of records, which a process does when it first parses one; it takes more than 1 ms."""
-    definition = Definition("none", "none", {}, {}, {"y": TensorSpec((), "float32")}, "def run():\n    return 0.0\n")
-    for record in (definition, reference_solution(definition)):
-        parse_json(format_json(record), type(record))
-
-
 def identify_triton(architectures: Iterable[str]) -> None:
     """Compute what identifies Triton and its compiler: each process that compiles would take 0.4 s and start ptxas.
 
     Triton keeps both, and so do forks. A Triton that is missing or does not work is reported by the build.
 
-    Args:
-        architectures: Such as ``9.0a``.
+    Architectures are such as ``9.0a``.
     """
     failures = (ImportError, AttributeError, OSError, RuntimeError, subprocess.SubprocessError)
     for module in _TRITON_MODULES:
@@ -126,10 +116,7 @@ def identify_triton(architectures: Iterable[str]) -> None:
 class Server:
     """Forks workers, reports their exits, and kills processes they leave behind.
 
-    Args:
-        channel: The socket to the judge.
-        policy: What workers may do.
-        later: Functions that it calls while the first worker runs, one after another and requests in between.
+    Functions of `later` are called while the first worker runs, one after another and requests in between.
     """
 
     def __init__(self, channel: socket.socket, policy: SandboxPolicy, later: Iterable[Callable[[], None]]) -> None:
@@ -150,7 +137,7 @@ class Server:
 
     def serve(self) -> None:
         """Serve the judge until it closes the channel; first tell it that everything is imported."""
-        send(self._channel, ServerReady())
+        send(self._channel, Pong())
         self._selector.register(self._channel, selectors.EVENT_READ)
         self._selector.register(self._wakeup, selectors.EVENT_READ)
         while True:

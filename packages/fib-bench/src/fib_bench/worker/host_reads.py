@@ -15,14 +15,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
-from types import FrameType
+from types import FrameType, MappingProxyType
 from typing import Any
 
 import attrs
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from ..timing.cuda import CannotCapture
+from ..timing.handshake.native import CannotCapture
 
 _aten: Any = torch.ops.aten
 _C: Any = torch._C  # noqa: SLF001 no public name
@@ -79,19 +79,15 @@ def _split_masks(indices: Sequence[torch.Tensor | None], counts: Sequence[int]) 
     """Indices in which numbers of elements stand in place of boolean masks."""
     waiting, found = list(counts), list[torch.Tensor | None]()
     for index in indices:
-        if index is not None and index.dtype in (torch.bool, torch.uint8):
+        if index is not None and _is_mask(index):
             found += _places(index, waiting.pop(0)).unbind(1)
         else:
             found.append(index)
     return found
 
 
-def _count_masks(indices: Sequence[torch.Tensor | None]) -> list[int]:
-    return [
-        int(torch.count_nonzero(index))
-        for index in indices
-        if index is not None and index.dtype in (torch.bool, torch.uint8)
-    ]
+def _is_mask(index: torch.Tensor | None) -> bool:
+    return index is not None and index.dtype in (torch.bool, torch.uint8)
 
 
 def _group(ordered: torch.Tensor, count: int) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -145,60 +141,66 @@ def _bincount(
 
 
 def _length(result: Any, *_: object) -> list[int]:
-    """The size that an operation's result shows."""
     return [len(result[0] if isinstance(result, tuple) else result)]
 
 
 def _mask_counts(_: Any, __: torch.Tensor, indices: Sequence[torch.Tensor | None], *___: object) -> list[int]:
-    return _count_masks(indices)
+    return [int(torch.count_nonzero(index)) for index in indices if index is not None and _is_mask(index)]
 
 
 _PUTS = (_aten.index_put_.default, _aten.index_put.default, _aten._index_put_impl_.default)
-_SIZED: Mapping[Any, tuple[Callable[..., list[int]], Callable[..., Any]]] = {
-    _aten.nonzero.default: (_length, _nonzero),
-    _aten.masked_select.default: (_length, _masked_select),
-    _aten._unique2.default: (_length, _unique),  # noqa: SLF001
-    _aten.unique_consecutive.default: (_length, _unique_consecutive),
-    _aten.repeat_interleave.Tensor: (_length, _repeat),
-    _aten.bincount.default: (_length, _bincount),
-    _aten.index.Tensor: (_mask_counts, _index),
-    **{function: (_mask_counts, partial(_index_put, function)) for function in _PUTS},
-}
+_SIZED: Mapping[Any, tuple[Callable[..., list[int]], Callable[..., Any]]] = MappingProxyType(
+    {
+        _aten.nonzero.default: (_length, _nonzero),
+        _aten.masked_select.default: (_length, _masked_select),
+        _aten._unique2.default: (_length, _unique),  # noqa: SLF001
+        _aten.unique_consecutive.default: (_length, _unique_consecutive),
+        _aten.repeat_interleave.Tensor: (_length, _repeat),
+        _aten.bincount.default: (_length, _bincount),
+        _aten.index.Tensor: (_mask_counts, _index),
+        **{function: (_mask_counts, partial(_index_put, function)) for function in _PUTS},
+    }
+)
 """For each operation what gives its sizes, of its result and arguments, and what does the same work with them."""
-_NAMES = {
+_NAMES = MappingProxyType({
     "_local_scalar_dense": ".item()", "_to_copy": ".to()", "copy_": ".copy_()", "_unique2": "unique",
     "index": "boolean indexing", "index_put_": "boolean indexing", "_index_put_impl_": "boolean indexing",
-}  # fmt: skip
+})  # fmt: skip
 
 
 # -- modes ---------------------------------------------------------------------------------------------------
 
 
 class _Crossings(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Records what crosses, or gives it again.
-
-    Args:
-        device: Where the call computes.
-        recording: What is recorded.
-        is_given: Whether it is given again, in a capture.
-    """
+    """Records what crosses, or gives it again."""
 
     def __init__(self, device: torch.device, recording: Recording, *, is_given: bool) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._device, self._recording, self._is_given = device, recording, is_given
         self._next, self._bytes = 0, 0
 
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Functions of torch.compile run compiled: else torch skips them now and in all later calls."""
+        return True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Torch would import its compiler, which takes seconds in each worker."""
+        return False
+
     def __torch_dispatch__(
         self, func: Any, types: object, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         kwargs = kwargs or {}
+        target = self._target(func, args, kwargs)
         if self._is_on_host(args):
-            return self._send(func, args, kwargs) if self._is_sent(func, args, kwargs) else func(*args, **kwargs)
+            return self._send(func, args, kwargs) if target == self._device.type else func(*args, **kwargs)
         if func in _SIZED and self._reads_size(func, args, kwargs):
             return self._read_size(func, args, kwargs)
         if func in (_aten._local_scalar_dense.default, _aten.equal.default):  # noqa: SLF001
             return self._read(func, args, kwargs, lambda value: value)
-        if self._is_copied_back(func, args, kwargs):
+        if target not in (None, self._device.type):
             return self._read(func, args, kwargs, torch.clone)
         return func(*args, **kwargs)
 
@@ -209,21 +211,13 @@ class _Crossings(TorchDispatchMode):  # type: ignore[no-untyped-call]
         operands = [each for each in args[:2] if isinstance(each, torch.Tensor)]
         return bool(operands) and operands[-1].device.type != self._device.type
 
-    def _is_sent(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        target = self._target(func, args, kwargs)
-        return target is not None and target.type == self._device.type
-
-    def _is_copied_back(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-        target = self._target(func, args, kwargs)
-        return target is not None and target.type != self._device.type
-
     @staticmethod
-    def _target(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.device | None:
-        """The device that an operation copies to; None for another operation."""
+    def _target(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> str | None:
+        """The type of the device that an operation copies to; None for another operation."""
         if func is _aten.copy_.default:
-            return torch.device(args[0].device)
+            return str(args[0].device.type)
         is_copy = func is _aten._to_copy.default and kwargs.get("device") is not None  # noqa: SLF001
-        return torch.device(kwargs["device"]) if is_copy else None
+        return torch.device(kwargs["device"]).type if is_copy else None
 
     @staticmethod
     def _reads_size(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
@@ -231,8 +225,7 @@ class _Crossings(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return kwargs.get("output_size") is None
         if func is not _aten.index.Tensor and func not in _PUTS:
             return True
-        masks = [each for each in args[1] if each is not None and each.dtype in (torch.bool, torch.uint8)]
-        return bool(masks) and not (func in _PUTS and _is_fill(args[1], args[2]))
+        return any(map(_is_mask, args[1])) and not (func in _PUTS and _is_fill(args[1], args[2]))
 
     # Recorded, or given again.
 
@@ -240,10 +233,12 @@ class _Crossings(TorchDispatchMode):  # type: ignore[no-untyped-call]
         is_copy = func is _aten.copy_.default
         if self._is_given:
             value = copy(self._take(func).value)
+            if func is _aten.equal.default:
+                torch.eq(*args).all()  # the work of the device
             return args[0].copy_(value) if is_copy else value
         result = func(*args, **kwargs)
-        if is_copy and isinstance(result, torch.Tensor):
-            self._synchronize()  # a copy into pinned memory may still be under way
+        if isinstance(result, torch.Tensor):
+            self._synchronize()  # a copy into pinned memory, or one that nobody waits for, may still be under way
         self._keep(func, copy(result))
         return result
 
@@ -290,6 +285,17 @@ class _Crossings(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise CannotCapture(problem)
         self._next += 1
         return crossings[self._next - 1]
+
+    def end(self) -> None:
+        """Raise `CannotCapture` if the call has not done all that it has done before."""
+        left = self._recording.crossings[self._next :]
+        if self._is_given and left:
+            raise CannotCapture(f"{left[0]} is not done again on the same inputs")
+
+
+_frames: Any = _C._dynamo.eval_frame  # noqa: SLF001
+_SKIP = _frames._FrameExecStrategy(*[_frames._FrameAction.SKIP] * 2)  # noqa: SLF001
+_frames.set_code_exec_strategy(_Crossings.__torch_dispatch__.__code__, _SKIP)  # torch.compile would compile the mode
 
 
 def _is_fill(indices: Sequence[torch.Tensor | None], value: torch.Tensor) -> bool:
@@ -340,8 +346,9 @@ def given(recording: Recording, device: torch.device) -> Iterator[None]:
         if not recording.crossings:
             yield  # operations are not looked at, so that none is different
             return
-        with _through_host(), _Crossings(device, recording, is_given=True):
+        with _through_host(), _Crossings(device, recording, is_given=True) as crossings:
             yield
+            crossings.end()
 
 
 def _waiting(wait: Callable[..., object]) -> AbstractContextManager[None]:

@@ -67,8 +67,8 @@ class CodeMapping:
 def seccomp_filters(pid: int) -> Mapping[int, int]:
     """The number of seccomp filters of each thread of a process: the seal adds one to every thread."""
     found = {}
-    with _refusals(pid, "the filters"):
-        for entry in os.scandir(f"/proc/{pid}/task"):
+    with _refusals(pid, "the filters"), os.scandir(f"/proc/{pid}/task") as entries:
+        for entry in entries:
             with suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended
                 status = Path(entry.path, "status").read_bytes()
                 if (match := re.search(rb"^Seccomp_filters:\t(\d+)", status, re.MULTILINE)) is None:
@@ -80,8 +80,8 @@ def seccomp_filters(pid: int) -> Mapping[int, int]:
 def open_memory_files(pid: int) -> list[str]:
     """Descriptors of a process through which it could write over its code (``/proc/self/mem``), as sentences."""
     found = []
-    with _refusals(pid, "the descriptors"):
-        for entry in os.scandir(f"/proc/{pid}/fd"):
+    with _refusals(pid, "the descriptors"), os.scandir(f"/proc/{pid}/fd") as entries:
+        for entry in entries:
             with suppress(FileNotFoundError):  # closed meanwhile
                 target = os.readlink(entry.path)  # noqa: PTH115 many
                 if re.fullmatch(r"/proc/\d+(/task/\d+)?/mem", target):

@@ -1,7 +1,13 @@
-"""Passes of a worker: timed calls, each prepared and started by words of the judge.
+"""Calls of a worker on its slots: single ones, and passes of timed calls.
 
-Captured calls are inspected and composed into one graph with what stands around each of them; this process sleeps
-while the device runs it. Eager calls are made here, between the preparation and the digest of each.
+Results are brought into the slot right after a call has returned, outside the clock, with no wait
+in between: what is written later is not in them. A destination-passing function gets buffers of the
+worker's own for the same reason. Results that defer work to their reader (a view that negates, a view of an
+input, a container that computes its items) are copied inside the clock.
+
+Each timed call is prepared and started by words of the judge. Captured calls are inspected and composed into one graph
+with what stands around each of them; this process sleeps while the device runs it. Eager calls are made here, between
+the preparation and the digest of each.
 """
 
 from __future__ import annotations
@@ -14,22 +20,25 @@ import secrets
 import time
 import traceback
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import attrs
 import torch
+from fib_compile import Runnable
+from fib_schema import Definition
 
-from ..inputs.generator import Input, native_input
+from ..inputs.recipes import Input, native_input
 from ..recipe import Recipe
-from ..timing.cuda import CannotCapture
 from ..timing.handshake import native
-from ..timing.handshake.native import HostNative, Native, NotComposable
-from ..transport.messages import Composed, ComposePass, RunCalls, TensorSlot
-from .calls import PreparedCall, WrongOutputError
+from ..timing.handshake.native import CannotCapture, HostNative, Native, NotComposable
+from ..transport.arenas import tensor_in
+from ..transport.messages import Composed, ComposePass, LaunchPass, Layout, RunCalls, TensorSlot
 from .host_reads import OTHERS, Recording, given, record
 
+_GUARD, _GUARD_STEP = 0xA5, 512
+_MOST_GUARD_BYTES = 1 << 16  # a write farther away may end the process
 _TIMEOUT_NS = 20 * 10**9  # the device waits no longer for the judge
 _MIN_RUNS = 5
 _MAX_SHIFTS = 1024  # of 512 bytes: intermediate results of each call lie elsewhere, since places differ in speed
@@ -37,10 +46,229 @@ _MOST_LINES = 20  # of a solution that are reported
 _SLOW_SECONDS = 2.0  # the first calls load kernels, so their time does not predict the others
 
 # originals, taken before any solution is loaded
+_Tensor = torch.Tensor
+_copy: Any = torch.Tensor.copy_
+_detach: Any = torch.Tensor.detach
+_clone: Any = torch.Tensor.clone
+_view: Any = torch.Tensor.view
+_address: Any = torch.Tensor.data_ptr
+_clock_ns = time.perf_counter_ns
 _Graph: Any = torch.cuda.CUDAGraph
 _Stream: Any = torch.cuda.Stream
 _synchronize: Any = torch.cuda.synchronize
-_clock_ns = time.perf_counter_ns
+
+
+class WrongOutputError(Exception):
+    """The returned value does not fit the definition; `kind` as in `Failed`."""
+
+    def __init__(self, kind: str, problem: str) -> None:
+        super().__init__(problem)
+        self.kind = kind
+
+
+class PreparedCall:
+    """One call with its arguments bound: all that is left to do is to invoke it.
+
+    Shapes:
+        inputs: ``[bytes]``, of a slot, as are the outputs.
+    """
+
+    def __init__(
+        self, function: Runnable, definition: Definition, layout: Layout, inputs: torch.Tensor, outputs: torch.Tensor
+    ) -> None:
+        self._function = function
+        self._arguments = [tensor_in(inputs, s) if isinstance(s, TensorSlot) else s for s in layout.inputs]
+        slots = zip(definition.outputs, layout.outputs, strict=True)
+        self._buffers = {name: tensor_in(outputs, slot) for name, slot in slots}
+        self._memory = inputs.untyped_storage().data_ptr()
+        self._is_dps = function.metadata.destination_passing_style
+        self._guarded = [_Guarded.around(buffer) for buffer in self._buffers.values()] if self._is_dps else []
+        self._own = [guarded.output for guarded in self._guarded]
+        self._bound = bound = (*self._arguments, *self._own)
+        self._kept: list[Any] = []  # the outputs of the last timed call, alive until the next one
+        self.defers_work = False
+        """Whether collected results deferred work to their reader."""
+        self.invoke: Callable[[], Any] = lambda: function(*bound)  # without `self`: a cycle would keep the slot mapped
+
+    def set_up(self) -> float:
+        """Run the solution's ``setup`` and pass its result to all later calls; returns the nanoseconds."""
+        before = _clock_ns()
+        planned = self._function.plan(*self._arguments)
+        taken = _clock_ns() - before
+        bound = self._bound
+        self.invoke = lambda: planned(*bound)
+        return float(taken)
+
+    def prepare(self) -> None:
+        """Poison the outputs as those in the slot are."""
+        for own, buffer in zip(self._own, self._buffers.values(), strict=False):
+            _copy(_raw(own), _raw(buffer))
+
+    def collect(self, result: Any) -> None:
+        """Copy the result of a call into the output buffers.
+
+        Raises:
+            WrongOutputError: It does not fit the definition.
+        """
+        values = self._own if self._is_dps else _in_order(list(self._buffers), result)
+        self._check_guards()
+        for (name, buffer), value in zip(self._buffers.items(), values, strict=True):
+            _check(name, value, buffer)
+            self.defers_work |= not self._is_dps and (type(result) not in _PLAIN or self._defers_work(value))
+            _store(value, buffer)
+
+    def _check_guards(self) -> None:
+        """Refuse a call that has written beside its outputs, as a kernel without a mask for its tail does."""
+        for name, guarded in zip(self._buffers, self._guarded, strict=False):
+            for side, guard in (("before", guarded.before), ("behind", guarded.behind)):
+                if not bool((guard == _GUARD).all()):
+                    raise WrongOutputError("bounds", f"the call has written {side} output {name!r}, out of its bounds")
+
+    def whole_outputs(self, result: Any) -> list[torch.Tensor]:
+        """The outputs as dense tensors that share no memory with inputs; others are copied, inside a capture.
+
+        Raises:
+            WrongOutputError: They do not fit the definition.
+            CannotCapture: An output is a number, which a device does not write.
+        """
+        values = self._own if self._is_dps else _in_order(list(self._buffers), result)
+        found = []
+        for (name, buffer), value in zip(self._buffers.items(), values, strict=True):
+            _check(name, value, buffer)
+            if type(value) is not _Tensor:
+                raise CannotCapture(f"output {name!r} is a number")
+            plain = _detach(value)
+            is_dense = plain.is_contiguous() and not plain.is_neg() and not plain.is_conj()
+            is_plain = is_dense and not self._defers_work(plain) and type(result) in _PLAIN
+            found.append(plain if is_plain else _clone(plain, memory_format=torch.contiguous_format))
+        return found
+
+    @property
+    def outputs(self) -> list[torch.Tensor]:
+        """The outputs in the slot, which the judge reads."""
+        return [*self._buffers.values()]
+
+    @property
+    def own_outputs(self) -> list[torch.Tensor]:
+        """The buffers that a destination-passing function writes to; none for another function."""
+        return self._own
+
+    def addresses_of(self, result: Any) -> list[int] | None:
+        """Addresses of the outputs of a call that a clock waits for; None where they lie in `own_outputs`.
+
+        The values are checked by the judge, who compares what is copied from there.
+        """
+        if self._is_dps:
+            return None
+        self._kept = self._whole(result) or self._as_buffers(result)
+        return [_address(value) for value in self._kept]
+
+    def _whole(self, result: Any) -> list[Any]:
+        """The outputs where they are; none if one of them has to be copied."""
+        if self.defers_work or type(result) not in _PLAIN:
+            return []
+        values = [result] if type(result) is _Tensor else _in_order(list(self._buffers), result)
+        for value, buffer in zip(values, self._buffers.values(), strict=True):
+            if type(value) is not _Tensor or not value.is_contiguous() or value.nbytes != buffer.nbytes:
+                return []
+        return values
+
+    def _as_buffers(self, result: Any) -> list[Any]:
+        """The outputs as they are stored in the slot, in buffers of their own: numbers, views, and other layouts."""
+        found = []
+        values = _in_order(list(self._buffers), result)
+        for (name, buffer), value in zip(self._buffers.items(), values, strict=True):
+            _check(name, value, buffer)
+            found.append(torch.empty_like(buffer))
+            _store(value, found[-1])
+        return found
+
+    def _defers_work(self, value: Any) -> bool:
+        """Whether a value is a view that negates when it is read, a view of the inputs, or one of repeated elements."""
+        if type(value) is not _Tensor:
+            return False
+        is_view = value.untyped_storage().data_ptr() == self._memory and value.numel()
+        return (
+            value.is_neg()
+            or bool(is_view)
+            or any(not stride and size > 1 for stride, size in zip(value.stride(), value.shape, strict=True))
+        )
+
+
+_PLAIN = frozenset({_Tensor, tuple, list, dict, int, float, bool, type(None)})
+
+
+"""Types that can be unpacked without running code of the solution."""
+
+
+@attrs.frozen(eq=False)
+class _Guarded:
+    """An output, and as much memory before and behind it, up to a limit, where nothing may be written."""
+
+    before: torch.Tensor
+    output: torch.Tensor
+    behind: torch.Tensor
+
+    @classmethod
+    def around(cls, buffer: torch.Tensor) -> _Guarded:
+        """Memory for an output like `buffer`."""
+        size = buffer.nbytes
+        guard = min(-(-max(size, 1) // _GUARD_STEP) * _GUARD_STEP, _MOST_GUARD_BYTES)
+        whole = torch.full((size + 2 * guard,), _GUARD, dtype=torch.uint8, device=buffer.device)
+        output = whole[guard : guard + size].view(buffer.dtype).view(buffer.shape)
+        return cls(whole[:guard], output, whole[guard + size :])
+
+
+def _in_order(names: Sequence[str], result: Any) -> list[Any]:
+    """The outputs in the definition's order; refuses more, fewer, and others."""
+    if isinstance(result, Mapping):
+        if result.keys() != set(names):
+            problem = f"returned a dict of {sorted(map(str, result))}, expected {sorted(names)}"
+            raise WrongOutputError("kind", problem)
+        return [result[name] for name in names]
+    values = list(result) if isinstance(result, (tuple, list)) else [result]
+    if len(values) != len(names) or (not names and result is not None):
+        problem = f"returned {len(values)} values, expected {len(names)}: {', '.join(names)}"
+        raise WrongOutputError("kind", problem)
+    return values
+
+
+def _check(name: str, value: Any, buffer: torch.Tensor) -> None:
+    """Refuse values that are not plain tensors of the right shape, dtype and device."""
+    if buffer.ndim == 0 and type(value) in (int, float, bool):
+        return
+    if type(value) is not _Tensor:
+        kind = f"{type(value).__module__}.{type(value).__qualname__}"
+        raise WrongOutputError("kind", f"output {name!r} is a {kind}, expected a torch.Tensor")
+    if value.layout is not torch.strided:
+        raise WrongOutputError("kind", f"output {name!r} has the layout {value.layout}, expected a dense tensor")
+    if torch._is_functional_tensor(value):  # noqa: SLF001 no public name
+        raise WrongOutputError("lazy", f"output {name!r} is a functional tensor, which has no memory of its own")
+    if value.shape != buffer.shape:
+        found, wanted = tuple(value.shape), tuple(buffer.shape)
+        raise WrongOutputError("shape", f"output {name!r} has shape {found}, expected {wanted}")
+    if value.dtype != buffer.dtype:
+        raise WrongOutputError("dtype", f"output {name!r} has dtype {value.dtype}, expected {buffer.dtype}")
+    if value.device != buffer.device:
+        raise WrongOutputError("kind", f"output {name!r} is on {value.device}, expected {buffer.device}")
+    own = value.__dict__
+    if type(own) is not dict or any(type(attribute) is not str for attribute in own):
+        raise WrongOutputError("lazy", f"output {name!r} has attributes whose names run code when they are looked up")
+    hiding = [attribute for attribute in own if hasattr(_Tensor, attribute)]
+    if hiding:
+        raise WrongOutputError("lazy", f"output {name!r} has its own {', '.join(hiding)} in place of a tensor's")
+
+
+def _store(value: Any, buffer: torch.Tensor) -> None:
+    if type(value) is _Tensor:
+        _copy(_raw(buffer), _raw(_detach(value)))
+    else:
+        buffer.fill_(value)
+
+
+def _raw(tensor: torch.Tensor) -> Any:
+    """The tensor, a boolean one as bytes: a copy makes 1 of all other bytes than 0, and so of poison."""
+    return _view(tensor, torch.uint8) if tensor.dtype is torch.bool else tensor
 
 
 @attrs.frozen(eq=False)
@@ -55,46 +283,27 @@ class _Captured:
     """Of each call; graphs read memory of these."""
 
 
-@attrs.frozen(eq=False, kw_only=True)
-class PassMemory:
-    """Places where the calls of a pass read and write.
-
-    Shapes:
-        inputs: ``[slots, bytes]``
-        base: ``[bytes]``, the values that the generator changes.
-    """
-
-    inputs: torch.Tensor
-    base: torch.Tensor
-    layout: Sequence[TensorSlot | None]
-    """Places of the inputs in a slot; None for what is not a tensor."""
-    outputs: Sequence[Sequence[torch.Tensor]]
-    """The outputs of each slot, which the judge reads."""
-
-
 class Passes:
     """The passes over the slots of one workload.
 
-    Args:
-        module: The native module, opened before a solution was loaded.
-        device: Where.
-        calls: One call for each slot.
-        memory: What they read and write.
-        recipes: The inputs that are generated for each call.
-        mailbox: A descriptor of the page that the judge shares; it is taken over.
+    The native module was opened before a solution was loaded. There is one call for each slot; the descriptor of the
+    mailbox is taken over.
+
+    Shapes:
+        inputs: ``[calls + BASES, bytes]``, behind those of the slots the values that the generator changes.
     """
 
     def __init__(
         self,
         module: HostNative,
-        device: torch.device,
         calls: Sequence[PreparedCall],
-        memory: PassMemory,
+        inputs: torch.Tensor,
+        layout: Layout,
         recipes: Sequence[Recipe],
         mailbox: int,
     ) -> None:
-        self._module, self._device, self._calls = module, device, calls
-        self._memory, self._recipes = memory, recipes
+        self._module, self._device, self._calls = module, inputs.device, calls
+        self._inputs, self._layout, self._recipes = inputs, layout, recipes
         self._page = mmap.mmap(mailbox, native.MAILBOX_BYTES)
         os.close(mailbox)
         self._anchor = ctypes.c_char.from_buffer(self._page)
@@ -103,8 +312,7 @@ class Passes:
         self._pool: Any = None
         self._stream: Any = None
         self._captured: _Captured | None = None
-        self._handles: dict[int, int] = {}
-        self._kinds: list[int] = []
+        self._handles: dict[tuple[int, bool], int] = {}
 
     # -- captured calls ------------------------------------------------------------------------------
 
@@ -120,22 +328,23 @@ class Passes:
             CannotCapture: A call cannot be captured, or contains what cannot be composed.
             WrongOutputError: A call returned something that does not fit the definition.
         """
-        index, made = len(self._kinds), Composed(len(self._kinds), 0)
-        graphs, sources = None, self._memory.outputs
+        made, graphs = Composed(0), None
+        sources: Sequence[Sequence[torch.Tensor]] = [call.outputs for call in self._calls]
         if request.kind == native.SOLUTION:
             if request.is_anew:
                 self._discard_captured()
             captured = self._capture(request.calls)
             graphs = (ctypes.c_void_p * len(captured.graphs))(*(g.raw_cuda_graph() for g in captured.graphs))
-            sources, seen = captured.outputs, captured.recordings[0]
-            made = Composed(index, captured.nodes, seen.reads[:_MOST_LINES], tuple(seen.waits[:_MOST_LINES]))
-        self._handles[index] = self._cuda.compose(self._describe(request, sources, graphs))
-        self._kinds.append(request.kind)
+            sources = captured.outputs
+            reads = dict.fromkeys(line for each in captured.recordings for line in each.reads)
+            waits = dict.fromkeys(line for each in captured.recordings for line in each.waits)
+            made = Composed(captured.nodes, tuple(reads)[:_MOST_LINES], tuple(waits)[:_MOST_LINES])
+        self._handles[request.kind, request.is_fresh] = self._cuda.compose(self._describe(request, sources, graphs))
         return made
 
-    def launch(self, index: int) -> None:
+    def launch(self, request: LaunchPass) -> None:
         """Launch a pass; the device then waits for the judge."""
-        self._cuda.launch(self._handles[index])
+        self._cuda.launch(self._handles[request.kind, request.is_fresh])
 
     def close(self) -> None:
         """Destroy the passes, before the memory that they use is unmapped."""
@@ -150,8 +359,8 @@ class Passes:
 
     def _discard_captured(self) -> None:
         self._module.finish()
-        for index in [index for index in self._handles if self._kinds[index] == native.SOLUTION]:
-            self._cuda.discard(self._handles.pop(index))
+        for key in [key for key in self._handles if key[0] == native.SOLUTION]:
+            self._cuda.discard(self._handles.pop(key))
         self._captured = None
 
     def _capture(self, count: int) -> _Captured:
@@ -163,7 +372,8 @@ class Passes:
         if self._captured is not None:
             return self._captured
         if self._stream is None:
-            self._stream, self._pool = _Stream(self._device), torch.cuda.graph_pool_handle()
+            self._stream = _Stream(self._device)
+        self._pool = torch.cuda.graph_pool_handle()  # one that all graphs have left is of no use
         calls = self._calls[:count]
         recordings = [self._record(call) for call in calls]
         gc.collect()  # a graph that is freed during a capture breaks it
@@ -171,7 +381,10 @@ class Passes:
         found = [self._capture_one(*each) for each in zip(calls, recordings, strict=True)]
         _synchronize(self._device)
         graphs = [graph for graph, _ in found]
-        nodes = max(self._inspect(graph) for graph in graphs)
+        try:
+            nodes = max(self._cuda.inspect(graph.raw_cuda_graph()) for graph in graphs)
+        except NotComposable as error:
+            raise CannotCapture(str(error)) from error
         self._captured = _Captured(graphs, [outputs for _, outputs in found], nodes, recordings)
         return self._captured
 
@@ -210,21 +423,11 @@ class Passes:
             raise CannotCapture(_reason(error)) from error
         return graph, outputs
 
-    def _inspect(self, graph: Any) -> int:
-        try:
-            return self._cuda.inspect(graph.raw_cuda_graph())
-        except NotComposable as error:
-            raise CannotCapture(str(error)) from error
-
     # -- eager calls ---------------------------------------------------------------------------------
 
     def run_calls(self, request: RunCalls) -> None:
-        """Make the calls of a pass, each when the judge says so.
-
-        Raises:
-            WrongOutputError: A call returned something that does not fit the definition.
-        """
-        sources = [call.own_outputs or outputs for call, outputs in zip(self._calls, self._memory.outputs, strict=True)]
+        """Make the calls of a pass, each when the judge says so."""
+        sources = [call.own_outputs or call.outputs for call in self._calls]
         description = self._describe(request, sources, None)
         for index in range(request.calls):
             if request.kind == native.SOLUTION:
@@ -256,16 +459,16 @@ class Passes:
         )  # fmt: skip
 
     def _call(self, slot: int, sources: Sequence[torch.Tensor]) -> native.Call:
-        pairs = zip(sources, self._memory.outputs[slot], strict=True)
+        pairs = zip(sources, self._calls[slot].outputs, strict=True)
         outputs = [native.Output(source=s.data_ptr(), target=t.data_ptr(), bytes=t.nbytes) for s, t in pairs]
-        return native.call_of(self._inputs(slot), outputs)
+        return native.call_of(self._generated(slot), outputs)
 
-    def _inputs(self, slot: int) -> list[Input]:
-        target, base = self._memory.inputs[slot].data_ptr(), self._memory.base.data_ptr()
+    def _generated(self, slot: int) -> list[Input]:
+        target, base = (self._inputs[place].data_ptr() for place in (slot, len(self._calls)))
         found = []
         for recipe in self._recipes:
-            place = self._memory.layout[recipe.position]
-            assert place is not None, "only tensors are generated"
+            place = self._layout.inputs[recipe.position]
+            assert isinstance(place, TensorSlot), "only tensors are generated"
             found.append(native_input(recipe, target + place.offset, base + place.offset))
         return found
 
@@ -280,16 +483,9 @@ def _reason(error: Exception) -> str:
 
 
 def settle(calls: Sequence[PreparedCall], device: torch.device, runs: int, max_seconds: float) -> float:
-    """Call until compilers and caches have settled.
+    """Call until compilers and caches have settled; returns the nanoseconds that an eager caller waits for a call.
 
-    Args:
-        calls: One for each slot.
-        device: Where.
-        runs: Calls to make, fewer if the cap is hit; the first ones may compile, and count for nothing.
-        max_seconds: The cap.
-
-    Returns:
-        Nanoseconds that an eager caller waits for one call.
+    The first of `runs` calls may compile, and count for nothing; the cap may leave fewer.
     """
     is_cuda = device.type == "cuda"
     begin = _clock_ns()

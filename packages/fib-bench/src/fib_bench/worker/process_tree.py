@@ -25,8 +25,8 @@ def count_tasks(roots: Iterable[int]) -> int:
 def descendants(root: int, without: Container[int] = ()) -> list[int]:
     """The processes below a process, but not the given children of its with those below them."""
     children: list[int] = []
-    with suppress(FileNotFoundError, ProcessLookupError):  # it has ended
-        for entry in os.scandir(f"/proc/{root}/task"):
+    with suppress(FileNotFoundError, ProcessLookupError), os.scandir(f"/proc/{root}/task") as entries:  # it has ended
+        for entry in entries:
             children += _children_of(root, int(entry.name))
     return [pid for pid, _ in _walk(child for child in children if child not in without)]
 
@@ -37,8 +37,7 @@ def kill(roots: Callable[[], list[int]]) -> None:
     They are stopped first, all of them: to kill at once would free places, below the limit of the
     system, for processes that fork on. A fork that is under way ends when its process is killed.
 
-    Args:
-        roots: Children of this process, asked for again and again.
+    The roots are children of this process, asked for again and again.
     """
     stopped: set[int] = set()
     while fresh := [pid for pid, _ in _walk(roots()) if pid not in stopped]:
@@ -54,7 +53,8 @@ def _walk(roots: Iterable[int]) -> list[tuple[int, int]]:
     while left:
         pid = left.pop()
         with suppress(FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
-            tasks = [int(entry.name) for entry in os.scandir(f"/proc/{pid}/task")]
+            with os.scandir(f"/proc/{pid}/task") as entries:
+                tasks = [int(entry.name) for entry in entries]
             found.append((pid, len(tasks)))
             for task in tasks:
                 left += _children_of(pid, task)

@@ -11,6 +11,7 @@ import random
 import signal
 import socket
 import sys
+import sysconfig
 import tempfile
 import traceback
 from io import FileIO, TextIOWrapper
@@ -20,6 +21,7 @@ import fib_compile
 import torch
 from fib_compile import BuilderRegistry, BuildError, Runnable, interpreter_environment, jit_environment
 from fib_schema import Definition, Solution, parse_json
+from fib_schema.display import shortened
 from fib_schema.files import explain_os_error
 
 from ..sandbox.landlock import forget_kernel_files
@@ -27,21 +29,20 @@ from ..sandbox.model import NotPossible, SandboxPaths, SandboxPolicy
 from ..sandbox.policy import isolate
 from ..sandbox.processes import reserve_uid
 from ..sandbox.seccomp import seal_process
-from ..timing.cuda import CannotCapture, kernels_of, persisting_bytes, set_no_lines_aside
-from ..timing.handshake.native import HostNative, Native, open_native
+from ..timing.handshake.native import CannotCapture, HostNative, Native, open_native
 from ..transport import messages
-from ..transport.arenas import Arena, release_unused, tensor_in
+from ..transport.arenas import Arena, release_unused
 from ..transport.protocol import MAX_DESCRIPTORS, MAX_REQUEST_BYTES, ChannelClosed, Receiver, send
-from .autotuning import tune_briefly, untuned_kernels
+from .autotuning import take_first_configuration, tune_briefly, untuned_kernels
 from .caches import CacheOwner, own_cache
-from .calls import PreparedCall, WrongOutputError
-from .passes import Passes, PassMemory, settle
+from .passes import Passes, PreparedCall, WrongOutputError, settle
 from .tamper_check import Watch
 
-_MAX_TEXT = 16_000
+_MAX_TEXT, _MAX_LINE = 16_000, 120
 _MAX_UNUSED_BYTES = 256 << 20  # of a worker between two workloads: other judges share the device
 _CALLING = messages.Call | messages.ComposePass | messages.LaunchPass | messages.RunCalls
 _OURS = (str(Path(__file__).parent.parent), str(Path(fib_compile.__file__).parent))
+_LIBRARIES = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
 
 
 def run_session(channel: int, output: int, folder: str, policy: SandboxPolicy) -> int:
@@ -82,15 +83,9 @@ def _settle(output: int, folder: str) -> None:
 
 
 def _confine(policy: SandboxPolicy, folder: Path, request: object) -> messages.Settled:
-    """Apply the sandbox to this process, before it reads a solution.
+    """Apply the sandbox to this process, before it reads a solution; returns the report for the judge.
 
-    Args:
-        policy: The settings of all workers.
-        folder: The worker's home and temporary folder.
-        request: The judge's first request, which decides the cache.
-
-    Returns:
-        The message that reports the measures to the judge.
+    The judge's first request decides the cache.
     """
     build = request.build if isinstance(request, messages.OpenDevice) else request
     assert isinstance(build, messages.Build), "a worker first gets its build"
@@ -104,7 +99,7 @@ def _confine(policy: SandboxPolicy, folder: Path, request: object) -> messages.S
     os.environ["FIB_CACHE_PATH"] = str(cache)
     isolation = isolate(SandboxPaths(policy, folder, cache, uid, why_no_uid))
     forget_kernel_files()  # the solution gets no descriptors
-    return messages.Settled(dict(isolation.held), dict(isolation.missing))
+    return messages.Settled(isolation)
 
 
 def _reserve(policy: SandboxPolicy, name: str) -> tuple[int | None, str]:
@@ -135,7 +130,6 @@ class Session:
         self._definition: Definition
         self._calls: list[PreparedCall] = []
         self._arenas: list[Arena] = []
-        self._last: tuple[PreparedCall, object] | None = None
         self._native: HostNative | None = None
         self._bound: messages.Bind | None = None
         self._passes: Passes | None = None
@@ -146,72 +140,62 @@ class Session:
         reply = self._answer_alone(request)
         findings = self._watch.findings()
         if isinstance(request, _CALLING) and self._device.type == "cuda":
-            size = persisting_bytes()
+            size = _persisting_bytes()
             if size != self._set_aside:
                 findings.append(f"set {size} bytes of the L2 cache aside for lines that outlast a flush")
-        return messages.Tampered("; ".join(findings)[:_MAX_TEXT]) if findings else reply
+        problem = f"in its process the solution {'; '.join(findings)}"
+        return messages.Failed("tampered", problem[:_MAX_TEXT]) if findings else reply
 
     def _answer_alone(self, request: object) -> messages.WorkerReply:
         """Serve a request; a failure of the solution becomes a reply."""
-        stage = "build" if isinstance(request, messages.Build) and not request.is_ahead else "run"
+        stage = "build" if isinstance(request, messages.Build) else "run"
         try:
-            return self._answer(request)
+            return self._answer(request) or messages.Done()
         except WrongOutputError as error:
-            return error.reply
+            return messages.Failed(error.kind, str(error)[:_MAX_TEXT])
         except CannotCapture as error:
-            return messages.Uncapturable(str(error)[:_MAX_TEXT])
+            return messages.Failed("capture", str(error)[:_MAX_TEXT])
         except BuildError as error:
             return messages.Failed("build", str(error)[:_MAX_TEXT])
         except BaseException as error:  # noqa: BLE001 process border: any exception of a solution is a result
             return messages.Failed(stage, _solution_lines(error))
 
-    def _answer(self, request: object) -> messages.WorkerReply:
+    def _answer(self, request: object) -> messages.WorkerReply | None:
+        """Serve a request; None if there is nothing to report."""
         match request:
             case messages.OpenDevice(build=build):
                 self._use_device(build.device)
                 return messages.DeviceOpened(self._native.table_address if isinstance(self._native, Native) else 0)
-            case messages.Build(is_ahead=True):
-                self._build_ahead(request)
-                return messages.Built(False)
             case messages.Build():
                 return messages.Built(self._build(request))
             case messages.Bind():
                 self._bind(request)
-                return messages.Done()
             case messages.Release():
                 self._release()
-                return messages.Done()
             case messages.SetUp(slots=slots):
                 return messages.HasSetUp(tuple(self._set_up(self._calls[slot]) for slot in slots))
             case messages.Call(slot=slot, is_first=True) if self._device.type == "cuda":
                 with untuned_kernels(self._device) as kernels:
                     self._call(self._calls[slot])
-                return messages.Called(kernels.count)
+                return messages.Called(len(kernels))
             case messages.Call(slot=slot):
                 self._call(self._calls[slot])
                 return messages.Called()
             case messages.Seal():
                 seal_process()
-                return messages.Done()
-            case messages.CollectAgain():
-                self._collect_again()
-                return messages.Done()
             case messages.WarmUp():
                 return self._warm_up(request)
             case messages.OpenPasses():
                 self._open_passes(request)
-                return messages.Done()
             case messages.ComposePass():
                 return self._opened_passes.compose(request)
-            case messages.LaunchPass(index=index):
-                self._opened_passes.launch(index)
-                return messages.Done()
+            case messages.LaunchPass():
+                self._opened_passes.launch(request)
             case messages.RunCalls():
                 self._opened_passes.run_calls(request)
-                return messages.Done()
-            case messages.Profile():
-                return messages.Profiled(kernels_of(self._calls[0].invoke, self._device))
-        raise AssertionError(f"unexpected request {request!r}")
+            case _:
+                raise AssertionError(f"unexpected request {request!r}")
+        return None
 
     @property
     def _opened_passes(self) -> Passes:
@@ -222,23 +206,10 @@ class Session:
         self._device = torch.device(name)
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
-            self._set_aside = set_no_lines_aside()
+            self._set_aside = _set_no_lines_aside()
             torch.zeros(1, device=self._device)  # makes the context
         if self._native is None:
-            self._native = open_native(self._device, makes_passes=True)
-
-    def _build_ahead(self, request: messages.Build) -> None:
-        """Run compilers, and make the device ready.
-
-        Raises:
-            BuildError: The solution does not compile.
-        """
-        self._use_device(request.device)
-        if request.solution is not None:
-            definition, solution = parse_json(request.definition, Definition), parse_json(request.solution, Solution)
-            (outcome,) = BuilderRegistry.get_instance().build_many([(definition, solution)], jobs=1)
-            if outcome.error is not None:
-                raise outcome.error
+            self._native = open_native(self._device)
 
     def _build(self, request: messages.Build) -> bool:
         """Load the function; returns whether it has a ``setup``."""
@@ -253,8 +224,7 @@ class Session:
             if self._device.type == "cpu":
                 os.environ.update(interpreter_environment(solution))
             self._function = registry.build(self._definition, solution)
-        if self._device.type == "cuda":
-            tune_briefly()
+        (tune_briefly if self._device.type == "cuda" else take_first_configuration)()
         return self._function.setup is not None
 
     def _bind(self, request: messages.Bind) -> None:
@@ -265,14 +235,13 @@ class Session:
             self._arenas[-1].close_descriptor()  # a worker that goes through many workloads would run out
         self._bound = request
         inputs, outputs = self._arenas[0].slots(request.slots + messages.BASES), self._arenas[1].slots(request.slots)
-        if self._function is not None:
-            self._calls = [
-                PreparedCall(self._function, self._definition, request.layout, *pair)
-                for pair in zip(inputs[: request.slots], outputs, strict=True)
-            ]
+        assert self._function is not None, "a function is built before slots are bound"
+        self._calls = [
+            PreparedCall(self._function, self._definition, request.layout, *pair)
+            for pair in zip(inputs[: request.slots], outputs, strict=True)
+        ]
 
     def _open_passes(self, request: messages.OpenPasses) -> None:
-        """Map the memory that passes use."""
         assert self._bound is not None, "slots are bound before passes are opened"
         assert self._native is not None, "the device is opened first"
         (mailbox,) = self._receiver.take_descriptors(1)
@@ -280,16 +249,8 @@ class Session:
             self._passes.close()
         if isinstance(self._native, Native):
             self._native.seed(request.pattern)
-        inputs, outputs = self._arenas
-        layout, count = self._bound.layout, self._bound.slots
-        memory = inputs.slots(count + messages.BASES)
-        places = PassMemory(
-            inputs=memory[:count],
-            base=memory[count],
-            layout=[place if isinstance(place, messages.TensorSlot) else None for place in layout.inputs],
-            outputs=[[tensor_in(slot, place) for place in layout.outputs] for slot in outputs.slots(count)],
-        )
-        self._passes = Passes(self._native, self._device, self._calls, places, request.recipes, mailbox)
+        inputs = self._arenas[0].slots(self._bound.slots + messages.BASES)
+        self._passes = Passes(self._native, self._calls, inputs, self._bound.layout, request.recipes, mailbox)
 
     def _set_up(self, call: PreparedCall) -> float:
         taken_ns = call.set_up()
@@ -297,25 +258,15 @@ class Session:
         return taken_ns
 
     def _call(self, call: PreparedCall) -> None:
-        self._last = None
         call.prepare()
-        result = call.invoke()
-        call.collect(result)
+        call.collect(call.invoke())
         self._finish()
-        self._last = call, result
-
-    def _collect_again(self) -> None:
-        if self._last is not None:
-            call, result = self._last
-            call.collect(result)
-            self._finish()
 
     def _release(self) -> None:
         if self._passes is not None:
             self._passes.close()
             self._passes = None
         self._calls = []
-        self._last = None
         for arena in self._arenas:
             arena.close()
         if self._arenas and self._device.type == "cuda":
@@ -329,7 +280,6 @@ class Session:
             torch.cuda.synchronize(self._device)
 
     def _warm_up(self, request: messages.WarmUp) -> messages.Warm:
-        self._last = None
         taken_ns = settle(self._calls, self._device, request.runs, request.max_seconds)
         defers_work = any(call.defers_work for call in self._calls)
         for call in self._calls:
@@ -337,10 +287,40 @@ class Session:
         return messages.Warm(taken_ns)
 
 
+def _set_no_lines_aside() -> int:
+    """Give the whole L2 cache back to lines that a flush overwrites; returns the bytes that stay set aside."""
+    from cuda.bindings import driver
+
+    driver.cuCtxSetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE, 0)
+    return _persisting_bytes()
+
+
+def _persisting_bytes() -> int:
+    """Bytes of the L2 cache that are set aside for persisting lines, which a flush does not evict."""
+    from cuda.bindings import driver
+
+    status, size = driver.cuCtxGetLimit(driver.CUlimit.CU_LIMIT_PERSISTING_L2_CACHE_SIZE)
+    return int(size) if status.value == 0 else 0
+
+
 def _solution_lines(error: BaseException) -> str:
-    """The traceback without the frames above the solution."""
+    """The failure in one line, then the traceback without the frames above the solution."""
     report = traceback.TracebackException.from_exception(error)
     frames = [frame for frame in report.stack if not frame.filename.startswith(_OURS)]
     report.stack = traceback.StackSummary.from_list(frames)
-    text = "".join(report.format())
+    text = "".join([f"{_first_line(error)}\n", *report.format()])
     return text if len(text) <= _MAX_TEXT else text[: _MAX_TEXT // 2] + "\n...\n" + text[-_MAX_TEXT // 2 :]
+
+
+def _first_line(error: BaseException) -> str:
+    """The line of the solution, and the first line of the error that caused all others."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    files = [(frame.filename, frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    own = [f"{Path(name).name}:{line}: " for name, line in files if name.startswith("/") and not _is_library(name)]
+    lines = (line for line in traceback.format_exception_only(error) if not line.startswith(" "))
+    return shortened(f"{own[-1] if own else ''}{next(lines).splitlines()[0]}", _MAX_LINE)
+
+
+def _is_library(file: str) -> bool:
+    return file.startswith((*_OURS, *_LIBRARIES))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator, Sequence
 from functools import cache
-from types import FunctionType, ModuleType
+from types import FunctionType, MappingProxyType, ModuleType
 from typing import Any
 
 import torch
@@ -41,7 +41,7 @@ _OWN = (
     "fib_bench.transport.protocol",
 )
 _MISSING = object()
-_KINDS = (FunctionType, classmethod, staticmethod, property, type, type(cache(lambda: None)))
+_KINDS = (FunctionType, classmethod, staticmethod, property, type, type(cache(lambda: None)), MappingProxyType)
 
 
 class Watch:

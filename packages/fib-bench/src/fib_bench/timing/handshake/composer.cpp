@@ -135,14 +135,14 @@ u64 fib_sizes(int what) {
 // Where the table lies, for a check from outside.
 u64 fib_table(void) { return (u64)&table; }
 
-// Loads the device code and allocates what passes need. `flush_bytes`: three times the L2 cache; 0 in the judge.
+// Loads the device code and allocates what passes need. `flush_bytes`: three times the L2 cache.
 Status fib_open(const void* image, u32 multiprocessors, u32 shared_bytes, u64 flush_bytes, char* error,
                 size_t error_size) {
   Driver& d = table.driver;
   if (d.multiprocessors) {  // it is set last
     Context now_current = nullptr;
-    if (!d.current(&now_current) && now_current == d.context && (!flush_bytes || d.flush_buffer)) return 0;
-    snprintf(error, error_size, "the module is open for another device, or for a process that makes no passes");
+    if (!d.current(&now_current) && now_current == d.context) return 0;
+    snprintf(error, error_size, "the module is open for another device");
     return -1;
   }
   void* library = dlopen("libcuda.so.1", RTLD_NOW);
@@ -195,7 +195,7 @@ Status fib_open(const void* image, u32 multiprocessors, u32 shared_bytes, u64 fl
     TRY(d.set_attribute(function, kCarveout, 100), "split of L1 and shared memory");
   TRY(d.allocate(&d.state, sizeof(FibState)), "allocating the state of passes");
   TRY(d.clear(d.state, 0, sizeof(FibState)), "clearing the state of passes");
-  if (flush_bytes) TRY(d.allocate(&d.flush_buffer, flush_bytes), "allocating the flush buffer");
+  TRY(d.allocate(&d.flush_buffer, flush_bytes), "allocating the flush buffer");
   d.flush_lines = flush_bytes / FIB_LINE_BYTES;
   TRY(d.current(&d.context), "asking for the context");
   d.multiprocessors = multiprocessors < FIB_BLOCKS ? multiprocessors : FIB_BLOCKS;

@@ -2,7 +2,7 @@
 
 `kernels.cu` is compiled for a device by NVRTC, `composer.cpp` by the C++ compiler that builds solutions; both once,
 into the cache. The judge builds; workers load what it built. Both include the generator of inputs
-(`fib_bench.inputs.generator`), so that judge and worker make the same inputs.
+(`fib_bench.inputs.recipes`), so that judge and worker make the same inputs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fib_schema import FibError, get_fib_cache_path
 from fib_schema.files import private_folder
 
 from ...device_code import DeviceCodeError, compile_device_code, publish
-from ...inputs.generator import Input
+from ...inputs.recipes import Input
 
 MAX_INPUTS, MAX_OUTPUTS, MAX_CALLS, BLOCKS = 24, 12, 64, 256
 SOLUTION, NOTHING, EMPTY = 0, 1, 2
@@ -40,6 +40,10 @@ class NativeError(FibError):
 
 class NotComposable(NativeError):
     """A captured call contains nodes that a pass cannot contain."""
+
+
+class CannotCapture(Exception):
+    """A function could not be captured into a CUDA graph; the process should not be used any more."""
 
 
 class Mailbox(ctypes.Structure):
@@ -97,11 +101,7 @@ def call_of(inputs: Sequence[Input], outputs: Sequence[Output], *, stride: int =
 
 
 class HostNative:
-    """The native module where calls run on the CPU.
-
-    Args:
-        library: The loaded host module.
-    """
+    """The native module where calls run on the CPU."""
 
     is_host = True
     flush_lines = 0
@@ -147,17 +147,8 @@ class HostNative:
     ) -> bool:  # fmt: skip
         """Time the calls of a pass, from where `clock` has stopped.
 
-        Args:
-            mailbox: Address of the page.
-            clock: Zero before a pass.
-            words: Start and go of each call.
-            delays_ns: For each call, from its being ready to the start of the clock.
-            ends_on_device: Whether the device reports the end of the pass.
-            patience_ns: For which the judge sleeps while a call runs.
-            slice_seconds: After so long without an answer it returns.
-
-        Returns:
-            Whether all calls have ended.
+        Each call has its words start and go, and a delay from its being ready to the start of the clock. While it runs,
+        the judge sleeps for `patience_ns`. Returns whether all have ended; False after `slice_seconds` of silence.
         """
         count = len(words)
         start, go = ((u64 * count)(*column) for column in zip(*words, strict=True))
@@ -173,16 +164,10 @@ class HostNative:
     def recompute(
         self, outputs: Call, words: Sequence[tuple[int, int, int]], pattern: int, device: torch.device
     ) -> tuple[list[int], list[int]]:
-        """Recompute digests from copies of outputs.
+        """Recompute digests from copies of outputs, which are on the device.
 
-        Args:
-            outputs: Those of the first call, with the stride to the next.
-            words: Start, go and key of each call.
-            pattern: Of the worker's flush buffer.
-            device: Where the copies lie.
-
-        Returns:
-            The digest of each call, and the calls whose outputs still hold poison.
+        `outputs` are those of the first call, with the stride to the next; `words` are start, go and key of each call;
+        the pattern is that of the worker's flush buffer. Returns the digests, and the calls that have left poison.
         """
         del pattern, device
         count = len(words)
@@ -195,25 +180,18 @@ class HostNative:
 class Native(HostNative):
     """The native module, opened for the current CUDA device.
 
-    Args:
-        library: The loaded host module.
-        image: The device code, a cubin for this device.
-        multiprocessors: How many the device has.
-        shared_bytes: The largest shared memory of a block.
-        flush_bytes: What a flush reads.
-        makes_passes: Whether this process composes passes, rather than only timing and recomputing them.
+    The image is a cubin for this device.
     """
 
     is_host = False
 
     def __init__(
-        self, library: ctypes.CDLL, image: bytes, *, multiprocessors: int, shared_bytes: int, flush_bytes: int,
-        makes_passes: bool,
-    ) -> None:  # fmt: skip
+        self, library: ctypes.CDLL, image: bytes, *, multiprocessors: int, shared_bytes: int, flush_bytes: int
+    ) -> None:
         super().__init__(library)
         self.flush_lines = flush_bytes // _LINE_BYTES
         shared = u32(shared_bytes - _FLUSH_STATIC_BYTES)
-        self._call("fib_open", image, u32(multiprocessors), shared, u64(flush_bytes if makes_passes else 0))
+        self._call("fib_open", image, u32(multiprocessors), shared, u64(flush_bytes))
 
     @property
     def table_address(self) -> int:
@@ -290,11 +268,7 @@ def _stream() -> ctypes.c_void_p:
 
 
 def build_host(cache_folder: Path) -> Path:
-    """Compile the host module, unless the cache has it.
-
-    Raises:
-        NativeError: There is no C++ compiler, or it fails.
-    """
+    """Compile the host module, unless the cache has it."""
     module = NativeModule(name="composer", sources=_sources("composer.cpp"), flags=_FLAGS, libraries=("-ldl",))
     try:
         return build_module(module, cache_folder)
@@ -304,11 +278,7 @@ def build_host(cache_folder: Path) -> Path:
 
 @cache
 def image_for(architecture: str) -> bytes:
-    """The device code for an architecture such as ``sm_90``, compiled once.
-
-    Raises:
-        NativeError: It does not compile.
-    """
+    """The device code for an architecture such as ``sm_90``, compiled once."""
     text = "\0".join((*_sources("kernels.cu").values(), architecture))
     path = module_folder() / f"kernels-{hashlib.sha256(text.encode()).hexdigest()[:32]}.cubin"
     if not path.exists():
@@ -320,21 +290,12 @@ def image_for(architecture: str) -> bytes:
 
 
 def module_folder() -> Path:
-    """Folder of the built module, which no other user can change; it may be deleted at any time.
-
-    Raises:
-        UnsafePath: Another user could replace the module.
-        OSError: It cannot be made.
-    """
+    """Folder of the built module, which no other user can change; it may be deleted at any time."""
     return private_folder(get_fib_cache_path() / "fib-bench-timing-v2")
 
 
 def preload(architectures: Sequence[str]) -> None:
-    """Build and load the module for devices such as ``9.0a``: processes that are forked later need no files.
-
-    Raises:
-        NativeError: It cannot be built.
-    """
+    """Build and load the module for devices such as ``9.0a``: processes that are forked later need no files."""
     for architecture in architectures:
         image_for("sm_" + "".join(character for character in architecture if character.isdigit()))
     _host_module()
@@ -352,12 +313,8 @@ def _host_module() -> ctypes.CDLL:
 
 
 @cache
-def open_native(device: torch.device, *, makes_passes: bool) -> HostNative:
+def open_native(device: torch.device) -> HostNative:
     """Open the native module for a device; the context of a CUDA device must be current.
-
-    Args:
-        device: Where calls run.
-        makes_passes: Whether passes are composed in this process, rather than only timed and recomputed.
 
     Raises:
         NativeError: It cannot be built or loaded.
@@ -371,12 +328,10 @@ def open_native(device: torch.device, *, makes_passes: bool) -> HostNative:
         multiprocessors=properties.multi_processor_count,
         shared_bytes=properties.shared_memory_per_block_optin,  # type: ignore[attr-defined]
         flush_bytes=max(3 * properties.L2_cache_size, 1 << 20),
-        makes_passes=makes_passes,
     )  # fmt: skip
 
 
 def _sources(name: str) -> dict[str, str]:
-    """The texts of a source and of its headers, by file name."""
     here, inputs = resources.files(__package__), resources.files("fib_bench.inputs")
     files = (here / name, here / "handshake.h", inputs / "generator.h")
     return {file.name: file.read_text("utf-8") for file in files}

@@ -1,4 +1,4 @@
-"""Executors. `make_executor` selects the one that a configuration names; the local one has judges for each device."""
+"""The scheduler that a configuration names: of this machine, with judges for each device, or of a Ray cluster."""
 
 from __future__ import annotations
 
@@ -58,14 +58,8 @@ def _all_devices() -> Sequence[str]:
     return tuple(f"cuda:{index}" for index in range(count))
 
 
-def make_executor(config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> Scheduler:
-    """The executor that a configuration names.
-
-    Raises:
-        InvalidConfig: Settings contradict each other.
-        UnsupportedDevice: There is no such device, or a dependency of the executor is not installed.
-        JudgeFailed: A judge did not start.
-    """
+def make_scheduler(config: BenchmarkConfig, root: Path | None, baselines: Mapping[str, Solution]) -> Scheduler:
+    """The scheduler that a configuration names; settings that contradict each other are an `InvalidConfig`."""
     _check(config)
     if config.executor == "ray":
         from .ray_scheduler import ray_scheduler  # imports ray, an extra
@@ -82,12 +76,9 @@ def make_executor(config: BenchmarkConfig, root: Path | None, baselines: Mapping
 
 
 def _check(config: BenchmarkConfig) -> None:
-    """Reject settings that the executor would ignore."""
-    is_local = config.executor == "local"
-    problems = []
-    if config.devices is not None and not is_local:
-        problems.append(Problem("<configuration>", "devices", "a Ray cluster lists its devices itself"))
-    if config.address is not None and is_local:
-        problems.append(Problem("<configuration>", "address", "only a Ray cluster has one: set `executor` to 'ray'"))
-    if problems:
-        raise InvalidConfig(tuple(problems))
+    """Reject settings that the scheduler would ignore."""
+    is_ray, place = config.executor == "ray", "<configuration>"
+    if config.devices is not None and is_ray:
+        raise InvalidConfig((Problem(place, "devices", "a Ray cluster lists its devices itself"),))
+    if config.address is not None and not is_ray:
+        raise InvalidConfig((Problem(place, "address", "only a Ray cluster has one: set `executor` to 'ray'"),))

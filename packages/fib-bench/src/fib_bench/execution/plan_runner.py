@@ -1,4 +1,4 @@
-"""Execution of a plan on one device: it prepares workloads, lets the judge evaluate solutions, and yields events.
+"""Plan runner, in the judge process: prepares workloads, has the judge evaluate solutions, and yields events.
 
 Workloads are prepared in blocks that fit into memory, and all solutions run on a block: inputs and
 references are computed once, not once per solution.
@@ -8,11 +8,10 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from itertools import islice
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Self
 
 from fib_schema import Environment, Solution, Trace, Workload
 
@@ -30,7 +29,7 @@ _MOST_IN_BLOCK = 64  # all of them are prepared before the first result appears
 _ROOM_SECONDS, _ROOM_POLL_SECONDS = 120.0, 0.05  # other judges finish their blocks meanwhile
 
 
-class Execution:
+class PlanRunner(AbstractContextManager["PlanRunner"]):
     """Runs plans in this process; `UnsupportedDevice` if there is no such device here."""
 
     def __init__(
@@ -43,9 +42,6 @@ class Execution:
         self._config = config
         self._judges = config.concurrency or 1
         self._judge = Judge(config, root=root, baselines=baselines, server=server)
-
-    def __enter__(self) -> Self:
-        return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
@@ -66,31 +62,26 @@ class Execution:
         for block in self._blocks(part, limit):
             with self._room(part, block, limit):
                 yield from self._run_block(part, block)
-            yield PhaseTimes(self._judge.phases.take(), self._judge.take_busy_seconds())
+            watch = self._judge.context.watch
+            yield PhaseTimes(self._judge.phases.take(), None if watch is None else watch.take_busy_seconds())
 
     def settle(self, request: Connection) -> None:
         """Wait for the end of the workers of solutions, or until a request arrives."""
         self._judge.context.settle_before(request)
 
     def _run_block(self, part: DefinitionPlan, block: Sequence[Workload]) -> Iterator[Event]:
-        """Run one block; its memory is released at the end."""
         prepared: list[PreparedWorkload] = []
         yield from self._prepare(part, block, prepared)
         found = {s.name: s for workload in block for s in part.pending[workload.uuid]}
         solutions = list(found.values()) if prepared else []
         names = {workload.uuid: {s.name for s in part.pending[workload.uuid]} for workload in block}
-        try:
-            for index, solution in enumerate(solutions):
-                self._judge.start_ahead(part.definition, solutions[index + 1 :])
-                todo = [p for p in prepared if solution.name in names[p.workload.uuid]]
-                yield from self._evaluate(part, solution, todo)
-        finally:
-            self._judge.dismiss_ahead()
+        for solution in solutions:
+            todo = [p for p in prepared if solution.name in names[p.workload.uuid]]
+            yield from self._evaluate(part, solution, todo)
 
     def _prepare(
         self, part: DefinitionPlan, block: Sequence[Workload], prepared: list[PreparedWorkload]
     ) -> Iterator[Event]:
-        """Prepare the workloads of a block; those that fail are reported and skipped."""
         for workload in block:
             yield Working(part.definition.name, None, workload)
             try:
@@ -114,7 +105,6 @@ class Execution:
             yield from (Working(name, solution.name, workload) for workload in islice(waiting.values(), 1))
 
     def _blocks(self, part: DefinitionPlan, limit: int) -> Iterator[list[Workload]]:
-        """Split the workloads into blocks that fit into memory and are soon prepared."""
         block: list[Workload] = []
         used = 0
         for workload in part.workloads:

@@ -1,0 +1,575 @@
+"""Functions that the judge calls: a solution, a definition's reference or a baseline, each in a worker of its own.
+
+`FunctionWorker` builds, seals and asks the worker; `BoundFunction` is the function on one workload, with its slots,
+single calls and their checks; `passes` times its calls. Values that a worker reports are untrusted: verdicts use only
+output buffers and the judge's clock. That its code is what its files say, that it is sealed, and that it is idle after
+its replies is read from outside.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import statistics
+import time
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import nullcontext, suppress
+from types import MappingProxyType
+from typing import Self, TypeVar
+
+import attrs
+import torch
+from fib_schema import Definition, EvaluationStatus, Solution, format_json
+
+from ..checking.comparison import Comparison
+from ..evaluators.protocol import Observation, Verdict
+from ..events import Phase
+from ..recipe import Recipe
+from ..secure_random import SECRET
+from ..timing.handshake.native import TABLE_BYTES
+from ..transport import messages
+from ..transport.slots import CallLayout, Slots
+from ..worker.client import ForkServerClient, Worker, WorkerLost
+from ..worker.outside_checks import (
+    NotPermitted,
+    memory_digest,
+    modified_text,
+    open_memory_files,
+    read_short,
+    seccomp_filters,
+)
+from .device import DeviceContext
+from .prepared import InputSet, PreparedWorkload, other_values, write_tensors
+
+_MAX_REASON = 20_000  # characters; a worker keeps to less, but it is not believed
+_STATUS_OF_FAILURE = {
+    "build": EvaluationStatus.COMPILE_ERROR,
+    "shape": EvaluationStatus.INCORRECT_SHAPE,
+    "dtype": EvaluationStatus.INCORRECT_DTYPE,
+    "lazy": EvaluationStatus.REWARD_HACK,
+    "tampered": EvaluationStatus.REWARD_HACK,
+}
+"""The verdict by kind of `Failed`, where it is not `RUNTIME_ERROR`."""
+_SCHEDULED = 2  # CPUCLOCK_SCHED: the clock of a process includes its threads, also those that have ended
+_LOOK_SECONDS = 0.003
+_SETTLE_SECONDS = 3.0  # 0.2 s for which a pool of threads spins, where ten others want each processor
+_IDLE_CORES = 0.25
+_MIN_SECONDS = 0.1  # of observation before a verdict
+_MOST_WAITS = 10.0
+POISON = 0xC3
+"""The byte that outputs of single calls hold before the call; as a float of any width it is finite and large or odd."""
+_TOGETHER_SECONDS, _MOST_TOGETHER_SECONDS = 2.0, 20.0  # for calls on the same inputs: while cheap, and in any case
+_TELLING_BYTES = 4  # fewer can equal the fill byte by chance
+_MIN_UNWRITTEN_SHARE = 0.01  # fewer elements may hold the fill value by chance: as float16 it is an ordinary number
+_SEEN_BY_SETUP = "setup() gets other floating values than run(), and must not compute with them"
+_HIDDEN_FROM_SETUP = "setup() saw other integers: an output depends on them alone"
+NO_RECIPES: Mapping[str, Recipe] = MappingProxyType({})
+R = TypeVar("R")
+
+
+class Rejected(Exception):
+    """A solution's evaluation has ended without success."""
+
+    def __init__(self, status: EvaluationStatus, message: str, comparisons: Sequence[Comparison] = ()) -> None:
+        super().__init__(message)
+        self.status = status
+        self.message = message
+        self.comparisons = tuple(comparisons)
+
+
+class NotCapturable(Exception):
+    """The function must be timed without CUDA graphs, in a fresh worker."""
+
+
+def check_reply(reply: object, request: messages.WorkerRequest, answer: type[R]) -> R:
+    """Return the reply to a request if it is of the expected type.
+
+    Raises:
+        Rejected: The worker reports a failure of the solution.
+        NotCapturable: It cannot capture the function.
+        WorkerLost: It answers something else.
+    """
+    if isinstance(reply, messages.Failed) and reply.kind != "capture":
+        status = _STATUS_OF_FAILURE.get(reply.kind, EvaluationStatus.RUNTIME_ERROR)
+        raise Rejected(status, reply.detail[:_MAX_REASON])
+    if isinstance(reply, messages.Failed) and isinstance(request, messages.ComposePass):
+        raise NotCapturable(reply.detail[:_MAX_REASON])
+    if not isinstance(reply, answer):
+        problem = f"the worker answered {type(request).__name__} with {reply!r:.200}"
+        raise WorkerLost(problem, is_forgery=True)
+    return reply
+
+
+class FunctionWorker:
+    """A function and the worker that holds it; a lost worker is replaced by a fresh one."""
+
+    def __init__(self, server: ForkServerClient, request: messages.Build, context: DeviceContext) -> None:
+        self._server, self._request, self.context = server, request, context
+        self.worker: Worker = server.spawn()
+        self.may_capture = True
+        self.not_captured = ""
+        """Reason that its calls cannot be captured; empty if they can."""
+        self.padding_problem = ""
+        """Reason that it is not right with padded indices; empty unless a check has failed."""
+        self.has_setup = False
+        self.may_seal = True
+        """Whether it is sealed before timing; not after a sealed worker failed where another one did not."""
+        self.is_sealed = False
+        self.table, self.table_digest = 0, ""
+        """The address of the native module's table, and its digest before a solution was loaded."""
+        self._is_used = self._is_built = False
+        self._compile_error = ""
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether its worker has built the function and may be given further workloads."""
+        return self._is_built and not self.worker.is_closed and not self.is_sealed
+
+    def build(self) -> None:
+        """Build and load the function, in a fresh worker if it has been built before; what does not compile, once."""
+        if self._compile_error:
+            raise Rejected(EvaluationStatus.COMPILE_ERROR, self._compile_error)
+        if self._is_used:
+            self.worker.close()
+            self.worker = self._server.spawn()
+        self._is_used, self._is_built, self.is_sealed = True, False, False
+        with self.context.device_work():
+            self._open_device()
+        try:
+            with self.context.no_device_work():  # it may compile
+                self.has_setup = self._ask(self._request, messages.Built).has_setup
+        except Rejected as error:
+            if error.status is EvaluationStatus.COMPILE_ERROR:
+                self._compile_error = error.message
+            raise
+        self._is_built = True
+
+    def seal(self) -> None:
+        """Seal the worker of a CUDA device.
+
+        On the CPU honest functions start threads when they are called, and latencies are not ranked.
+        """
+        if self.context.is_cuda:
+            before = _filter_counts(self.worker)
+            self._ask(messages.Seal(), messages.Done)
+            after = _filter_counts(self.worker)
+            self.is_sealed = bool(after) and min(after.values()) > max(before.values(), default=0)
+
+    def _ask(self, request: messages.WorkerRequest, answer: type[R]) -> R:
+        return check_reply(self.worker.request(request, seconds=self.context.request_seconds), request, answer)
+
+    def _open_device(self) -> None:
+        """Record digests of the native module of a CUDA worker before a solution is loaded."""
+        if not self.context.is_cuda:
+            return
+        self.table = self._ask(messages.OpenDevice(self._request), messages.DeviceOpened).table
+        self.table_digest = ""
+        with suppress(NotPermitted, ProcessLookupError):
+            if self.table:
+                self.table_digest = memory_digest(self.worker.pid, self.table, TABLE_BYTES)
+
+
+def build_request(
+    device: str, definition: Definition, solution: Solution | None, cache_key: str = ""
+) -> messages.Build:
+    """The build request of a solution, which does not see the definition's reference, or of the reference."""
+    if solution is None:
+        return messages.Build(device, format_json(definition), None)
+    without = attrs.evolve(definition, reference="def run(*inputs):\n    raise NotImplementedError\n")
+    return messages.Build(device, format_json(without), format_json(solution), cache_key=cache_key)
+
+
+class InputsChanged(Rejected):
+    """An input tensor was written to."""
+
+    def __init__(self, layout: CallLayout, found: torch.Tensor, loaded: torch.Tensor) -> None:
+        names = ", ".join(layout.differing_inputs(found, loaded))
+        changed = f"input {names}" if names else "memory between inputs"
+        problem = f"{changed} was changed; a function must not write to its inputs"
+        super().__init__(EvaluationStatus.RUNTIME_ERROR, problem)
+
+
+class BoundFunction:
+    """One function on one workload.
+
+    A function that shares inputs with another one, which outlives it, reads the same memory. Timed calls get the same
+    integers in a slot each time if `keeps_integers`, or if this function or one that shares the inputs has a ``setup``,
+    which sees neither the values of `recipes` nor the integers for which `hidden` draws others.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        layout: CallLayout,
+        slots: int,
+        context: DeviceContext,
+        *,
+        shares_inputs_with: BoundFunction | None = None,
+        has_setup: bool = False,
+        keeps_integers: bool = False,
+        recipes: Mapping[str, Recipe] = NO_RECIPES,
+        hidden: Callable[[], Mapping[str, torch.Tensor]] | None = None,
+    ) -> None:
+        self.worker = worker
+        self.layout = layout
+        self.context = context
+        shared = shares_inputs_with
+        self.slots: Slots = Slots(layout, slots, context.device, None if shared is None else shared.slots)
+        self.has_setup, self._recipes, self._hidden = has_setup, recipes, hidden
+        self.keeps_integers: bool = has_setup or keeps_integers or (shared is not None and shared.keeps_integers)
+        self.comparisons: list[Comparison] = []
+        """Comparisons of all outputs so far."""
+        self.findings: dict[str, Mapping[str, object]] = {}
+        """Results of checks of many calls together."""
+        self._release_error: WorkerLost | Rejected | None = None
+        self._setup_ns: list[float] = []
+
+    def __enter__(self) -> Self:
+        try:
+            self.ask(self.slots.message, messages.Done, descriptors=self.slots.descriptors)
+        except BaseException:
+            self.release()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.release()
+
+    def release(self) -> None:
+        """Have the worker unmap the slots, and free them; a worker that fails to is ended."""
+        try:
+            self.ask(messages.Release(), messages.Done)
+        except (WorkerLost, Rejected) as error:
+            self._release_error = error
+            self.worker.close()
+        finally:
+            self.slots.close()
+
+    def raise_if_lost(self) -> None:
+        """Raise what went wrong when the slots were released: the worker has ended since."""
+        if self._release_error is not None:
+            raise self._release_error
+
+    def ask(
+        self,
+        request: messages.WorkerRequest,
+        reply: type[R],
+        *,
+        extra_seconds: float = 0.0,
+        descriptors: tuple[int, ...] = (),
+    ) -> R:
+        """Send a request to the worker, with file descriptors, and return its reply."""
+        self.context.give_way()
+        seconds = self.context.request_seconds + extra_seconds
+        return check_reply(self.worker.request(request, descriptors, seconds=seconds), request, reply)
+
+    # -- single calls ----------------------------------------------------------------------------
+
+    def call(self, inputs: torch.Tensor, slot: int | None = None, *, is_first: bool = False) -> torch.Tensor:
+        """Call once on inputs, ``[bytes]``; returns a copy of the outputs' memory, ``[bytes]``.
+
+        Args:
+            inputs: Laid out like a slot.
+            slot: None takes a secret one.
+            is_first: Whether the function and its ``setup`` may compile: they then do so while others use the device,
+                and kernels that have to be tuned are called once more with the device alone.
+        """
+        slot = SECRET.randrange(self.slots.count) if slot is None else slot
+        if self.has_setup:
+            self.set_up([slot], self._seen_by_setup(inputs), is_first=is_first)
+        self.slots.load(slot, inputs)
+        self.slots.outputs[slot].fill_(POISON)
+        self.context.synchronize()
+        if is_first:
+            self._call_first(slot)
+        else:
+            self.ask(messages.Call(slot), messages.Called)
+        outputs = self.slots.outputs[slot].clone()  # later writes do not count
+        self.check_inputs(slot, inputs)
+        return outputs
+
+    def _call_first(self, slot: int) -> None:
+        with self.context.no_device_work():
+            is_tuned = not self.ask(messages.Call(slot, is_first=True), messages.Called).untuned
+        if not is_tuned:
+            self.slots.outputs[slot].fill_(POISON)
+            with self.context.exclusive():
+                self.ask(messages.Call(slot), messages.Called)
+
+    def call_each(self, inputs: torch.Tensor) -> torch.Tensor:
+        """Call once on each of several inputs, ``[calls, bytes]``, in the first slots; there is no ``setup``.
+
+        Requests are sent ahead, so that the worker does not wait for the judge between them. Returns a copy of the
+        outputs' memory, ``[calls, bytes]``.
+        """
+        requests, used = [messages.Call(slot) for slot in range(len(inputs))], slice(len(inputs))
+        self.slots.load(used, inputs)
+        self.slots.outputs[used].fill_(POISON)
+        self.context.synchronize()
+        self.context.give_way()
+        for request in requests:
+            self.worker.post(request)
+        end = time.monotonic() + self.context.timeout_seconds
+        replies = [
+            self.worker.answer(max(min(self.context.request_seconds, end - time.monotonic()), 0.0)) for _ in requests
+        ]
+        for request, reply in zip(requests, replies, strict=True):
+            check_reply(reply, request, messages.Called)
+        outputs = self.slots.outputs[used].clone()
+        self.check_inputs(used, inputs)
+        return outputs
+
+    def check_inputs(self, slots: int | slice, inputs: torch.Tensor) -> None:
+        """Compare the inputs in slots with those that were loaded; raises `InputsChanged` if they differ."""
+        found = self.slots.inputs[slots]
+        if not torch.equal(found, inputs):
+            raise InputsChanged(self.layout, found, inputs)
+
+    def check(self, item: InputSet, where: str, *, is_first: bool = False) -> torch.Tensor:
+        """`call` on an input set and compare the outputs; `where` names the call in messages."""
+        outputs = self.call(item.inputs, is_first=is_first)
+        self.compare(item, outputs, where)
+        return outputs
+
+    def compare(self, item: InputSet, outputs: torch.Tensor, where: str) -> None:
+        """Compare the outputs of a call, ``[bytes]``, with those that are right; `where` names it in messages."""
+        with self.context.phases.during(Phase.CHECK):
+            verdict = item.compare(self.layout, outputs)
+            if verdict.problems:
+                problems = (*explain_unwritten(self.layout.output_tensors(outputs), POISON), *verdict.problems)
+                verdict = attrs.evolve(verdict, problems=problems)
+        notes = [_SEEN_BY_SETUP] if self.has_setup else []
+        notes += [_HIDDEN_FROM_SETUP] if self.has_setup and self._hidden is not None else []
+        _raise_if_wrong(verdict, where, notes)
+        self.comparisons += verdict.comparisons
+
+    # -- many calls together ---------------------------------------------------------------------
+
+    def check_together(self, prepared: PreparedWorkload) -> None:
+        """Call many times on the same inputs and check the outputs together, for evaluators that ask for trials."""
+        items = [item for item in prepared.bases if item.check.trials]
+        if not items:
+            return
+        begin, seen = self.context.seconds(), []
+        for index in range(max(item.check.most_trials for item in items)):
+            taken = self.context.seconds() - begin
+            is_enough = index >= max(item.check.trials for item in items)
+            if taken > (_TOGETHER_SECONDS if is_enough else _MOST_TOGETHER_SECONDS):
+                break
+            for item in items:
+                outputs = self.call(item.inputs)
+                self.compare(item, outputs, f"trial {index} on the same inputs")
+                seen.append(item.observe(self.layout, outputs))
+        self.judge_together(prepared, seen, "many calls on the same inputs")
+
+    def judge_together(self, prepared: PreparedWorkload, seen: Sequence[Observation], where: str) -> None:
+        """Check the outputs of many calls together; `where` names the calls in messages and findings."""
+        if seen:
+            verdict = prepared.checker.judge_together(seen)
+            _raise_if_wrong(verdict, where)
+            self.findings[where] = verdict.extra
+
+    # -- slots of timed passes -------------------------------------------------------------------
+
+    def set_up(self, slots: Sequence[int], inputs: torch.Tensor, *, is_first: bool = False) -> None:
+        """Run the function's ``setup`` on slots that hold these inputs, ``[bytes]``; `is_first` as for `call`."""
+        for slot in slots:
+            self.slots.load(slot, inputs)
+        self.context.synchronize()
+        with self.context.no_device_work() if is_first else nullcontext():
+            reply = self.ask(messages.SetUp(tuple(slots)), messages.HasSetUp)
+        if len(reply.taken_ns) != len(slots) or not all(0 <= taken < math.inf for taken in reply.taken_ns):
+            raise WorkerLost(f"the worker answered a request to set up with {reply!r:.200}", is_forgery=True)
+        self._setup_ns += reply.taken_ns
+
+    def _seen_by_setup(self, inputs: torch.Tensor) -> torch.Tensor:
+        changed = other_values(self._recipes, self.layout, inputs)
+        write_tensors(self.layout.input_tensors(changed), self._hidden() if self._hidden else {})
+        return changed
+
+    def load_all(self, inputs: torch.Tensor) -> None:
+        """Put one input set into all slots, and run ``setup`` on them if there is one."""
+        if self.has_setup:
+            self._setup_ns.clear()
+            self.set_up(range(self.slots.count), self._seen_by_setup(inputs))
+        self.slots.load(slice(None), inputs)
+        self.slots.base[:] = inputs
+
+    @property
+    def setup_ms(self) -> float | None:
+        """The median time of ``setup`` on the slots, by the worker's clock; None without one."""
+        return statistics.median(self._setup_ns) / 1e6 if self._setup_ns else None
+
+
+def _raise_if_wrong(verdict: Verdict, where: str, notes: Sequence[str] = ()) -> None:
+    """Raise for a verdict with problems; the place ends the first line of each, whose beginning tells most."""
+    if verdict.problems:
+        parts = (problem.partition("\n") for problem in verdict.problems)
+        lines = [f"{first}; {where}{separator}{rest}" for first, separator, rest in parts]
+        message = "\n".join([*lines, *notes])
+        raise Rejected(EvaluationStatus.INCORRECT_NUMERICAL, message, verdict.comparisons)
+
+
+def explain_unwritten(outputs: Mapping[str, torch.Tensor], fill: int) -> list[str]:
+    """Messages about wrong outputs that still hold the byte `fill` from before the call, all or in part."""
+    return [text for name, tensor in outputs.items() if (text := _explain(name, tensor, fill))]
+
+
+def _explain(name: str, tensor: torch.Tensor, fill: int) -> str:
+    if tensor.nbytes < _TELLING_BYTES:
+        return ""
+    elements = tensor.reshape(-1).view(torch.uint8).reshape(tensor.numel(), -1)
+    is_unwritten = (elements == fill).all(dim=1)
+    count, total = int(is_unwritten.sum()), tensor.numel()
+    if count == total:
+        return f"{name}: never written; all {total} elements are as before the call"
+    if tensor.element_size() == 1 or count < _MIN_UNWRITTEN_SHARE * total:
+        return ""
+    first = [int(index) for index in torch.unravel_index(is_unwritten.to(torch.uint8).argmax(), tensor.shape)]
+    return f"{name}: {count} of {total} elements never written; the first one is {first}"
+
+
+# -- checks from outside -------------------------------------------------------------------------------------
+
+
+def _filter_counts(worker: Worker) -> Mapping[int, int]:
+    """The number of system call filters of each thread of a worker; empty where the system does not report it."""
+    try:
+        return seccomp_filters(worker.pid)
+    except (NotPermitted, ProcessLookupError):
+        return {}
+
+
+def check_code(worker: Worker, trusted: Worker | None, table: int, digest: str) -> str:
+    """Check that nobody has changed the code of a worker; returns why that could not be checked, if so.
+
+    Its libraries are compared with those of a trusted worker, so that one which patches itself accuses nobody.
+
+    `trusted` has never run code of a solution; `digest` is that of the native module's table before one was there.
+    """
+    try:
+        found = open_memory_files(worker.pid)
+        if (changed := modified_text(worker.pid)) and trusted is not None:
+            expected = {_place(line) for line in modified_text(trusted.pid)}
+            changed = [line for line in changed if _place(line) not in expected]
+        found += changed
+        if digest and memory_digest(worker.pid, table, TABLE_BYTES) != digest:
+            found.append("the table of driver functions differs from what it was")
+    except NotPermitted as error:
+        return str(error)
+    except ProcessLookupError:
+        return "the worker has ended"
+    if found:
+        problem = f"the worker's code was changed: {'; '.join(found[:5])}"
+        raise Rejected(EvaluationStatus.REWARD_HACK, problem)
+    return "" if digest else "the table of driver functions could not be read before the solution was loaded"
+
+
+def _place(line: str) -> str:
+    return os.path.basename(line.partition(" at ")[0])  # noqa: PTH119 a name in a sentence
+
+
+class BackgroundActivity:
+    """Observes one worker while it has nothing to do: work must end when a call returns.
+
+    Pools of threads spin for a while after a parallel region, up to 0.2 s. So the judge first waits until the worker is
+    idle and measures only then. From that moment on nothing is excused: whatever the worker and its children run while
+    other functions are timed counts. Processor time, and the time that threads wait for a processor, are read from the
+    kernel: other work on the machine neither adds to them nor hides them.
+    """
+
+    def __init__(self, worker: Worker) -> None:
+        self._worker = worker
+        self._seconds = self._used_seconds = 0.0
+        self._since: tuple[float, _Usage] | None = None
+        """The begin of the observation, and what had been used until then."""
+
+    def begin(self) -> None:
+        """Wait until the worker is idle, and observe it from then on."""
+        end, cores = time.monotonic() + _SETTLE_SECONDS, math.inf
+        while cores > _IDLE_CORES and time.monotonic() < end:
+            cores, self._since = self._look(_LOOK_SECONDS)
+        if cores > _IDLE_CORES:
+            self._decide()
+
+    def end(self) -> None:
+        """Stop observing: the worker is about to get a request."""
+        if self._since is not None:
+            self._seconds += time.monotonic() - self._since[0]
+            self._used_seconds += self._used().seconds_since(self._since[1])
+            self._since = None
+
+    def check(self) -> None:
+        """Decide, after the last reply of the worker."""
+        if self._since is None:
+            self.begin()
+        cores, _ = self._look(_LOOK_SECONDS)
+        self.end()
+        if max(cores, self._cores) > _IDLE_CORES:
+            self._decide()
+
+    def _decide(self) -> None:
+        """Observe once more, for long enough; that and all observations together decide."""
+        self.end()
+        cores, _ = self._look(_MIN_SECONDS)
+        if self._seconds >= _MIN_SECONDS:
+            cores = max(cores, self._cores)
+        if cores > _IDLE_CORES:
+            problem = f"background activity: the worker used {cores:.1f} CPU cores after its last reply"
+            raise Rejected(EvaluationStatus.REWARD_HACK, f"{problem}; work must end when a call returns")
+
+    @property
+    def _cores(self) -> float:
+        return self._used_seconds / max(self._seconds, _LOOK_SECONDS)
+
+    def _look(self, seconds: float) -> tuple[float, tuple[float, _Usage]]:
+        """Cores used during some time from now on; its end, and what was used until then."""
+        begin, before = time.monotonic(), self._used()
+        time.sleep(seconds)
+        used = self._used()
+        end = time.monotonic()
+        return used.seconds_since(before) / (end - begin), (end, used)
+
+    def _used(self) -> _Usage:
+        pids = [self._worker.pid, *self._worker.started()]
+        waited = {thread: waited for pid in pids for thread, waited in _waited_ns(pid).items()}
+        return _Usage(cpu_seconds(pids), waited)
+
+
+@attrs.frozen
+class _Usage:
+    """The seconds that a worker and its children have run, and nanoseconds that each thread has waited to run.
+
+    On a busy machine a thread that is always runnable gets a small share of a processor, and one that wakes up for
+    microseconds may wait for much longer than it runs: waits count up to 10 times the time that it ran.
+    """
+
+    ran_seconds: float
+    waited_ns: Mapping[str, int]
+
+    def seconds_since(self, before: _Usage) -> float:
+        """The use since then. Threads count if both have them: a list may miss some while others end."""
+        waited = sum(
+            ns - before.waited_ns[thread] for thread, ns in self.waited_ns.items() if thread in before.waited_ns
+        )
+        ran = max(self.ran_seconds - before.ran_seconds, 0.0)
+        return ran + min(max(waited / 1e9, 0.0), _MOST_WAITS * ran)
+
+
+def _waited_ns(pid: int) -> dict[str, int]:
+    """Nanoseconds that the threads of a process have waited in run queues; none where the kernel does not report it."""
+    waited = {}
+    with suppress(OSError), os.scandir(f"/proc/{pid}/task") as entries:
+        for entry in entries:
+            with suppress(OSError):
+                waited[entry.path] = int(read_short(f"{entry.path}/schedstat").split()[1])
+    return waited
+
+
+def cpu_seconds(pids: Iterable[int]) -> float:
+    """The processor time that some processes have used so far; one that has ended counts for nothing."""
+    nanoseconds = 0
+    for pid in pids:
+        with suppress(OSError):
+            nanoseconds += time.clock_gettime_ns(~pid << 3 | _SCHEDULED)
+    return nanoseconds / 1e9
