@@ -185,42 +185,6 @@ def statistics_of(piece: Piece, rule: ErrorLimits, wrong: torch.Tensor, exceeds:
     return torch.cat([floats.view(torch.int64), counts, values.view(torch.int64), rows])
 
 
-Answer = Callable[[torch.Tensor, int], torch.Tensor]
-"""Gives a piece of a wrong answer in float64, from the same piece of the expected output and its start."""
-
-
-def count_wrong(
-    answer: Answer,
-    expected: torch.Tensor,
-    rule: ErrorLimits,
-    *,
-    wrong: Callable[[Piece], torch.Tensor],
-    must_fail: Callable[[int, int], bool],
-) -> torch.Tensor:
-    """Count elements of a wrong answer that differ, are wrong, exceed the limit, and rows with too many wrong ones.
-
-    Elements that are not finite are right in every answer. On a CPU the count ends as soon as `must_fail` is true of
-    the elements that are wrong and of those that exceed the limit.
-    """
-    total = torch.zeros(4, dtype=torch.int64, device=expected.device)
-    defined = torch.zeros_like(total[0])
-    for rows, start, (chunk,) in row_pieces(rule.width, expected):
-        b = to_double(chunk)
-        piece = Piece.of(rows, start, answer(b, start), b)
-        piece.absolute.masked_fill_(~piece.expected.isfinite(), 0)
-        is_wrong = wrong(piece)
-        capped = (is_wrong & (piece.absolute > rule.limit)).sum()
-        bad_rows = rule.is_bad_row(is_wrong.sum(dim=1), piece.expected).sum()
-        counts = [(piece.absolute > 0).sum(), is_wrong.sum(), capped, bad_rows]
-        total += torch.stack(counts)
-        defined += (~b.isnan()).sum()
-        if is_on_cpu(total) and must_fail(*total.tolist()[1:3]):
-            return total
-    if 0 < element_count(expected) <= rule.width:
-        total[3] = total[1] > (defined * rule.row_share).clamp(min=1.0)
-    return total
-
-
 def measure_extent(expected: torch.Tensor) -> Extent:
     """Measure an expected output; synchronizes the device once."""
     table = []
@@ -252,19 +216,11 @@ class Comparison:
     """The error that no element may have, however many match."""
     undefined: int = 0
     """Elements for which the reference gives NaN; never wrong."""
-    infinite_share: float = 0.0
-    """The share of expected elements that are infinite."""
     bad_rows: int = 0
-    """Rows with too many wrong elements."""
     worst_row: tuple[int, int] = (0, 0)
     """The row with the most wrong elements: how many they are, and its index."""
     allowed: str = ""
     """The errors that an element may have, in words; empty where elements must be equal."""
-
-    @property
-    def undefined_share(self) -> float:
-        """The share of elements for which the reference gives NaN."""
-        return self.undefined / self.count if self.count else 0.0
 
     @property
     def matched_ratio(self) -> float:
@@ -279,8 +235,8 @@ class Comparison:
     def explain(self) -> str:
         """Describe the comparison in short lines; the first one names the worst element."""
         if self.wrong == 0:
-            return f"output {self.name!r}: all {self.count} elements match"
-        text = f"output {self.name!r}: {self.wrong} of {self.count} elements are wrong; worst {self.worst}"
+            return f"{self.name}: all {self.count} elements match"
+        text = f"{self.name}: {self.wrong} of {self.count} wrong; {self.worst}"
         if self.allowed:
             text += f"\n  allowed: {self.allowed}"
         if self.capped:
@@ -289,20 +245,6 @@ class Comparison:
             rows, (wrong, index) = counted(self.bad_rows, "row"), self.worst_row
             text += f"\n  in {rows} more elements are wrong than may be; worst row {index} with {wrong}"
         return text
-
-    def to_extra(self) -> dict[str, Any]:
-        """The fields of a trace."""
-        return {
-            "count": self.count,
-            "wrong": self.wrong,
-            "capped": self.capped,
-            "bad_rows": self.bad_rows,
-            "max_absolute_error": self.max_absolute_error,
-            "max_relative_error": self.max_relative_error,
-            "raw_max_relative_error": self.raw_max_relative_error,
-            "undefined_share": self.undefined_share,
-            "infinite_share": self.infinite_share,
-        }
 
 
 def is_enough(wrong: int, capped: int, bad_rows: int, defined: int, required_matched_ratio: float | None) -> bool:
@@ -337,15 +279,7 @@ def comparison_of(
 
     Only the shape and the dtype of `expected` matter; `allowed` says in words which errors an element may have.
     """
-    same = Comparison(
-        name,
-        extent.count,
-        0,
-        limit=rule.limit,
-        undefined=extent.undefined,
-        infinite_share=extent.infinite_share,
-        allowed=allowed,
-    )
+    same = Comparison(name, extent.count, 0, limit=rule.limit, undefined=extent.undefined, allowed=allowed)
     if not rows:
         return same
     table = (torch.stack(list(rows)) if len(rows) > 1 else rows[0].unsqueeze(0)).cpu()
@@ -371,22 +305,21 @@ def comparison_of(
 
 
 def _describe_worst(expected: torch.Tensor, rest: int, *values: int) -> str:
-    """The place of the worst element, and its found and expected value."""
     place: list[int] = []
     for size in reversed(logical_shape(expected)):
         rest, index = divmod(rest, size)
         place.insert(0, index)
     bits = torch.tensor(values)
     found, wanted = (bits.view(torch.float64) if expected.dtype.is_floating_point else bits).tolist()
-    return f"at {place}: {' instead of '.join(_shortly(found, wanted))}"
+    return f"{place} is {_shortly(found, wanted)}"
 
 
-def _shortly(found: float, wanted: float) -> tuple[str, str]:
-    """Two numbers with 4 significant digits, or with all where they would look the same; integers as they are."""
+def _shortly(found: float, wanted: float) -> str:
+    """Two numbers with 4 significant digits, with their difference where they look the same; integers as they are."""
     if isinstance(found, int):
-        return str(found), str(wanted)
-    short = f"{found:.4g}", f"{wanted:.4g}"
-    return short if short[0] != short[1] else (str(found), str(wanted))
+        return f"{found}, not {wanted}"
+    short, other = f"{found:.4g}", f"{wanted:.4g}"
+    return f"{short}, not {other}" if short != other else f"{short}, and wrong by {found - wanted:.4g}"
 
 
 MOST_UNDEFINED = 0.5

@@ -105,20 +105,11 @@ def _move_one_step(tensor: torch.Tensor, generator: torch.Generator) -> None:
     tensor.copy_((torch.where(stays, magnitude, moved) | (bits & ~_MAGNITUDE)).view(tensor.dtype))
 
 
-def relative_errors(found: Tensors, expected: Tensors) -> dict[str, float]:
-    """The relative error that three of four rows of each output do not exceed, for outputs that can be judged.
+def relative_errors(found: Tensors, expected: Tensors) -> dict[str, list[float]]:
+    """The relative errors of several calls, ``[calls, *shape]``: for each that of three of four rows, where it counts.
 
-    Elements that are NaN or infinite in `expected` do not count.
+    Elements that are NaN or infinite in `expected` do not count, nor outputs whose dtype cannot be judged.
     """
-    return {name: error for name, (error,) in relative_errors_of_calls(*map(_as_call, (found, expected))).items()}
-
-
-def _as_call(tensors: Tensors) -> Tensors:
-    return {name: tensor.unsqueeze(0) for name, tensor in tensors.items()}
-
-
-def relative_errors_of_calls(found: Tensors, expected: Tensors) -> dict[str, list[float]]:
-    """Like `relative_errors`, for each of several calls: ``[calls, *shape]``."""
     return {
         name: _relative_errors(found[name], tensor)
         for name, tensor in expected.items()
@@ -142,32 +133,26 @@ def _relative_errors(found: torch.Tensor, expected: torch.Tensor) -> list[float]
 
 
 def error_bounds(inputs: Tensors, moved: Tensors, expected: Tensors) -> dict[str, float]:
-    """The errors above which outputs were computed in fewer bits than the inputs have.
+    """The errors above which outputs were computed in fewer bits than the inputs have, whose dtypes alone count.
 
-    Args:
-        inputs: The inputs; only their dtypes count.
-        moved: The reference's outputs for inputs that `move_inputs` moved.
-        expected: The reference's outputs for the inputs themselves.
+    `moved` has outputs of the reference for inputs that `move_inputs` moved, of one call, ``[1, *shape]``.
     """
     dtype = _coarsest(inputs.values())
     if dtype is None:
         return {}
     bounds = {}
-    for name, change in relative_errors(moved, expected).items():
+    for name, (change,) in relative_errors(moved, expected).items():
         output = expected[name].dtype
         if change > _JUMP_FACTOR * _largest_move(dtype):
             continue
         if dtype is not torch.float32:
             unit = max(torch.finfo(dtype).eps, torch.finfo(output).eps) / 2
             bounds[name] = max(_MIN_BOUND_UNITS * unit, _BOUND_PER_CHANGE_16_BITS * change)
-        elif output is torch.float32 and _unchanged_share(moved[name], expected[name]) <= _MAX_UNCHANGED_SHARE:
-            bounds[name] = max(_MIN_BOUND, _BOUND_PER_CHANGE * change)
+        elif output is torch.float32:
+            is_same = (moved[name] == expected[name]) & (expected[name] != 0)
+            if is_same.double().mean() <= _MAX_UNCHANGED_SHARE:
+                bounds[name] = max(_MIN_BOUND, _BOUND_PER_CHANGE * change)
     return bounds
-
-
-def _unchanged_share(moved: torch.Tensor, expected: torch.Tensor) -> float:
-    """The share of the elements that are the same with moved inputs; zeros do not count."""
-    return float(((moved == expected) & (expected != 0)).double().mean())
 
 
 @attrs.define
@@ -178,13 +163,9 @@ class PrecisionWatch:
     _errors: dict[str, list[float]] = attrs.field(init=False, factory=dict)
 
     def record(self, found: Tensors, expected: Tensors) -> None:
-        """Record the errors on one input set; use only sets of normally distributed values."""
-        self.record_calls(_as_call(found), _as_call(expected))
-
-    def record_calls(self, found: Tensors, expected: Tensors) -> None:
-        """Record the errors of several calls, ``[calls, *shape]``, on such input sets."""
+        """Record the errors of calls, ``[calls, *shape]``; use only input sets of normally distributed values."""
         if self.bounds:
-            for name, errors in relative_errors_of_calls(found, expected).items():
+            for name, errors in relative_errors(found, expected).items():
                 self._errors.setdefault(name, []).extend(errors)
 
     def flags(self) -> list[str]:

@@ -29,12 +29,11 @@ from ..checking.comparison import (
     pieces,
     statistics_of,
 )
-from ..checking.elements import dtype_name, element_count, is_float4, logical_shape
+from ..checking.elements import dtype_name, element_count, logical_shape
 from ..checking.sensitivity import OutputCheck
 from ..config.model import ONE_STEP, ResolvedEvalConfig
 from .protocol import Case, Check, EachOutput, Evaluator, Tensors, default_parts
 
-_PACKED = re.compile(r"fp4|float4|e2m1|packed", re.IGNORECASE)
 _EXPONENT_BIAS = 127
 """Scales in one byte without sign (e8m0) are powers of two."""
 
@@ -48,15 +47,6 @@ class Format:
     """0 for integers, whose steps are all 1."""
     least_exponent: int = 0
     """Exponent of the smallest normal number; below it, steps do not get any smaller."""
-    is_packed: bool = False
-    """Two numbers to a byte, the first in its low half; the last axis counts bytes."""
-
-    def view(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The tensor itself; bytes that hold pairs as such."""
-        if not self.is_packed or is_float4(tensor):
-            return tensor
-        dtype = getattr(torch, "float4_e2m1fn_x2")  # noqa: B009 which older versions of torch do not have
-        return tensor.contiguous().view(dtype)
 
     def step(self, values: torch.Tensor) -> torch.Tensor:
         """The distance to the next number away from zero, of values in this format."""
@@ -71,16 +61,11 @@ class Format:
 _FORMATS = {
     "float8_e4m3fn": Format("float8_e4m3fn", 3, -6),
     "float8_e5m2": Format("float8_e5m2", 2, -14),
-    "float4_e2m1": Format("float4_e2m1", 1, 0, is_packed=True),
+    "float4_e2m1": Format("float4_e2m1", 1, 0),
+    "int8": Format("int8", 0),
 }
-
-
-def format_of(tensor: torch.Tensor, described: str) -> Format | None:
-    """The format of a tensor; None if its elements have many bits. Its description tells whether bytes hold fp4."""
-    dtype = dtype_name(tensor)
-    if dtype == "int8":
-        return _FORMATS["float4_e2m1"] if _PACKED.search(described) else Format("int8", 0)
-    return _FORMATS.get(dtype)
+_PACKED = re.compile(r"fp4|float4|e2m1|packed", re.IGNORECASE)
+"""Outputs of bytes that hold fp4 are compared exactly: rounding steps are known where they are float4_e2m1."""
 
 
 def _factors(scale: torch.Tensor, numbers: torch.Tensor, width: int) -> torch.Tensor:
@@ -156,9 +141,10 @@ class LowPrecision(Evaluator):
 
 def _format(name: str, case: Case) -> Format | None:
     """The format of a quantised output; nothing for a scale in int8, which is an exponent."""
-    if dtype_name(case.expected[name]) == "int8" and (_SCALE.fullmatch(name) or _scale_of(name, case) is None):
+    dtype, text = dtype_name(case.expected[name]), f"{name} {case.definition.outputs[name].description}"
+    if dtype == "int8" and (_SCALE.fullmatch(name) or _PACKED.search(text) or _scale_of(name, case) is None):
         return None
-    return format_of(case.expected[name], f"{name} {case.definition.outputs[name].description}")
+    return _FORMATS.get(dtype)
 
 
 def _scale_of(name: str, case: Case) -> str | None:
@@ -179,18 +165,11 @@ class StepsComparison(Comparison):
     """The comparison of a quantised output, and its bias."""
 
     lean: float = 0.0
-    """Steps away from zero, on average."""
-    least_lean: float = 0.0
-    """The bias that chance allows."""
-
-    @property
-    def is_leaning(self) -> bool:
-        """Whether the elements are off to one side."""
-        return abs(self.lean) > _MAX_LEAN + self.least_lean
+    """Steps away from zero, on average; 0 for as many as rounding and chance explain."""
 
     def explain(self) -> str:
         """Say in one line how it compares."""
-        if not self.is_leaning:
+        if not self.lean:
             return super().explain()
         side = "away from" if self.lean > 0 else "towards"
         return f"{super().explain()}; on average they are {abs(self.lean):.2f} rounding steps {side} zero"
@@ -210,12 +189,13 @@ class StepsPart(OutputCheck):
 
     def compare_scaled(self, found: torch.Tensor, expected: torch.Tensor, scales: Pair | None) -> StepsComparison:
         """Compare real values, with the scales that were found and expected; waits for the device twice."""
-        a, b = self.format.view(found), self.format.view(expected)
         width = self.rule.width
-        factors = None if scales is None else (_factors(scales[0], b, width), _factors(scales[1], b, width))
+        factors = (
+            None if scales is None else (_factors(scales[0], expected, width), _factors(scales[1], expected, width))
+        )
         rows: list[torch.Tensor] = []
         leans = []
-        for piece in pieces(a, b, width, may_skip=scales is None):
+        for piece in pieces(found, expected, width, may_skip=scales is None):
             steps = self.format.step(piece.found), self.format.step(piece.expected)
             if factors is not None:
                 piece, steps = _scaled(piece, steps, factors)
@@ -224,18 +204,18 @@ class StepsPart(OutputCheck):
             rows.append(statistics_of(piece, self.rule, wrong, wrong))
             off = ((piece.found - piece.expected) * piece.expected.sign() / steps[1]).nan_to_num(nan=0.0).clamp(-2, 2)
             leans.append(torch.stack([off.sum(), off.square().sum()]))
-        like = torch.empty_like(b, dtype=None if b.is_floating_point() else torch.float64, device="meta")
+        like = torch.empty_like(expected, dtype=None if expected.is_floating_point() else torch.float64, device="meta")
         allowed = f"{self.steps:g} rounding steps"
         comparison = comparison_of(self.name, rows, like, self.extent, self.rule, allowed)
         total, squares = torch.stack(leans).sum(dim=0).tolist() if leans else (0.0, 0.0)
-        count = max(self.extent.count, 1)
-        fields = attrs.asdict(comparison, recurse=False)
-        return StepsComparison(**fields, lean=total / count, least_lean=_SIGMAS * squares**0.5 / count)
+        is_leaning = abs(total) > _MAX_LEAN * self.extent.count + _SIGMAS * squares**0.5
+        lean = total / self.extent.count if is_leaning else 0.0
+        return StepsComparison(**attrs.asdict(comparison, recurse=False), lean=lean)
 
     def is_right(self, comparison: Comparison) -> bool:
         """Whether enough elements are near, and they do not lean to one side."""
         assert isinstance(comparison, StepsComparison)
-        return comparison.is_within(self.required_matched_ratio) and not comparison.is_leaning
+        return comparison.is_within(self.required_matched_ratio) and not comparison.lean
 
     def to_extra(self) -> dict[str, Any]:
         """The fields of a trace."""
@@ -247,7 +227,6 @@ _KEPT = ("required_matched_ratio", "insensitive_to", "undefined_share", "infinit
 
 
 def _scaled(piece: Piece, steps: Pair, factors: Pair) -> tuple[Piece, Pair]:
-    """Numbers and their steps, multiplied by the scales that go with them."""
     a, b = (factor[piece.rows].double() for factor in factors)
     found, expected = piece.found * a, piece.expected * b
     absolute, relative = errors(found, expected)
@@ -256,10 +235,10 @@ def _scaled(piece: Piece, steps: Pair, factors: Pair) -> tuple[Piece, Pair]:
 
 def _steps_part(name: str, fmt: Format, case: Case, scale: torch.Tensor | None) -> StepsPart:
     expected = case.expected[name]
-    width = element_count(fmt.view(expected)) // max(math.prod(expected.shape[:-1]), 1)
+    width = element_count(expected) // max(math.prod(expected.shape[:-1]), 1)
     dtype = dtype_name(expected)
     steps = max(1.0, case.config.tolerance(dtype).rtol / ONE_STEP[dtype].rtol) if dtype in ONE_STEP else 1.0
-    extent = _extent(fmt.view(expected), width, None if scale is None else _factors(scale, fmt.view(expected), width))
+    extent = _extent(expected, width, None if scale is None else _factors(scale, expected, width))
     part = StepsPart(
         name=name,
         format=fmt,
@@ -276,7 +255,6 @@ def _steps_part(name: str, fmt: Format, case: Case, scale: torch.Tensor | None) 
 
 
 def _extent(expected: torch.Tensor, width: int, factors: torch.Tensor | None) -> Extent:
-    """The magnitudes of the real values."""
     if factors is None:
         return measure_extent(expected)
     largest = [

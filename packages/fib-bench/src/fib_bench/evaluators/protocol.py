@@ -48,13 +48,8 @@ class Check(abc.ABC):
 
     @property
     def trials(self) -> int:
-        """Calls on the same inputs that are judged together; 0 if each call is judged alone."""
+        """Calls on the same inputs that are judged together, as timed calls are; 0 if each call is judged alone."""
         return 0
-
-    @property
-    def is_observed(self) -> bool:
-        """Whether the outputs of timed calls are kept and judged together."""
-        return self.trials > 0
 
     @property
     def most_trials(self) -> int:
@@ -143,13 +138,9 @@ class Evaluator(abc.ABC):
         raise NotImplementedError(f"{type(self).__name__} makes checks with trials, but has no judge_together")
 
 
-def calls_of(definition: Definition) -> frozenset[str]:
-    """The names of the functions and methods that the reference calls."""
-    return _calls_in(definition.reference)
-
-
 @functools.lru_cache(maxsize=64)
-def _calls_in(code: str) -> frozenset[str]:
+def calls_in(code: str) -> frozenset[str]:
+    """The names of the functions and methods that a reference calls."""
     try:
         functions = [node.func for node in ast.walk(parse_source(code)) if isinstance(node, ast.Call)]
     except SyntaxError:

@@ -1,8 +1,7 @@
 """Evaluator of sampling. Each token must be an allowed one, and many together must follow the reference.
 
 The allowed set and the probabilities are computed from the inputs: probabilities or logits, cut by
-top-k, top-p and min-p. Whether the reference does the same is tested on its own draws; a reference that
-does something else is taken by its draws alone.
+top-k and then by top-p. Whether the reference does the same is tested on its own draws.
 
 A solution has random numbers of its own, so it is called many times on the same inputs. In timed calls
 each token is checked, and the draws of all checked timed calls, which have different inputs, are tested
@@ -25,7 +24,7 @@ from ..checking.comparison import Comparison
 from ..config.model import ResolvedEvalConfig
 from ..inputs.generation import Value
 from ..secure_random import SECRET
-from .protocol import Case, Check, Evaluator, Observation, Tensors, Verdict, calls_of
+from .protocol import Case, Check, Evaluator, Observation, Tensors, Verdict, calls_in
 
 TRIALS = 100
 SAMPLES = 10_000
@@ -41,6 +40,7 @@ _MAX_TOKENS = {"cpu": 1 << 23, "cuda": 1 << 29}
 """Limit of the elements of tested rows in all input sets together, by device: about a second of work."""
 _CHUNK = 1 << 22
 """Elements of rows that are looked at together."""
+_REMEDY = "write an evaluator for it (see the page 'Add an evaluator') and name it in the settings"
 _DRAWS = {
     "multinomial", "rand", "rand_like", "randint", "randn", "bernoulli", "bernoulli_", "exponential_", "uniform_",
     "normal_", "random_", "geometric_", "Categorical", "sample", "gumbel_softmax",
@@ -56,29 +56,19 @@ class Sampling(Evaluator):
     def applies(self, definition: Definition) -> bool:
         """True for ops whose reference draws random numbers and returns only integers."""
         are_integer = all(spec.is_integer for spec in definition.outputs.values())
-        return are_integer and bool(_DRAWS & calls_of(definition))
+        return are_integer and bool(_DRAWS & calls_in(definition.reference))
 
-    def check(self, case: Case) -> Check:
-        """Select the model that explains the reference's draws; without one, compare with the draws themselves."""
+    def check(self, case: Case) -> Draws:
+        """Make the check, and try it on the reference; `ValueError` if the inputs do not explain its draws."""
+        check = _draws(case)
         if isinstance(case.first, Draws):
-            again = _known(case, is_joint=case.first.filters.is_joint)
-            assert again is not None, "the first input set was known"
-            return attrs.evolve(again, trials=case.first.trials)
-        if case.first is not None:
-            return _unknown(case, [case.expected], trials=0, varies=case.first.is_observed)
-        seen = _try_reference(case)
-        for is_joint in (False, True):
-            check = _known(case, is_joint=is_joint)
-            if check is None:
-                break
-            calls = [case.expected, *seen]
-            if self._explains(check, calls):
-                return check
-            if _is_seeded(calls) and self._explains(check, calls[:1]):
-                return attrs.evolve(check, trials=0)  # a deterministic reference: only single calls can be judged
-        trials = int(_setting(case.config, "sampling_validation_trials", TRIALS))
-        calls = [case.expected, *seen]
-        return _unknown(case, calls, trials, varies=len(calls) > 1 and not _is_seeded(calls))
+            return attrs.evolve(check, trials=case.first.trials)
+        calls = [case.expected, *_try_reference(case)]
+        if self._explains(check, calls):
+            return check
+        if _is_seeded(calls) and self._explains(check, calls[:1]):
+            return attrs.evolve(check, trials=0)  # a deterministic reference: only single calls can be judged
+        raise ValueError(f"the inputs of {case.definition.name!r} do not explain the draws of its reference; {_REMEDY}")
 
     def _explains(self, check: Draws, calls: Sequence[Tensors]) -> bool:
         is_allowed = not any(check.compare(outputs, outputs).problems for outputs in calls)
@@ -86,25 +76,18 @@ class Sampling(Evaluator):
 
     def judge_together(self, observations: Sequence[Observation]) -> Verdict:
         """Judge the draws of many calls."""
-        known = [o for o in observations if isinstance(o.check, Draws)]
-        if not known:
-            return _judge_unknown(observations)
-        threshold = max(o.check.tvd_threshold for o in known if isinstance(o.check, Draws))
-        pooled, distances = PooledDraws(), RowDistances(threshold)
-        checks = list(dict.fromkeys(o.check for o in known))
-        for check in checks:
-            assert isinstance(check, Draws)
-            tokens = torch.cat([check.tokens(o.outputs) for o in known if o.check is check], dim=1)
-            budget = _MAX_TOKENS[tokens.device.type] // len(checks)
-            check.gather(tokens, budget, pooled, distances)
-        found = [f"{problem} ({pooled.draws} draws)" for problem in pooled.problems()]
-        problems = [*found, *distances.problems()]
+        calls: dict[Draws, list[Tensors]] = {}
+        for each in observations:
+            assert isinstance(each.check, Draws), "all checks of this evaluator are"
+            calls.setdefault(each.check, []).append(each.outputs)
+        tests = DrawTests(max(check.tvd_threshold for check in calls))
+        for check, outputs in calls.items():
+            tokens = torch.cat([check.tokens(each) for each in outputs], dim=1)
+            check.test(tokens, _MAX_TOKENS[tokens.device.type] // len(calls), tests)
+        problems = tests.problems()
         text = "; ".join(problems[:_MAX_PROBLEMS])
         more = f"; and {len(problems) - _MAX_PROBLEMS} more" if len(problems) > _MAX_PROBLEMS else ""
-        return Verdict(
-            problems=(text + more,) if problems else (),
-            extra={"sampling": {"draws": pooled.draws} | distances.to_extra()},
-        )
+        return Verdict(problems=(text + more,) if problems else (), extra={"sampling": tests.to_extra()})
 
 
 @attrs.frozen(eq=False, kw_only=True)
@@ -113,8 +96,8 @@ class Draws(Check):
 
     name: str
     """The output that holds them."""
-    source: Rows
-    filters: Filters
+    rows: Rows
+    filters: tuple[str, ...]
     cuts: Cuts
     trials: int = attrs.field()
     samples: int
@@ -123,27 +106,25 @@ class Draws(Check):
     @property
     def most_trials(self) -> int:
         """The number of calls that make enough draws."""
-        return max(self.trials, math.ceil(self.samples / max(len(self.source.values), 1))) if self.trials else 0
+        return max(self.trials, math.ceil(self.samples / len(self.rows.values))) if self.trials else 0
 
     def to_extra(self) -> dict[str, Any]:
         """The fields of a trace."""
-        kinds = {name: getattr(self.filters, name) for name in ("top_k", "top_p", "min_p")}
-        filters = [name for name, value in kinds.items() if value is not None]
-        return {self.name: {"filters": filters, "is_joint": self.filters.is_joint, "tvd_threshold": self.tvd_threshold}}
+        return {self.name: {"filters": list(self.filters), "tvd_threshold": self.tvd_threshold}}
 
     def tokens(self, outputs: Tensors) -> torch.Tensor:
         """The draws of one call, ``[rows, draws]``."""
-        return outputs[self.name].long().reshape(len(self.source.values), -1)
+        return outputs[self.name].long().reshape(len(self.rows.values), -1)
 
     def compare(self, found: Tensors, expected: Tensors) -> Verdict:
         """Whether all tokens may be drawn; waits for the device once."""
         del expected
-        tokens, vocabulary = self.tokens(found), self.source.values.shape[1]
+        tokens, vocabulary = self.tokens(found), self.rows.values.shape[1]
         if not tokens.numel():
             return Verdict((Comparison(self.name, 0, 0),))
         inside = (tokens >= 0) & (tokens < vocabulary)
-        levels = self.source.levels(slice(None), torch.where(inside, tokens, 0))
-        wrong = ~(inside & (levels >= self.cuts.least[:, None]))
+        chosen = self.rows.values.gather(1, torch.where(inside, tokens, 0)).double()
+        wrong = ~(inside & (chosen >= self.cuts.least[:, None]))
         first = wrong.any(dim=1).int().argmax()
         count, row = torch.stack([wrong.sum(), first]).tolist()
         comparison = Comparison(self.name, tokens.numel(), count)
@@ -152,129 +133,41 @@ class Draws(Check):
     def _explain(self, tokens: torch.Tensor, wrong: torch.Tensor, count: int, row: int) -> str:
         token = int(tokens[row][wrong[row]][0])
         text = f"output {self.name!r}: {count} of {tokens.numel()} tokens are outside the allowed set; in row {row}"
-        if not 0 <= token < self.source.values.shape[1]:
+        if not 0 <= token < self.rows.values.shape[1]:
             return f"{text} token {token}, which does not exist"
-        what = "logit" if self.source.is_logits else "probability"
-        level = float(self.source.levels(slice(row, row + 1))[0, token])
-        return f"{text} token {token} of {what} {level:.6g}, where {float(self.cuts.least[row]):.6g} is the least"
+        found, least = float(self.rows.values[row, token]), float(self.cuts.least[row])
+        return f"{text} token {token} of probability {found:.6g}, where {least:.6g} is the least"
 
-    def gather(self, tokens: torch.Tensor, budget: int, pooled: PooledDraws, distances: RowDistances) -> None:
+    def test(self, tokens: torch.Tensor, budget: int, tests: DrawTests) -> None:
         """Add the draws of some randomly chosen rows, ``[rows, draws]`` of all calls on these inputs, to the tests.
 
         `budget` limits the elements of rows that are looked at.
         """
-        rows, vocabulary = self.source.values.shape
+        rows, vocabulary = self.rows.values.shape
         most = min(rows, _MAX_ROWS, max(1, budget // vocabulary))
         chosen = torch.tensor(SECRET.sample(range(rows), most), device=tokens.device)
         for part in torch.split(chosen, max(1, _CHUNK // vocabulary)):
             rows_with_choice, weights = self._sure_weights(part)
             if len(weights):
-                draws = tokens[rows_with_choice].clamp(0, vocabulary - 1)
-                self._add(rows_with_choice, weights, draws, pooled, distances)
+                labels = [f"output {self.name!r}: row {row}" for row in rows_with_choice.tolist()]
+                tests.add(labels, weights, tokens[rows_with_choice].clamp(0, vocabulary - 1))
 
     def _sure_weights(self, rows: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
         """Those of some rows in which several tokens are allowed for certain, and the probabilities of these tokens."""
-        levels = self.source.levels(rows)
-        weights = self.source.weights(levels).masked_fill(levels < self.cuts.sure[rows, None], 0.0)
+        weights = self.rows.values[rows].double()
+        weights = weights.masked_fill(weights < self.cuts.sure[rows, None], 0.0)
         has_choice = (weights > 0).sum(dim=1) > 1
         weights = weights[has_choice]
         return rows[has_choice], weights / weights.sum(dim=1, keepdim=True)
 
-    def _add(
-        self,
-        rows: torch.Tensor,
-        weights: torch.Tensor,
-        draws: torch.Tensor,
-        pooled: PooledDraws,
-        distances: RowDistances,
-    ) -> None:
-        own, is_sure = draw(weights, draws.shape[1]), weights.gather(1, draws) > 0
-        pooled.add(weights, draws, own, is_sure)
-        if draws.shape[1] < _MIN_TRIES:
-            return
-        tables = [table.cpu() for table in (weights, draws, own, is_sure)]
-        for row, p, found, ours, is_tested in zip(rows.tolist(), *tables, strict=True):
-            distances.add(f"output {self.name!r}: row {row}", p, found[is_tested], ours[is_tested])
 
-
-@attrs.frozen(eq=False, kw_only=True)
-class UnknownDraws(Check):
-    """Random integers whose distribution is known by the draws of the reference alone."""
-
-    bounds: tuple[int, int] | None
-    """The smallest and the largest allowed value; None if unknown."""
-    seen: Tensors
-    """``[calls, elements]`` by output: the draws of the reference; empty if it always draws the same."""
-    trials: int = attrs.field()
-
-    @property
-    def is_observed(self) -> bool:
-        """Whether the outputs of calls are kept, to be judged together."""
-        return bool(self.seen)
-
-    def to_extra(self) -> dict[str, Any]:
-        """The fields of a trace."""
-        return {name: {"compared_with_calls": len(calls)} for name, calls in self.seen.items()}
-
-    def compare(self, found: Tensors, expected: Tensors) -> Verdict:
-        """Whether everything is within the bounds."""
-        comparisons, problems = [], []
-        for name in expected:
-            wrong = 0
-            if self.bounds is not None and found[name].numel():
-                low, high = self.bounds
-                wrong = int(((found[name] < low) | (found[name] > high)).sum())
-            comparisons.append(Comparison(name, found[name].numel(), wrong))
-            if wrong:
-                problems.append(f"output {name!r}: {wrong} of {found[name].numel()} are not within {self.bounds}")
-        return Verdict(tuple(comparisons), tuple(problems))
-
-
-def _unknown(case: Case, calls: Sequence[Tensors], trials: int, *, varies: bool) -> UnknownDraws:
-    """The check of an input set by the calls of the reference on it."""
-    tables = {name: torch.stack([call[name].flatten().long().cpu() for call in calls]) for name in case.expected}
-    return UnknownDraws(bounds=_bounds(case, calls), seen=tables if varies else {}, trials=trials)
-
-
-def _bounds(case: Case, calls: Sequence[Tensors]) -> tuple[int, int] | None:
-    """From 0 to the vocabulary's end, or as far as the reference goes beyond; None without a vocabulary."""
-    tensors = [value for value in case.inputs.values() if isinstance(value, torch.Tensor) and value.dim() > 1]
-    sizes = [tensor.shape[-1] for tensor in tensors if tensor.dtype.is_floating_point]
-    values = [t for call in calls for t in call.values() if t.numel()]
-    if not sizes or not values:
-        return None
-    return min(0, *(int(t.min()) for t in values)), max(max(sizes) - 1, *(int(t.max()) for t in values))
-
-
-def _judge_unknown(observations: Sequence[Observation]) -> Verdict:
-    """Compare draws with the reference's: many on one input set as samples, single ones of many sets as pairs."""
-    problems: list[str] = []
-    pairs: dict[str, list[tuple[torch.Tensor, torch.Tensor]]] = {}
-    for check in dict.fromkeys(o.check for o in observations):
-        calls = [o.outputs for o in observations if o.check is check]
-        for name, seen in check.seen.items() if isinstance(check, UnknownDraws) else ():
-            found = torch.stack([call[name].flatten().long().cpu() for call in calls])
-            if len(seen) > 1:
-                problems += filter(None, [problem_of_samples(name, found, seen)])
-            else:
-                pairs.setdefault(name, []).append((found[0], seen[0]))
-    for name, some in pairs.items():
-        draws, expected = (torch.cat(parts) for parts in zip(*some, strict=True))
-        problems += problems_of_pairs(f"draws of output {name!r}", draws, expected)
-    return Verdict(problems=tuple(problems), extra={"sampling": {"calls": len(observations)}})
-
-
-def _known(case: Case, *, is_joint: bool) -> Draws | None:
-    """The check by the probabilities in the inputs, if they are there; joint: top-p is meant of the whole row."""
-    found = find_rows(case)
-    if found is None:
-        return None
-    source, filters = found[0], attrs.evolve(found[1], is_joint=is_joint)
+def _draws(case: Case) -> Draws:
+    rows, filters = find_rows(case)
     return Draws(
         name=next(iter(case.expected)),
-        source=source,
-        filters=filters,
-        cuts=cut(source, filters),
+        rows=rows,
+        filters=tuple(filters),
+        cuts=cut(rows, **filters),
         trials=int(_setting(case.config, "sampling_validation_trials", TRIALS)),
         samples=int(_setting(case.config, "sampling_validation_samples", SAMPLES)),
         tvd_threshold=float(_setting(case.config, "sampling_tvd_threshold", TVD_THRESHOLD)),
@@ -289,7 +182,6 @@ def _setting(config: ResolvedEvalConfig, name: str, default: float) -> float:
 
 
 def _is_seeded(calls: Sequence[Tensors]) -> bool:
-    """Whether a reference draws the same again and again."""
     return len(calls) > 1 and all(
         torch.equal(a, b) for call in calls[1:] for a, b in zip(calls[0].values(), call.values(), strict=True)
     )
@@ -308,14 +200,14 @@ def _try_reference(case: Case) -> list[Mapping[str, torch.Tensor]]:
 
 # -- allowed sets of tokens --------------------------------------------------------------------
 
-# Every filter keeps the most likely tokens, so a row is cut at one level. Where the level itself is a matter of
-# rounding (a cumulative sum next to top-p) or of taste (equal probabilities at the top-k boundary), tokens lie between
-# two levels: a sampler may draw them or not.
+# Every filter keeps the most likely tokens, so a row is cut at one probability. Where that is a matter of rounding (a
+# cumulative sum next to top-p) or of taste (equal probabilities at the top-k boundary), tokens lie between two cuts: a
+# sampler may draw them or not.
 
 _TIE = 2.0**-20
-"""Levels nearer to each other than this, relative, count as equal."""
+"""Probabilities nearer to each other than this, relative, count as equal."""
 _LOGIT_TIE = 1e-5
-"""For logits, relative to themselves or to 1: an exponential and a division by a temperature are rounded."""
+"""For those of logits, times the largest logit or 1: an exponential is rounded, and often a division before it."""
 _SUM_ERROR = 2e-5
 """The error of a cumulative sum over a vocabulary in float32."""
 _HEAD = 2048
@@ -325,108 +217,68 @@ _MIN_PROBABILITY = 2.0**-150
 
 @attrs.frozen(eq=False)
 class Rows:
-    """The probabilities or logits that tokens are drawn from."""
+    """The probabilities that tokens are drawn from."""
 
     values: torch.Tensor
     """``[rows, vocabulary]``"""
-    is_logits: bool
-    temperature: torch.Tensor | None = None
-    """``[rows]``, float64"""
-
-    def levels(self, rows: slice | torch.Tensor, tokens: torch.Tensor | None = None) -> torch.Tensor:
-        """Numbers in float64 by which tokens are ordered; of all, or of those given, ``[rows, n]``."""
-        values = self.values[rows]
-        levels = (values if tokens is None else values.gather(1, tokens)).double()
-        return levels if self.temperature is None else levels / self.temperature[rows, None]
-
-    def slack(self, levels: torch.Tensor) -> torch.Tensor:
-        """Below which difference levels count as equal."""
-        return levels.abs().clamp(min=1.0) * _LOGIT_TIE if self.is_logits else levels.abs() * _TIE
-
-    def weights(self, levels: torch.Tensor, total: torch.Tensor | None = None) -> torch.Tensor:
-        """Probabilities by levels; of some tokens only, with the logarithm of the sum over all."""
-        if not self.is_logits:
-            return levels
-        return (levels - (levels.logsumexp(-1, keepdim=True) if total is None else total)).exp()
-
-
-@attrs.frozen(eq=False)
-class Filters:
-    """The filters of the rows; None where there is no such filter."""
-
-    top_k: torch.Tensor | None = None
-    """``[rows]``; values outside of 0 to the vocabulary size disable the filter."""
-    top_p: torch.Tensor | None = None
-    """``[rows]``, float64; 1 filters nothing, 0 leaves the most likely token."""
-    min_p: torch.Tensor | None = None
-    """``[rows]``, float64, relative to the most likely token."""
-    is_joint: bool = False
-    """Top-p of the whole row, instead of the row after top-k."""
-
-    def of(self, rows: slice) -> Filters:
-        """The filters of some rows."""
-        top_k, top_p, min_p = (None if v is None else v[rows] for v in (self.top_k, self.top_p, self.min_p))
-        return Filters(top_k, top_p, min_p, self.is_joint)
+    tie: torch.Tensor
+    """``[rows]``, float64: the relative difference up to which two of them count as equal."""
 
 
 @attrs.frozen(eq=False)
 class Cuts:
-    """The levels at which rows are cut; both ``[rows]`` in float64."""
+    """The probabilities at which rows are cut; both ``[rows]`` in float64."""
 
     sure: torch.Tensor
-    """Tokens from this level on are kept for certain."""
+    """Tokens of at least this probability are kept for certain."""
     least: torch.Tensor
-    """No token below this level is."""
+    """No token below this one is."""
 
 
-def cut(rows: Rows, filters: Filters) -> Cuts:
-    """Find the levels."""
-    step = max(1, _CHUNK // max(rows.values.shape[1], 1))
-    chunks = [slice(start, start + step) for start in range(0, len(rows.values), step)]
-    parts = [_cut_chunk(rows, filters, chunk) for chunk in chunks]
+def cut(rows: Rows, top_k: torch.Tensor | None = None, top_p: torch.Tensor | None = None) -> Cuts:
+    """Cut rows by top-k, and what that leaves by top-p.
+
+    Shapes:
+        top_k: ``[rows]``; values outside of 1 to the vocabulary size disable the filter.
+        top_p: ``[rows]``; 1 filters nothing, 0 leaves the most likely token.
+    """
+    count, vocabulary = rows.values.shape
+    floor = torch.full_like(rows.tie, _MIN_PROBABILITY)
+    if top_k is None and top_p is None:
+        return Cuts(floor, floor)
+    k = torch.full_like(rows.tie, vocabulary) if top_k is None else top_k
+    p = torch.ones_like(rows.tie) if top_p is None else top_p
+    step = max(1, _CHUNK // max(vocabulary, 1))
+    chunks = [slice(start, start + step) for start in range(0, count, step)]
+    parts = [_cut_chunk(rows.values[chunk].double(), rows.tie[chunk], k[chunk].long(), p[chunk]) for chunk in chunks]
     return Cuts(torch.cat([part.sure for part in parts]), torch.cat([part.least for part in parts]))
 
 
-def _cut_chunk(rows: Rows, filters: Filters, chunk: slice) -> Cuts:
-    levels = rows.levels(chunk)
-    floor = torch.full_like(levels[:, 0], torch.finfo(torch.float64).min if rows.is_logits else _MIN_PROBABILITY)
-    if filters.top_k is None and filters.top_p is None and filters.min_p is None:
-        return Cuts(floor, floor)
-    total = levels.logsumexp(-1, keepdim=True) if rows.is_logits else levels[:, :1]
-    own = filters.of(chunk)
-    count = min(_HEAD, levels.shape[1])
+def _cut_chunk(values: torch.Tensor, tie: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor) -> Cuts:
+    count = min(_HEAD, values.shape[1])
     while True:
-        best = levels.topk(count, dim=1).values
-        fewest, most = _counts(rows.weights(best, total), own, levels.shape[1])
-        last = best.gather(1, (most - 1).clamp(max=count - 1)[:, None])
-        is_enough = bool((best[:, -1:] < last - rows.slack(last)).all())  # neither kept nor equal to what is
-        if is_enough or count == levels.shape[1]:
-            break
-        count = levels.shape[1]
-    return _levels(rows, best, fewest.clamp(max=count), most.clamp(max=count), floor)
+        best = values.topk(count, dim=1).values
+        fewest, most = _counts(best, top_k, top_p, values.shape[1])
+        last = best.gather(1, (most - 1).clamp(max=count - 1)[:, None])[:, 0]
+        is_enough = bool((best[:, -1] < last * (1 - tie)).all())  # neither kept nor equal to what is
+        if is_enough or count == values.shape[1]:
+            return _between(best, tie, fewest.clamp(max=count), most.clamp(max=count))
+        count = values.shape[1]
 
 
-def _counts(weights: torch.Tensor, filters: Filters, vocabulary: int) -> tuple[torch.Tensor, torch.Tensor]:
+def _counts(
+    best: torch.Tensor, top_k: torch.Tensor, top_p: torch.Tensor, vocabulary: int
+) -> tuple[torch.Tensor, torch.Tensor]:
     """The number of the most likely tokens that are kept: at least, and at most."""
-    sums = weights.cumsum(dim=1)
-    before, kept = sums - weights, torch.full_like(weights[:, 0], vocabulary).long()
-    whole = torch.ones_like(weights[:, 0])
-    if filters.top_k is not None:
-        k = filters.top_k
-        kept = torch.where((k > 0) & (k < vocabulary), k, kept)
-        if not filters.is_joint:
-            ends = (kept - 1).clamp(max=weights.shape[1] - 1)
-            whole = torch.where(kept < vocabulary, sums.gather(1, ends[:, None])[:, 0], whole)
-    fewest = most = kept
-    if filters.top_p is not None:
-        low, high = (_nucleus(before, filters.top_p, whole, error) for error in (-_SUM_ERROR, _SUM_ERROR))
-        is_cut = filters.top_p < 1
-        fewest = torch.where(is_cut, torch.minimum(fewest, low), fewest)
-        most = torch.where(is_cut, torch.minimum(most, high), most)
-    if filters.min_p is not None:
-        least = weights[:, :1] * filters.min_p[:, None]
-        fewest = torch.minimum(fewest, (weights >= least * (1 + _LOGIT_TIE)).sum(dim=1).clamp(min=1))
-        most = torch.minimum(most, (weights >= least * (1 - _LOGIT_TIE)).sum(dim=1))
+    sums = best.cumsum(dim=1)
+    is_cut = (top_k > 0) & (top_k < vocabulary)
+    kept = torch.where(is_cut, top_k, vocabulary)
+    ends = (kept - 1).clamp(max=best.shape[1] - 1)
+    whole = torch.where(is_cut, sums.gather(1, ends[:, None])[:, 0], 1.0)
+    fewest, most = (
+        torch.where(top_p < 1, torch.minimum(kept, _nucleus(sums - best, top_p, whole, error)), kept)
+        for error in (-_SUM_ERROR, _SUM_ERROR)
+    )
     return fewest, most
 
 
@@ -436,60 +288,65 @@ def _nucleus(before: torch.Tensor, top_p: torch.Tensor, whole: torch.Tensor, err
     return (before <= reach[:, None]).sum(dim=1).clamp(min=1)
 
 
-def _levels(rows: Rows, best: torch.Tensor, fewest: torch.Tensor, most: torch.Tensor, floor: torch.Tensor) -> Cuts:
-    """Levels from counts: where a group of equals is cut in two, all of them lie between the levels."""
+def _between(best: torch.Tensor, tie: torch.Tensor, fewest: torch.Tensor, most: torch.Tensor) -> Cuts:
+    """Cuts from counts: where a group of equals is cut in two, all of them lie between the cuts."""
     last_sure, last = (best.gather(1, counts[:, None] - 1)[:, 0] for counts in (fewest, most))
-    least = torch.maximum(last - rows.slack(last), floor)
+    least = (last * (1 - tie)).clamp(min=_MIN_PROBABILITY)
     following = best.gather(1, fewest.clamp(max=best.shape[1] - 1)[:, None])[:, 0]
-    is_split = (fewest < best.shape[1]) & (following >= last_sure - rows.slack(last_sure)) & (following >= least)
-    above = (last_sure + rows.slack(last_sure)).nextafter(torch.full_like(last_sure, torch.inf))
+    is_split = (fewest < best.shape[1]) & (following >= last_sure * (1 - tie)) & (following >= least)
+    above = (last_sure * (1 + tie)).nextafter(torch.full_like(last_sure, torch.inf))
     return Cuts(torch.maximum(torch.where(is_split, above, last_sure), least), least)
 
 
 _IGNORED = re.compile(r".*(seed|offset|philox|generator|deterministic).*")
-_ROLES = {"top_k": r"top_?ks?(_arr|_values)?", "top_p": r"top_?ps?(_arr|_values)?", "min_p": r"min_?ps?(_arr|_values)?",
-          "temperature": r"temperatures?|temp"}  # fmt: skip
+_FILTERS = {"top_k": r"top_?ks?(_arr|_values)?", "top_p": r"top_?ps?(_arr|_values)?"}
 
 
-def _roles(case: Case) -> dict[str, str] | None:
-    """The inputs by role; None if the role of one is unknown."""
+def _roles(case: Case) -> dict[str, str]:
+    """The inputs by role: a filter, or ``rows``; `ValueError` if that of one is unknown, or two have the same."""
     found: dict[str, str] = {}
     for name, value in case.inputs.items():
-        role = next((role for role, pattern in _ROLES.items() if re.fullmatch(pattern, name)), None)
+        role = next((role for role, pattern in _FILTERS.items() if re.fullmatch(pattern, name)), None)
         if role is None and isinstance(value, torch.Tensor) and value.dim() == 2 and value.dtype.is_floating_point:
             role = "rows"
         if role in found or (role is None and value is not None and not _IGNORED.fullmatch(name)):
-            return None
+            raise ValueError(f"input {name!r} of {case.definition.name!r} is no known filter of tokens; {_REMEDY}")
         if role is not None and value is not None:
             found[role] = name
     return found
 
 
-def find_rows(case: Case) -> tuple[Rows, Filters] | None:
-    """The rows of probabilities or logits, and their filters; None if inputs are neither, or do not fit."""
+def find_rows(case: Case) -> tuple[Rows, dict[str, torch.Tensor]]:
+    """The rows of probabilities, and a number of each filter for each; `ValueError` if inputs do not fit the output."""
     roles = _roles(case)
-    if roles is None or "rows" not in roles or len(case.expected) != 1:
-        return None
-    rows, (samples,) = _tensor(case.inputs[roles["rows"]]), case.expected.values()
-    others = {role: case.inputs[name] for role, name in roles.items() if role != "rows"}
-    fit = all(not isinstance(value, torch.Tensor) or value.numel() in {1, len(rows)} for value in others.values())
-    if not fit or samples.dim() not in {1, 2} or len(samples) != len(rows) or not len(rows):
-        return None
-    per_row = {role: _per_row(value, rows) for role, value in others.items()}
-    top_k = per_row.get("top_k")
-    filters = Filters(None if top_k is None else top_k.long(), per_row.get("top_p"), per_row.get("min_p"))
-    return Rows(rows, not _are_probabilities(roles["rows"], rows), per_row.get("temperature")), filters
+    source = roles.pop("rows", "")
+    rows, filters = case.inputs.get(source), {role: case.inputs[name] for role, name in roles.items()}
+    if not isinstance(rows, torch.Tensor) or not _fits(rows, filters, case.expected):
+        raise ValueError(
+            f"the draws of {case.definition.name!r} are not one or more for each row of an input; {_REMEDY}"
+        )
+    return _probabilities(source, rows), {name: _per_row(value, rows) for name, value in filters.items()}
+
+
+def _fits(rows: torch.Tensor, filters: Mapping[str, Value], expected: Tensors) -> bool:
+    samples = next(iter(expected.values()))
+    has_samples = len(expected) == 1 and samples.dim() in {1, 2} and len(samples) == len(rows) > 0
+    return has_samples and all(
+        not isinstance(value, torch.Tensor) or value.numel() in {1, len(rows)} for value in filters.values()
+    )
+
+
+def _probabilities(name: str, rows: torch.Tensor) -> Rows:
+    if _are_probabilities(name, rows):
+        return Rows(rows, torch.full((len(rows),), _TIE, dtype=torch.float64, device=rows.device))
+    largest = rows.nan_to_num(nan=0.0, posinf=0.0, neginf=0.0).abs().amax(dim=1)
+    return Rows(torch.softmax(rows, dim=1, dtype=torch.float32), largest.double().clamp_(min=1.0) * _LOGIT_TIE)
 
 
 def _are_probabilities(name: str, rows: torch.Tensor) -> bool:
     if "prob" in name or "logit" in name:
         return "prob" in name
     return bool((rows >= 0).all()) and bool((rows.sum(dim=1, dtype=torch.float64) - 1).abs().max() < 1e-2)
-
-
-def _tensor(value: Value) -> torch.Tensor:
-    assert isinstance(value, torch.Tensor)
-    return value
 
 
 def _per_row(value: Value, rows: torch.Tensor) -> torch.Tensor:
@@ -500,51 +357,54 @@ def _per_row(value: Value, rows: torch.Tensor) -> torch.Tensor:
 
 # -- statistical tests of draws ----------------------------------------------------------------
 
-# Timed calls have inputs of their own, so there are few draws from each distribution. Where the distribution is known,
-# the judge draws from it as well, once for each draw of the solution; where it is not, the reference does. Then
+# Timed calls have inputs of their own, so there are few draws from each distribution. The judge draws as well, once for
+# each draw of the solution. Then
 #
 # - the mean log-probability, whose expectation is known, shows wrong temperatures and stale distributions;
 # - in pairs of draws from one distribution neither is larger more often than the other, and neither has a bit of the
 #   token id more often, which shows samplers that read a part of the vocabulary or skip every other token or tile;
-# - rows with many draws are compared one by one, by the total variation distance or by chi-square.
+# - rows with many draws are compared one by one, by the total variation distance.
 #
 # Source: Bernstein's, Hoeffding's and McDiarmid's inequalities.
 
 FALSE_ALARM = 1e-10
-"""Probability of a false alarm of each test. Small counts have heavier tails than chi-square, so it is about 1e-7."""
+"""Probability of a false alarm of each test."""
 _LOG_ALARM = -math.log(FALSE_ALARM)
 _SIGMAS = 6.0
 """Quantile of the normal distribution whose tail is about as small."""
 _MIN_LOG_VARIANCE = 1e-8
 """Variance of logarithms below which they differ by rounding only."""
-_MAX_ELEMENTS = 256
-_MIN_COUNT = 4.0
-"""Values that are to be expected more seldom in the smaller sample count as one."""
-
-
-def draw(weights: torch.Tensor, count: int) -> torch.Tensor:
-    """Draw from rows of weights ``[rows, vocabulary]``, none of which is all zero; ``[rows, count]``."""
-    generator = torch.Generator(weights.device).manual_seed(SECRET.getrandbits(62))
-    return torch.multinomial(weights, count, replacement=True, generator=generator)
 
 
 @attrs.define
-class PooledDraws:
-    """The tests over all rows; draws are added call by call."""
+class DrawTests:
+    """The tests of draws, which are added row by row.
 
-    draws: int = 0
+    A row with many draws may be further from its distribution than those of the judge are, by `threshold`.
+    """
+
+    threshold: float
     _excess: float = 0.0
     _variance: float = 0.0
     _pairs: list[tuple[torch.Tensor, torch.Tensor]] = attrs.field(factory=list)
+    _broken_rows: list[str] = attrs.field(factory=list)
+    _distances: tuple[float, float] = (0.0, 0.0)
+    """Sums over the draws of rows with many: of the solution, and of the judge."""
+    _draws_of_rows: int = 0
 
-    def add(self, weights: torch.Tensor, tokens: torch.Tensor, own: torch.Tensor, counts: torch.Tensor) -> None:
-        """Add draws of independent rows.
+    @property
+    def draws(self) -> int:
+        """The number of tested draws."""
+        return sum(len(found) for found, _ in self._pairs)
+
+    def add(self, labels: Sequence[str], weights: torch.Tensor, tokens: torch.Tensor) -> None:
+        """Add draws of independent rows; tokens of weight 0 are not tested.
 
         Shapes:
             weights: ``[rows, vocabulary]``, float64, the probabilities; rows sum to 1.
-            tokens, own: ``[rows, draws]``, int64, the draws of the solution and of the judge.
-            counts: ``[rows, draws]``, whether a draw is to be tested.
+            tokens: ``[rows, draws]``, int64.
         """
+        own, counts = _drawn(weights, tokens.shape[1]), weights.gather(1, tokens) > 0
         log = weights.clamp(min=1e-300).log()
         mean = (weights * log).sum(dim=1, keepdim=True)
         variance = (weights * (log - mean).square()).sum(dim=1, keepdim=True)
@@ -554,14 +414,35 @@ class PooledDraws:
         self._excess += excess
         self._variance += spread
         self._pairs.append((tokens[counts].cpu(), own[counts].cpu()))
-        self.draws += len(self._pairs[-1][0])
+        if tokens.shape[1] >= _MIN_TRIES:
+            tables = [table.cpu() for table in (weights, tokens, own, counts)]
+            for label, p, found, ours, is_tested in zip(labels, *tables, strict=True):
+                self._add_row(label, p, found[is_tested], ours[is_tested])
+
+    def _add_row(self, label: str, probabilities: torch.Tensor, found: torch.Tensor, own: torch.Tensor) -> None:
+        count = len(found)
+        if not count:
+            return
+        distance, usual = (_distance(draws, probabilities) for draws in (found, own))
+        self._draws_of_rows += count
+        self._distances = (self._distances[0] + distance * count, self._distances[1] + usual * count)
+        if distance - usual > self._allowed(count):
+            self._broken_rows.append(
+                f"{label} is drawn from another distribution: its total variation distance over {count} "
+                f"draws is {distance:.3f}, of a right sampler {usual:.3f}, at most "
+                f"{self._allowed(count):.3f} more is allowed"
+            )
+
+    def _allowed(self, draws: int) -> float:
+        return max(self.threshold, math.sqrt(_LOG_ALARM / draws))
 
     def problems(self) -> list[str]:
-        """The problems, a line each."""
+        """The problems, a line each: over all rows first, then in single ones."""
         if not self.draws:
             return []
         found, own = (torch.cat(parts) for parts in zip(*self._pairs, strict=True))
-        return [*self._temperature(), *problems_of_pairs("the draws", found, own)]
+        pooled = [*self._temperature(), *_problems_of_pairs(found, own)]
+        return [*(f"{problem} ({self.draws} draws)" for problem in pooled), *self._mean_distance(), *self._broken_rows]
 
     def _temperature(self) -> list[str]:
         sigmas = self._excess / math.sqrt(self._variance) if self._variance > 0 else 0.0
@@ -572,51 +453,25 @@ class PooledDraws:
         off = f"the mean log-probability is off by {mean:+.3f}, {abs(sigmas):.0f} standard errors"
         return [f"likely tokens are drawn {kind}: {off}"]
 
-
-@attrs.define
-class RowDistances:
-    """The total variation distances of rows with many draws, beside those of the judge's own draws.
-
-    The threshold is the distance that is allowed beyond that of the judge's draws.
-    """
-
-    threshold: float
-    _problems: list[str] = attrs.field(factory=list)
-    _distances: tuple[float, float] = (0.0, 0.0)
-    _draws: int = 0
-
-    def add(self, label: str, probabilities: torch.Tensor, found: torch.Tensor, own: torch.Tensor) -> None:
-        """Add the draws of one row, ``[draws]``, of the solution and of the judge, from ``[tokens]`` probabilities."""
-        count = len(found)
-        if not count:
-            return
-        distance, usual = (_distance(draws, probabilities) for draws in (found, own))
-        self._draws += count
-        self._distances = (self._distances[0] + distance * count, self._distances[1] + usual * count)
-        if distance - usual > self._allowed(count):
-            self._problems.append(
-                f"{label} is drawn from another distribution: its total variation distance over {count} "
-                f"draws is {distance:.3f}, of a right sampler {usual:.3f}, at most "
-                f"{self._allowed(count):.3f} more is allowed"
-            )
-
-    def _allowed(self, draws: int) -> float:
-        return max(self.threshold, math.sqrt(_LOG_ALARM / draws))
-
-    def problems(self) -> list[str]:
-        """The problems: over all rows first, then in single ones."""
-        if not self._draws:
+    def _mean_distance(self) -> list[str]:
+        if not self._draws_of_rows:
             return []
-        found, usual = (distance / self._draws for distance in self._distances)
-        if found - usual <= self._allowed(self._draws):
-            return self._problems
-        text = f"the total variation distance is {found:.3f} on average, of a right sampler {usual:.3f}"
-        return [text, *self._problems]
+        found, usual = (distance / self._draws_of_rows for distance in self._distances)
+        if found - usual <= self._allowed(self._draws_of_rows):
+            return []
+        return [f"the total variation distance is {found:.3f} on average, of a right sampler {usual:.3f}"]
 
     def to_extra(self) -> dict[str, Any]:
-        """The fields of a trace; nothing where no row had enough draws."""
-        names = ("total_variation", "total_variation_of_a_right_sampler") if self._draws else ()
-        return {name: round(sum_ / self._draws, 4) for name, sum_ in zip(names, self._distances, strict=False)}
+        """The fields of a trace; no distances where no row had enough draws."""
+        names = ("total_variation", "total_variation_of_a_right_sampler") if self._draws_of_rows else ()
+        means = (round(sum_ / self._draws_of_rows, 4) for sum_ in self._distances[: len(names)])
+        return {"draws": self.draws, **dict(zip(names, means, strict=True))}
+
+
+def _drawn(weights: torch.Tensor, count: int) -> torch.Tensor:
+    """Draw from rows of weights ``[rows, vocabulary]``, none of which is all zero; ``[rows, count]``."""
+    generator = torch.Generator(weights.device).manual_seed(SECRET.getrandbits(62))
+    return torch.multinomial(weights, count, replacement=True, generator=generator)
 
 
 def _distance(draws: torch.Tensor, probabilities: torch.Tensor) -> float:
@@ -624,60 +479,20 @@ def _distance(draws: torch.Tensor, probabilities: torch.Tensor) -> float:
     return float((shares - probabilities).abs().sum()) / 2
 
 
-def problem_of_samples(name: str, found: torch.Tensor, reference: torch.Tensor) -> str:
-    """Compare draws on one input set with those of the reference; empty if they may have the same distribution.
-
-    Shapes:
-        found, reference: ``[calls, elements]``, int64; their numbers of calls may differ.
-    """
-    step = max(1, -(-reference.shape[1] // _MAX_ELEMENTS))
-    parts = [_homogeneity(found[:, i], reference[:, i]) for i in range(0, reference.shape[1], step)]
-    total, freedom = sum(part[0] for part in parts), sum(part[1] for part in parts)
-    if not freedom or _chi_square_tail(total, freedom) >= FALSE_ALARM:
-        return ""
-    return (
-        f"output {name!r} is distributed otherwise than the reference's over {len(found)} and {len(reference)} calls: "
-        f"chi-square is {total:.0f} with {freedom} degrees of freedom"
-    )
-
-
-def _homogeneity(found: torch.Tensor, reference: torch.Tensor) -> tuple[float, int]:
-    """Chi-square of two samples of integers, and its degrees of freedom."""
-    values, codes = torch.cat([found, reference]).unique(return_inverse=True)  # type: ignore[no-untyped-call]
-    tables = [
-        torch.bincount(part, minlength=len(values)).double() for part in (codes[: len(found)], codes[len(found) :])
-    ]
-    least = _MIN_COUNT * len(codes) / max(min(len(found), len(reference)), 1)
-    is_frequent = tables[0] + tables[1] >= least
-    a, b = (torch.cat([table[is_frequent], table[~is_frequent].sum().reshape(1)]) for table in tables)
-    is_there = a + b >= least
-    a, b = a[is_there], b[is_there]
-    if len(a) < 2:
-        return 0.0, 0
-    ratio = (b.sum() / a.sum()).sqrt()
-    return float(((a * ratio - b / ratio).square() / (a + b)).sum()), len(a) - 1
-
-
-def _chi_square_tail(statistic: float, freedom: int) -> float:
-    """The probability that a right sampler exceeds a value."""
-    half = torch.tensor([freedom / 2, statistic / 2], dtype=torch.float64)
-    return float(torch.special.gammaincc(half[0], half[1]))
-
-
-def problems_of_pairs(what: str, found: torch.Tensor, expected: torch.Tensor) -> list[str]:
-    """Compare single draws from many distributions, ``[pairs]``, with draws of a right sampler from the same ones.
+def _problems_of_pairs(found: torch.Tensor, own: torch.Tensor) -> list[str]:
+    """Compare draws, ``[pairs]``, with draws of the judge from the same distributions.
 
     A right sampler is the larger in half of the pairs that differ, and has a bit alone in half of those that differ
     in it.
     """
     problems = []
-    if _is_uneven(found > expected, found < expected):
-        side = "higher" if int((found > expected).sum()) * 2 > int((found != expected).sum()) else "lower"
-        problems.append(f"{what} have {side} numbers than those of a right sampler over {len(found)} pairs")
-    for bit in range(int(torch.maximum(found, expected).max()).bit_length()):
-        a, b = ((tokens >> bit) & 1 for tokens in (found, expected))
+    if _is_uneven(found > own, found < own):
+        side = "higher" if int((found > own).sum()) * 2 > int((found != own).sum()) else "lower"
+        problems.append(f"the draws have {side} numbers than those of a right sampler over {len(found)} pairs")
+    for bit in range(int(torch.maximum(found, own).max()).bit_length()):
+        a, b = ((tokens >> bit) & 1 for tokens in (found, own))
         if _is_uneven(a > b, a < b):
-            problems.append(f"{what} have bit {bit} set too often or too seldom over {len(found)} pairs")
+            problems.append(f"the draws have bit {bit} set too often or too seldom over {len(found)} pairs")
     return problems
 
 

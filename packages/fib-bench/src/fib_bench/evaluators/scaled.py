@@ -24,18 +24,29 @@ from .protocol import Case, EachOutput, Evaluator, default_parts
 
 _SMALLEST_NORMAL = 2.0**-126
 """Kernels may flush smaller numbers to zero."""
-_UNTOUCHED = ResolvedEvalConfig()
 
 
 @attrs.frozen(eq=False, kw_only=True)
 class ScaledPart(OutputCheck):
     """The check of one output, with an absolute tolerance for each row."""
 
+    ties: Ties | None = None
+    """Rows that need only be similar, because rounding decides about the experts of their tokens."""
+
+    def wrong(self, piece: Piece) -> torch.Tensor:
+        """The elements of some rows that are wrong: all of a row with a tie that is not similar, or none."""
+        wrong = super().wrong(piece)
+        if self.ties is None:
+            return wrong
+        is_similar = self.ties.are_similar(piece, self.rule.width)
+        return torch.where(self.ties.tied[piece.rows, None], ~is_similar[:, None], wrong)
+
     def to_extra(self) -> dict[str, Any]:
         """The fields of a trace: the tolerances of the rows with the smallest and the largest scale."""
         atol = self.rule.atol
         tolerances = {"atol": torch.stack(atol.aminmax()).tolist() if atol.numel() else []}
-        return super().to_extra() | tolerances | {"row_share": self.rule.row_share}
+        ties = {} if self.ties is None else {"rows_with_ties": int(self.ties.tied.sum())}
+        return super().to_extra() | tolerances | {"row_share": self.rule.row_share} | ties
 
 
 def scaled_part(
@@ -48,7 +59,7 @@ def scaled_part(
     """
     tolerance, extent = config.tolerance(dtype_name(expected)), measure_extent(expected)
     width = math.prod(expected.shape[-axes:])
-    least = tolerance.atol if tolerance.atol > _UNTOUCHED.atol else _SMALLEST_NORMAL
+    least = tolerance.atol if tolerance.atol > ResolvedEvalConfig().atol else _SMALLEST_NORMAL
     share = tolerance.rtol if share is None else share
     atol = (row_scales(expected, width) * share).clamp_(min=least)
     return ScaledPart(
@@ -81,8 +92,16 @@ _LSE_SHARE = 0.1
 """A logarithm has an absolute error: relative to itself it is allowed a tenth of `rtol` only."""
 
 
-class SparseAttention(Evaluator):
-    """Rows by their own scale, the log-sum-exp by its absolute error."""
+class ByRows(Evaluator):
+    """Outputs by the scale of their rows, logarithms of sums by their absolute error, states by their change."""
+
+    def check(self, case: Case) -> EachOutput:
+        """A check of every output."""
+        return EachOutput({name: _part(name, tensor, case) for name, tensor in case.expected.items()})
+
+
+class SparseAttention(ByRows):
+    """Attention over chosen keys."""
 
     name = "sparse_attention"
 
@@ -96,12 +115,10 @@ class SparseAttention(Evaluator):
         is_attention = bool(re.search("att(entio)?n", f"{definition.op_type} {definition.name}"))
         return is_named or is_tagged or (has_choice and is_attention)
 
-    def check(self, case: Case) -> EachOutput:
-        """Outputs row by row; logarithms of sums element by element."""
-        return EachOutput({name: _part(name, tensor, case) for name, tensor in case.expected.items()})
-
 
 def _part(name: str, expected: torch.Tensor, case: Case) -> OutputCheck:
+    if _STATE.fullmatch(name):
+        return _state_part(name, expected, case)
     if not _LSE.fullmatch(name):
         return with_blind_spots(scaled_part(name, expected, case.config), expected, case.inputs)
     dtype = str(case.definition.outputs[name].dtype)
@@ -121,8 +138,8 @@ _MIN_SHARES = (1e-3, 0.0)
 """Share of the state's scale that is always allowed (products in TF32); 0 if the old state would pass then."""
 
 
-class StateSpace(Evaluator):
-    """Outputs and new states, each by its own scale."""
+class StateSpace(ByRows):
+    """Recurrences, and what else takes a state and returns one."""
 
     name = "state_space"
 
@@ -137,23 +154,13 @@ class StateSpace(Evaluator):
         """No inputs with which recurrences overflow."""
         return typical_inputs(config)
 
-    def check(self, case: Case) -> EachOutput:
-        """A check of every output."""
-        parts = {}
-        for name, expected in case.expected.items():
-            if _STATE.fullmatch(name):
-                parts[name] = _state_part(name, expected, case)
-            else:
-                parts[name] = with_blind_spots(scaled_part(name, expected, case.config), expected, case.inputs)
-        return EachOutput(parts)
-
 
 def _state_part(name: str, expected: torch.Tensor, case: Case) -> ScaledPart:
     """The check of new states: as tight as it takes to fail the old ones."""
     loose = scaled_part(name, expected, case.config, axes=min(2, expected.dim()))
     rule = attrs.evolve(loose.rule, rtol=min(loose.rule.rtol, torch.finfo(expected.dtype).eps))
     loose = attrs.evolve(loose, rule=rule)
-    olds = list(_old_states(name, expected, case))
+    olds = _old_states(name, expected, case)
     if not olds:
         return with_blind_spots(loose, expected, case.inputs)
     part = loose
@@ -165,13 +172,15 @@ def _state_part(name: str, expected: torch.Tensor, case: Case) -> ScaledPart:
     return part
 
 
-def _old_states(name: str, expected: torch.Tensor, case: Case) -> Iterable[torch.Tensor]:
+def _old_states(name: str, expected: torch.Tensor, case: Case) -> list[torch.Tensor]:
     """The inputs that might be returned for a new state."""
-    for given, value in case.inputs.items():
-        is_alike = isinstance(value, torch.Tensor) and value.shape == expected.shape and value.dtype.is_floating_point
-        if is_alike and (_STATE.fullmatch(given) or given in name):
-            assert isinstance(value, torch.Tensor)
-            yield value
+    return [
+        value
+        for given, value in case.inputs.items()
+        if isinstance(value, torch.Tensor)
+        and (value.shape == expected.shape and value.dtype.is_floating_point)
+        and (_STATE.fullmatch(given) or given in name)
+    ]
 
 
 def _within_change(
@@ -186,8 +195,6 @@ def _within_change(
         atol = torch.minimum(atol, torch.where(change > 0, within, 0.0))
     return atol
 
-
-# -- mixtures of experts -----------------------------------------------------------------------
 
 # Matrices are compared row by row, one row per token. Activations that are rounded between the two products make some
 # elements wrong, so a share of them may be; but they are spread over all rows, and a token that is wrong (a dropped
@@ -213,6 +220,16 @@ class Ties:
     """``[tokens]``"""
     certain_share: torch.Tensor
     """``[tokens]``, float64: the share of a token's experts that every right kernel chooses."""
+
+    def are_similar(self, piece: Piece, width: int) -> torch.Tensor:
+        """``[rows]``: whether a row has about the norm and the direction of the reference's."""
+        is_undefined = piece.expected.isnan()
+        found, expected = (rows.masked_fill(is_undefined, 0.0) for rows in (piece.found, piece.expected))
+        sizes = found.norm(dim=1), expected.norm(dim=1)
+        is_alike = (sizes[0] <= sizes[1] * _TIED_SIZE) & (sizes[1] <= sizes[0] * _TIED_SIZE)
+        least = _TIED_COSINE * self.certain_share[piece.rows] - _COSINE_SIGMAS * width**-0.5
+        is_similar: torch.Tensor = is_alike & ((found * expected).sum(dim=1) >= least * sizes[0] * sizes[1])
+        return is_similar
 
 
 def find_ties(case: Case) -> Ties | None:
@@ -332,47 +349,16 @@ class MixtureOfExperts(Evaluator):
         return EachOutput({n: parts[n] if n in parts else _rows_part(n, case) for n in case.expected})
 
 
-@attrs.frozen(eq=False, kw_only=True)
-class RowsPart(ScaledPart):
-    """The check of an output with a row per token."""
-
-    ties: Ties
-
-    def wrong(self, piece: Piece) -> torch.Tensor:
-        """The elements of some rows that are wrong: all of a row with a tie that is not similar, or none."""
-        tied = self.ties.tied[piece.rows]
-        return torch.where(tied[:, None], ~self._is_similar(piece)[:, None], super().wrong(piece))
-
-    def _is_similar(self, piece: Piece) -> torch.Tensor:
-        """``[rows]``: whether a row has about the norm and the direction of the reference's."""
-        is_undefined = piece.expected.isnan()
-        found, expected = (rows.masked_fill(is_undefined, 0.0) for rows in (piece.found, piece.expected))
-        sizes = found.norm(dim=1), expected.norm(dim=1)
-        is_alike = (sizes[0] <= sizes[1] * _TIED_SIZE) & (sizes[1] <= sizes[0] * _TIED_SIZE)
-        least = _TIED_COSINE * self.ties.certain_share[piece.rows] - _COSINE_SIGMAS * self.rule.width**-0.5
-        is_similar: torch.Tensor = is_alike & ((found * expected).sum(dim=1) >= least * sizes[0] * sizes[1])
-        return is_similar
-
-    def to_extra(self) -> dict[str, Any]:
-        """The fields of a trace."""
-        return super().to_extra() | {"rows_with_ties": int(self.ties.tied.sum())}
-
-
 def _rows_part(name: str, case: Case) -> OutputCheck:
     expected = case.expected[name]
     part = scaled_part(name, expected, case.config, share=_share(case))
     ties = find_ties(case)
-    rows = len(part.rule.atol)
-    if ties is None or len(ties.tied) != rows:
-        nothing = torch.zeros(rows, dtype=torch.bool, device=expected.device)
-        ties = Ties(nothing, (~nothing).double())
-    fields = {field.name: getattr(part, field.name) for field in attrs.fields(ScaledPart)}
-    rule = attrs.evolve(part.rule, row_share=ROW_SHARE)
-    return with_blind_spots(RowsPart(**fields | {"rule": rule}, ties=ties), expected, case.inputs)
+    is_known = ties is not None and len(ties.tied) == len(part.rule.atol)
+    part = attrs.evolve(part, rule=attrs.evolve(part.rule, row_share=ROW_SHARE), ties=ties if is_known else None)
+    return with_blind_spots(part, expected, case.inputs)
 
 
 def _share(case: Case) -> float | None:
-    """The tolerance for quantised experts, unless the settings state one."""
     is_quantised = any(tag.startswith("quantization:") for tag in case.definition.tags) or any(
         spec.dtype.startswith(("float8", "float4", "int8")) for spec in case.definition.inputs.values()
     )

@@ -10,7 +10,7 @@ where the reference pads them.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import attrs
@@ -19,7 +19,7 @@ from fib_schema import Definition
 
 from ..checking.comparison import Comparison
 from ..checking.sensitivity import OutputCheck
-from .protocol import Case, Check, Evaluator, Tensors, Verdict, calls_of, default_parts
+from .protocol import Case, Check, Evaluator, Tensors, Verdict, calls_in, default_parts
 from .scaled import scaled_part
 
 _TIE = 2.0**-20
@@ -27,26 +27,6 @@ _TIE = 2.0**-20
 _WORST_ROW, _MOST_OF_ROW = 5.0, 0.5
 """A single row may lack five times the share that all rows together may, but never more than half of its indices. One
 index may be lacking in any case; rows of a single index then have only the limit over all rows."""
-
-
-def scores_for(
-    chosen: torch.Tensor, candidates: Sequence[torch.Tensor], lengths: Sequence[torch.Tensor]
-) -> torch.Tensor | None:
-    """The first of some tensors, ``[rows, candidates]``, by which the reference's indices are the best of each row.
-
-    Of ``[rows, k]`` chosen indices, what is negative pads. Lengths may say how many scores of a row count.
-    """
-    for tensor in candidates:
-        values = tensor.reshape(-1, tensor.shape[-1])
-        values = values.float() if values.itemsize == 1 else values  # not every device can pick these
-        if len(values) != len(chosen) or chosen.numel() == 0 or values.shape[1] <= chosen.shape[1]:
-            continue
-        if any(
-            _are_best(chosen.long(), values, length)
-            for length in (None, *(n for n in lengths if n.numel() == len(values)))
-        ):
-            return values
-    return None
 
 
 def _are_best(chosen: torch.Tensor, values: torch.Tensor, length: torch.Tensor | None) -> bool:
@@ -82,25 +62,8 @@ class Rows:
     """The layout of an output of indices, and the scores if they are known."""
 
     width: int
-    """The indices in a row."""
     scores: torch.Tensor | None
     """``[rows, candidates]``"""
-
-
-@attrs.frozen(eq=False)
-class _Counts:
-    """The numbers of wrong indices, by kind."""
-
-    padded: int
-    outside: int
-    twice: int
-    strange: int
-    """Indices that are none of the reference's, or scores that are not."""
-    worst_row: int
-    """The most of them in one row, and the index of that row."""
-    row: int
-    count: int
-    """Indices expected."""
 
 
 @attrs.frozen(eq=False)
@@ -108,7 +71,6 @@ class IndexSets(Check):
     """Outputs of indices, each row a set, and the values beside them."""
 
     parts: Mapping[str, OutputCheck] = attrs.field()
-    """Checks of all other outputs."""
     rows: Mapping[str, Rows]
     """Checked rows of each output of indices."""
     beside: Mapping[str, str]
@@ -129,12 +91,10 @@ class IndexSets(Check):
     def compare(self, found: Tensors, expected: Tensors) -> Verdict:
         """Compare sets, then the values beside them, then the rest."""
         comparisons, problems = [], []
-        for name, rows in self.rows.items():
-            a, b = (tensors[name].long().reshape(-1, rows.width) for tensors in (found, expected))
-            counts = _count(a, b, rows.scores)
-            wrong = max(counts.strange, counts.padded, counts.outside, counts.twice)
-            comparisons.append(Comparison(name, counts.count, wrong))
-            problems += [f"output {name!r}: {problem}" for problem in self._problems(counts, rows)]
+        for name in self.rows:
+            comparison, told = self._compare_sets(name, found[name], expected[name])
+            comparisons.append(comparison)
+            problems += [f"output {name!r}: {problem}" for problem in told]
         for name, part in self.parts.items():
             wanted = expected[name]
             if name in self.beside:
@@ -146,43 +106,51 @@ class IndexSets(Check):
                 problems.append(comparison.explain())
         return Verdict(tuple(comparisons), tuple(problems))
 
-    def _problems(self, counts: _Counts, rows: Rows) -> list[str]:
-        texts = {
-            "entries are padding where the reference has none, or the reverse": counts.padded,
-            "indices lie beyond all candidates": counts.outside,
-            "indices occur twice in their row": counts.twice,
-        }
-        problems = [f"{count} {text}" for text, count in texts.items() if count]
-        where = f"worst in row {counts.row}, where {counts.worst_row} are"
-        if rows.scores is not None:
-            if counts.strange:
-                problems.append(f"{counts.strange} of {counts.count} indices have other scores than the best; {where}")
-        elif self._lacks(counts, rows.width):
-            share = 1 - counts.strange / max(counts.count, 1)
-            text = f"{counts.strange} of {counts.count} indices are not among the reference's; {where}"
-            problems.append(f"{text}; the overlap is {share:.4f}, required: {self.overlap}")
-        return problems
+    def _compare_sets(self, name: str, found: torch.Tensor, expected: torch.Tensor) -> tuple[Comparison, list[str]]:
+        """Compare an output of indices; waits for the device once."""
+        rows = self.rows[name]
+        if not expected.numel():
+            return Comparison(name, 0, 0), []
+        a, b = (tensor.long().reshape(-1, rows.width) for tensor in (found, expected))
+        by_row = _count(a, b, rows.scores).cpu()
+        count, strange, *others = by_row.sum(dim=1).tolist()
+        problems = [f"{number} {kind}" for number, kind in zip(others, _KINDS, strict=True) if number]
+        most, row = (int(found) for found in by_row[1].max(dim=0))
+        where = f"worst in row {row}, where {most} are"
+        if rows.scores is not None and strange:
+            problems.append(f"{strange} of {count} indices have other scores than the best; {where}")
+        elif rows.scores is None and self._lacks(strange, count, most, rows.width):
+            text = f"{strange} of {count} indices are not among the reference's; {where}"
+            problems.append(f"{text}; the overlap is {1 - strange / max(count, 1):.4f}, required: {self.overlap}")
+        return Comparison(name, count, max(strange, *others)), problems
 
-    def _lacks(self, counts: _Counts, width: int) -> bool:
+    def _lacks(self, strange: int, count: int, most: int, width: int) -> bool:
         allowed = 1 - self.overlap
         most_in_row = max(1.0, min(_WORST_ROW * allowed, _MOST_OF_ROW) * width)
-        return counts.strange > allowed * counts.count or counts.worst_row > most_in_row
+        return strange > allowed * count or most > most_in_row
 
 
-def _count(found: torch.Tensor, expected: torch.Tensor, scores: torch.Tensor | None) -> _Counts:
-    """Compare ``[rows, k]``; waits for the device once."""
-    if not expected.numel():
-        return _Counts(0, 0, 0, 0, 0, 0, 0)
+_KINDS = (
+    "entries are padding where the reference has none, or the reverse",
+    "indices lie beyond all candidates",
+    "indices occur twice in their row",
+)
+"""The last three rows of `_count`."""
+
+
+def _count(found: torch.Tensor, expected: torch.Tensor, scores: torch.Tensor | None) -> torch.Tensor:
+    """Compare ``[rows, k]``: ``[5, rows]``, the indices expected, those that are strange, and those of `_KINDS`.
+
+    Strange ones are none of the reference's, or have scores that none of these has.
+    """
     is_real = expected >= 0
     padded = torch.where(is_real, found < 0, found != expected)
     outside = torch.zeros_like(is_real) if scores is None else found >= scores.shape[1]
-    is_member = _is_member(found, expected)
-    strange = is_real & ~padded & ~is_member if scores is None else _differ(scores, found, expected)
+    is_lacking = is_real & ~padded & ~_is_member(found, expected)
+    strange = is_lacking if scores is None else _differ(scores, found, expected)
     twice = (_repeats(found) - _repeats(expected)).clamp(min=0)
-    by_row = strange.sum(dim=1)
-    most, row = by_row.max(dim=0)
-    numbers = [padded.sum(), outside.sum(), twice.sum(), by_row.sum(), most, row, is_real.sum()]
-    return _Counts(*torch.stack(numbers).tolist())
+    by_row = [mask.sum(dim=1) for mask in (is_real, strange, padded, outside)]
+    return torch.stack([*by_row, twice])
 
 
 def _is_member(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
@@ -193,7 +161,6 @@ def _is_member(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
 
 
 def _repeats(indices: torch.Tensor) -> torch.Tensor:
-    """The number of indices of each row that were there before."""
     ordered = indices.sort(dim=1).values
     return ((ordered[:, 1:] == ordered[:, :-1]) & (ordered[:, 1:] >= 0)).sum(dim=1)
 
@@ -250,7 +217,7 @@ class TopK(Evaluator):
 def index_outputs(definition: Definition) -> list[str]:
     """The outputs that hold chosen indices."""
     words = " ".join([definition.op_type, definition.name, *definition.tags])
-    if not (_ABOUT_CHOICE.search(words) or _CHOOSES & calls_of(definition)):
+    if not (_ABOUT_CHOICE.search(words) or _CHOOSES & calls_in(definition.reference)):
         return []
     shapes = [spec.shape for spec in definition.inputs.values() if "float" in spec.dtype]  # of all candidates
     return [
@@ -261,7 +228,6 @@ def index_outputs(definition: Definition) -> list[str]:
 
 
 def _beside(case: Case, indices: str) -> list[str]:
-    """The floating outputs with one value per chosen index."""
     shape = case.expected[indices].shape
     return [n for n, t in case.expected.items() if t.dtype.is_floating_point and t.shape == shape and t.itemsize > 1]
 
@@ -275,7 +241,22 @@ def _width(name: str, case: Case) -> int:
 
 
 def _scores(name: str, case: Case) -> torch.Tensor | None:
+    """The first input, ``[rows, candidates]``, by which the reference's indices are the best of each row.
+
+    What is negative among the indices pads. Lengths may say how many scores of a row count.
+    """
     tensors = {n: v for n, v in case.inputs.items() if isinstance(v, torch.Tensor)}
-    floating = [v for v in tensors.values() if v.dtype.is_floating_point and v.dim() > 1]
+    chosen = case.expected[name].reshape(-1, _width(name, case)).long()
+    if not chosen.numel():
+        return None
     lengths = [v for n, v in tensors.items() if not v.dtype.is_floating_point and "len" in n]
-    return scores_for(case.expected[name].reshape(-1, _width(name, case)), floating, lengths)
+    fitting: list[torch.Tensor | None] = [None, *(length for length in lengths if length.numel() == len(chosen))]
+    for tensor in tensors.values():
+        if not tensor.dtype.is_floating_point or tensor.dim() < 2:
+            continue
+        values = tensor.reshape(-1, tensor.shape[-1])
+        values = values.float() if values.itemsize == 1 else values  # not every device can pick these
+        is_wider = len(values) == len(chosen) and values.shape[1] > chosen.shape[1]
+        if is_wider and any(_are_best(chosen, values, length) for length in fitting):
+            return values
+    return None

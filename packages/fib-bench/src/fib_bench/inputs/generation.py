@@ -12,9 +12,10 @@ seconds. Equal seeds therefore give equal inputs on devices of one type (CPU or 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 
 import attrs
 import torch
@@ -38,9 +39,11 @@ from fib_schema.strides import workload_strides
 from ..config.model import DISTRIBUTIONS
 from ..errors import InputError
 from .makers import InputDraft, SynthesisError, enlarge_totals, tensor_dtype
+from .problem_generator import generator_of
 from .synthesis import Role, is_distributable, role_of, synthesis_order, synthesize_input
 
 Value = torch.Tensor | int | float | bool | None
+NOTHING_GIVEN: Mapping[str, torch.Tensor] = MappingProxyType({})
 
 
 @attrs.frozen(eq=False)
@@ -104,24 +107,28 @@ def make_input_values(
     synthesize_missing: bool,
     device: torch.device | str,
     distribution: str,
+    given: Mapping[str, torch.Tensor] = NOTHING_GIVEN,
 ) -> InputValues:
-    """Make one set of inputs as `make_inputs` does, and state what was missing."""
-    check_distribution(distribution)
+    """Make one set of inputs as `make_inputs` does, and state what was missing; `given` is from a problem generator."""
+    if distribution not in DISTRIBUTIONS:
+        raise UnknownName("distribution", distribution, DISTRIBUTIONS)
     text = f"{definition.name}\0{workload.uuid}\0{seed}"
     seed = int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "little") >> 1
-    with _refusing(definition, workload):
+    with refusing(definition, workload):
         _check_names(definition, workload)
         draft = InputDraft(definition, _axis_sizes(definition, workload), seed, torch.device(device), distribution)
+        draft.values |= given
+        _check_given(definition, workload, given)
     pending = _read_sources(draft, workload, root, synthesize_missing)
     synthesized = tuple(name for name in pending if isinstance(workload.inputs[name], SafetensorsInput))
-    with _refusing(definition, workload):
+    with refusing(definition, workload):
         enlarge_totals(draft, [name for name in synthesized if role_of(definition, name) is Role.OFFSETS])
     for name in synthesis_order(definition, pending):
-        with _refusing(definition, workload, name):
+        with refusing(definition, workload, name):
             synthesize_input(draft, name)
     for name, value in draft.values.items():  # blobs and structure, which makers read on the CPU
         draft.values[name] = value.to(draft.device) if isinstance(value, torch.Tensor) else value
-    with _refusing(definition, workload):
+    with refusing(definition, workload):
         _check_constraints(draft, workload)
     _arrange(draft, workload)
     values = {name: draft.values[name] for name in definition.inputs}
@@ -129,12 +136,8 @@ def make_input_values(
 
 
 @contextmanager
-def _refusing(definition: Definition, workload: Workload, name: str = "") -> Iterator[None]:
-    """Say of which input of which workload a problem is.
-
-    Raises:
-        InputError: The block raised `SynthesisError`.
-    """
+def refusing(definition: Definition, workload: Workload, name: str = "") -> Iterator[None]:
+    """Say of which input of which workload a problem is; `InputError` if the block raised `SynthesisError`."""
     try:
         yield
     except SynthesisError as error:
@@ -142,37 +145,15 @@ def _refusing(definition: Definition, workload: Workload, name: str = "") -> Ite
 
 
 def distributions_of(definition: Definition, wanted: Sequence[str]) -> tuple[str, ...]:
-    """Return those of the wanted distributions that apply to a definition.
+    """Return those of the wanted distributions (`config.DISTRIBUTIONS`) that apply to a definition.
 
     ``normal`` always applies, the others where some input is distributable (`synthesis.is_distributable`). Outputs of
     booleans exclude ``zeros_and_ones``: a comparison with the mean of equal values is a tie.
-
-    Args:
-        definition: The definition that the inputs belong to.
-        wanted: Names from `config.DISTRIBUTIONS`.
-
-    Returns:
-        The applicable names in their order; ``("normal",)`` if none applies.
-
-    Raises:
-        UnknownName: No distribution has this name.
     """
-    for name in wanted:
-        check_distribution(name)
     if not any(is_distributable(definition, name) for name in definition.inputs):
         return ("normal",)
     has_booleans = any(spec.dtype == DType.BOOL for spec in definition.outputs.values())
     return tuple(name for name in wanted if not (has_booleans and name == "zeros_and_ones")) or ("normal",)
-
-
-def check_distribution(name: str) -> None:
-    """Check that a distribution of this name exists.
-
-    Raises:
-        UnknownName: The name is not in `config.DISTRIBUTIONS`.
-    """
-    if name not in DISTRIBUTIONS:
-        raise UnknownName("distribution", name, DISTRIBUTIONS)
 
 
 def _check_names(definition: Definition, workload: Workload) -> None:
@@ -184,6 +165,13 @@ def _check_names(definition: Definition, workload: Workload) -> None:
         for name in given:
             if name not in known:
                 raise SynthesisError(f"the workload gives a value: {UnknownName(kind, name, tuple(known))}")
+
+
+def _check_given(definition: Definition, workload: Workload, given: Mapping[str, torch.Tensor]) -> None:
+    generator = generator_of(definition)
+    if missing := [name for name in generator.names(workload) if name not in given]:
+        problem = f"input {missing[0]!r} is made by {generator.function!r} of the reference, which runs in a sandbox"
+        raise SynthesisError(f"{problem}: use fib_bench.Benchmark or Evaluator")
 
 
 def _axis_sizes(definition: Definition, workload: Workload) -> dict[str, int]:
@@ -201,10 +189,10 @@ def _read_sources(draft: InputDraft, workload: Workload, root: Path | None, synt
     pending = []
     for name in draft.definition.inputs:
         source = workload.inputs.get(name)
-        with _refusing(draft.definition, workload, name):
+        with refusing(draft.definition, workload, name):
             try:
                 if isinstance(source, RandomInput):
-                    pending.append(name)
+                    pending += [name] if name not in draft.values else []
                 else:
                     draft.values[name] = _read_source(draft, name, source, root)
             except BlobError as error:
@@ -268,14 +256,14 @@ def _check_constraints(draft: InputDraft, workload: Workload) -> None:
 
 def _arrange(draft: InputDraft, workload: Workload) -> None:
     """Give the inputs that are not contiguous the strides that the workload states."""
-    with _refusing(draft.definition, workload):
+    with refusing(draft.definition, workload):
         try:
             found = workload_strides(draft.definition, workload)
         except InvalidField as error:
             raise SynthesisError(str(error)) from error
     for name, strides in found.items():
         if (value := draft.tensor(name)) is not None:
-            with _refusing(draft.definition, workload, name):
+            with refusing(draft.definition, workload, name):
                 if draft.spec(name).dtype == DType.FLOAT4_E2M1:
                     raise SynthesisError(
                         "inputs of float4_e2m1 are contiguous: two elements share a byte; remove it from the layout"

@@ -34,8 +34,6 @@ class PaddedDraw:
     """Offsets, and whole buffers with pages of other requests behind the total."""
     poisoned: Mapping[str, torch.Tensor]
     """The same buffers, poisoned with numbers that are not pages."""
-    is_given: bool = False
-    """Whether the exact values are those of the workload."""
 
 
 def draw_padded_calls(
@@ -43,14 +41,8 @@ def draw_padded_calls(
 ) -> Sequence[PaddedDraw]:
     """Draw calls with padded indices. Their totals differ; that of the first one lies between those of others.
 
-    Args:
-        definition: The definition that the inputs belong to.
-        axes: Sizes of the axes; constant axes may be missing.
-        values: The inputs of a workload; the tensors are not changed.
-        generator: Draws all random numbers, on the CPU.
-
-    Returns:
-        The calls; none if the definition has no padded indices, or other integers depend on the offsets.
+    There are none if the definition has no padded indices, or other integers depend on the offsets. All random numbers
+    are drawn on the CPU.
     """
     padded, pool = padded_indices_of(definition), first_axis({**definition.const_axes, **axes}, *POOL_AXES)
     if padded is None or not pool or _has_dependent_integers(definition, padded):
@@ -65,9 +57,8 @@ def draw_padded_calls(
     length = 2 * int(counts.sum()) + _SPARE
     filling = counts + _fewer(counts, generator)
     filling[int(torch.randint(len(counts), (), generator=generator))] += length - int(filling.sum())
-    others = (_fewer(counts, generator), filling, _fewest(counts))
-    calls = [_draw(padded, given, each, pool, length, generator, is_given=False) for each in others]
-    return (*calls, _draw(padded, given, counts, pool, length, generator, is_given=True))
+    calls = (_fewer(counts, generator), filling, _fewest(counts), counts)
+    return [_draw(padded, given, each, pool, length, generator) for each in calls]
 
 
 def _has_dependent_integers(definition: Definition, padded: PaddedIndices) -> bool:
@@ -95,20 +86,19 @@ def _fewest(counts: torch.Tensor) -> torch.Tensor:
 
 def _draw(
     padded: PaddedIndices, given: Mapping[str, torch.Tensor], counts: torch.Tensor, pool: int, length: int,
-    generator: torch.Generator, *, is_given: bool,
+    generator: torch.Generator,
 ) -> PaddedDraw:  # fmt: skip
     """Draw a call with these numbers of pages of its requests, in a buffer of this length."""
     total = int(counts.sum())
     exact = {padded.offsets: torch.cat([torch.zeros(1, dtype=torch.int64), counts.cumsum(0)])}
     stale, poisoned = dict(exact), dict(exact)
     for name in padded.inputs:
-        pages = given[name].cpu() if is_given else torch.randint(pool, (total,), generator=generator)
-        others = torch.randint(pool, (length - total,), generator=generator)
+        drawn = torch.randint(pool, (length,), generator=generator)
         invalid = torch.tensor([-1, pool, torch.iinfo(given[name].dtype).max])  # negative, behind the pool, the largest
         poison = invalid[torch.randint(len(invalid), (length - total,), generator=generator)]
-        exact[name], stale[name], poisoned[name] = pages, torch.cat([pages, others]), torch.cat([pages, poison])
+        exact[name], stale[name], poisoned[name] = drawn[:total], drawn, torch.cat([drawn[:total], poison])
 
     def like_given(made: Mapping[str, torch.Tensor]) -> Mapping[str, torch.Tensor]:
         return {name: tensor.to(given[name].device, given[name].dtype) for name, tensor in made.items()}
 
-    return PaddedDraw(total, like_given(exact), like_given(stale), like_given(poisoned), is_given=is_given)
+    return PaddedDraw(total, like_given(exact), like_given(stale), like_given(poisoned))

@@ -31,14 +31,7 @@ class SynthesisError(Exception):
 
 @attrs.define
 class InputDraft:
-    """Incomplete inputs of one workload.
-
-    Args:
-        axes: Sizes of all axes, constant ones included.
-        device: Device of the finished tensors.
-        distribution: One of `config.DISTRIBUTIONS`.
-        values: Inputs that exist so far, by name.
-    """
+    """Incomplete inputs of one workload, by name; the sizes are those of all axes, constant ones included."""
 
     definition: Definition
     axes: dict[str, int]
@@ -76,11 +69,7 @@ def first_axis(axes: Mapping[str, int], *names: str) -> int | None:
 
 
 def tensor_dtype(spec: TensorSpec) -> torch.dtype:
-    """Return the torch dtype of a tensor specification.
-
-    Raises:
-        SynthesisError: The installed torch does not have this dtype.
-    """
+    """The torch dtype of a tensor specification; `SynthesisError` if the installed torch does not have it."""
     try:
         return torch_dtype(spec.dtype)
     except AttributeError as error:  # float4_e2m1 came with torch 2.8
@@ -108,11 +97,7 @@ def page_size(axes: Mapping[str, int]) -> int:
 
 
 def _limit(draft: InputDraft, name: str, what: str, *axes: str) -> int:
-    """Return the size of the first of these axes that exists.
-
-    Raises:
-        SynthesisError: None does.
-    """
+    """Return the size of the first of these axes that exists; `SynthesisError` if none does."""
     found = first_axis(draft.axes, *axes)
     if found is None:
         raise SynthesisError(f"no axis ({', '.join(axes)}) states {what} for {name!r}")
@@ -135,7 +120,7 @@ def is_query_offsets(name: str) -> bool:
 def offsets(draft: InputDraft, name: str) -> torch.Tensor:
     """Make offsets from 0 to the total; queries are no longer than their keys where possible."""
     parts = draft.shape(name)[0] - 1
-    total = draft.axes[_offsets_axis(draft, name)]
+    total = draft.axes[_total_axis(draft, name)]
     if parts < 0 or (parts == 0 and total):
         raise SynthesisError(f"{parts + 1} offsets cannot end at {total}")
     limits = _key_lengths(draft) if is_query_offsets(name) else None
@@ -164,33 +149,19 @@ def split(total: int, parts: int, generator: torch.Generator, limits: Sequence[i
 
 def total_axis(definition: Definition, name: str) -> str | None:
     """Return the axis that a constraint equates with the last offset of an input, or None if none does."""
+    total = rf"(?:int\()?{re.escape(name)}\[-1\](?:\.item\(\))?\)?"
     for constraint in definition.constraints:
-        match parse_expression(constraint):
-            case ast.Compare(left=left, ops=[ast.Eq()], comparators=[right]):
-                for axis, other in ((left, right), (right, left)):
-                    if (
-                        isinstance(axis, ast.Name)
-                        and axis.id in definition.axes
-                        and f"{name}[-1]" in ast.unparse(other)
-                    ):
-                        return axis.id
+        found = re.fullmatch(rf"(\w+) == {total}|{total} == (\w+)", ast.unparse(parse_expression(constraint)))
+        if found is not None and (axis := found[1] or found[2]) in definition.axes:
+            return axis
     return None
 
 
-def _offsets_axis(draft: InputDraft, name: str) -> str:
-    """Return the axis of the last offset, which a constraint states, or else a conventional name."""
-    total = total_axis(draft.definition, name)
-    if total in draft.axes:
-        return str(total)
-    prefix = re.split(r"_?(?:indptr|cu_seqlens|cu_seq_lens|offsets|start_loc)_?", name)
-    stem = next(filter(None, prefix), "")
-    by_stem = (f"total_{stem}", f"num_{stem}_indices", f"nnz_{stem}") if stem else ()
-    query = ("total_q", "nnz", "nnz_qo", "num_tokens") if stem in {"q", "qo"} else ()
-    keys = ("num_kv_indices", "total_kv", "nnz_kv") if stem in {"k", "kv"} else ()
-    names = (*by_stem, *query, *keys, "total_seq_len", "total_tokens", "total_seqlen")
-    found: str | None = next((axis for axis in names if axis in draft.axes), None)
+def _total_axis(draft: InputDraft, name: str) -> str:
+    found = total_axis(draft.definition, name)
     if found is None:
-        raise SynthesisError(f"no constraint and no axis states the last offset of {name!r}")
+        problem = f"no constraint states the last offset of {name!r}"
+        raise SynthesisError(f"{problem}; add 'AXIS == {name}[-1].item()' to the definition")
     return found
 
 
@@ -201,11 +172,11 @@ def enlarge_totals(draft: InputDraft, names: Sequence[str]) -> None:
     reference computes little but NaN. Public data sets have many such sizes.
     """
     for name in sorted(names, key=lambda name: not is_query_offsets(name)):
-        axis, requests = _offsets_axis(draft, name), draft.shape(name)[0] - 1
+        axis, requests = _total_axis(draft, name), draft.shape(name)[0] - 1
         queries = next((other for other in names if is_query_offsets(other)), None)
         needed = draft.axes[axis] and requests
         if queries not in {None, name} and "causal" in draft.definition.name:
-            needed = max(needed, -(-draft.axes[_offsets_axis(draft, str(queries))] // page_size(draft.axes)))
+            needed = max(needed, -(-draft.axes[_total_axis(draft, str(queries))] // page_size(draft.axes)))
         _enlarge(draft, axis, needed)
         for pool in POOL_AXES:
             _enlarge(draft, pool, 1 if draft.axes[axis] else 0)
@@ -294,7 +265,6 @@ def positions(draft: InputDraft, name: str) -> torch.Tensor:
 
 
 def _integers(low: int, high: int, draft: InputDraft, name: str) -> torch.Tensor:
-    """Make uniform integers from `low` to `high`, both included."""
     shape = draft.shape(name)
     if high < low and 0 not in shape:
         raise SynthesisError(f"no value is valid: the bounds are {low} and {high}")

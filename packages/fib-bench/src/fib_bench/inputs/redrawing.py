@@ -3,7 +3,7 @@
 A solution can derive a plan from integers that it has seen. Redrawn integers make such a plan
 invalid, at about the same cost of the call:
 
-- Page, block and slot numbers are relabelled by one random permutation of the pool.
+- Page and block numbers are relabelled by one random permutation of the pool.
 - Requests are reordered: offsets, lengths, page tables and ragged index inputs change together, and
   all totals stay. Where that changes no length of a last page, the lengths change by up to three tokens.
 - Tokens of a routing table are permuted, and experts are relabelled.
@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from functools import partial
-from itertools import takewhile
 
 import attrs
 import torch
@@ -32,77 +31,63 @@ from .synthesis import STRUCTURE_ROLES, Role, role_of
 Integers = Mapping[str, torch.Tensor]
 """Integer inputs by name, int64 on the CPU."""
 _ATTEMPTS = 8
-"""Draws until all redrawable inputs change; small inputs may repeat their values by chance."""
+"""Draws until one changes something; small inputs may repeat their values by chance."""
 _FEW_TOKENS = 3
 """Tokens by which last pages get shorter or longer: enough to change them, too few to change the time of a call."""
+_LIMITS = {
+    Role.PAGES: makers.POOL_AXES,
+    Role.SELECTIONS: makers.POOL_AXES,
+    Role.EXPERTS: makers.EXPERT_AXES,
+    Role.POSITIONS: makers.POSITION_AXES,
+}
+"""The axes that state below which number pages, experts and positions are."""
 _UNKNOWN = "no rule states which values are valid"
+_SAME = "for calls of these sizes it is the same however it is drawn"
 
 
 @attrs.frozen
 class Redrawing:
-    """Result of redrawing the integers of one call.
-
-    Args:
-        values: All inputs, redrawn where possible. Unchanged inputs are the objects that were given.
-        changed: Integer inputs with new values.
-        kept: Integer inputs with their old values, each with the reason.
-        determined: Those of them that have only one valid value for the sizes of the call.
-    """
+    """Result of redrawing the integers of one call."""
 
     values: Mapping[str, Value]
+    """All inputs, redrawn where possible. Unchanged inputs are the objects that were given."""
     changed: tuple[str, ...]
     kept: Mapping[str, str]
+    """Integer inputs with their old values, each with the reason."""
     determined: frozenset[str] = frozenset()
+    """Those of them that have only one valid value for the sizes of the call."""
 
 
-@attrs.frozen
-class _Draw:
-    """One method of redrawing. It returns new values of the same shapes, by name; the named ones should change."""
-
-    names: tuple[str, ...]
-    make: Callable[[Integers, torch.Generator], Integers]
+_Draw = Callable[[Integers, torch.Generator], Integers]
+"""A method of redrawing: new values of the same shapes, by name."""
 
 
 # -- draws -------------------------------------------------------------------------------------
 
 
-def _relabel_pages(
-    integers: Integers, generator: torch.Generator, *, pages: Sequence[str], slots: Sequence[str], pool: int, size: int
-) -> Integers:
-    """Relabel pages by one permutation of the pool that maps no page to itself; positions within a page stay.
+def _relabel(integers: Integers, generator: torch.Generator, *, units: Mapping[str, int], pool: int) -> Integers:
+    """Relabel the pages or experts of a pool by one permutation that maps none to itself.
 
-    Equal pages stay equal and different pages stay different, within an input and between inputs. Numbers outside the
-    pool (padding such as -1) stay. `slots` are page number * page size + position.
+    Equal ones stay equal and different ones stay different, within an input and between inputs. Numbers outside the
+    pool (padding such as -1) stay. `units` has the numbers that belong to one page or expert, by input, whose order
+    stays: a slot is page number * page size + position, a packed expert has a routing weight in its low bits.
     """
-    labels = _derangement(pool, generator)
-    drawn = {name: _relabelled(integers[name], labels) for name in pages}
-    for name in slots:
-        page, position = integers[name].div(size, rounding_mode="floor"), integers[name].remainder(size)
-        drawn[name] = _relabelled(page, labels) * size + position
+    labels, drawn = _derangement(pool, generator), {}
+    for name, unit in units.items():
+        pages = integers[name].div(unit, rounding_mode="floor")
+        is_label = (pages >= 0) & (pages < pool)
+        drawn[name] = integers[name] + torch.where(is_label, labels[pages.clamp(0, pool - 1)] - pages, 0) * unit
     return drawn
 
 
-def _redraw_routing(
-    integers: Integers, generator: torch.Generator, *, name: str, experts: int, is_packed: bool, relabels: bool
-) -> Integers:
-    """Permute the tokens of a routing table ``[tokens, top_k]`` and relabel the experts, unless only some are local.
-
-    Experts stay different within a token, and the loads of the experts are permuted. Routing weights
-    that are packed into the low 16 bits stay with their experts.
-    """
-    values = integers[name][torch.randperm(len(integers[name]), generator=generator)]
-    if not relabels:
-        return {name: values}
-    labels = _derangement(experts, generator)
-    if not is_packed:
-        return {name: _relabelled(values, labels)}
-    return {name: (_relabelled(values >> 16, labels) << 16) | (values & 0xFFFF)}
+def _permute_rows(integers: Integers, generator: torch.Generator, *, name: str) -> Integers:
+    return {name: integers[name][torch.randperm(len(integers[name]), generator=generator)]}
 
 
 def _redraw_uniformly(integers: Integers, generator: torch.Generator, *, name: str, low: int, high: int) -> Integers:
     """Draw each element from the other values between two bounds; elements outside them (padding) stay."""
     values, span = integers[name], high - low + 1
-    steps = torch.randint(1, span, values.shape, generator=generator)
+    steps = torch.randint(1, max(span, 2), values.shape, generator=generator)
     drawn = low + (values - low + steps).remainder(span)
     return {name: torch.where((values >= low) & (values <= high), drawn, values)}
 
@@ -113,32 +98,20 @@ def _derangement(count: int, generator: torch.Generator) -> torch.Tensor:
     return torch.empty_like(order).scatter_(0, order, order.roll(1))
 
 
-def _relabelled(values: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-    """Replace the numbers below len(labels) by their labels; other numbers stay."""
-    is_label = (values >= 0) & (values < len(labels))
-    return torch.where(is_label, labels[values.clamp(0, len(labels) - 1)], values)
-
-
 # -- requests ----------------------------------------------------------------------------------
 
 
 @attrs.frozen
 class _Requests:
-    """Integer inputs of the same requests.
-
-    Args:
-        count: Number of requests.
-        offsets: Inputs with `count` + 1 offsets.
-        lengths: Inputs with one length per request, perhaps followed by unused elements.
-        rows: Index inputs with one row per request.
-        ragged: Index inputs whose elements are partitioned by offsets: the name of the offsets.
-    """
+    """Integer inputs of the same requests, which `ragged` ones belong to by the offsets that it names."""
 
     count: int
-    offsets: tuple[str, ...] = ()
-    lengths: tuple[str, ...] = ()
-    rows: tuple[str, ...] = ()
-    ragged: Mapping[str, str] = attrs.field(factory=dict)
+    offsets: tuple[str, ...]
+    lengths: tuple[str, ...]
+    """One length per request, perhaps followed by unused elements."""
+    rows: tuple[str, ...]
+    """One row of indices per request."""
+    ragged: Mapping[str, str]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -148,13 +121,6 @@ class _Requests:
     def lengths_of(self, name: str, integers: Integers) -> torch.Tensor:
         """Return the lengths, shape [count], that an input of offsets or lengths states."""
         return integers[name].diff() if name in self.offsets else integers[name][: self.count]
-
-    def obstacle(self, name: str, integers: Integers) -> str | None:
-        """Return why reordering the requests cannot change offsets or lengths, or None if it can."""
-        if self.count < 2:
-            return "the call has only one request" if self.count else "the call has no requests"
-        is_equal = _is_constant(self.lengths_of(name, integers))
-        return f"all {self.count} requests have the same length" if is_equal else None
 
     def reorder(self, integers: Integers, generator: torch.Generator) -> Integers:
         """Return the inputs with the requests in a random order."""
@@ -191,15 +157,14 @@ class _Requests:
 
 
 def _is_constant(values: torch.Tensor) -> bool:
-    return bool((values == values[0]).all())
+    return bool((values == values[:1]).all())
 
 
 def _offsets_of(offsets: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
-    """Return offsets that begin where others do."""
     return torch.cat([offsets[:1], offsets[0] + lengths.cumsum(0)])
 
 
-def _find_requests(integers: Integers, roles: Mapping[str, Role]) -> list[_Requests]:
+def _find_requests(definition: Definition, integers: Integers, roles: Mapping[str, Role]) -> list[_Requests]:
     """Group the offsets and lengths of a call, and the inputs that they may order, by the number of requests."""
     offsets: dict[int, list[str]] = {}
     lengths: dict[int, list[str]] = {}
@@ -209,32 +174,19 @@ def _find_requests(integers: Integers, roles: Mapping[str, Role]) -> list[_Reque
         size = len(integers[name])
         is_padded = size not in offsets and size - 1 in offsets
         lengths.setdefault(size - 1 if is_padded else size, []).append(name)
-    ordered = [name for name, role in roles.items() if role in {Role.PAGES, Role.SLOTS, Role.POSITIONS}]
+
+    def is_ragged(name: str, part: str) -> bool:
+        is_stated = definition.inputs[name].shape == (total_axis(definition, part),)
+        return is_stated and integers[part][[0, -1]].tolist() == [0, len(integers[name])]
+
+    ordered = [name for name, role in roles.items() if role in {Role.PAGES, Role.POSITIONS}]
     groups: list[_Requests] = []
     for count in {**offsets, **lengths}:
         names = [name for name in ordered if all(name not in group.names for group in groups)]
-        parts = {name: _partition_of(integers[name], name, offsets.get(count, ()), count, integers) for name in names}
-        ragged = {name: part for name, part in parts.items() if part is not None}
+        ragged = {name: part for part in offsets.get(count, ()) for name in names if is_ragged(name, part)}
         rows = tuple(name for name in names if name not in ragged and integers[name].shape[:1] == (count,))
         groups.append(_Requests(count, tuple(offsets.get(count, ())), tuple(lengths.get(count, ())), rows, ragged))
     return groups
-
-
-def _partition_of(
-    values: torch.Tensor, name: str, offsets: Sequence[str], count: int, integers: Integers
-) -> str | None:
-    """Return the offsets that partition a one-dimensional input: equal total, longest common name prefix."""
-    ends = [0, len(values)]
-    matching = [other for other in offsets if values.dim() == 1 and integers[other][[0, -1]].tolist() == ends]
-    best = max(matching, key=lambda other: _shared_prefix(name, other), default=None)
-    if best is None or (len(values) == count and not _shared_prefix(name, best)):
-        return None
-    return best
-
-
-def _shared_prefix(one: str, other: str) -> int:
-    """Return the number of leading characters that two names share."""
-    return sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False)))
 
 
 # -- the structure of a call -------------------------------------------------------------------
@@ -242,17 +194,13 @@ def _shared_prefix(one: str, other: str) -> int:
 
 @attrs.define(eq=False)
 class Structure:
-    """The structural integers of a call. What draws there are is found out once; CUDA inputs synchronize the device.
-
-    Args:
-        definition: The definition that the inputs belong to.
-        axes: Sizes of the axes; constant axes may be missing.
-        values: The inputs by name; the tensors are not changed.
-    """
+    """The structural integers of a call. What draws there are is found out once; CUDA inputs synchronize the device."""
 
     definition: Definition
     axes: Mapping[str, int]
+    """Sizes of the axes; constant axes may be missing."""
     values: Mapping[str, Value]
+    """All inputs; the tensors are not changed."""
     integers: dict[str, torch.Tensor] = attrs.field(init=False, factory=dict)
     """Structure, and integers of unknown meaning, int64 on the CPU."""
     draws: list[_Draw] = attrs.field(init=False, factory=list)
@@ -270,70 +218,61 @@ class Structure:
         self.axes = {**self.definition.const_axes, **self.axes}
         for name, spec in self.definition.inputs.items():
             value, role = self.values.get(name), role_of(self.definition, name)
-            if spec.is_integer and isinstance(value, torch.Tensor) and role in {*STRUCTURE_ROLES, Role.FIXED}:
+            if spec.is_integer and isinstance(value, int):
+                self.reasons[name] = "a scalar is a parameter of the call"
+            elif spec.is_integer and isinstance(value, torch.Tensor) and role in {*STRUCTURE_ROLES, Role.FIXED}:
                 self.integers[name] = value.to("cpu", torch.int64).contiguous()
-                if (reason := self._invalid(self.integers[name], role)) is None:
-                    self.roles[name] = role
+                if obstacle := self._invalid(name, role):
+                    self.reasons[name] = obstacle
                 else:
-                    self.reasons[name] = reason
+                    self.roles[name] = role
+        self.groups = _find_requests(self.definition, self.integers, self.roles)
         self._add_requests()
         self._add_pages()
         for name, role in self.roles.items():
-            self._add_single(name, role)
+            found = self._single_draws(name, role)
+            if isinstance(found, str):
+                self.reasons[name] = found
+            else:
+                self.draws += found
 
     def redraw(self, generator: torch.Generator) -> Redrawing:
-        """Redraw the integer inputs.
+        """Redraw the integer inputs; the generator is of the CPU, where index arithmetic runs.
 
-        The constraints of the definition hold for the result if they hold for the given values. Draws
-        that violate a constraint are repeated and finally dropped. Index arithmetic runs on the CPU.
-
-        Args:
-            generator: Draws all random numbers, on the CPU. Equal states give equal values.
-
-        Returns:
-            The inputs, with new tensors of the same shape, strides, dtype and device where they changed.
+        The constraints of the definition hold for the result if they hold for the given values. Draws that violate a
+        constraint are repeated and finally dropped. New tensors have the shape, strides, dtype and device of the old.
         """
-        drawn, reasons = self._drawn(self.draws, generator)
-        changed = self._changed(drawn)
-        kept = {
-            name: "a scalar is a parameter of the call"
-            for name, spec in self.definition.inputs.items()
-            if spec.is_integer and isinstance(self.values.get(name), int)
-        }
-        for name in self.integers:
-            if name not in changed:
-                kept[name] = reasons.get(name, f"{_ATTEMPTS} draws repeated the present values")
-        return Redrawing(self._restored(drawn, changed), changed, kept, frozenset(self.determined.difference(changed)))
+        return self._redraw(self.draws, generator)
 
     def move_pages(self, generator: torch.Generator) -> Redrawing:
         """Move pages from some requests to others, where all have as many: reordering them changes nothing there.
 
         For checks, not for timing: a call takes as long as its longest request.
-
-        Returns:
-            The inputs; `Redrawing.changed` is empty if no pages may move.
         """
-        drawn, _ = self._drawn(self.moves, generator)
-        changed = self._changed(drawn)
-        return Redrawing(self._restored(drawn, changed), changed, {})
+        return self._redraw(self.moves, generator)
 
-    def _drawn(self, draws: Sequence[_Draw], generator: torch.Generator) -> tuple[Integers, Mapping[str, str]]:
-        """Apply draws one after the other; return what constraints allow, and reasons for what stays."""
-        current, reasons = self.integers, dict(self.reasons)
+    def _redraw(self, draws: Sequence[_Draw], generator: torch.Generator) -> Redrawing:
+        """Apply draws one after the other, as far as constraints allow."""
+        current, reasons, same = self.integers, dict(self.reasons), dict[str, str]()
         for draw in draws:
             best, made, violated = current, dict[str, torch.Tensor](), None
             for _ in range(_ATTEMPTS):
-                made = {**draw.make(current, generator)}
+                made = {**draw(current, generator)}
                 drawn = {**current, **made}
                 violated = self._violated(drawn, made.keys())
                 if violated is None:
                     best = drawn
-                    if {*draw.names} <= {*self._changed(drawn)}:
+                    if not made.keys().isdisjoint(self._changed(drawn)):
                         break
             if best is current and violated is not None:
                 reasons = dict.fromkeys(made, f"redrawn values violate the constraint {violated!r}") | reasons
+            same |= dict.fromkeys(made, _SAME)
             current = best
-        return current, reasons
+        changed = self._changed(current)
+        kept = {name: reason for name, reason in (same | reasons).items() if name not in changed}
+        return Redrawing(
+            self._restored(current, changed), changed, kept, frozenset(self.determined.difference(changed))
+        )
 
     def _violated(self, integers: Integers, names: Collection[str]) -> str | None:
         """Return the first constraint that reads one of the names and does not hold."""
@@ -361,12 +300,18 @@ class Structure:
 
     # -- planning --------------------------------------------------------------------------------
 
-    @property
-    def pool(self) -> int:
-        """Number of pages; 0 if no axis states it."""
-        return first_axis(self.axes, *makers.POOL_AXES) or 0
+    def _count(self, role: Role) -> int:
+        return first_axis(self.axes, *_LIMITS[role]) or 0
 
-    def _invalid(self, values: torch.Tensor, role: Role) -> str | None:
+    def _unit(self, name: str, role: Role) -> int:
+        """The count of numbers that belong to one page or expert."""
+        if role is Role.EXPERTS and is_packed_with_weights(self.definition.inputs[name].description):
+            return 1 << 16
+        return page_size(self.axes) if role is Role.SELECTIONS else 1
+
+    def _invalid(self, name: str, role: Role) -> str:
+        """Reason why no draw may handle an input; empty if one may."""
+        values = self.integers[name]
         if not values.numel():
             return "it has no elements"
         if role is Role.FIXED:
@@ -376,44 +321,40 @@ class Structure:
             return "its values are not offsets: one-dimensional, non-negative, non-decreasing"
         if role is Role.LENGTHS and values.dim() != 1:
             return "only lengths of one dimension can be reordered"
-        if role not in {Role.PAGES, Role.SLOTS, Role.SELECTIONS}:
-            return None
-        if first_axis(self.axes, *makers.POOL_AXES) is None:
-            return "no axis states the number of pages"
-        limit, largest = self.pool * (1 if role is Role.PAGES else page_size(self.axes)), int(values.max())
-        return f"it contains {largest}, the pool ends at {limit - 1}" if largest >= limit else None
+        if role is Role.EXPERTS and values.dim() != 2:
+            return "only experts of shape [tokens, top_k] are known"
+        return self._beyond(name, role) if role in {Role.PAGES, Role.SELECTIONS, Role.EXPERTS} else ""
+
+    def _beyond(self, name: str, role: Role) -> str:
+        limit, largest = self._count(role) * self._unit(name, role), int(self.integers[name].max())
+        return f"it contains {largest}, the axes allow numbers below {limit}" if max(largest, 0) >= limit else ""
 
     def _add_requests(self) -> None:
-        """Add a draw per group of requests; give reasons to offsets and lengths that it does not change."""
-        self.groups = _find_requests(self.integers, self.roles)
         blocked = self._order_obstacle()
         for group in self.groups:
-            stated = (*group.offsets, *group.lengths)
-            reasons = {name: blocked or group.obstacle(name, self.integers) for name in stated}
-            self.reasons.update({name: reason for name, reason in reasons.items() if reason is not None})
-            names = tuple(name for name, reason in reasons.items() if reason is None)
-            if names:
-                self.draws.append(_Draw(names, group.reorder))
-            else:
-                kept = [name for name in group.names if self.roles[name] is Role.POSITIONS]
-                self.reasons.update(dict.fromkeys(kept, str(reasons[stated[0]])))
-            if blocked is None:
-                self._add_last_pages(group)
-                if group.can_move_pages(self.integers, self.roles):
-                    self.moves.append(_Draw(group.offsets, group.move_pages))
             self.determined.update(name for name in group.offsets if self._is_determined(name))
+            if blocked is None and group.count > 1:
+                self.draws.append(group.reorder)
+            else:
+                positions = [name for name in group.names if self.roles[name] is Role.POSITIONS]
+                self.reasons |= dict.fromkeys((*group.offsets, *group.lengths, *positions), blocked or _SAME)
+            if blocked is None:
+                self.draws += self._last_pages(group)
+                self.moves += [group.move_pages] if group.can_move_pages(self.integers, self.roles) else []
 
-    def _add_last_pages(self, group: _Requests) -> None:
-        """Add draws of the tokens in equally long last pages, close to their length so that the work stays.
+    def _last_pages(self, group: _Requests) -> list[_Draw]:
+        """The draw of the tokens in equally long last pages, close to their length so that the work stays.
 
         Queries must not be longer than their keys, so there is none beside offsets of queries, or other lengths.
         """
-        is_alone, page = len(group.offsets) == len(group.lengths) == 1, page_size(self.axes)
-        for name in group.lengths:
-            has_tokens = is_alone and is_last_page(name) and page > 1
-            if has_tokens and self.reasons.pop(name, None) is not None:
-                length = int(self.integers[name][0])
-                self._add_uniform(name, max(length - _FEW_TOKENS, 1), min(max(length, 1 + _FEW_TOKENS), page))
+        if len(group.offsets) != 1 or len(group.lengths) != 1:
+            return []
+        (name,), most = group.lengths, page_size(self.axes)
+        if most < 2 or not is_last_page(name) or not _is_constant(group.lengths_of(name, self.integers)):
+            return []
+        length = int(self.integers[name][0])
+        low, high = max(length - _FEW_TOKENS, 1), min(max(length, 1 + _FEW_TOKENS), most)
+        return [partial(_redraw_uniformly, name=name, low=low, high=high)]
 
     def _is_determined(self, name: str) -> bool:
         """Return whether offsets are 0 and a total that a constraint equates with an axis."""
@@ -430,70 +371,31 @@ class Structure:
         return None
 
     def _add_pages(self) -> None:
-        """Add one relabelling for all inputs that refer to the page pool."""
-        pages, slots = self._relabelled_names(Role.PAGES), self._relabelled_names(Role.SLOTS)
-        if not self.groups:
-            slots += self._relabelled_names(Role.SELECTIONS)
-        if pages or slots:
-            size = page_size(self.axes)
-            make = partial(_relabel_pages, pages=pages, slots=slots, pool=self.pool, size=size)
-            self.draws.append(_Draw((*pages, *slots), make))
+        roles = {Role.PAGES} if self.groups else {Role.PAGES, Role.SELECTIONS}
+        units = {name: self._unit(name, role) for name, role in self.roles.items() if role in roles}
+        if units:
+            self.draws.append(partial(_relabel, units=units, pool=self._count(Role.PAGES)))
 
-    def _relabelled_names(self, role: Role) -> list[str]:
-        """Return the inputs of a role whose pages can be relabelled; give reasons to the others."""
-        names = []
-        for name in (name for name, found in self.roles.items() if found is role):
-            if bool((self.integers[name] < 0).all()):
-                self.reasons[name] = "it contains padding only"
-            elif self.pool < 2:
-                self.reasons[name] = "the pool has only one page"
-            else:
-                names.append(name)
-        return names
-
-    def _add_single(self, name: str, role: Role) -> None:
-        """Add the draw of an input that depends on no other input, or a reason."""
+    def _single_draws(self, name: str, role: Role) -> Sequence[_Draw] | str:
+        """The draws of an input that depends on no other, or why it has none; no draws if it is drawn with others."""
         if role is Role.SELECTIONS and self.groups:
-            self.reasons[name] = "the selections may be places within the requests"
-        elif role is Role.EXPERTS:
-            self._add_routing(name)
-        elif role is Role.POSITIONS and not any(name in group.names for group in self.groups):
-            self._add_positions(name)
+            return "the selections may be places within the requests"
+        if role is Role.EXPERTS:
+            return self._routing(name)
+        if role is Role.POSITIONS and not any(name in group.names for group in self.groups):
+            if self.groups:
+                return "positions may depend on the lengths of the requests"
+            return self._beyond(name, role) or [
+                partial(_redraw_uniformly, name=name, low=0, high=self._count(role) - 1)
+            ]
+        return ()
 
-    def _add_routing(self, name: str) -> None:
-        values, experts = self.integers[name], first_axis(self.axes, *makers.EXPERT_AXES)
-        is_packed = is_packed_with_weights(self.definition.inputs[name].description)
-        ids = values >> 16 if is_packed else values
-        if experts is None or values.dim() != 2 or int(ids.max()) >= experts:
-            self.reasons[name] = "only expert numbers of shape [tokens, top_k] below the number of experts are known"
-            return
+    def _routing(self, name: str) -> Sequence[_Draw] | str:
         if Role.OFFSETS in self.roles.values():
-            self.reasons[name] = "offsets among the inputs may be derived from it"
-            return
+            return "offsets among the inputs may be derived from it"
+        experts = self._count(Role.EXPERTS)
         is_split = self.axes.get("num_local_experts", experts) != experts
-        relabels = experts > 1 and not is_split and "local_expert_offset" not in self.definition.inputs
-        if bool((ids >= 0).any()) if relabels else bool((values != values[:1]).any()):
-            make = partial(_redraw_routing, name=name, experts=experts, is_packed=is_packed, relabels=relabels)
-            self.draws.append(_Draw((name,), make))
-        else:
-            self.reasons[name] = "all tokens have the same experts, and experts cannot be relabelled"
-
-    def _add_positions(self, name: str) -> None:
-        limit, largest = first_axis(self.axes, *makers.POSITION_AXES), int(self.integers[name].max())
-        if self.groups:
-            self.reasons[name] = "positions may depend on the lengths of the requests"
-        elif limit is None:
-            self.reasons[name] = "no axis states the number of positions"
-        elif largest >= limit:
-            self.reasons[name] = f"it contains {largest}, the number of positions is {limit}"
-        else:
-            self._add_uniform(name, 0, limit - 1)
-
-    def _add_uniform(self, name: str, low: int, high: int) -> None:
-        values = self.integers[name]
-        if high <= low:
-            self.reasons[name] = f"only {low} is valid"
-        elif not bool(((values >= low) & (values <= high)).any()):
-            self.reasons[name] = f"no element lies between {low} and {high}"
-        else:
-            self.draws.append(_Draw((name,), partial(_redraw_uniformly, name=name, low=low, high=high)))
+        permuted = partial(_permute_rows, name=name)
+        if is_split or "local_expert_offset" in self.definition.inputs:
+            return (permuted,)
+        return permuted, partial(_relabel, units={name: self._unit(name, Role.EXPERTS)}, pool=experts)

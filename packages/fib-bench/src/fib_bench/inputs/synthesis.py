@@ -46,10 +46,8 @@ class Role(enum.Enum):
     """Numbers that select experts: ties are ambiguous, and the rows determine the load of each expert."""
     FACTORS = "factors"
     """Numbers that are valid one by one: scales, decays, thresholds, temperatures."""
-    ROWS = "rows"
-    """Rows that are valid as a whole: probabilities, keys of length 1."""
-    MASK = "mask"
-    """True and false elements; none of its rows is all false."""
+    DRAWN = "drawn"
+    """Rows or elements that are valid if drawn alike: probabilities, keys of length 1, masks, tokens, seeds."""
     FIXED = "fixed"
     """Values that must not change: scalars, rotary caches, integers of unknown meaning."""
 
@@ -59,66 +57,46 @@ class Role(enum.Enum):
     """One length per request: sequence lengths, tokens in the last page."""
     PAGES = "pages"
     """Page, block or slot numbers of a pool; negative numbers are padding."""
-    SLOTS = "slots"
-    """Token slots of a paged cache: page number * page size + position in the page."""
     SELECTIONS = "selections"
-    """Token slots of a paged cache selected per row (sparse attention); negative numbers are padding."""
+    """Token slots of a paged cache (page number * page size + position in the page) selected per row; negative numbers
+    are padding."""
     EXPERTS = "experts"
     """Expert numbers per token, different within a token."""
     POSITIONS = "positions"
     """Positions of tokens in their sequences."""
     COUNTS = "counts"
     """Numbers of candidates (top-k)."""
-    TOKENS = "tokens"
-    """Token numbers of a vocabulary."""
-    SEEDS = "seeds"
-    """Seeds of random number generators: any non-negative integer."""
     BYTES = "bytes"
-    """int8 data, valid for any byte."""
+    """Data of int8 or uint8, valid for any byte."""
 
 
-STRUCTURE_ROLES = frozenset(
-    {Role.OFFSETS, Role.LENGTHS, Role.PAGES, Role.SLOTS, Role.SELECTIONS, Role.EXPERTS, Role.POSITIONS}
-)
+STRUCTURE_ROLES = frozenset({Role.OFFSETS, Role.LENGTHS, Role.PAGES, Role.SELECTIONS, Role.EXPERTS, Role.POSITIONS})
 """Roles of integers that other inputs are derived from."""
 
 
 @attrs.frozen
 class SynthesisRule:
-    """One row of the table.
-
-    Args:
-        kind: ``integer``, ``int8``, ``bool``, ``float``, ``packed`` (two fp4 values per byte), ``scalar`` or
-            ``integer scalar``.
-        pattern: Regular expression for the whole name of the input.
-        make: Makes the values or states the contents, or is one of them; None if random values are not valid.
-        role: Meaning of the values.
-        op_types: Prefixes of the op_types that the rule applies to; empty for all.
-    """
+    """One row of the table."""
 
     kind: str
+    """One of those that `_kinds` returns."""
     pattern: str
+    """Regular expression for the whole name of the input."""
     make: Maker | Content | float | None
+    """Makes the values or states the contents, or is one of them; None if random values are not valid."""
     role: Role
     op_types: tuple[str, ...] = ()
+    """Prefixes of the op_types that the rule applies to; empty for all."""
 
     def values(self, draft: InputDraft, name: str) -> Content | torch.Tensor | float:
-        """Return the values of an input, or from which contents they are drawn.
-
-        Raises:
-            SynthesisError: There are no valid ones.
-        """
+        """The values of an input, or the contents from which they are drawn; `SynthesisError` if none are valid."""
         if self.make is None:  # random integers are invalid page tables or offsets
             raise SynthesisError(f"no rule makes valid values for integer input {name!r}")
         return self.make(draft, name) if callable(self.make) else self.make
 
 
 def find_rule(definition: Definition, name: str) -> SynthesisRule:
-    """Return the rule for one input of a definition.
-
-    Raises:
-        SynthesisError: No rule matches.
-    """
+    """Return the rule for one input of a definition; `SynthesisError` if no rule matches."""
     spec = definition.inputs[name]
     kinds = _kinds(spec)
     if "float" in kinds and (bounds := _UNIFORM.fullmatch(spec.description or "")):
@@ -153,8 +131,8 @@ def _kinds(spec: TensorSpec) -> tuple[str, ...]:
         return ("packed",)
     if spec.dtype == DType.BOOL:
         return ("bool",)
-    if spec.dtype == DType.INT8:
-        return "integer", "int8"
+    if spec.dtype in {DType.INT8, DType.UINT8}:
+        return "integer", str(spec.dtype)
     return ("integer",) if spec.is_integer else ("float",)
 
 
@@ -166,28 +144,28 @@ RULES: tuple[SynthesisRule, ...] = (
     SynthesisRule("integer", r".*last_page_len.*", makers.last_page_lengths, Role.LENGTHS),
     SynthesisRule("integer", r"sparse_indices|topk_indices", makers.selected_slots, Role.SELECTIONS),
     SynthesisRule("integer", _REQUEST_NUMBERS, None, Role.FIXED),
-    SynthesisRule("integer", r".*slot_mapping.*", makers.page_numbers, Role.SLOTS),
     SynthesisRule("integer", r".*(indices|block_tables?|page_table|slot_ids).*", makers.page_numbers, Role.PAGES),
     SynthesisRule("integer", r"topk_ids|expert_ids|topk_idx", makers.expert_ids, Role.EXPERTS),
     SynthesisRule("integer", r".*(seq_?lens?|lengths?|_lens?)", makers.sequence_lengths, Role.LENGTHS),
     SynthesisRule("integer", r".*positions?|pos_ids|.*position_ids", makers.positions, Role.POSITIONS),
     SynthesisRule("integer", r"top_?k.*", makers.top_k_values, Role.COUNTS),
-    SynthesisRule("integer", r".*(token|input)_ids", makers.token_ids, Role.TOKENS),
-    SynthesisRule("integer", r"(.*_)?seeds?", Content(recipe.INTEGER, last=2**31 - 1), Role.SEEDS),
+    SynthesisRule("integer", r".*(token|input)_ids", makers.token_ids, Role.DRAWN),
+    SynthesisRule("integer", r"(.*_)?seeds?", Content(recipe.INTEGER, last=2**31 - 1), Role.DRAWN),
     SynthesisRule("int8", r".*", Content(recipe.INTEGER, first=-128, last=127), Role.BYTES),
+    SynthesisRule("uint8", r".*", Content(recipe.INTEGER, first=0, last=255), Role.BYTES),
     SynthesisRule("integer", r".*", None, Role.FIXED),
-    SynthesisRule("bool", r".*", Content(recipe.MASK, high=0.5, first=1), Role.MASK),
+    SynthesisRule("bool", r".*", Content(recipe.MASK, high=0.5, first=1), Role.DRAWN),
     SynthesisRule("scalar", r".*(eps|epsilon)", 1e-06, Role.FIXED),
     SynthesisRule("scalar", r"sm_scale|softmax_scale|scale|attn_scale", makers.softmax_scale, Role.FIXED),
     SynthesisRule("scalar", r"routed_scaling_factor", 2.5, Role.FIXED),
     SynthesisRule("scalar", r".*", 1.0, Role.FIXED),
     SynthesisRule("integer scalar", r"local_expert_offset", 0, Role.FIXED),
     SynthesisRule("packed", r"(?!.*(probs?|scales?|cos_sin.*)$).*", Content(recipe.BYTES), Role.PLAIN),
-    SynthesisRule("float", r".*probs?", Content(recipe.SHARES), Role.ROWS),
+    SynthesisRule("float", r".*probs?", Content(recipe.SHARES), Role.DRAWN),
     SynthesisRule("float", r"top_?p.*|min_?p.*", Content(recipe.UNIFORM, low=0.1, high=0.95), Role.FACTORS),
     SynthesisRule("float", r"temperatures?", Content(recipe.UNIFORM, low=0.5, high=1.5), Role.FACTORS),
     SynthesisRule("float", r".*cos_sin.*", makers.rotary_cache, Role.FIXED),
-    SynthesisRule("float", r"[qk]", Content(recipe.DIRECTION), Role.ROWS, ("gdn", "gated_delta")),
+    SynthesisRule("float", r"[qk]", Content(recipe.DIRECTION), Role.DRAWN, ("gdn", "gated_delta")),
     SynthesisRule("float", r"A", Content(recipe.UNIFORM, low=-16.0, high=-1.0), Role.FACTORS, ("mamba",)),
     SynthesisRule("float", r"A_log", Content(recipe.UNIFORM, low=0.0, high=math.log(16)), Role.FACTORS),
     SynthesisRule("float", r"output\d_scales.*", makers.expert_scale, Role.FACTORS),
@@ -218,11 +196,7 @@ def synthesis_order(definition: Definition, names: Iterable[str]) -> list[str]:
 
 
 def synthesize_input(draft: InputDraft, name: str) -> None:
-    """Make one input and add it to the draft.
-
-    Raises:
-        SynthesisError: No rule makes valid values.
-    """
+    """Make one input and add it to the draft; `SynthesisError` if no rule makes valid values."""
     spec, shape = draft.spec(name), draft.shape(name)
     text = f"{spec.dtype} of shape {list(shape)}"
     try:
@@ -293,14 +267,7 @@ def _normal(scale: float, values: torch.Tensor, generator: torch.Generator) -> t
 def distribute(values: torch.Tensor, distribution: str, generator: torch.Generator, *, is_half: bool = False) -> None:
     """Convert standard normal values to a distribution, in place and without synchronizing the device.
 
-    Shapes:
-        values: any; floating-point, contiguous.
-
-    Args:
-        values: The tensor to change.
-        distribution: One of `config.DISTRIBUTIONS`.
-        generator: Draws factors and offsets; on the device of the values.
-        is_half: Whether float16 takes part in the computation; limits the magnitude of ``wide``.
+    `is_half` says whether float16 takes part in the computation; it limits the magnitude of ``wide``.
     """
     if distribution == "normal" or not values.numel():
         return

@@ -59,22 +59,13 @@ class Input(ctypes.Structure):
 
 
 def native_input(recipe: Recipe, target: int, base: int) -> Input:
-    """Return the recipe for the native code.
-
-    Args:
-        recipe: What to make.
-        target: Address of the input, a multiple of 16.
-        base: Address of the values to change, or 0; a multiple of 16.
-    """
+    """Return the recipe for the native code, with the addresses of the input and of its base, multiples of 16."""
     return Input(
         target=target, base=base if recipe.needs_base else 0, elements=recipe.elements, kind=recipe.kind,
         dtype=_DTYPES.index(recipe.dtype), row=recipe.row, index=recipe.position, mask=recipe.mask, scale=recipe.scale,
         low=recipe.low, high=recipe.high, first=recipe.first % 2**64, last=recipe.last % 2**64, dims=len(recipe.shape),
         shape=(u32 * _MAX_DIMS)(*recipe.shape), stride=(u32 * _MAX_DIMS)(*recipe.strides),
     )  # fmt: skip
-
-
-# -- planning ---------------------------------------------------------------------------------------
 
 
 def plan_recipes(
@@ -85,17 +76,14 @@ def plan_recipes(
     distributions: Sequence[str],
     recorded: Collection[str] = (),
 ) -> tuple[dict[str, Recipe], dict[str, str]]:
-    """Select what each input of a call may contain.
+    """Select what each input of a call may contain, and why the values of others stay, but of structure.
 
     Args:
         definition: The definition that the inputs belong to.
         axes: Sizes of the axes; constant axes may be missing.
-        values: Valid inputs, the base of recipes that need one.
+        values: Valid inputs, the base of recipes that need one; CUDA tensors synchronize the device.
         distributions: Those that the reference accepts for the workload.
         recorded: Inputs whose values come from a blob.
-
-    Returns:
-        Recipes by name, and why the values of other tensors stay, but of structure. Synchronizes the device.
     """
     planner = _Planner(InputDraft(definition, {**definition.const_axes, **axes}, 0), distributions, recorded)
     read = read_by_constraints(definition)
@@ -120,18 +108,29 @@ def read_by_constraints(definition: Definition) -> set[str]:
 
 def other_scalars(
     definition: Definition, axes: Mapping[str, int], values: Mapping[str, Value]
-) -> dict[str, int | float]:
-    """Return other valid values of scalars: of floating ones, and of the first expert of a device."""
+) -> list[dict[str, int | float]]:
+    """Return other values of scalars for a call each.
+
+    Those that are valid in any case come together: floating ones, and the first expert of a device. A reference may
+    refuse another integer or boolean, so they come one by one.
+    """
     sizes, read = {**definition.const_axes, **axes}, read_by_constraints(definition)
     local = sizes.get("num_local_experts") or 1
     experts = sizes.get("num_experts", 0) // local * local
-    found: dict[str, int | float] = {}
+    valid: dict[str, int | float] = {}
+    others: list[dict[str, int | float]] = []
     for name, value in values.items():
-        if type(value) is float and value and name not in read:
-            found[name] = value * _SCALAR_FACTOR
-        elif type(value) is int and name == "local_expert_offset" and experts > local and value % local == 0:
-            found[name] = (value + local) % experts
-    return found
+        if name in read or isinstance(value, torch.Tensor) or value is None:
+            continue
+        if type(value) is float:
+            valid |= {name: float(f"{value * _SCALAR_FACTOR:.4g}")} if value else {}
+        elif name == "local_expert_offset":
+            valid |= {name: (int(value) + local) % experts} if experts > local and value % local == 0 else {}
+        elif type(value) is bool:
+            others.append({name: not value})
+        else:
+            others.append({name: value // 2 if value > 1 else value + 1 if value >= 0 else -value})
+    return [valid, *others] if valid else others
 
 
 @attrs.frozen
@@ -145,6 +144,8 @@ class _Planner:
         place = _merged(value.shape, normalized_strides(tuple(value.shape), value.stride()))
         if place is None:
             return f"its elements lie apart in more than {_MAX_DIMS} dimensions"
+        if self.draft.spec(name).dtype not in _DTYPES:
+            return f"values of dtype {self.draft.spec(name).dtype} are not generated for timed calls"
         content = self._content(name, value)
         if isinstance(content, str):
             return content
