@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 
 import attrs
-from fib_schema import SourceFile
+from fib_schema import Evaluation, EvaluationStatus, Solution
 
 _ERROR = re.compile(
     r"^\s*(?P<path>[^\s:()]+)(?::(?P<line>\d+)(?::(?P<column>\d+))?:|\((?P<nvcc>\d+)\):)"
@@ -15,6 +14,9 @@ _ERROR = re.compile(
 _PYTHON = re.compile(r"(?P<message>\b\w*Error: .*?) ?\((?P<path>[^\s()]+), line (?P<line>\d+)\)")
 _FRAME = re.compile(r"^\s*File \"(?P<path>[^\"]+)\", line (?P<line>\d+)")
 _EXCEPTION = re.compile(r"^\s*(?P<message>(?:\w+\.)*\w*(?:Error|Exception)\b.*)")
+_WITH_PLACE = frozenset({EvaluationStatus.COMPILE_ERROR, EvaluationStatus.RUNTIME_ERROR})
+_UNTRUSTED = {"untrusted": True}
+"""Metadata of fields that hold text of strangers, as `fib_agents` marks them."""
 _MAX_LINES = 2000
 _MAX_WIDTH = 1000
 """Characters of a line that are searched; patterns may take the square of them."""
@@ -27,8 +29,8 @@ class CompilerError:
     path: str
     line: int
     column: int | None
-    message: str
-    text: str
+    message: str = attrs.field(metadata=_UNTRUSTED)
+    text: str = attrs.field(metadata=_UNTRUSTED)
     """The line of the source."""
 
     def __str__(self) -> str:
@@ -41,14 +43,16 @@ class CompilerError:
         return "\n".join(lines)
 
 
-def first_compiler_error(log: str, sources: Iterable[SourceFile]) -> CompilerError | None:
-    """The first error of a log that lies in a source of the solution; None if there is none.
+def compiler_error_of(evaluation: Evaluation | None, solution: Solution | None) -> CompilerError | None:
+    """The first error of the log of an evaluation that lies in a source of the solution; None if there is none.
 
     Compilers of C++ and CUDA and errors of Python are understood. Only the text of the log is read.
     """
-    texts = {source.path: source.content.splitlines() for source in sources}
+    if solution is None or evaluation is None or evaluation.status not in _WITH_PLACE:
+        return None
+    texts = {source.path: source.content.splitlines() for source in solution.sources}
     frame: CompilerError | None = None
-    for line in log.splitlines()[:_MAX_LINES]:
+    for line in evaluation.log.splitlines()[:_MAX_LINES]:
         line = line[:_MAX_WIDTH]
         for pattern in (_ERROR, _PYTHON, _FRAME):
             if match := pattern.search(line):
@@ -66,7 +70,6 @@ def first_compiler_error(log: str, sources: Iterable[SourceFile]) -> CompilerErr
 def _located(
     texts: dict[str, list[str]], path: str, line: int, column: str | None, message: str
 ) -> CompilerError | None:
-    """The error in the source that a path of a build names, if it is one of the solution's."""
     for name, lines in texts.items():
         if (path == name or path.endswith(f"/{name}")) and 0 < line <= len(lines):
             at = int(column[:6]) if column else None

@@ -73,21 +73,12 @@ def definition_from_reference(
     outputs: Iterable[str] = (),
     sizes: Mapping[str, int] | None = None,
 ) -> Definition:
-    """Make a definition from a Python file whose function ``run`` is the reference.
+    """Make a definition from a Python file whose function ``run`` is the reference; `KernelFileError` if it is none.
 
-    Args:
-        name: The name of the definition.
-        path: The file. Annotations of ``run`` are texts: ``x: "float32[rows, width=1024]"``, a scalar without
-            brackets, and for outputs ``-> "y: float32[rows, width]"`` or a tuple of such texts.
-        op_type: The kind of operation; by default the part of the name before the first ``_``.
-        description: What it computes.
-        inputs: Types of parameters in place of annotations: ``x: float32[rows, width]``.
-        outputs: Likewise, of all outputs.
-        sizes: Of constant axes.
-
-    Raises:
-        KernelFileError: The file cannot be read or parsed, or a type is missing or wrong.
-        InvalidField: The data model does not allow a name.
+    Annotations of ``run`` are texts: ``x: "float32[rows, width=1024]"``, a scalar without brackets, and for outputs
+    ``-> "y: float32[rows, width]"`` or a tuple of such texts. In their place `inputs` and `outputs` may have
+    ``x: float32[rows, width]``, and `sizes` those of constant axes. Without an op_type it is the name before the first
+    ``_``.
     """
     (source, *_) = sources = read_sources(path)
     if len(sources) > 1 or not source.path.endswith(".py"):
@@ -113,12 +104,7 @@ def definition_from_reference(
 
 
 def random_workload(definition: Definition, sizes: Mapping[str, int]) -> Workload:
-    """A workload with random inputs; scalars are 1, or true.
-
-    Raises:
-        UnknownName: A size is of no variable axis.
-        KernelFileError: A variable axis has no size.
-    """
+    """A workload of sizes for all variable axes and no others; inputs are random, scalars are 1 or true."""
     axes = definition.var_axes
     for axis in sizes:
         if axis not in axes:

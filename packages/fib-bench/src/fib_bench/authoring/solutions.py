@@ -33,11 +33,8 @@ def add_version(
 ) -> Added:
     """Add a solution to a data set, unless the data set has one with the same code and settings.
 
-    The name is `base`, or `base` with the next of ``_v2``, ``_v3`` and so on.
-
-    Raises:
-        UnknownName: There is no such definition, or a hardware name is unknown.
-        DuplicateName: Another process has added this version meanwhile.
+    The name is `base`, or `base` with the next of ``_v2``, ``_v3`` and so on; a `DuplicateName` if another process has
+    added that meanwhile. Unknown definitions and hardware are an `UnknownName`.
     """
     for error in unknown_targets(spec.target_hardware, "cpu"):
         raise error
@@ -46,13 +43,12 @@ def add_version(
     op_type = trace_set.get_definition(definition).op_type
     if (same := _find_same(trace_set, solution)) is not None:
         return Added(same, None)
-    solution = attrs.evolve(solution, name=_next_name(trace_set, definition, base))
+    solution = attrs.evolve(solution, name=_next_name(trace_set, solution))
     trace_set.add_solutions([solution])
     return Added(solution, root / "solutions" / author / op_type / definition / f"{solution.name}.json")
 
 
 def _find_same(trace_set: TraceSet, solution: Solution) -> Solution | None:
-    """The solution of a data set with the same code and settings, if there is one."""
     content = solution.hash()
     for name in trace_set.solution_names(solution.definition):
         try:
@@ -76,17 +72,14 @@ def versions_before(trace_set: TraceSet, solution: Solution) -> list[str]:
 
 
 def _version_of(name: str) -> tuple[str, int]:
-    """A name without its version, and the version."""
     match = _VERSION.search(name)
     return _VERSION.sub("", name), int(match[1]) if match else 1
 
 
-def _next_name(trace_set: TraceSet, definition: str, base: str) -> str:
-    """The name of the next version: `base` if no solution has it, else with the next number."""
-    taken = set(trace_set.solution_names())
-    stem = _VERSION.sub("", base)
-    if stem in taken and stem not in trace_set.solution_names(definition):
-        stem = f"{stem}_{definition}"
+def _next_name(trace_set: TraceSet, solution: Solution) -> str:
+    taken, stem = set(trace_set.solution_names()), _VERSION.sub("", solution.name)
+    if stem in taken and stem not in trace_set.solution_names(solution.definition):
+        stem = f"{stem}_{solution.definition}"
     versions = chain([stem], (f"{stem}_v{number}" for number in count(2)))
     return next(name for name in versions if name not in taken)
 

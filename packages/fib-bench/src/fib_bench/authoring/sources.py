@@ -40,26 +40,22 @@ class KernelFileError(FibError, ValueError):
 
 
 def read_sources(path: Path) -> tuple[SourceFile, ...]:
-    """Read the source files of a kernel.
+    """Read one file, or of a folder the files of `SUFFIXES` at any depth, but for hidden ones.
 
-    Args:
-        path: One file, or a folder whose files of `SUFFIXES` at any depth are read, but for hidden ones.
-
-    Raises:
-        KernelFileError: There is no source file, too many, or one that is not text of at most 4 MiB.
+    `KernelFileError` if there is no source file, or too many, or one that is not text of at most 4 MiB.
     """
     if not path.is_dir():
         if path.suffix not in SUFFIXES - _NO_KERNELS and (path.exists() or not path.suffix):
             kinds = ".py, .cu or .cpp"
             problem = "is not a kernel file" if path.exists() else "does not exist"
             raise KernelFileError(str(path), f"{problem}; write a file that ends in {kinds}, or a folder")
-        return (SourceFile(path.name, _read_text(path)),)
+        return (SourceFile(path.name, read_text(path)),)
     files = source_files(path)
     if all(file.suffix in _NO_KERNELS for file in files):
         raise KernelFileError(str(path), "the folder has no file that ends in .py, .cu or .cpp")
     if len(files) > _MAX_FILES:
         raise KernelFileError(str(path), f"the folder has {len(files)} source files, and at most {_MAX_FILES} are read")
-    return tuple(SourceFile(file.relative_to(path).as_posix(), _read_text(file)) for file in files)
+    return tuple(SourceFile(file.relative_to(path).as_posix(), read_text(file)) for file in files)
 
 
 def source_files(folder: Path) -> list[Path]:
@@ -87,7 +83,8 @@ def _files(folder: Path) -> Iterator[Path]:
         yield from (Path(root, name) for name in files if not name.startswith("."))
 
 
-def _read_text(path: Path) -> str:
+def read_text(path: Path) -> str:
+    """The text of a file, with line feeds; a `KernelFileError` if it is none of at most 4 MiB."""
     try:
         data = read_regular(path, _MAX_FILE_BYTES)
     except FileNotFoundError:
@@ -101,7 +98,7 @@ def _read_text(path: Path) -> str:
         raise KernelFileError(str(path), f"is not text: byte {error.start} is not UTF-8") from None
     if "\0" in text:
         raise KernelFileError(str(path), "is not text: it contains zero bytes")
-    if not text.strip():
+    if not text.strip() and path.name != "__init__.py":
         raise KernelFileError(str(path), "is empty")
     return text.replace("\r\n", "\n")
 

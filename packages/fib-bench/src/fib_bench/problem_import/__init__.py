@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from .gpumode import read_gpumode
 from .kernelbench import read_kernelbench
-from .problem import Call, ForeignProblem, Imported, Problem, ProblemError, add_problem
+from .problem import ForeignProblem, Imported, add_problem
+from .solexecbench import add_solexecbench
 
 __all__ = [
-    "Call",
     "ForeignProblem",
     "Imported",
-    "Problem",
-    "ProblemError",
     "add_problem",
+    "add_solexecbench",
     "read_gpumode",
     "read_kernelbench",
 ]

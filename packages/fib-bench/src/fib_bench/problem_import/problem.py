@@ -26,7 +26,6 @@ from fib_schema import (
     DType,
     FibError,
     RandomInput,
-    SafetensorsInput,
     ScalarInput,
     SourceFile,
     TensorSpec,
@@ -35,18 +34,19 @@ from fib_schema import (
     Workload,
 )
 from fib_schema.constraints import evaluate_constraint
-from fib_schema.data_files import blob_file
 from fib_schema.files import atomic_write
-from fib_schema.workload import InputSpec
+from fib_schema.syntax import parse_source
 
 from ..authoring.sources import read_sources
 from ..checking.elements import dtype_name
 from ..config.benchmark import DATA_SET_FILE
+from ..inputs.problem_generator import ARGUMENTS, FIELD
 from ..inputs.synthesis import Role, role_of, uniform_description
 
-_CUDA = re.compile(r"cuda(:\d+)?")
-_MIN_NORMAL = 1024
-"""Elements from which on values tell a standard normal distribution from others; fewer are recorded."""
+GENERATOR = "_generate_inputs"
+"""The function in a reference that makes inputs as the problem does."""
+_MIN_NUMBERS = 1024
+"""Elements from which on values tell a standard normal or uniform distribution from others."""
 _MAX_NAME = 80
 """Letters of a name that is made here: that of a file of recorded values has it twice."""
 Argument = torch.Tensor | int | float | bool
@@ -75,12 +75,14 @@ class Call:
         sizes: Numbers that the problem names; an axis with the size of one gets its name.
         inputs: Values by name, in order.
         outputs: The results; only their shapes and dtypes count.
+        arguments: What the generator of the problem gets besides sizes and scalars.
     """
 
     name: str
     sizes: Mapping[str, int]
     inputs: Mapping[str, Argument]
     outputs: Mapping[str, torch.Tensor]
+    arguments: Mapping[str, Any] = attrs.field(factory=dict)
 
 
 @attrs.frozen(kw_only=True)
@@ -92,12 +94,11 @@ class Problem:
     op_type: str
     description: str
     reference: str
-    """Source with a function ``run``, which takes the inputs of `calls` in order."""
+    """Source with a function ``run``, which takes the inputs of `calls` in order, and the function `GENERATOR`."""
     calls: tuple[Call, ...]
-    recorded: frozenset[str] = frozenset()
-    """Inputs whose values are always recorded, such as the parameters of a model."""
-    rtol: float | None = None
-    atol: float | None = None
+    parameters: frozenset[str] = frozenset()
+    """Inputs that are parameters of a model."""
+    tolerances: Mapping[str, float] = attrs.field(factory=dict)
     notes: tuple[str, ...] = ()
     """The parts of the problem that are left out."""
 
@@ -105,7 +106,7 @@ class Problem:
         """The definition; `ProblemError` if calls differ in more than sizes, or it has no dtype or axis for one."""
         axes, names, constraints = _axes(self)
         first = self.calls[0]
-        return Definition(
+        definition = Definition(
             self.name,
             self.op_type,
             axes,
@@ -115,6 +116,26 @@ class Problem:
             description=self.description,
             constraints=constraints,
         )
+        return attrs.evolve(definition, extra=self._extra(definition))
+
+    def _extra(self, definition: Definition) -> dict[str, object]:
+        """The generator of the inputs that a benchmark cannot draw: all but standard normal and uniform ones."""
+        tensors = {name: spec for name, spec in definition.inputs.items() if spec.shape is not None}
+        plain = [name for name in tensors if role_of(definition, name) is Role.PLAIN and self._is_normal(name)]
+        made = [name for name, spec in tensors.items() if spec.description is None and name not in plain]
+        parameters = [name for name in made if name in self.parameters]
+        return {FIELD: {"function": GENERATOR, "inputs": made, "parameters": parameters}} if made else {}
+
+    def _large(self, name: str) -> list[torch.Tensor]:
+        """The values of a floating input that are enough to show their distribution."""
+        values = [call.inputs[name] for call in self.calls]
+        tensors = [value for value in values if isinstance(value, torch.Tensor) and value.is_floating_point()]
+        is_fixed = name in self.parameters or any(value.dtype.itemsize not in {2, 4} for value in tensors)
+        return [] if is_fixed else [value for value in tensors if value.numel() >= _MIN_NUMBERS]
+
+    def _is_normal(self, name: str) -> bool:
+        large = self._large(name)
+        return bool(large) and all(map(_looks_normal, large))
 
     def _spec(self, name: str, value: Argument, axes: Mapping[Slot, str]) -> TensorSpec:
         if not isinstance(value, torch.Tensor):
@@ -128,9 +149,8 @@ class Problem:
 
     def _description(self, name: str) -> str | None:
         """The bounds of values that are uniform in all calls, from which a benchmark draws them anew."""
-        values = [call.inputs.get(name) for call in self.calls]
-        bounds = {_uniform_bounds(value) if isinstance(value, torch.Tensor) else None for value in values}
-        found = bounds.pop() if len(bounds) == 1 and name not in self.recorded else None
+        bounds = {_uniform_bounds(value) for value in self._large(name)} if name in self.calls[0].inputs else set()
+        found = bounds.pop() if len(bounds) == 1 else None
         return None if found is None else uniform_description(*found)
 
 
@@ -199,10 +219,9 @@ def _expressions(given: Mapping[str, tuple[int, ...]], size: int) -> Iterator[st
 
 
 def _sizes(problem: Problem) -> dict[Slot, tuple[int, ...]]:
-    """The sizes of each dimension, one for each call."""
     shapes = [dict(_shapes(call)) for call in problem.calls]
     for call in problem.calls:
-        if _kinds(call) != _kinds(problem.calls[0]):
+        if kinds_of(call) != kinds_of(problem.calls[0]):
             text = f"call {call.name!r} has other inputs, ranks or dtypes than {problem.calls[0].name!r}"
             raise ProblemError(problem.path, text)
     slots = [(name, index) for name, shape in shapes[0].items() for index in range(len(shape))]
@@ -215,7 +234,8 @@ def _shapes(call: Call) -> Iterator[tuple[str, tuple[int, ...]]]:
             yield name, tuple(value.shape)
 
 
-def _kinds(call: Call) -> dict[str, object]:
+def kinds_of(call: Call) -> dict[str, object]:
+    """The ranks and dtypes of the values of a call."""
     values = {**call.inputs, **call.outputs}.items()
     return {
         name: (value.dim(), value.dtype) if isinstance(value, torch.Tensor) else type(value) for name, value in values
@@ -232,18 +252,14 @@ def _axis_name(calls: Sequence[Call], sizes: tuple[int, ...], slot: Slot) -> str
 # -- running the files ---------------------------------------------------------------------------
 
 
-@contextlib.contextmanager
-def modules(sources: Mapping[str, str], path: str) -> Iterator[types.ModuleType]:
-    """The last of some modules, which are executed in order and may import the earlier ones while the context lasts."""
-    before = {name: sys.modules.get(name) for name in sources}
-    module = types.ModuleType("empty")
+def load_modules(sources: dict[str, str]) -> types.ModuleType:
+    """Execute modules, which import each other by name, and return the last one."""
+    before, module = {name: sys.modules.get(name) for name in sources}, types.ModuleType("empty")
     try:
         for name, source in sources.items():
-            module = types.ModuleType(name)
-            sys.modules[name] = module
-            with explained(path, f"{name}.py"):
-                exec(compile(source, f"{name}.py", "exec"), module.__dict__)  # noqa: S102 - a problem is a program
-        yield module
+            module = sys.modules[name] = types.ModuleType(name)
+            exec(compile(source, name + ".py", "exec"), module.__dict__)  # noqa: S102 - a problem is a program
+        return module
     finally:
         for name, other in before.items():
             if other is None:
@@ -294,10 +310,9 @@ class ForeignProblem:
     """Source of the entry file of a solution, which imports the solution's own file."""
     file: str
     """The name of that file."""
-    files: Mapping[str, Path]
-    """Files of the problem, by the name that others import them by."""
+    files: Mapping[str, str]
+    """Sources of the problem, by the name that others import them by."""
     is_destination_passing: bool = attrs.field(kw_only=True)
-    """Whether solutions get the outputs as arguments."""
 
     def solution(self, path: Path) -> tuple[SourceFile, ...]:
         """The sources of a solution: its own file, which is not executed, an entry file, and files of the problem."""
@@ -308,18 +323,19 @@ class ForeignProblem:
         return tuple(SourceFile(name, text) for name, text in sources.items())
 
 
-def imported_by(source: str, files: Mapping[str, Path], where: str, above: tuple[str, ...] = ()) -> dict[str, str]:
+def imported_by(source: str, files: Mapping[str, str], where: str, above: tuple[str, ...] = ()) -> dict[str, str]:
     """The sources of the modules that a source imports, directly or not; each behind those that it imports."""
     found: dict[str, str] = {}
     for name in _imports(source, where):
         if name in files and name not in above:
-            (file,) = read_sources(files[name])
-            found |= imported_by(file.content, files, str(files[name]), (*above, name)) | {name: file.content}
+            found |= imported_by(files[name], files, f"{where}: {name}", (*above, name)) | {name: files[name]}
     return found
 
 
 def _imports(source: str, where: str) -> Iterator[str]:
-    for node in ast.walk(_parsed(source, where)):
+    with explained(where, "its source"):
+        tree = parse_source(source)
+    for node in ast.walk(tree):
         match node:
             case ast.Import(names=names):
                 yield from (alias.name.partition(".")[0] for alias in names)
@@ -327,23 +343,11 @@ def _imports(source: str, where: str) -> Iterator[str]:
                 yield module.partition(".")[0]
 
 
-def _parsed(source: str, where: str) -> ast.Module:
-    try:
-        return ast.parse(source)
-    except (SyntaxError, ValueError) as error:
-        raise ProblemError(where, f"does not parse: {error}") from error
-
-
-def on_cpu(source: str, where: str) -> str:
-    """A source in which texts that name a CUDA device name the CPU, and calls of `cuda` are calls of `cpu`."""
-    tree = _parsed(source, where)
-    for node in ast.walk(tree):
-        match node:
-            case ast.Constant(value=str(text)) if _CUDA.fullmatch(text):
-                node.value = "cpu"
-            case ast.Call(func=ast.Attribute(attr="cuda") as function):
-                function.attr = "cpu"
-    return ast.unparse(tree)
+def on_any_device(source: str) -> str:
+    """A source in which texts that name a CUDA device, and calls of `cuda`, mean the CPU where there is no GPU."""
+    with_device = re.sub(r"\.cuda\(\)", '.to("cuda")', source)
+    is_there = r"__import__(\1torch\1).cuda.is_available()"
+    return re.sub(r"(['\"])cuda(?::\d+)?\1", rf"(\1cuda\1 if {is_there} else \1cpu\1)", with_device)
 
 
 # -- records -------------------------------------------------------------------------------------
@@ -355,79 +359,56 @@ class Imported:
 
     definition: Definition
     workloads: tuple[Workload, ...]
-    recorded_bytes: int
     notes: tuple[str, ...] = ()
     """Hints, such as settings to add."""
 
 
-def add_problem(root: Path, problem: Problem, *, random_inputs: bool = False) -> Imported:
-    """Add a problem to a data set.
+def add_problem(root: Path, problem: Problem) -> Imported:
+    """Add a problem to a data set; `ProblemError` if no definition describes it, `DuplicateName` if it has another.
 
-    Values that look like standard normal ones become random inputs, which a benchmark draws anew; with `random_inputs`
-    all floating ones do, but the parameters of a model. All others are recorded, because the operation may need them as
-    they are: integers, parameters of a model, uniform values.
-
-    Raises:
-        ProblemError: The problem cannot be described by a definition.
-        DuplicateName: The data set has another definition of this name.
+    A benchmark draws inputs that look standard normal or uniform, and has the problem's own function make all others.
     """
-    trace_set = TraceSet.from_path(root)
     definition = problem.to_definition()
-    name = definition.name
+    workloads = [_workload(definition, call) for call in problem.calls]
+    return add_records(root, definition, workloads, problem.tolerances, problem.notes)
+
+
+def add_records(
+    root: Path,
+    definition: Definition,
+    workloads: Sequence[Workload],
+    bounds: Mapping[str, float],
+    notes: Sequence[str],
+) -> Imported:
+    """Add a definition, those of its workloads that are missing, and its tolerances; `add_problem` says what raises."""
+    trace_set, name = TraceSet.from_path(root), definition.name
     is_there = name in trace_set.definition_names() and trace_set.get_definition(name) == definition
     known = [trace.workload for trace in trace_set.workloads.get(name, ())] if is_there else []
-    calls = [call for call in problem.calls if _uuid(definition, call) not in {workload.uuid for workload in known}]
-    if not calls:
-        note = "the data set has this problem already; its workloads stay"
-        return Imported(definition, tuple(known), 0, (note,))
-    recorded = [_recorded(problem, definition, call, random_inputs) for call in calls]
-    workloads = [_workload(definition, call, kept) for call, kept in zip(calls, recorded, strict=True)]
+    missing = [workload for workload in workloads if workload.uuid not in {other.uuid for other in known}]
+    if not missing:
+        return Imported(definition, tuple(known), ("the data set has this problem already; its workloads stay",))
     if not is_there:  # after all that can fail for a reason of the problem
         trace_set.add_definitions([definition])
-    for workload, kept in zip(workloads, recorded, strict=True):
-        if kept:
-            trace_set.add_workload_blob_tensor(name, workload.uuid, kept)
-    trace_set.add_traces([Trace(name, workload) for workload in workloads])
-    size = sum(tensor.nbytes for kept in recorded for tensor in kept.values())
-    return Imported(definition, tuple(workloads), size, (*problem.notes, *_tolerance_notes(root, problem)))
+    trace_set.add_traces([Trace(name, workload) for workload in missing])
+    return Imported(definition, tuple(missing), (*notes, *_tolerance_notes(root, name, bounds)))
 
 
-def _uuid(definition: Definition, call: Call) -> str:
-    return f"{definition.name}-{call.name}"
-
-
-def _recorded(problem: Problem, definition: Definition, call: Call, random_inputs: bool) -> dict[str, torch.Tensor]:
-    return {
-        name: value.contiguous().cpu()
+def _workload(definition: Definition, call: Call) -> Workload:
+    inputs = {
+        name: RandomInput() if isinstance(value, torch.Tensor) else ScalarInput(value)
         for name, value in call.inputs.items()
-        if isinstance(value, torch.Tensor) and not _is_random(problem, definition, name, value, random_inputs)
     }
-
-
-def _workload(definition: Definition, call: Call, kept: Mapping[str, torch.Tensor]) -> Workload:
-    uuid = _uuid(definition, call)
-    path = blob_file(definition, uuid)
-    inputs = {name: _input(name, value, kept, path) for name, value in call.inputs.items()}
     sizes: dict[str, int] = {}
     for specs, values in ((definition.inputs, call.inputs), (definition.outputs, call.outputs)):
         for name, value in values.items():
             if isinstance(value, torch.Tensor):
                 sizes |= zip(specs[name].shape or (), value.shape, strict=True)
-    return Workload({axis: sizes[axis] for axis in definition.var_axes}, inputs, uuid)
-
-
-def _is_random(problem: Problem, definition: Definition, name: str, value: torch.Tensor, random_inputs: bool) -> bool:
-    """Whether a benchmark may draw the values: standard normal ones, or uniform ones that are described as such."""
-    if not value.is_floating_point() or name in problem.recorded:
-        return False
-    if definition.inputs[name].description is not None:
-        return True
-    return role_of(definition, name) is Role.PLAIN and (random_inputs or _looks_normal(value))
+    axes = {axis: sizes[axis] for axis in definition.var_axes}
+    extra = {ARGUMENTS: dict(call.arguments)} if call.arguments else None
+    return Workload(axes, inputs, f"{definition.name}-{call.name}", extra=extra)
 
 
 def _looks_normal(value: torch.Tensor) -> bool:
-    if value.numel() < _MIN_NORMAL:
-        return False
     sample = value.flatten()[: 1 << 20].double()
     mean, deviation = float(sample.mean()), float(sample.std())
     inside = float((sample.abs() < 1).double().mean())  # 0.683 of normal values, 0.577 of uniform ones of deviation 1
@@ -436,8 +417,6 @@ def _looks_normal(value: torch.Tensor) -> bool:
 
 def _uniform_bounds(value: torch.Tensor) -> tuple[float, float] | None:
     """The bounds, of two decimals, between which values look uniform."""
-    if not value.is_floating_point() or value.numel() < _MIN_NORMAL:
-        return None
     sample = value.flatten()[: 1 << 20].double()
     low, high = round(float(sample.min()), 2), round(float(sample.max()), 2)
     shares = [float((sample < low + (high - low) * part).double().mean()) for part in (0.25, 0.5, 0.75)]
@@ -446,18 +425,11 @@ def _uniform_bounds(value: torch.Tensor) -> tuple[float, float] | None:
     return (low, high) if high > low and is_even and is_tight else None
 
 
-def _input(name: str, value: Argument, kept: Mapping[str, torch.Tensor], path: str) -> InputSpec:
-    if not isinstance(value, torch.Tensor):
-        return ScalarInput(value)
-    return SafetensorsInput(path, name) if name in kept else RandomInput()
-
-
-def _tolerance_notes(root: Path, problem: Problem) -> list[str]:
-    """Write the problem's tolerances to the settings of the data set, or say what to add to settings that exist."""
-    bounds = {name: value for name, value in (("rtol", problem.rtol), ("atol", problem.atol)) if value is not None}
+def _tolerance_notes(root: Path, name: str, bounds: Mapping[str, float]) -> list[str]:
+    """Write the tolerances of a problem to the settings of the data set, or say what to add to settings that exist."""
     if not bounds:
         return []
-    settings = yaml.safe_dump({"definition_config": {problem.name: bounds}})
+    settings = yaml.safe_dump({"definition_config": {name: dict(bounds)}})
     file = root / DATA_SET_FILE
     if not file.exists():
         atomic_write(file, settings.encode())
