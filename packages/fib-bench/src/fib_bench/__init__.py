@@ -3,11 +3,11 @@
 A run, in this order:
 
 1. `cli.main` reads options (`cli.options`, `config`); `benchmark` opens the data set and plans what to run (`plan`).
-2. `execution.executors` starts a judge process for each share of a device; `execution.scheduler` has a thread for each.
-3. In the judge process `execution.execution` goes through blocks of work items; `judge.evaluate` judges.
-4. `judge.prepare` makes inputs (`inputs`) and expected outputs. `worker.server_client` has the fork server fork a
+2. `execution.local_scheduler` starts judge processes for each device; `execution.scheduler` has a thread for each.
+3. In the judge process `execution.plan_runner` goes through blocks of workloads; `judge.evaluate` judges.
+4. `judge.prepare` makes inputs (`inputs`) and expected outputs. `worker.client` has the fork server fork a
    worker, which serves requests (`worker.session`) in a sandbox (`sandbox`); messages are in `transport`.
-5. `judge.solution_run` has a solution built, checked (`evaluators`, `checking`), sealed and timed
+5. `judge.evaluate` has a solution built, checked (`evaluators`, `checking`), sealed and timed
    (`judge.timer`, `judge.passes`, `timing.handshake`), and `judge.record` writes the evaluation.
 6. The event returns to `benchmark`, which appends the trace; `report` reads traces.
 """
@@ -22,12 +22,12 @@ __all__ = [
     "Benchmark",
     "BenchmarkConfig",
     "EvalConfig",
-    "Evaluator",
     "EvaluatorFailed",
     "EvaluatorUnusable",
     "InputError",
     "InvalidConfig",
     "IsolationReport",
+    "JudgeProcess",
     "Latencies",
     "OutputsUndefined",
     "ReferenceFailed",
@@ -45,7 +45,7 @@ __all__ = [
 require_linux("fib-bench")
 
 if TYPE_CHECKING:
-    from .api import Evaluator, IsolationReport, evaluate, probe_isolation, remove_build_cache
+    from .api import IsolationReport, evaluate, probe_isolation, remove_build_cache
     from .benchmark import Benchmark
     from .config import BenchmarkConfig, EvalConfig, ResolvedEvalConfig, Tolerance
     from .errors import (
@@ -57,23 +57,10 @@ if TYPE_CHECKING:
         ReferenceFailed,
         UnsupportedDevice,
     )
+    from .execution.judge_process import JudgeProcess
     from .inputs import make_inputs
     from .measuring import Latencies, measure
 
     __version__: str
 else:
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        "fib-bench",
-        {
-            "benchmark": "Benchmark",
-            "config": "BenchmarkConfig EvalConfig ResolvedEvalConfig Tolerance",
-            "errors": (
-                "EvaluatorFailed EvaluatorUnusable InputError InvalidConfig OutputsUndefined "
-                "ReferenceFailed UnsupportedDevice"
-            ),
-            "api": "Evaluator IsolationReport evaluate probe_isolation remove_build_cache",
-            "inputs": "make_inputs",
-            "measuring": "Latencies measure",
-        },
-    )
+    __getattr__, __dir__ = lazy_exports(__name__, "fib-bench")

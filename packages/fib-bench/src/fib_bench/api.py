@@ -1,4 +1,4 @@
-"""Evaluation without a plan: `evaluate` for notebooks and programs, `Evaluator` for services. Nothing is recorded.
+"""Evaluation without a plan: `evaluate` for notebooks and programs. Services start a `JudgeProcess`. Nothing is kept.
 
 The judge process stays alive between calls, so only the first call waits for its start.
 """
@@ -11,29 +11,27 @@ import os
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import CancelledError, ThreadPoolExecutor, wait
 from pathlib import Path
-from typing import Self
 
 import attrs
-from fib_schema import Definition, Environment, Solution, Workload
+from fib_schema import Definition, Solution, Workload
 
 from .benchmark import RunResult
 from .config.benchmark import BenchmarkConfig
 from .errors import JudgeFailed
 from .events import Evaluated, Event, Observer, Skipped
 from .execution.judge_process import JudgeProcess
-from .plan import DefinitionPlan
 from .worker.caches import CacheOwner, remove_caches
 
 _QUICK_SECONDS = 0.2
 _POLL_SECONDS = 0.05
 """The time between two looks at the event that cancels; a result is returned at once."""
-_Job = tuple[BenchmarkConfig, Path | None, Solution | None]
+_Job = tuple[BenchmarkConfig, Path | None, dict[str, Solution]]
 """The settings of a judge process; other ones need another process."""
 _Work = tuple[Definition, Solution, Sequence[Workload]]
-_judges: dict[str, tuple[_Job, Evaluator]] = {}
+_judges: dict[str, tuple[_Job, JudgeProcess]] = {}
 _judge_thread = ThreadPoolExecutor(1, "fib-bench")  # a judge process is killed when the thread that started it ends
 
 
@@ -75,7 +73,7 @@ def evaluate(
     config = config or BenchmarkConfig(measure_seconds=_QUICK_SECONDS)
     if baseline is not None:
         config = config.with_fields(baseline=baseline.name)
-    job = config, root, baseline
+    job = config, root, {} if baseline is None else {baseline.definition: baseline}
     work = definition, solution, workloads
     future = _judge_thread.submit(_run, job, work, observe, cancelled or threading.Event())
     while cancelled is not None and not wait([future], _POLL_SECONDS).done:
@@ -111,13 +109,13 @@ def _events(job: _Job, work: _Work, observe: Observer, cancelled: threading.Even
     return events
 
 
-def _judge(job: _Job) -> Evaluator:
+def _judge(job: _Job) -> JudgeProcess:
     device = job[0].device
     kept = _judges.pop(device, None)
     if kept is None or kept[0] != job:
         if kept is not None:
             kept[1].close()
-        kept = job, Evaluator(*job)
+        kept = job, JudgeProcess(*job)
     _judges[device] = kept
     return kept[1]
 
@@ -127,55 +125,6 @@ def close() -> None:
     """Terminate the judge processes of `evaluate`."""
     while _judges:
         _judges.popitem()[1][1].close()
-
-
-class Evaluator:
-    """Evaluates one solution after another in a judge process that stays alive.
-
-    Use it from the thread that made it: the process is killed when that thread ends. Only `close` may be called from
-    another thread; it ends a running `run` with `JudgeFailed`.
-
-    Args:
-        config: Settings; `devices` and `executor` have no effect.
-        root: The data set's folder, for the tensors of its workloads; solutions cannot read it.
-        baseline: A solution that others of its definition are timed interleaved with.
-
-    Raises:
-        UnsupportedDevice: There is no such device here.
-        JudgeFailed: The judge process does not start.
-    """
-
-    def __init__(self, config: BenchmarkConfig, root: Path | None = None, baseline: Solution | None = None) -> None:
-        self._judge = JudgeProcess(config, root, {} if baseline is None else {baseline.definition: baseline})
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-    @property
-    def environment(self) -> Environment:
-        """The hardware and the versions that traces state."""
-        return self._judge.environment
-
-    def run(
-        self, definition: Definition, solution: Solution, workloads: Sequence[Workload], cache_key: str = ""
-    ) -> Iterator[Event]:
-        """Evaluate a solution with all checks, and yield each event as it occurs.
-
-        The uuids of the workloads differ. Evaluations with different cache keys share no build cache, through which a
-        solution could tell a later evaluation what it has seen in an earlier one.
-
-        Raises:
-            JudgeFailed: The judge process died and cannot be restarted, or `close` was called.
-        """
-        pending = {workload.uuid: (solution,) for workload in workloads}
-        yield from self._judge.execute(DefinitionPlan(definition, tuple(workloads), pending, cache_key=cache_key))
-
-    def close(self) -> None:
-        """Terminate the judge process and its workers."""
-        self._judge.close()
 
 
 def remove_build_cache(solution: Solution, cache_key: str) -> None:
@@ -195,19 +144,13 @@ class IsolationReport:
     """The given paths that a worker could open."""
 
 
-def probe_isolation(device: str, private: Sequence[Path], folder: Path | None = None) -> IsolationReport:
-    """Start a worker without a solution, and report its isolation.
+def probe_isolation(device: str, private: Sequence[Path]) -> IsolationReport:
+    """Start a worker without a solution, and report its isolation; `JudgeFailed` if it does not start.
 
-    Args:
-        device: The device that workers will run on.
-        private: Files and folders that exist and that no worker may open; at least one.
-        folder: The folder in which the judge will be started, if not the current one: workers can read it.
-
-    Raises:
-        JudgeFailed: The worker could not be started.
+    `private` has files and folders that exist and that no worker may open; at least one.
     """
     command = [sys.executable, "-P", "-m", "fib_bench.sandbox.policy", device, *map(os.fspath, private)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode or not done.stdout:
         raise JudgeFailed(f"no worker could be started to try the sandbox: {done.stderr.strip()[-500:]}")
     found = json.loads(done.stdout)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Self
 
@@ -13,7 +12,7 @@ from fib_schema.display import counted, escape_line
 
 from .config.benchmark import BenchmarkConfig
 from .events import DeviceExcluded, Evaluated, Event, Observer, Phase, PhaseTimes, Planned, Skipped, Working
-from .execution.executors import make_executor
+from .execution.local_scheduler import make_scheduler
 from .plan import Plan, Skip, check_names, in_order_of, make_plan
 from .report.leaderboard import format_trace
 
@@ -32,19 +31,12 @@ class RunResult:
     """Seconds by phase, which add up to the wall time of the run on each device."""
     is_stopped: bool = False
     """Whether it was stopped before all work was done."""
-    excluded_devices: tuple[DeviceExcluded, ...] = ()
-    """The devices that were excluded after repeated failures."""
     device_busy_share: float | None = None
     """The share of the wall time in which a kernel ran, as the driver samples it; None if it does not tell."""
     notes: tuple[str, ...] = ()
-    """Notes of the plan, such as that solutions for other hardware of the same architecture ran."""
+    """Such as that solutions for other hardware of the same architecture ran, or that a device was excluded."""
 
     def __repr__(self) -> str:
-        counts = Counter(str(trace.evaluation.status) for trace in self.traces if trace.evaluation is not None)
-        shown = ", ".join(f"{count} {status}" for status, count in sorted(counts.items())) or "no traces"
-        return f"<RunResult {shown}; {len(self.skipped)} skipped>"
-
-    def __str__(self) -> str:
         """A line for each evaluation, then the skipped work."""
         return "\n".join(map(escape_line, [*map(format_trace, self.traces), *(f"skipped {s}" for s in self.skipped)]))
 
@@ -65,7 +57,7 @@ class Benchmark:
     def __init__(self, trace_set: TraceSet, config: BenchmarkConfig | None = None) -> None:
         self._trace_set = trace_set
         self._config = (config or BenchmarkConfig()).for_data_set(trace_set)
-        self._executor: Scheduler | None = None
+        self._scheduler: Scheduler | None = None
         self._is_stopped = False
 
     def __enter__(self) -> Self:
@@ -82,24 +74,15 @@ class Benchmark:
         """Do nothing: a run releases its resources itself."""
 
     def stop(self) -> None:
-        """Let the current run finish its running evaluations, and start no others."""
+        """End the current run at once; what was evaluated is its result."""
         self._is_stopped = True
-        if self._executor is not None:
-            self._executor.stop()
+        if self._scheduler is not None:
+            self._scheduler.close()
 
     def run_all(self, dump_traces: bool = True, resume: bool = False) -> TraceSet:
-        """Run everything that the configuration selects.
+        """Run everything that the configuration selects, as `run` does, and return the data set with all its traces.
 
-        Args:
-            dump_traces: Add each trace to the data set when it is made.
-            resume: Skip pairs that have a trace in the data set.
-
-        Returns:
-            The data set with all its traces; without `dump_traces`, an in-memory data set with the
-            new traces only.
-
-        Raises:
-            UnknownName: A name in the configuration matches nothing.
+        Without `dump_traces` that is an in-memory data set with the new traces only.
         """
         result = self.run(dump_traces=dump_traces, resume=resume)
         if dump_traces:
@@ -114,10 +97,7 @@ class Benchmark:
     def run(self, *, dump_traces: bool = True, resume: bool = False, observe: Observer = lambda _: None) -> RunResult:
         """Run, and call an observer with each event.
 
-        Args:
-            dump_traces: Add each trace to the data set when it is made.
-            resume: Skip pairs that have a trace in the data set.
-            observe: Called with each event.
+        With `dump_traces` each trace is added to the data set when it is made; `resume` skips pairs that have one.
 
         Raises:
             UnknownName: A name in the configuration matches nothing.
@@ -125,33 +105,32 @@ class Benchmark:
         """
         check_names(self._trace_set, self._config)
         begin, events = time.monotonic(), list[Event]()
-        with self._make_executor() as executor:
-            devices = executor.device_count
+        with self._make_scheduler() as scheduler:
+            devices = scheduler.device_count
             start_seconds = (time.monotonic() - begin) * devices
-            plan = make_plan(self._trace_set, self._config, executor.environment.hardware, resume=resume)
+            plan = make_plan(self._trace_set, self._config, scheduler.environment.hardware, resume=resume)
             observe(Planned(plan))
-            self._executor = executor
-            for event in () if self._is_stopped else executor.execute(plan.definitions):
+            self._scheduler = scheduler
+            for event in () if self._is_stopped else scheduler.execute(plan.definitions):
                 if isinstance(event, Evaluated) and dump_traces:
                     self._trace_set.add_traces([event.trace])
                 if not isinstance(event, Working):
                     events.append(event)
                 observe(event)
-            self._executor = None
+            self._scheduler = None
         wall_seconds = (time.monotonic() - begin) * devices
         result = _result_of(plan, events, start_seconds, wall_seconds)
         is_stopped, self._is_stopped = self._is_stopped and result.is_stopped, False
         return attrs.evolve(result, is_stopped=is_stopped)
 
-    def _make_executor(self) -> Scheduler:
+    def _make_scheduler(self) -> Scheduler:
         name = self._config.baseline
         found = {} if name is None else self._trace_set.solutions
         baselines = {d: solution for d, solutions in found.items() for solution in solutions if solution.name == name}
-        return make_executor(self._config, self._trace_set.root, baselines)
+        return make_scheduler(self._config, self._trace_set.root, baselines)
 
 
 def _result_of(plan: Plan, events: Sequence[Event], start_seconds: float, wall_seconds: float) -> RunResult:
-    """The result of a run, which was stopped if work is left."""
     traces = [event.trace for event in events if isinstance(event, Evaluated)]
     skips = [event for event in events if isinstance(event, Skipped)]
     times = [event for event in events if isinstance(event, PhaseTimes)]
@@ -170,7 +149,6 @@ def _result_of(plan: Plan, events: Sequence[Event], start_seconds: float, wall_s
         skipped=tuple(skipped),
         seconds={phase: seconds[phase] for phase in Phase if phase in seconds},
         is_stopped=left > 0,
-        excluded_devices=tuple(event for event in events if isinstance(event, DeviceExcluded)),
         device_busy_share=sum(busy_seconds) / wall_seconds if busy_seconds else None,
-        notes=plan.notes,
+        notes=(*plan.notes, *(str(event) for event in events if isinstance(event, DeviceExcluded))),
     )

@@ -30,6 +30,9 @@ class _WorkloadError(FibError):
     @property
     def reason(self) -> str:
         """The problem without the workload, for tables that name it already."""
+        return self._reason()
+
+    def _reason(self) -> str:
         raise NotImplementedError
 
 
@@ -40,9 +43,7 @@ class InputError(_WorkloadError, ValueError):
     input: str
     problem: str
 
-    @property
-    def reason(self) -> str:
-        """The problem without the workload, for tables that name it already."""
+    def _reason(self) -> str:
         return f"input {self.input!r}: {self.problem}" if self.input else self.problem
 
 
@@ -52,9 +53,7 @@ class ReferenceFailed(_WorkloadError, RuntimeError):
 
     problem: str
 
-    @property
-    def reason(self) -> str:
-        """The problem without the workload, for tables that name it already."""
+    def _reason(self) -> str:
         return f"the reference failed: {self.problem}"
 
 
@@ -71,9 +70,7 @@ class OutputsUndefined(ReferenceFailed):
         shares = ", ".join(f"{share:.1%} of {name!r}" for name, share in self.shares.items() if share)
         return f"NaN in {shares}; at most half of an output may be undefined"
 
-    @property
-    def reason(self) -> str:
-        """The problem without the workload, for tables that name it already."""
+    def _reason(self) -> str:
         return f"the reference leaves outputs undefined: {self.problem}"
 
 
@@ -96,9 +93,7 @@ class EvaluatorFailed(_WorkloadError, RuntimeError):
     """Its name; empty if something else failed, such as the allocation of memory in the judge."""
     problem: str
 
-    @property
-    def reason(self) -> str:
-        """The problem without the workload, for tables that name it already."""
+    def _reason(self) -> str:
         return f"the evaluator {self.evaluator!r} failed: {self.problem}" if self.evaluator else self.problem
 
 
@@ -131,17 +126,6 @@ class JudgeFailed(FibError, RuntimeError):
 
     def __str__(self) -> str:
         return f"the judge's process failed: {self.problem}"
-
-
-@attrs.frozen
-class NoDataSetNamed(FibError, FileNotFoundError):
-    """A command was given no data set, and there is none at the default path."""
-
-    path: str
-
-    def __str__(self) -> str:
-        remedy = "pass --dataset DIR, set FIB_DATASET_PATH, or change to the folder of a data set"
-        return f"no data set was named, and the default {self.path!r} does not exist; {remedy}"
 
 
 @attrs.frozen

@@ -41,7 +41,6 @@ class Fetched:
     repository: str
     revision: str
     """The commit."""
-    folder: str
     files: int
 
 
@@ -57,23 +56,13 @@ def fetch(
 ) -> Fetched:
     """Download a data set, or what is missing of it; no hidden files, and of folders only those of a data set.
 
-    Args:
-        name: One of `DATA_SETS`, or a repository ``OWNER/NAME``.
-        folder: The data set; made if it is missing.
-        revision: A branch, tag or commit; by default the newest commit of the main branch.
-        endpoint: The address of the hub; by default that of `huggingface_hub`.
-        op_types: Only these; empty means all.
-        definitions: Only these; empty means all.
-        blobs: Whether to fetch stored tensors.
+    The name is one of `DATA_SETS`, or ``OWNER/NAME``; the revision a branch, tag or commit, by default the newest of
+    the main branch; the endpoint the address of the hub. No op_types mean all, as for definitions.
 
     Raises:
         FetchFailed: The hub does not answer or has no such data set, or a file here was changed.
-        UnknownName: The name is a misspelt short name, or an op_type or a definition is not in the data set.
-        OSError: A file cannot be written.
+        UnknownName: An op_type or a definition is not in the data set.
     """
-    unknown = UnknownName("data set", name, tuple(DATA_SETS))
-    if name not in DATA_SETS and "/" not in name and unknown.near_misses:
-        raise unknown
     repository = DATA_SETS.get(name, name)
     with _explained(repository) as hub:
         info = hub.HfApi(endpoint=endpoint).dataset_info(repository, revision=revision)
@@ -96,11 +85,10 @@ def fetch(
             allow_patterns=[*(() if single is chosen else folders), *(path.translate(_ESCAPED) for path in single)],
             ignore_patterns=[".*", "*/.*"],
         )
-    return Fetched(repository, str(info.sha), str(folder), len(chosen))
+    return Fetched(repository, str(info.sha), len(chosen))
 
 
 def _chosen(paths: Iterable[str], op_types: Sequence[str], definitions: Sequence[str], blobs: bool) -> list[str]:
-    """The paths that belong to a choice; files at the root always do."""
     found = [path for path in map(PurePosixPath, paths) if not any(part.startswith(".") for part in path.parts)]
     described = [path for path in found if path.parts[0] == "definitions"]
     _check("op_type", op_types, {path.parts[1] for path in described})
@@ -128,7 +116,6 @@ def _is_changed(folder: Path, path: str) -> bool:
 
 @contextlib.contextmanager
 def _explained(repository: str) -> Iterator[Any]:
-    """The client; its errors and those of the connection become `FetchFailed`."""
     try:
         import huggingface_hub
         from huggingface_hub import errors
@@ -138,14 +125,8 @@ def _explained(repository: str) -> Iterator[Any]:
     transport: type[Exception] = errors.HfHubHTTPError.__bases__[0]
     try:
         yield huggingface_hub
-    except (errors.RevisionNotFoundError, errors.RepositoryNotFoundError, errors.HFValidationError) as error:
-        known = ", ".join(DATA_SETS)
-        problem = f"the hub has no such data set or revision, or it needs a token (HF_TOKEN): {_text(error)}; "
-        raise FetchFailed(repository, f"{problem}write OWNER/NAME, or one of {known}") from error
-    except (transport, errors.LocalEntryNotFoundError) as error:
-        problem = f"the download stopped: {_text(error)}; run the same command again to continue"
+    except (transport, errors.LocalEntryNotFoundError, errors.HFValidationError) as error:
+        text = " ".join(str(error.__cause__ or error).split())[:300] or type(error).__name__
+        remedies = f"write OWNER/NAME or one of {', '.join(DATA_SETS)}, set HF_TOKEN for what is private"
+        problem = f"the download stopped: {text}; {remedies}, or run the same command again to continue"
         raise FetchFailed(repository, problem) from error
-
-
-def _text(error: Exception) -> str:
-    return " ".join(str(error.__cause__ or error).split())[:300] or type(error).__name__

@@ -16,9 +16,8 @@ from typing import Any
 import attrs
 import torch
 
-from .timing.cuda import CannotCapture
 from .timing.handshake import native
-from .timing.handshake.native import Native, open_native
+from .timing.handshake.native import CannotCapture, Native, open_native
 from .timing.measurement import median_error
 from .worker.host_reads import given, record
 
@@ -67,7 +66,6 @@ def measure(function: Callable[..., Any], *arguments: Any, rounds: int = _ROUNDS
 
 
 def _call_on_host(function: Callable[[], Any], calls: int) -> tuple[float, float]:
-    """Milliseconds of a call on the CPU, and half the 95 % interval."""
     taken = []
     for _ in range(calls + _CALLS):
         begin = time.perf_counter_ns()
@@ -77,12 +75,10 @@ def _call_on_host(function: Callable[[], Any], calls: int) -> tuple[float, float
 
 
 class _Bench:
-    """Passes of one function in this process."""
-
     def __init__(self, function: Callable[[], Any], arguments: Sequence[torch.Tensor]) -> None:
         self._function, self._device = function, arguments[0].device
         self._given = {argument.untyped_storage().data_ptr() for argument in arguments}
-        module = open_native(self._device, makes_passes=True)
+        module = open_native(self._device)
         assert isinstance(module, Native), "the device is a CUDA device"
         self._module = module
         self._module.seed(1)
@@ -99,8 +95,10 @@ class _Bench:
         if isinstance(result, dict):
             result = list(result.values())
         values = result if isinstance(result, (tuple, list)) else [result]
-        found = [value for value in values if isinstance(value, torch.Tensor) and value.is_contiguous()]
-        return [value for value in found if value.untyped_storage().data_ptr() not in self._given]
+        found = [value for value in values if isinstance(value, torch.Tensor) and value.device == self._device]
+        return [
+            value for value in found if value.is_contiguous() and value.untyped_storage().data_ptr() not in self._given
+        ]
 
     def close(self) -> None:
         """Give everything back."""

@@ -127,31 +127,28 @@ def in_order_of(parts: Iterable[DefinitionPlan], traces: Iterable[Trace]) -> tup
 
 
 def make_plan(trace_set: TraceSet, config: BenchmarkConfig, hardware: str, *, resume: bool = False) -> Plan:
-    """Select the work to run.
+    """Select the work to run; `UnknownName` if a name in the configuration matches nothing.
 
     With `resume`, pairs are skipped that have a trace from this hardware, from the same version of the solution and
     with the layout of the workload. A trace with the flag ``quick`` counts in quick runs only.
-
-    Raises:
-        UnknownName: A name in the configuration matches nothing.
     """
     check_names(trace_set, config)
     return _Planning(trace_set, config, hardware, resume).plan()
 
 
 def check_names(trace_set: TraceSet, config: BenchmarkConfig) -> None:
-    """Reject names of definitions and solutions that match nothing, by `UnknownName`."""
-    for name in config.definitions or ():
-        trace_set.get_definition(name)
-    for name in config.solutions or ():
-        if trace_set.get_solution(name) is None:
-            raise UnknownName("solution", name, trace_set.solution_names())
+    """Reject names of definitions and solutions that match nothing, by `UnknownName`; the plan skips bad files."""
+    for kind, wanted, known in (
+        ("definition", config.definitions, trace_set.definition_names()),
+        ("solution", config.solutions, trace_set.solution_names()),
+    ):
+        for name in wanted or ():
+            if name not in known:
+                raise UnknownName(kind, name, known)
 
 
 @attrs.define
 class _Planning:
-    """Makes a plan for the device of this name."""
-
     trace_set: TraceSet
     config: BenchmarkConfig
     hardware: str
@@ -163,7 +160,8 @@ class _Planning:
     def plan(self) -> Plan:
         chosen = list(self._definitions())
         plans = [plan for definition in chosen if (plan := self._plan_definition(definition))]
-        self.skipped += self._crossed({definition.name for definition in chosen})
+        bad = {skip.definition for skip in self.skipped}
+        self.skipped += self._crossed({definition.name for definition in chosen} | bad)
         if chosen and not plans and not self.skipped:
             self._skip("all definitions", None, None, "there are no solutions")
         return Plan(tuple(plans), tuple(self.skipped), tuple(self._notes(chosen)))
@@ -177,7 +175,7 @@ class _Planning:
             (architecture,) = architectures_of(self.hardware)
             yield (
                 f"{counted(count, 'solution')} made for {', '.join(targets)}: this device, {self.hardware!r}, has the "
-                f"same architecture ({architecture}); --strict-hardware skips such solutions"
+                f"same architecture ({architecture})"
             )
         names = [definition.name for definition in chosen if not self.trace_set.solution_names(definition.name)]
         if names:
@@ -254,7 +252,6 @@ class _Planning:
                 yield trace.workload
 
     def _solutions(self, definition: Definition) -> Iterator[Solution]:
-        is_strict = self.config.resolve_eval_config(definition).strict_hardware
         for name in self.trace_set.solution_names(definition.name):
             if self.config.solutions is not None and name not in self.config.solutions:
                 continue
@@ -263,19 +260,19 @@ class _Planning:
             except InvalidRecord as error:
                 self._skip(definition.name, name, None, str(error), is_failure=True)
                 continue
-            if solution is not None and self._runs_here(solution, is_strict=is_strict):
+            if solution is not None and self._runs_here(solution):
                 yield solution
 
-    def _runs_here(self, solution: Solution, *, is_strict: bool) -> bool:
+    def _runs_here(self, solution: Solution) -> bool:
         """Whether a solution runs on the device; if not, it is skipped with the reason."""
         targets = solution.spec.target_hardware
         match fit_of(targets, self.hardware):
             case Fit.NAMED:
                 return True
-            case Fit.SAME_ARCHITECTURE if not is_strict:
+            case Fit.SAME_ARCHITECTURE:
                 self.related[targets] += 1
                 return True
-        unknown = () if is_strict else unknown_targets(targets, self.hardware)
+        unknown = unknown_targets(targets, self.hardware)
         problem = f"target_hardware: {'; '.join(map(str, unknown))}" if unknown else f"made for {', '.join(targets)}"
         reason = f"{problem}; this device is {self.hardware!r}"
         self._skip(solution.definition, solution.name, None, reason, is_failure=bool(unknown))

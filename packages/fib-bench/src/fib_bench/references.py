@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 
 import attrs
 from fib_compile.registry import reference_solution
@@ -16,11 +17,7 @@ REFERENCE_AUTHOR = "reference"
 
 
 def run_references(trace_set: TraceSet, config: BenchmarkConfig, names: Iterable[str]) -> Mapping[str, tuple[str, ...]]:
-    """Run references on all workloads, as solutions that are compared with themselves; nothing is recorded.
-
-    Returns:
-        Reasons for which references do not run, by definition; those that cannot be read are left out.
-    """
+    """Reasons for which references do not run on all workloads, compared with themselves; nothing is recorded."""
     definitions = _readable(trace_set, names)
     workloads = {name: trace_set.workloads.get(name, []) for name in definitions}
     solutions = {name: [_as_solution(definition)] for name, definition in definitions.items()}
@@ -37,7 +34,6 @@ def run_references(trace_set: TraceSet, config: BenchmarkConfig, names: Iterable
 
 
 def _as_solution(definition: Definition) -> Solution:
-    """The reference as a solution for all hardware."""
     solution = reference_solution(definition)
     spec = attrs.evolve(solution.spec, target_hardware=("cpu", "cuda"))
     return attrs.evolve(solution, name=f"{definition.name}_{REFERENCE_AUTHOR}", author=REFERENCE_AUTHOR, spec=spec)
@@ -46,10 +42,8 @@ def _as_solution(definition: Definition) -> Solution:
 def _readable(trace_set: TraceSet, names: Iterable[str]) -> dict[str, Definition]:
     found = {}
     for name in names:
-        try:
+        with suppress(InvalidRecord):  # validation reports it
             found[name] = trace_set.get_definition(name)
-        except InvalidRecord:
-            continue  # validation reports it
     return found
 
 

@@ -8,7 +8,6 @@ import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import attrs
 from fib_schema import (
     BuildSpec,
     MigrationReport,
@@ -16,14 +15,15 @@ from fib_schema import (
     migrate,
     validate,
 )
+from fib_schema.command import add_data_set, data_set_of
 from fib_schema.display import counted
-from fib_schema.problems import group_problems
+from fib_schema.problems import problem_lines
 from rich.console import Console
 
 from .. import hub
 from ..authoring.solutions import add_version, base_name, default_author
 from .kernels import axes_of
-from .options import Commands, add_command, add_data_set, add_json, data_set_of, set_help
+from .options import Commands, add_command, add_json, set_help
 from .output import output_console, print_done, print_json, say
 
 if TYPE_CHECKING:
@@ -50,15 +50,17 @@ def add_data_set_commands(commands: Commands) -> None:
     one.add_argument("problem", metavar="FILE", type=Path, help="the problem; it is executed")
     text = "keep the parameters that the seed makes: solutions may rearrange and know them"
     one.add_argument("--fixed-parameters", action="store_true", help=text)
+    text = "which arguments of Model of robust-kbench's config_forward.json beside the file (default: 0)"
+    one.add_argument("--configuration", metavar="N", type=int, default=0, help=text)
     _add_import(one)
     one = add_command(formats, "gpumode", "a folder with task.yml and reference.py", _gpumode)
     one.add_argument("problem", metavar="DIR", type=Path, help="the problem; its reference.py is executed")
     text = "the lists of the task that become workloads (default: both)"
     one.add_argument("--cases", nargs="+", choices=_CASES, default=list(_CASES), help=text)
     _add_import(one)
-
-
-# -- validate and migrate ----------------------------------------------------------------------
+    one = add_command(formats, "solexecbench", "a folder with definition.json and workload.jsonl", _solexecbench)
+    one.add_argument("problem", metavar="DIR", type=Path, help="the problem")
+    _add_target(one)
 
 
 def _validate(arguments: argparse.Namespace, errors: Console) -> int:
@@ -100,12 +102,9 @@ def _migrate(arguments: argparse.Namespace, errors: Console) -> int:
 def _print_migration(console: Console, report: MigrationReport) -> None:
     counts = ", ".join(counted(count, kind.removesuffix("s")) for kind, count in report.counts.items())
     say(console, f"{report.source} -> {report.target}: {counts}")
-    for group in group_problems(report.rejected):
-        say(console, f"rejected: {group}", "red")
+    for line in problem_lines(report.rejected):
+        say(console, f"rejected: {line.removeprefix('error: ')}", "red")
     say(console, report.validation.to_text())
-
-
-# -- fetch -------------------------------------------------------------------------------------
 
 
 def _add_fetch(parser: argparse.ArgumentParser) -> None:
@@ -116,7 +115,6 @@ def _add_fetch(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--no-blobs", dest="blobs", action="store_false", help="no stored tensors")
     parser.add_argument("--revision", metavar="REV", help="a branch, tag or commit (default: the newest)")
     parser.add_argument("--endpoint", metavar="URL", help="the address of the hub (default: that of huggingface_hub)")
-    add_json(parser)
 
 
 def _fetch(arguments: argparse.Namespace, errors: Console) -> int:
@@ -143,36 +141,32 @@ def _fetch(arguments: argparse.Namespace, errors: Console) -> int:
         blobs=arguments.blobs,
     )
     following = f"fib-bench validate {shlex.quote(str(folder))}"
-    if arguments.json:
-        print_json(attrs.asdict(fetched) | {"next": following})
-        return 0
     text = f"{fetched.repository} at {fetched.revision[:12]}: {counted(fetched.files, 'file')} in {folder}"
     print_done(text, {}, following)
     return 0
 
 
-# -- import ------------------------------------------------------------------------------------
+def _add_target(parser: argparse.ArgumentParser) -> None:
+    text = "the data set; made if it is missing (default: this folder)"
+    parser.add_argument("--dataset", metavar="DIR", type=Path, default=Path(), help=text)
+    parser.add_argument("--name", help="name of the definition (default: that of the problem)")
+    parser.add_argument("--op-type", metavar="TYPE", help="kind of operation (default: that of the problem or format)")
 
 
 def _add_import(parser: argparse.ArgumentParser) -> None:
-    text = "the data set; made if it is missing (default: this folder)"
-    parser.add_argument("--dataset", metavar="DIR", type=Path, default=Path(), help=text)
+    _add_target(parser)
     text = "a solution of the problem in its format, such as a file with ModelNew or custom_kernel"
     parser.add_argument("--solution", metavar="FILE", type=Path, action="append", default=[], help=text)
-    parser.add_argument("--name", help="name of the definition (default: made of that of the file or folder)")
-    parser.add_argument("--op-type", metavar="TYPE", help="kind of operation (default: the format)")
     parser.add_argument("--author", help="who wrote the solutions (default: your user name)")
-    text = "draw all floating inputs as normal values, instead of recording those that are not"
-    parser.add_argument("--random-inputs", action="store_true", help=text)
     text = "devices of the solutions (default: cpu cuda)"
     parser.add_argument("--hardware", nargs="+", metavar="NAME", default=["cpu", "cuda"], help=text)
-    add_json(parser)
 
 
 def _kernelbench(arguments: argparse.Namespace, errors: Console) -> int:
     """Add a problem of KernelBench: a Python file with a module Model, get_inputs and get_init_inputs.
 
     It becomes a definition with one workload. Parameters of the model become inputs, so that no solution can know them.
+    In robust-kbench each input configuration of config_forward.json is a workload.
 
     A solution is a file with a module ModelNew that has the parameters of Model, unless --fixed-parameters keeps them.
 
@@ -182,9 +176,13 @@ def _kernelbench(arguments: argparse.Namespace, errors: Console) -> int:
     """
     from ..problem_import import read_kernelbench
 
-    op_type = arguments.op_type or "kernelbench"
-    name, is_fixed = arguments.name, arguments.fixed_parameters
-    found = read_kernelbench(arguments.problem, name=name, op_type=op_type, fixed_parameters=is_fixed)
+    found = read_kernelbench(
+        arguments.problem,
+        name=arguments.name,
+        op_type=arguments.op_type or "kernelbench",
+        fixed_parameters=arguments.fixed_parameters,
+        configuration=arguments.configuration,
+    )
     return _import(arguments, errors, found)
 
 
@@ -208,13 +206,29 @@ def _gpumode(arguments: argparse.Namespace, errors: Console) -> int:
     )
 
 
+def _solexecbench(arguments: argparse.Namespace, errors: Console) -> int:
+    """Add a problem of SOL-ExecBench: a folder with definition.json and workload.jsonl.
+
+    Its custom inputs are made in each run. The tolerances of its workloads go to the settings of the data set.
+
+    Examples:
+      fib-bench import solexecbench examples/triton/rmsnorm --dataset DIR
+    """
+    from ..problem_import import add_solexecbench
+
+    root, name, op_type = arguments.dataset, arguments.name, arguments.op_type or "sol"
+    root.mkdir(parents=True, exist_ok=True)
+    _print_imported(arguments, errors, add_solexecbench(root, arguments.problem, name=name, op_type=op_type), [])
+    return 0
+
+
 def _import(arguments: argparse.Namespace, errors: Console, found: ForeignProblem) -> int:
     from ..problem_import import add_problem
 
     sources = {file: found.solution(file) for file in arguments.solution}  # errors come before anything is written
     root: Path = arguments.dataset
     root.mkdir(parents=True, exist_ok=True)
-    imported = add_problem(root, found.problem, random_inputs=arguments.random_inputs)
+    imported = add_problem(root, found.problem)
     definition, names = imported.definition.name, []
     for file, files in sources.items():
         language = "triton" if any(_TRITON.search(source.content) for source in files) else "python"
@@ -224,26 +238,21 @@ def _import(arguments: argparse.Namespace, errors: Console, found: ForeignProble
         names.append(
             add_version(root, definition, f"{definition}_{base_name(file)}", author, spec, files).solution.name
         )
-    for note in imported.notes:
-        say(errors, f"note: {note}", "yellow")
-    following = f"fib-bench run {shlex.quote(str(root))} --definitions {definition}"
-    following += "" if TraceSet.from_path(root).solution_names(definition) else " --reference-as-solution"
-    _print_imported(arguments, imported, names, following)
+    _print_imported(arguments, errors, imported, names)
     return 0
 
 
-def _print_imported(arguments: argparse.Namespace, imported: Imported, solutions: list[str], following: str) -> None:
-    definition, recorded = imported.definition, imported.recorded_bytes
-    if arguments.json:
-        uuids = [workload.uuid for workload in imported.workloads]
-        plain = {"definition": definition.name, "workloads": uuids, "recorded_bytes": recorded}
-        print_json(plain | {"solutions": solutions, "notes": list(imported.notes), "next": following})
-        return
+def _print_imported(arguments: argparse.Namespace, errors: Console, imported: Imported, solutions: list[str]) -> None:
+    for note in imported.notes:
+        say(errors, f"note: {note}", "yellow")
+    definition, root = imported.definition, arguments.dataset
+    following = f"fib-bench run {shlex.quote(str(root))} --definitions {definition.name}"
+    following += "" if TraceSet.from_path(root).solution_names(definition.name) else " --reference-as-solution"
     fields = {
         "inputs": ", ".join(definition.inputs),
         "outputs": ", ".join(definition.outputs),
         "axes": axes_of(definition),
-        "workloads": f"{len(imported.workloads)}, with {counted(recorded, 'byte')} of recorded values",
+        "workloads": str(len(imported.workloads)),
         "solutions": ", ".join(solutions) or "none; --solution FILE adds one",
     }
     print_done(f"imported {definition.name}", fields, following)

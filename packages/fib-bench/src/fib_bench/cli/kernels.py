@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import shlex
 import time
+import tomllib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -15,7 +16,6 @@ import attrs
 from fib_schema import (
     BuildSpec,
     Definition,
-    EvaluationStatus,
     FibError,
     Performance,
     Solution,
@@ -23,35 +23,34 @@ from fib_schema import (
     Trace,
     TraceSet,
     Workload,
-    to_plain,
+    parse_json,
 )
+from fib_schema.command import add_data_set, data_set_of
 from fib_schema.trace_facts import timing_of
 from rich.console import Console
 
+from ..authoring.compiler_errors import CompilerError, compiler_error_of
 from ..authoring.definitions import definition_from_reference, random_workload
-from ..authoring.inference import STYLES, Choices, InferredKernel, infer_kernel
+from ..authoring.inference import DESTINATION, RETURN, STYLES, Choices, InferredKernel, infer_kernel
 from ..authoring.solutions import Added, add_version, base_name, default_author, versions_before
-from ..authoring.sources import files_left_out, source_files
+from ..authoring.sources import KernelFileError, files_left_out, read_text, source_files
 from ..config.benchmark import BenchmarkConfig
 from ..events import Evaluated, Skipped
 from ..report.leaderboard import format_trace
-from .options import Commands, add_command, add_data_set, add_device, add_json, data_set_of, default_device, set_help
-from .output import output_console, print_done, print_json, say
+from .options import Commands, add_command, add_device, default_device, set_help
+from .output import output_console, print_done, say
 from .progress import progress_on
 from .tables import print_skipped
 
 if TYPE_CHECKING:
-    from ..api import Evaluator
     from ..benchmark import RunResult
+    from ..execution.judge_process import JudgeProcess
 
 MAX_WORKLOADS = 3
 """The workloads of a quick evaluation, the first ones of the data set."""
-_STYLE_WORDS = {
-    "destination": "destination: its outputs are arguments that it fills",
-    "return": "return: it returns its outputs",
-}
 _OPTIONS = {"language": "--language", "entry point": "--entry", "style": "--style", "hardware": "--hardware"}
-_WITH_PLACE = frozenset({EvaluationStatus.COMPILE_ERROR, EvaluationStatus.RUNTIME_ERROR})
+_PACKED = (".json", ".toml")
+"""Suffixes of files that state a solution and its definition."""
 _INTERRUPTED = 130
 _NO_SAVES: Mapping[str, Trace] = MappingProxyType({})
 _POLL_SECONDS = 0.25
@@ -60,16 +59,16 @@ _POLL_SECONDS = 0.25
 def add_kernel_commands(commands: Commands) -> None:
     """Declare the commands about kernel files."""
     add = add_command(commands, "add", "add a kernel as a solution, or a changed one as its next version", _add)
-    add.add_argument("file", metavar="FILE", type=Path, help="a .py, .cu or .cpp file, or a folder of them")
+    text = "a .py, .cu or .cpp file, a folder of them, a solution.json, or the starter kit's config.toml"
+    add.add_argument("file", metavar="FILE", type=Path, help=text)
     add.add_argument("--name", help="name of the solution (default: that of the file)")
     add.add_argument("--author", help="who wrote it (default: your user name)")
-    _add_kernel_options(add)
+    _add_kernel_options(add, is_required=False)
     add.add_argument("--quick", action="store_true", help="evaluate it at once on up to 3 workloads, unranked")
     add.add_argument("--device", help="where --quick runs: cpu or cuda:N")
-    add_json(add)
     watch = add_command(commands, "watch", "evaluate a kernel again whenever its file changes", _watch)
     watch.add_argument("file", metavar="FILE", type=Path, help="a .py, .cu or .cpp file, or a folder of them")
-    _add_kernel_options(watch)
+    _add_kernel_options(watch, is_required=True)
     add_device(watch)
     new = commands.add_parser("new", help="write a definition from a Python reference")
     set_help(new, "Write new records.")
@@ -77,9 +76,9 @@ def add_kernel_commands(commands: Commands) -> None:
     _add_new_definition(add_command(kinds, "definition", "a definition from a Python reference", _new_definition))
 
 
-def _add_kernel_options(parser: argparse.ArgumentParser) -> None:
-    """Declare the definition, the data set and what overrides inference."""
-    parser.add_argument("--definition", metavar="NAME", required=True, help="what the kernel computes")
+def _add_kernel_options(parser: argparse.ArgumentParser, *, is_required: bool) -> None:
+    text = "what the kernel computes"
+    parser.add_argument("--definition", metavar="NAME", required=is_required, help=text)
     add_data_set(parser)
     add_inference_options(parser.add_argument_group("inferred from the file unless given"))
 
@@ -101,9 +100,8 @@ def choices_of(arguments: argparse.Namespace) -> Choices:
 def _add(arguments: argparse.Namespace, errors: Console) -> int:
     """Add a kernel to a data set as a solution.
 
-    Its language, entry point and calling style are inferred from the file, shown with the reasons, and overridden by
-    options. No file is overwritten: changed code is the next version (kernel_v2), and code that the data set has
-    already is not added again.
+    Its language, entry point and calling style are inferred from the file, and overridden by options. No file is
+    overwritten: changed code is the next version (kernel_v2). Code that the data set has is not added again.
 
     language     from the suffix, and for .py from the imports
     entry point  the function run, else the only one that fits the definition
@@ -115,31 +113,61 @@ def _add(arguments: argparse.Namespace, errors: Console) -> int:
       fib-bench add kernel.cpp --definition rmsnorm_h1024 --quick
                                                        add it and evaluate it at once
       fib-bench add folder --definition gemm_n256_k256 --entry src/gemm.cu::run
+      fib-bench add config.toml                        as FlashInfer's starter kit packs it, or solution.json
     """
     root = data_set_of(arguments)
-    definition = TraceSet.from_path(root).get_definition(arguments.definition)
-    kernel = infer_kernel(arguments.file, definition, choices_of(arguments))
-    name, author = arguments.name or base_name(arguments.file), arguments.author or default_author()
-    added = add_version(root, definition.name, name, author, kernel.spec, kernel.sources)
+    found = _solution_of(arguments, TraceSet.from_path(root))
+    kernel = InferredKernel(found.sources, found.spec)
+    added = add_version(root, found.definition, found.name, found.author, found.spec, found.sources)
     following = _next_command(root, added.solution)
-    left_out = files_left_out(arguments.file)
-    if left_out:
+    if left_out := files_left_out(arguments.file):
         say(errors, f"left out, as no source and no text that kernels read: {', '.join(left_out)}", "yellow")
-    if not arguments.json:
-        _print_added(added, kernel, "" if arguments.quick else following)
-    plain = _plain(added, kernel, following) | {"left_out": left_out}
-    code = 0
-    if arguments.quick:
-        saved = _last_saves(TraceSet.from_path(root), added.solution)
-        result = _evaluated(root, added.solution, arguments.device, errors)
-        plain |= {"traces": list(map(to_plain, result.traces)), "skipped": list(map(attrs.asdict, result.skipped))}
-        code = 1 if result.failures or result.is_without_results else 0
-        if not arguments.json:
-            _print_results(output_console(), result.traces, added.solution, saved)
-        print_skipped(errors, result.skipped)
-    if arguments.json:
-        print_json(plain)
-    return code
+    _print_added(added, kernel, "" if arguments.quick else following)
+    if not arguments.quick:
+        return 0
+    saved = _last_saves(TraceSet.from_path(root), added.solution)
+    result = _evaluated(root, added.solution, arguments.device, errors)
+    _print_results(output_console(), result.traces, added.solution, saved)
+    print_skipped(errors, result.skipped)
+    return 1 if result.failures or result.is_without_results else 0
+
+
+def _solution_of(arguments: argparse.Namespace, trace_set: TraceSet) -> Solution:
+    """The solution that a kernel file is, or that a file of `_PACKED` states."""
+    path, choices, wanted = arguments.file, choices_of(arguments), arguments.definition
+    if path.suffix in _PACKED:
+        if choices != Choices():
+            raise KernelFileError(str(path), "states its language, entry point, style and hardware; change them there")
+        stated = _packed(path, trace_set)
+        changed = {"name": arguments.name, "author": arguments.author, "definition": wanted}
+        return attrs.evolve(stated, **{field: value for field, value in changed.items() if value is not None})
+    if wanted is None:
+        raise KernelFileError(str(path), "does not name its definition; say it with --definition NAME")
+    kernel = infer_kernel(path, trace_set.get_definition(wanted), choices)
+    name, author = arguments.name or base_name(path), arguments.author or default_author()
+    return Solution(name, wanted, author, kernel.spec, kernel.sources)
+
+
+def _packed(path: Path, trace_set: TraceSet) -> Solution:
+    """The solution of a record, or of FlashInfer's starter kit: ``config.toml`` with ``solution/LANGUAGE`` beside it.
+
+    Source: the public files of the starter kit.
+    """
+    text = read_text(path)
+    if path.suffix == ".json":
+        return parse_json(text, Solution, source=str(path))
+    try:
+        raw = tomllib.loads(text)
+        given, build = raw["solution"], raw["build"]
+        name, definition, language = given["name"], given["definition"], build["language"]
+    except (KeyError, ValueError, TypeError) as error:
+        raise KernelFileError(str(path), f"is no config.toml with [solution] and [build]: {error!r}") from error
+    style = None
+    if "destination_passing_style" in build:
+        style = DESTINATION if build["destination_passing_style"] else RETURN
+    choices = Choices(language=language, entry_point=build.get("entry_point"), style=style)
+    kernel = infer_kernel(path.parent / "solution" / language, trace_set.get_definition(definition), choices)
+    return Solution(name, definition, given.get("author") or default_author(), kernel.spec, kernel.sources)
 
 
 def _print_added(added: Added, kernel: InferredKernel, following: str) -> None:
@@ -149,27 +177,9 @@ def _print_added(added: Added, kernel: InferredKernel, following: str) -> None:
         print_done(text, {}, following, "yellow")
         return
     rows = {"file": str(added.path)}
-    values = (spec.language, spec.entry_point, _STYLE_WORDS[kernel.style], ", ".join(spec.target_hardware))
-    for (title, option), value in zip(_OPTIONS.items(), values, strict=True):
-        reason = kernel.reasons[title]
-        rows[title] = f"{value}  ({reason if reason == 'as you said' else f'{reason}; {option} overrides'})"
+    values = (spec.language, spec.entry_point, kernel.style, ", ".join(spec.target_hardware))
+    rows |= {title: f"{value}  ({_OPTIONS[title]} overrides)" for title, value in zip(_OPTIONS, values, strict=True)}
     print_done(f"added {solution.name} to {solution.definition}", rows, following)
-
-
-def _plain(added: Added, kernel: InferredKernel, following: str) -> dict[str, object]:
-    spec = kernel.spec
-    return {
-        "solution": added.solution.name,
-        "definition": added.solution.definition,
-        "is_new": added.is_new,
-        "file": None if added.path is None else str(added.path),
-        "language": spec.language,
-        "entry_point": spec.entry_point,
-        "style": kernel.style,
-        "hardware": list(spec.target_hardware),
-        "reasons": kernel.reasons,
-        "next": following,
-    }
 
 
 def _next_command(root: Path, solution: Solution) -> str:
@@ -199,26 +209,18 @@ def _evaluated(root: Path, solution: Solution, device: str | None, errors: Conso
 def _print_results(
     console: Console, traces: Iterable[Trace], solution: Solution, saved: Mapping[str, Trace] = _NO_SAVES
 ) -> None:
-    """Print the lines of each evaluation, and each compiler error with its source line once.
-
-    Args:
-        console: Where.
-        traces: The evaluations.
-        solution: What was evaluated.
-        saved: The evaluations of the last save, by workload.
-    """
-    shown: set[str] = set()
+    """Print the lines of each evaluation, compared with that of the last save, and each compiler error once."""
+    shown: set[CompilerError] = set()
     for trace in traces:
         say(console, format_trace(trace))
         if text := _speedups_of(trace, saved.get(trace.workload.uuid)):
             say(console, f"  {text}")
-        if (error := compiler_error_of(trace, solution)) is not None and error not in shown:
+        if (error := compiler_error_of(trace.evaluation, solution)) is not None and error not in shown:
             shown.add(error)
-            say(console, error, "red")
+            say(console, str(error), "red")
 
 
 def _speedups_of(trace: Trace, before: Trace | None) -> str:
-    """The speedups over the reference and over the last save; empty for an evaluation without latency."""
     from ..report.ratios import ratio_of, speedup_of
 
     if (now := _performance_of(trace)) is None:
@@ -246,20 +248,6 @@ def _last_saves(trace_set: TraceSet, solution: Solution) -> dict[str, Trace]:
     return found
 
 
-def compiler_error_of(trace: Trace, solution: Solution | None) -> str | None:
-    """The first error of the log that lies in a source of the solution, with its source line."""
-    from ..authoring.compiler_errors import first_compiler_error
-
-    evaluation = trace.evaluation
-    if solution is None or evaluation is None or evaluation.status not in _WITH_PLACE:
-        return None
-    error = first_compiler_error(evaluation.log, solution.sources)
-    return None if error is None else str(error)
-
-
-# -- watch -------------------------------------------------------------------------------------
-
-
 def _watch(arguments: argparse.Namespace, errors: Console) -> int:
     """Evaluate a kernel on up to 3 workloads, and again whenever its file changes.
 
@@ -278,10 +266,10 @@ def _watch(arguments: argparse.Namespace, errors: Console) -> int:
         return 1
     keep = f"fib-bench add {shlex.quote(str(arguments.file))} --definition {definition.name}"
     say(errors, f"watching {arguments.file}; Ctrl-C ends. To keep a version: {keep} --dataset {shlex.quote(str(root))}")
-    from ..api import Evaluator
+    from ..execution.judge_process import JudgeProcess
 
     config = BenchmarkConfig(quick=True, device=arguments.device or default_device()).for_data_set(trace_set)
-    with suppress(KeyboardInterrupt), Evaluator(config, root) as judge:
+    with suppress(KeyboardInterrupt), JudgeProcess(config, root) as judge:
         seen: list[tuple[str, int, int, int]] | None = None
         saved: dict[str, Trace] = {}
         while True:
@@ -298,7 +286,7 @@ def _evaluate_file(
     definition: Definition,
     workloads: Sequence[Workload],
     choices: Choices,
-    judge: Evaluator,
+    judge: JudgeProcess,
     saved: Mapping[str, Trace],
 ) -> dict[str, Trace]:
     """Evaluate a kernel as it is now, and print the results or why it cannot be evaluated; returns what was timed."""
@@ -328,9 +316,6 @@ def _stamps(path: Path) -> Iterator[tuple[str, int, int, int]]:
         except OSError:
             continue
         yield str(file), status.st_ino, status.st_size, status.st_mtime_ns
-
-
-# -- new ---------------------------------------------------------------------------------------
 
 
 def _add_new_definition(new: argparse.ArgumentParser) -> None:

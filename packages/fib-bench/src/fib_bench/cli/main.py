@@ -10,35 +10,35 @@ from __future__ import annotations
 import argparse
 import signal
 import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import attrs
 from fib_schema import EvaluationStatus, Trace, TraceSet, to_plain
-from fib_schema.command import CommandParser, plain_problems, print_problems, run_command
+from fib_schema.command import CommandParser, add_data_set, data_set_of, plain_problems, print_problems, run_command
 from fib_schema.data_files import missing_data
 from fib_schema.display import counted
 from rich.console import Console
 
 from .. import __version__
+from ..authoring.compiler_errors import compiler_error_of
 from ..config.benchmark import DATA_SET_FILE, BenchmarkConfig
 from ..demo import CPU_NOTE, NEXT_STEPS, write_demo
 from ..report import summarise
 from ..report.leaderboard import format_trace
 from .data_sets import add_data_set_commands
-from .kernels import add_kernel_commands, compiler_error_of
-from .options import add_command, add_data_set, add_json, add_run_options, config_of, data_set_of, set_help
+from .kernels import add_kernel_commands
+from .options import add_command, add_json, add_run_options, config_of, set_help
 from .output import error_console, output_console, print_json, say
-from .progress import progress_on
+from .progress import handled, interruptible, progress_on
 from .reports import add_reports
 from .selftest import add_selftest
 from .tables import print_leaderboard, print_seconds, print_skipped, print_summary
+from .tuning import add_tuning
 
 if TYPE_CHECKING:
-    from ..benchmark import Benchmark, RunResult  # imports torch: only `run` and `demo` do
+    from ..benchmark import RunResult  # imports torch: only `run` and `demo` do
 
 _INTERRUPTED = "interrupted; finished evaluations are recorded (continue with --resume)"
 _HELP = """\
@@ -61,19 +61,8 @@ Examples:
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command; returns the exit code. SIGTERM ends it as an interrupt does, so that no process is left."""
-    with _handled(signal.default_int_handler, signal.SIGTERM):
+    with handled(signal.default_int_handler, signal.SIGTERM):
         return run_command("fib-bench", lambda: _main(argv), interrupted=_INTERRUPTED)
-
-
-@contextmanager
-def _handled(handler: Callable[[int, FrameType | None], Any], *numbers: int) -> Iterator[None]:
-    """Handle signals in the block; the handlers before it come back."""
-    before = {number: signal.signal(number, handler) for number in numbers}
-    try:
-        yield
-    finally:
-        for number, old in before.items():
-            signal.signal(number, old)
 
 
 def _main(argv: Sequence[str] | None) -> int:
@@ -89,7 +78,7 @@ def _run(arguments: argparse.Namespace, errors: Console) -> int:
     Each solution runs in a process of its own, which holds no expected output. A solution that raises, hangs or
     crashes fails only its own evaluation; a wrong solution is a result with exit code 0. The exit code is 1 if some
     work, or all of it, could not run; the reasons are printed at the end. A solution also runs on devices with the
-    architecture of one in its target_hardware, such as one for H100 on an H200; --strict-hardware requires the name.
+    architecture of one in its target_hardware, such as one for H100 on an H200.
 
     Examples:
       fib-bench run DIR --device cuda:0
@@ -145,7 +134,7 @@ def _print_result(trace_set: TraceSet, result: RunResult, *, is_quick: bool) -> 
         print_leaderboard(console, [row for row in summarise(trace_set).leaderboard if row.definition in ran])
     failed = {trace.solution: trace for trace in reversed(result.traces) if _is_compile_error(trace)}
     for name, trace in failed.items():
-        if (error := compiler_error_of(trace, trace_set.get_solution(str(name)))) is not None:
+        if (error := compiler_error_of(trace.evaluation, trace_set.get_solution(str(name)))) is not None:
             say(console, f"{name}: {error}", "red")
 
 
@@ -160,25 +149,11 @@ def _exit_code(result: RunResult, errors: Console) -> int:
     return 1 if result.failures or result.is_without_results else 0
 
 
-@contextmanager
-def _interruptible(benchmark: Benchmark, errors: Console) -> Iterator[None]:
-    """Let the first interrupt or SIGTERM end the run after the running evaluations, and the second one at once."""
-
-    def stop(*_: object) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.default_int_handler)
-        errors.print("finishing the running evaluations; interrupt again to stop at once")
-        benchmark.stop()
-
-    with _handled(stop, signal.SIGINT, signal.SIGTERM):
-        yield
-
-
 def _benchmark(trace_set: TraceSet, config: BenchmarkConfig, resume: bool, errors: Console) -> RunResult:
     from ..benchmark import Benchmark
 
     benchmark = Benchmark(trace_set, config)
-    with progress_on(errors) as observe, _interruptible(benchmark, errors):
+    with progress_on(errors) as observe, interruptible(benchmark.stop, errors):
         return benchmark.run(resume=resume, observe=observe)
 
 
@@ -209,7 +184,6 @@ def _plain_result(result: RunResult) -> dict[str, Any]:
         "notes": list(result.notes),
         "seconds": dict(result.seconds),
         "device_busy_share": result.device_busy_share,
-        "excluded_devices": [attrs.asdict(out) for out in result.excluded_devices],
     }
 
 
@@ -223,8 +197,11 @@ def _parser() -> argparse.ArgumentParser:
     run.add_argument("--resume", action="store_true", help="skip pairs that have a trace already")
     add_json(run)
     run.add_argument("-v", "--verbose", action="store_true", help="print the seconds of each phase at the end")
+    text = "add the reference as a solution to each definition that has none"
+    run.add_argument("--reference-as-solution", action="store_true", help=text)
     add_run_options(run)
     add_kernel_commands(commands)
+    add_tuning(commands)
     add_reports(commands)
     add_data_set_commands(commands)
     add_selftest(commands)

@@ -5,22 +5,18 @@ from __future__ import annotations
 import argparse
 import inspect
 import os
-import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Container, Mapping
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, TypeAlias
 
 import attrs
-from fib_schema import DataSetNotFound, FibError, InvalidField, TraceSet, get_fib_dataset_path
+from fib_schema import InvalidField, TraceSet
+from fib_schema.command import CommandParser
 from rich.console import Console
 
 from ..config.benchmark import EXECUTORS, MAX_CONCURRENCY, BenchmarkConfig, read_fields
 from ..config.model import ResolvedEvalConfig
-from ..errors import NoDataSetNamed
 
-_DEVICES = Path("/dev")
-_GPU_FILES = ("nvidia*", "dxg", "nvhost*", "nvmap", "kfd")
-"""Files in /dev of the drivers of GPUs, on Linux, in WSL and on boards; a machine without any has no GPU."""
 _OPTIONS = {"timeout_seconds": "timeout", "profile_baseline": "no-profile-baseline"}
 """Options that are not named like their fields."""
 _DEFAULTS = {
@@ -33,21 +29,8 @@ Command = Callable[[argparse.Namespace, Console], int]
 """Runs a command; returns its exit code. The console is on stderr."""
 
 
-class Commands(Protocol):
-    """The object of `argparse` that sub-commands are added to; its own type is private."""
-
-    def add_parser(self, name: str, *, help: str) -> argparse.ArgumentParser:
-        """Add one."""
-
-
-@attrs.frozen
-class InvalidRequest(FibError, ValueError):
-    """Arguments that cannot be combined."""
-
-    problem: str
-
-    def __str__(self) -> str:
-        return self.problem
+Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"  # noqa: SLF001 it has no public name
+"""Sub-commands are added to it."""
 
 
 def add_command(commands: Commands, name: str, summary: str, run: Command) -> argparse.ArgumentParser:
@@ -82,48 +65,6 @@ def names_of(words: list[str] | None) -> tuple[str, ...] | None:
     return tuple(name for word in words for name in word.split(",") if name)
 
 
-# -- the data set ------------------------------------------------------------------------------
-
-
-def add_data_set(parser: argparse.ArgumentParser, *, is_first: bool = False) -> None:
-    """Declare ``--dataset``; `data_set_of` reads it.
-
-    Args:
-        parser: Of the command.
-        is_first: Whether the data set may also be named without an option: the command takes no other name or file.
-    """
-    text = "the data set (default: this folder if it is one, else FIB_DATASET_PATH)"
-    if is_first:
-        parser.add_argument("dir", metavar="DIR", nargs="?", type=Path, help=text)
-        text = "the same"
-    parser.add_argument("--dataset", metavar="DIR", type=Path, help=text)
-
-
-def data_set_of(arguments: argparse.Namespace) -> Path:
-    """The data set that a command is about.
-
-    Raises:
-        DataSetNotFound: There is none at the path that was passed.
-        NoDataSetNamed: No path was passed, and there is none at the default.
-        InvalidRequest: Two paths were passed.
-    """
-    first: Path | None = getattr(arguments, "dir", None)
-    if first is not None and arguments.dataset is not None:
-        raise InvalidRequest(f"the data set is named twice, {first} and --dataset {arguments.dataset}; name it once")
-    given: Path | None = first or arguments.dataset
-    if given is not None:
-        if not given.is_dir():
-            raise DataSetNotFound(str(given))
-        return given
-    default = Path() if Path("definitions").is_dir() else get_fib_dataset_path()
-    if not default.is_dir():
-        raise NoDataSetNamed(str(default))
-    return default
-
-
-# -- the device --------------------------------------------------------------------------------
-
-
 _DEVICE_HELP = "where to run: cpu or cuda:N (default: the first GPU, or the CPU without one)"
 
 
@@ -133,29 +74,19 @@ def add_device(parser: argparse._ActionsContainer) -> None:
 
 
 def default_device() -> str:
-    """The device of a command that names none: the first GPU, or the CPU where there is none."""
-    if sys.platform == "linux" and not any(any(_DEVICES.glob(pattern)) for pattern in _GPU_FILES):
-        return "cpu"
-    from fib_compile.device import list_cuda_devices, torch_cuda_version
-
-    if torch_cuda_version() is not None and _is_gpu_visible():
-        return "cuda:0"
-    return next(iter(list_cuda_devices()), "cpu")  # imports torch, which takes seconds
-
-
-def _is_gpu_visible() -> bool:
-    """Whether NVML knows the first device that CUDA shows to this process; False where only CUDA can tell."""
+    """The device of a command that names none: the first GPU that NVML and torch can use, else the CPU."""
     import pynvml
+    from fib_compile.device import torch_cuda_version
 
     chosen = os.environ.get("CUDA_VISIBLE_DEVICES", "0").partition(",")[0].strip()
     try:
         pynvml.nvmlInit()  # without a shutdown: it takes longer than the rest, and commands ask more than once
-        return chosen.isdecimal() and int(chosen) < pynvml.nvmlDeviceGetCount()
+        count = pynvml.nvmlDeviceGetCount()
     except pynvml.NVMLError:
-        return False
+        return "cpu"
+    is_visible = chosen.startswith(("GPU-", "MIG-")) or (chosen.isdecimal() and int(chosen) < count)
+    return "cuda:0" if is_visible and torch_cuda_version() is not None else "cpu"
 
-
-# -- runs --------------------------------------------------------------------------------------
 
 _NAMES: Mapping[str, Any] = {"nargs": "+", "metavar": "NAME"}
 _COUNT: Mapping[str, Any] = {"type": int, "metavar": "N"}
@@ -185,10 +116,6 @@ _RUN_OPTIONS: Mapping[str, Mapping[str, tuple[Mapping[str, Any], str]]] = {
         "baseline": ({"metavar": "NAME"}, "the solution that speedups are quoted against"),
         "quick": (_FLAG, "two distributions and one short timing; traces are flagged and unranked"),
         "synthesize_missing": (_FLAG, "make inputs where a blob is missing; traces are flagged"),
-        "strict_hardware": (
-            _FLAG,
-            "only solutions whose target_hardware names the device, not all of its architecture",
-        ),
         "profile_baseline": ({"action": "store_const", "const": False}, "do not time the reference"),
     },
     "settings of every definition, above those of the data set and of --config": {
@@ -196,6 +123,7 @@ _RUN_OPTIONS: Mapping[str, Mapping[str, tuple[Mapping[str, Any], str]]] = {
         "iterations": (_COUNT, "calls to time at least, if time allows"),
         "num_trials": (_COUNT, "input sets with different values"),
         "measure_seconds": (_NUMBER, "cap on timing one function on one workload"),
+        "cpu_processes": (_COUNT, "processes that time a function on the CPU, one after the other"),
         "confidence": (_NUMBER, "sample until the median is known to this share of itself"),
         "rtol": (_NUMBER, "relative error; an element is wrong if its errors exceed both --rtol and --atol"),
         "atol": (_NUMBER, "absolute error; an element is wrong if its errors exceed both --rtol and --atol"),
@@ -205,14 +133,14 @@ _RUN_OPTIONS: Mapping[str, Mapping[str, tuple[Mapping[str, Any], str]]] = {
 """Options by group and field, with how `argparse` reads them and their help; the fields check the values."""
 
 
-def add_run_options(parser: argparse.ArgumentParser) -> None:
-    """Add the options that `config_of` reads; an option that is not given inherits."""
+def add_run_options(parser: argparse.ArgumentParser, left_out: Container[str] = ()) -> None:
+    """Add the options that `config_of` reads, but for some fields; an option that is not given inherits."""
     parser.add_argument("--config", metavar="YAML", help="settings, which options override")
-    text = "add the reference as a solution to each definition that has none"
-    parser.add_argument("--reference-as-solution", action="store_true", help=text)
     for title, options in _RUN_OPTIONS.items():
         group = parser.add_argument_group(title)
         for field, (how, text) in options.items():
+            if field in left_out:
+                continue
             default = _DEFAULTS[field]
             has_default = "const" not in how and default is not None and "default:" not in text
             shown = f" (default: {default:g})" if isinstance(default, float) else f" (default: {default})"
@@ -225,11 +153,11 @@ def _option(field: str) -> str:
 
 def config_of(arguments: argparse.Namespace, trace_set: TraceSet) -> BenchmarkConfig:
     """The configuration: the command line overrides --config, which overrides the file of the data set."""
-    given = {field: getattr(arguments, field) for options in _RUN_OPTIONS.values() for field in options}
+    given = {field: getattr(arguments, field, None) for options in _RUN_OPTIONS.values() for field in options}
     fields = {field: value for field, value in given.items() if value is not None}
     fields |= {field: names_of(value) for field, value in fields.items() if isinstance(value, list)}
     if arguments.config is not None:
-        fields = {**read_fields(Path(arguments.config), trace_set), **fields}
+        fields = {**read_fields(Path(arguments.config)), **fields}
     if not {"device", "devices"} & fields.keys():
         fields["device"] = default_device()
     try:

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 
 from fib_schema.command import unescaped
-from fib_schema.display import escape_controls, escape_line, finite_values, stacked_row
+from fib_schema.display import escape_controls, escape_line, finite_values
 from rich import box
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
@@ -99,12 +99,9 @@ def print_table(console: Console, table: Table) -> None:
 
 
 def _print_stacked(console: Console, table: Table) -> None:
-    """Print each row on several lines: its words, then its numbers with their headings."""
-    headings = [str(column.header) for column in table.columns]
+    """Print each row on several lines: its words, then each number with its heading."""
     cells = [[console.render_str(str(cell)).plain for cell in column.cells] for column in table.columns]
     for row, texts in zip(table.rows, zip(*cells, strict=True), strict=True):
-        names = [text for text, column in zip(texts, table.columns, strict=True) if column.justify == "left"]
-        numbers = zip(headings, texts, table.columns, strict=True)
-        fields = {heading: text for heading, text, column in numbers if column.justify == "right"}
-        for line in stacked_row(names, fields, console.width):
+        for column, text in zip(table.columns, texts, strict=True):
+            line = text if column.justify == "left" else f"    {column.header}: {text}"
             say(console, line, str(row.style or ""))

@@ -1,9 +1,12 @@
-"""Progress of a run on stderr: a bar on a terminal, a line for each evaluation in a log."""
+"""Progress of a run on stderr, a bar on a terminal, a line for each evaluation in a log; and its end by a signal."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import signal
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from types import FrameType
+from typing import Any
 
 from fib_schema.display import counted
 from rich.console import Console
@@ -16,8 +19,11 @@ from .output import safe_cell, say
 
 
 @contextmanager
-def progress_on(console: Console) -> Iterator[Observer]:
-    """An observer that prints the progress of a run: on a terminal all problems above a bar, in a log every line."""
+def progress_on(console: Console, *, has_reasons: bool = False) -> Iterator[Observer]:
+    """An observer that prints the progress of a run: on a terminal all problems above a bar, in a log every line.
+
+    Reasons of failures are printed by request; `run` prints them at its end.
+    """
     columns = (SpinnerColumn(), BarColumn(bar_width=24), MofNCompleteColumn(), TimeRemainingColumn())
     text = TextColumn("{task.description}")
     with Progress(*columns, text, console=console, transient=True, disable=not console.is_terminal) as progress:
@@ -28,7 +34,7 @@ def progress_on(console: Console) -> Iterator[Observer]:
                 progress.update(bar, total=(progress.tasks[0].total or 0) + event.plan.count)
             elif isinstance(event, Working):
                 progress.update(bar, description=safe_cell(str(event)))
-            text, done, is_problem = _news(event)
+            text, done, is_problem = _news(event, has_reasons)
             progress.update(bar, advance=done)
             if text and console.is_terminal and is_problem:
                 say(progress.console, text, "red")
@@ -39,13 +45,13 @@ def progress_on(console: Console) -> Iterator[Observer]:
         yield observe
 
 
-def _news(event: Event) -> tuple[str, int, bool]:
+def _news(event: Event, has_reasons: bool) -> tuple[str, int, bool]:
     """The line of an event, empty if it has none; the evaluations that it ends; whether it is a problem."""
     match event:
         case Planned(plan=plan):
             return _planned(plan), 0, any(skip.is_failure for skip in plan.skipped)
         case Evaluated(trace=trace):
-            return format_trace(trace, has_reason=False), 1, not trace.is_successful()
+            return format_trace(trace, has_reason=has_reasons), 1, not trace.is_successful()
         case Skipped(skip=skip, count=count):
             return f"could not run: {skip.subject}", count, True
         case DeviceExcluded():
@@ -59,3 +65,28 @@ def _planned(plan: Plan) -> str:
     return f"{counted(plan.count, 'evaluation')} to make" + (
         f"; {failures} cannot run, for the reasons below" if failures else ""
     )
+
+
+@contextmanager
+def interruptible(stop: Callable[[], object], errors: Console) -> Iterator[None]:
+    """Let an interrupt or SIGTERM stop a run at once; its results and reasons are still printed."""
+
+    def end(*_: object) -> None:
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.default_int_handler)
+        errors.print("stopping")
+        stop()
+
+    with handled(end, signal.SIGINT, signal.SIGTERM):
+        yield
+
+
+@contextmanager
+def handled(handler: Callable[[int, FrameType | None], Any], *numbers: int) -> Iterator[None]:
+    """Handle signals in the block; the handlers before it come back."""
+    before = {number: signal.signal(number, handler) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, old in before.items():
+            signal.signal(number, old)

@@ -7,28 +7,23 @@ import math
 from collections.abc import Collection
 from pathlib import Path
 
-import attrs
-from fib_schema import UNRANKED_FLAGS, Problem, TraceSet
-from fib_schema.command import print_problems
+from fib_schema import InvalidField, Problem, TraceSet
+from fib_schema.command import add_data_set, data_set_of, print_problems
 from fib_schema.data_files import missing_data
-from fib_schema.display import counted
 from fib_schema.files import write_output
 from fib_schema.trace_facts import CPU_TIMING
 from rich.console import Console
 
 from ..report import best, summarise
-from ..report.comparing import DEFAULT_MIN_CHANGE, Run, compare
-from ..report.leaderboard import count_cpu_timed, report_problems
+from ..report.comparing import DEFAULT_MIN_CHANGE, compare
+from ..report.leaderboard import report_problems
 from ..report.merging import MergeConflicts, merge
 from ..report.ratios import plain_record
 from .options import (
     Commands,
-    InvalidRequest,
     add_command,
-    add_data_set,
     add_definitions,
     add_json,
-    data_set_of,
     names_of,
     set_help,
 )
@@ -60,45 +55,34 @@ def add_reports(commands: Commands) -> None:
     add_definitions(fastest)
     add_json(fastest)
     _add_flags(fastest)
-    _add_compare(add_command(reports, "compare", "changes of latency between two runs, or two solutions", _compare))
+    _add_compare(add_command(reports, "compare", "changes of latency between two runs", _compare))
     merged = add_command(reports, "merge", "merge several data sets", _merge)
     merged.add_argument("sources", metavar="DIR", nargs="+", help="the data sets; they are not changed")
     merged.add_argument("--into", required=True, metavar="DST", help="a folder that is new or empty")
-    add_json(merged)
     page = add_command(reports, "html", "one HTML page that needs no network", _html)
     add_data_set(page, is_first=True)
     page.add_argument("--output", default="report.html", metavar="FILE", help="the page (default: %(default)s)")
     text = "text below the title, such as where inputs come from"
     page.add_argument("--note", metavar="TEXT", default="", help=text)
-    add_definitions(page)
-    add_json(page)
     _add_flags(page)
 
 
 def _add_compare(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("before", metavar="BEFORE", help="a data set")
-    parser.add_argument("after", metavar="AFTER", nargs="?", help="another run of it (default: the same)")
-    text = "compare solution X with solution Y, whatever their names, instead of each solution with itself"
-    parser.add_argument("--solutions", nargs=2, metavar=("X", "Y"), help=text)
-    add_definitions(parser)
+    parser.add_argument("after", metavar="AFTER", help="another run of it")
     text = "share by which latencies must differ (default: %(default)g)"
     parser.add_argument("--min-change", type=float, default=DEFAULT_MIN_CHANGE, metavar="SHARE", help=text)
-    parser.add_argument("--complete", action="store_true", help="exit with 1 also if a workload was tried before only")
     add_json(parser)
     _add_flags(parser)
 
 
 def _add_flags(parser: argparse.ArgumentParser) -> None:
-    flags = sorted(UNRANKED_FLAGS)
-    text = f"rank solutions with these flags too, which are left out otherwise ({', '.join(flags)})"
-    parser.add_argument("--allow-flags", nargs="+", metavar="FLAG", default=(), choices=flags, help=text)
     text = f"rank traces with the flag {CPU_TIMING!r} too: for solutions that you trust"
     parser.add_argument("--include-unranked", action="store_true", help=text)
 
 
 def _flags_of(arguments: argparse.Namespace) -> tuple[str, ...]:
-    """The flags with which traces are ranked all the same."""
-    return (*arguments.allow_flags, *([CPU_TIMING] if arguments.include_unranked else ()))
+    return (CPU_TIMING,) if arguments.include_unranked else ()
 
 
 def _print_problems(trace_set: TraceSet, root: Path, definitions: Collection[str] | None = None) -> int:
@@ -109,13 +93,10 @@ def _print_problems(trace_set: TraceSet, root: Path, definitions: Collection[str
     return int(is_empty)
 
 
-def _problems(trace_set: TraceSet, definitions: Collection[str] | None) -> list[Problem]:
+def _problems(trace_set: TraceSet, definitions: Collection[str] | None = None) -> list[Problem]:
     """The problems of the definitions of a report; without them, files that it has not read are read too."""
     problems = trace_set.problems if definitions else trace_set.all_problems()
     return [*problems, *report_problems(trace_set, definitions or None)]
-
-
-# -- the commands ------------------------------------------------------------------------------
 
 
 def _summary(arguments: argparse.Namespace, errors: Console) -> int:
@@ -153,22 +134,19 @@ def _best(arguments: argparse.Namespace, errors: Console) -> int:
     root, definitions = data_set_of(arguments), names_of(arguments.definitions)
     trace_set = TraceSet.from_path(root)
     rows = best(trace_set, definitions, allow_flags=_flags_of(arguments))
-    left_out = 0 if arguments.include_unranked else count_cpu_timed(trace_set, definitions)
     code = _print_problems(trace_set, root, definitions)
     if arguments.json:
         print_json(list(map(plain_record, rows)))
     elif rows:
         print_best(output_console(), rows)
-    elif not left_out and not code:
-        say(errors, "no passing trace yet; make some with 'fib-bench run'", "yellow")
-    if left_out:
-        note = f"left out: {counted(left_out, 'trace')}, {CPU_TIMING} (--include-unranked includes them)"
+    elif not code:
+        note = f"no passing trace yet that is ranked; make some with 'fib-bench run' ({CPU_TIMING}: --include-unranked)"
         say(errors, note, "yellow")
     return code
 
 
 def _compare(arguments: argparse.Namespace, errors: Console) -> int:
-    """List the changes of latency between two runs, or between two solutions.
+    """List the changes of latency between two runs.
 
     Latencies differ if the medians differ by --min-change, and their 95 % confidence intervals, where traces have
     them, are apart. Only traces of one device are compared, CPU timings with --include-unranked only. Exits with 0 if
@@ -176,39 +154,22 @@ def _compare(arguments: argparse.Namespace, errors: Console) -> int:
 
     Examples:
       fib-bench report compare BEFORE AFTER
-      fib-bench report compare BEFORE AFTER --complete --json     in CI: missing workloads fail, too
-      fib-bench report compare DIR --solutions old_kernel new_kernel
+      fib-bench report compare BEFORE AFTER --json | jq .counts.missing
     """
-    before, after = _runs(arguments)
-    definitions = names_of(arguments.definitions)
+    del errors
+    if not 0 <= arguments.min_change < math.inf:
+        raise InvalidField("--min-change", f"must be at least 0 and finite, got {arguments.min_change}")
+    before, after = map(TraceSet.from_path, (arguments.before, arguments.after))
     try:
-        found = compare(before, after, definitions, min_change=arguments.min_change, allow_flags=_flags_of(arguments))
+        found = compare(before, after, min_change=arguments.min_change, allow_flags=_flags_of(arguments))
     finally:  # a bad file may be why there is nothing to compare
         for run in (before, after):
-            print_problems(_problems(run.trace_set, definitions))
+            print_problems(_problems(run))
     if arguments.json:
         print_json(plain_record(found) | {"is_worse": found.is_worse})
     else:
         print_comparison(output_console(), found)
-    if found.missing and not arguments.json:
-        say(errors, f"tried before only: {counted(found.missing, 'workload')} (--complete makes that fail)", "yellow")
-    return 1 if found.is_worse or (arguments.complete and found.missing) else 0
-
-
-def _runs(arguments: argparse.Namespace) -> tuple[Run, Run]:
-    """The two runs to compare."""
-    if arguments.after is None and arguments.solutions is None:
-        raise InvalidRequest("compare takes two data sets, or --solutions X Y and one")
-    if not 0 <= arguments.min_change < math.inf:
-        raise InvalidRequest(f"--min-change: must be at least 0 and finite, got {arguments.min_change}")
-    sets = [TraceSet.from_path(arguments.before)]
-    sets.append(sets[0] if arguments.after is None else TraceSet.from_path(arguments.after))
-    places = [arguments.before, arguments.after or arguments.before]
-    if arguments.solutions is None:
-        return Run(sets[0], places[0]), Run(sets[1], places[1])
-    names = [f"{name} ({place})" for name, place in zip(arguments.solutions, places, strict=True)]
-    old, new = arguments.solutions
-    return Run(sets[0], names[0], old), Run(sets[1], names[1], new)
+    return 1 if found.is_worse else 0
 
 
 def _merge(arguments: argparse.Namespace, errors: Console) -> int:
@@ -224,16 +185,10 @@ def _merge(arguments: argparse.Namespace, errors: Console) -> int:
     try:
         report = merge(arguments.sources, arguments.into)
     except MergeConflicts as error:
-        if arguments.json:
-            print_json({"conflicts": [attrs.asdict(conflict) for conflict in error.conflicts]})
-        else:
-            say(errors, f"fib-bench: {error}", "red")
+        say(errors, f"fib-bench: {error}", "red")
         return 1
-    if arguments.json:
-        print_json(report.to_plain())
-    else:
-        print_merge(output_console(), report)
-    return 0 if report.is_ok else 1
+    print_merge(output_console(), report)
+    return 0 if report.validation.is_ok else 1
 
 
 def _html(arguments: argparse.Namespace, errors: Console) -> int:
@@ -244,20 +199,16 @@ def _html(arguments: argparse.Namespace, errors: Console) -> int:
 
     Examples:
       fib-bench report html DIR --output report.html
-      fib-bench report html DIR --definitions rmsnorm_h4096
     """
     del errors
     from ..report.page import page_of
 
-    root, definitions = data_set_of(arguments), names_of(arguments.definitions)
+    root = data_set_of(arguments)
     trace_set = TraceSet.from_path(root)
-    page = page_of(trace_set, _flags_of(arguments), definitions, note=arguments.note)
-    if code := _print_problems(trace_set, root, definitions):
+    page = page_of(trace_set, _flags_of(arguments), note=arguments.note)
+    if code := _print_problems(trace_set, root):
         return code
-    data = page.html.encode()
+    data = page.encode()
     write_output(Path(arguments.output), data)
-    if arguments.json:
-        print_json({"written": [{"path": arguments.output, "bytes": len(data)}]})
-    else:
-        say(output_console(), f"{arguments.output}: {counted(page.traces, 'trace')}, {len(data) / 2**20:.1f} MiB")
+    say(output_console(), f"wrote {arguments.output}, {len(data) / 2**20:.1f} MiB")
     return 0

@@ -5,33 +5,21 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from fib_schema import InvalidField
 from rich.console import Console
 
 from .options import Commands, add_command, add_device, add_json, default_device
-from .output import output_console, print_json, print_table, say
+from .output import output_console, print_json, say
 from .progress import progress_on
-from .tables import Column, rows_table
 
 if TYPE_CHECKING:
-    from ..selftest import Outcome, SelfTest  # imports torch
+    from ..selftest import SelfTest  # imports torch
 
-_EVIDENCE_CHARS = 160
-_TITLES = {"exploits": "exploits", "honest": "honest solutions", "twins": "twins of exploits"}
 _ENDS = {
     "exploits": "exploits ended as expected",
     "honest": "honest solutions passed unflagged",
-    "twins": "twins passed unflagged",
+    "twins": "twins of exploits passed unflagged",
 }
-_COLUMNS = (
-    Column("row", lambda outcome: "" if outcome.case.row is None else str(outcome.case.row), is_word=True),
-    Column("language", lambda outcome: outcome.case.language, is_word=True),
-    Column("definition", lambda outcome: outcome.case.definition, is_word=True),
-    Column("what it does", lambda outcome: outcome.case.title, is_word=True),
-    Column("expected", lambda outcome: " or ".join(outcome.case.expected), is_word=True),
-    Column("found", lambda outcome: outcome.found, is_word=True),
-    Column("gain", lambda outcome: "" if outcome.gain is None else str(outcome.gain), is_word=True),
-    Column("evidence", lambda outcome: outcome.evidence[:_EVIDENCE_CHARS], is_word=True),
-)
 
 
 def add_selftest(commands: Commands) -> None:
@@ -46,7 +34,7 @@ def add_selftest(commands: Commands) -> None:
 def _selftest(arguments: argparse.Namespace, errors: Console) -> int:
     """Run exploits, which must be rejected or gain nothing, and honest solutions, which must pass, on this machine.
 
-    Exits with 1 if one has another result. All of them take some minutes.
+    Prints those with another result, and exits with 1 if there are any. All take some minutes; --json lists every case.
 
     Examples:
       fib-bench selftest
@@ -59,38 +47,26 @@ def _selftest(arguments: argparse.Namespace, errors: Console) -> int:
     cases = load_cases()
     if arguments.only:
         cases = choose(cases, arguments.only)
-    with progress_on(errors) as observe:
+    with progress_on(errors, has_reasons=True) as observe:
         result = run_selftest(cases, arguments.device or default_device(), observe)
+    if not result.outcomes:
+        raise InvalidField("--only", f"none of these cases runs on {result.device}")
     if arguments.json:
         print_json(result.to_plain())
     else:
-        print_selftest(output_console(), result)
+        say(output_console(), text_of(result), "" if result.holds else "red")
     return 0 if result.holds else 1
 
 
-def print_selftest(console: Console, result: SelfTest) -> None:
-    """Print the suites, the unexpected outcomes and the totals."""
-    for suite, title in _TITLES.items():
-        if outcomes := result.of_suite(suite):
-            print_table(console, rows_table(f"{title} on {result.device}", outcomes, _COLUMNS, _style))
-    for outcome in result.outcomes:
-        if not outcome.holds:
-            text = f"{outcome.case.file}: found {outcome.found}, expected {' or '.join(outcome.case.expected)}"
-            say(console, f"{text}: {outcome.evidence}", "red")
-    say(console, summary_of(result))
-
-
-def _style(outcome: Outcome) -> str:
-    return "" if outcome.holds else "red"
-
-
-def summary_of(result: SelfTest) -> str:
-    """The totals in two lines."""
-    counts = []
+def text_of(result: SelfTest) -> str:
+    """The unexpected outcomes, a line each, and the totals."""
+    unexpected = [outcome for outcome in result.outcomes if not outcome.holds]
+    lines = [
+        f"{o.case.file}: found {o.found}, expected {' or '.join(o.case.expected)}: {o.evidence}" for o in unexpected
+    ]
     for suite, text in _ENDS.items():
-        outcomes = result.of_suite(suite)
-        if outcomes or suite != "twins":
-            counts.append(f"{sum(outcome.holds for outcome in outcomes)} of {len(outcomes)} {text}")
+        held = [outcome.holds for outcome in result.outcomes if outcome.case.suite == suite]
+        lines.append(f"{sum(held)} of {len(held)} {text}")
     isolation = result.isolation
     level = "unknown" if isolation is None else f"level {isolation['level']} ({isolation['name']})"
-    return f"{', '.join(counts)}\nisolation of workers: {level}"
+    return "\n".join([*lines, f"isolation of workers on {result.device}: {level}"])

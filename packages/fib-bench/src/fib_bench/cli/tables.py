@@ -19,28 +19,30 @@ from ..flags import SYNTHESIZED
 from ..plan import Skip
 from ..report import Best, LeaderboardRow, Summary
 from ..report.comparing import Change, ChangeReport, Pair
-from ..report.leaderboard import Failure
+from ..report.leaderboard import Failure, axes_text
 from ..report.merging import MergeReport
 from ..report.ratios import DEFAULT_METHOD, Bounds, latency_range, latency_with_bounds
-from .output import error_console, make_table, print_table, safe_cell, say
+from .output import make_table, print_table, safe_cell, say
 
 _SHOWN_SKIPS = 3
 _SHOWN_WORKLOADS = 20
 _SIZE = re.compile(r"\d+\.\d (?=GiB)")
 _BLOB = re.compile(r"(?:input '[^']*': )?blob '[^']*':")
 """The part of a reason that names a blob: workloads without theirs are one group, shown with the first blob."""
-_SHOWN_PAIRS = 100
 _STYLES = {
     Change.BROKEN: "red",
     Change.SLOWER: "red",
     Change.FASTER: "green",
     Change.FIXED: "green",
-    Change.UNMEASURED: "",
-    Change.UNRANKED: "yellow",
+    Change.UNMEASURED: "yellow",
 }
 """The verdicts that the table shows."""
+_MEANINGS = {
+    CPU_TIMING: ", no order (--include-unranked orders them)",
+    OLDER_TIMING: ", no order (evaluate them again)",
+    SYNTHESIZED: ", on workloads whose blobs are missing",
+}
 _UNORDERED = {CPU_TIMING, OLDER_TIMING}
-_NOT_COMPARED = frozenset({Change.UNMEASURED, Change.UNRANKED})
 
 
 @attrs.frozen
@@ -52,7 +54,6 @@ class Column:
     is_word: bool = False
     """Whether it may be folded on narrow terminals; other columns stand on the right."""
     blank: str = "-"
-    """The text of an empty cell."""
 
 
 def rows_table(title: str, rows: Sequence[Any], columns: Sequence[Column], style: Callable[[Any], str]) -> Table:
@@ -71,16 +72,12 @@ def _light(row: LeaderboardRow | Best) -> str:
 
 
 def _axes(row: Best | Pair) -> str:
-    return ", ".join(f"{axis}={size}" for axis, size in row.axes.items()) or row.workload
+    return axes_text(row.axes) or row.workload
 
 
 def _device_column(rows: Iterable[Any]) -> Column:
-    """The device of each row, where there are several."""
     is_needed = len({row.hardware for row in rows}) > 1
     return Column("device", lambda row: row.hardware if is_needed else "", is_word=True)
-
-
-# -- leaderboards ------------------------------------------------------------------------------
 
 
 def print_summary(console: Console, summary: Summary) -> None:
@@ -101,25 +98,21 @@ def print_leaderboard(console: Console, rows: Iterable[LeaderboardRow]) -> None:
         if baselines := sorted({row.baseline for row in group if row.baseline is not None}):
             say(console, f"baseline: {', '.join(baselines)}")
     print_failures(console, rows)
-    for flag, solutions in _flagged(rows).items():
-        say(console, f"{flag}: {', '.join(solutions)}", "yellow")
-    if made := sum(SYNTHESIZED in row.labels for row in rows):
-        note = f"{SYNTHESIZED}: of {counted(made, 'solution')}, on workloads whose blobs are missing"
-        say(console, note, "yellow")
-    if older := {row.solution for row in rows if OLDER_TIMING in row.labels and not row.is_ranked}:
-        say(console, f"{OLDER_TIMING}: no order for {counted(len(older), 'solution')}; evaluate them again", "yellow")
-    if cpu_timed := {row.solution for row in rows if CPU_TIMING in row.labels and not row.is_ranked}:
-        note = f"{CPU_TIMING}: no order for {counted(len(cpu_timed), 'solution')} (--include-unranked orders them)"
-        say(console, note, "yellow")
+    if any(row.failures for row in rows):
+        say(console, "whole logs: fib-bench report html")
+    for note, solutions in _notes(rows).items():
+        is_long = len(solutions) > _SHOWN_WORKLOADS
+        say(console, f"{note}: {counted(len(solutions), 'solution') if is_long else ', '.join(solutions)}", "yellow")
 
 
-def _flagged(rows: Iterable[LeaderboardRow]) -> dict[str, list[str]]:
-    """The solutions with each flag that neither a label nor a reason for leaving them unranked shows."""
+def _notes(rows: Iterable[LeaderboardRow]) -> dict[str, list[str]]:
+    """Meanings of flags, and the solutions with them; without flags that a reason for leaving them unranked shows."""
     found: dict[str, list[str]] = {}
     for row in rows:
         for flag in row.flags:
-            if flag not in row.labels and flag not in row.problem:
-                found.setdefault(flag, []).append(row.solution)
+            is_said = flag in row.problem or (row.is_ranked and flag in _UNORDERED)
+            if not is_said and flag != INTERPRETED:
+                found.setdefault(f"{flag}{_MEANINGS.get(flag, '')}", []).append(row.solution)
     return found
 
 
@@ -130,7 +123,6 @@ def print_devices(console: Console, names: Iterable[str]) -> None:
 
 
 def _by_definition(rows: Iterable[LeaderboardRow]) -> dict[str, list[LeaderboardRow]]:
-    """The rows by definition and device; titles name the device if there are several."""
     rows = list(rows)
     has_devices = len({row.hardware for row in rows}) > 1
     groups: dict[str, list[LeaderboardRow]] = {}
@@ -189,7 +181,6 @@ def print_failures(console: Console, rows: Iterable[LeaderboardRow]) -> None:
 
 
 def _workloads_of(failure: Failure, total: int) -> str:
-    """The workloads of a failure; a long list says how many are left out."""
     names, count = failure.workloads, len(failure.workloads)
     if count == total and count > 1:
         return f"all {count} workloads"
@@ -220,9 +211,6 @@ def _latency_or_blank(latency_ms: float | None, bounds_ms: Bounds | None = None)
     return "" if latency_ms is None else latency_with_bounds(latency_ms, bounds_ms)
 
 
-# -- runs --------------------------------------------------------------------------------------
-
-
 def print_skipped(console: Console, skipped: Iterable[Skip]) -> None:
     """Print the work that a run skipped: each reason once, with what it concerns, failures last."""
     skips = sorted(skipped, key=lambda skip: skip.is_failure)
@@ -236,21 +224,10 @@ def print_skipped(console: Console, skipped: Iterable[Skip]) -> None:
             say(console, text, "yellow")
             continue
         more = f", and {len(group) - _SHOWN_SKIPS} more (--json lists all)" if len(group) > _SHOWN_SKIPS else ""
-        shown = f"{_subjects(group[:_SHOWN_SKIPS])}{more}: {group[0].reason}"
+        shown = f"{'; '.join(skip.subject for skip in group[:_SHOWN_SKIPS])}{more}: {group[0].reason}"
         count = f"{len(group)} " if len(group) > 1 else ""
         kind, style = ("could not run", "red") if is_failure else ("skipped", "yellow")
         say(console, f"{count}{kind}: {shown}", style)
-
-
-def _subjects(skips: Iterable[Skip]) -> str:
-    """The names of skipped work, that of a definition once: ``a / x, y; b / x``."""
-    groups: dict[str, list[str]] = {}
-    for skip in skips:
-        groups.setdefault(skip.definition, []).append(skip.subject.removeprefix(f"{skip.definition} / "))
-    return "; ".join(
-        definition if names == [definition] else f"{definition} / {', '.join(names)}"
-        for definition, names in groups.items()
-    )
 
 
 def print_seconds(
@@ -264,24 +241,15 @@ def print_seconds(
         say(console, text)
 
 
-# -- comparisons and merges --------------------------------------------------------------------
-
-
 def print_comparison(console: Console, found: ChangeReport) -> None:
     """Print the changes, the worst first, and the totals."""
     changed = [pair for pair in found.pairs if pair.verdict in _STYLES]
     print_devices(console, [pair.hardware for pair in found.pairs])
     if changed:
-        print_table(console, _changes(f"{found.before} -> {found.after}", changed[:_SHOWN_PAIRS]))
-    if (more := len(changed) - _SHOWN_PAIRS) > 0:
-        console.print(f"{more} more changed (--json lists all)")
-    broken = Counter(f"{pair.solution}: {pair.reason}" for pair in found.pairs if pair.verdict is Change.BROKEN)
-    for reason, count in broken.items():
-        say(console, reason if count == 1 else f"{reason} ({count} workloads)", "red")
-    skipped = Counter((str(p.verdict), p.reason) for p in found.pairs if p.verdict in _NOT_COMPARED and p.reason)
-    for (verdict, reason), count in skipped.items():
-        text = reason if reason.startswith(f"{verdict}: ") else f"{verdict}: {reason}"
-        say(console, f"{count} {text}", "yellow")
+        print_table(console, _changes(f"{found.before} -> {found.after}", changed))
+    reasons = Counter((pair.verdict, pair.solution, pair.reason) for pair in changed if pair.reason)
+    for (verdict, solution, reason), count in reasons.items():
+        say(console, f"{solution}: {counted(count, 'workload')} {verdict}: {reason}", _STYLES[verdict])
     counts = ", ".join(f"{count} {verdict}" for verdict, count in found.counts.items())
     ratio = "" if found.ratio.text == "-" else f"; after / before: {found.ratio.text} (geometric mean)"
     say(console, f"{counts}{ratio}", "red" if found.is_worse else "")
@@ -293,7 +261,6 @@ def _changes(title: str, pairs: Sequence[Pair]) -> Table:
         _device_column(pairs),
         Column("solution", lambda pair: pair.solution, is_word=True),
         Column("axes", _axes, is_word=True),
-        Column("timed by", lambda pair: pair.timed_by, is_word=True, blank=DEFAULT_METHOD),
         Column("before", lambda pair: _latency_or_blank(pair.before_ms, pair.before_bounds_ms)),
         Column("after", lambda pair: _latency_or_blank(pair.after_ms, pair.after_bounds_ms)),
         Column("ratio", lambda pair: pair.ratio.text),
@@ -304,16 +271,7 @@ def _changes(title: str, pairs: Sequence[Pair]) -> Table:
 
 def print_merge(console: Console, report: MergeReport) -> None:
     """Print the result of a merge."""
-    counts = ", ".join(counted(count, kind.removesuffix("s")) for kind, count in report.counts.items()) or "nothing"
-    say(console, f"{' + '.join(report.sources)} -> {report.target}: {counts}")
-    if report.repeated:
-        repeated = ", ".join(counted(count, kind.removesuffix("s")) for kind, count in report.repeated.items())
-        console.print(f"duplicates, written once: {repeated}", soft_wrap=True)
     for notice in report.notices:
         say(console, f"notice: {notice}", "yellow")
-    for problem in report.problems:
-        say(error_console(), f"error: {problem}", "red")
-    validation = report.validation
-    print_problems([*validation.problems, *validation.warnings])
-    if not validation.is_ok:
-        say(error_console(), validation.summary, "red")
+    print_problems([*report.validation.problems, *report.validation.warnings])
+    say(console, f"{' + '.join(report.sources)} -> {report.validation.summary}")

@@ -8,21 +8,19 @@ from __future__ import annotations
 
 import functools
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 from typing import Any, Self
 
 import attrs
-from fib_schema import Definition, InvalidField, InvalidRecord, Problem, TraceSet, UnknownName
+from fib_schema import Definition, InvalidRecord, Problem, TraceSet, UnknownName
 from fib_schema.settings import SettingsFile
 
 from ..errors import InvalidConfig
 from .model import (
-    FLOATING,
     EvalConfig,
     Layers,
     ResolvedEvalConfig,
-    Tolerance,
     as_tuple,
     checked,
     flag,
@@ -30,7 +28,6 @@ from .model import (
     number,
     one_of,
     text,
-    valid_value,
     whole,
 )
 
@@ -41,6 +38,7 @@ MAX_CONCURRENCY = 16
 """On each device: the contexts of sixteen judges and their workers take about 32 GiB, and only one of them times."""
 _IN_FLIGHT = "each evaluation in flight holds about 2 GiB of the device, and one of them times at a time"
 _FIRST_GPU = "cuda:0"
+_LAYERS = attrs.fields_dict(Layers).keys()
 
 
 def with_device_numbers(value: Any) -> Any:
@@ -64,20 +62,20 @@ class BenchmarkConfig(Layers):
     defaults to the first GPU."""
     devices: tuple[str, ...] | None = checked(None, names, with_device_numbers)
     """Devices that share the work, instead of `device`; ``all`` means every CUDA device that is visible."""
-    concurrency: int | None = checked(None, whole(least=1, most=MAX_CONCURRENCY, because=_IN_FLIGHT))
+    concurrency: int | None = checked(None, whole(1, MAX_CONCURRENCY, _IN_FLIGHT))
     """Evaluations in flight on each CUDA device of this machine, at most 16, of which only one times a pass at a
     moment; None depends on the number of cores. The CPU has one."""
     executor: str = checked("local", one_of("executor", lambda: EXECUTORS))
     """The place of the work: this machine, or on the nodes of a Ray cluster."""
     address: str | None = checked(None, text)
     """The address of the Ray cluster; None starts a local one."""
-    definitions: tuple[str, ...] | None = checked(None, names)
+    definitions: tuple[str, ...] | None = checked(None, names, as_tuple)
     """Names to run; None means all."""
-    solutions: tuple[str, ...] | None = checked(None, names)
+    solutions: tuple[str, ...] | None = checked(None, names, as_tuple)
     """Names to run; None means all."""
-    op_types: tuple[str, ...] | None = checked(None, names)
+    op_types: tuple[str, ...] | None = checked(None, names, as_tuple)
     """Op_types whose definitions to run; None means all."""
-    max_workloads: int | None = checked(None, whole(least=1))
+    max_workloads: int | None = checked(None, whole(1))
     """The maximum number of workloads of each definition, in order."""
     baseline: str | None = checked(None, text)
     """The solution that speedups are quoted against; None means the reference."""
@@ -85,9 +83,9 @@ class BenchmarkConfig(Layers):
     """Time the reference."""
     use_isolated_runner: bool = checked(False, flag)
     """No effect: every solution runs in a worker of its own. Accepted for configurations of other tools."""
-    timeout_seconds: float = checked(300.0, number(above=0))
-    """The bound on one build, and on each step of an evaluation."""
-    memory_bytes: int | None = checked(None, whole(least=1))
+    timeout_seconds: float = checked(300.0, number())
+    """The bound on one build, and on each step of an evaluation; at most 60 while other judges of the device wait."""
+    memory_bytes: int | None = checked(None, whole(1))
     """The approximate bound on memory of prepared inputs and outputs; None means half of the free memory."""
     seed: int = checked(0, whole())
     """Seed of all random inputs."""
@@ -125,30 +123,18 @@ class BenchmarkConfig(Layers):
         return cls(**overrides)
 
     @classmethod
-    def from_yaml(
-        cls, path: str | os.PathLike[str], *, trace_set: TraceSet | None = None, **overrides: Any
-    ) -> BenchmarkConfig:
-        """Read a configuration; its keys are those of the constructor.
-
-        Args:
-            path: The file.
-            trace_set: The data set, to reject names that match nothing.
-            overrides: Fields that override those of the file.
-
-        Raises:
-            InvalidConfigFile: The file is not valid; the error lists all problems.
-        """
-        return cls(**{**read_fields(Path(path), trace_set), **overrides})
+    def from_yaml(cls, path: str | os.PathLike[str], **overrides: Any) -> BenchmarkConfig:
+        """Read a configuration, whose keys are those of the constructor; `InvalidConfigFile` lists all problems."""
+        return cls(**{**read_fields(Path(path)), **overrides})
 
     def for_data_set(self, trace_set: TraceSet) -> Self:
         """This configuration above the layers in the ``fib-bench.yaml`` of a data set.
 
-        Raises:
-            InvalidConfig: A name in this configuration matches nothing.
-            InvalidConfigFile: That file is not valid.
+        `InvalidConfig` if a name in one of them matches nothing, `InvalidConfigFile` if that file is not valid.
         """
-        check_names(self, trace_set)
-        return self.with_fields(data_set_layers=_data_set_layers(trace_set))
+        found = self.with_fields(data_set_layers=_data_set_layers(trace_set.root))
+        check_names(found, trace_set)
+        return found
 
     def resolve_eval_config(self, definition: Definition) -> ResolvedEvalConfig:
         """The settings for one definition; the highest layer that sets a field wins."""
@@ -161,8 +147,11 @@ class BenchmarkConfig(Layers):
 
 def check_names(config: BenchmarkConfig, trace_set: TraceSet) -> None:
     """Reject layers and a baseline that match nothing in a data set, by `InvalidConfig`."""
+    sources = {"the configuration": config, DATA_SET_FILE: config.data_set_layers or Layers()}
     problems = [
-        Problem("the configuration", f"$.{'.'.join(keys)}", text) for *keys, text in _unknown(config, trace_set)
+        Problem(source, f"$.{place}.{name}", text)
+        for source, layers in sources.items()
+        for place, name, text in _unknown(layers, trace_set)
     ]
     if config.baseline is not None and config.baseline not in trace_set.solution_names():
         error = UnknownName("solution", config.baseline, trace_set.solution_names())
@@ -191,78 +180,50 @@ def _op_types(trace_set: TraceSet) -> Iterable[str]:
             continue
 
 
-# -- files -------------------------------------------------------------------------------------
-
-
 @functools.cache
 def bundled_layers() -> Layers:
     """The lowest layers, from the file ``defaults.yaml`` of this package."""
-    return Layers(**_read(Path(__file__).with_name("defaults.yaml"), Layers, None))
+    return Layers(**_read(Path(__file__).with_name("defaults.yaml"), Layers))
 
 
-def _data_set_layers(trace_set: TraceSet) -> Layers | None:
-    """The layers of a data set, if it has any."""
-    if trace_set.root is None:
-        return None
+def _data_set_layers(root: Path | None) -> Layers | None:
     try:
-        return Layers(**_read(trace_set.root / DATA_SET_FILE, Layers, trace_set))
+        return None if root is None else Layers(**_read(root / DATA_SET_FILE, Layers))
     except FileNotFoundError:
         return None
 
 
-def read_fields(path: Path, trace_set: TraceSet | None = None) -> dict[str, Any]:
-    """The fields of a `BenchmarkConfig` that a file gives; names are checked against the data set."""
-    return _read(path, BenchmarkConfig, trace_set)
+def read_fields(path: Path) -> dict[str, Any]:
+    """The fields of a `BenchmarkConfig` that a file gives."""
+    return _read(path, BenchmarkConfig)
 
 
-def _read(path: Path, kind: type[Layers], trace_set: TraceSet | None) -> dict[str, Any]:
+def _read(path: Path, kind: type[Layers]) -> dict[str, Any]:
     """The fields of a class that a file gives; evaluation settings among those of a `BenchmarkConfig`."""
     file = SettingsFile.load(path)
-    known = {
-        name: field for name, field in attrs.fields_dict(kind).items() if name not in ("overrides", "data_set_layers")
-    }
-    settings = attrs.fields_dict(ResolvedEvalConfig)
-    found = _fields(file, known | settings if kind is BenchmarkConfig else known)
-    if trace_set is not None:
-        layers = {name: found[name] for name in attrs.fields_dict(Layers) if name in found}
-        for place, name, message in _unknown(Layers(**layers), trace_set):
-            file.note(message, place, name)
+    settings = attrs.fields_dict(ResolvedEvalConfig).keys() if kind is BenchmarkConfig else set()
+    own = attrs.fields_dict(kind).keys() - _LAYERS - {"overrides", "data_set_layers"}
+    given = file.names()
+    for name in given:
+        if name not in (known := settings | own | _LAYERS):
+            file.note(str(UnknownName("setting", name, tuple(sorted(known)))), name)
+    found: dict[str, Any] = {name: _layer(file, name) for name in given if name == "defaults"}
+    for place in ("op_type_config", "definition_config"):
+        if place in given:
+            found[place] = {name: _layer(file, place, name) for name in file.names(place)}
+    made = _part(file, own).read(BenchmarkConfig)
+    found |= {name: getattr(made, name) for name in given if name in own}
+    found |= _layer(_part(file, settings)).given
     file.check()
     return found
 
 
-def _fields(file: SettingsFile, known: Mapping[str, attrs.Attribute[Any]], *keys: str) -> dict[str, Any]:
-    """The valid fields of the mapping below some keys; problems are noted."""
-    found: dict[str, Any] = {}
-    for name in file.names(*keys):
-        place = (*keys, name)
-        if name not in known:
-            file.note(str(UnknownName("setting", name, tuple(known))), *place)
-        elif name == "defaults":
-            found[name] = _layer(file, *place)
-        elif name in ("op_type_config", "definition_config"):
-            found[name] = {key: _layer(file, *place, key) for key in file.names(*place)}
-        elif name == "dtypes":
-            found[name] = dict(_tolerances(file, *place))
-        elif (value := file.value(*place)) is not None:  # a key without a value is ignored
-            try:
-                found[name] = valid_value(None, known[name], value)
-            except InvalidField as error:
-                file.note(error.problem, *place)
-    return found
+def _part(file: SettingsFile, names: Collection[str]) -> SettingsFile:
+    """The file as if it had only these names; problems are those of the file."""
+    return attrs.evolve(file, content={name: file.value(name) for name in file.names() if name in names})
 
 
 def _layer(file: SettingsFile, *keys: str) -> EvalConfig:
-    return EvalConfig(**_fields(file, attrs.fields_dict(ResolvedEvalConfig), *keys))
-
-
-def _tolerances(file: SettingsFile, *keys: str) -> Iterator[tuple[str, Tolerance]]:
-    for dtype in file.names(*keys):
-        bounds = _fields(file, attrs.fields_dict(Tolerance), *keys, dtype)
-        missing = attrs.fields_dict(Tolerance).keys() - set(file.names(*keys, dtype))
-        if dtype not in FLOATING:
-            file.note(str(UnknownName("floating dtype", dtype, FLOATING)), *keys, dtype)
-        elif missing:
-            file.note(f"must give atol and rtol; {' and '.join(sorted(missing))} is missing", *keys, dtype)
-        elif len(bounds) == len(attrs.fields(Tolerance)):
-            yield dtype, Tolerance(**bounds)
+    made = file.read(ResolvedEvalConfig, *keys)
+    known = attrs.fields_dict(ResolvedEvalConfig)
+    return EvalConfig(**{name: getattr(made, name) for name in file.names(*keys) if name in known})

@@ -6,6 +6,7 @@ This module imports no torch, so that `fib-bench --help` is fast.
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
@@ -41,20 +42,17 @@ def evaluator_names() -> tuple[str, ...]:
     return (*BUILT_IN, *dict.fromkeys(point.name for point in find_entry_points(GROUP)))
 
 
-# -- checks ------------------------------------------------------------------------------------
+def checked(default: Any, check: Check, converter: Callable[[Any], Any] | None = None) -> Any:
+    """An attrs field whose value a check accepts; a default of None stands for no value.
 
-
-def checked(default: Any, check: Check, converter: Callable[[Any], Any] | None = None, **more: Any) -> Any:
-    """An attrs field whose value a check accepts; a list becomes a tuple.
-
-    The validator raises `InvalidField` with the problem that the check finds. A default of None stands for no value.
+    The validator raises `InvalidField` with the problem that the check finds.
     """
 
     def validate(instance: object, attribute: attrs.Attribute[Any], value: object) -> None:
         if (default is not None or value is not None) and (problem := check(value)):
             raise InvalidField(f"{type(instance).__name__}.{attribute.name}", problem)
 
-    return attrs.field(default=default, validator=validate, converter=converter or as_tuple, **more)
+    return attrs.field(default=default, validator=validate, converter=converter)
 
 
 def as_tuple(value: Any) -> Any:
@@ -62,79 +60,52 @@ def as_tuple(value: Any) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
-def whole(*, least: int | None = None, most: int | None = None, because: str = "") -> Check:
-    """An integer, not a bool; `because` is the reason of `most`, for its message."""
-
-    def check(value: object) -> str:
-        if type(value) is not int:
-            return f"must be a whole number, got {value!r}"
-        if least is not None and value < least:
-            return f"must be at least {least}, got {value}"
-        if most is not None and value > most:
-            return f"must be at most {most}, got {value}{f': {because}' if because else ''}"
-        return ""
-
-    return check
+def expected(wanted: str, holds: Callable[[Any], bool]) -> Check:
+    """The check that a value is what the words say."""
+    return lambda value: "" if holds(value) else f"must be {wanted}, got {value!r}"
 
 
-def number(*, least: float = -math.inf, above: float = -math.inf, most: float = math.inf, finite: bool = True) -> Check:
-    """A number in a range, without NaN; infinity only if `finite` is False."""
-
-    def check(value: object) -> str:
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            return f"must be a number, got {value!r}"
-        if math.isnan(value) or (finite and math.isinf(value)):
-            return f"must be a finite number, got {value}"
-        for holds, limit in (
-            (value >= least, f"at least {least}"),
-            (value > above or above == -math.inf, f"greater than {above}"),
-            (value <= most, f"at most {most}"),
-        ):
-            if not holds:
-                return f"must be {limit}, got {value}"
-        return ""
-
-    return check
+flag = expected("true or false", lambda value: type(value) is bool)
+text = expected("a name", lambda value: isinstance(value, str) and value != "")
+names = expected("a list of names", lambda value: isinstance(value, tuple) and all(isinstance(n, str) for n in value))
 
 
-def flag(value: object) -> str:
-    """True or False."""
-    return "" if type(value) is bool else f"must be true or false, got {value!r}"
+def whole(least: float = -math.inf, most: float = math.inf, because: str = "") -> Check:
+    """An integer, not a bool; `because` is the reason of `most`, for the message."""
+    wanted = "a whole number" if least == -math.inf else f"a whole number of at least {least}"
+    wanted += "" if most == math.inf else f" and at most {most} ({because})"
+    return expected(wanted, lambda value: type(value) is int and least <= value <= most)
 
 
-def text(value: object) -> str:
-    """A non-empty string."""
-    return "" if isinstance(value, str) and value else f"must be a name, got {value!r}"
+def number(*, has_zero: bool = False, most: float = sys.float_info.max) -> Check:
+    """A number from 0 on, included or not, to a bound; not NaN."""
+    wanted = f"a {'finite ' if most == sys.float_info.max else ''}number {'of at least' if has_zero else 'above'} 0"
+    wanted += f" and at most {most:g}" if most <= 1 else ""
 
+    def holds(value: object) -> bool:
+        is_number = isinstance(value, int | float) and not isinstance(value, bool)
+        return is_number and (value >= 0 if has_zero else value > 0) and value <= most  # type: ignore[operator]
 
-def names(value: object) -> str:
-    """A sequence of strings, not one string."""
-    if isinstance(value, tuple) and all(isinstance(name, str) for name in value):
-        return ""
-    return f"must be a list of names, got {value!r}"
+    return expected(wanted, holds)
 
 
 def one_of(kind: str, known: Callable[[], Sequence[str]]) -> Check:
     """One of the names that are known at the time of the check."""
-
-    def check(value: object) -> str:
-        if not isinstance(value, str):
-            return f"must be a name, got {value!r}"
-        return "" if value in known() else str(UnknownName(kind, value, tuple(known())))
-
-    return check
+    return lambda value: text(value) or ("" if value in known() else str(UnknownName(kind, str(value), tuple(known()))))
 
 
 def mapping_of(kind: type, what: str) -> Check:
     """A mapping from strings to instances of a class."""
 
-    def check(value: object) -> str:
-        if not isinstance(value, Mapping):
-            return f"must be a mapping from names to {what}, got {value!r}"
-        wrong = [key for key, item in value.items() if not (isinstance(key, str) and isinstance(item, kind))]
-        return f"must map names to {what}; wrong at {', '.join(map(repr, wrong))}" if wrong else ""
+    def holds(value: object) -> bool:
+        return isinstance(value, Mapping) and all(isinstance(k, str) and isinstance(v, kind) for k, v in value.items())
 
-    return check
+    return expected(f"a mapping from names to {what}", holds)
+
+
+def _tolerances(value: Any) -> str:
+    problem = mapping_of(Tolerance, "tolerances")(value)
+    return problem or "; ".join(str(UnknownName("floating dtype", k, FLOATING)) for k in value if k not in FLOATING)
 
 
 def _some_distributions(value: object) -> str:
@@ -146,22 +117,12 @@ def _some_distributions(value: object) -> str:
     return "" if value and len(set(value)) == len(value) else "must name at least one, and none twice"
 
 
-def _tolerances(value: object) -> str:
-    if problem := mapping_of(Tolerance, "tolerances")(value):
-        return problem
-    assert isinstance(value, Mapping)
-    return "; ".join(str(UnknownName("floating dtype", name, FLOATING)) for name in value if name not in FLOATING)
-
-
-# -- settings ----------------------------------------------------------------------------------
-
-
 @attrs.frozen
 class Tolerance:
     """The error bounds of one dtype: an element is wrong if it exceeds both."""
 
-    atol: float = checked(attrs.NOTHING, number(least=0))
-    rtol: float = checked(attrs.NOTHING, number(least=0))
+    atol: float = checked(attrs.NOTHING, number(has_zero=True))
+    rtol: float = checked(attrs.NOTHING, number(has_zero=True))
 
 
 EXACT = Tolerance(0.0, 0.0)
@@ -180,33 +141,33 @@ neighbours, and for float4 the absolute step around zero, which is below 1e-2 fo
 class ResolvedEvalConfig:
     """The settings in force for one definition."""
 
-    warmup_runs: int = checked(10, whole(least=0))
+    warmup_runs: int = checked(10, whole(0))
     """Calls before timing."""
-    iterations: int = checked(50, whole(least=1))
+    iterations: int = checked(50, whole(1))
     """The fewest calls to time, unless a cap is hit; at least 20 samples, where it asks for more calls than that."""
-    max_iterations: int = checked(2000, whole(least=1))
+    max_iterations: int = checked(2000, whole(1))
     """The most samples to take; more only where `iterations` asks for more."""
-    num_trials: int = checked(3, whole(least=1))
+    num_trials: int = checked(3, whole(1))
     """Input sets with different values; each is checked, and timed calls get mixtures of them."""
-    measure_seconds: float = checked(1.0, number(above=0))
+    measure_seconds: float = checked(1.0, number())
     """The cap on timing one function on one workload."""
-    confidence: float = checked(0.005, number(least=0, most=1))
+    cpu_processes: int = checked(3, whole(1))
+    """On the CPU: the processes that time a function, one after the other. Their differences are in its interval."""
+    confidence: float = checked(0.005, number(has_zero=True, most=1))
     """Stop when half the median's 95 % confidence interval is below this share of the median."""
-    rtol: float = checked(1e-2, number(least=0))
+    rtol: float = checked(1e-2, number(has_zero=True))
     """Relative error that an element may have, whatever `atol` says."""
-    atol: float = checked(1e-2, number(least=0))
+    atol: float = checked(1e-2, number(has_zero=True))
     """Absolute error that an element may have, whatever `rtol` says."""
-    required_matched_ratio: float | None = checked(None, number(above=0, most=1))
+    required_matched_ratio: float | None = checked(None, number(most=1))
     """Share of elements that must be right; None means all."""
-    error_cap: float = checked(1.0, number(above=0, finite=False))
+    error_cap: float = checked(1.0, number(most=math.inf))
     """However many match, none may be off by more than this times the largest magnitude expected."""
-    distributions: tuple[str, ...] = checked(DISTRIBUTIONS, _some_distributions)
+    distributions: tuple[str, ...] = checked(DISTRIBUTIONS, _some_distributions, as_tuple)
     """The distributions of the input sets, as far as the op allows them."""
     evaluator: str | None = checked(None, one_of("evaluator", evaluator_names))
     """The evaluator; None means the first one that applies to the definition."""
-    strict_hardware: bool = checked(False, flag)
-    """Run solutions only on devices that their `target_hardware` names, not on all of the same architecture."""
-    dtypes: Mapping[str, Tolerance] = checked(ONE_STEP, _tolerances, dict)
+    dtypes: Mapping[str, Tolerance] = checked(attrs.Factory(lambda: dict(ONE_STEP)), _tolerances)
     """Tolerances of single dtypes, in place of `atol` and `rtol`."""
     extra: Mapping[str, Any] = checked(attrs.Factory(dict), mapping_of(object, "values"))
     """Settings of single evaluators, such as `sampling_validation_trials`."""
@@ -220,6 +181,7 @@ class ResolvedEvalConfig:
             max_iterations=min(self.max_iterations, 200),
             num_trials=min(self.num_trials, 2),
             measure_seconds=min(self.measure_seconds, 0.05),
+            cpu_processes=1,
             confidence=max(self.confidence, 0.05),
         )
 
@@ -256,7 +218,12 @@ class EvalConfig:
     given: Mapping[str, Any]
 
     def __init__(self, **given: Any) -> None:
-        self.__attrs_init__({name: self._valid(name, value) for name, value in given.items() if value is not None})
+        fields = attrs.fields_dict(ResolvedEvalConfig)
+        if unknown := [name for name in given if name not in fields]:
+            raise UnknownName("setting", unknown[0], tuple(fields))
+        known = {name: value for name, value in given.items() if value is not None}
+        made = ResolvedEvalConfig(**known)
+        self.__attrs_init__({name: getattr(made, name) for name in known})
 
     def __getattr__(self, name: str) -> Any:
         """The value of a setting; None if it is inherited."""
@@ -264,25 +231,9 @@ class EvalConfig:
             return self.given.get(name)
         raise AttributeError(name)
 
-    def _valid(self, name: str, value: Any) -> Any:
-        fields = attrs.fields_dict(ResolvedEvalConfig)
-        if name not in fields:
-            raise UnknownName("setting", name, tuple(fields))
-        return valid_value(self, fields[name], value)
-
-
-def valid_value(instance: object, attribute: attrs.Attribute[Any], value: Any) -> Any:
-    """A value as a field keeps it, or `InvalidField`."""
-    if attribute.name == "dtypes" and isinstance(value, Mapping):
-        value = dict(value)
-    value = as_tuple(value)
-    if attribute.validator is not None:
-        attribute.validator(instance, attribute, value)
-    return value
-
 
 def _layers_by_name() -> Any:
-    return checked(attrs.Factory(dict), mapping_of(EvalConfig, "an EvalConfig each"))
+    return checked(attrs.Factory(dict), mapping_of(EvalConfig, "EvalConfig"))
 
 
 @attrs.frozen(kw_only=True)

@@ -13,8 +13,8 @@ from ..authoring.inference import infer_kernel
 
 AUTHOR = "fib-demo"
 CPU_NOTE = (
-    "CPU timings are for development. Marks beside a speedup: noise, if its interval includes 1, and wide. Triton "
-    "kernels run in the interpreter: their results are checked, their latency has no meaning."
+    "CPU timings are for development. Marks of speedups: noise, if its interval includes 1; wide, if that is wider "
+    "than 10 %. Triton kernels run in the interpreter: their results are checked, their latency has no meaning."
 )
 NEXT_STEPS = """
 Each solution ran in a worker process of its own; a judge compared its outputs with the definition's

@@ -26,7 +26,7 @@ from fib_schema import (
     TraceSet,
     Workload,
 )
-from fib_schema.display import counted, escape_line, format_latency
+from fib_schema.display import counted, escape_line, format_latency, shortened
 from fib_schema.trace_facts import (
     CPU_TIMING,
     INTERPRETED,
@@ -34,7 +34,7 @@ from fib_schema.trace_facts import (
     baseline_of,
     disqualifying_flags,
     fastest,
-    is_older,
+    kind_of,
     latency_of,
     latest,
     reference_timing_of,
@@ -60,7 +60,12 @@ from .ratios import (
 )
 
 _NUMBER = re.compile(r"[-+]?(?:0x[0-9a-f]+|\d+(?:\.\d+)?(?:e[-+]?\d+)?|\bnan\b|\binf\b)", re.IGNORECASE)
+_SOLUTION = re.compile(r"^solution '[^']*' \(\w+\): ")
+"""The beginning of an error of a build; what shows the line names the solution."""
+_NOT_COMPILED = "does not compile"
+"""In the first line of such an error, before the lines of the compiler."""
 _PLURAL = re.compile(r"(?<=\w)s\b")
+_MAX_CHARS = 120
 
 
 # -- groups ------------------------------------------------------------------------------------
@@ -85,7 +90,7 @@ class DeviceResults:
         """The speedup of one trace of this group over the reference, ranked or not."""
         if latency_of(trace, (*self.allow_flags, CPU_TIMING)) is None:
             return UNKNOWN
-        return speedup_of(_performance(trace), self._cpu_reference_bounds_ms.get(trace.workload.uuid))
+        return speedup_of(_performance(trace))
 
     def speedups(self, solution: str) -> list[Ratio]:
         """The speedups over the reference that are known, ranked or not."""
@@ -110,25 +115,6 @@ class DeviceResults:
         name = max(found, key=lambda each: len(found[each]))
         return name, mean_of(found[name])
 
-    @cached_property
-    def _cpu_reference_bounds_ms(self) -> Mapping[str, Bounds]:
-        """Range of the reference's latency over all traces that were timed on the CPU, by workload.
-
-        Other programs change CPU latencies between two evaluations of one run. A speedup counts as precise only if
-        the reference took as long beside all other solutions.
-        """
-        found: dict[str, Bounds] = {}
-        for uuid, trace in ((uuid, trace) for group in self.traces.values() for uuid, trace in group.items()):
-            evaluation = trace.evaluation
-            if evaluation is None or evaluation.performance is None or CPU_TIMING not in evaluation.flags:
-                continue
-            timing = reference_timing_of(evaluation.performance)
-            if timing is None or timing.is_interleaved is False or (bounds := timing_bounds(timing)) is None:
-                continue
-            before = found.get(uuid, bounds)
-            found[uuid] = min(before[0], bounds[0]), max(before[1], bounds[1])
-        return found
-
 
 def group_results(
     trace_set: TraceSet, allow_flags: Collection[str] = (), definitions: Collection[str] | None = None
@@ -147,14 +133,13 @@ def group_results(
 
 
 def _mark_older(traces: Mapping[str, dict[str, Trace]]) -> None:
-    """Flag traces of older timing methods, unless all are: their latencies are another quantity."""
+    """Flag traces of older timing methods, unless all are."""
     found = [(group, uuid, trace.evaluation) for group in traces.values() for uuid, trace in group.items()]
-    timed = [(group, uuid, e) for group, uuid, e in found if e is not None and e.performance is not None]
-    older = [is_older(evaluation) for _, _, evaluation in timed]
-    if all(older):
+    timed = [(group, uuid, e, kind_of(e.performance) == "older") for group, uuid, e in found if e and e.performance]
+    if all(is_older for *_, is_older in timed):
         return
-    for (group, uuid, evaluation), is_marked in zip(timed, older, strict=True):
-        if is_marked:
+    for group, uuid, evaluation, is_older in timed:
+        if is_older:
             extra = {**dict(evaluation.extra or {}), "flags": [*evaluation.flags, OLDER_TIMING]}
             group[uuid] = attrs.evolve(group[uuid], evaluation=attrs.evolve(evaluation, extra=extra))
 
@@ -163,13 +148,6 @@ def _performance(trace: Trace) -> Performance:
     assert trace.evaluation is not None
     assert trace.evaluation.performance is not None  # it has a latency
     return trace.evaluation.performance
-
-
-def count_cpu_timed(trace_set: TraceSet, definitions: Collection[str] | None = None) -> int:
-    """The number of traces that are unranked because of CPU timing only."""
-    groups = group_results(trace_set, (), definitions)
-    traces = (trace for results in groups for group in results.traces.values() for trace in group.values())
-    return sum(disqualifying_flags(trace.evaluation) == (CPU_TIMING,) for trace in traces if trace.evaluation)
 
 
 def report_problems(trace_set: TraceSet, definitions: Collection[str] | None = None) -> list[Problem]:
@@ -208,13 +186,13 @@ class Failure:
 def group_failures(traces: Iterable[Trace]) -> tuple[Failure, ...]:
     """The failures among the traces of one solution, in order of the first of each cause."""
     traces = list(traces)
-    names = Counter(axes_text(trace.workload) for trace in traces)
+    names = Counter(axes_text(trace.workload.axes) for trace in traces)
     groups: dict[str, Failure] = {}
     for trace in traces:
         evaluation = trace.evaluation
         if evaluation is None or evaluation.status is EvaluationStatus.PASSED:
             continue
-        axes, uuid = axes_text(trace.workload), trace.workload.uuid
+        axes, uuid = axes_text(trace.workload.axes), trace.workload.uuid
         workload = axes if axes and names[axes] == 1 else f"{axes} ({uuid[:8]})" if axes else uuid
         one = Failure(str(evaluation.status), failure_text(evaluation), (workload,))
         known = groups.get(one.cause)
@@ -222,9 +200,9 @@ def group_failures(traces: Iterable[Trace]) -> tuple[Failure, ...]:
     return tuple(groups.values())
 
 
-def axes_text(workload: Workload) -> str:
+def axes_text(axes: Mapping[str, int]) -> str:
     """The sizes of a workload, such as ``n=2, m=3``."""
-    return ", ".join(f"{axis}={size}" for axis, size in workload.axes.items())
+    return ", ".join(f"{axis}={size}" for axis, size in axes.items())
 
 
 def error_line(evaluation: Evaluation) -> str:
@@ -233,7 +211,8 @@ def error_line(evaluation: Evaluation) -> str:
     if not lines:
         return ""
     if not lines[0].startswith("Traceback"):
-        return escape_line(lines[0])
+        is_details_first = _NOT_COMPILED in lines[0] and len(lines) > 1
+        return escape_line(lines[1] if is_details_first else _SOLUTION.sub("", lines[0]))
     marks = [i for i, line in enumerate(lines) if line.startswith("--- printed by")]
     return escape_line(lines[: marks[0] if marks else None][-1])
 
@@ -243,8 +222,10 @@ def failure_text(evaluation: Evaluation) -> str:
 
     Readers of reports, language models among them, must not take text of a solution for text of the harness.
     """
-    line = error_line(evaluation)
-    return f"{evaluation.status}, untrusted output: {line}" if line else str(evaluation.status)
+    line, status = error_line(evaluation), str(evaluation.status)
+    if INTERPRETED in evaluation.flags:  # an interpreter computes bfloat16 as integers, for instance
+        status += f" ({INTERPRETED})"
+    return shortened(f"{status}, untrusted output: {line}", _MAX_CHARS) if line else status
 
 
 def format_trace(trace: Trace, *, has_reason: bool = True) -> str:
@@ -253,7 +234,7 @@ def format_trace(trace: Trace, *, has_reason: bool = True) -> str:
     A CPU timing has no speedup here: whether it is reliable shows only after all solutions have run.
     """
     evaluation = trace.evaluation
-    head = f"{trace.definition} [{axes_text(trace.workload)}] {trace.solution}"
+    head = f"{trace.definition} [{axes_text(trace.workload.axes)}] {trace.solution}"
     if evaluation is None:
         return f"{trace.definition} {trace.workload.uuid}"
     if (performance := evaluation.performance) is None:
@@ -312,12 +293,7 @@ class LeaderboardRow:
 
 
 def leaderboard(trace_set: TraceSet, allow_flags: Collection[str] = ()) -> list[LeaderboardRow]:
-    """The solutions of every definition that has traces: the fastest ranked ones first.
-
-    Args:
-        trace_set: The data set.
-        allow_flags: Flags of `fib_schema.trace_facts.NOT_RANKED` that do not prevent a ranking.
-    """
+    """The solutions of every definition that has traces, also with `allow_flags`: the fastest ranked ones first."""
     return [row for results in group_results(trace_set, allow_flags) for row in ranked_rows(trace_set, results)]
 
 
@@ -377,7 +353,6 @@ def _mark_wide(mean: Ratio, ratios: Iterable[Ratio], labels: Collection[str]) ->
 
 
 def _unranked(blocking: Collection[str]) -> str:
-    """Reason for not ranking a solution that passed; labels that tables show anyway are not repeated."""
     flags = sorted(set(blocking) - {CPU_TIMING, INTERPRETED, OLDER_TIMING})
     return f"unranked, flagged: {', '.join(flags)}" if flags else ""
 
@@ -392,7 +367,7 @@ def _source(trace_set: TraceSet, name: str) -> tuple[str, str]:
 
 
 def _order(row: LeaderboardRow) -> tuple[bool, bool, float, int, float, str]:
-    value = row.speedup.rank_value if row.is_ranked else None
+    value = row.speedup.point if row.is_ranked else None
     return (not row.is_ranked, value is None, -(value or 0.0), -row.passed, -row.fast_1, row.solution)
 
 
@@ -410,9 +385,8 @@ class Best:
     speedup: Ratio
     """Over the reference."""
     latency_ms: float
-    interval_ms: Bounds | None
     bounds_ms: Bounds | None
-    """The interval, widened by the uncertainty of the clock."""
+    """The confidence interval, widened by the uncertainty of the clock."""
     call_ms: float | None
     """The time that an eager caller waits; None where it was not measured, and on the CPU."""
     reference_latency_ms: float | None
@@ -427,16 +401,7 @@ class Best:
 def best(
     trace_set: TraceSet, definitions: Collection[str] | None = None, *, allow_flags: Collection[str] = ()
 ) -> list[Best]:
-    """The fastest ranked solution that passed on every workload, on each device.
-
-    Args:
-        trace_set: The data set.
-        definitions: Only these.
-        allow_flags: Flags of `fib_schema.trace_facts.NOT_RANKED` with which a trace counts all the same.
-
-    Raises:
-        UnknownName: A definition is not in the set.
-    """
+    """The fastest ranked solution that passed on every workload, on each device; also with `allow_flags`."""
     found: list[Best] = []
     for results in group_results(trace_set, allow_flags, definitions):
         by_workload: dict[str, list[Trace]] = {}
@@ -460,7 +425,6 @@ def _best(winner: Trace, results: DeviceResults) -> Best:
         solution=str(winner.solution),
         speedup=results.speedup(winner),
         latency_ms=performance.latency_ms,
-        interval_ms=None if timing is None else timing.interval_ms,
         bounds_ms=timing_bounds(timing),
         call_ms=call_of(performance),
         reference_latency_ms=None if reference is None else reference.latency_ms,

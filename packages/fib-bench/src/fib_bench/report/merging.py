@@ -1,4 +1,4 @@
-"""Merging of data sets. No record is lost, and every choice is reported.
+"""Merging of data sets. No record is lost.
 
 Lines of traces and workloads are written once each, whatever the order of their keys; all other files are copied byte
 for byte. Definitions and solutions are identified by their names, workloads by definition and uuid, blobs and counts
@@ -12,8 +12,7 @@ from __future__ import annotations
 import filecmp
 import hashlib
 import os
-from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -30,36 +29,17 @@ _RECORDS = {"definitions": "definition", "solutions": "solution"}
 _LINES = ("workloads", "traces")
 _IDENTIFIED = {"blob": "blob", TRAFFIC: "traffic"}
 """Folders of files that are identified by their paths."""
-_KINDS = ("definitions", "solutions", "workloads", "traces", "blobs", "files")
-_SHOWN_CONFLICTS = 20
-
-
-@attrs.frozen
-class Conflict:
-    """Two different records with the same name."""
-
-    kind: str
-    name: str
-    first: str
-    second: str
-    """The files, with the line number for records in lines."""
-    difference: str
-
-    def __str__(self) -> str:
-        return f"{self.kind} {self.name!r} differs in {self.difference}: {self.first} and {self.second}"
 
 
 @attrs.frozen
 class MergeConflicts(FibError, ValueError):
-    """All conflicts between data sets."""
+    """All pairs of different records with one name in two data sets."""
 
-    conflicts: tuple[Conflict, ...]
+    conflicts: tuple[str, ...]
+    """Each names both files, with the line number for records in lines."""
 
     def __str__(self) -> str:
-        lines = [str(conflict) for conflict in self.conflicts[:_SHOWN_CONFLICTS]]
-        if (more := len(self.conflicts) - _SHOWN_CONFLICTS) > 0:
-            lines.append(f"{more} more (--json lists all)")
-        shown = "\n  ".join(lines)
+        shown = "\n  ".join(self.conflicts)
         return f"nothing was written: the data sets have conflicts; rename or remove one of each pair:\n  {shown}"
 
 
@@ -68,36 +48,15 @@ class MergeReport:
     """The result of a merge."""
 
     sources: tuple[str, ...]
-    target: str
-    counts: Mapping[str, int]
-    """The numbers of ``definitions``, ``solutions``, ``workloads``, ``traces``, ``blobs`` and other ``files``."""
-    repeated: Mapping[str, int]
-    """The numbers of duplicates, which were written once."""
     notices: tuple[str, ...]
-    """Warnings for the user."""
-    problems: tuple[str, ...]
-    """Files that could not be read and were left out."""
     validation: Report
-    """The validation of the result: bad records are copied unchanged."""
-
-    @property
-    def is_ok(self) -> bool:
-        """Whether nothing was left out and the result is valid."""
-        return not self.problems and self.validation.is_ok
-
-    def to_plain(self) -> dict[str, Any]:
-        """As plain objects, for JSON."""
-        return {**attrs.asdict(self, recurse=False), "validation": self.validation.to_plain()}
+    """Files that could not be read and were left out, then the validation of the result: bad records are copied."""
 
 
 def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[str]) -> MergeReport:
     """Merge data sets, which are not changed, into a new folder, which is published by one rename.
 
-    Raises:
-        DataSetNotFound: There is no such source.
-        TargetNotEmpty: The target holds something, or lies inside a source.
-        MergeConflicts: There are conflicts; nothing was written.
-        OSError: The target cannot be written.
+    `MergeConflicts` if they have any, `TargetNotEmpty` if the target holds something or lies inside a source.
     """
     roots = [Path(source) for source in sources]
     goal = Path(target)
@@ -109,19 +68,9 @@ def merge(sources: Sequence[str | os.PathLike[str]], target: str | os.PathLike[s
             merged.add_all(root)
         if merged.conflicts:
             raise MergeConflicts(tuple(merged.conflicts))
-    return MergeReport(
-        sources=tuple(map(str, roots)),
-        target=str(goal),
-        counts=_in_order(merged.counts),
-        repeated=_in_order(merged.repeated),
-        notices=tuple(merged.notices),
-        problems=tuple(map(str, merged.findings.problems)),
-        validation=validate(goal),
-    )
-
-
-def _in_order(counts: Counter[str]) -> dict[str, int]:
-    return {kind: counts[kind] for kind in _KINDS if counts[kind]}
+    found = validate(goal)
+    validation = attrs.evolve(found, problems=(*merged.findings.problems, *found.problems))
+    return MergeReport(tuple(map(str, roots)), tuple(merged.notices), validation)
 
 
 def _check_places(roots: Sequence[Path], goal: Path) -> None:
@@ -134,32 +83,18 @@ def _check_places(roots: Sequence[Path], goal: Path) -> None:
         raise TargetNotEmpty(str(goal), "is not empty" if goal.is_dir() else "is not a folder")
 
 
-@attrs.frozen
-class _Record:
-    """A record of a source, or one of its lines."""
-
-    kind: str
-    name: str
-    root: Path
-    place: str
-    content: Any
-    """None if it is not JSON."""
-
-
 @attrs.define
 class _Merged:
     """The draft of the result, and what was written to it."""
 
     draft: Path
-    conflicts: list[Conflict] = attrs.field(factory=list)
+    conflicts: list[str] = attrs.field(factory=list)
     notices: list[str] = attrs.field(factory=list)
     findings: Findings = attrs.field(factory=Findings)
-    counts: Counter[str] = attrs.field(factory=Counter)
-    repeated: Counter[str] = attrs.field(factory=Counter)
     _sources: dict[str, Path] = attrs.field(factory=dict)
     """The first source of each file of the result."""
-    _named: dict[tuple[str, str], list[_Record]] = attrs.field(factory=dict)
-    """Records and workloads by kind and name."""
+    _named: dict[tuple[str, str], list[tuple[Path, str, Any]]] = attrs.field(factory=dict)
+    """Source, place and content of definitions, solutions and workloads by kind and name."""
     _digests: set[tuple[str, str, bytes]] = attrs.field(factory=set)
     """Kinds, names and digests of definitions and solutions; those of lines have no name."""
 
@@ -187,79 +122,69 @@ class _Merged:
         content = _parsed_json(data)
         name = content.get("name") if isinstance(content, dict) else None
         name = name if isinstance(name, str) else path  # no record has the name of a bad file
-        if self._is_repeated(f"{kind}s", (kind, name, _content_digest(data, content))):
+        if not self._is_new((kind, name, _content_digest(data, content))):
             return
-        if self._is_in_conflict(_Record(kind, name, root, str(root / path), content)):
+        if self._is_in_conflict(kind, name, root, str(root / path), content):
             return
         if path in self._sources:
             held = f"what it holds: {kind} {name!r} would overwrite another one"
-            self.conflicts.append(Conflict("file", path, str(self._sources[path]), str(root / path), held))
+            self._add_conflict("file", path, self._sources[path], root / path, held)
             return
         self._copy(root, path)
 
-    def _is_repeated(self, kinds: str, identity: tuple[str, str, bytes]) -> bool:
-        """Whether a record was there before; counts it."""
-        is_repeated = identity in self._digests
-        (self.repeated if is_repeated else self.counts)[kinds] += 1
+    def _is_new(self, identity: tuple[str, str, bytes]) -> bool:
+        is_new = identity not in self._digests
         self._digests.add(identity)
-        return is_repeated
+        return is_new
 
-    def _is_in_conflict(self, record: _Record) -> bool:
-        """Note a record; whether another set has one of its name.
-
-        Several in one set are its own problem, which the validation reports.
-        """
-        namesakes = self._named.setdefault((record.kind, record.name), [])
-        other = next((each for each in namesakes if each.root != record.root), None)
-        namesakes.append(record)
-        if other is not None:
-            difference = _describe_difference(other.content, record.content)
-            self.conflicts.append(Conflict(record.kind, record.name, other.place, record.place, difference))
-        return other is not None
+    def _is_in_conflict(self, kind: str, name: str, root: Path, place: str, content: Any) -> bool:
+        """Note a record; whether another set has one of its name. Several in one set are for the validation."""
+        namesakes = self._named.setdefault((kind, name), [])
+        others = [(first, other) for source, first, other in namesakes if source != root]
+        namesakes.append((root, place, content))
+        for first, other in others[:1]:
+            self._add_conflict(kind, name, first, place, _describe_difference(other, content))
+        return bool(others)
 
     def _add_lines(self, root: Path, path: str) -> None:
-        """Append the new lines of a file."""
         source, target = root / path, self.draft / path
         make_folders(target.parent)
         with source.open("rb") as stream, target.open("ab") as result:
             for number, line in enumerate(stream, 1):
-                if line.strip() and self._is_new(line.strip(), root, f"{source}:{number}"):
+                if line.strip() and self._is_new_line(line.strip(), root, f"{source}:{number}"):
                     result.write(line.removesuffix(b"\n") + b"\n")
 
-    def _is_new(self, line: bytes, root: Path, place: str) -> bool:
+    def _is_new_line(self, line: bytes, root: Path, place: str) -> bool:
         """Whether a line is new; checks workloads for conflicts."""
         content = _parsed_json(line)
-        is_workload = isinstance(content, dict) and content.get("evaluation") is content.get("solution") is None
-        if self._is_repeated("workloads" if is_workload else "traces", ("line", "", _content_digest(line, content))):
+        if not self._is_new(("line", "", _content_digest(line, content))):
             return False
+        is_workload = isinstance(content, dict) and content.get("evaluation") is content.get("solution") is None
         if is_workload and isinstance(content.get("workload"), dict) and "uuid" in content["workload"]:
             name = f"{content.get('definition')}/{content['workload']['uuid']}"
-            self._is_in_conflict(_Record("workload", name, root, place, content))
+            self._is_in_conflict("workload", name, root, place, content)
         return True
 
     def _add_other(self, root: Path, path: str, kind: str) -> None:
-        kinds = "blobs" if kind == "blob" else "files"
         first, second = self._sources.get(path), root / path
         if first is None:
             self._copy(root, path, may_link=kind == "blob")
-            self.counts[kinds] += 1
         elif first.samefile(second) or filecmp.cmp(first, second, shallow=False):
-            self.repeated[kinds] += 1
+            return
         elif kind != "file":
-            self.conflicts.append(Conflict(kind, path, str(first), str(second), "its bytes"))
+            self._add_conflict(kind, path, first, second, "its bytes")
         else:
             self.notices.append(f"{path} differs: {first} was copied, {second} was not")
+
+    def _add_conflict(self, kind: str, name: str, first: object, second: object, difference: str) -> None:
+        self.conflicts.append(f"{kind} {name!r} differs in {difference}: {first} and {second}")
 
     def _copy(self, root: Path, path: str, *, may_link: bool = False) -> None:
         self._sources[path] = root / path
         copy_file(root / path, self.draft / path, may_link=may_link)
 
 
-# -- contents of records -----------------------------------------------------------------------
-
-
 def _parsed_json(data: bytes) -> Any:
-    """The value of a JSON text, or None if it is invalid."""
     with suppress(msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return msgspec.json.decode(data)
     return None
@@ -275,7 +200,6 @@ def _content_digest(data: bytes, content: Any) -> bytes:
 
 
 def _describe_difference(first: Any, second: Any) -> str:
-    """The fields in which two JSON values differ."""
     if not isinstance(first, dict) or not isinstance(second, dict):
         return "everything"
     missing = object()

@@ -26,7 +26,7 @@ const ratio = (value) => (value === null || value === undefined ? "–" : typeof
 const plural = (number, word) => `${count(number)} ${word}${number === 1 ? "" : "s"}`;
 function latency(us) {
   if (us === null || us === undefined) return "–";
-  return us >= 1e6 ? `${digits(us / 1e6)} s` : us >= 1e3 ? `${digits(us / 1e3)} ms` : `${digits(us)} µs`;
+  return us >= 1e6 ? `${digits(us / 1e6)}\u00a0s` : us >= 1e3 ? `${digits(us / 1e3)}\u00a0ms` : `${digits(us)}\u00a0µs`;
 }
 
 // -- tables ----------------------------------------------------------------------------------
@@ -264,7 +264,7 @@ function styled(spec) {
     box.append(table(entryColumns(section.rows), section.rows));
     const charts = chartsOf(section, data, traces);
     box.append(charts.chips, charts.box);
-    box.append(...failures(data, traces), ...sources(section), ...tracesTable(data, traces));
+    box.append(...failures(data, traces), ...tracesTable(data, traces));
     requestAnimationFrame(charts.draw);
     return box;
   }
@@ -281,20 +281,6 @@ function styled(spec) {
       status: digest.statusNames[data.status[i]], us: us && us[i], speedup: speedup && speedup[i], low: low && low[i], high: high && high[i],
       call: call && call[i], fraction: fraction && fraction[i], log: log && log[i], flagged: flagged && flagged[i], by: by && by[i], cause: cause && cause[i],
     }));
-  }
-
-  function sources(section) {
-    const all = parse(`sources-${section.index}`).all;
-    if (!all.length) return [];
-    const entry = ({ name, language, files }) => {
-      const details = make("details", { class: "source" }, make("summary", {}, make("b", { class: "mono", text: name }), make("span", { class: "soft", text: ` ${language}` })));
-      details.addEventListener("toggle", () => {
-        if (details.childElementCount > 1) return;
-        for (const [path, text] of files) details.append(...(files.length > 1 ? [make("p", { class: "soft mono", text: path })] : []), make("pre", { class: "code", text }));
-      });
-      return details;
-    };
-    return [make("h3", { text: "Source" }), ...all.map(entry)];
   }
 
   function failures(data, traces) {

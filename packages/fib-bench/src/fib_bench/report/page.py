@@ -1,7 +1,7 @@
 """The HTML page of a report: one file that needs no network, with the leaderboard and a section for each definition.
 
-Numbers keep four digits, which is more than their precision. Logs and source code dominate the size: of long ones only
-the beginning and the end are kept, and beyond a bound on all of them a remark.
+Numbers keep four digits, which is more than their precision. Logs dominate the size: of long ones only the beginning
+and the end are kept, and equal ones of a definition once.
 
 Text of solutions is data and never markup: it is stored in JSON blocks without ``<``, and the script inserts it as
 text nodes, logs under a heading that marks them as untrusted. A content security policy allows only the page's own
@@ -18,14 +18,13 @@ import importlib
 import json
 import statistics
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import resources
 from typing import Any
 
 import attrs
-from fib_schema import EvaluationStatus, FibError, Trace, TraceSet
+from fib_schema import Evaluation, EvaluationStatus, FibError, Trace, TraceSet
 from fib_schema.display import escape_line, escape_values, finite_values
 from fib_schema.package_init import installed_version
 from fib_schema.trace_facts import (
@@ -40,7 +39,6 @@ from fib_schema.trace_facts import (
 from .leaderboard import (
     DeviceResults,
     LeaderboardRow,
-    error_line,
     group_failures,
     group_results,
     ranked_rows,
@@ -49,11 +47,8 @@ from .ratios import Ratio, call_of, labels_of, light_of, timed_by
 
 VEGA_LITE = "6.4"
 _STATUSES = tuple(map(str, EvaluationStatus))
-_LOG_ENDS = 1_000, 3_000
+_LOG_ENDS = 500, 1_500
 """Characters that are kept of the beginning and the end."""
-_SOURCE_ENDS = 60_000, 0
-_MAX_LOGS = 3_000_000
-_MAX_SOURCES = 2_000_000
 _OTHERS = "other solutions"
 _PALETTE = ("#0072b2", "#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#7f5fc7", "#8c6d31")
 """Source: Okabe and Ito's colours, which most people with a colour vision deficiency tell apart; two added."""
@@ -68,38 +63,15 @@ class ChartsUnavailable(FibError, ImportError):
         return "the page needs vl-convert-python; install it with: pip install 'fib-bench[report]'"
 
 
-@attrs.frozen
-class Page:
-    """A page and the number of traces that it shows."""
-
-    html: str
-    traces: int
-
-
-def page_of(
-    trace_set: TraceSet,
-    allow_flags: Collection[str] = (),
-    definitions: Collection[str] | None = None,
-    *,
-    note: str = "",
-) -> Page:
-    """Make the page of a data set, with a note below the title, such as where the inputs come from.
-
-    Raises:
-        UnknownName: A definition is not in the set.
-        ChartsUnavailable: vl-convert is not installed.
-    """
-    logs, sources = _Texts(_MAX_LOGS, _LOG_ENDS), _Texts(_MAX_SOURCES, _SOURCE_ENDS)
-    groups = list(group_results(trace_set, allow_flags, definitions))
+def page_of(trace_set: TraceSet, allow_flags: Collection[str] = (), *, note: str = "") -> str:
+    """The page of a data set, with a note below the title; `ChartsUnavailable` if vl-convert is not installed."""
+    groups = list(group_results(trace_set, allow_flags))
     rows = [ranked_rows(trace_set, results) for results in groups]
-    columns = [_columns(results, group, logs) for results, group in zip(groups, rows, strict=True)]
+    columns = [_columns(results, group) for results, group in zip(groups, rows, strict=True)]
     name = trace_set.root.resolve().name if trace_set.root is not None else "data set"
     overview = _overview(trace_set, groups, rows, columns) | {"name": name, "note": note}
-    blocks: dict[str, Mapping[str, Any]] = {"digest": overview}
-    for index, (results, section) in enumerate(zip(groups, columns, strict=True)):
-        code = _sources(trace_set, results.definition, section["solutions"], sources)
-        blocks |= {f"section-{index}": section, f"sources-{index}": {"all": list(code)}}
-    return Page(_fill(name, blocks), overview["counts"]["traces"])
+    blocks = {"digest": overview, **{f"section-{index}": section for index, section in enumerate(columns)}}
+    return _fill(name, blocks)
 
 
 def _overview(
@@ -108,7 +80,6 @@ def _overview(
     rows: Sequence[Sequence[LeaderboardRow]],
     columns: Sequence[Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """The part of the page that is visible before a section is opened."""
     statuses = Counter(_STATUSES[status] for section in columns for status in section["status"])
     everything = [row for group in rows for row in group]
     return {
@@ -137,7 +108,6 @@ def _overview(
 
 
 def _described(trace_set: TraceSet, name: str) -> tuple[str, str]:
-    """A definition's op_type and description; empty if its file is missing or invalid."""
     try:
         definition = trace_set.get_definition(name)
     except FibError:
@@ -183,7 +153,6 @@ def _us(milliseconds: float | None) -> float | int | None:
 
 
 def _environments(groups: Iterable[DeviceResults]) -> list[dict[str, Any]]:
-    """The environments of traces, with the number of traces in each."""
     found: Counter[tuple[str, tuple[tuple[str, str], ...]]] = Counter()
     for evaluation in (t.evaluation for group in groups for traces in group.traces.values() for t in traces.values()):
         if evaluation is not None:
@@ -193,34 +162,15 @@ def _environments(groups: Iterable[DeviceResults]) -> list[dict[str, Any]]:
     return [{"hardware": name, "libs": dict(facts), "traces": n} for (name, facts), n in found.most_common()]
 
 
-# -- sections ----------------------------------------------------------------------------------
+def _log_of(evaluation: Evaluation | None) -> str:
+    if evaluation is None or evaluation.status is EvaluationStatus.PASSED:
+        return ""
+    text, (head, tail) = evaluation.log, _LOG_ENDS
+    cut = len(text) - head - tail
+    return text if cut <= 0 else f"{text[:head]}\n[... {cut} characters are left out ...]\n{text[-tail:]}"
 
 
-class _Texts:
-    """Shortens texts to their beginning and end, and replaces them by a remark beyond a bound on their total size.
-
-    Equal texts count once; all numbers are characters.
-    """
-
-    def __init__(self, most: int, ends: tuple[int, int]) -> None:
-        self._left = most
-        self._ends = ends
-        self._kept: set[int] = set()
-
-    def kept(self, text: str, otherwise: str) -> str:
-        """A shortened text, or the remark."""
-        head, tail = self._ends
-        if (cut := len(text) - head - tail) > 0:
-            text = f"{text[:head]}\n[... {cut} characters are left out ...]\n{text[len(text) - tail :]}"
-        if hash(text) not in self._kept:
-            if self._left < len(text):
-                return otherwise
-            self._left -= len(text)
-            self._kept.add(hash(text))
-        return text
-
-
-def _columns(results: DeviceResults, rows: Sequence[LeaderboardRow], logs: _Texts) -> dict[str, Any]:
+def _columns(results: DeviceResults, rows: Sequence[LeaderboardRow]) -> dict[str, Any]:
     """The columns of one section: per workload, per solution, and per trace.
 
     A trace has one index in each of ``workload``, ``solution``, ``log`` (one of ``logs``), ``cause`` (equal for
@@ -237,7 +187,7 @@ def _columns(results: DeviceResults, rows: Sequence[LeaderboardRow], logs: _Text
         reading = {"workload": workload, "solution": solution, **_reading(trace, results)}
         for failure in group_failures([trace]):
             reading["cause"] = causes.setdefault(failure.cause, len(causes))
-        if log := _log_of(trace, logs):
+        if log := _log_of(trace.evaluation):
             reading["log"] = texts.setdefault(log, len(texts))
         readings.append(reading)
     known = [workload.axes for workload in results.workloads.values()]
@@ -277,17 +227,7 @@ def _reading(trace: Trace, results: DeviceResults) -> dict[str, Any]:
     }
 
 
-def _log_of(trace: Trace, logs: _Texts) -> str:
-    """The shortened log of an evaluation that failed."""
-    evaluation = trace.evaluation
-    if evaluation is None or evaluation.status is EvaluationStatus.PASSED or not evaluation.log:
-        return ""
-    otherwise = f"{error_line(evaluation)[:200]}\n[the rest is in the trace: this page holds no more logs]"
-    return logs.kept(evaluation.log, otherwise)
-
-
 def _beside(traces: Iterable[Trace], uuids: Mapping[str, int]) -> dict[str, Any]:
-    """The median latency of the reference and of the baselines by workload, over the traces timed beside them."""
     found: dict[str, list[list[float]]] = {}
     for trace in traces:
         if trace.evaluation is None or (performance := trace.evaluation.performance) is None:
@@ -296,7 +236,7 @@ def _beside(traces: Iterable[Trace], uuids: Mapping[str, int]) -> dict[str, Any]
         timings = {"": reference_timing_of(performance)}
         timings |= {} if baseline is None else {baseline.solution: baseline.timing}
         for name, timing in timings.items():
-            if timing is not None and timing.is_interleaved is not False:
+            if timing is not None:
                 column = found.setdefault(name, [[] for _ in uuids])
                 column[uuids[trace.workload.uuid]].append(timing.latency_ms)
     medians = {
@@ -307,31 +247,7 @@ def _beside(traces: Iterable[Trace], uuids: Mapping[str, int]) -> dict[str, Any]
     return ({"reference": reference} if reference else {}) | ({"baselines": medians} if medians else {})
 
 
-def _sources(trace_set: TraceSet, definition: str, solutions: Iterable[str], texts: _Texts) -> Iterator[dict[str, Any]]:
-    """The reference of a definition and the files of its solutions, with their names and languages."""
-    otherwise = "[left out: this page holds no more source code]"
-    for name, language, files in _code(trace_set, definition, solutions):
-        kept = [(path, texts.kept(text, otherwise)) for path, text in files]
-        yield {"name": name, "language": language, "files": kept}
-
-
-def _code(
-    trace_set: TraceSet, definition: str, solutions: Iterable[str]
-) -> Iterator[tuple[str, str, list[tuple[str, str]]]]:
-    """Names, languages and files. Records that are missing or invalid are left out; the command prints why."""
-    with suppress(FibError):
-        yield "reference", "python", [("reference.py", trace_set.get_definition(definition).reference)]
-    for name in solutions:
-        with suppress(FibError):
-            if (solution := trace_set.get_solution(name)) is not None:
-                yield name, str(solution.spec.language), [(file.path, file.content) for file in solution.sources]
-
-
-# -- the file ----------------------------------------------------------------------------------
-
-
 def _fill(title: str, blocks: Mapping[str, Mapping[str, Any]]) -> str:
-    """Fill the template with data and scripts."""
     script = f"(() => {{\n{_asset('page.js')}\n}})();"  # Vega's script has globals of its own
     scripts = [_closed(_vega()), _closed(script)]
     digests = [base64.b64encode(hashlib.sha256(script.encode()).digest()).decode() for script in scripts]
@@ -368,16 +284,12 @@ def _asset(name: str) -> str:
 
 @functools.cache
 def _vega() -> str:
-    """Vega, Vega-Lite and Vega-Embed as one script that needs no network."""
     try:
         vl_convert: Any = importlib.import_module("vl_convert")
     except ImportError as error:
         raise ChartsUnavailable from error
     script: str = vl_convert.javascript_bundle(vl_version=VEGA_LITE)
     return script
-
-
-# -- the chart ---------------------------------------------------------------------------------
 
 
 def _log_scale(field: str, title: str | None, *, base: int = 10, **axis: object) -> dict[str, Any]:

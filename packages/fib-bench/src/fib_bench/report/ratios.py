@@ -1,7 +1,7 @@
 """Ratios of two latencies, and how latencies and ratios are printed.
 
 Every speedup that a report shows is a `Ratio`: a number with its 95 % interval, and a mark beside it where both
-latencies do not determine it: they were measured at different times, the interval includes 1, or it is wide.
+latencies do not determine it: the interval includes 1, or it is wide.
 """
 
 from __future__ import annotations
@@ -13,18 +13,18 @@ from enum import StrEnum
 from typing import Any
 
 import attrs
-from fib_schema import Evaluation, Performance
+from fib_schema import UNRANKED_FLAGS, Evaluation, Performance
 from fib_schema.display import format_latency, latency_unit
 from fib_schema.trace_facts import (
     CPU_TIMING,
     INTERPRETED,
     OLDER_TIMING,
-    QUICK,
     Timing,
     baseline_of,
     extra_group,
     is_usable,
     reference_timing_of,
+    speedup_interval_of,
     timing_of,
 )
 
@@ -34,7 +34,7 @@ DEFAULT_METHOD = "handshake"
 """The timing method that tables do not mention."""
 MAX_HALF_WIDTH = 0.1
 """The largest half width of the interval, relative to the ratio, at which the ratio is a number."""
-_LABELS = (CPU_TIMING, OLDER_TIMING, INTERPRETED, QUICK, SYNTHESIZED)
+_LABELS = (CPU_TIMING, OLDER_TIMING, INTERPRETED, *sorted(UNRANKED_FLAGS), SYNTHESIZED)
 _MAX_DIGITS = 4
 """Limit of the significant digits of a value, however narrow its interval."""
 _WIDE = 0.3
@@ -51,8 +51,6 @@ class Outcome(StrEnum):
     """The interval includes 1: the latencies do not differ by more than their noise."""
     WIDE = "wide"
     """The interval is wide and excludes 1."""
-    NOT_COMPARABLE = "not comparable"
-    """The latencies were measured at different times, so the state of the machine may differ."""
     UNKNOWN = "unknown"
     """One of the latencies is missing."""
 
@@ -64,13 +62,11 @@ class Ratio:
     Args:
         point: The quotient of the medians; None if one of them is missing.
         interval: The range of the quotient by the intervals of both latencies; None if neither is known.
-        is_comparable: Whether the latencies were measured interleaved, as far as traces tell.
         is_wide: Whether its interval counts as wide in any case.
     """
 
     point: float | None
     interval: Bounds | None = None
-    is_comparable: bool = True
     is_wide: bool = False
 
     @property
@@ -78,8 +74,6 @@ class Ratio:
         """The verdict on it."""
         if self.point is None:
             return Outcome.UNKNOWN
-        if not self.is_comparable:
-            return Outcome.NOT_COMPARABLE
         if self.is_wide and not self._has_one:
             return Outcome.WIDE
         if self.interval is None:
@@ -94,17 +88,10 @@ class Ratio:
         return "" if self.outcome in (Outcome.NUMBER, Outcome.UNKNOWN) else str(self.outcome)
 
     @property
-    def rank_value(self) -> float | None:
-        """The number by which solutions are ordered, which is the printed one; None if it is not comparable."""
-        return self.point if self.is_comparable else None
-
-    @property
     def certain_value(self) -> float | None:
         """The number that ``fast_p`` counts: 1 for narrow noise, the lower bound of what else is marked."""
         if self.outcome is Outcome.NUMBER or self.interval is None:
-            return self.rank_value
-        if not self.is_comparable:
-            return None
+            return self.point
         return 1.0 if self._has_one and self.is_narrow else self.interval[0]
 
     @property
@@ -142,17 +129,12 @@ def plain_record(record: Any) -> dict[str, Any]:
     return attrs.asdict(record, value_serializer=lambda _, __, v: v.to_plain() if isinstance(v, Ratio) else v)
 
 
-def speedup_of(performance: Performance, reference_bounds_ms: Bounds | None = None) -> Ratio:
-    """The speedup of a solution over the reference.
-
-    Args:
-        performance: The latencies of a trace.
-        reference_bounds_ms: A wider range of the reference's latency, if more than this trace is known about it.
-    """
+def speedup_of(performance: Performance) -> Ratio:
+    """The speedup of a solution over the reference."""
     if not is_usable(performance.speedup_factor):
         return UNKNOWN
-    reference = reference_timing_of(performance)
-    return _quotient(performance.speedup_factor, reference, timing_of(performance), reference_bounds_ms)
+    found = _quotient(performance.speedup_factor, reference_timing_of(performance), timing_of(performance))
+    return attrs.evolve(found, interval=speedup_interval_of(performance) or found.interval)
 
 
 def baseline_speedup_of(performance: Performance) -> Ratio:
@@ -180,28 +162,22 @@ def mean_of(ratios: Iterable[Ratio]) -> Ratio:
         lows, highs = zip(*(ratio.interval or (point, point) for ratio, point in known), strict=True)
         interval = _geometric_mean(lows), _geometric_mean(highs)
     point = _geometric_mean([point for _, point in known])
-    return Ratio(point, interval, all(ratio.is_comparable for ratio, _ in known))
+    return Ratio(point, interval)
 
 
 def _geometric_mean(values: Sequence[float]) -> float:
     return 0.0 if min(values) <= 0.0 else statistics.geometric_mean(values)
 
 
-def _quotient(
-    point: float, numerator: Timing | None, denominator: Timing | None, numerator_bounds_ms: Bounds | None = None
-) -> Ratio:
+def _quotient(point: float, numerator: Timing | None, denominator: Timing | None) -> Ratio:
     if numerator is not None and denominator is not None and not numerator.is_comparable(denominator):
         return UNKNOWN
-    is_comparable = numerator is None or numerator.is_interleaved is not False
-    above, below = numerator_bounds_ms or timing_bounds(numerator), timing_bounds(denominator)
+    above, below = timing_bounds(numerator), timing_bounds(denominator)
     if numerator is None or denominator is None or (above is None and below is None):
-        return Ratio(point, None, is_comparable)
+        return Ratio(point)
     above = above or (numerator.latency_ms, numerator.latency_ms)
     below = below or (denominator.latency_ms, denominator.latency_ms)
-    return Ratio(point, (above[0] / below[1], above[1] / below[0]), is_comparable)
-
-
-# -- what tables say about a latency -----------------------------------------------------------
+    return Ratio(point, (above[0] / below[1], above[1] / below[0]))
 
 
 def timing_bounds(timing: Timing | None) -> Bounds | None:
@@ -245,9 +221,6 @@ def light_of(performance: Performance) -> float | None:
     return float(share) if is_usable(share) else None
 
 
-# -- numbers as text ---------------------------------------------------------------------------
-
-
 def latency_with_bounds(milliseconds: float, bounds_ms: Bounds | None) -> str:
     """A latency with the half width of its interval, such as ``12.3 us ± 0.2``, or a wide interval with both bounds."""
     half_width = _half_width(milliseconds, bounds_ms)
@@ -286,7 +259,6 @@ def ratio_with_interval(ratio: float, interval: Bounds | None) -> str:
 
 
 def _half_width(value: float, interval: Bounds | None) -> float:
-    """The larger distance from the value to a bound; 0 where it is unknown."""
     return 0.0 if interval is None else max(value - interval[0], interval[1] - value, 0.0)
 
 

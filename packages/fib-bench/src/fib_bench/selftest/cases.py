@@ -70,10 +70,6 @@ _FAILURE_SECONDS, _STEP_SECONDS, _COMPILED_SECONDS = 4.0, 20.0, 90.0
 _SUFFIXES = {"cuda": ".cu", "cutlass": ".cu", "cpp": ".cpp"}
 
 
-def _names(values: Iterable[str]) -> frozenset[str]:
-    return frozenset(values)
-
-
 @attrs.frozen(kw_only=True)
 class Case:
     """One solution and its expected verdict."""
@@ -94,15 +90,11 @@ class Case:
     """The entry file first."""
     compile_flags: Sequence[str] = ()
     needs: str | None = None
-    """Module that building it requires."""
     slow_build: bool = False
-    """Whether building it takes more than a few seconds."""
-    expect: frozenset[str] = attrs.field(default=frozenset({_PASSED}), converter=_names)
-    """Expected statuses."""
-    flags: frozenset[str] = attrs.field(default=frozenset(), converter=_names)
+    expect: frozenset[str] = attrs.field(default=(_PASSED,), converter=frozenset)
+    flags: frozenset[str] = attrs.field(default=(), converter=frozenset)
     """Flags that a pass must have."""
     unflagged: bool = False
-    """Whether a pass must have no flag."""
     twin: str | None = None
     """File of the twin: an honest solution of the same algorithm, which the latency is compared with."""
     no_gain: bool = False
@@ -119,17 +111,12 @@ class Case:
         return None if self.twin is None else f"{_PREFIXES[TWINS]}_{self.twin}"
 
     @property
-    def is_quick(self) -> bool:
-        """Whether it may end with a time-out, so that its steps have a limit of their own."""
-        return "TIMEOUT" in self.expect
-
-    @property
     def limit_seconds(self) -> float | None:
         """Limit of each step, the build included, if it may end with a time-out; None for the configured limit.
 
         A limit that a build or the start of a worker exceeds would reject an exploit that was never run.
         """
-        if not self.is_quick:
+        if "TIMEOUT" not in self.expect:
             return None
         if self.expect <= _FAILURES:
             return _FAILURE_SECONDS

@@ -21,7 +21,7 @@ from .definitions import OPS
 
 _INPUT_FLAGS = ("fixed_inputs", "insensitive")
 """Prefixes of flags that concern the inputs and not the solution."""
-SETTINGS: Mapping[str, Any] = {"warmup_runs": 5, "iterations": 20, "measure_seconds": 0.25}
+SETTINGS: Mapping[str, Any] = {"warmup_runs": 5, "iterations": 20, "cpu_processes": 1, "measure_seconds": 0.25}
 """Fewer calls than by default; verdicts do not depend on them."""
 NOT_RUN = "NOT_RUN"
 
@@ -38,9 +38,7 @@ class Outcome:
     """First line of the log, or the reason for which it did not run."""
     isolation: Mapping[str, Any] | None = None
     timing: Timing | None = None
-    """Published latency of a pass."""
     gain: Gain | None = None
-    """Comparison with the twin, if both passed."""
 
     @classmethod
     def of(cls, case: Case, evaluation: Evaluation) -> Outcome:
@@ -78,9 +76,9 @@ class Outcome:
             "holds": self.holds,
         }
 
-    def compared_with(self, twin: Outcome) -> Outcome:
+    def compared_with(self, twin: Outcome | None) -> Outcome:
         """The outcome with the gain over its twin, if both passed; otherwise with the reason as evidence."""
-        if self.timing is None:
+        if self.timing is None or twin is None:
             return self
         if twin.timing is None or not twin.holds:
             return attrs.evolve(self, evidence=f"no latency to compare with: twin {twin.case.file} is {twin.found}")
@@ -99,10 +97,6 @@ class SelfTest:
     def holds(self) -> bool:
         """Whether all cases ended as expected."""
         return all(outcome.holds for outcome in self.outcomes)
-
-    def of_suite(self, suite: str) -> tuple[Outcome, ...]:
-        """The outcomes of one suite."""
-        return tuple(outcome for outcome in self.outcomes if outcome.case.suite == suite)
 
     @property
     def isolation(self) -> Mapping[str, Any] | None:
@@ -136,17 +130,11 @@ def run_selftest(cases: Sequence[Case], device: str, observe: Observer = lambda 
             some = [case for case in chosen if (case.limit_seconds or math.inf) == limit]
             limited = config.with_fields(timeout_seconds=min(limit, config.timeout_seconds))
             found |= _run(trace_set, some, limited, observe)
-    return SelfTest(config.device, tuple(_compared(found[case.name], found) for case in chosen))
-
-
-def _compared(outcome: Outcome, found: Mapping[str, Outcome]) -> Outcome:
-    """The outcome of an exploit with its gain; other outcomes as they are."""
-    name = outcome.case.twin_name
-    return outcome if name is None else outcome.compared_with(found[name])
+    outcomes = (found[case.name].compared_with(found.get(case.twin_name or "")) for case in chosen)
+    return SelfTest(config.device, tuple(outcomes))
 
 
 def _write(root: Path, cases: Iterable[Case], kind: str) -> TraceSet:
-    """Write the data set: definitions, one workload each, solutions."""
     trace_set = TraceSet.from_path(root)
     names = list(dict.fromkeys(case.definition for case in cases))
     trace_set.add_definitions([OPS[name].definition(name) for name in names])
