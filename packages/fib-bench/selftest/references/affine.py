@@ -1,2 +1,2 @@
-def run(x, factor, bias):
+def run(x: "float32[n]", factor: "float32", bias: "float32[n]") -> "y: float32[n]":
     return x * factor + bias

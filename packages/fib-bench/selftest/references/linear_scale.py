@@ -1,2 +1,2 @@
-def run(x, weight, scale):
+def run(x: "float32[m, k=4096]", weight: "float32[n=4096, k]", scale: "float8_e4m3fn[n]") -> "y: float32[m, n]":
     return x @ weight.t() * scale.float()

@@ -1,5 +1,5 @@
 import torch
 
 
-def run(mask):
+def run(mask: "bool[rows, columns=8192]") -> "counts: int32[rows]":
     return mask.sum(-1).int()

@@ -1,2 +1,2 @@
-def run(x):
+def run(x: "bfloat16[n]") -> "y: bfloat16[n]":
     return -x

@@ -1,7 +1,13 @@
 import torch
 
 
-def run(q, k, v, qo_indptr, kv_indptr):
+def run(
+    q: "float32[total_q, heads=4, head_dim=32]",
+    k: "float32[total_kv, heads, head_dim]",
+    v: "float32[total_kv, heads, head_dim]",
+    qo_indptr: "int32[ends]",
+    kv_indptr: "int32[ends]",
+) -> "output: float32[total_q, heads, head_dim]":
     output = torch.zeros_like(q)
     for index in range(len(qo_indptr) - 1):
         rows = slice(int(qo_indptr[index]), int(qo_indptr[index + 1]))

@@ -1,7 +1,7 @@
 import torch
 
 
-def run(x):
+def run(x: "float32[tokens, heads=4, width=64]") -> "y: float32[tokens, heads, width]":
     tokens, _, width = x.shape
     frequencies = 10_000.0 ** -(torch.arange(0, width, 2, device=x.device) / width)
     angles = torch.outer(torch.arange(tokens, device=x.device), frequencies).unsqueeze(1)

@@ -1,7 +1,7 @@
 import torch
 
 
-def run(topk_ids):
+def run(topk_ids: "int32[num_tokens, top_k=8]") -> ("place: int32[num_tokens, top_k]", "counts: int32[num_experts=64]"):
     flat = topk_ids.flatten().long()
     one_hot = torch.nn.functional.one_hot(flat, 64)
     counts = one_hot.sum(0)

@@ -1,6 +1,6 @@
 import torch
 
 
-def run(x):
+def run(x: "float32[rows, both=1024]") -> "y: float32[rows, columns=512]":
     gate, up = x.chunk(2, dim=-1)
     return torch.nn.functional.silu(gate) * up

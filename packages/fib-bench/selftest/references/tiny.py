@@ -1,2 +1,2 @@
-def run(x):
+def run(x: "float32[n]") -> "y: float32[n]":
     return x * 2
