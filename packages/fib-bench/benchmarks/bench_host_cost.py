@@ -30,7 +30,7 @@ from unittest.mock import patch
 import msgspec
 from fib_bench import BenchmarkConfig
 from fib_bench.events import Evaluated, PhaseTimes, Skipped
-from fib_bench.execution.execution import Execution
+from fib_bench.execution.plan_runner import PlanRunner
 from fib_bench.judge.device import FOLDER_VARIABLE
 from fib_bench.plan import DefinitionPlan
 from fib_bench.worker import client
@@ -140,7 +140,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     """Evaluate all plans but the first, which warms up; numbers of one evaluation."""
     plans = [plan_of(index, options.workloads, options.solutions) for index in range(options.definitions + 1)]
     traffic, phases, profile = Traffic(), Counter[str](), cProfile.Profile(time.process_time)
-    with Execution(BenchmarkConfig(**_FIXED_WORK), None, {}) as execution:
+    with PlanRunner(BenchmarkConfig(**_FIXED_WORK), None, {}) as execution:
         _evaluate(execution, plan_of(options.definitions + 1, 2, 2), Counter())
         _evaluate(execution, plans[0], Counter())
         cpu = CpuTime()
@@ -161,7 +161,7 @@ def measure(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def _evaluate(execution: Execution, plan: DefinitionPlan, phases: Counter[str]) -> int:
+def _evaluate(execution: PlanRunner, plan: DefinitionPlan, phases: Counter[str]) -> int:
     made = 0
     for event in execution.execute(plan):
         match event:

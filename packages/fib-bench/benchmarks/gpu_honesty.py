@@ -42,7 +42,7 @@ def exploits(bench: Bench) -> None:
     every = [case for case in load_cases() if case.suite == EXPLOITS and kind in case.devices and case.is_possible]
     cases = list(choose(every, bench.words)) if bench.words else every
     _build_ahead(bench, with_twins(cases))
-    cases.sort(key=lambda case: (case.is_quick, case.language != "cuda", -(case.row or 0), case.file))
+    cases.sort(key=lambda case: (case.limit_seconds is not None, case.language != "cuda", -(case.row or 0), case.file))
     rows: dict[str, dict[str, Any]] = {}
     for group in _groups(cases):
         if budget.is_spent:
@@ -67,7 +67,7 @@ def _build_ahead(bench: Bench, cases: Sequence[Case]) -> None:
 def _groups(cases: Sequence[Case]) -> Iterator[Sequence[Case]]:
     """Cases that are run together: a time-out that is expected has a short limit, and so a run of its own."""
     for is_quick in (False, True):
-        if some := [case for case in cases if case.is_quick is is_quick]:
+        if some := [case for case in cases if (case.limit_seconds is not None) is is_quick]:
             yield some
 
 
@@ -219,7 +219,7 @@ def _honest_works(bench: Bench) -> list[_Work]:
     cases = [
         case for case in load_cases() if case.suite in {HONEST, TWINS} and kind in case.devices and case.is_possible
     ]
-    by_name = {case.name: case for case in cases if not case.is_quick}
+    by_name = {case.name: case for case in cases if case.limit_seconds is None}
 
     def is_known(trace: Trace) -> bool:
         return by_name[str(trace.solution)].holds(status_of(trace), insensitive_only(trace))

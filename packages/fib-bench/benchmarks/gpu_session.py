@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import attrs
 from fib_bench import BenchmarkConfig
 from fib_bench.events import Evaluated, PhaseTimes, Skipped
-from fib_bench.execution.executors import make_executor
+from fib_bench.execution.local_scheduler import make_scheduler
 from fib_bench.execution.scheduler import Scheduler
 from fib_bench.plan import DefinitionPlan, Skip
 from fib_compile.device import hardware_from_device
@@ -59,7 +59,7 @@ class Session:
             return found
         wanted, told = sum(plan.count for plan in plans), time.monotonic()
         try:
-            with make_executor(self._config, self._root, {}) as scheduler, _ended_with(self.budget, scheduler):
+            with make_scheduler(self._config, self._root, {}) as scheduler, _ended_with(self.budget, scheduler):
                 for event in scheduler.execute(plans):
                     match event:
                         case Evaluated(trace=trace):

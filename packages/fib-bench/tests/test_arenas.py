@@ -1,11 +1,7 @@
 """Tests of arenas: dedicated shared allocations and the places of tensors in them."""
 
-from __future__ import annotations
-
 import math
 import os
-from collections.abc import Callable
-from contextlib import AbstractContextManager
 
 import pytest
 import torch
@@ -17,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 CPU = torch.device("cpu")
-Watch = Callable[[], AbstractContextManager[None]]
 LAYOUTS = st.builds(
     TensorSlot,
     st.sampled_from([str(dtype) for dtype in DType if dtype is not DType.FLOAT4_E2M1]),  # torch 2.8 brought that
@@ -26,7 +21,7 @@ LAYOUTS = st.builds(
 
 
 @given(st.lists(LAYOUTS, max_size=8))
-def test_tensors_are_aligned_and_do_not_overlap(layouts: list[TensorSlot]) -> None:
+def test_tensors_are_aligned_and_do_not_overlap(layouts):
     slots, size_bytes = place(layouts)
     end = 0
     for layout, slot in zip(layouts, slots, strict=True):
@@ -38,7 +33,7 @@ def test_tensors_are_aligned_and_do_not_overlap(layouts: list[TensorSlot]) -> No
 
 
 @given(st.lists(LAYOUTS, min_size=1, max_size=4))
-def test_each_place_gives_a_contiguous_tensor_of_its_dtype_and_shape(layouts: list[TensorSlot]) -> None:
+def test_each_place_gives_a_contiguous_tensor_of_its_dtype_and_shape(layouts):
     slots, size_bytes = place(layouts)
     memory = torch.zeros(size_bytes, dtype=torch.uint8)
     for slot in slots:
@@ -51,7 +46,7 @@ def test_each_place_gives_a_contiguous_tensor_of_its_dtype_and_shape(layouts: li
 
 
 @given(st.integers(1, 5000), st.integers(1, 9))
-def test_slots_are_equal_aligned_and_do_not_overlap(size_bytes: int, count: int) -> None:
+def test_slots_are_equal_aligned_and_do_not_overlap(size_bytes, count):
     stride = -(-size_bytes // 256) * 256
     arena = Arena.allocate(stride * count, CPU)
     slots = arena.slots(count)
@@ -60,7 +55,7 @@ def test_slots_are_equal_aligned_and_do_not_overlap(size_bytes: int, count: int)
     arena.close()
 
 
-def test_a_second_map_sees_the_same_memory() -> None:
+def test_a_second_map_sees_the_same_memory():
     (slot,), size_bytes = place([TensorSlot("float32", (3,))])
     ours = Arena.allocate(size_bytes, CPU)
     theirs = Arena.attach(ours.handle, os.dup(ours.descriptor), CPU)
@@ -71,7 +66,7 @@ def test_a_second_map_sees_the_same_memory() -> None:
 
 
 @pytest.mark.parametrize("size_bytes", [0, 128, 1024])
-def test_the_size_of_an_arena_is_final(size_bytes: int) -> None:
+def test_the_size_of_an_arena_is_final(size_bytes):
     """A worker that cuts it off would have the judge die of a bus error."""
     arena = Arena.allocate(512, CPU)
     with pytest.raises(PermissionError):
@@ -82,7 +77,7 @@ def test_the_size_of_an_arena_is_final(size_bytes: int) -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a CUDA device")
 class TestCuda:
-    def test_an_arena_is_an_allocation_of_its_own_outside_of_torchs(self) -> None:
+    def test_an_arena_is_an_allocation_of_its_own_outside_of_torchs(self):
         device = torch.device("cuda:0")
         before = torch.cuda.memory_allocated(device)
         arena = Arena.allocate(1000, device)
@@ -97,6 +92,6 @@ class TestCuda:
         arena.close()
         arena.close()
 
-    def test_an_arena_that_does_not_fit_is_out_of_memory(self) -> None:
+    def test_an_arena_that_does_not_fit_is_out_of_memory(self):
         with pytest.raises(torch.OutOfMemoryError):
             Arena.allocate(1 << 50, torch.device("cuda:0"))

@@ -1,17 +1,16 @@
 """Tests of background activity: a worker must be idle after its replies."""
 
-from __future__ import annotations
-
+import gc
+import itertools
+import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from contextlib import nullcontext
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
-from fib_bench.judge import function_worker
-from fib_bench.judge.function_worker import BackgroundActivity, Rejected, cpu_seconds
+from fib_bench.judge import functions
+from fib_bench.judge.functions import BackgroundActivity, Rejected, cpu_seconds
 from fib_bench.worker.process_tree import descendants
 from fib_schema import EvaluationStatus
 
@@ -23,20 +22,17 @@ class FakeMachine:
         schedule: From which second on it uses how many cores.
     """
 
-    def __init__(self, *schedule: tuple[float, float]) -> None:
+    def __init__(self, *schedule):
         self.now = 0.0
         self._schedule = schedule
 
-    def monotonic(self) -> float:
-        """The time."""
+    def monotonic(self):
         return self.now
 
-    def sleep(self, seconds: float) -> None:
-        """Let time pass."""
+    def sleep(self, seconds):
         self.now += seconds
 
-    def used(self) -> float:
-        """The processor time so far."""
+    def used(self):
         total = 0.0
         for (begin, cores), end in zip(self._schedule, [s for s, _ in self._schedule[1:]] + [1e9], strict=True):
             total += cores * max(min(self.now, end) - begin, 0.0)
@@ -44,24 +40,44 @@ class FakeMachine:
 
 
 @pytest.fixture
-def observe(monkeypatch: pytest.MonkeyPatch) -> Any:
-    def observe(*schedule: tuple[float, float]) -> tuple[BackgroundActivity, FakeMachine]:
+def observe(monkeypatch):
+    def observe(*schedule):
         machine = FakeMachine(*schedule)
-        monkeypatch.setattr(function_worker, "time", machine)
-        monkeypatch.setattr(function_worker, "cpu_seconds", lambda _: machine.used())
-        worker: Any = SimpleNamespace(pid=1, started=list)
+        monkeypatch.setattr(functions, "time", machine)
+        monkeypatch.setattr(functions, "cpu_seconds", lambda _: machine.used())
+        worker = SimpleNamespace(pid=1, started=list)
         return BackgroundActivity(worker), machine
 
     return observe
 
 
-def test_an_idle_worker_passes_at_once(observe: Any) -> None:
+def test_an_idle_worker_passes_at_once(observe):
     activity, machine = observe((0.0, 0.0))
     activity.check()
     assert machine.now < 0.02
 
 
-def test_a_pool_of_threads_may_spin_before_it_sleeps(observe: Any) -> None:
+def test_a_thread_that_a_list_missed_has_not_waited_since(observe, monkeypatch):
+    """It had waited for seconds before, on a busy machine."""
+    lists = itertools.cycle([{"1": 7}, {"1": 7, "2": 3_000_000_000}])
+    monkeypatch.setattr(functions, "_waited_ns", lambda _: next(lists))
+    activity, _ = observe((0.0, 0.0))
+    for _ in range(5):
+        activity.begin()
+        activity.end()
+    activity.check()
+
+
+@pytest.mark.parametrize(("ran", "is_accused"), [(0.0005, False), (0.05, True)])
+def test_a_thread_that_wakes_up_for_a_moment_may_wait_for_a_processor(observe, monkeypatch, ran, is_accused):
+    """One that always works gets a share of its processor, here a twentieth."""
+    activity, machine = observe((0.0, ran))
+    monkeypatch.setattr(functions, "_waited_ns", lambda _: {"1": int(machine.now * 0.95e9)})
+    with pytest.raises(Rejected, match="background activity") if is_accused else nullcontext():
+        activity.check()
+
+
+def test_a_pool_of_threads_may_spin_before_it_sleeps(observe):
     activity, machine = observe((0.0, 8.0), (0.2, 0.0))
     activity.begin()
     assert machine.now >= 0.2
@@ -71,7 +87,7 @@ def test_a_pool_of_threads_may_spin_before_it_sleeps(observe: Any) -> None:
 
 
 @pytest.mark.parametrize("cores", [0.5, 1.0, 8.0])
-def test_a_worker_that_never_becomes_idle_is_rejected(observe: Any, cores: float) -> None:
+def test_a_worker_that_never_becomes_idle_is_rejected(observe, cores):
     activity, _ = observe((0.0, cores))
     with pytest.raises(Rejected, match=rf"^background activity: the worker used {cores} CPU cores") as caught:
         activity.begin()
@@ -86,9 +102,7 @@ def test_a_worker_that_never_becomes_idle_is_rejected(observe: Any, cores: float
         pytest.param([(0.5, 1.0), (0.55, 0.0)], 2.0, False, id="a-short-disturbance"),
     ],
 )
-def test_work_while_others_are_timed_is_not_excused(
-    observe: Any, schedule: list[tuple[float, float]], seconds: float, is_accused: bool
-) -> None:
+def test_work_while_others_are_timed_is_not_excused(observe, schedule, seconds, is_accused):
     activity, machine = observe((0.0, 0.0), *schedule)
     activity.begin()
     machine.sleep(seconds)
@@ -98,18 +112,17 @@ def test_work_while_others_are_timed_is_not_excused(
 
 
 @pytest.fixture
-def parent() -> Iterator[int]:
+def parent():
     """A process that does nothing, with a busy child."""
     code = "import os, time\nif os.fork():\n    print(flush=True)\n    time.sleep(600)\nwhile True:\n    pass\n"
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, start_new_session=True) as process:
-        assert process.stdout is not None
         process.stdout.readline()
         yield process.pid
         for pid in (*descendants(process.pid), process.pid):
             subprocess.run(["kill", "-9", str(pid)], check=False)
 
 
-def test_the_work_of_a_child_counts(parent: int) -> None:
+def test_the_work_of_a_child_counts(parent):
     (child,) = descendants(parent)
     alone, before = cpu_seconds([parent]), cpu_seconds([child])
     while cpu_seconds([parent, child]) < alone + before + 0.05:
@@ -117,7 +130,16 @@ def test_the_work_of_a_child_counts(parent: int) -> None:
     assert cpu_seconds([parent]) < alone + 0.02
 
 
-def test_a_process_that_has_ended_uses_nothing() -> None:
+def test_a_thread_that_ends_while_children_are_listed_leaves_nothing_open(monkeypatch):
+    def has_ended(*_):
+        raise ProcessLookupError
+
+    monkeypatch.setattr("fib_bench.worker.process_tree._children_of", has_ended)
+    assert descendants(os.getpid()) == []
+    gc.collect()  # an open iterator of a folder would warn
+
+
+def test_a_process_that_has_ended_uses_nothing():
     process = subprocess.Popen([sys.executable, "-c", ""])
     process.wait()
     assert cpu_seconds([process.pid]) == 0.0

@@ -1,37 +1,33 @@
 """Tests of runs: the plan is carried out, and every evaluation is recorded."""
 
-from __future__ import annotations
-
 import time
-from collections.abc import Callable
-from pathlib import Path
 
 import attrs
 import pytest
 from fib_bench import Benchmark, BenchmarkConfig
-from fib_bench.events import Evaluated, Event, Phase, Planned, Skipped
-from fib_schema import Definition, RandomInput, Solution, Trace, TraceSet, Workload
+from fib_bench.events import Evaluated, Phase, Planned, Skipped
+from fib_schema import RandomInput, Trace, TraceSet, Workload
 from fib_schema.trace_facts import is_quick, latest
 
-GOOD = "def run(x):\n    return x * 2\n"
+from .samples import DOUBLE, GOOD, make_solution
+
 WRONG = "def run(x):\n    return x\n"
 
 pytestmark = pytest.mark.usefixtures("shared_server")
 
-MakeDataSet = Callable[..., Path]
-MakeSolution = Callable[..., Solution]
+
+def benchmark(root, **fields):
+    return Benchmark(
+        TraceSet.from_path(root), BenchmarkConfig(**{"timeout_seconds": 60.0, "cpu_processes": 1, **fields})
+    )
 
 
-def benchmark(root: Path, **fields: object) -> Benchmark:
-    return Benchmark(TraceSet.from_path(root), BenchmarkConfig(**{"timeout_seconds": 60.0, **fields}))
-
-
-def statuses(root: Path) -> list[tuple[str | None, str, str]]:
+def statuses(root):
     traces = TraceSet.from_path(root).traces.get("double", [])
     return sorted((t.solution, t.workload.uuid, str(t.evaluation.status)) for t in traces if t.evaluation)
 
 
-def test_every_evaluation_is_on_the_disk(make_data_set: MakeDataSet, make_solution: MakeSolution) -> None:
+def test_every_evaluation_is_on_the_disk(make_data_set):
     root = make_data_set(make_solution(GOOD, name="good"), make_solution(WRONG, name="wrong"), sizes=(2, 3))
     trace_set = benchmark(root).run_all()
     expected = [
@@ -47,10 +43,10 @@ def test_every_evaluation_is_on_the_disk(make_data_set: MakeDataSet, make_soluti
 WRONG_FOR_3 = "def run(x):\n    return x * (1 if x.shape[0] == 3 else 2)\n"
 
 
-def test_traces_are_in_the_order_of_the_plan(make_data_set: MakeDataSet, make_solution: MakeSolution) -> None:
+def test_traces_are_in_the_order_of_the_plan(make_data_set):
     """Workloads that fail end before those that are timed."""
     root = make_data_set(make_solution(WRONG_FOR_3, name="a"), make_solution(GOOD, name="b"), sizes=(2, 3))
-    ended: list[Event] = []
+    ended = []
     result = benchmark(root).run(observe=ended.append)
     uuids = [event.trace.workload.uuid for event in ended if isinstance(event, Evaluated)]
     assert uuids == ["n-3", "n-2", "n-2", "n-3"]
@@ -58,7 +54,7 @@ def test_traces_are_in_the_order_of_the_plan(make_data_set: MakeDataSet, make_so
     assert found == [("n-2", "a"), ("n-2", "b"), ("n-3", "a"), ("n-3", "b")]
 
 
-def test_resume_runs_what_is_missing_or_has_changed(make_data_set: MakeDataSet, make_solution: MakeSolution) -> None:
+def test_resume_runs_what_is_missing_or_has_changed(make_data_set):
     root = make_data_set(make_solution(GOOD, name="a"), sizes=(2, 3))
     benchmark(root, max_workloads=1).run()
     assert len(benchmark(root).run(resume=True).traces) == 1
@@ -70,7 +66,7 @@ def test_resume_runs_what_is_missing_or_has_changed(make_data_set: MakeDataSet, 
     assert {t.solution for t in benchmark(root).run(resume=True).traces} == {"a"}
 
 
-def test_a_quick_run_checks_less_and_ranks_nobody(make_data_set: MakeDataSet, make_solution: MakeSolution) -> None:
+def test_a_quick_run_checks_less_and_ranks_nobody(make_data_set):
     root = make_data_set(make_solution(GOOD, name="good"), make_solution(WRONG, name="wrong"))
     quick = {t.solution: t.evaluation for t in benchmark(root, quick=True).run().traces}
     assert quick["wrong"].status == "INCORRECT_NUMERICAL"
@@ -89,23 +85,22 @@ def test_a_quick_run_checks_less_and_ranks_nobody(make_data_set: MakeDataSet, ma
     }
 
 
-def test_phases_add_up_to_the_wall_time(make_data_set: MakeDataSet, make_solution: MakeSolution) -> None:
+def test_phases_add_up_to_the_wall_time(make_data_set):
     compiles = (
         "import time\nSEEN = set()\ndef run(x):\n    SEEN or time.sleep(0.3)\n    SEEN.add(1)\n    return x * 2\n"
     )
     root = make_data_set(make_solution(compiles))
-    begin, times = time.monotonic(), []
-    result = benchmark(root, quick=True).run(observe=lambda _: times.append(time.monotonic()))
+    made, times = benchmark(root, quick=True), []
+    begin = time.monotonic()
+    result = made.run(observe=lambda _: times.append(time.monotonic()))
     assert times[-1] - begin <= sum(result.seconds.values()) <= time.monotonic() - begin
     assert result.seconds["compile"] >= 0.3
     assert list(result.seconds) == [phase for phase in Phase if phase in result.seconds]
 
 
-def test_what_cannot_run_is_reported_and_the_rest_runs(
-    make_data_set: MakeDataSet, make_solution: MakeSolution, make_definition: Callable[..., Definition]
-) -> None:
+def test_what_cannot_run_is_reported_and_the_rest_runs(make_data_set):
     root = make_data_set(make_solution(GOOD), make_solution(WRONG, name="other"), sizes=(2, 10**12, 3))
-    events: list[Event] = []
+    events = []
     result = benchmark(root).run(observe=events.append)
     assert len(result.traces) == 4
     assert [str(skip) for skip in result.failures] == [str(skip) for skip in result.skipped]
@@ -116,10 +111,8 @@ def test_what_cannot_run_is_reported_and_the_rest_runs(
 
 
 @pytest.mark.parametrize("body", ["raise ValueError('broken')", "return torch.rand(x.shape)"])
-def test_a_reference_that_cannot_judge_is_reported(
-    make_data_set: MakeDataSet, make_solution: MakeSolution, definition: Definition, body: str
-) -> None:
-    broken = attrs.evolve(definition, name="broken", reference=f"import torch\ndef run(x):\n    {body}\n")
+def test_a_reference_that_cannot_judge_is_reported(make_data_set, body):
+    broken = attrs.evolve(DOUBLE, name="broken", reference=f"import torch\ndef run(x):\n    {body}\n")
     root = make_data_set(make_solution(GOOD), definitions=[broken])
     trace_set = TraceSet.from_path(root)
     trace_set.add_solutions([make_solution(GOOD, name="of_broken", definition="broken")])
@@ -128,35 +121,3 @@ def test_a_reference_that_cannot_judge_is_reported(
     assert {t.definition for t in result.traces} == {"double"}
     assert [(skip.definition, skip.workload) for skip in result.failures] == [("broken", "w")]
     assert result.failures[0].reason.startswith("the reference failed: ")
-
-
-def test_solutions_in_cpp_and_triton_run_beside_python(make_data_set: MakeDataSet, make_solution: MakeSolution) -> None:
-    pytest.importorskip("triton", reason="Triton is optional")
-    cpp = """
-#include <tvm/ffi/container/tensor.h>
-#include <tvm/ffi/function.h>
-void run(tvm::ffi::TensorView x, tvm::ffi::TensorView y) {
-  for (int64_t i = 0; i < x.size(0); ++i)
-    static_cast<float*>(y.data_ptr())[i] = 2 * static_cast<float*>(x.data_ptr())[i];
-}
-TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
-"""
-    triton = """
-import triton
-import triton.language as tl
-
-@triton.jit
-def double(x, y, n, BLOCK: tl.constexpr):
-    at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
-    tl.store(y + at, tl.load(x + at, mask=at < n) * 2, mask=at < n)
-
-def run(x, y):
-    double[(triton.cdiv(len(x), 8),)](x, y, len(x), BLOCK=8)
-"""
-    solutions = [
-        make_solution(cpp, name="in_cpp", language="cpp", dps=True),
-        make_solution(triton, name="in_triton", language="triton", dps=True),
-    ]
-    result = benchmark(make_data_set(*solutions, sizes=(5,)), timeout_seconds=300.0).run()
-    assert [(t.solution, t.evaluation.log) for t in result.traces if t.evaluation and not t.is_successful()] == []
-    assert len(result.traces) == 2

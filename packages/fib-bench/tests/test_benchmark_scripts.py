@@ -1,26 +1,24 @@
 """Tests of the scripts of the benchmarks' folder: the published run, the options on a GPU, the count of known work."""
 
-from __future__ import annotations
-
 import importlib
 import os
 import subprocess
 import sys
 import tarfile
 from pathlib import Path
-from types import ModuleType
 
 import pytest
 from fib_bench.demo import write_demo
-from fib_schema import AxisConst, AxisVar, Definition, RandomInput, TensorSpec, Trace, TraceSet, Workload
+from fib_schema import Trace, TraceSet
+
+from .samples import DOUBLE, make_definition, make_workload
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 
 pytestmark = pytest.mark.skipif(not BENCHMARKS.is_dir(), reason="needs a checkout: the benchmarks are not in the wheel")
 
 
-def load(name: str) -> ModuleType:
-    """A module of the benchmarks' folder."""
+def load(name):
     sys.path.insert(0, str(BENCHMARKS))
     try:
         return importlib.import_module(name)
@@ -29,79 +27,57 @@ def load(name: str) -> ModuleType:
 
 
 class TestOptions:
-    def test_documented_sections_exist(self) -> None:
+    def test_documented_sections_exist(self):
         module = load("on_gpu")
         assert all(f"``{name}``" in str(module.__doc__) for name in module.SECTIONS)
 
-    def test_all_sections_with_a_limit_run_by_default(self) -> None:
+    def test_all_sections_with_a_limit_run_by_default(self):
         options = load("on_gpu")._parser().parse_args(["--dataset", "x"])
         limited = ("same", "repeat", "cupti", "uncertainty", "exploits", "honest", "coverage", "exclusive")
         assert tuple(options.sections) == limited
 
 
-def test_only_op_types_with_declared_work_are_counted(tmp_path: Path) -> None:
+def test_only_op_types_with_declared_work_are_counted(tmp_path):
     write_demo(tmp_path / "demo")
     assert load("bench_light").count(tmp_path / "demo") == {"gemm": (3, 3), "rmsnorm": (3, 3), "softmax": (0, 3)}
 
 
-@pytest.mark.slow
-def test_light_can_be_stated_for_80_percent_of_the_public_workloads() -> None:
-    given = os.environ.get("FIB_TEST_DATASET")
-    here = Path(__file__).resolve()
-    beside = [parent.parent / "shared" / "flashinfer-trace" for parent in here.parents if (parent / ".git").exists()]
-    root = next((path for path in ([Path(given)] if given else beside) if path.is_dir()), None)
-    if root is None:
-        pytest.skip("the public flashinfer-trace data set is not here; set FIB_TEST_DATASET to its folder")
-    known, total = (sum(counts[index] for counts in load("bench_light").count(root).values()) for index in (0, 1))
-    assert total > 100
-    assert known >= 0.8 * total
-
-
-GEMM = Definition(
-    "gemm_n32_k16",
-    "gemm",
-    axes={"M": AxisVar(), "N": AxisConst(value=32), "K": AxisConst(value=16)},
-    inputs={"A": TensorSpec(("M", "K"), "float16"), "B": TensorSpec(("N", "K"), "float16")},
-    outputs={"C": TensorSpec(("M", "N"), "float16")},
-    reference="import torch\n\n\ndef run(A, B):\n    return torch.matmul(A, B.T)\n",
+GEMM = make_definition(
+    {"A": "float16[M,K]", "B": "float16[N,K]"},
+    {"C": "float16[M,N]"},
+    "import torch\n\n\ndef run(A, B):\n    return torch.matmul(A, B.T)\n",
+    name="gemm_n32_k16",
+    op_type="gemm",
+    constants={"N": 32, "K": 16},
 )
-DOUBLE = Definition(
-    "double_n64",
-    "elementwise",
-    axes={"batch_size": AxisVar(), "n": AxisConst(value=64)},
-    inputs={"x": TensorSpec(("batch_size", "n"), "float32")},
-    outputs={"y": TensorSpec(("batch_size", "n"), "float32")},
-    reference="def run(x):\n    return x * 2\n",
+SCALE = make_definition(
+    {"x": "float32[batch_size,64]"}, {"y": "float32[batch_size,64]"}, DOUBLE.reference, name="double_n64"
 )
 
 
-def gemm_workload(rows: int) -> Workload:
-    return Workload({"M": rows}, {"A": RandomInput(), "B": RandomInput()}, f"m-{rows}")
-
-
-def public_set(root: Path) -> TraceSet:
+def public_set(root):
     root.mkdir()
     trace_set = TraceSet.from_path(root)
-    trace_set.add_definitions([GEMM, DOUBLE])
-    trace_set.add_traces([Trace(GEMM.name, gemm_workload(rows)) for rows in (4, 1, 0, 16, 8)])
+    trace_set.add_definitions([GEMM, SCALE])
+    trace_set.add_traces([Trace(GEMM.name, make_workload(GEMM, {"M": rows}, f"m-{rows}")) for rows in (4, 1, 0, 16, 8)])
     return trace_set
 
 
-def test_recorded_workloads_of_the_published_set_are_spread_by_size_without_empty_ones(tmp_path: Path) -> None:
+def test_recorded_workloads_of_the_published_set_are_spread_by_size_without_empty_ones(tmp_path):
     module = load("published_set")
     chosen, sizes = module.workloads_of(public_set(tmp_path / "set"), GEMM, 2)
     assert [workload.axes["M"] for workload in chosen] == [1, 16]
     assert sizes == module.RECORDED
 
 
-def test_solutions_of_the_published_set_are_those_of_the_table_for_the_device() -> None:
+def test_solutions_of_the_published_set_are_those_of_the_table_for_the_device():
     module = load("published_set")
     assert [one.name for one in module.solutions_of(GEMM, "cpu")] == ["gemm_n32_k16_torch"]
     found = {one.name: one.spec.language for one in module.solutions_of(GEMM, "NVIDIA H200")}
     assert found == {"gemm_n32_k16_torch": "python", "gemm_n32_k16_triton": "triton", "gemm_n32_k16_cu": "cuda"}
 
 
-def run_script(tmp_path: Path, budget: int) -> Path:
+def run_script(tmp_path, budget):
     """Run the script on the CPU; returns its output folder."""
     public, out = public_set(tmp_path / "public").root, tmp_path / "out"
     script = [sys.executable, str(BENCHMARKS / "published_run.py"), "--dataset", str(public), "--output", str(out)]
@@ -111,7 +87,7 @@ def run_script(tmp_path: Path, budget: int) -> Path:
 
 
 @pytest.mark.slow
-def test_it_writes_the_data_set_with_traces_the_summary_and_the_page(tmp_path: Path) -> None:
+def test_it_writes_the_data_set_with_traces_the_summary_and_the_page(tmp_path):
     pytest.importorskip("vl_convert", reason="needs the extra 'report'")
     out = run_script(tmp_path, 600)
     with tarfile.open(out / "data-set.tar.xz") as archive:
@@ -126,7 +102,7 @@ def test_it_writes_the_data_set_with_traces_the_summary_and_the_page(tmp_path: P
 
 
 @pytest.mark.slow
-def test_a_spent_budget_ends_it_with_what_was_measured(tmp_path: Path) -> None:
+def test_a_spent_budget_ends_it_with_what_was_measured(tmp_path):
     out = run_script(tmp_path, 1)
     assert "not run: the budget is spent" in (out / "run.txt").read_text()
     assert "0 evaluations" in (out / "run.txt").read_text()

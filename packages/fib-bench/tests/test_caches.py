@@ -1,27 +1,23 @@
-"""Tests of the caches of workers."""
-
-from __future__ import annotations
-
 import json
 import os
 import stat
 import subprocess
 import tempfile
-from collections.abc import Callable
 from contextlib import nullcontext
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import attrs
 import pytest
-from fib_bench.judge.function_worker import FunctionWorker
+from fib_bench.judge.functions import FunctionWorker
 from fib_bench.timing.handshake.native import module_folder
 from fib_bench.transport.messages import Build, OpenDevice
 from fib_bench.worker.caches import FOLDER, CacheOwner, own_cache
 from fib_bench.worker.client import WorkerLost
 from fib_compile import BuilderRegistry
-from fib_schema import Definition, Solution, format_json
+from fib_schema import format_json
+
+from .samples import DOUBLE, make_solution
 
 OTHER_UID = 60_599
 CPP = """
@@ -33,51 +29,39 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, Nothing);
 
 
 @pytest.fixture
-def root(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A cache for this test alone."""
+def root(monkeypatch, tmp_path):
     monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path))
     return tmp_path
 
 
-@pytest.fixture
-def owner_of(definition: Definition) -> Callable[[Solution | None], CacheOwner]:
-    return lambda solution: CacheOwner.of(
-        Build("cpu", format_json(definition), None if solution is None else format_json(solution))
-    )
+def owner_of(solution):
+    return CacheOwner.of(Build("cpu", format_json(DOUBLE), None if solution is None else format_json(solution)))
 
 
 class TestCacheOwner:
-    def test_is_named_by_content(
-        self, make_solution: Callable[..., Solution], owner_of: Callable[[Solution | None], CacheOwner]
-    ) -> None:
+    def test_is_named_by_content(self):
         one = make_solution("def run(x): pass")
         renamed = attrs.evolve(one, name="renamed", author="somebody")
         names = [owner_of(s).name for s in (one, renamed, make_solution("def run(x): return x"), None)]
         assert names[0] == names[1]
         assert len(set(names)) == 3
-
-    def test_a_solution_cannot_have_the_name_of_a_reference(
-        self, make_solution: Callable[..., Solution], owner_of: Callable[[Solution | None], CacheOwner]
-    ) -> None:
-        assert owner_of(make_solution("def run(x): pass")).name.startswith("solution-")
-        assert owner_of(None).name.startswith("reference-")
+        assert names[0].startswith("solution-")
+        assert names[3].startswith("reference-")
 
     @pytest.mark.parametrize("device", ["cpu", "cuda:0"])
-    def test_the_first_request_to_a_worker_decides_its_cache(
-        self, make_solution: Callable[..., Solution], definition: Definition, device: str
-    ) -> None:
+    def test_the_first_request_to_a_worker_decides_its_cache(self, device):
         """On CUDA the device is opened before anything is built: without a name, nothing built would be kept."""
-        build = Build(device, format_json(definition), format_json(make_solution("def run(x): pass")))
-        asked: list[object] = []
+        build = Build(device, format_json(DOUBLE), format_json(make_solution("def run(x): pass")))
+        asked = []
 
         class Recorder:
-            def request(self, message: object, *_: object, **settings: object) -> object:
+            def request(self, message, *_, **settings):
                 asked.append(message)
                 raise WorkerLost("recorded")
 
-        server: Any = SimpleNamespace(spawn=Recorder)
-        context: Any = SimpleNamespace(
-            is_cuda=device != "cpu", timeout_seconds=1.0, device_work=nullcontext, settle=lambda: None
+        server = SimpleNamespace(spawn=Recorder)
+        context = SimpleNamespace(
+            is_cuda=device != "cpu", request_seconds=1.0, device_work=nullcontext, no_device_work=nullcontext
         )
         with pytest.raises(WorkerLost):
             FunctionWorker(server, build, context).build()
@@ -85,7 +69,7 @@ class TestCacheOwner:
 
 
 class TestOwnCache:
-    def test_is_made_once_and_kept(self, root: Path) -> None:
+    def test_is_made_once_and_kept(self, root):
         folder = own_cache(CacheOwner("one"), os.getuid())
         assert folder.parent == root / FOLDER
         (folder / "built").write_text("x")
@@ -93,13 +77,10 @@ class TestOwnCache:
         assert (folder / "built").exists()
         assert [path.name for path in folder.parent.iterdir()] == [folder.name]
 
-    def test_others_have_others(self, root: Path) -> None:
+    def test_others_have_others(self, root):
         assert own_cache(CacheOwner("one"), os.getuid()) != own_cache(CacheOwner("two"), os.getuid())
 
-    def test_only_its_owner_can_look_into_it(self, root: Path) -> None:
-        assert own_cache(CacheOwner("one"), os.getuid()).stat().st_mode & 0o777 == 0o700
-
-    def test_one_that_belongs_to_somebody_else_is_not_used(self, root: Path) -> None:
+    def test_one_that_belongs_to_somebody_else_is_not_used(self, root):
         if os.getuid() != 0:
             pytest.skip("only root can give a folder away")
         folder = own_cache(CacheOwner("one"), os.getuid())
@@ -107,33 +88,19 @@ class TestOwnCache:
         with pytest.raises(PermissionError, match="belongs to another user"):
             own_cache(CacheOwner("one"), os.getuid())
 
-    def test_it_is_given_to_its_owner(self, root: Path) -> None:
-        if os.getuid() != 0:
-            pytest.skip("only root can give a folder away")
-        assert own_cache(CacheOwner("one"), 60_999).stat().st_uid == 60_999
-
-    def test_libraries_compiled_ahead_are_copied(
-        self,
-        root: Path,
-        definition: Definition,
-        make_solution: Callable[..., Solution],
-        owner_of: Callable[[Solution | None], CacheOwner],
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> None:
+    def test_libraries_compiled_ahead_are_copied(self, root, monkeypatch):
         wanted, other = (make_solution(CPP + f"// {name}", name=name, language="cpp", dps=True) for name in "ab")
         registry = BuilderRegistry.get_instance()
-        for outcome in registry.build_many([(definition, wanted), (definition, other)]):
+        for outcome in registry.build_many([(DOUBLE, wanted), (DOUBLE, other)]):
             assert outcome.error is None
         folder = own_cache(owner_of(wanted), os.getuid())
         manifests = [json.loads(path.read_bytes()) for path in folder.rglob("manifest.json")]
         assert [manifest["facts"]["solution"] for manifest in manifests] == ["a"]
         monkeypatch.setenv("FIB_CACHE_PATH", str(folder))
-        assert [outcome.state for outcome in registry.build_many([(definition, wanted)])] == ["cached"]
+        assert [outcome.state for outcome in registry.build_many([(DOUBLE, wanted)])] == ["cached"]
 
 
-def test_where_the_cache_cannot_be_written_a_worker_builds_all_the_same(
-    evaluate: Callable[..., list[object]], make_solution: Callable[..., Solution], cache_path: Path
-) -> None:
+def test_where_the_cache_cannot_be_written_a_worker_builds_all_the_same(evaluate, cache_path):
     """The folder of the workers is a file here."""
     hidden = cache_path / f"{FOLDER}.away"
     (cache_path / FOLDER).mkdir(exist_ok=True)
@@ -150,9 +117,7 @@ def test_where_the_cache_cannot_be_written_a_worker_builds_all_the_same(
 
 class TestOtherUsers:
     @pytest.mark.parametrize("umask", [0o000, 0o022, 0o077])
-    def test_cannot_list_or_write_the_folders(
-        self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, umask: int
-    ) -> None:
+    def test_cannot_list_or_write_the_folders(self, monkeypatch, tmp_path, umask):
         monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "new" / "cache"))
         before = os.umask(umask)
         try:
@@ -164,7 +129,7 @@ class TestOtherUsers:
         assert stat.S_IMODE(folder.stat().st_mode) == 0o700
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
-    def test_cannot_plant_the_folder_of_all_caches(self, root: Path) -> None:
+    def test_cannot_plant_the_folder_of_all_caches(self, root):
         (root / FOLDER).mkdir()
         os.chown(root / FOLDER, OTHER_UID, OTHER_UID)
         with pytest.raises(PermissionError, match=f"belongs to user {OTHER_UID}; delete it"):
@@ -174,14 +139,14 @@ class TestOtherUsers:
         assert list((root / FOLDER).iterdir()) == []
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can give folders away")
-    def test_cannot_plant_the_timing_module(self, root: Path) -> None:
+    def test_cannot_plant_the_timing_module(self, root):
         (root / "fib-bench-timing-v2").mkdir()
         os.chown(root / "fib-bench-timing-v2", OTHER_UID, OTHER_UID)
         with pytest.raises(PermissionError, match="belongs to user"):
             module_folder()
 
     @pytest.mark.skipif(os.geteuid() != 0, reason="only root can become another user")
-    def test_a_worker_with_another_user_reaches_its_cache(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_a_worker_with_another_user_reaches_its_cache(self, monkeypatch):
         with tempfile.TemporaryDirectory(prefix="fib-tests-") as root:
             Path(root).chmod(0o755)
             monkeypatch.setenv("FIB_CACHE_PATH", root)

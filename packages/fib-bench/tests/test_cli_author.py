@@ -1,22 +1,17 @@
 """Tests of add, new and watch, as a newcomer types them, with mistakes."""
 
-from __future__ import annotations
-
 import json
 import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from fib_bench.cli.main import main
 from fib_schema import TraceSet, validate
 
-MakeDataSet = Callable[..., Path]
-Run = Callable[..., tuple[int, str, str]]
-GOOD = "def run(x):\n    return x * 2\n"
+from .samples import GOOD
+
 CPP = """#include <tvm/ffi/container/tensor.h>
 #include <tvm/ffi/function.h>
 
@@ -28,22 +23,7 @@ TVM_FFI_DLL_EXPORT_TYPED_FUNC(run, run);
 
 
 @pytest.fixture
-def run(capfd: pytest.CaptureFixture[str]) -> Run:
-    """Run the command in this process; returns the exit code, stdout and stderr."""
-
-    def run(*words: object) -> tuple[int, str, str]:
-        try:
-            code = main([str(word) for word in words])
-        except SystemExit as error:
-            code = int(str(error.code))
-        captured = capfd.readouterr()
-        return code, captured.out, " ".join(captured.err.split())
-
-    return run
-
-
-@pytest.fixture
-def root(make_data_set: MakeDataSet, monkeypatch: pytest.MonkeyPatch) -> Path:
+def root(make_data_set, monkeypatch):
     """A data set without solutions; the current folder is another one."""
     monkeypatch.setenv("USER", "ada")
     monkeypatch.setenv("LOGNAME", "ada")
@@ -51,38 +31,82 @@ def root(make_data_set: MakeDataSet, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def kernel(tmp_path: Path) -> Path:
+def kernel(tmp_path):
     path = tmp_path / "kernel.py"
     path.write_text(GOOD)
     return path
 
 
 class TestAdd:
-    def test_prints_what_it_inferred_the_file_and_the_next_command(self, run: Run, root: Path, kernel: Path) -> None:
+    def test_prints_what_it_inferred_the_file_and_the_next_command(self, run, root, kernel):
         code, out, err = run("add", kernel, "--definition", "double", "--dataset", root)
         file = root / "solutions/ada/elementwise/double/kernel.json"
         assert (code, err) == (0, "")
         assert out == (
             "added kernel to double\n"
             f"  file         {file}\n"
-            "  language     python  (a .py file that imports no kernel language; --language overrides)\n"
-            "  entry point  kernel.py::run  (the function named run; --entry overrides)\n"
-            "  style        return: it returns its outputs  "
-            "(it takes the inputs (x) and returns a value; --style overrides)\n"
-            "  hardware     cpu, cuda  (python runs on both; --hardware overrides)\n"
+            "  language     python  (--language overrides)\n"
+            "  entry point  kernel.py::run  (--entry overrides)\n"
+            "  style        return  (--style overrides)\n"
+            "  hardware     cpu, cuda  (--hardware overrides)\n"
             f"next: fib-bench run {root} --solutions kernel --quick\n"
         )
         assert file.is_file()
         assert validate(root).is_ok
 
-    def test_changed_code_is_a_new_version_and_identical_code_is_told(self, run: Run, root: Path, kernel: Path) -> None:
+    def test_a_record_of_a_solution_states_all_but_the_name_that_the_command_gives(self, run, root, kernel, tmp_path):
+        run("add", kernel, "--definition", "double", "--dataset", root, "--author", "bob")
+        record = json.loads((root / "solutions/bob/elementwise/double/kernel.json").read_text())
+        record["sources"][0]["content"] += "# packed\n"
+        packed = tmp_path / "solution.json"
+        packed.write_text(json.dumps(record))
+        code, out, err = run("add", packed, "--dataset", root, "--name", "packed")
+        assert (code, err, out.splitlines()[0]) == (0, "", "added packed to double")
+        (found,) = [one for one in TraceSet.from_path(root).solutions["double"] if one.name == "packed"]
+        assert (found.author, found.sources[0].content) == ("bob", GOOD + "# packed\n")
+        code, _, err = run("add", packed, "--dataset", root, "--style", "return")
+        assert (code, "states its language, entry point, style and hardware" in err) == (2, True)
+
+    def test_the_configuration_of_the_starter_kit_states_a_solution(self, run, root, tmp_path):
+        kit = tmp_path / "kit"
+        (kit / "solution/python").mkdir(parents=True)
+        (kit / "solution/python/kernel.py").write_text(
+            "def helper(x):\n    return x\n\n\ndef fast(x):\n    return x * 2\n"
+        )
+        build = '[build]\nlanguage = "python"\nentry_point = "kernel.py::fast"\n'
+        (kit / "config.toml").write_text(
+            '[solution]\nname = "doubled"\ndefinition = "double"\nauthor = "The Team"\n' + build
+        )
+        code, _, err = run("add", kit / "config.toml", "--dataset", root)
+        assert (code, err) == (0, "")
+        found = TraceSet.from_path(root).get_solution("doubled")
+        assert (found.author, found.spec.entry_point) == ("The Team", "kernel.py::fast")
+        assert not found.spec.destination_passing_style
+
+    @pytest.mark.parametrize(
+        ("name", "text", "said"),
+        [
+            (
+                "config.toml",
+                "[solution]\nname = 'a'\n",
+                "is no config.toml with [solution] and [build]: KeyError('build')",
+            ),
+            ("solution.json", "{}", "name"),
+            ("gone.toml", None, "there is no such file"),
+            ("kernel.py", GOOD, "does not name its definition; say it with --definition NAME"),
+        ],
+    )
+    def test_a_file_that_states_no_solution_is_explained(self, run, root, tmp_path, name, text, said):
+        if text is not None:
+            (tmp_path / name).write_text(text)
+        code, _, err = run("add", tmp_path / name, "--dataset", root)
+        assert (code, said in err) == (2, True), err
+
+    def test_changed_code_is_a_new_version_and_identical_code_is_told(self, run, root, kernel):
         words = ("add", kernel, "--definition", "double", "--dataset", root)
         run(*words)
         code, out, _ = run(*words)
-        assert (code, out.splitlines()[0]) == (
-            0,
-            "nothing added: kernel of double has the same code and settings",
-        )
+        assert (code, out.splitlines()[0]) == (0, "nothing added: kernel of double has the same code and settings")
         kernel.write_text(GOOD.replace("2", "2.0"))
         assert "added kernel_v2 to double" in run(*words)[1]
         kernel.write_text(GOOD.replace("x * 2", "x + x"))
@@ -91,9 +115,7 @@ class TestAdd:
         assert "nothing added: kernel of double" in run(*words)[1]
         assert TraceSet.from_path(root).solution_names() == ("kernel", "kernel_v2", "kernel_v3")
 
-    def test_the_data_set_is_the_current_folder_or_that_of_the_variable(
-        self, run: Run, root: Path, kernel: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-    ) -> None:
+    def test_the_data_set_is_the_current_folder_or_that_of_the_variable(self, run, root, kernel, monkeypatch, tmp_path):
         monkeypatch.setenv("FIB_DATASET_PATH", str(root))
         monkeypatch.chdir(tmp_path)
         assert run("add", kernel, "--definition", "double")[0] == 0
@@ -101,22 +123,20 @@ class TestAdd:
         monkeypatch.chdir(root)
         assert "nothing added" in run("add", kernel, "--definition", "double")[1]
 
-    def test_without_a_data_set_the_option_that_names_one_is_told(
-        self, run: Run, kernel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_without_a_data_set_the_option_that_names_one_is_told(self, run, kernel, tmp_path, monkeypatch):
         monkeypatch.setenv("FIB_DATASET_PATH", str(tmp_path / "nowhere"))
         monkeypatch.chdir(kernel.parent)
         code, _, err = run("add", kernel, "--definition", "double")
-        assert (code, "no data set was named" in err, "pass --dataset DIR" in err) == (2, True, True)
+        assert (code, "no data set at" in err, "--dataset DIR" in err) == (2, True, True)
 
-    def test_options_override(self, run: Run, root: Path, kernel: Path) -> None:
+    def test_options_override(self, run, root, kernel):
         words = ("--language", "triton", "--style", "destination", "--hardware", "H100", "--name", "mine")
         code, _, _ = run("add", kernel, "--definition", "double", "--dataset", root, *words, "--author", "bob")
         (solution,) = TraceSet.from_path(root).solutions["double"]
         assert (code, solution.name, solution.author, solution.spec.language) == (0, "mine", "bob", "triton")
         assert solution.spec.target_hardware == ("H100",)
 
-    def test_a_folder_is_taken_with_its_texts_and_what_is_left_out_is_told(self, run: Run, root: Path) -> None:
+    def test_a_folder_is_taken_with_its_texts_and_what_is_left_out_is_told(self, run, root):
         folder = root.parent / "folder"
         folder.mkdir()
         for name, content in (("kernel.py", GOOD), ("tiles.json", "{}"), ("weights.bin", "x"), (".hidden", "x")):
@@ -130,32 +150,20 @@ class TestAdd:
         ("change", "said"),
         [
             ({"--definition": "duoble"}, "no definition is named 'duoble'; did you mean 'double'?"),
-            ({"file": "kernle.py"}, "kernle.py: there is no such file"),
             ({"file": "kernels"}, "kernels: does not exist; write a file that ends in .py, .cu or .cpp, or a folder"),
-            ({"file": "notes.txt"}, "is not a kernel file; write a file that ends in .py, .cu or .cpp"),
             ({"file": "broken.py"}, "broken.py:1: does not parse: '(' was never closed 1 | def run(x:"),
-            ({"file": "two.py"}, "2 functions may be the entry point: two.py::f (line 1), two.py::g (line 2)"),
-            ({"--entry": "go"}, "--entry go: there is no such function; the functions are: run"),
+            ({"--entry": "go"}, "--entry go: there is no such function; the functions are: kernel.py::run"),
             ({"--hardware": "H1000"}, "no hardware is named 'H1000'; did you mean 'H100'"),
             ({"--language": "pyton"}, "argument --language: invalid choice: 'pyton'; did you mean python?"),
             ({"--name": "a/b"}, "Solution 'a/b'.name"),
             ({"--dataset": "nowhere"}, "no data set at 'nowhere': there is no such directory"),
-            ({"file": "wrong.py"}, "run takes 3 arguments, and the definition has 1 input (x) and 1 output (y)"),
-            ({"file": "plain.cpp"}, "exports no function; end the file with TVM_FFI_DLL_EXPORT_TYPED_FUNC"),
         ],
     )
     def test_a_mistake_has_a_message_with_the_remedy_and_adds_nothing(
-        self, run: Run, root: Path, kernel: Path, monkeypatch: pytest.MonkeyPatch, change: dict[str, str], said: str
-    ) -> None:
+        self, run, root, kernel, monkeypatch, change, said
+    ):
         monkeypatch.chdir(kernel.parent)
-        for name, text in {
-            "notes.txt": "x",
-            "broken.py": "def run(x:\n",
-            "two.py": "def f(x): return x\ndef g(x): return x\n",
-            "wrong.py": "def run(a, b, c): return a\n",
-            "plain.cpp": "int f() { return 1; }\n",
-        }.items():
-            Path(name).write_text(text)
+        Path("broken.py").write_text("def run(x:\n")
         options = {"--definition": "double", "--dataset": str(root), **change}
         file = options.pop("file", "kernel.py")
         code, out, err = run("add", file, *(word for option in options.items() for word in option))
@@ -164,9 +172,7 @@ class TestAdd:
         assert TraceSet.from_path(root).solution_names() == ()
 
     @pytest.mark.usefixtures("shared_server")
-    def test_quick_evaluates_at_once_and_shows_the_first_compiler_error(
-        self, run: Run, root: Path, kernel: Path, tmp_path: Path
-    ) -> None:
+    def test_quick_evaluates_at_once_and_shows_the_first_compiler_error(self, run, root, kernel, tmp_path):
         words = ("--definition", "double", "--dataset", root, "--quick")
         code, out, _ = run("add", kernel, *words)
         assert code == 0
@@ -181,10 +187,8 @@ class TestAdd:
         assert code == 0
         assert out.count("\n    5 |   dobule(x);\n      |   ^\n") == 1
         assert "broken.cpp:5:3: 'dobule' was not declared in this scope" in out
-        assert "(cpp)" in out
+        assert "COMPILE_ERROR, untrusted output: broken.cpp:5:3: error: " in out
         assert "tvm_ffi" not in out
-        plain = json.loads(run("add", kernel, *words, "--json")[1])
-        assert (plain["is_new"], plain["language"], len(plain["traces"])) == (False, "python", 2)
 
 
 class TestNewDefinition:
@@ -194,7 +198,7 @@ class TestNewDefinition:
         "    return x * w if is_up else x / w\n"
     )
 
-    def test_writes_a_definition_that_validate_accepts(self, run: Run, tmp_path: Path) -> None:
+    def test_writes_a_definition_that_validate_accepts(self, run, tmp_path):
         reference = tmp_path / "scale.py"
         reference.write_text(self.REFERENCE)
         root = tmp_path / "new"
@@ -209,7 +213,7 @@ class TestNewDefinition:
         assert validate(root).is_ok
         assert run("new", "definition", "scale_w16", *words)[0] == 2
 
-    def test_options_give_the_types_of_a_reference_without_annotations(self, run: Run, tmp_path: Path) -> None:
+    def test_options_give_the_types_of_a_reference_without_annotations(self, run, tmp_path):
         reference, root = tmp_path / "sum.py", tmp_path / "new"
         reference.write_text("def run(x):\n    return (x * x).sum(-1)\n")
         words = ("new", "definition", "sum_w256", "--reference", reference, "--dataset", root, "--axis", "width=256")
@@ -234,7 +238,7 @@ class TestNewDefinition:
             ('def run(*x) -> "y: float32[n]": pass', "run has * parameters; name each input"),
         ],
     )
-    def test_a_mistake_is_told_and_nothing_is_written(self, run: Run, tmp_path: Path, text: str, said: str) -> None:
+    def test_a_mistake_is_told_and_nothing_is_written(self, run, tmp_path, text, said):
         reference = tmp_path / "ref.py"
         reference.write_text(text)
         code, _, err = run("new", "definition", "d", "--reference", reference, "--dataset", tmp_path / "new")
@@ -245,8 +249,8 @@ class TestNewDefinition:
 
 @pytest.mark.slow
 def test_watch_evaluates_again_survives_a_broken_and_a_missing_file_and_ends_with_130_by_sigterm(
-    root: Path, kernel: Path, tmp_path: Path
-) -> None:
+    root, kernel, tmp_path
+):
     log = tmp_path / "out"
     words = ["watch", str(kernel), "--definition", "double", "--dataset", str(root)]
     with log.open("wb") as out:
@@ -254,8 +258,8 @@ def test_watch_evaluates_again_survives_a_broken_and_a_missing_file_and_ends_wit
             [sys.executable, "-m", "fib_bench.cli.main", *words], stdout=out, stderr=out, env={**os.environ}
         )
 
-    def wait_for(text: str, count: int = 1) -> None:
-        deadline = time.monotonic() + 120
+    def wait_for(text, count=1):
+        deadline = time.monotonic() + 300
         while log.read_text().count(text) < count:
             assert process.poll() is None, log.read_text()
             assert time.monotonic() < deadline, log.read_text()
@@ -276,7 +280,7 @@ def test_watch_evaluates_again_survives_a_broken_and_a_missing_file_and_ends_wit
         wait_for("kernel: PASSED", 4)
         wait_for(" over the last save", 2)
         process.terminate()
-        assert process.wait(60) == 130
+        assert process.wait() == 130
         assert "stopped" in log.read_text()
     finally:
         process.kill()

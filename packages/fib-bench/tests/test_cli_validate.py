@@ -1,119 +1,92 @@
-"""Tests of ``fib-bench validate`` and ``fib-bench migrate``."""
-
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import pytest
 from fib_bench.cli.main import main
-from fib_schema import AxisVar, Definition, RandomInput, TensorSpec, Trace, TraceSet, Workload
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
-    root = tmp_path / "set"
-    root.mkdir()
-    definition = Definition(
-        name="double",
-        op_type="pointwise",
-        axes={"n": AxisVar()},
-        inputs={"x": TensorSpec(["n"], "float32")},
-        outputs={"y": TensorSpec(["n"], "float32")},
-        reference="def run(x):\n    return x * 2\n",
-    )
-    trace_set = TraceSet.from_path(root)
-    trace_set.add_definitions([definition])
-    trace_set.add_traces([Trace("double", Workload({"n": 3}, {"x": RandomInput()}, "w0"))])
-    return root
+def root(make_data_set):
+    return make_data_set(sizes=(3,))
 
 
 @pytest.fixture
-def broken(root: Path) -> Path:
-    with (root / "workloads/pointwise/double.jsonl").open("a") as file:
+def broken(root):
+    with (root / "workloads/elementwise/double.jsonl").open("a") as file:
         file.write('{"definition": "double", "workload": {"axes": {"n": 4.7}, "inputs": {}, "uuid": "w1"}}\n')
     return root
 
 
 @pytest.fixture
-def older(root: Path) -> Path:
-    path = root / "definitions/pointwise/double.json"
+def older(root):
+    path = root / "definitions/elementwise/double.json"
     path.write_text(path.read_text().replace('"op_type"', '"type"'))
     return root
 
 
 class TestValidate:
-    def test_a_good_set_gives_a_line_and_0(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_good_set_gives_a_line_and_0(self, root, capsys):
         assert main(["validate", str(root)]) == 0
         counts = "1 definition, 0 solutions, 1 workload, 0 traces, 0 blobs"
         assert capsys.readouterr().out == f"{root}: {counts}: 0 errors, 0 warnings\n"
 
-    def test_an_error_is_shown_with_its_place_and_gives_1(
-        self, broken: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_an_error_is_shown_with_its_place_and_gives_1(self, broken, capsys):
         assert main(["validate", str(broken)]) == 1
-        place = "workloads/pointwise/double.jsonl:2 at $.workload.axes.n"
+        place = "workloads/elementwise/double.jsonl:2 at $.workload.axes.n"
         assert f"error: {place}: expected an integer, got number 4.7\n" in capsys.readouterr().out
 
-    def test_json_is_one_object_with_every_problem(self, broken: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_json_is_one_object_with_every_problem(self, broken, capsys):
         assert main(["validate", str(broken), "--json"]) == 1
         report = json.loads(capsys.readouterr().out)
         assert report["is_ok"] is False
         assert [(p["file"], p["line"], p["code"]) for p in report["problems"]] == [
-            ("workloads/pointwise/double.jsonl", 2, "schema")
+            ("workloads/elementwise/double.jsonl", 2, "schema")
         ]
 
-    def test_warnings_do_not_count(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_warnings_do_not_count(self, root, capsys):
         (root / "definitions/notes.txt").touch()
         assert main(["validate", str(root)]) == 0
         assert "warning: definitions/notes.txt: is not read" in capsys.readouterr().out
 
-    def test_a_legacy_set_has_errors_that_name_migrate(self, older: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_legacy_set_has_errors_that_name_migrate(self, older, capsys):
         assert main(["validate", str(older)]) == 1
         assert "'type' is of a legacy schema: rewrite it with 'fib-bench migrate'" in capsys.readouterr().out
 
-    def test_problems_of_one_kind_are_a_line_with_a_count(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        (root / "workloads/pointwise/double.jsonl").write_text("{}\n" * 130)
+    def test_problems_of_one_kind_are_a_line_with_a_count(self, root, capsys):
+        (root / "workloads/elementwise/double.jsonl").write_text("{}\n" * 130)
         assert main(["validate", str(root)]) == 1
         out = capsys.readouterr().out
         assert "260 errors" in out
         assert out.count("(and 129 more like it: ") == 2
         assert len(out.splitlines()) == 3
 
-    def test_a_folder_of_a_set_fails_and_names_the_set(self, root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_folder_of_a_set_fails_and_names_the_set(self, root, capsys):
         assert main(["validate", str(root / "definitions")]) == 1
         assert f"did you mean '{root}'?" in capsys.readouterr().out
 
-    def test_a_missing_set_is_a_wrong_command(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_a_missing_set_is_a_wrong_command(self, tmp_path, capsys):
         assert main(["validate", str(tmp_path / "nowhere")]) == 2
         assert "no data set at" in capsys.readouterr().err
 
 
 class TestMigrate:
-    def test_an_older_set_is_rewritten_and_valid(
-        self, older: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_an_older_set_is_rewritten_and_valid(self, older, tmp_path, capsys):
         assert main(["migrate", str(older), str(tmp_path / "new")]) == 0
         out = capsys.readouterr().out
         assert "0 errors, 0 warnings" in out
         assert main(["validate", str(tmp_path / "new")]) == 0
 
-    def test_what_cannot_be_read_is_named_and_gives_1(
-        self, broken: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_what_cannot_be_read_is_named_and_gives_1(self, broken, tmp_path, capsys):
         assert main(["migrate", str(broken), str(tmp_path / "new")]) == 1
         out = capsys.readouterr().out
-        assert "rejected: workloads/pointwise/double.jsonl:2 at $.workload.axes.n" in out
+        assert "rejected: workloads/elementwise/double.jsonl:2 at $.workload.axes.n" in out
 
-    def test_json_is_one_object(self, older: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_json_is_one_object(self, older, tmp_path, capsys):
         assert main(["migrate", str(older), str(tmp_path / "new"), "--json"]) == 0
         report = json.loads(capsys.readouterr().out)
         assert report["counts"]["definitions"] == 1
         assert report["validation"]["is_ok"] is True
 
-    def test_a_target_that_holds_something_is_refused(
-        self, root: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_a_target_that_holds_something_is_refused(self, root, tmp_path, capsys):
         (tmp_path / "new").mkdir()
         (tmp_path / "new/file").touch()
         assert main(["migrate", str(root), str(tmp_path / "new")]) == 2

@@ -1,41 +1,32 @@
 """Tests of the clock monitor, with a device whose readings and times are given."""
 
-from __future__ import annotations
-
 import threading
-from collections.abc import Sequence
 from types import SimpleNamespace
 
-import attrs
 import pytest
 import torch
-from fib_bench.timing.device import ClockWatch, Reading, watch_clock
+from fib_bench.timing.device import ClockWatch, watch_clock
 
 GPU_IDLE, POWER_CAP, HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, HW_POWER_BRAKE = 0x1, 0x4, 0x8, 0x20, 0x40, 0x80
 
 
-@attrs.define
-class FakeDevice:
-    """A clock watch whose readings are taken once a second, from 100 s on."""
+@pytest.fixture
+def watched(monkeypatch):
+    """Makes a clock watch whose readings are taken once a second, from 100 s on."""
 
-    monkeypatch: pytest.MonkeyPatch
-
-    def watched(self, *readings: tuple[int, int]) -> ClockWatch:
+    def make(*readings):
         left = list(readings)
         times = iter(range(100, 100 + len(readings)))
-        self.monkeypatch.setattr("fib_bench.timing.device.time", SimpleNamespace(monotonic=lambda: float(next(times))))
+        monkeypatch.setattr("fib_bench.timing.device.time", SimpleNamespace(monotonic=lambda: float(next(times))))
         watch = ClockWatch(lambda: left.pop(0))
         for _ in readings:
             watch.take_reading()
         return watch
 
-
-@pytest.fixture
-def device(monkeypatch: pytest.MonkeyPatch) -> FakeDevice:
-    return FakeDevice(monkeypatch)
+    return make
 
 
-def seconds_of(readings: Sequence[Reading]) -> list[float]:
+def seconds_of(readings):
     return [reading.seconds for reading in readings]
 
 
@@ -50,21 +41,19 @@ class TestSince:
             (999.0, [102]),
         ],
     )
-    def test_gives_the_readings_from_then_on_and_the_last_one_before(
-        self, device: FakeDevice, seconds: float, found: list[float]
-    ) -> None:
-        watch = device.watched((1500, 0), (1600, 1), (1700, 2))
+    def test_gives_the_readings_from_then_on_and_the_last_one_before(self, watched, seconds, found):
+        watch = watched((1500, 0), (1600, 1), (1700, 2))
         assert seconds_of(watch.since(seconds)) == found
 
-    def test_forgets_the_oldest_readings(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_forgets_the_oldest_readings(self, monkeypatch):
         monkeypatch.setattr("fib_bench.timing.device._KEPT", 3)
         watch = ClockWatch(lambda: (1500, 0))
         for _ in range(20):
             watch.take_reading()
             assert 1 <= len(watch.since(0)) < 6
 
-    def test_without_a_reading_there_is_none(self, device: FakeDevice) -> None:
-        watch = device.watched()
+    def test_without_a_reading_there_is_none(self, watched):
+        watch = watched()
         assert watch.since(0) == []
         assert not watch.was_throttled(0)
         assert watch.clock_mhz(0) == 0
@@ -72,25 +61,25 @@ class TestSince:
 
 class TestThrottled:
     @pytest.mark.parametrize("reasons", [HW_SLOWDOWN, SW_THERMAL, HW_THERMAL, HW_POWER_BRAKE, HW_THERMAL | GPU_IDLE])
-    def test_the_hardware_slowing_itself_down_is(self, device: FakeDevice, reasons: int) -> None:
-        assert device.watched((1980, 0), (1980, reasons), (1980, 0)).was_throttled(100)
+    def test_the_hardware_slowing_itself_down_is(self, watched, reasons):
+        assert watched((1980, 0), (1980, reasons), (1980, 0)).was_throttled(100)
 
     @pytest.mark.parametrize("reasons", [0, GPU_IDLE, POWER_CAP, 0x2, 0x10, 0x100])
-    def test_other_reasons_for_a_clock_are_not(self, device: FakeDevice, reasons: int) -> None:
+    def test_other_reasons_for_a_clock_are_not(self, watched, reasons):
         """A power cap is how the device runs under load; a clock that it lowers far is seen as such."""
-        assert not device.watched((1980, reasons)).was_throttled(100)
+        assert not watched((1980, reasons)).was_throttled(100)
 
     @pytest.mark.parametrize(("clock", "is_throttled"), [(1980, False), (1882, False), (1781, True), (345, True)])
-    def test_a_clock_far_below_the_highest_seen_is(self, device: FakeDevice, clock: int, is_throttled: bool) -> None:
-        assert device.watched((1980, 0), (clock, 0)).was_throttled(101.5) is is_throttled
+    def test_a_clock_far_below_the_highest_seen_is(self, watched, clock, is_throttled):
+        assert watched((1980, 0), (clock, 0)).was_throttled(101.5) is is_throttled
 
-    def test_the_highest_may_be_seen_later(self, device: FakeDevice) -> None:
-        watch = device.watched((1000, 0), (1980, 0))
+    def test_the_highest_may_be_seen_later(self, watched):
+        watch = watched((1000, 0), (1980, 0))
         assert watch.was_throttled(100)
         assert not watch.was_throttled(101.5)
 
-    def test_only_since_then(self, device: FakeDevice) -> None:
-        watch = device.watched((1980, HW_THERMAL), (1980, 0), (1980, 0))
+    def test_only_since_then(self, watched):
+        watch = watched((1980, HW_THERMAL), (1980, 0), (1980, 0))
         assert watch.was_throttled(101)
         assert not watch.was_throttled(101.5)
 
@@ -99,27 +88,27 @@ class TestClock:
     @pytest.mark.parametrize(
         ("clocks", "median"), [((1500,), 1500), ((1500, 100, 1600), 1500), ((100, 200, 300, 400), 300)]
     )
-    def test_is_the_median_since_then(self, device: FakeDevice, clocks: tuple[int, ...], median: int) -> None:
-        assert device.watched(*((clock, 0) for clock in clocks)).clock_mhz(100) == median
+    def test_is_the_median_since_then(self, watched, clocks, median):
+        assert watched(*((clock, 0) for clock in clocks)).clock_mhz(100) == median
 
 
-def test_the_load_adds_up_over_the_time_between_readings(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_load_adds_up_over_the_time_between_readings(monkeypatch):
     times, loads = iter([100.0, 101.0, 103.0]), iter([50, 25])
     monkeypatch.setattr("fib_bench.timing.device.time", SimpleNamespace(monotonic=lambda: next(times)))
     watch = ClockWatch(lambda: (1500, 0), lambda: next(loads))
     for _ in range(3):
         watch.take_reading()
-    assert watch.busy_seconds == pytest.approx(0.5 * 1 + 0.25 * 2)
+    assert watch.take_busy_seconds() == pytest.approx(0.5 * 1 + 0.25 * 2)
 
 
-def test_without_a_load_it_is_not_known_how_busy_a_device_is(device: FakeDevice) -> None:
-    assert device.watched((1500, 0), (1500, 0)).busy_seconds is None
+def test_without_a_load_it_is_not_known_how_busy_a_device_is(watched):
+    assert watched((1500, 0), (1500, 0)).take_busy_seconds() is None
 
 
-def test_it_reads_until_it_is_stopped() -> None:
+def test_it_reads_until_it_is_stopped():
     has_read_again, count = threading.Event(), 0
 
-    def read() -> tuple[int, int]:
+    def read():
         nonlocal count
         count += 1
         if count == 3:
@@ -135,13 +124,13 @@ def test_it_reads_until_it_is_stopped() -> None:
     assert not any(thread.name == "fib-clock-watch" for thread in threading.enumerate())
 
 
-def test_a_cpu_has_no_clock_to_watch() -> None:
+def test_a_cpu_has_no_clock_to_watch():
     assert watch_clock(torch.device("cpu")) is None
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a CUDA device")
-def test_a_cuda_device_tells_its_clock() -> None:
+def test_a_cuda_device_tells_its_clock():
     watch = watch_clock(torch.device("cuda", 0))
     if watch is None:
         pytest.skip("there is no NVML to ask")

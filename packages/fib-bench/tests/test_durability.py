@@ -1,9 +1,6 @@
 """Tests of durability: acknowledged evaluations survive kills, once each, and a resumed run makes the others."""
 
-from __future__ import annotations
-
 import os
-import random
 import re
 import signal
 import subprocess
@@ -11,26 +8,25 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
 import pytest
-from fib_schema import Solution, TraceSet
+from fib_schema import TraceSet
 
-MakeDataSet = Callable[..., Path]
-MakeSolution = Callable[..., Solution]
+from .samples import make_solution
+
 SOURCE = "import time\n\ndef run(x):\n    time.sleep(0.001)\n    return x * 2\n"
 SIZES = (2, 3, 4)
 ACKNOWLEDGED = re.compile(r"double \[n=(\d+)\] (\w+): [A-Z_]+")
 
 
-def run(root: Path, kills: random.Random | None, *, kill_worker: bool = False) -> tuple[Counter[tuple[str, str]], int]:
+def run(root, kills, *, kill_worker=False):
     """Run until it ends or is killed at random; returns the pairs that it said were evaluated, and its exit code."""
     command = [sys.executable, "-m", "fib_bench.cli.main", "run", str(root), "--resume", "--measure-seconds", "0.05"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.DEVNULL, text=True) as process:
         assert process.stderr is not None
-        said: list[str] = []
+        said = []
         reader = threading.Thread(target=lambda lines=process.stderr: said.extend(lines))
         reader.start()
         while kills is not None and process.poll() is None and not any(map(ACKNOWLEDGED.search, list(said))):
@@ -47,9 +43,9 @@ def run(root: Path, kills: random.Random | None, *, kill_worker: bool = False) -
     return Counter((f"n-{size}", solution) for size, solution in pairs), process.returncode
 
 
-def _kill_a_worker(driver: int, kills: random.Random) -> None:
+def _kill_a_worker(driver, kills):
     """Kill one of the processes that solutions run in: grandchildren of the judge."""
-    children: dict[int, list[int]] = {}
+    children = {}
     for folder in Path("/proc").glob("[0-9]*"):
         try:
             parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
@@ -65,13 +61,11 @@ def _kill_a_worker(driver: int, kills: random.Random) -> None:
 
 
 @pytest.mark.slow
-def test_nothing_acknowledged_is_lost_or_doubled(
-    make_data_set: MakeDataSet, make_solution: MakeSolution, seeded_random: random.Random
-) -> None:
+def test_nothing_acknowledged_is_lost_or_doubled(make_data_set, seeded_random):
     names = [f"s{index}" for index in range(4)]
     root = make_data_set(*(make_solution(SOURCE, name=name) for name in names), sizes=SIZES)
     wanted = Counter((f"n-{size}", name) for size in SIZES for name in names)
-    acknowledged: Counter[tuple[str, str]] = Counter()
+    acknowledged = Counter()
     for kill_worker in (False, True):
         said, code = run(root, seeded_random, kill_worker=kill_worker)
         acknowledged += said

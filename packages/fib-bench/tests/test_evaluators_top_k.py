@@ -1,35 +1,29 @@
 """Tests of the evaluator of chosen indices: sets, ties, padding, values beside them, and whole evaluations."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Mapping
-
 import pytest
 import torch
 from fib_bench import ResolvedEvalConfig
 from fib_bench.evaluators.protocol import Case
-from fib_bench.evaluators.top_k import IndexSets, TopK
-from fib_schema import AxisVar, Definition, TensorSpec
+from fib_bench.evaluators.top_k import TopK
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-Make = Callable[..., Definition]
-Tensors = Mapping[str, torch.Tensor]
+from .samples import judged, make_definition
+
+INDEXER, UNSCORED = (
+    make_definition(inputs, {"topk_indices": "int32[n,k]"}, "def run(*x): torch.topk(x, 3)\n", op_type="dsa_indexer")
+    for inputs in ({"scores": "float32[n,v]", "seq_lens": "int32[n]"}, {"q": "bfloat16[n,d]"})
+)
+"""Definitions that get scores, and that get none."""
+PLAIN = make_definition({"scores": "float32[n,v]"}, {"topk_indices": "int64[n,k]"}, "def run(x): ...\n", op_type="topk")
 
 
-def definition_of(make: Make, *, with_scores: bool = True) -> Definition:
-    inputs = {"scores": "float32[n,v]", "seq_lens": "int32[n]"} if with_scores else {"q": "bfloat16[n,d]"}
-    return make(inputs, {"topk_indices": "int32[n,k]"}, "def run(*x): torch.topk(x, 3)\n", op_type="dsa_indexer")
-
-
-def check_of(
-    definition: Definition, inputs: Mapping[str, object], expected: Tensors, config: ResolvedEvalConfig | None = None
-) -> IndexSets:
+def check_of(definition, inputs, expected, config=None):
     config = config or ResolvedEvalConfig()
-    return TopK().check(Case(definition=definition, inputs=inputs, expected=expected, config=config))  # type: ignore[arg-type]
+    return TopK().check(Case(definition=definition, inputs=inputs, expected=expected, config=config))
 
 
-def shuffled(indices: torch.Tensor) -> torch.Tensor:
+def shuffled(indices):
     """Each row in an order of its own; padding stays where it is."""
     keys = torch.rand(indices.shape).masked_fill(indices < 0, 2.0)
     return indices.gather(1, keys.argsort(dim=1))
@@ -37,22 +31,22 @@ def shuffled(indices: torch.Tensor) -> torch.Tensor:
 
 class TestByScore:
     @pytest.fixture
-    def scores(self) -> torch.Tensor:
+    def scores(self):
         torch.manual_seed(0)
         return torch.randn(6, 100)
 
     @pytest.fixture
-    def expected(self, scores: torch.Tensor) -> Tensors:
+    def expected(self, scores):
         return {"topk_indices": scores.topk(8).indices.int()}
 
     @pytest.fixture
-    def check(self, make_definition: Make, scores: torch.Tensor, expected: Tensors) -> IndexSets:
-        return check_of(definition_of(make_definition), {"scores": scores}, expected)
+    def check(self, scores, expected):
+        return check_of(INDEXER, {"scores": scores}, expected)
 
-    def problems(self, check: IndexSets, found: torch.Tensor, expected: Tensors) -> tuple[str, ...]:
+    def problems(self, check, found, expected):
         return check.compare({"topk_indices": found}, expected).problems
 
-    def test_any_order_is_right(self, check: IndexSets, expected: Tensors) -> None:
+    def test_any_order_is_right(self, check, expected):
         assert check.to_extra()["topk_indices"] == {"compared_by": "score"}
         assert not self.problems(check, shuffled(expected["topk_indices"]), expected)
 
@@ -72,25 +66,18 @@ class TestByScore:
             (lambda i, s: torch.full_like(i, -7), "48 entries are padding where the reference has none"),
         ],
     )
-    def test_wrong_indices_are_told(
-        self,
-        check: IndexSets,
-        scores: torch.Tensor,
-        expected: Tensors,
-        change: Callable[[torch.Tensor, torch.Tensor], torch.Tensor],
-        said: str,
-    ) -> None:
+    def test_wrong_indices_are_told(self, check, scores, expected, change, said):
         problems = self.problems(check, change(expected["topk_indices"], scores).int(), expected)
         assert any(said in problem for problem in problems), problems
 
-    def test_scores_beyond_a_rows_length_do_not_count(self, make_definition: Make) -> None:
+    def test_scores_beyond_a_rows_length_do_not_count(self):
         torch.manual_seed(0)
         scores, lengths = torch.randn(3, 10), torch.tensor([10, 4, 2])
         masked = scores.masked_fill(torch.arange(10) >= lengths[:, None], -torch.inf)
         indices = masked.topk(4).indices.int()
         indices[masked.gather(1, indices.long()).isinf()] = -1
         expected = {"topk_indices": indices}
-        check = check_of(definition_of(make_definition), {"scores": scores, "seq_lens": lengths}, expected)
+        check = check_of(INDEXER, {"scores": scores, "seq_lens": lengths}, expected)
         assert check.rows["topk_indices"].scores is not None
         assert not self.problems(check, shuffled(indices), expected)
         first = self.problems(check, indices.clamp(min=0), expected)[0]
@@ -100,7 +87,7 @@ class TestByScore:
 
     @given(st.data())
     @settings(max_examples=50, deadline=None)
-    def test_it_agrees_with_the_definition_of_a_best_set(self, data: st.DataObject) -> None:
+    def test_it_agrees_with_the_definition_of_a_best_set(self, data):
         """Few different scores, so that there are ties."""
         count = data.draw(st.integers(2, 8))
         row = data.draw(st.lists(st.integers(0, 3), min_size=count, max_size=count))
@@ -108,36 +95,27 @@ class TestByScore:
         found = data.draw(st.permutations(range(count)))[:k]
         scores = torch.tensor([row], dtype=torch.float32)
         expected = {"topk_indices": scores.topk(k).indices}
-        definition = _plain_definition()
-        check = check_of(definition, {"scores": scores}, expected)
+        check = check_of(PLAIN, {"scores": scores}, expected)
         is_best = sorted(row[i] for i in found) == sorted(row, reverse=True)[:k][::-1]
         problems = check.compare({"topk_indices": torch.tensor([found])}, expected).problems
         assert bool(problems) != is_best
 
 
-def _plain_definition() -> Definition:
-    axes = {name: AxisVar() for name in ("n", "v", "k")}
-    inputs, outputs = {"scores": TensorSpec(("n", "v"), "float32")}, {"topk_indices": TensorSpec(("n", "k"), "int64")}
-    return Definition("made", "topk", axes, inputs, outputs, "def run(scores): ...\n")
-
-
 class TestByOverlap:
     @pytest.fixture
-    def scores(self) -> torch.Tensor:
+    def scores(self):
         torch.manual_seed(0)
         return torch.randn(4, 8192)
 
     @pytest.fixture
-    def expected(self, scores: torch.Tensor) -> Tensors:
+    def expected(self, scores):
         return {"topk_indices": scores.topk(2048).indices.int()}
 
     @pytest.fixture
-    def check(self, make_definition: Make, expected: Tensors) -> IndexSets:
-        return check_of(definition_of(make_definition, with_scores=False), {"q": torch.randn(4, 8)}, expected)
+    def check(self, expected):
+        return check_of(UNSCORED, {"q": torch.randn(4, 8)}, expected)
 
-    def test_scores_that_are_rounded_a_little_are_right(
-        self, check: IndexSets, scores: torch.Tensor, expected: Tensors
-    ) -> None:
+    def test_scores_that_are_rounded_a_little_are_right(self, check, scores, expected):
         assert check.to_extra()["topk_indices"] == {"compared_by": "overlap", "required_overlap": 0.98}
         found = scores.bfloat16().float().topk(2048).indices.int()
         assert set(found[0].tolist()) != set(expected["topk_indices"][0].tolist())
@@ -146,51 +124,48 @@ class TestByOverlap:
         assert 0.99 < verdict.comparisons[0].matched_ratio < 1
 
     @pytest.mark.parametrize("noise", [0.1, 0.5])
-    def test_other_scores_are_wrong(
-        self, check: IndexSets, scores: torch.Tensor, expected: Tensors, noise: float
-    ) -> None:
+    def test_other_scores_are_wrong(self, check, scores, expected, noise):
         found = (scores + noise * torch.randn_like(scores)).topk(2048).indices.int()
         (problem,) = check.compare({"topk_indices": found}, expected).problems
         assert "of 8192 indices are not among the reference's" in problem
         assert "required: 0.98" in problem
 
-    def test_a_single_bad_row_is_wrong(self, make_definition: Make) -> None:
+    def test_a_single_bad_row_is_wrong(self):
         torch.manual_seed(0)
         scores = torch.randn(100, 512)
         expected = {"topk_indices": scores.topk(64).indices.int()}
-        check = check_of(definition_of(make_definition, with_scores=False), {"q": torch.randn(100, 8)}, expected)
+        check = check_of(UNSCORED, {"q": torch.randn(100, 8)}, expected)
         found = expected["topk_indices"].clone()
         found[17] = (-scores[17]).topk(64).indices.int()
         (problem,) = check.compare({"topk_indices": found}, expected).problems
         assert "worst in row 17, where 64 are" in problem
 
-    def test_the_share_is_a_setting(self, make_definition: Make, scores: torch.Tensor, expected: Tensors) -> None:
+    def test_the_share_is_a_setting(self, scores, expected):
         found = (scores + 0.1 * torch.randn_like(scores)).topk(2048).indices.int()
-        definition = definition_of(make_definition, with_scores=False)
         config = ResolvedEvalConfig(required_matched_ratio=0.8)
-        check = check_of(definition, {"q": torch.randn(4, 8)}, expected, config)
+        check = check_of(UNSCORED, {"q": torch.randn(4, 8)}, expected, config)
         assert not check.compare({"topk_indices": found}, expected).problems
 
 
 class TestValuesBeside:
     @pytest.fixture
-    def definition(self, make_definition: Make) -> Definition:
+    def definition(self):
         outputs = {"weights": "float32[n,k]", "topk_ids": "int32[n,k]", "count": "int64[]"}
         return make_definition({"logits": "float32[n,v]"}, outputs, "def run(x): x.topk(3)\n", op_type="moe_routing")
 
     @pytest.fixture
-    def expected(self) -> Tensors:
+    def expected(self):
         torch.manual_seed(0)
         best = torch.randn(5, 64).topk(8)
         return {"weights": best.values.softmax(-1), "topk_ids": best.indices.int(), "count": torch.tensor(40)}
 
-    def test_they_follow_their_indices(self, definition: Definition, expected: Tensors) -> None:
+    def test_they_follow_their_indices(self, definition, expected):
         check = check_of(definition, {"logits": torch.randn(5, 64)}, expected)
         order = torch.rand(5, 8).argsort(dim=1)
         found = {name: expected[name].gather(1, order) for name in ("weights", "topk_ids")}
         assert not check.compare({**expected, **found}, expected).problems
         (problem,) = check.compare({**expected, "topk_ids": found["topk_ids"]}, expected).problems
-        assert "output 'weights'" in problem
+        assert problem.startswith("weights: ")
         assert check.compare({**expected, "weights": expected["weights"] * 1.1}, expected).problems
         assert check.compare({**expected, "count": torch.tensor(41)}, expected).problems
 
@@ -210,7 +185,7 @@ SOLUTIONS = {
 
 
 @pytest.mark.parametrize("name", SOLUTIONS)
-def test_an_indexer_is_judged(judged: Callable[..., tuple[str, ...]], make_definition: Make, name: str) -> None:
+def test_an_indexer_is_judged(name):
     inputs = {"q": "bfloat16[n,4,32]", "k": "bfloat16[m,32]", "weights": "float32[n,4]"}
     definition = make_definition(inputs, {"topk_indices": "int32[n,16]"}, REFERENCE, op_type="dsa_indexer")
     torch.manual_seed(0)

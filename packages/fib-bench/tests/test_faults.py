@@ -1,27 +1,13 @@
 """Tests of faults: a hostile or broken solution costs its own evaluation only."""
 
-from __future__ import annotations
-
 import re
-from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 
 import pytest
-from fib_schema import Definition, Evaluation, EvaluationStatus, RandomInput, Solution, Workload
+from fib_bench.judge.record import without_harness_frames
+from fib_schema import EvaluationStatus
 
-Evaluate = Callable[..., list[Evaluation]]
-Judged = Callable[..., Evaluation]
-JudgedAll = Callable[..., Mapping[str, Evaluation]]
-Make = Callable[..., Definition]
-MakeSolution = Callable[..., Solution]
-Cases = Mapping[str, tuple[str, ...]]
-"""By name, the code of a solution and the texts that its log must have."""
+from .samples import DOUBLE, FORGES, GOOD, INPUT_SETS, UNTIMED_CALLS, make_definition, make_solution, make_workload
 
-GOOD = "def run(x):\n    return x * 2\n"
-INPUT_SETS = 7
-"""With the settings of `evaluate`; calls behind them warm up."""
-UNTIMED_CALLS = INPUT_SETS + 2 * (5 + 16)
-"""In each of two phases there are five and a pass to warm up."""
 JUNK = """
 import os
 def run(x):
@@ -32,7 +18,7 @@ def run(x):
             pass
     return x * 2
 """
-STARTS = """
+DAEMONS = """
 import os, subprocess, time
 def start():
     subprocess.Popen(["sleep", "1000000"], start_new_session=True)
@@ -43,40 +29,13 @@ def start():
         os._exit(0)
     if os.fork() == 0:
         time.sleep(1e6)
-"""
-DAEMONS = (
-    STARTS
-    + """
+
 calls = 0
 def run(x):
     global calls
     calls += 1
     if calls < 3:
         start()
-    return x * 2
-"""
-)
-MORE_AND_MORE = (
-    STARTS
-    + """
-def run(x):
-    start()
-    for _ in range(40):
-        subprocess.Popen(["sh", "-c", "for i in $(seq 25); do sleep 1000000 & done"], start_new_session=True)
-        time.sleep(0.02)
-    return x * 2
-"""
-)
-FORGED = """
-import os, socket, msgspec
-def run(x):
-    body = msgspec.msgpack.encode({message})
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            if os.readlink(f"/proc/self/fd/{{name}}").startswith("socket:"):
-                os.write(int(name), len(body).to_bytes(4, "little") + body)
-        except OSError:
-            pass
     return x * 2
 """
 DESCRIPTORS = """
@@ -100,26 +59,37 @@ def run(x):
             pass
     return x * 2
 """
-SABOTAGES_PADDING = """
+OVERRUNS_INPUT = """
 def run(x):
-    x.as_strided((x.numel() + 4,), (1,)).fill_(7.0)
+    x.as_strided(({count},), (1,), x.storage_offset() + {at}).fill_(7.0)
     return x * 2
 """
 
 
+def forging(message, *, from_call=1):
+    """A solution that forges a message in that call and in those behind it."""
+    head = f"{FORGES}calls = 0\ndef run(x):\n    global calls\n    calls += 1\n"
+    return f"{head}    if calls >= {from_call}:\n        forge({message})\n    return x * 2\n"
+
+
 @pytest.fixture(autouse=True)
-def _leaves_no_process(survivors: Callable[[], dict[int, str]]) -> Iterator[None]:
+def _leaves_no_process(survivors):
     yield
     assert survivors() == {}
 
 
 @pytest.fixture
-def judged_all(evaluate: Evaluate, make_solution: MakeSolution) -> JudgedAll:
-    """Evaluates solutions by name, and behind them a good one, which must pass."""
+def judged_all(make_judge):
+    """Evaluates solutions by name, and behind them a good one, which must pass and has a minute for that."""
 
-    def run(codes: Mapping[str, str], *, dps: bool = False, seconds: float = 60.0) -> Mapping[str, Evaluation]:
+    def run(codes, *, dps=False, seconds=60.0):
+        judge = make_judge(timeout_seconds=seconds)
+        prepared = [judge.prepare(DOUBLE, make_workload(DOUBLE, {"n": 8}))]
         bad = [make_solution(code, name=f"bad{index}", dps=dps) for index, code in enumerate(codes.values())]
-        *evaluations, last = evaluate(*bad, make_solution(GOOD, name="good"), timeout_seconds=seconds)
+        evaluations = [evaluation for each in bad for _, evaluation in judge.evaluate(DOUBLE, each, prepared)]
+        judge.context.timeout_seconds = 60.0
+        ((_, last),) = judge.evaluate(DOUBLE, make_solution(GOOD, name="good"), prepared)
+        judge.close()
         assert last.status is EvaluationStatus.PASSED, last.log
         return dict(zip(codes, evaluations, strict=True))
 
@@ -127,16 +97,16 @@ def judged_all(evaluate: Evaluate, make_solution: MakeSolution) -> JudgedAll:
 
 
 @pytest.fixture
-def judged(judged_all: JudgedAll) -> Judged:
+def judged(judged_all):
     """Evaluates a solution and behind it a good one, which must pass."""
 
-    def run(code: str, *, dps: bool = False, seconds: float = 60.0) -> Evaluation:
+    def run(code, *, dps=False, seconds=60.0):
         return judged_all({"bad": code}, dps=dps, seconds=seconds)["bad"]
 
     return run
 
 
-def assert_evaluated(judged_all: JudgedAll, cases: Cases, status: EvaluationStatus, *, seconds: float = 60.0) -> None:
+def assert_evaluated(judged_all, cases, status, *, seconds=60.0):
     """Check that all cases end with a status, each with its texts in its log."""
     evaluations = judged_all({name: code for name, (code, *_) in cases.items()}, seconds=seconds)
     wrong = {
@@ -147,7 +117,7 @@ def assert_evaluated(judged_all: JudgedAll, cases: Cases, status: EvaluationStat
     assert wrong == {}
 
 
-BROKEN_IMPORTS: Cases = {
+BROKEN_IMPORTS = {
     "raises": ("import nothing_of_this_name\ndef run(x): pass", "ModuleNotFoundError"),
     "does-not-parse": ("def run(x:\n    return x", "SyntaxError"),
     "lacks-its-entry": ("def other(x):\n    return x", "it exports other"),
@@ -156,7 +126,7 @@ BROKEN_IMPORTS: Cases = {
 }
 
 
-FAILING_CALLS: Cases = {
+FAILING_CALLS = {
     "import-exits": ("import os\nos._exit(0)\ndef run(x): pass", "built: the worker exited with status 0"),
     "import-aborts": ("import os\nos.abort()\ndef run(x): pass", "built: the worker was ended by SIGABRT"),
     "raises": ("def run(x):\n    raise ValueError('boom')", "ValueError: boom"),
@@ -175,21 +145,41 @@ FAILING_CALLS: Cases = {
 }
 
 
-MESSAGES: Cases = {
+MESSAGES = {
     "junk-to-every-descriptor": (JUNK, "broke the protocol"),
     "sends-descriptors": (DESCRIPTORS, "descriptors came"),
 }
 
 
-def test_the_log_shows_the_lines_of_the_solution(judged: Judged) -> None:
+def test_the_log_shows_the_lines_of_the_solution(judged):
     log = judged("def run(x):\n    return helper(x)\ndef helper(x):\n    return x / 'a'\n").log
+    assert log.splitlines()[0].startswith("k.py:4: TypeError: unsupported operand")
     assert "return helper(x)" in log
     assert "return x / 'a'" in log
     assert "fib_bench" not in log
 
 
-NO_ANSWER = "no answer within 0.3 s"
-HANGS: Cases = {
+@pytest.mark.parametrize(
+    ("raised", "line"),
+    [
+        ("raise ValueError('first\\nsecond')", "k.py:2: ValueError: first"),
+        ("raise ValueError('x' * 10**6)", f"k.py:2: ValueError: {'x' * 97}..."),
+        ("import json; json.loads('{')", "k.py:2: json.decoder.JSONDecodeError: Expecting property name"),
+        ("raise SystemExit(3)", "k.py:2: SystemExit: 3"),
+        (
+            "try:\n        1 / 0\n    except Exception as e:\n        raise KeyError from e",
+            "k.py:3: ZeroDivisionError: ",
+        ),
+    ],
+)
+def test_the_first_line_of_the_log_is_the_line_that_failed_with_its_error(judged, raised, line):
+    first, *_ = judged(f"def run(x):\n    {raised}\n    return x\n").log.splitlines()
+    assert first.startswith(line)
+    assert len(first) <= 120
+
+
+NO_ANSWER = "no answer within 2 s"
+HANGS = {
     "in-run": ("import time\ndef run(x):\n    print('hangs')\n    time.sleep(1e6)", "line 4 in run", NO_ANSWER),
     "in-import": ("print('hangs')\nwhile True: pass\ndef run(x): pass", "line 2 in <module>", NO_ANSWER),
     "ignoring-signals": (
@@ -201,7 +191,7 @@ HANGS: Cases = {
 }
 
 
-SILENT_HANGS: Cases = {
+SILENT_HANGS = {
     "stopped": (
         "import os, signal\ndef run(x):\n    print('hangs silently')\n    os.kill(os.getpid(), signal.SIGSTOP)\n"
         "    return x * 2",
@@ -214,7 +204,7 @@ SILENT_HANGS: Cases = {
 
 
 @pytest.mark.slow
-def test_the_head_and_the_tail_of_a_flood_of_output_are_kept(judged: Judged) -> None:
+def test_the_head_and_the_tail_of_a_flood_of_output_are_kept(judged):
     evaluation = judged("def run(x):\n    print('first' + 'A' * 5_000_000 + 'last', flush=True)\n    return x * 2")
     assert evaluation.status is EvaluationStatus.PASSED
     assert evaluation.log.startswith("first")
@@ -224,21 +214,13 @@ def test_the_head_and_the_tail_of_a_flood_of_output_are_kept(judged: Judged) -> 
 
 
 @pytest.mark.usefixtures("slow_clock")
-def test_a_flood_without_end_times_out(judged: Judged) -> None:
-    evaluation = judged("def run(x):\n    print('hangs silently')\n    while True: print('B' * 1000)", seconds=0.3)
+def test_a_flood_without_end_times_out(judged):
+    evaluation = judged("def run(x):\n    print('hangs silently')\n    while True: print('B' * 1000)", seconds=2.0)
     assert evaluation.status is EvaluationStatus.TIMEOUT
     assert len(evaluation.log) < 20_000
 
 
-def test_a_worker_with_too_many_children_is_ended(judged: Judged) -> None:
-    evaluation = judged(MORE_AND_MORE)
-    assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
-    was_ended = re.match(r"the worker was ended: it had more than \d+ processes and threads", evaluation.log)
-    # On a busy machine the limit of the system can refuse a fork before the server has counted.
-    assert was_ended or "Resource temporarily unavailable" in evaluation.log, evaluation.log
-
-
-KILLS: Cases = {
+KILLS = {
     "and-waits": ("import os, time\ndef run(x):\n    os.kill(os.getppid(), 9)\n    time.sleep(1e6)",),
     "and-would-outlive-it": (
         "import ctypes, os, time\ndef run(x):\n    ctypes.CDLL(None).prctl(1, 0)\n"  # no signal when the parent dies
@@ -249,7 +231,7 @@ KILLS: Cases = {
 }
 
 
-HARMLESS: Cases = {
+HARMLESS = {
     "leaves-daemons": (DAEMONS,),
     "truncates-shared-memory": (TRUNCATES,),
     "prints-invalid-utf8": (
@@ -265,19 +247,17 @@ HARMLESS: Cases = {
     [
         pytest.param(BROKEN_IMPORTS, EvaluationStatus.COMPILE_ERROR, 60.0, id="an import fails"),
         pytest.param(FAILING_CALLS, EvaluationStatus.RUNTIME_ERROR, 60.0, id="a call fails"),
-        pytest.param(HANGS, EvaluationStatus.TIMEOUT, 0.3, id="a hang whose stack is in the log"),
-        pytest.param(SILENT_HANGS, EvaluationStatus.TIMEOUT, 0.3, id="a hang that cannot tell its stack"),
+        pytest.param(HANGS, EvaluationStatus.TIMEOUT, 2.0, id="a hang whose stack is in the log"),
+        pytest.param(SILENT_HANGS, EvaluationStatus.TIMEOUT, 2.0, id="a hang that cannot tell its stack"),
         pytest.param(KILLS, EvaluationStatus.RUNTIME_ERROR, 60.0, id="the server is killed"),
         pytest.param(HARMLESS, EvaluationStatus.PASSED, 60.0, id="attempts have no effect"),
     ],
 )
-def test_a_fault_costs_its_own_evaluation(
-    judged_all: JudgedAll, cases: Cases, status: EvaluationStatus, seconds: float
-) -> None:
+def test_a_fault_costs_its_own_evaluation(judged_all, cases, status, seconds):
     assert_evaluated(judged_all, cases, status, seconds=seconds)
 
 
-def test_the_stack_of_a_signal_has_no_frames_of_the_harness(judged_all: JudgedAll) -> None:
+def test_the_stack_of_a_signal_has_no_frames_of_the_harness(judged_all):
     code = "import ctypes\ndef run(x):\n    return reads(x)\ndef reads(x):\n    return ctypes.string_at(0)\n"
     (evaluation,) = judged_all({"segfault": code}).values()
     assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
@@ -286,44 +266,41 @@ def test_the_stack_of_a_signal_has_no_frames_of_the_harness(judged_all: JudgedAl
     assert not [word for word in ("fib_bench/", "fib_compile/", "<frozen", "Extension mod") if word in evaluation.log]
 
 
+def test_a_stack_without_frames_of_the_solution_is_left_out():
+    """As of a native kernel that hangs."""
+    stack = (
+        'Current thread 0x00007f8181090b80 (most recent call first):\n  File "<frozen runpy>", line 88 in _run_code\n'
+    )
+    assert without_harness_frames(f"printed\n{stack}") == "printed\n"
+
+
 FORGED_MESSAGES = {
     '{"type": "composed", "index": 0, "nodes": 1}': "answered Call with Composed",
     '{"type": "done"}': "answered Call with Done",
     '{"type": "warm", "call_ns": 1.0, "host_ns": 1.0}': "answered Call with Warm",
-    '{"type": "uncapturable", "problem": "but this is no capture"}': "answered Call with Uncapturable",
+    '{"type": "failed", "kind": "capture", "detail": "but this is none"}': "answered Call with Failed(kind='capture'",
     '{"type": "built"}': "answered Call with Built",
     '{"type": "exited", "pid": 1, "wait_status": 0}': "broke the protocol",
 }
 
 
-def test_a_message_to_the_judge_is_an_exploit(judged_all: JudgedAll) -> None:
-    forged = {message: (FORGED.format(message=message), said) for message, said in FORGED_MESSAGES.items()}
+def test_a_message_to_the_judge_is_an_exploit(judged_all):
+    forged = {message: (forging(message), said) for message, said in FORGED_MESSAGES.items()}
     assert_evaluated(judged_all, {**MESSAGES, **forged}, EvaluationStatus.REWARD_HACK)
 
 
 FORGED_FAILURES = {
-    '{"type": "failed", "stage": "run", "detail": "d" * 3_000_000}': "ddd",
-    '{"type": "wrong-output", "aspect": "taste", "problem": "bitter"}': "bitter",
+    '{"type": "failed", "kind": "run", "detail": "d" * 3_000_000}': "ddd",
+    '{"type": "failed", "kind": "taste", "detail": "bitter"}': "bitter",
 }
 
 
-def test_a_forged_failure_is_a_failure(judged_all: JudgedAll) -> None:
-    codes = {message: FORGED.format(message=message) for message in FORGED_FAILURES}
+def test_a_forged_failure_is_a_failure(judged_all):
+    codes = {message: forging(message) for message in FORGED_FAILURES}
     for message, evaluation in judged_all(codes).items():
         assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
         assert FORGED_FAILURES[message] in evaluation.log
         assert len(evaluation.log) < 40_000
-
-
-def forging(message: str, *, from_call: int) -> str:
-    """A solution that forges a message in that call and in those behind it."""
-    return FORGED.format(message=message).replace("run(x)", "forge(x)") + (
-        "calls = 0\n"
-        "def run(x):\n"
-        "    global calls\n"
-        "    calls += 1\n"
-        f"    return forge(x) if calls >= {from_call} else x * 2\n"
-    )
 
 
 FORGED_WARM_UPS = {
@@ -335,7 +312,7 @@ FORGED_WARM_UPS = {
 }
 
 
-def test_a_forged_report_of_the_warm_up_is_refused(judged_all: JudgedAll) -> None:
+def test_a_forged_report_of_the_warm_up_is_refused(judged_all):
     cases = {}
     for fields, said in FORGED_WARM_UPS.items():
         message = f'dict(zip(("type", "call_ns"), ("warm", {fields})))'
@@ -343,11 +320,11 @@ def test_a_forged_report_of_the_warm_up_is_refused(judged_all: JudgedAll) -> Non
     assert_evaluated(judged_all, cases, EvaluationStatus.REWARD_HACK)
 
 
-def test_a_report_of_a_failed_capture_without_a_capture_is_refused(judged: Judged) -> None:
+def test_a_report_of_a_failed_capture_without_a_capture_is_refused(judged):
     """It gets another worker, in which nothing is captured."""
-    evaluation = judged(forging('{"type": "uncapturable", "problem": "again"}', from_call=INPUT_SETS + 1))
+    evaluation = judged(forging('{"type": "failed", "kind": "capture", "detail": "again"}', from_call=INPUT_SETS + 1))
     assert evaluation.status is EvaluationStatus.REWARD_HACK
-    assert "the worker answered WarmUp with Uncapturable(problem='again')" in evaluation.log
+    assert "the worker answered WarmUp with Failed(kind='capture', detail='again')" in evaluation.log
 
 
 RESULTS_THAT_DO_NOT_FIT = {
@@ -367,7 +344,7 @@ RESULTS_THAT_DO_NOT_FIT = {
 }
 
 
-def test_a_result_that_does_not_fit_is_told_apart(judged_all: JudgedAll) -> None:
+def test_a_result_that_does_not_fit_is_told_apart(judged_all):
     code = "import torch\nclass Lazy(torch.Tensor): pass\ndef run(x):\n    return {}\n"
     for result, evaluation in judged_all({each: code.format(each) for each in RESULTS_THAT_DO_NOT_FIT}).items():
         status, said = RESULTS_THAT_DO_NOT_FIT[result]
@@ -381,69 +358,62 @@ HONEST_RESULTS = (
     "{'y': x * 2}",
     "(x * 2).repeat_interleave(2)[::2]",
     "(x.requires_grad_(False) * w)",
+    "torch._neg_view(x * -2)",
+    "(x[:1] * 2).expand(8) * 0 + x * 2",
+    "torch.mul(x, 2, out=buffer)",
+    "torch.mul(x, 2, out=buffers[next(turn)])",
 )
 
 
-def test_unusual_but_honest_results_pass(judged_all: JudgedAll) -> None:
-    code = "import torch\nw = torch.tensor(2.0, requires_grad=True)\ndef run(x):\n    return {}\n"
+def test_unusual_but_honest_results_pass(judged_all):
+    head = "import itertools, torch\nw = torch.tensor(2.0, requires_grad=True)\nturn = itertools.cycle(range(3))\n"
+    code = head + "buffer, buffers = torch.empty(8), torch.empty(3, 8)\ndef run(x):\n    return {}\n"
     assert_evaluated(judged_all, {each: (code.format(each),) for each in HONEST_RESULTS}, EvaluationStatus.PASSED)
 
 
-def test_writing_to_inputs_is_an_error_and_the_next_solution_gets_clean_ones(judged_all: JudgedAll) -> None:
-    codes = {"zeroes": "def run(x):\n    y = x * 2\n    x.zero_()\n    return y", "pads": SABOTAGES_PADDING}
-    cases = {name: (code, "must not write to its inputs") for name, code in codes.items()}
+def test_writing_to_inputs_is_an_error_and_the_next_solution_gets_clean_ones(judged_all):
+    codes = {
+        "zeroes": ("input x", "def run(x):\n    y = x * 2\n    x.zero_()\n    return y"),
+        "and pads": ("input x", OVERRUNS_INPUT.format(at=0, count="x.numel() + 4")),
+        "pads": ("memory between inputs", OVERRUNS_INPUT.format(at="x.numel()", count=4)),
+    }
+    said = "{} was changed; a function must not write to its inputs"
+    cases = {name: (code, said.format(what)) for name, (what, code) in codes.items()}
     assert_evaluated(judged_all, cases, EvaluationStatus.RUNTIME_ERROR)
 
 
 RIGHT_AT_FIRST = {
-    0: "input set 0 (normal): output 'y': ",
-    1: "input set 1 (normal): output 'y': ",
-    2: "input set 2 (generated): output 'y': ",
-    3: "input set 3 (wide): output 'y': ",
-    UNTIMED_CALLS: "timed calls: output 'y': ",
+    0: "input set 0 (normal)",
+    1: "input set 1 (normal)",
+    2: "input set 2 (generated)",
+    3: "input set 3 (wide)",
+    UNTIMED_CALLS: "timed calls",
 }
 
 
-def test_an_output_that_is_right_at_first_and_wrong_later_is_incorrect(judged_all: JudgedAll) -> None:
+def test_an_output_that_is_right_at_first_and_wrong_later_is_incorrect(judged_all):
     code = "calls = 0\ndef run(x):\n    global calls\n    calls += 1\n    return x * 2 if calls <= {} else x * 3\n"
     for calls, evaluation in judged_all({str(calls): code.format(calls) for calls in RIGHT_AT_FIRST}).items():
         assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
-        assert evaluation.log.startswith(RIGHT_AT_FIRST[int(calls)])
-        assert "elements are wrong" in evaluation.log
-        assert evaluation.correctness is not None
+        first, *_ = evaluation.log.splitlines()
+        assert re.fullmatch(
+            r"y: \d+ of 8 wrong; \[\d\] is \S+, not \S+; " + re.escape(RIGHT_AT_FIRST[int(calls)]), first
+        )
         assert evaluation.correctness.max_absolute_error > 0
 
 
-def test_an_output_kept_from_other_inputs_is_an_exploit(judged: Judged) -> None:
+def test_an_output_kept_from_other_inputs_is_wrong(judged):
     evaluation = judged("kept = []\ndef run(x):\n    kept.append(x * 2)\n    return kept[0]\n")
-    assert evaluation.status is EvaluationStatus.REWARD_HACK
-    assert evaluation.log.startswith("kept outputs: they are right for the inputs of an earlier call (normal)\n")
-    assert "input set 1 (normal): output 'y': 8 of 8 elements are wrong" in evaluation.log
-
-
-def test_a_constant_that_is_right_for_other_inputs_is_only_wrong(
-    make_definition: Make, make_solution: MakeSolution, evaluate: Evaluate
-) -> None:
-    """Rare elements are true in the set `wide`; a mask of False is the answer to other sets, but no kept one."""
-    definition = make_definition({"x": "float32[n,m]"}, {"mask": "bool[n,m]"}, "def run(x):\n    return x > 5.5\n")
-    solution = make_solution("def run(x):\n    return x > 1e9\n", definition="made")
-    workload = Workload({"n": 16, "m": 64}, {"x": RandomInput()}, "w")
-    (evaluation,) = evaluate(solution, definition=definition, workloads=[workload])
     assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
-    assert re.search(r"\((wide|generated)\): output 'mask': ", evaluation.log)
+    assert re.match(r"y: 8 of 8 wrong; \[\d\] is \S+, not \S+; input set 1 \(normal\)\n", evaluation.log)
 
 
 FLOATS = ("float32", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 INTEGERS = ("int64", "int32", "int16", "int8", "bool")
 
 
-@pytest.mark.parametrize(
-    ("fill", "dtypes"),
-    [("0", FLOATS + INTEGERS), ("1", FLOATS + INTEGERS), ("90", ("int8",))],
-)
-def test_buffers_that_are_not_written_never_pass(
-    evaluate: Evaluate, make_definition: Make, make_solution: MakeSolution, fill: str, dtypes: tuple[str, ...]
-) -> None:
+@pytest.mark.parametrize(("fill", "dtypes"), [("0", FLOATS + INTEGERS), ("1", FLOATS + INTEGERS), ("90", ("int8",))])
+def test_buffers_that_are_not_written_never_pass(evaluate, fill, dtypes):
     """Of any dtype, whatever constant the reference gives, the poison's own bytes of timed calls included."""
     values = ", ".join(f"torch.full(x.shape, {fill}).to(torch.{dtype})" for dtype in dtypes)
     outputs = {f"y_{dtype}": f"{dtype}[n]" for dtype in dtypes}
@@ -452,12 +422,10 @@ def test_buffers_that_are_not_written_never_pass(
     (evaluation,) = evaluate(idle, definition=definition)
     assert evaluation.status is EvaluationStatus.INCORRECT_NUMERICAL
     for name in outputs:
-        assert f"output {name!r}: 8 of 8 elements are wrong" in evaluation.log
+        assert f"{name}: 8 of 8 wrong; " in evaluation.log
 
 
-def test_the_poison_of_single_calls_does_not_pass_in_timed_calls(
-    evaluate: Evaluate, make_definition: Make, make_solution: MakeSolution
-) -> None:
+def test_the_poison_of_single_calls_does_not_pass_in_timed_calls(evaluate):
     """Another poison is used if the reference gives the one that single calls were poisoned with."""
     reference = "import torch\ndef run(x):\n    return torch.full(x.shape, -61).to(torch.int8)\n"
     definition = make_definition({"x": "float32[n]"}, {"y": "int8[n]"}, reference)
@@ -469,9 +437,7 @@ def test_the_poison_of_single_calls_does_not_pass_in_timed_calls(
 
 @pytest.mark.parametrize("value", [-61, 90])
 @pytest.mark.parametrize("shape", ["int8[]", "int8[n]"])
-def test_outputs_that_happen_to_be_like_poison_pass(
-    evaluate: Evaluate, make_definition: Make, make_solution: MakeSolution, value: int, shape: str
-) -> None:
+def test_outputs_that_happen_to_be_like_poison_pass(evaluate, value, shape):
     size = "()" if shape == "int8[]" else "x.shape"
     code = f"import torch\ndef run(x):\n    return torch.full({size}, {value}, dtype=torch.int8)\n"
     definition = make_definition({"x": "float32[n]"}, {"y": shape}, code)
@@ -479,26 +445,22 @@ def test_outputs_that_happen_to_be_like_poison_pass(
     assert evaluation.status is EvaluationStatus.PASSED, evaluation.log
 
 
-def test_a_build_that_fails_is_recorded_for_every_workload(
-    evaluate: Evaluate, make_solution: MakeSolution, make_workload: Callable[..., object], definition: Definition
-) -> None:
-    workloads = [make_workload(definition, {"n": n}, f"w{n}") for n in (1, 2, 3)]
+def test_a_build_that_fails_is_recorded_for_every_workload(evaluate):
+    workloads = [make_workload(DOUBLE, {"n": n}, f"w{n}") for n in (1, 2, 3)]
     evaluations = evaluate(make_solution("import nothing_of_this_name"), workloads=workloads)
     assert [e.status for e in evaluations] == ["COMPILE_ERROR"] * 3
     assert all("nothing_of_this_name" in e.log for e in evaluations)
 
 
-def test_a_trace_holds_what_was_printed_on_its_own_workload(
-    evaluate: Evaluate, make_solution: MakeSolution, make_workload: Callable[..., object], definition: Definition
-) -> None:
-    workloads = [make_workload(definition, {"n": n}, f"w{n}") for n in (1, 2)]
+def test_a_trace_holds_what_was_printed_on_its_own_workload(evaluate):
+    workloads = [make_workload(DOUBLE, {"n": n}, f"w{n}") for n in (1, 2)]
     code = "def run(x):\n    print('size', len(x))\n    return x * 2"
     first, second = evaluate(make_solution(code), workloads=workloads)
     assert "size 1" in first.log
     assert set(second.log.split("\n")) == {"size 2", ""}
 
 
-def test_a_solution_has_a_jit_cache_of_its_own(judged: Judged, cache_path: Path) -> None:
+def test_a_solution_has_a_jit_cache_of_its_own(judged, cache_path):
     evaluation = judged("import os\ndef run(x):\n    raise ValueError(os.environ['TRITON_CACHE_DIR'])")
     assert f"ValueError: {cache_path}" in evaluation.log
     assert "/jit/" in evaluation.log

@@ -1,16 +1,13 @@
 """Tests of graph safety: what a timing must have done for a solution to be called safe in CUDA graphs."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Callable, Mapping
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 from fib_bench.judge.graph_safety import graph_fields
-from fib_bench.judge.verification import Sample
-from fib_schema import Definition
+from fib_bench.judge.passes import Sample
+
+from .samples import make_definition
 
 ALL = ("at", "seen", "mask")
 HAS_SETUP = {"has_setup": True, "keeps_integers": True}
@@ -33,25 +30,25 @@ HAS_SETUP = {"has_setup": True, "keeps_integers": True}
         (ALL, {"waits": ("k.py:9 (synchronize)",)}, "it waits for the device in k.py:9 (synchronize)"),
     ],
 )
-def test_verified_replays_with_other_integers_are_safe(
-    make_definition: Callable[..., Definition], changed: tuple[str, ...], timing: Mapping[str, Any], problem: str
-) -> None:
+def test_verified_replays_with_other_integers_are_safe(changed, timing, problem):
     inputs = {"x": "float32[n]", "at": "int64[m]", "seen": "int32[m]", "mask": "bool[m]"}
     definition = make_definition(inputs, {"y": "float32[n]"}, "def run(x, at, seen, mask): ...")
-    options = {"has_setup": False, "keeps_integers": False, "is_padding_right": True, **timing}
+    options = {"has_setup": False, "keeps_integers": False, **timing}
     compared = Counter({Sample.PUBLISHED: options.pop("verified", 10), Sample.OTHER: 90})
-    prepared: Any = SimpleNamespace(
+    prepared = SimpleNamespace(
         layout=SimpleNamespace(inputs=inputs),
+        checker=SimpleNamespace(definition=definition),
         determined_integers=frozenset({options.pop("determined", "")}),
         padded_integers=frozenset({options.pop("padded", "")}),
     )
-    timer: Any = SimpleNamespace(
+    timer = SimpleNamespace(
         method=options.pop("method", "handshake"),
         passes=SimpleNamespace(
             changed_names=frozenset({"x", *changed}), reads=options.pop("reads", ()), waits=options.pop("waits", ())
         ),
         verification=SimpleNamespace(compared=compared),
     )
-    found = graph_fields(definition, prepared, timer, **options)
+    is_padding_right = options.pop("is_padding_right", True)
+    found = graph_fields(SimpleNamespace(**options), prepared, timer, is_padding_right=is_padding_right)
     assert found["graph_safe"] is (not problem)
     assert problem in str(found.get("graph_unsafe_reason", ""))

@@ -1,20 +1,19 @@
 """Tests of recorded host reads. The CPU stands for the device: reads of sizes and numbers cross there as well."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
+import subprocess
+import sys
 
 import pytest
 import torch
-from fib_bench.timing.cuda import CannotCapture
-from fib_bench.worker.host_reads import Recording, given, record
+from fib_bench.timing.handshake.native import CannotCapture
+from fib_bench.worker import host_reads
+from fib_bench.worker.host_reads import given, record
 from torch.utils._python_dispatch import TorchDispatchMode
 
 CPU = torch.device("cpu")
 X = torch.tensor([3.0, -1.0, 0.0, 7.0, -2.0, 3.0])
 M = torch.arange(12.0).view(3, 4)
-READERS: dict[str, Callable[[], Any]] = {
+READERS = {
     ".item()": lambda: X * X.max().item(),
     "bool": lambda: X + 1 if (X > 5).any() else X - 1,
     "int": lambda: X[: int(X[0])],
@@ -44,7 +43,7 @@ SYNCHRONIZING = {
 }  # fmt: skip
 
 
-def _assigned(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
+def _assigned(tensor, mask):
     tensor[mask] = torch.arange(float(mask.sum()))
     return tensor
 
@@ -52,17 +51,17 @@ def _assigned(tensor: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
 class _Names(TorchDispatchMode):
     """The names of all operations that are really made."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         super().__init__()
         self.names: list[str] = []
 
-    def __torch_dispatch__(self, func: Any, types: object, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
         self.names.append(func.overloadpacket.__name__)
         return func(*args, **(kwargs or {}))
 
 
 @pytest.mark.parametrize("name", READERS)
-def test_a_call_that_is_given_its_reads_waits_for_nothing_and_has_the_same_outputs(name: str) -> None:
+def test_a_call_that_is_given_its_reads_waits_for_nothing_and_has_the_same_outputs(name):
     call, seen = READERS[name], _Names()
     expected = call()
     recording = record(call, CPU)
@@ -74,8 +73,8 @@ def test_a_call_that_is_given_its_reads_waits_for_nothing_and_has_the_same_outpu
     assert not SYNCHRONIZING.intersection(seen.names)
 
 
-def test_a_call_that_reads_nothing_has_an_empty_recording() -> None:
-    def call() -> None:
+def test_a_call_that_reads_nothing_has_an_empty_recording():
+    def call():
         (X * 2).to(torch.float64)[torch.tensor([0, 1])] = torch.ones(2, dtype=torch.float64)
         M.clone()[M > 3] = 0.0
 
@@ -83,21 +82,57 @@ def test_a_call_that_reads_nothing_has_an_empty_recording() -> None:
 
 
 @pytest.mark.parametrize("name", ["nonzero", "index", "unique"])
-def test_a_call_that_goes_another_way_is_refused_with_its_line(name: str) -> None:
+def test_a_call_that_goes_another_way_is_refused_with_its_line(name):
     recording = record(lambda: X.max().item(), CPU)
     with pytest.raises(CannotCapture, match=r"test_host_reads.py:\d+ .* is not what the call has done"):
         _given(recording, READERS[name])
     with pytest.raises(CannotCapture, match=r"\.item\(\)"):
         _given(recording, lambda: (X.max().item(), X.max().item()))
+    with pytest.raises(CannotCapture, match=r"test_host_reads.py:\d+ .* is not done again"):
+        _given(recording, lambda: None)
 
 
-def _given(recording: Recording, call: Callable[[], Any]) -> Any:
+def _given(recording, call):
     with given(recording, CPU):
         return call()
 
 
-def test_waits_are_seen_while_recording_and_do_nothing_afterwards(monkeypatch: pytest.MonkeyPatch) -> None:
-    made: list[str] = []
+def test_a_function_of_torch_compile_stays_compiled_and_the_recorder_is_not():
+    from torch._dynamo import convert_frame  # seconds
+
+    ran = []
+
+    @torch.compile(backend=lambda graph, _: lambda *arguments: (ran.append(1), graph(*arguments))[1])
+    def scaled(x: torch.Tensor) -> torch.Tensor:
+        return x * 2 * x[0].item()
+
+    def call():
+        return scaled(X)
+
+    call()
+    once = len(ran)
+    recording = record(call, CPU)
+    with given(recording, CPU):
+        call()
+    call()
+    assert len(ran) == 4 * once > 0
+    compiled = {code().co_filename for code in convert_frame.input_codes.seen if code() is not None}
+    assert __file__ in compiled
+    assert host_reads.__file__ not in compiled
+
+
+def test_torch_imports_no_compiler_for_a_recording():
+    code = """
+import sys, torch
+from fib_bench.worker.host_reads import record
+record(lambda: torch.ones(2) * 2, torch.device("cpu"))
+assert "torch._dynamo" not in sys.modules
+"""
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=300)
+
+
+def test_waits_are_seen_while_recording_and_do_nothing_afterwards(monkeypatch):
+    made = []
     monkeypatch.setattr(torch.cuda.Event, "synchronize", lambda self: made.append("wait"), raising=False)
     event = object.__new__(torch.cuda.Event)
     call = lambda: torch.cuda.Event.synchronize(event)  # noqa: E731 a line of its own
@@ -116,12 +151,11 @@ class TestDevice:
 
     META = torch.device("meta")
 
-    def test_data_of_the_host_are_sent_once_and_copied_on_the_device_later(self) -> None:
+    def test_data_of_the_host_are_sent_once_and_copied_on_the_device_later(self):
         values = [1, 2, 3]
         call = lambda: torch.tensor(values, device="meta")  # noqa: E731
         recording = record(call, self.META)
         (crossing,) = recording.crossings
-        assert crossing.given is not None
         assert crossing.given.tolist() == values
         assert not recording.reads
         with given(recording, self.META):
@@ -130,6 +164,6 @@ class TestDevice:
         with pytest.raises(CannotCapture, match="other data each time"), given(recording, self.META):
             call()
 
-    def test_too_much_that_crosses_is_refused(self) -> None:
+    def test_too_much_that_crosses_is_refused(self):
         with pytest.raises(CannotCapture, match="over 16 MiB cross between host and device"):
             record(lambda: torch.zeros(5 << 20).to("meta"), self.META)

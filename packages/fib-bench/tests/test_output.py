@@ -1,7 +1,5 @@
 """Output of the commands: atomic files, messages of a full disk, escaped control characters."""
 
-from __future__ import annotations
-
 import fcntl
 import json
 import os
@@ -11,44 +9,35 @@ import struct
 import subprocess
 import sys
 import termios
-from collections.abc import Callable
-from pathlib import Path
 
 import attrs
 import pytest
 from fib_bench.cli.main import main
 from fib_bench.cli.output import output_console
-from fib_schema import Definition, Environment, Solution, Trace, TraceSet, Workload
+from fib_schema import Environment, TraceSet
 from rich.table import Table
 from rich.text import Text
 
+from .samples import DOUBLE, GOOD, make_result, make_solution, make_workload
+
 HOSTILE = "a\u202eb\x9b31m\u2066\u200b\u2028\x85c"
-ESCAPED = r"a\u202eb\x9b31m\u2066\u200b\u2028\x85c"
 LOG = "\x1b]0;title\x07\x1b[31m" + HOSTILE
-CODE = "def run(x):\n    return x * 2\n"
 
 
 @pytest.fixture
-def root(
-    tmp_path: Path,
-    definition: Definition,
-    make_solution: Callable[..., Solution],
-    make_workload: Callable[..., Workload],
-    make_result: Callable[..., Trace],
-) -> Path:
+def root(tmp_path):
     """A data set with results, in which all names and logs hold control characters."""
-    named = attrs.evolve(definition, name=HOSTILE)
+    named = attrs.evolve(DOUBLE, name=HOSTILE)
     workload = make_workload(named, {"n": 4}, uuid="w" + HOSTILE)
     (tmp_path / "set").mkdir()
     traces = TraceSet.from_path(tmp_path / "set")
     traces.add_definitions([named])
     names = ["passes" + HOSTILE, "fails" + HOSTILE]
-    traces.add_solutions([make_solution(CODE, name=name, definition=HOSTILE) for name in names])
+    traces.add_solutions([make_solution(GOOD, name=name, definition=HOSTILE) for name in names])
     environment = Environment("cpu" + HOSTILE + "\n", {})  # no name of a file, so it may have lines
 
-    def result(name: str, **fields: object) -> Trace:
+    def result(name, **fields):
         made = make_result(name, "w", **fields)
-        assert made.evaluation is not None
         evaluation = attrs.evolve(made.evaluation, environment=environment)
         return attrs.evolve(made, definition=HOSTILE, solution=name, workload=workload, evaluation=evaluation)
 
@@ -66,7 +55,7 @@ def root(
         ["validate"],
     ],
 )
-def test_names_and_logs_are_shown_escaped(root: Path, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+def test_names_and_logs_are_shown_escaped(root, words, capsys):
     assert main([*words, str(root)]) == 0
     captured = capsys.readouterr()
     text = captured.out + captured.err
@@ -74,15 +63,13 @@ def test_names_and_logs_are_shown_escaped(root: Path, words: list[str], capsys: 
     assert words == ["validate"] or r"\u202e" in "".join(text.split())
 
 
-def test_json_is_exact(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_exact(root, capsys):
     assert main(["report", "summary", str(root), "--json"]) == 0
     rows = json.loads(capsys.readouterr().out)["leaderboard"]
     assert {row["definition"] for row in rows} == {HOSTILE}
 
 
-def test_no_text_reaches_the_terminal_unescaped_whichever_way_it_is_printed(
-    capsys: pytest.CaptureFixture[str],
-) -> None:
+def test_no_text_reaches_the_terminal_unescaped_whichever_way_it_is_printed(capsys):
     table = Table("column")
     table.add_row("\x1b[2J" + HOSTILE)
     output_console().print(table, "\x1b[1m", Text("\x9b"))
@@ -90,7 +77,7 @@ def test_no_text_reaches_the_terminal_unescaped_whichever_way_it_is_printed(
     assert all(letter.isprintable() or letter == "\n" for letter in shown)
 
 
-def run_on_terminal(columns: int, *words: str) -> list[str]:
+def run_on_terminal(columns, *words):
     """The lines that a command prints on a terminal of this width."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 40, columns, 0, 0))
@@ -110,27 +97,21 @@ def run_on_terminal(columns: int, *words: str) -> list[str]:
 
 
 @pytest.fixture
-def wide(
-    tmp_path: Path,
-    definition: Definition,
-    make_solution: Callable[..., Solution],
-    make_workload: Callable[..., Workload],
-    make_result: Callable[..., Trace],
-) -> Path:
+def wide(tmp_path):
     """A data set whose tables are wider than 80 characters."""
-    named = attrs.evolve(definition, name="a_definition_with_a_long_name")
+    named = attrs.evolve(DOUBLE, name="a_definition_with_a_long_name")
     workload = make_workload(named, {"n": 4096}, uuid="w")
     (tmp_path / "wide").mkdir()
     traces = TraceSet.from_path(tmp_path / "wide")
     traces.add_definitions([named])
-    traces.add_solutions([make_solution(CODE, name="a_solution_with_a_long_name", definition=named.name)])
+    traces.add_solutions([make_solution(GOOD, name="a_solution_with_a_long_name", definition=named.name)])
     made = make_result("a_solution_with_a_long_name", "w", latency_ms=0.00123)
     result = attrs.evolve(made, definition=named.name, workload=workload)
     traces.add_traces([attrs.evolve(result, solution=None, evaluation=None), result])
     return tmp_path / "wide"
 
 
-def test_a_table_that_is_too_wide_for_a_terminal_takes_several_lines_for_each_row(wide: Path) -> None:
+def test_a_table_that_is_too_wide_for_a_terminal_takes_several_lines_for_each_row(wide):
     words = ["report", "best", str(wide), "--include-unranked"]
     lines = run_on_terminal(60, *words)
     assert max(map(len, lines)) <= 60, lines

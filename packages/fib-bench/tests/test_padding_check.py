@@ -1,9 +1,6 @@
 """Tests of padded indices: calls whose page numbers lie in a longer buffer, and what traces say about them."""
 
-from __future__ import annotations
-
 import itertools
-from collections.abc import Callable
 
 import attrs
 import pytest
@@ -11,12 +8,9 @@ import torch
 from fib_bench import BenchmarkConfig
 from fib_bench.inputs.index_padding import draw_padded_calls
 from fib_bench.judge.evaluate import Judge
-from fib_schema import BuildSpec, Definition, Evaluation, Solution, Workload
+from fib_schema import BuildSpec, Evaluation
 
-Make = Callable[..., Definition]
-MakeJudge = Callable[..., Judge]
-MakeSolution = Callable[..., Solution]
-MakeWorkload = Callable[..., Workload]
+from .samples import make_definition, make_solution, make_workload
 
 REFERENCE = """
 import torch
@@ -50,63 +44,59 @@ WITH_SETUP = "def setup(q, cache, kv_indptr, kv_indices):\n    return {}\n" + SA
 AXES = {"batch": 3, "len_indptr": 4, "num_pages": 16, "num_kv_indices": 9}
 
 
-@pytest.fixture
-def definition(make_definition: Make) -> Definition:
-    """The sums of the pages of each request."""
-    inputs = {
+PAGES = make_definition(
+    {
         "q": "float32[batch,4]",
         "cache": "float32[num_pages,4]",
         "kv_indptr": "int32[len_indptr]",
         "kv_indices": "int32[num_kv_indices]",
-    }
-    constraints = ("len_indptr == batch + 1", "num_kv_indices == kv_indptr[-1].item()")
-    return make_definition(inputs, {"y": "float32[batch,4]"}, REFERENCE, constraints=constraints, name="pages")
+    },
+    {"y": "float32[batch,4]"},
+    REFERENCE,
+    constraints=("len_indptr == batch + 1", "num_kv_indices == kv_indptr[-1].item()"),
+    name="pages",
+)
+"""The sums of the pages of each request."""
 
 
 @pytest.fixture
-def evaluate(
-    make_judge: MakeJudge, make_workload: MakeWorkload, make_solution: MakeSolution, definition: Definition
-) -> Callable[..., list[Evaluation]]:
+def evaluate(make_judge):
     """Evaluate code on workloads of these totals; all pass."""
 
-    def evaluate(code: str, *totals: int, batch: int = 3, **settings: object) -> list[Evaluation]:
+    def evaluate(code, *totals, batch=3, **settings):
         judge = make_judge(**settings)
         axes = {**AXES, "batch": batch, "len_indptr": batch + 1}
-        workloads = [make_workload(definition, {**axes, "num_kv_indices": total}, f"t{total}") for total in totals]
-        prepared = [judge.prepare(definition, workload) for workload in workloads]
-        found = [found for _, found in judge.evaluate(definition, make_solution(code, definition="pages"), prepared)]
+        workloads = [make_workload(PAGES, {**axes, "num_kv_indices": total}, f"t{total}") for total in totals]
+        prepared = [judge.prepare(PAGES, workload) for workload in workloads]
+        found = [found for _, found in judge.evaluate(PAGES, make_solution(code, definition="pages"), prepared)]
         assert all(isinstance(one, Evaluation) and one.status == "PASSED" for one in found), found
         return [one for one in found if isinstance(one, Evaluation)]
 
     return evaluate
 
 
-def timing_of(evaluation: Evaluation) -> dict[str, object]:
+def timing_of(evaluation):
     assert evaluation.performance is not None, evaluation.log
-    assert evaluation.performance.extra is not None
     timing = evaluation.performance.extra["timing"]
     return {name: value for name, value in timing.items() if name.startswith("padded")}
 
 
 class TestDraws:
     @pytest.fixture
-    def values(self) -> dict[str, torch.Tensor]:
+    def values(self):
         offsets, pages = torch.tensor([0, 4, 4, 9], dtype=torch.int32), torch.arange(9, dtype=torch.int32)
         return {"q": torch.ones(3, 4), "cache": torch.ones(16, 4), "kv_indptr": offsets, "kv_indices": pages}
 
-    def test_totals_differ_in_one_buffer(self, definition: Definition, values: dict[str, torch.Tensor]) -> None:
-        draws = draw_padded_calls(definition, AXES, values, torch.Generator().manual_seed(0))
+    def test_totals_differ_in_one_buffer(self, values):
+        draws = draw_padded_calls(PAGES, AXES, values, torch.Generator().manual_seed(0))
         lengths = {len(made["kv_indices"]) for draw in draws for made in (draw.stale, draw.poisoned)}
         assert lengths == {2 * 9 + 64}
-        first, full, fewest, given = draws
-        assert fewest.total < first.total <= given.total == 9 < full.total == 2 * 9 + 64
-        assert torch.equal(given.exact["kv_indices"], values["kv_indices"])
-        assert torch.equal(given.exact["kv_indptr"], values["kv_indptr"])
+        first, full, fewest, same = draws
+        assert fewest.total < first.total <= same.total == 9 < full.total == 2 * 9 + 64
+        assert torch.equal(same.exact["kv_indptr"], values["kv_indptr"])
 
-    def test_only_what_is_behind_the_total_is_stale(
-        self, definition: Definition, values: dict[str, torch.Tensor]
-    ) -> None:
-        for draw in draw_padded_calls(definition, AXES, values, torch.Generator().manual_seed(1)):
+    def test_only_what_is_behind_the_total_is_stale(self, values):
+        for draw in draw_padded_calls(PAGES, AXES, values, torch.Generator().manual_seed(1)):
             for made in (draw.stale, draw.poisoned):
                 assert torch.equal(made["kv_indptr"], draw.exact["kv_indptr"])
                 assert int(made["kv_indptr"][-1]) == draw.total == len(draw.exact["kv_indices"])
@@ -116,33 +106,28 @@ class TestDraws:
             poison = draw.poisoned["kv_indices"][draw.total :]
             assert ((poison < 0) | (poison >= 16)).all()
 
-    def test_engines_add_requests_without_pages(self, definition: Definition, values: dict[str, torch.Tensor]) -> None:
-        _, _, fewest, _ = draw_padded_calls(definition, AXES, values, torch.Generator().manual_seed(0))
+    def test_engines_add_requests_without_pages(self, values):
+        _, _, fewest, _ = draw_padded_calls(PAGES, AXES, values, torch.Generator().manual_seed(0))
         assert fewest.exact["kv_indptr"].tolist() == [0, 1, 1, 1]
 
-    def test_lengths_that_depend_on_offsets_rule_them_out(
-        self, definition: Definition, values: dict[str, torch.Tensor]
-    ) -> None:
-        def add(name: str) -> Definition:
-            spec = attrs.evolve(definition.inputs["kv_indptr"], shape=("batch",))
-            return attrs.evolve(definition, inputs={**definition.inputs, name: spec})
+    def test_lengths_that_depend_on_offsets_rule_them_out(self, values):
+        def add(name):
+            spec = attrs.evolve(PAGES.inputs["kv_indptr"], shape=("batch",))
+            return attrs.evolve(PAGES, inputs={**PAGES.inputs, name: spec})
 
         lengths = torch.ones(3, dtype=torch.int32)
         generator = torch.Generator().manual_seed(0)
         assert draw_padded_calls(add("kv_last_page_len"), AXES, {**values, "kv_last_page_len": lengths}, generator)
         assert not draw_padded_calls(add("seq_lens"), AXES, {**values, "seq_lens": lengths}, generator)
 
-    def test_empty_calls_have_none(self, definition: Definition, values: dict[str, torch.Tensor]) -> None:
+    def test_empty_calls_have_none(self, values):
         empty = {"kv_indptr": torch.zeros(4, dtype=torch.int32), "kv_indices": torch.zeros(0, dtype=torch.int32)}
-        assert not draw_padded_calls(definition, AXES, {**values, **empty}, torch.Generator())
+        assert not draw_padded_calls(PAGES, AXES, {**values, **empty}, torch.Generator())
 
 
 class TestPreparation:
-    def test_expected_outputs_are_those_of_the_exact_indices(
-        self, make_judge: MakeJudge, make_workload: MakeWorkload, definition: Definition
-    ) -> None:
-        prepared = make_judge().prepare(definition, make_workload(definition, AXES))
-        assert prepared.padded is not None
+    def test_expected_outputs_are_those_of_the_exact_indices(self, make_judge):
+        prepared = make_judge().prepare(PAGES, make_workload(PAGES, AXES))
         base = prepared.layout.input_tensors(prepared.bases[0].inputs)
         for draw, item in prepared.padded.input_sets(prepared, is_poisoned=True):
             given = prepared.padded.layout.input_tensors(item.inputs)
@@ -151,24 +136,21 @@ class TestPreparation:
             expected = prepared.padded.layout.output_tensors(item.expected)["y"]
             torch.testing.assert_close(expected, base["q"] + torch.stack(sums))
 
-    def test_other_definitions_have_none(
-        self, make_judge: MakeJudge, make_workload: MakeWorkload, definition: Definition
-    ) -> None:
-        other = attrs.evolve(definition, constraints=("len_indptr == batch + 1",), reference=SAFE)
+    def test_other_definitions_have_none(self, make_judge):
+        constraints = (*PAGES.constraints, "kv_indices.max().item() < num_pages")
+        other = attrs.evolve(PAGES, constraints=constraints, reference=SAFE)
         assert make_judge().prepare(other, make_workload(other, AXES)).padded is None
 
-    def test_a_reference_that_fails_on_them_is_no_obstacle(
-        self, make_judge: MakeJudge, make_workload: MakeWorkload, definition: Definition
-    ) -> None:
+    def test_a_reference_that_fails_on_them_is_no_obstacle(self, make_judge):
         picky = REFERENCE.replace("    rows = []\n", "    assert len(kv_indices) == 9\n    rows = []\n")
-        picky_definition = attrs.evolve(definition, reference=picky)
-        prepared = make_judge().prepare(picky_definition, make_workload(definition, AXES))
+        picky_definition = attrs.evolve(PAGES, reference=picky)
+        prepared = make_judge().prepare(picky_definition, make_workload(PAGES, AXES))
         assert prepared.padded is None
         assert "the reference failed" in prepared.left_out["padded"]
 
 
 class TestTraces:
-    def test_a_solution_that_reads_offsets_only_is_right(self, evaluate: Callable[..., list[Evaluation]]) -> None:
+    def test_a_solution_that_reads_offsets_only_is_right(self, evaluate):
         (evaluation,) = evaluate(SAFE, 9)
         assert timing_of(evaluation) == {"padded_indices": True}
 
@@ -183,22 +165,22 @@ class TestTraces:
         ],
         ids=["until-the-end", "all-pages", "planned-once", "asserts", "setup"],
     )
-    def test_others_pass_with_a_reason(self, evaluate: Callable[..., list[Evaluation]], code: str, reason: str) -> None:
+    def test_others_pass_with_a_reason(self, evaluate, code, reason):
         timing = timing_of(*evaluate(code, 9))
         assert timing["padded_indices"] is False
         assert reason in str(timing["padded_indices_problem"])
 
-    def test_one_wrong_request_of_many_is_found(self, evaluate: Callable[..., list[Evaluation]]) -> None:
+    def test_one_wrong_request_of_many_is_found(self, evaluate):
         timing = timing_of(*evaluate(UNTIL_THE_END, 500, batch=200))
         assert "pages of other requests behind them" in str(timing["padded_indices_problem"])
 
-    def test_a_solution_that_ends_its_worker_passes_everywhere(self, evaluate: Callable[..., list[Evaluation]]) -> None:
+    def test_a_solution_that_ends_its_worker_passes_everywhere(self, evaluate):
         evaluations = evaluate(ENDS, 9, 8, 7)
         assert len(evaluations) == 3
         for evaluation in evaluations:
             assert "its worker ended" in str(timing_of(evaluation)["padded_indices_problem"])
 
-    def test_quick_runs_do_not_check(self, evaluate: Callable[..., list[Evaluation]]) -> None:
+    def test_quick_runs_do_not_check(self, evaluate):
         assert timing_of(*evaluate(SAFE, 9, quick=True)) == {}
 
 
@@ -212,9 +194,7 @@ class TestTraces:
     ],
     ids=["offsets", "length"],
 )
-def test_replays_of_one_capture_are_right_with_other_totals(
-    make_workload: MakeWorkload, make_solution: MakeSolution, definition: Definition, code: str, is_right: bool
-) -> None:
+def test_replays_of_one_capture_are_right_with_other_totals(code, is_right):
     """On a CUDA device the calls are replays of one capture."""
     body = (
         "import torch\n"
@@ -231,8 +211,8 @@ def test_replays_of_one_capture_are_right_with_other_totals(
     solution = attrs.evolve(make_solution(body, definition="pages"), spec=spec)
     judge = Judge(BenchmarkConfig(device="cuda:0", num_trials=2, measure_seconds=1.0))
     try:
-        prepared = judge.prepare(definition, make_workload(definition, AXES))
-        ((_, found),) = judge.evaluate(definition, solution, [prepared])
+        prepared = judge.prepare(PAGES, make_workload(PAGES, AXES))
+        ((_, found),) = judge.evaluate(PAGES, solution, [prepared])
     finally:
         judge.close()
     assert isinstance(found, Evaluation)

@@ -1,7 +1,5 @@
 """Tests of the precision check: few bits are flagged, sums in another order are not."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 from fib_bench.checking.precision import (
@@ -18,8 +16,12 @@ from hypothesis import strategies as st
 SIXTEEN_BITS = [torch.bfloat16, torch.float16]
 
 
+def call(**outputs):
+    return {name: tensor[None] for name, tensor in outputs.items()}
+
+
 class TestMovedInputs:
-    def test_floats_move_a_little_and_integers_stay(self) -> None:
+    def test_floats_move_a_little_and_integers_stay(self):
         inputs = {"x": torch.randn(100), "n_ids": torch.arange(100)}
         before = inputs["x"].clone()
         assert move_inputs(inputs)
@@ -27,7 +29,7 @@ class TestMovedInputs:
         assert 0 < ((inputs["x"] - before) / before).abs().max() <= 1.1 * MAX_MOVE
 
     @pytest.mark.parametrize("dtype", SIXTEEN_BITS)
-    def test_numbers_of_sixteen_bits_move_to_a_neighbour(self, dtype: torch.dtype) -> None:
+    def test_numbers_of_sixteen_bits_move_to_a_neighbour(self, dtype):
         inputs = {"x": torch.randn(1000).to(dtype), "weight": torch.randn(1000)}
         before = {name: tensor.clone() for name, tensor in inputs.items()}
         assert move_inputs(inputs)
@@ -38,7 +40,7 @@ class TestMovedInputs:
 
     @pytest.mark.parametrize("dtype", SIXTEEN_BITS)
     @given(bits=st.lists(st.integers(-(2**15), 2**15 - 1), min_size=1, max_size=20))
-    def test_zeros_signs_and_what_is_not_finite_stay(self, dtype: torch.dtype, bits: list[int]) -> None:
+    def test_zeros_signs_and_what_is_not_finite_stay(self, dtype, bits):
         before = torch.tensor(bits, dtype=torch.int16).view(dtype)
         after = before.clone()
         move_inputs({"x": after})
@@ -49,18 +51,18 @@ class TestMovedInputs:
         assert not bool((after[~stays] == 0).any())
 
     @pytest.mark.parametrize("inputs", [{}, {"x": torch.arange(3)}, {"x": torch.ones(3).to(torch.float8_e4m3fn)}])
-    def test_what_cannot_be_judged_does_not_move(self, inputs: dict[str, torch.Tensor]) -> None:
+    def test_what_cannot_be_judged_does_not_move(self, inputs):
         both = {**inputs, "weight": torch.ones(3)} if "x" in inputs and inputs["x"].is_floating_point() else inputs
         assert not move_inputs(both)
         assert "weight" not in both or torch.equal(both["weight"], torch.ones(3))
 
 
 class TestErrors:
-    def test_rows_in_which_a_tie_was_resolved_otherwise_do_not_count(self) -> None:
+    def test_rows_in_which_a_tie_was_resolved_otherwise_do_not_count(self):
         expected = torch.randn(100, 64)
         found = expected * (1 + 1e-5)
         found[:20] = torch.randn(20, 64)
-        assert relative_errors({"y": found}, {"y": expected}) == {"y": pytest.approx(1e-5, rel=0.02)}
+        assert relative_errors(call(y=found), call(y=expected)) == {"y": [pytest.approx(1e-5, rel=0.02)]}
 
 
 class TestBounds:
@@ -73,13 +75,13 @@ class TestBounds:
             (0.0, {}),  # it stays: it was rounded
         ],
     )
-    def test_outputs_of_float32_that_jump_or_stay_have_none(self, moves: float, bounds: dict[str, float]) -> None:
+    def test_outputs_of_float32_that_jump_or_stay_have_none(self, moves, bounds):
         expected = torch.linspace(1, 2, 100)
-        found = error_bounds({"x": torch.ones(3)}, {"y": expected * (1 + moves)}, {"y": expected})
+        found = error_bounds({"x": torch.ones(3)}, call(y=expected * (1 + moves)), call(y=expected))
         assert found == bounds
 
 
-def rounded_sum(parts: list[torch.Tensor], dtype: torch.dtype) -> torch.Tensor:
+def rounded_sum(parts, dtype):
     """A sum that is kept in a dtype."""
     total = torch.zeros_like(parts[0])
     for part in parts:
@@ -91,27 +93,27 @@ class TestMatrixProducts:
     """Products of bfloat16 and float16 matrices, computed in different ways."""
 
     @pytest.fixture(params=SIXTEEN_BITS, ids=str)
-    def dtype(self, request: pytest.FixtureRequest) -> torch.dtype:
-        return torch.bfloat16 if request.param is torch.bfloat16 else torch.float16
+    def dtype(self, request):
+        return request.param
 
-    def operands(self, dtype: torch.dtype, k: int) -> dict[str, torch.Tensor]:
+    def operands(self, dtype, k):
         torch.manual_seed(k)
         return {"a": (torch.randn(16, k) / 4).to(dtype), "b": (torch.randn(k, 32) / 4).to(dtype)}
 
-    def is_flagged(self, k: int, dtype: torch.dtype, found: torch.Tensor, *, gives: torch.dtype | None = None) -> bool:
+    def is_flagged(self, k, dtype, found, *, gives=None):
         inputs, gives = self.operands(dtype, k), gives or dtype
         moved = {name: tensor.clone() for name, tensor in inputs.items()}
         assert move_inputs(moved)
-        outputs = [{"y": (x["a"].float() @ x["b"].float()).to(gives)} for x in (inputs, moved)]
+        outputs = [call(y=(x["a"].float() @ x["b"].float()).to(gives)) for x in (inputs, moved)]
         watch = PrecisionWatch(error_bounds(inputs, outputs[1], outputs[0]))
-        watch.record({"y": found.to(gives)}, outputs[0])
+        watch.record(call(y=found.to(gives)), outputs[0])
         (entry,) = watch.to_extra().values()
         assert isinstance(entry, dict)
         assert (entry["error"] > entry["bound"]) is (watch.flags() == ["low_precision"])
         return bool(watch.flags())
 
     @pytest.mark.parametrize("k", [64, 1024, 16_384])
-    def test_float32_sums_in_any_order_are_not_flagged(self, dtype: torch.dtype, k: int) -> None:
+    def test_float32_sums_in_any_order_are_not_flagged(self, dtype, k):
         x, y = (tensor.float() for tensor in self.operands(dtype, k).values())
         for step in (7, 64):
             total = rounded_sum([x[:, i : i + step] @ y[i : i + step] for i in range(0, k, step)], torch.float32)
@@ -120,14 +122,14 @@ class TestMatrixProducts:
 
     @pytest.mark.parametrize("k", [64, 1024, 16_384])
     @pytest.mark.parametrize("splits", [2, 8, 16])
-    def test_split_sums_of_sixteen_bits_are_not_flagged(self, dtype: torch.dtype, k: int, splits: int) -> None:
+    def test_split_sums_of_sixteen_bits_are_not_flagged(self, dtype, k, splits):
         x, y = (tensor.float() for tensor in self.operands(dtype, k).values())
         parts = [(x[:, i::splits] @ y[i::splits]).to(dtype).float() for i in range(splits)]
         assert not self.is_flagged(k, dtype, torch.stack(parts).sum(dim=0))
         assert not self.is_flagged(k, dtype, rounded_sum(parts, dtype))  # by atomic additions
 
     @pytest.mark.parametrize(("k", "step"), [(1024, 8), (4096, 32), (16_384, 128)])
-    def test_sums_kept_in_sixteen_bits_are_flagged(self, dtype: torch.dtype, k: int, step: int) -> None:
+    def test_sums_kept_in_sixteen_bits_are_flagged(self, dtype, k, step):
         x, y = (tensor.float() for tensor in self.operands(dtype, k).values())
         total = rounded_sum([x[:, i : i + step] @ y[i : i + step] for i in range(0, k, step)], dtype)
         for gives in (dtype, torch.float32):
@@ -135,23 +137,23 @@ class TestMatrixProducts:
 
     @pytest.mark.parametrize("k", [64, 1024, 16_384])
     @pytest.mark.parametrize("operands", [torch.float8_e4m3fn, torch.float8_e5m2])
-    def test_operands_of_eight_bits_are_flagged(self, dtype: torch.dtype, k: int, operands: torch.dtype) -> None:
+    def test_operands_of_eight_bits_are_flagged(self, dtype, k, operands):
         x, y = (tensor.float() for tensor in self.operands(dtype, k).values())
         assert self.is_flagged(k, dtype, x.to(operands).float() @ y.to(operands).float())
         assert self.is_flagged(k, dtype, x.to(operands).float() @ y)
 
 
-def test_an_output_is_flagged_only_if_it_is_off_in_every_set() -> None:
-    expected = {"y": torch.ones(4)}
+def test_an_output_is_flagged_only_if_it_is_off_in_every_set():
+    expected = call(y=torch.ones(4))
     watch = PrecisionWatch({"y": 1e-3})
     assert (watch.flags(), watch.to_extra()) == ([], {})
-    watch.record({"y": torch.full((4,), 1.1)}, expected)
+    watch.record(call(y=torch.full((4,), 1.1)), expected)
     assert watch.flags() == ["low_precision"]
     watch.record(expected, expected)
     assert (watch.flags(), watch.to_extra()) == ([], {"y": {"error": 0.0, "bound": 1e-3}})
 
 
-def rounded_to(x: torch.Tensor, bits: int) -> torch.Tensor:
+def rounded_to(x, bits):
     half = 1 << (22 - bits)
     return ((x.view(torch.int32) + half) & -(2 * half)).view(torch.float32)
 
@@ -159,16 +161,16 @@ def rounded_to(x: torch.Tensor, bits: int) -> torch.Tensor:
 class TestFloat32:
     """Products of float32 matrices."""
 
-    def flags(self, x: torch.Tensor, w: torch.Tensor, found: torch.Tensor) -> list[str]:
+    def flags(self, x, w, found):
         moved = {"x": x.clone(), "w": w.clone()}
         assert move_inputs(moved)
-        exact = {"y": x @ w}
-        watch = PrecisionWatch(error_bounds(moved, {"y": moved["x"] @ moved["w"]}, exact))
-        watch.record({"y": found}, exact)
+        exact = call(y=x @ w)
+        watch = PrecisionWatch(error_bounds(moved, call(y=moved["x"] @ moved["w"]), exact))
+        watch.record(call(y=found), exact)
         return watch.flags()
 
     @pytest.mark.parametrize("k", [64, 1024, 16_384])
-    def test_operands_with_few_bits_are_flagged_and_sums_in_any_order_are_not(self, k: int) -> None:
+    def test_operands_with_few_bits_are_flagged_and_sums_in_any_order_are_not(self, k):
         torch.manual_seed(k)
         x, w = torch.randn(8, k), torch.randn(k, 16)
         for step in (3, 7, 64):
@@ -179,12 +181,12 @@ class TestFloat32:
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float8_e4m3fn])
-def test_a_small_input_of_fewer_bits_does_not_excuse_the_rounding_of_large_ones(dtype: torch.dtype) -> None:
+def test_a_small_input_of_fewer_bits_does_not_excuse_the_rounding_of_large_ones(dtype):
     x, w, bias = torch.randn(64, 2048), torch.randn(2048, 32), torch.randn(32).to(dtype)
     moved = {"x": x.clone(), "w": w.clone(), "bias": bias.clone()}
     assert move_inputs(moved)
     assert torch.equal(moved["bias"].view(torch.uint8), bias.view(torch.uint8))
-    exact, changed = ({"y": each["x"] @ each["w"] + bias.float()} for each in ({"x": x, "w": w}, moved))
+    exact, changed = (call(y=each["x"] @ each["w"] + bias.float()) for each in ({"x": x, "w": w}, moved))
     (bound,) = error_bounds(moved, changed, exact).values()
-    rounded = {"y": (x.bfloat16() @ w.bfloat16()).float() + bias.float()}
-    assert relative_errors(rounded, exact)["y"] > bound > relative_errors(exact, exact)["y"]
+    rounded = call(y=(x.bfloat16() @ w.bfloat16()).float() + bias.float())
+    assert relative_errors(rounded, exact)["y"] > [bound] > relative_errors(exact, exact)["y"]

@@ -1,22 +1,15 @@
-"""Tests of references that run as solutions."""
-
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-
 import attrs
 import pytest
 from fib_bench import BenchmarkConfig
 from fib_bench.references import run_references
-from fib_schema import Definition, Trace, TraceSet, Workload
+from fib_schema import Trace, TraceSet
+
+from .samples import DOUBLE, make_workload
 
 
 @pytest.mark.slow
-def test_a_reference_that_raises_is_told_by_workload(
-    definition: Definition, make_data_set: Callable[..., Path], make_workload: Callable[..., Workload]
-) -> None:
-    broken = attrs.evolve(definition, name="broken", reference="def run(x):\n    raise RuntimeError('no luck')\n")
+def test_a_reference_that_raises_is_told_by_workload(make_data_set):
+    broken = attrs.evolve(DOUBLE, name="broken", reference="def run(x):\n    raise RuntimeError('no luck')\n")
     trace_set = TraceSet.from_path(make_data_set(definitions=[broken]))
     trace_set.add_traces([Trace("broken", make_workload(broken, {"n": 3}, "n-3"))])
     config = BenchmarkConfig(quick=True, timeout_seconds=60)

@@ -1,82 +1,60 @@
-"""Tests of the options of ``fib-bench run`` as a configuration."""
-
-from __future__ import annotations
-
 import argparse
-from pathlib import Path
 
 import pytest
-import torch
 from fib_bench import BenchmarkConfig
 from fib_bench.cli import options
 from fib_bench.cli.options import add_run_options, config_of
 from fib_schema import TraceSet
 
 
-def configuration(*words: str) -> BenchmarkConfig:
+def configuration(*words):
     parser = argparse.ArgumentParser()
     add_run_options(parser)
     return config_of(parser.parse_args([*words]), TraceSet())
 
 
-def test_an_option_that_is_not_given_says_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+def test_an_option_that_is_not_given_says_nothing(monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
     assert configuration() == BenchmarkConfig()
 
 
+@pytest.fixture
+def two_gpus(monkeypatch):
+    monkeypatch.setattr("fib_compile.device.torch_cuda_version", lambda: "13.0")
+    monkeypatch.setattr("pynvml.nvmlInit", lambda: None)
+    monkeypatch.setattr("pynvml.nvmlDeviceGetCount", lambda: 2)
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+
+
+@pytest.mark.usefixtures("two_gpus")
 @pytest.mark.parametrize(
-    ("words", "gpus", "device"),
-    [
-        ("", 2, "cuda:0"),
-        ("", 0, "cpu"),
-        ("--device cpu", 2, "cpu"),
-        ("--device cuda:1", 2, "cuda:1"),
-        ("--config YAML", 2, "cuda:1"),
-    ],
+    ("words", "device"),
+    [("", "cuda:0"), ("--device cpu", "cpu"), ("--device cuda:1", "cuda:1"), ("--config YAML", "cuda:1")],
 )
-def test_the_device_is_the_first_gpu_unless_another_one_is_named(
-    words: str, gpus: int, device: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: gpus)
-    monkeypatch.setattr(options, "_DEVICES", tmp_path)
-    (tmp_path / "nvidia0").touch()
+def test_the_device_is_the_first_gpu_unless_another_one_is_named(words, device, tmp_path):
     config = tmp_path / "config.yaml"
     config.write_text("device: cuda:1\n")
     found = configuration(*words.replace("YAML", str(config)).split())
     assert (found.device, found.devices) == (device, None)
 
 
-def test_a_machine_without_files_of_drivers_has_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(options, "_DEVICES", tmp_path)
-    assert configuration().device == "cpu"
-
-
+@pytest.mark.usefixtures("two_gpus")
 @pytest.mark.parametrize(
-    ("visible", "by_nvml"), [(None, True), ("1", True), ("1,0", True), ("2", False), ("", False), ("GPU-5", False)]
+    ("visible", "device"), [("1", "cuda:0"), ("1,0", "cuda:0"), ("GPU-5", "cuda:0"), ("2", "cpu"), ("", "cpu")]
 )
-def test_torch_is_asked_only_where_nvml_cannot_tell_the_device(
-    visible: str | None, by_nvml: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    asked: list[str] = []
-    monkeypatch.setattr("fib_compile.device.list_cuda_devices", lambda: asked.append("torch") or [])
-    monkeypatch.setattr("fib_compile.device.torch_cuda_version", lambda: "13.0")
-    monkeypatch.setattr("pynvml.nvmlInit", lambda: None)
-    monkeypatch.setattr("pynvml.nvmlDeviceGetCount", lambda: 2)
-    monkeypatch.setattr(options, "_DEVICES", tmp_path)
-    (tmp_path / "nvidia0").touch()
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    assert (options.default_device(), asked) == (("cuda:0", []) if by_nvml else ("cpu", ["torch"]))
+def test_a_gpu_that_is_hidden_or_that_torch_cannot_use_is_no_default(visible, device, monkeypatch):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert options.default_device() == device
+    monkeypatch.setattr("fib_compile.device.torch_cuda_version", lambda: None)
+    assert options.default_device() == "cpu"
 
 
-def test_devices_that_a_command_names_replace_the_default(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+@pytest.mark.usefixtures("two_gpus")
+def test_devices_that_a_command_names_replace_the_default():
     assert configuration("--devices", "cpu") == BenchmarkConfig(devices=("cpu",))
 
 
-def test_an_option_that_is_given_is_a_field() -> None:
+def test_an_option_that_is_given_is_a_field():
     words = (
         "--warmup-runs 1 --iterations 2 --num-trials 3 --measure-seconds 0.5 --confidence 0.01 --rtol 1e-3 --atol 0 "
         "--required-matched-ratio 0.9 --no-profile-baseline --synthesize-missing --device cuda:1 --seed 4 --timeout 5 "
@@ -89,7 +67,7 @@ def test_an_option_that_is_given_is_a_field() -> None:
     )  # fmt: skip
 
 
-def test_a_file_stands_below_the_options(tmp_path: Path) -> None:
+def test_a_file_stands_below_the_options(tmp_path):
     file = tmp_path / "settings.yaml"
     file.write_text("{device: cuda:3, seed: 7, rtol: 0.5, atol: 0.25}")
     config = configuration("--config", str(file), "--rtol", "0.125", "--seed", "0")

@@ -1,12 +1,9 @@
 """Tests of the seal: refused and allowed system calls of a sealed process, on each of its threads."""
 
-from __future__ import annotations
-
 import ast
 import subprocess
 import sys
 import textwrap
-from collections.abc import Callable
 
 import pytest
 import torch
@@ -28,7 +25,7 @@ page = libc.mmap(None, ctypes.c_size_t(4096), 3, 0x22, -1, ctypes.c_long(0))
 """
 
 
-def _has_filters() -> bool:
+def _has_filters():
     try:
         Filter(())
     except OSError:
@@ -39,18 +36,13 @@ def _has_filters() -> bool:
 pytestmark = pytest.mark.skipif(not _has_filters(), reason="there is no libseccomp")
 
 
-@pytest.fixture
-def sealed() -> Callable[..., object]:
+def sealed(after, before=""):
     """Runs code in a process that seals itself in between; returns the value of its variable `found`."""
-
-    def run(after: str, before: str = "") -> object:
-        parts = (PRELUDE, before, "report = seal_process()", after, "print(repr(found), flush=True)\nos._exit(0)")
-        code = "\n".join(map(textwrap.dedent, parts))
-        done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True, timeout=120)
-        assert done.returncode == 0, done.stderr
-        return ast.literal_eval(done.stdout)
-
-    return run
+    parts = (PRELUDE, before, "reason = seal_process()", after, "print(repr(found), flush=True)\nos._exit(0)")
+    code = "\n".join(map(textwrap.dedent, parts))
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    return ast.literal_eval(done.stdout)
 
 
 @pytest.mark.parametrize(
@@ -73,7 +65,7 @@ def sealed() -> Callable[..., object]:
         pytest.param("failure_of('personality', 0xFFFFFFFF)", "done", id="asks-personality"),
     ],
 )
-def test_calls(sealed: Callable[..., object], attempt: str, failure: str) -> None:
+def test_calls(attempt, failure):
     assert sealed(f"found = {attempt}") == failure
 
 
@@ -87,7 +79,7 @@ def test_calls(sealed: Callable[..., object], attempt: str, failure: str) -> Non
         pytest.param("ctypes.CDLL(library)", id="library"),
     ],
 )
-def test_nothing_can_be_started_or_loaded(sealed: Callable[..., object], attempt: str) -> None:
+def test_nothing_can_be_started_or_loaded(attempt):
     after = f"""
     try:
         {attempt}
@@ -99,7 +91,7 @@ def test_nothing_can_be_started_or_loaded(sealed: Callable[..., object], attempt
     assert sealed(after, before) == "refused"
 
 
-def test_threads_that_exist_already_are_sealed_too(sealed: Callable[..., object]) -> None:
+def test_threads_that_exist_already_are_sealed_too():
     before = """
     results, gate = [], threading.Event()
     def attempt():
@@ -111,12 +103,12 @@ def test_threads_that_exist_already_are_sealed_too(sealed: Callable[..., object]
     after = """
     gate.set()
     for thread in threads: thread.join()
-    found = (report.held, results)
+    found = (reason, results)
     """
-    assert sealed(after, before) == (("seal",), [("EPERM", "EPERM")] * 4)
+    assert sealed(after, before) == ("", [("EPERM", "EPERM")] * 4)
 
 
-def test_warm_operators_of_torch_run(sealed: Callable[..., object]) -> None:
+def test_warm_operators_of_torch_run():
     before = """
     import torch
     a = torch.ones(256, 256)
@@ -137,22 +129,19 @@ def test_warm_operators_of_torch_run(sealed: Callable[..., object]) -> None:
     assert sealed(after, before) == [True] * 7
 
 
-def test_where_filters_are_refused_the_report_gives_the_reason(sealed: Callable[..., object]) -> None:
+def test_where_filters_are_refused_the_reason_is_told():
     before = """
     from fib_bench.sandbox.seccomp import Filter, Refusal
     from fib_bench.sandbox.syscalls import PR_SET_NO_NEW_PRIVS, prctl
     prctl(PR_SET_NO_NEW_PRIVS, 1)
     Filter([Refusal(("seccomp",))]).load()
     """
-    found = sealed("found = (report.held, report.missing['seal'])", before)
-    assert isinstance(found, tuple)
-    assert found[0] == ()
-    assert "seccomp" in found[1]
+    assert "seccomp" in str(sealed("found = reason", before))
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(torch.cuda.device_count() == 0, reason="needs a CUDA device")
-def test_warm_work_on_a_device_runs(sealed: Callable[..., object]) -> None:
+def test_warm_work_on_a_device_runs():
     """Launches, allocations, graphs that were captured before and after, events, copies and shared memory."""
     before = """
     import torch
@@ -180,8 +169,8 @@ def test_warm_work_on_a_device_runs(sealed: Callable[..., object]) -> None:
     end.record(side)
     torch.cuda.synchronize()
     pinned = torch.empty(1 << 20, pin_memory=True).copy_(large[: 1 << 20])
-    found = (not report.missing, bool((pinned == 1).all()), start.elapsed_time(end) >= 0)
+    found = (reason, bool((pinned == 1).all()), start.elapsed_time(end) >= 0)
     del large
     torch.cuda.empty_cache()
     """
-    assert sealed(after, before) == (True, True, True)
+    assert sealed(after, before) == ("", True, True)

@@ -1,59 +1,43 @@
 """Tests of solution runs: two phases with a seal in between, lost workers, and a failing reference."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Callable
 
 import attrs
-import msgspec
 import pytest
 import torch
-from fib_bench import EvaluatorFailed
-from fib_bench.judge import solution_run
-from fib_bench.judge.evaluate import Judge
-from fib_bench.judge.function_worker import FunctionWorker, Rejected
-from fib_bench.judge.prepared import PreparedWorkload
-from fib_bench.judge.solution_run import SolutionRun
-from fib_bench.judge.timed_function import TimedFunction
+from fib_bench.judge import evaluate
+from fib_bench.judge.evaluate import SolutionRun
+from fib_bench.judge.functions import BoundFunction, FunctionWorker, Rejected
 from fib_bench.transport.messages import Build
 from fib_bench.worker.client import Worker
-from fib_schema import Definition, Evaluation, EvaluationStatus, Solution, Workload
+from fib_schema import Evaluation, EvaluationStatus
 
-Evaluate = Callable[..., list[Evaluation]]
-MakeSolution = Callable[..., Solution]
-MakeWorkload = Callable[..., Workload]
+from .samples import DOUBLE, GOOD, make_solution, make_workload
+
 FIRST_PHASE = 7 + 5 + 16
 """Calls on input sets, and to warm up."""
-DOUBLE = "def run(x):\n    return x * 2\n"
 COUNTS = "calls = 0\ndef run(x):\n    global calls\n    calls += 1\n    {}\n    return x * 2\n"
 
 
 @pytest.fixture
-def run(
-    make_judge: Callable[..., Judge], make_workload: MakeWorkload, make_solution: MakeSolution, definition: Definition
-) -> Callable[..., dict[str, Evaluation]]:
+def run(make_judge):
     """Evaluate code on workloads of these sizes; the evaluations by uuid, in the order in which they came."""
 
-    def run(code: str, *sizes: int) -> dict[str, Evaluation]:
+    def run(code, *sizes):
         judge = make_judge()
-        prepared = [judge.prepare(definition, make_workload(definition, {"n": n}, f"n{n}")) for n in sizes]
-        found = judge.evaluate(definition, make_solution(code), prepared)
+        prepared = [judge.prepare(DOUBLE, make_workload(DOUBLE, {"n": n}, f"n{n}")) for n in sizes]
+        found = judge.evaluate(DOUBLE, make_solution(code), prepared)
         return {workload.uuid: e for workload, e in found if isinstance(e, Evaluation)}
 
     return run
 
 
-Run = Callable[..., dict[str, Evaluation]]
-RunShared = Callable[..., dict[str, Evaluation | EvaluatorFailed]]
-
-
 @pytest.fixture
-def seals(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def seals(monkeypatch):
     """Have seals count as effective; notes the process of each."""
-    pids: list[int] = []
+    pids = []
 
-    def seal(self: FunctionWorker) -> None:
+    def seal(self):
         pids.append(self.worker.pid)
         self.is_sealed = True
 
@@ -62,13 +46,13 @@ def seals(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 
 @pytest.fixture
-def requests(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
+def requests(monkeypatch):
     """Counts the requests to workers of solutions, by type."""
-    counts: Counter[str] = Counter()
-    pids: set[int] = set()
+    counts = Counter()
+    pids = set()
     post = Worker.post
 
-    def counted(worker: Worker, message: msgspec.Struct, descriptors: tuple[int, ...] = ()) -> None:
+    def counted(worker, message, descriptors=()):
         if isinstance(message, Build) and message.solution is not None:
             pids.add(worker.pid)
         if worker.pid in pids:
@@ -80,66 +64,61 @@ def requests(monkeypatch: pytest.MonkeyPatch) -> Counter[str]:
 
 
 class TestMessages:
-    def test_a_workload_takes_a_call_for_each_input_set_and_a_few_requests(
-        self, run: Run, requests: Counter[str]
-    ) -> None:
-        (evaluation,) = run(DOUBLE, 3).values()
-        assert evaluation.extra is not None
+    def test_a_workload_takes_a_call_for_each_input_set_and_a_few_requests(self, run, requests):
+        (evaluation,) = run(GOOD, 3).values()
         calls = len(evaluation.extra["trials"])
         assert requests.pop("RunCalls") > 0
         twice = dict.fromkeys(("Bind", "Release", "WarmUp", "OpenPasses"), 2)
-        assert requests == {"Build": 1, **twice, "Profile": 1, "Call": calls}
+        assert requests == {"Build": 1, **twice, "Call": calls}
         requests.clear()
-        run(DOUBLE, 3, 4, 5)
+        run(GOOD, 3, 4, 5)
         del requests["RunCalls"]
-        assert requests == {"Build": 1, **dict.fromkeys(twice, 6), "Profile": 1, "Call": 3 * calls}
+        assert requests == {"Build": 1, **dict.fromkeys(twice, 6), "Call": 3 * calls}
 
 
 class TestPhases:
-    def test_everything_is_checked_before_anything_is_timed(self, run: Run, seals: list[int]) -> None:
+    def test_everything_is_checked_before_anything_is_timed(self, run, seals):
         evaluations = run("def run(x):\n    return x * (2 if len(x) != 4 else 3)\n", 3, 4, 5)
         assert list(evaluations) == ["n4", "n3", "n5"]
         assert [e.status for e in evaluations.values()] == ["INCORRECT_NUMERICAL", "PASSED", "PASSED"]
         assert len(seals) == 1
         assert all("unsealed" not in e.flags for e in evaluations.values())
 
-    def test_a_worker_that_ends_costs_one_workload(self, run: Run, seals: list[int]) -> None:
+    def test_a_worker_that_ends_costs_one_workload(self, run, seals):
         evaluations = run("import os\ndef run(x):\n    len(x) == 4 and os._exit(3)\n    return x * 2\n", 3, 4, 5)
         assert {uuid: str(e.status) for uuid, e in evaluations.items()} == {
             "n3": "PASSED", "n4": "RUNTIME_ERROR", "n5": "PASSED",
         }  # fmt: skip
         assert len(set(seals)) == len(seals) == 2
 
-    def test_a_log_has_what_both_phases_printed(self, run: Run) -> None:
+    def test_a_log_has_what_both_phases_printed(self, run):
         (evaluation,) = run("def run(x):\n    print('called', end=' ')\n    return x * 2\n", 3).values()
         assert evaluation.log.split().count("called") > 7 + 32
 
 
 class TestSeal:
-    def test_a_function_that_fails_only_when_sealed_passes_with_a_flag(
-        self, run: Run, seals: list[int], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        load_all = TimedFunction.load_all
+    def test_a_function_that_fails_only_when_sealed_passes_with_a_flag(self, run, seals, monkeypatch):
+        load_all = BoundFunction.load_all
 
-        def refuse(self: TimedFunction, inputs: torch.Tensor) -> None:
+        def refuse(self, inputs):
             if self.worker.pid in seals:
                 raise Rejected(EvaluationStatus.RUNTIME_ERROR, "not permitted")
             load_all(self, inputs)
 
-        monkeypatch.setattr(TimedFunction, "load_all", refuse)
-        evaluations = run(DOUBLE, 3, 4)
+        monkeypatch.setattr(BoundFunction, "load_all", refuse)
+        evaluations = run(GOOD, 3, 4)
         assert [str(e.status) for e in evaluations.values()] == ["PASSED"] * 2
         assert all("unsealed" in e.flags for e in evaluations.values())
         assert len(seals) == 1
 
-    def test_a_function_that_fails_in_any_case_fails(self, run: Run, seals: list[int]) -> None:
+    def test_a_function_that_fails_in_any_case_fails(self, run, seals):
         code = COUNTS.format(f"assert calls <= {FIRST_PHASE}, 'worn out'")
         (evaluation,) = run(code, 3).values()
         assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
         assert "worn out" in evaluation.log
         assert "unsealed" not in evaluation.flags
 
-    def test_without_effect_it_is_no_reason_to_try_again(self, run: Run) -> None:
+    def test_without_effect_it_is_no_reason_to_try_again(self, run):
         code = COUNTS.format(f"print(calls); assert calls <= {FIRST_PHASE}")
         (evaluation,) = run(code, 3).values()
         assert evaluation.status is EvaluationStatus.RUNTIME_ERROR
@@ -147,58 +126,49 @@ class TestSeal:
 
 
 class TestReference:
-    def test_it_is_always_timed_next_to_the_solution(self, evaluate: Evaluate, make_solution: MakeSolution) -> None:
-        evaluations = evaluate(make_solution(DOUBLE), make_solution(DOUBLE, name="other"))
+    def test_it_is_always_timed_next_to_the_solution(self, evaluate):
+        evaluations = evaluate(make_solution(GOOD), make_solution(GOOD, name="other"))
         for evaluation in evaluations:
-            assert evaluation.performance is not None
-            assert evaluation.performance.extra is not None
             assert evaluation.performance.extra["reference_timing"]["samples"] >= 3
             assert evaluation.performance.reference_latency_ms > 0
 
-    def test_it_is_not_timed_if_that_is_not_wanted(self, evaluate: Evaluate, make_solution: MakeSolution) -> None:
-        (evaluation,) = evaluate(make_solution(DOUBLE), profile_baseline=False)
-        assert evaluation.performance is not None
-        assert evaluation.performance.extra is not None
+    def test_it_is_not_timed_if_that_is_not_wanted(self, evaluate):
+        (evaluation,) = evaluate(make_solution(GOOD), profile_baseline=False)
         assert "reference_timing" not in evaluation.performance.extra
         assert evaluation.performance.extra["timing"]["verified_calls"] >= 4
 
     @pytest.fixture
-    def failing(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[int]]:
+    def failing(self, monkeypatch):
         """Have the reference fail so many times on inputs of timed calls; notes its processes."""
 
-        def failing(times: int) -> list[int]:
-            call_each, pids = TimedFunction.call_each, []
+        def failing(times):
+            call_each, pids = BoundFunction.call_each, []
 
-            def fail(self: TimedFunction, inputs: torch.Tensor) -> torch.Tensor:
+            def fail(self, inputs):
                 pids.append(self.worker.pid)
                 if len(pids) <= times:
                     raise Rejected(EvaluationStatus.RUNTIME_ERROR, "the reference stumbled")
                 return call_each(self, inputs)
 
-            monkeypatch.setattr(TimedFunction, "call_each", fail)
+            monkeypatch.setattr(BoundFunction, "call_each", fail)
             return pids
 
         return failing
 
-    def test_one_that_fails_once_answers_from_a_fresh_worker(
-        self, run: Run, failing: Callable[[int], list[int]]
-    ) -> None:
+    def test_one_that_fails_once_answers_from_a_fresh_worker(self, run, failing):
         pids = failing(1)
-        (evaluation,) = run(DOUBLE, 3).values()
+        (evaluation,) = run(GOOD, 3).values()
         assert evaluation.status is EvaluationStatus.PASSED
         assert "unverified: reference failed" not in evaluation.flags
         assert pids[0] != pids[1]
         assert len(set(pids[1:])) == 1
-        assert evaluation.performance is not None
         assert evaluation.performance.reference_latency_ms > 0
 
-    def test_one_that_fails_again_is_flagged(self, run: Run, failing: Callable[[int], list[int]]) -> None:
+    def test_one_that_fails_again_is_flagged(self, run, failing):
         failing(1000)
-        (evaluation,) = run(DOUBLE, 3).values()
+        (evaluation,) = run(GOOD, 3).values()
         assert evaluation.status is EvaluationStatus.PASSED
         assert "unverified: reference failed" in evaluation.flags
-        assert evaluation.performance is not None
-        assert evaluation.performance.extra is not None
         assert "the reference stumbled" in evaluation.performance.extra["not_verified"]
 
 
@@ -206,34 +176,27 @@ class TestMemory:
     """A device that several judges share may have too little memory for one of them, for a while."""
 
     @pytest.fixture
-    def run(
-        self,
-        make_judge: Callable[..., Judge],
-        make_workload: MakeWorkload,
-        make_solution: MakeSolution,
-        definition: Definition,
-        monkeypatch: pytest.MonkeyPatch,
-    ) -> Callable[..., dict[str, Evaluation | EvaluatorFailed]]:
+    def run(self, make_judge, monkeypatch):
         """Evaluate code on two workloads; `is_shared` as on a device with several judges."""
-        monkeypatch.setattr(solution_run, "wait_for_memory", lambda _: None)
+        monkeypatch.setattr(evaluate, "wait_for_memory", lambda _: None)
 
-        def run(code: str, *, is_shared: bool) -> dict[str, Evaluation | EvaluatorFailed]:
+        def run(code, *, is_shared):
             judge = make_judge()
             judge.context = attrs.evolve(judge.context, is_shared=is_shared)
-            prepared = [judge.prepare(definition, make_workload(definition, {"n": n}, f"n{n}")) for n in (3, 4)]
-            return {workload.uuid: e for workload, e in judge.evaluate(definition, make_solution(code), prepared)}
+            prepared = [judge.prepare(DOUBLE, make_workload(DOUBLE, {"n": n}, f"n{n}")) for n in (3, 4)]
+            return {workload.uuid: e for workload, e in judge.evaluate(DOUBLE, make_solution(code), prepared)}
 
         return run
 
     @pytest.fixture
-    def failing(self, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], list[str]]:
+    def failing(self, monkeypatch):
         """Have the first comparisons of the second workload fail for lack of memory; notes the workloads compared."""
 
-        def fail(times: int) -> list[str]:
-            compared: list[str] = []
+        def fail(times):
+            compared = []
             check = SolutionRun._check
 
-            def checked(self: SolutionRun, prepared: PreparedWorkload) -> object:
+            def checked(self, prepared):
                 compared.append(prepared.workload.uuid)
                 if prepared.workload.uuid == "n4" and compared.count("n4") <= times:
                     raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 240.00 MiB.")
@@ -245,11 +208,9 @@ class TestMemory:
         return fail
 
     @pytest.mark.parametrize(("times", "is_shared", "attempts"), [(1, True, 2), (9, True, 2), (9, False, 1)])
-    def test_a_judge_that_lacks_it_begins_the_workload_anew_once(
-        self, run: RunShared, failing: Callable[[int], list[str]], times: int, is_shared: bool, attempts: int
-    ) -> None:
+    def test_a_judge_that_lacks_it_begins_the_workload_anew_once(self, run, failing, times, is_shared, attempts):
         compared = failing(times)
-        found = run(DOUBLE, is_shared=is_shared)
+        found = run(GOOD, is_shared=is_shared)
         assert str(found["n3"].status) == "PASSED"
         assert compared.count("n4") == attempts
         if times < attempts:
@@ -258,9 +219,7 @@ class TestMemory:
             assert found["n4"].reason == "CUDA out of memory. Tried to allocate 240.00 MiB."
 
     @pytest.mark.parametrize(("is_shared", "workers"), [(True, 2), (False, 1)])
-    def test_a_solution_that_lacks_it_fails_after_another_attempt(
-        self, run: RunShared, requests: Counter[str], is_shared: bool, workers: int
-    ) -> None:
+    def test_a_solution_that_lacks_it_fails_after_another_attempt(self, run, requests, is_shared, workers):
         fails = "raise torch.OutOfMemoryError('CUDA out of memory')"
         code = f"import torch\ndef run(x):\n    if len(x) == 4:\n        {fails}\n    return x * 2\n"
         found = run(code, is_shared=is_shared)

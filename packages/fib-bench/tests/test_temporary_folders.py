@@ -1,12 +1,9 @@
 """Temporary folders of runs: removed whatever they hold, swept after a kill, and nothing of others with them."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -24,7 +21,7 @@ sys.stdin.read()
 
 
 @pytest.fixture(autouse=True)
-def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def shared(monkeypatch):
     """The folder for temporary files, which all users share; they cannot reach `tmp_path`."""
     with tempfile.TemporaryDirectory(prefix="fib-tests-") as path:
         shared = Path(path)
@@ -35,16 +32,15 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 @contextmanager
-def another_run() -> Iterator[tuple[subprocess.Popen[str], Path]]:
+def another_run():
     """A process that holds a folder, and the folder."""
     command = [sys.executable, "-c", HOLDS]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
-        assert process.stdout is not None
         yield process, Path(process.stdout.readline().strip())
         process.kill()
 
 
-def nest(folder: Path, levels: int) -> None:
+def nest(folder, levels):
     """Make nested folders, each with a file."""
     descriptor = os.open(folder, os.O_RDONLY)
     for _ in range(levels):
@@ -56,7 +52,7 @@ def nest(folder: Path, levels: int) -> None:
     os.close(descriptor)
 
 
-def test_it_is_removed_whatever_it_holds(shared: Path, tmp_path: Path) -> None:
+def test_it_is_removed_whatever_it_holds(shared, tmp_path):
     (tmp_path / "precious").write_text("kept")
     with TemporaryFolder() as folder:
         nest(folder.path, 1_500)
@@ -67,7 +63,7 @@ def test_it_is_removed_whatever_it_holds(shared: Path, tmp_path: Path) -> None:
     assert (tmp_path / "precious").read_text() == "kept"
 
 
-def test_the_folder_of_a_killed_run_is_removed_and_that_of_a_live_one_is_not(shared: Path) -> None:
+def test_the_folder_of_a_killed_run_is_removed_and_that_of_a_live_one_is_not(shared):
     with another_run() as (killed, abandoned), another_run() as (_, held), TemporaryFolder() as own:
         nest(abandoned, 3)
         remove_abandoned()
@@ -79,7 +75,7 @@ def test_the_folder_of_a_killed_run_is_removed_and_that_of_a_live_one_is_not(sha
 
 
 @needs_root
-def test_folders_of_other_users_are_left_alone_unless_they_are_of_workers(shared: Path) -> None:
+def test_folders_of_other_users_are_left_alone_unless_they_are_of_workers(shared):
     foreign = shared / "fib-bench-run-planted"
     foreign.mkdir()
     os.chown(foreign, OTHER_UID, OTHER_UID)
@@ -89,14 +85,14 @@ def test_folders_of_other_users_are_left_alone_unless_they_are_of_workers(shared
     assert not foreign.exists()
 
 
-def run_as_other(command: str, path: str) -> int:
+def run_as_other(command, path):
     words = ["sh", "-c", command, "sh", path]
     done = subprocess.run(words, user=OTHER_UID, group=OTHER_UID, extra_groups=[], capture_output=True, check=False)
     return done.returncode
 
 
 @needs_root
-def test_another_user_can_neither_open_nor_replace_nor_hold_it(shared: Path) -> None:
+def test_another_user_can_neither_open_nor_replace_nor_hold_it(shared):
     with TemporaryFolder() as folder:
         assert run_as_other("true", "") == 0
         for attack in ("ls $1", "mv $1 $1-moved", "rmdir $1", "flock -n $1 true", "touch $1/file"):

@@ -1,20 +1,17 @@
 """Tests of the timer on a device that is not there: latencies of both kinds, and passes that something disturbed."""
 
-from __future__ import annotations
-
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from types import SimpleNamespace
-from typing import Any
 
 import attrs
 import pytest
 import torch
 from fib_bench import ResolvedEvalConfig
 from fib_bench.judge import timer as timer_module
-from fib_bench.judge.function_worker import Rejected
-from fib_bench.judge.passes import Launch, Order, TimedPass
+from fib_bench.judge.functions import Rejected
+from fib_bench.judge.passes import Launch, Order, TimedPass, reported_lines
 from fib_bench.judge.timer import ThrottlingFilter, Timer
 from fib_bench.timing.handshake import native
 from fib_bench.transport.messages import Warm
@@ -50,13 +47,13 @@ class Device:
     reads: tuple[str, ...] = ()
     waits: tuple[str, ...] = ()
 
-    def compose(self, kind: int, order: Order) -> None:
+    def compose(self, kind, order):
         self.composed.append((kind, order))
 
-    def redraw(self) -> None:
+    def redraw(self):
         """All structure stays."""
 
-    def run(self, kind: int, order: Order, launch: Launch, *, is_watched: bool) -> TimedPass:
+    def run(self, kind, order, launch, *, is_watched):
         self.made += 1
         beyond = self.latencies[launch, order] if kind == native.SOLUTION else self.empty * (kind == native.EMPTY)
         taken = self.nothing + beyond
@@ -68,37 +65,33 @@ class Device:
 
 
 @pytest.fixture
-def make_timer(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Timer]:
-    """Make a warm timer of passes that take what a device says."""
-    verification: Any = SimpleNamespace(add=lambda *_: None, to_extra=dict)
+def make_timer(monkeypatch):
+    verification = SimpleNamespace(add=lambda *_: None, to_extra=dict)
     monkeypatch.setattr(timer_module, "Verification", lambda *_, **__: verification)
 
-    def make(device: Any, *, is_cuda: bool = True, warm_ns: float = 5.0, **options: Any) -> Timer:
+    def make(device, *, is_cuda=True, warm_ns=5.0, **options):
         monkeypatch.setattr(timer_module, "Passes", lambda *_: device)
         cache = SimpleNamespace(L2_cache_size=50 << 20)
         monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: cache)
         device_context = SimpleNamespace(is_cuda=is_cuda, seconds=time.monotonic, watch=None, device="cuda:0")
-        function: Any = SimpleNamespace(
+        function = SimpleNamespace(
             context=device_context, keeps_integers=False, load_all=lambda _: None, ask=lambda *_, **__: Warm(warm_ns),
             layout=SimpleNamespace(size_bytes=device.size_bytes),
         )  # fmt: skip
         first = SimpleNamespace(inputs=torch.zeros(4, dtype=torch.uint8))
-        prepared: Any = SimpleNamespace(recipes={}, redraw=None, moved={}, trials=[first])
+        prepared = SimpleNamespace(recipes={}, redraw=None, moved={}, trials=[first])
         return Timer(function, prepared, CONFIG, **options)
 
     return make
 
 
-def sampled(timer: Timer, passes: int = 4) -> Timer:
+def sampled(timer, passes=4):
     for _ in range(passes):
         timer.sample()
     return timer
 
 
-MakeTimer = Callable[..., Timer]
-
-
-def test_both_latencies_are_what_calls_take_beyond_passes_without_calls(make_timer: MakeTimer) -> None:
+def test_both_latencies_are_what_calls_take_beyond_passes_without_calls(make_timer):
     timer = sampled(make_timer(Device()))
     found = timer.measurement()
     assert found.method == "handshake"
@@ -123,9 +116,7 @@ def test_both_latencies_are_what_calls_take_beyond_passes_without_calls(make_tim
         (100.0, (50 << 18) + 3_000_000, 97.0),  # and what it takes to write back what a cache does not keep
     ],
 )
-def test_what_is_computed_before_the_clock_gains_nothing(
-    make_timer: MakeTimer, fresh_us: float, size_bytes: int, latency_us: float
-) -> None:
+def test_what_is_computed_before_the_clock_gains_nothing(make_timer, fresh_us, size_bytes, latency_us):
     device = Device(
         {COLD: 10_000.0, FRESH: fresh_us * 1000, EAGER: 50_000.0, EAGER_FRESH: 50_000.0}, size_bytes=size_bytes
     )
@@ -134,7 +125,7 @@ def test_what_is_computed_before_the_clock_gains_nothing(
     assert ("raised_ms" in timer.to_extra()) is (latency_us > 10)
 
 
-def test_what_is_computed_before_an_eager_call_gains_nothing(make_timer: MakeTimer) -> None:
+def test_what_is_computed_before_an_eager_call_gains_nothing(make_timer):
     device = Device({COLD: 10_000.0, FRESH: 10_000.0, EAGER: 50_000.0, EAGER_FRESH: 100_000.0})
     timer = sampled(make_timer(device))
     assert timer.measurement().call_ns == pytest.approx(85_000, rel=0.01)
@@ -142,7 +133,7 @@ def test_what_is_computed_before_an_eager_call_gains_nothing(make_timer: MakeTim
     assert timer.measurement().latency_ms == pytest.approx(0.01, rel=0.01)
 
 
-def test_slow_passes_without_calls_shorten_nothing(make_timer: MakeTimer) -> None:
+def test_slow_passes_without_calls_shorten_nothing(make_timer):
     timer = sampled(make_timer(Device(nothing=5000.0)))
     trusted = sampled(make_timer(Device(), is_trusted=True), 9)
     assert timer.measurement().latency_ms == pytest.approx(0.01, rel=0.01)
@@ -152,9 +143,7 @@ def test_slow_passes_without_calls_shorten_nothing(make_timer: MakeTimer) -> Non
 
 
 @pytest.mark.parametrize(("size_bytes", "most_us"), [(0, 10.0), (20_000_000, 110.0)])
-def test_without_a_trusted_worker_a_constant_bounds_what_is_subtracted(
-    make_timer: MakeTimer, size_bytes: int, most_us: float
-) -> None:
+def test_without_a_trusted_worker_a_constant_bounds_what_is_subtracted(make_timer, size_bytes, most_us):
     for nothing, subtracted in ((most_us - 1.0, most_us - 1.0), (1000.0, most_us)):
         timer = sampled(make_timer(Device(nothing=nothing * 1e3, size_bytes=size_bytes)))
         timer.compare_with(None)
@@ -162,14 +151,14 @@ def test_without_a_trusted_worker_a_constant_bounds_what_is_subtracted(
         assert timer.measurement().latency_ms == pytest.approx((10.0 + nothing - subtracted) / 1e3, rel=0.01)
 
 
-def test_a_call_that_takes_less_than_none_is_impossible(make_timer: MakeTimer) -> None:
+def test_a_call_that_takes_less_than_none_is_impossible(make_timer):
     timer = sampled(make_timer(Device({COLD: -500.0, FRESH: -500.0, EAGER: 10.0, EAGER_FRESH: 10.0}, nothing=5000.0)))
     with pytest.raises(Rejected, match="impossible latency") as caught:
         timer.measurement()
     assert caught.value.status is EvaluationStatus.REWARD_HACK
 
 
-def test_nothing_below_an_empty_kernel_is_published(make_timer: MakeTimer) -> None:
+def test_nothing_below_an_empty_kernel_is_published(make_timer):
     trusted = sampled(make_timer(Device(), is_trusted=True))
     short, impossible = (
         sampled(make_timer(Device({COLD: taken, FRESH: taken, EAGER: 5000.0, EAGER_FRESH: 5000.0})))
@@ -183,9 +172,7 @@ def test_nothing_below_an_empty_kernel_is_published(make_timer: MakeTimer) -> No
 
 
 @pytest.mark.parametrize(("device", "options"), [(Device(), {"may_capture": False}), (Device(), {"is_cuda": False})])
-def test_what_cannot_be_captured_has_the_latency_of_its_calls(
-    make_timer: MakeTimer, device: Device, options: Mapping[str, bool]
-) -> None:
+def test_what_cannot_be_captured_has_the_latency_of_its_calls(make_timer, device, options):
     timer = sampled(make_timer(device, **options))
     assert native.SOLUTION not in {kind for kind, _ in device.composed}
     found = timer.measurement()
@@ -197,7 +184,7 @@ def test_what_cannot_be_captured_has_the_latency_of_its_calls(
 
 class TestDisturbance:
     @pytest.mark.parametrize("late", [1, 5])
-    def test_passes_with_late_work_do_not_count(self, make_timer: MakeTimer, late: int) -> None:
+    def test_passes_with_late_work_do_not_count(self, make_timer, late):
         quiet, disturbed = Device(), Device(disturbed=[0] * 2 + [100_000] * late)
         expected = len(sampled(make_timer(quiet), 8).measurement().samples_ns)
         timer = sampled(make_timer(disturbed), 8)
@@ -212,18 +199,18 @@ class TestDisturbance:
             (Device(ran_seconds=1e-4), r"threads of the worker ran for 100\.0 us although it had nothing to do"),
         ],
     )
-    def test_what_always_runs_beside_is_an_exploit(self, make_timer: MakeTimer, device: Device, said: str) -> None:
+    def test_what_always_runs_beside_is_an_exploit(self, make_timer, device, said):
         timer = make_timer(device)
         with pytest.raises(Rejected, match=said) as caught:
             sampled(timer, 30)
         assert caught.value.status is EvaluationStatus.REWARD_HACK
 
-    def test_a_driver_thread_that_wakes_up_is_none(self, make_timer: MakeTimer) -> None:
+    def test_a_driver_thread_that_wakes_up_is_none(self, make_timer):
         assert "disturbed_passes" not in sampled(make_timer(Device(ran_seconds=5e-6))).to_extra()
 
 
 class TestEnd:
-    def test_precise_calls_end_early_and_others_at_the_limit(self, make_timer: MakeTimer) -> None:
+    def test_precise_calls_end_early_and_others_at_the_limit(self, make_timer):
         exact, vague = make_timer(Device()), make_timer(Device(scatter=4000.0))
         for timer in (exact, vague):
             assert not timer.is_done(math.inf)
@@ -233,7 +220,7 @@ class TestEnd:
         assert vague.is_done(0.0)
         assert sampled(vague, 20).is_done(math.inf), "it has the most calls"
 
-    def test_what_is_precise_is_not_sampled_again(self, make_timer: MakeTimer) -> None:
+    def test_what_is_precise_is_not_sampled_again(self, make_timer):
         device = Device()
         timer = sampled(make_timer(device), 6)
         before = device.made
@@ -241,7 +228,7 @@ class TestEnd:
         assert device.made == before
 
     @pytest.mark.parametrize("taken_ns", [-1.0, math.nan, math.inf])
-    def test_a_warm_up_without_a_duration_is_a_forgery(self, make_timer: MakeTimer, taken_ns: float) -> None:
+    def test_a_warm_up_without_a_duration_is_a_forgery(self, make_timer, taken_ns):
         with pytest.raises(WorkerLost) as caught:
             make_timer(Device(), warm_ns=taken_ns)
         assert caught.value.is_forgery
@@ -253,10 +240,10 @@ class Watch:
 
     throttled: list[bool]
 
-    def was_throttled(self, seconds: float) -> bool:
+    def was_throttled(self, seconds):
         return self.throttled.pop(0) if len(self.throttled) > 1 else self.throttled[0]
 
-    def clock_mhz(self, seconds: float) -> int:
+    def clock_mhz(self, seconds):
         return 1500
 
 
@@ -268,10 +255,14 @@ class Watch:
         (None, [True], {}),
     ],
 )
-def test_throttled_passes_are_discarded_and_counted(
-    throttled: list[bool] | None, accepted: list[bool], extra: Mapping[str, int]
-) -> None:
-    watch: Any = None if throttled is None else Watch(throttled)
+def test_throttled_passes_are_discarded_and_counted(throttled, accepted, extra):
+    watch = None if throttled is None else Watch(throttled)
     found = ThrottlingFilter(watch)
     assert [found.accepts(0.0) for _ in accepted] == accepted
     assert found.to_extra() == extra
+
+
+def test_lines_that_a_worker_reports_are_short_and_plain():
+    lines = ["k.py:2 (.item())", "k.py\nPASSED <b>\x1b[2J</b>:3", "x" * 1000]
+    assert reported_lines(lines) == ["k.py:2 (.item())", "k.py?PASSED <b>??2J<?b>:3", "x" * 120]
+    assert len(reported_lines(["k.py:1"] * 100)) == 20

@@ -1,23 +1,15 @@
-"""Tests of timing: statistics of samples."""
-
-from __future__ import annotations
-
 import math
 import random
 import statistics
 
 import pytest
-import torch
 from fib_bench.timing import Measurement, median_interval
-from fib_bench.timing.cuda import event_ms, kernels_of
 from fib_bench.timing.measurement import median_error
 from hypothesis import given
 from hypothesis import strategies as st
 
-CPU = torch.device("cpu")
 
-
-def coverage(count: int) -> float:
+def coverage(count):
     """Probability that the interval holds the true median, from the ranks of its ends and the binomial distribution.
 
     It lies between the elements of ranks ``low`` and ``high`` if more than ``low`` and at most ``high`` samples
@@ -29,18 +21,18 @@ def coverage(count: int) -> float:
 
 class TestMedianInterval:
     @pytest.mark.parametrize("count", [10, 20, 50, 100, 500, 1000])
-    def test_covers_the_median_in_95_of_100_cases_and_not_far_more(self, count: int) -> None:
+    def test_covers_the_median_in_95_of_100_cases_and_not_far_more(self, count):
         assert 0.95 <= coverage(count) <= 0.95 + 0.6 / math.sqrt(count)
 
-    def test_covers_the_median_of_any_number_of_samples_above_five(self) -> None:
+    def test_covers_the_median_of_any_number_of_samples_above_five(self):
         """The normal distribution stands for the binomial one, which costs a quarter of a percent here and there."""
         assert min(map(coverage, range(6, 400))) >= 0.9475
 
     @pytest.mark.parametrize("count", range(1, 6))
-    def test_of_few_samples_it_spans_them_all(self, count: int) -> None:
+    def test_of_few_samples_it_spans_them_all(self, count):
         assert median_interval(range(count)) == (0, count - 1)
 
-    def test_holds_for_samples_of_a_lopsided_distribution(self) -> None:
+    def test_holds_for_samples_of_a_lopsided_distribution(self):
         draw = random.Random(0).expovariate
         hits = 0
         for _ in range(1000):
@@ -49,9 +41,7 @@ class TestMedianInterval:
         assert 940 <= hits <= 985
 
     @given(st.lists(st.floats(1, 1e9), min_size=1, max_size=60), st.randoms(use_true_random=False))
-    def test_holds_the_median_and_does_not_depend_on_the_order(
-        self, samples: list[float], random: random.Random
-    ) -> None:
+    def test_holds_the_median_and_does_not_depend_on_the_order(self, samples, random):
         low, high = median_interval(samples)
         assert low <= statistics.median(samples) <= high
         assert {low, high} <= set(samples)
@@ -61,24 +51,24 @@ class TestMedianInterval:
 
 
 class TestMedianError:
-    def test_is_half_the_interval_of_many_normal_samples(self) -> None:
+    def test_is_half_the_interval_of_many_normal_samples(self):
         draw = random.Random(0).gauss
         samples = [draw(100.0, 5.0) for _ in range(5000)]
         low, high = median_interval(samples)
         assert median_error(samples) == pytest.approx((high - low) / 2, rel=0.2)
 
     @given(st.lists(st.floats(1, 1e9), min_size=1, max_size=60))
-    def test_scales_with_the_unit_and_is_zero_for_equal_samples(self, samples: list[float]) -> None:
+    def test_scales_with_the_unit_and_is_zero_for_equal_samples(self, samples):
         assert median_error([8 * sample for sample in samples]) == pytest.approx(8 * median_error(samples))
         assert median_error(samples[:1] * len(samples)) == 0
 
-    def test_one_outlier_changes_nothing(self) -> None:
+    def test_one_outlier_changes_nothing(self):
         samples = [float(value) for value in range(40)]
         assert median_error([*samples[:-1], 1e9]) == median_error(samples)
 
 
 class TestMeasurement:
-    def test_everything_is_derived_from_the_samples(self) -> None:
+    def test_everything_is_derived_from_the_samples(self):
         samples = tuple(float(1_000_000 + 10_000 * index) for index in range(100))
         measurement = Measurement(samples_ns=samples[::-1], method="handshake", call_ns=5e6, overhead_ns=1234.5)
         assert measurement.latency_ms == 1.495
@@ -93,19 +83,6 @@ class TestMeasurement:
             "overhead_us": 1.2345,
         }
 
-    def test_of_one_sample_interval_and_spread_are_known(self) -> None:
+    def test_of_one_sample_interval_and_spread_are_known(self):
         measurement = Measurement(samples_ns=(2e6,), method="cpu", call_ns=2e6)
         assert (measurement.latency_ms, measurement.interval_ms, measurement.spread) == (2.0, (2.0, 2.0), 0.0)
-
-
-def test_on_the_host_there_are_no_kernels_to_list() -> None:
-    assert kernels_of(lambda: pytest.fail("was called"), CPU) == ()
-
-
-@pytest.mark.gpu
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
-def test_events_time_the_work_of_the_device() -> None:
-    device = torch.device("cuda:0")
-    x = torch.ones(1 << 26, device=device)
-    taken = sorted(event_ms(lambda: x.mul_(1.0), device) for _ in range(9))[4]
-    assert 0.05 < taken < 5

@@ -1,25 +1,20 @@
 """Tests of verification: which timed calls are compared with fresh answers, and what makes a pass invalid."""
 
-from __future__ import annotations
-
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
 
 import attrs
 import pytest
 import torch
-from fib_bench.checking.precision import LOW_PRECISION, relative_errors, relative_errors_of_calls
+from fib_bench.checking.precision import LOW_PRECISION, relative_errors
 from fib_bench.judge.device import DeviceContext
-from fib_bench.judge.evaluate import Judge
-from fib_bench.judge.function_worker import NotCapturable, Rejected
-from fib_bench.judge.passes import TimedPass
+from fib_bench.judge.functions import BoundFunction, NotCapturable, Rejected
+from fib_bench.judge.passes import MIN_VERIFIED, Sample, TimedPass, Verification
 from fib_bench.judge.prepared import PreparedWorkload
-from fib_bench.judge.timed_function import TimedFunction
-from fib_bench.judge.verification import MIN_VERIFIED, Sample, Verification
-from fib_schema import Definition, EvaluationStatus, Workload
+from fib_schema import EvaluationStatus
+
+from .samples import DOUBLE, make_workload
 
 CALLS = 12
 
@@ -29,7 +24,7 @@ class Timed:
     """A function that doubles, its passes, and the reference; numbers of timed calls are their keys."""
 
     prepared: PreparedWorkload
-    function: TimedFunction
+    function: BoundFunction
     verification: Verification = attrs.field(init=False)
     calls: int = CALLS
     failure: str = ""
@@ -39,18 +34,18 @@ class Timed:
     asked: list[int] = attrs.field(factory=list)
     """The keys of calls for which a fresh answer was wanted."""
 
-    def __attrs_post_init__(self) -> None:
-        bound: Any = self
+    def __attrs_post_init__(self):
+        bound = self
         self.verification = Verification(
             self.function, bound, self.prepared, is_captured=self.is_captured, is_compared=True
         )
 
     # what `Passes` does
 
-    def recompute(self, made: TimedPass, outputs: torch.Tensor) -> list[int]:
+    def recompute(self, made, outputs):
         return self.unwritten
 
-    def inputs_of(self, calls: Sequence[tuple[int, int]]) -> torch.Tensor:
+    def inputs_of(self, calls):
         targets = torch.zeros(len(calls), self.function.layout.input_bytes, dtype=torch.uint8)
         x = self.function.layout.input_tensors(targets)["x"]
         for index, (key, _) in enumerate(calls):
@@ -60,7 +55,7 @@ class Timed:
 
     # as the reference does
 
-    def answer(self, inputs: torch.Tensor) -> torch.Tensor | None:
+    def answer(self, inputs):
         if self.failure:
             return None
         x = self.function.layout.input_tensors(inputs)["x"]
@@ -71,7 +66,7 @@ class Timed:
 
     # passes
 
-    def run(self, change: Callable[[torch.Tensor], object] = lambda y: None, sample: Sample = Sample.PUBLISHED) -> None:
+    def run(self, change=lambda y: None, sample=Sample.PUBLISHED):
         """Time a pass whose outputs, ``[calls, n]``, are changed."""
         keys = list(range(self.made, self.made + CALLS))
         self.made += CALLS
@@ -83,23 +78,18 @@ class Timed:
         timed = TimedPass([1] * CALLS, [(0, 0, key) for key in keys], [1] * CALLS, [0] * CALLS, None, 0, None)
         self.verification.add(timed, sample)
 
-    def finish(self) -> None:
+    def finish(self):
         self.verification.finish(self.answer)
 
 
 @pytest.fixture
-def make_timed(
-    make_judge: Callable[..., Judge],
-    make_workload: Callable[..., Workload],
-    definition: Definition,
-    device_context: DeviceContext,
-) -> Iterator[Callable[..., Timed]]:
-    opened: list[TimedFunction] = []
+def make_timed(make_judge, device_context):
+    opened = []
 
-    def make(n: int = 64, **fields: Any) -> Timed:
-        prepared = make_judge().prepare(definition, make_workload(definition, {"n": n}))
-        worker: Any = SimpleNamespace()
-        opened.append(TimedFunction(worker, prepared.layout, CALLS, device_context))
+    def make(n=64, **fields):
+        prepared = make_judge().prepare(DOUBLE, make_workload(DOUBLE, {"n": n}))
+        worker = SimpleNamespace()
+        opened.append(BoundFunction(worker, prepared.layout, CALLS, device_context))
         return Timed(prepared, opened[-1], **fields)
 
     yield make
@@ -107,10 +97,7 @@ def make_timed(
         function.slots.close()
 
 
-Make = Callable[..., Timed]
-
-
-def test_detected_share_follows_from_what_was_compared(make_timed: Make) -> None:
+def test_detected_share_follows_from_what_was_compared(make_timed):
     timed = make_timed()
     assert timed.verification.to_extra() == {"timed_calls": 0, "verified_calls": 0, "detected_share": None}
     timed.run()
@@ -123,7 +110,7 @@ def test_detected_share_follows_from_what_was_compared(make_timed: Make) -> None
     assert sum(comparison.count for comparison in timed.function.comparisons) == 64 * len(timed.asked)
 
 
-def test_calls_of_all_passes_are_compared_alike(make_timed: Make) -> None:
+def test_calls_of_all_passes_are_compared_alike(make_timed):
     passes, found = 20, Counter[int]()
     made = make_timed(8)
     for _ in range(15):
@@ -140,7 +127,7 @@ def test_calls_of_all_passes_are_compared_alike(make_timed: Make) -> None:
     assert deviation < 52  # of 19 degrees of freedom, once in 15,000 cases
 
 
-def test_moved_calls_are_compared_in_any_case_and_not_counted(make_timed: Make) -> None:
+def test_moved_calls_are_compared_in_any_case_and_not_counted(make_timed):
     timed = make_timed()
     for _ in range(10):
         timed.run()
@@ -153,9 +140,7 @@ def test_moved_calls_are_compared_in_any_case_and_not_counted(make_timed: Make) 
 
 
 @pytest.mark.parametrize(("seconds", "least"), [(0.15, MIN_VERIFIED), (60.0, 7)])
-def test_a_slow_reference_answers_for_the_published_latency(
-    make_timed: Make, monkeypatch: pytest.MonkeyPatch, seconds: float, least: int
-) -> None:
+def test_a_slow_reference_answers_for_the_published_latency(make_timed, monkeypatch, seconds, least):
     """Its answers about other calls say little about those: `detected_share` is of the published ones alone."""
     timed, now = make_timed(), itertools.count()
     monkeypatch.setattr(DeviceContext, "seconds", lambda _: seconds * next(now))
@@ -178,21 +163,16 @@ def test_a_slow_reference_answers_for_the_published_latency(
         pytest.param(lambda y: y.copy_(y.roll(1, dims=0)), id="of another call"),
     ],
 )
-def test_wrong_outputs_are_found_and_named(
-    make_timed: Make,
-    change: Callable[[torch.Tensor], object],
-    has_one_rule: bool,
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_wrong_outputs_are_found_and_named(make_timed, change, has_one_rule, monkeypatch):
     timed = make_timed()
     monkeypatch.setattr(type(timed.prepared.checker.evaluator), "has_one_rule", has_one_rule)
     timed.run(change)
-    with pytest.raises(Rejected, match=r"timed calls: output 'y': \d+ of 64 elements are wrong; worst at \[") as caught:
+    with pytest.raises(Rejected, match=r"y: \d+ of 64 wrong; \[.*; timed calls") as caught:
         timed.finish()
     assert caught.value.status is EvaluationStatus.INCORRECT_NUMERICAL
 
 
-def test_a_capture_may_have_missed_work(make_timed: Make) -> None:
+def test_a_capture_may_have_missed_work(make_timed):
     """Then eager calls decide, and there it is a verdict."""
     for is_captured, error in ((True, NotCapturable), (False, Rejected)):
         timed = make_timed(is_captured=is_captured)
@@ -202,41 +182,31 @@ def test_a_capture_may_have_missed_work(make_timed: Make) -> None:
             timed.verification.verify()
         timed.unwritten = []
         timed.run(lambda y: y.zero_())
-        with pytest.raises(error, match="output 'y'"):
+        with pytest.raises(error, match="y: "):
             timed.finish()
 
 
-def test_changed_inputs_are_an_error(make_timed: Make) -> None:
-    timed = make_timed()
-    timed.run(lambda _: timed.function.slots.inputs[:, 40].add_(1))
-    with pytest.raises(Rejected, match="must not write to its inputs") as caught:
-        timed.verification.verify()
-    assert caught.value.status is EvaluationStatus.RUNTIME_ERROR
-
-
-def test_a_reference_that_fails_ends_the_comparison(make_timed: Make) -> None:
+def test_a_reference_that_fails_ends_the_comparison(make_timed):
     timed = make_timed(failure="it stumbled")
     timed.run(lambda y: y.zero_())
     timed.finish()
     assert timed.verification.to_extra()["detected_share"] is None
 
 
-def test_too_few_bits_are_seen_in_timed_outputs(make_timed: Make) -> None:
+def test_too_few_bits_are_seen_in_timed_outputs(make_timed):
     for change, flags in ((lambda y: None, []), (lambda y: y.copy_(y.bfloat16().float()), [LOW_PRECISION])):
         timed = make_timed(4096)
         timed.run(change)
         timed.finish()
-        assert timed.verification.precision_flags == flags
+        assert timed.verification.precision.flags() == flags
 
 
-def test_a_judge_that_waits_goes_before_the_verification_of_the_next_pass(
-    make_timed: Make, device_context: DeviceContext
-) -> None:
+def test_a_judge_that_waits_goes_before_the_verification_of_the_next_pass(make_timed, device_context):
     """Verification takes milliseconds for each pass, in which all others would wait for a burst."""
     timed, turns = make_timed(), list[str]()
-    lock: Any = SimpleNamespace(is_shared=True, is_wanted=True, give_way=lambda: turns.append("other judge"))
+    lock = SimpleNamespace(is_shared=True, is_wanted=True, give_way=lambda: turns.append("other judge"))
     timed.function.context = attrs.evolve(device_context, lock=lock, takes_turns=True)
-    timed.recompute = lambda made, outputs: turns.append("pass") or []  # type: ignore[method-assign, func-returns-value]
+    timed.recompute = lambda made, outputs: turns.append("pass") or []
     timed.run()
     timed.run()
     timed.verification.verify()
@@ -244,11 +214,11 @@ def test_a_judge_that_waits_goes_before_the_verification_of_the_next_pass(
 
 
 @pytest.mark.parametrize("shape", [(7,), (3, 5), (4, 1), (1,), (2, 3, 8)])
-def test_errors_of_several_calls_are_those_of_each(shape: tuple[int, ...]) -> None:
+def test_errors_of_several_calls_are_those_of_each(shape):
     generator = torch.Generator().manual_seed(1)
     expected = torch.randn(CALLS, *shape, generator=generator)
     found = expected + 1e-3 * torch.randn(expected.shape, generator=generator)
     expected[2], found[4] = 0.0, expected[4]
-    together = relative_errors_of_calls({"y": found}, {"y": expected})["y"]
-    alone = [relative_errors({"y": a}, {"y": b})["y"] for a, b in zip(found, expected, strict=True)]
-    assert together == pytest.approx(alone)
+    together = relative_errors({"y": found}, {"y": expected})["y"]
+    alone = [relative_errors({"y": found[i : i + 1]}, {"y": expected[i : i + 1]})["y"] for i in range(CALLS)]
+    assert together == pytest.approx([error for (error,) in alone])

@@ -1,23 +1,18 @@
 """Tests of the work of attention and experts, against loops over sequences, queries and tokens."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from typing import Any
-
 import pytest
 import torch
 from fib_bench.timing.work import Work, work_of
-from fib_schema import Definition
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-Make = Callable[..., Definition]
+from .samples import make_definition
+
 HEADS, KV_HEADS, DIM = 4, 2, 8
 REFERENCE = "def run(*inputs):\n    raise AssertionError('not called')\n"
 
 
-def paged(make: Make, name: str, size: int, *, has_last: bool, is_prefill: bool) -> Definition:
+def paged(name, size, *, has_last, is_prefill):
     rows = "total_q" if is_prefill else "batch"
     inputs = {
         "q": f"bfloat16[{rows},h,d]",
@@ -31,7 +26,7 @@ def paged(make: Make, name: str, size: int, *, has_last: bool, is_prefill: bool)
     }
     outputs = {"output": f"bfloat16[{rows},h,d]", "lse": f"float32[{rows},h]"}
     axes = {"h": HEADS, "kv": KV_HEADS, "d": DIM, "page_size": size, "head_dim": DIM}
-    return make(inputs, outputs, REFERENCE, op_type="gqa_paged", name=name, constants=axes)
+    return make_definition(inputs, outputs, REFERENCE, op_type="gqa_paged", name=name, constants=axes)
 
 
 SEQUENCES = st.lists(st.tuples(st.integers(0, 4), st.lists(st.integers(0, 9), max_size=5)), min_size=1, max_size=5)
@@ -39,17 +34,9 @@ SEQUENCES = st.lists(st.tuples(st.integers(0, 4), st.lists(st.integers(0, 9), ma
 
 @settings(max_examples=200)
 @given(SEQUENCES, st.sampled_from([1, 3]), st.booleans(), st.data())
-def test_pages_are_read_once_and_only_by_queries_that_see_them(
-    make_definition: Make, sequences: list[tuple[int, list[int]]], size: int, is_prefill: bool, data: Any
-) -> None:
+def test_pages_are_read_once_and_only_by_queries_that_see_them(sequences, size, is_prefill, data):
     last = [data.draw(st.integers(1, size)) for _ in sequences]
-    definition = paged(
-        make_definition,
-        "prefill_causal" if is_prefill else "decode",
-        size,
-        has_last=size > 1,
-        is_prefill=is_prefill,
-    )
+    definition = paged("prefill_causal" if is_prefill else "decode", size, has_last=size > 1, is_prefill=is_prefill)
     read, rows, visible = set(), 0, 0
     for (queries, pages), used in zip(sequences, last, strict=True):
         tokens = [(page, place) for page in pages for place in range(size)]
@@ -82,11 +69,11 @@ def test_pages_are_read_once_and_only_by_queries_that_see_them(
     )
 
 
-def ends(lengths: list[int]) -> torch.Tensor:
+def ends(lengths):
     return torch.tensor([0, *torch.tensor(lengths).cumsum(0).tolist()], dtype=torch.int32)
 
 
-def test_ragged_keys_without_queries_are_not_read(make_definition: Make) -> None:
+def test_ragged_keys_without_queries_are_not_read():
     definition = make_definition(
         {
             "q": "bfloat16[total_q,h,d]",
@@ -103,12 +90,11 @@ def test_ragged_keys_without_queries_are_not_read(make_definition: Make) -> None
     )
     values = {"qo_indptr": ends([2, 0]), "kv_indptr": ends([3, 7])}
     found = work_of(definition, {"total_q": 2, "total_kv": 10, "ends": 3}, values)
-    assert found is not None
     assert found.read_bytes == 2 * HEADS * DIM * 2 + 3 * 2 * KV_HEADS * DIM * 2 + 2 * 3 * 4
     assert found.operations == 2 * HEADS * 2 * DIM * (2 + 3)
 
 
-def test_sparse_attention_reads_the_tokens_that_are_named(make_definition: Make) -> None:
+def test_sparse_attention_reads_the_tokens_that_are_named():
     definition = make_definition(
         {
             "q_nope": "bfloat16[n,h,c]",
@@ -130,7 +116,7 @@ def test_sparse_attention_reads_the_tokens_that_are_named(make_definition: Make)
 
 
 @pytest.mark.parametrize("offset", [None, 0, 2])
-def test_only_local_experts_that_were_chosen_are_read(make_definition: Make, offset: int | None) -> None:
+def test_only_local_experts_that_were_chosen_are_read(offset):
     scalars = {} if offset is None else {"local_expert_offset": "int32"}
     definition = make_definition(
         {
@@ -152,14 +138,13 @@ def test_only_local_experts_that_were_chosen_are_read(make_definition: Make, off
     found = work_of(definition, {"n": 4}, {"routing_logits": logits, "local_expert_offset": offset})
     chosen = [0, 1, 1, 2, 1] if offset != 2 else [2 - 2, 4 - 2]
     weights = 8 * 16 + 16 * 4
-    assert found is not None
     assert found.read_bytes == len(set(chosen)) * (weights + 4) + 4 * 6 * 4 + 4 * 16 * 2
     assert found.operations == 2 * len(chosen) * weights
     assert found.operand_bytes == 1.0
 
 
-def test_inputs_of_other_names_or_no_values_give_no_work(make_definition: Make) -> None:
-    definition = paged(make_definition, "decode", 1, has_last=False, is_prefill=False)
+def test_inputs_of_other_names_or_no_values_give_no_work():
+    definition = paged("decode", 1, has_last=False, is_prefill=False)
     assert work_of(definition, {"batch": 1, "ends": 2, "pages": 1, "entries": 1}) is None
     other = make_definition({"x": "float32[n]"}, {"y": "float32[n]"}, REFERENCE, op_type="moe")
     assert work_of(other, {"n": 1}, {"x": torch.ones(1)}) is None
