@@ -72,7 +72,7 @@ _NEW_SIZES = range(100, 1100)
 
 @attrs.frozen
 class Subject:
-    """A definition, a function that nothing is computed in, and the arguments of calls."""
+    """A definition, a function that only makes an output, and the arguments of calls."""
 
     definition: Definition
     function: Callable[..., Any]
@@ -83,12 +83,12 @@ class Subject:
 
 
 def small() -> Subject:
-    axes = {"M": AxisVar(), "N": AxisConst(64), "K": AxisConst(32)}
+    axes = {"M": AxisVar(), "N": AxisConst(64), "K": AxisConst(32), "one": AxisConst(1)}
     inputs = {"A": TensorSpec(("M", "K"), "float32"), "B": TensorSpec(("N", "K"), "float32")}
-    definition = _definition("two", axes, inputs, ("M", "N"))
+    definition = _definition("two", axes, inputs, ("one",))
 
     def function(A: Any, B: Any) -> Any:
-        return B
+        return torch.empty(1)
 
     return Subject(
         definition, function, (torch.zeros(8, 32), torch.zeros(64, 32)), (torch.zeros(9, 32), torch.zeros(64, 32))
@@ -96,7 +96,11 @@ def small() -> Subject:
 
 
 def large() -> Subject:
-    axes = {name: AxisVar() for name in ("b", "p", "t", "i")} | {"h": AxisConst(8), "d": AxisConst(16)}
+    axes = {name: AxisVar() for name in ("b", "p", "t", "i")} | {
+        "h": AxisConst(8),
+        "d": AxisConst(16),
+        "one": AxisConst(1),
+    }
     shapes = {
         "q": ("b", "h", "d"),
         "k": ("p", "h", "d"),
@@ -105,10 +109,10 @@ def large() -> Subject:
         "w": ("d",),
         "s": ("i",),
     }
-    definition = _definition("six", axes, {n: TensorSpec(s, "float32") for n, s in shapes.items()}, ("b", "h", "d"))
+    definition = _definition("six", axes, {n: TensorSpec(s, "float32") for n, s in shapes.items()}, ("one",))
 
     def function(q: Any, k: Any, v: Any, x: Any, w: Any, s: Any) -> Any:
-        return q
+        return torch.empty(1)
 
     return Subject(definition, function, _zeros(shapes, b=4), _zeros(shapes, b=5))
 
@@ -141,9 +145,7 @@ def data_set(folder: Path, subjects: list[Subject]) -> TraceSet:
     found = TraceSet.from_path(folder)
     for subject in subjects:
         d = subject.definition
-        source = f"def run({', '.join(d.inputs)}):\n    return {next(iter(d.inputs))}\n"
-        if d.name == "two":
-            source = "def run(A, B):\n    return B\n"
+        source = f"import torch\ndef run({', '.join(d.inputs)}):\n    return torch.empty(1)\n"
         has_output = len(subject.args) > len(d.inputs)
         if has_output:
             source = f"def run({', '.join((*d.inputs, *d.outputs))}):\n    return None\n"

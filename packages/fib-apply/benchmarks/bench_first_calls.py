@@ -28,7 +28,7 @@ from fib_apply.routing.native.module import prepare_native
 from fib_schema import TraceSet
 
 LIMIT_US = 20.0
-POLICIES = ("fallback_only", "use_def_best", "nearest")
+POLICIES = ("fallback_only", "use_def_best")
 _FIRST_SIZE = 100
 
 
@@ -53,9 +53,8 @@ def median_us(function: Callable[..., Any], calls: list[tuple[torch.Tensor, ...]
 
 def added_us(found: TraceSet, subjects: list[Subject], policy: str, sizes: int) -> list[float]:
     """The processor time that a policy adds to first calls of each subject."""
-    bounds = {"M": float("inf"), "b": float("inf")} if policy == "nearest" else {}
     routed = [apply(subject.definition.name)(subject.function) for subject in subjects]
-    with enable_apply(found, ApplyConfig(on_miss_policy=policy, nearest=bounds), stats=True) as runtime:
+    with enable_apply(found, ApplyConfig(on_miss_policy=policy), stats=True) as runtime:
         for function, subject in zip(routed, subjects, strict=True):
             function(*subject.args)
         runtime.wait_until_built(60)

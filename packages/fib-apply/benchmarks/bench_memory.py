@@ -23,7 +23,7 @@ from fib_apply import ApplyConfig, apply, enable_apply
 from fib_apply.routing.native.module import prepare_native
 
 LIMIT_MB = 20.0
-_POLICIES = ("fallback_only", "use_def_best", "nearest")
+_POLICIES = ("fallback_only", "use_def_best")
 _WARM_UP = 1_000
 
 
@@ -39,10 +39,7 @@ def added_mb(policy: str, shapes: int, threads: int) -> tuple[float, float]:
     memory = torch.empty(shapes + _WARM_UP + 100, 32)  # views of it are contiguous, and cost no memory
     with tempfile.TemporaryDirectory() as folder:
         routed = apply("two")(two.function)
-        nearest = {"M": float("inf")} if policy == "nearest" else {}
-        with enable_apply(
-            data_set(Path(folder), [two]), ApplyConfig(on_miss_policy=policy, nearest=nearest), stats=True
-        ):
+        with enable_apply(data_set(Path(folder), [two]), ApplyConfig(on_miss_policy=policy), stats=True):
 
             def call(first: int, last: int, step: int) -> None:
                 for rows in range(first, last, step):

@@ -44,6 +44,7 @@ from fib_schema import (
 )
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.utils.checkpoint import checkpoint
 
 _WIDTH, _ROWS = 4, (0, 1, 3)
 _NAME = "affine"
@@ -64,7 +65,7 @@ def plain(x: Any, scale: Any, total: Any = None, half: Any = None) -> Any:
 
 
 def data_set() -> TraceSet:
-    """A solution that counts its calls; it was measured with a scale of 2 only."""
+    """A solution that counts its calls; it was measured with a scale of 2, and verified with another one."""
     rows = TensorSpec(("rows", "width"), "float32")
     definition = Definition(
         _NAME,
@@ -87,6 +88,7 @@ def data_set() -> TraceSet:
         "2026-01-01T00:00:00Z",
         correctness=Correctness(),
         performance=Performance(0.1, 1.0, 10.0),
+        extra={"other_scalars": {"scale": 1.25}},
     )
     inputs = {"x": RandomInput(), "scale": ScalarInput(2.0)}
     traces = tuple(
@@ -175,6 +177,17 @@ def _gradient(call: Function, x: Any) -> Any:
         return torch.autograd.grad(total, leaf)
 
 
+def _second_gradient(call: Function, x: Any) -> Any:
+    leaf = x.clone().requires_grad_()
+    with torch.enable_grad():
+        (first,) = torch.autograd.grad(sum((each**2).sum() for each in call(leaf)), leaf, create_graph=True)
+        return torch.autograd.grad((first**2).sum(), leaf)
+
+
+def _checkpointed(call: Function, x: Any) -> Any:
+    return _gradient(lambda leaf: checkpoint(call, leaf, use_reentrant=False), x)
+
+
 def _sum(call: Function) -> Function:
     return lambda x: sum(each.sum() for each in call(x))
 
@@ -207,19 +220,24 @@ _TRANSFORMATIONS: dict[str, Callable[[Function, Any], Any]] = {
     "deep copy": lambda call, x: copy.deepcopy(_Module(call))(x),
     "thread": _in_thread,
     "autograd": _gradient,
+    "autograd, twice": _second_gradient,
+    "checkpoint": _checkpointed,
     "func.grad": lambda call, x: torch.func.grad(_sum(call))(x),
     "func.vjp": lambda call, x: torch.func.vjp(_sum(call), x)[1](torch.ones(())),
     "func.jvp": lambda call, x: torch.func.jvp(call, (x,), (torch.ones_like(x),)),
+    "func.jacrev": lambda call, x: torch.func.jacrev(_sum(call))(x),
+    "func.hessian": lambda call, x: torch.func.hessian(_sum(call))(x),
     "func.vmap": lambda call, x: torch.func.vmap(call)(torch.stack([x, x + 1])),
     "functionalize": lambda call, x: torch.func.functionalize(call)(x),
     "fake tensors": _fake,
     "make_fx": lambda call, x: make_fx(call)(x)(x + 1),
+    "make_fx, symbolic": lambda call, x: make_fx(call, tracing_mode="symbolic")(x)(x + 1),
     "jit.trace": _traced,
     "export": lambda call, x: torch.export.export(_Module(call), (x,), strict=False).module()(x),
     "compile": lambda call, x: _compiled(call, x, fullgraph=False),
     "compile, full graph": lambda call, x: _compiled(call, x, fullgraph=True),
 }
-_SLOW = {"export", "compile", "compile, full graph", "jit.trace", "make_fx"}
+_SLOW = {"export", "compile", "compile, full graph", "jit.trace", "make_fx", "make_fx, symbolic"}
 """Each takes tens of milliseconds a call; one call in so many of `_RARITY` is made of them."""
 _RARITY = 40
 

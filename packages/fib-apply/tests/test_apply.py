@@ -1,15 +1,11 @@
 """Runtimes: calls reach the solution that was verified for them; the fallback serves all others."""
 
-from __future__ import annotations
-
 import gc
+import inspect
 import os
 import threading
 import traceback
 import weakref
-from collections.abc import Callable, Iterator
-from inspect import Parameter
-from pathlib import Path
 from typing import Any
 
 import apply_samples as samples
@@ -27,7 +23,6 @@ from fib_apply import (
     InvalidSetting,
     NoKernel,
     apply,
-    disable_apply,
     enable_apply,
     get_apply_hook,
     get_runtime,
@@ -37,16 +32,7 @@ from fib_apply import (
 )
 from fib_apply.routing.codegen import ParameterMap
 from fib_apply.routing.dispatcher import ServedByFallback
-from fib_schema import (
-    AxisConst,
-    AxisVar,
-    DataSetNotFound,
-    Definition,
-    Solution,
-    TensorSpec,
-    Trace,
-    TraceSet,
-)
+from fib_schema import AxisConst, AxisVar, DataSetNotFound, Definition, TensorSpec
 from torch.overrides import TorchFunctionMode
 
 pytestmark = pytest.mark.usefixtures("without_probes")
@@ -56,8 +42,8 @@ SOLUTION, FALLBACK = 1.0, 0.0
 """The value of all elements of their results."""
 
 
-def definition(name: str = "gemm", **changes: Any) -> Definition:
-    fields: dict[str, Any] = {
+def definition(name="gemm", **changes):
+    fields = {
         "axes": {"M": AxisVar(), "N": AxisConst(N), "K": AxisConst(K)},
         "inputs": {"A": TensorSpec(("M", "K"), "float32"), "B": TensorSpec(("N", "K"), "float32")},
         "outputs": {"C": TensorSpec(("M", "N"), "float32")},
@@ -70,35 +56,28 @@ VALUE_RETURNING = "import torch\ndef run(A, B):\n    return torch.ones(A.shape[0
 DESTINATION_PASSING = "def run(A, B, C):\n    C.fill_(1)\n"
 
 
-def solution(name: str, source: str = VALUE_RETURNING, of: str = "gemm", *, passing: bool = False) -> Solution:
+def solution(name, source=VALUE_RETURNING, of="gemm", *, passing=False):
     return new_solution(name, content=source, definition=of, passing=passing)
 
 
-def trace(name: str, latency_ms: float = 0.1, *, of: str = "gemm", hardware: str = "cpu", **axes: int) -> Trace:
+def trace(name, latency_ms=0.1, *, of="gemm", hardware="cpu", **axes):
     sizes = axes or {"M": 4}
     return new_trace(name, latency_ms, axes=sizes, inputs="AB", definition=of, hardware=hardware, reference=1.0)
 
 
-def data_set(*traces: Trace, solutions: tuple[Solution, ...] = (), d: Definition | None = None) -> TraceSet:
+def data_set(*traces, solutions=(), d=None):
     found = traces or (trace("ones"),)
     return samples.data_set(*found, solutions=solutions or (solution("ones"),), definition=d or definition())
 
 
-def on_disk(root: Path, *traces: Trace, solutions: tuple[Solution, ...] = ()) -> TraceSet:
+def on_disk(root, *traces, solutions=()):
     return write_set(root, *traces, solutions=solutions or (solution("ones"),), definitions=[definition()])
 
 
-@pytest.fixture(autouse=True)
-def _nothing_in_force() -> Iterator[None]:
-    yield
-    disable_apply()
-    set_apply_hook(None)
-
-
 @pytest.fixture
-def gemm() -> Callable[..., Any]:
+def gemm():
     @apply("gemm")
-    def gemm(A: Any, B: Any) -> Any:
+    def gemm(A, B):
         return torch.zeros(A.shape[0], B.shape[0])
 
     return gemm
@@ -107,26 +86,24 @@ def gemm() -> Callable[..., Any]:
 A, B = torch.randn(4, K), torch.randn(N, K)
 
 
-def served_by(result: Any) -> str:
+def served_by(result):
     return {SOLUTION: "solution", FALLBACK: "fallback"}[float(result.flatten()[0])]
 
 
 class TestDecoratedFunction:
-    def test_serves_its_calls_while_no_runtime_is_active(self, gemm: Any) -> None:
+    def test_first_call_goes_to_the_solution(self, gemm):
         assert served_by(gemm(A, B)) == "fallback"
-
-    def test_first_call_goes_to_the_solution(self, gemm: Any) -> None:
         with enable_apply(data_set()):
             assert [served_by(gemm(A, B)) for _ in range(3)] == ["solution"] * 3
         assert served_by(gemm(A, B)) == "fallback"
 
-    def test_accepts_keywords(self, gemm: Any) -> None:
+    def test_accepts_keywords(self, gemm):
         with enable_apply(data_set()):
             assert [served_by(gemm(A, B=B)), served_by(gemm(B=B, A=A))] == ["solution"] * 2
 
-    def test_parameters_are_matched_by_position_if_names_differ(self) -> None:
+    def test_parameters_are_matched_by_position_if_names_differ(self):
         @apply("gemm")
-        def linear(x: Any, weight: Any, bias: Any = None) -> Any:
+        def linear(x, weight, bias=None):
             return torch.zeros(4, N)
 
         with enable_apply(data_set()):
@@ -134,18 +111,18 @@ class TestDecoratedFunction:
             assert served_by(linear(A, B, None)) == "solution"
             assert served_by(linear(A, B, torch.ones(N))) == "fallback"
 
-    def test_method_is_routed(self) -> None:
+    def test_method_is_routed(self):
         class Layer:
             @apply("gemm")
-            def forward(self, A: Any, B: Any) -> Any:
+            def forward(self, A, B):
                 return torch.zeros(4, N)
 
         with enable_apply(data_set()):
             assert served_by(Layer().forward(A, B)) == "solution"
 
-    def test_variadic_function_is_routed(self) -> None:
+    def test_variadic_function_is_routed(self):
         @apply("gemm")
-        def anything(*args: Any, **kwargs: Any) -> Any:
+        def anything(*args, **kwargs):
             return torch.zeros(4, N)
 
         with enable_apply(data_set()):
@@ -153,14 +130,17 @@ class TestDecoratedFunction:
                 "solution", "solution", "fallback",
             ]  # fmt: skip
 
-    def test_name_and_signature_are_kept(self, gemm: Any) -> None:
-        import inspect
+    def test_name_signature_and_attributes_are_kept(self):
+        def plain(A, B):
+            return None
 
-        assert (gemm.__name__, list(inspect.signature(gemm).parameters)) == ("gemm", ["A", "B"])
+        plain.tag = "kept"
+        kept = apply("gemm")(plain)
+        assert (kept.__name__, list(inspect.signature(kept).parameters), kept.tag) == ("plain", ["A", "B"], "kept")
 
-    def test_is_not_kept_alive(self) -> None:
+    def test_is_not_kept_alive(self):
         @apply("gemm")
-        def short_lived(A: Any, B: Any) -> Any:
+        def short_lived(A, B):
             return None
 
         watch = weakref.ref(short_lived)
@@ -174,9 +154,9 @@ class TestAlternatingSizes:
     """One size for long, then alternating sizes: no call may get the solution of another size."""
 
     @pytest.mark.parametrize("is_passing", [True, False], ids=["outputs are passed", "outputs are returned"])
-    def test_each_size_is_served_by_its_solution(self, is_passing: bool) -> None:
+    def test_each_size_is_served_by_its_solution(self, is_passing):
         @apply("gemm")
-        def gemm(A: Any, B: Any, C: Any = None) -> Any:
+        def gemm(A, B, C=None):
             return torch.zeros(A.shape[0], N) if C is None else C.zero_()
 
         sources = {name: f"def run(A, B, C):\n    C.fill_({value})\n" for name, value in (("ones", 1), ("twos", 2))}
@@ -196,17 +176,17 @@ class TestAlternatingSizes:
             {"not recorded": self.RUNS.count(3)},
         )
 
-    def test_parameters_of_any_name_clash_with_no_name_of_generated_code(self) -> None:
+    def test_parameters_of_any_name_clash_with_no_name_of_generated_code(self):
         @apply("gemm")
-        def extra(A: Any, B: Any, _: Any = None) -> Any:
+        def extra(A, B, _=None):
             return torch.zeros(A.shape[0], N)
 
         @apply("gemm")
-        def by_position(_: Any, w: Any) -> Any:
+        def by_position(_, w):
             return torch.zeros(_.shape[0], N)
 
         @apply("gemm")
-        def more(A: Any, B: Any, *_: Any, **__: Any) -> Any:
+        def more(A, B, *_, **__):
             return torch.zeros(A.shape[0], N)
 
         with enable_apply(data_set(trace("ones", M=4), trace("ones", M=2))):
@@ -214,7 +194,7 @@ class TestAlternatingSizes:
                 served = {m: served_by(function(torch.randn(m, K), B)) for m in (4, 2, 3) * 20}
                 assert served == {4: "solution", 2: "solution", 3: "fallback"}
 
-    def test_quarantined_solution_serves_no_size(self, gemm: Any) -> None:
+    def test_quarantined_solution_serves_no_size(self, gemm):
         with enable_apply(data_set(trace("ones", M=4), trace("ones", M=2))) as runtime:
             for m in self.RUNS:
                 gemm(torch.randn(m, K), B)
@@ -224,62 +204,22 @@ class TestAlternatingSizes:
 
 class TestDestinationPassing:
     @pytest.mark.parametrize("is_passing", [True, False], ids=["solution writes", "solution returns"])
-    def test_outputs_are_written(self, is_passing: bool) -> None:
+    def test_outputs_are_written(self, is_passing):
         @apply("gemm")
-        def gemm(A: Any, B: Any, C: Any) -> None:
+        def gemm(A, B, C):
             C.fill_(0)
 
         C = torch.full((4, N), 7.0)
-        with enable_apply(
-            data_set(
-                solutions=(
-                    solution("ones", DESTINATION_PASSING if is_passing else VALUE_RETURNING, passing=is_passing),
-                )
-            )
-        ):
+        source = DESTINATION_PASSING if is_passing else VALUE_RETURNING
+        with enable_apply(data_set(solutions=(solution("ones", source, passing=is_passing),))):
             for _ in range(2):
                 assert gemm(A, B, C.fill_(7.0)) is None
                 assert served_by(C) == "solution"
 
-    def test_call_without_outputs_returns_them(self) -> None:
-        @apply("gemm")
-        def gemm(A: Any, B: Any, C: Any = None) -> Any:
-            return torch.zeros(4, N) if C is None else C.fill_(0)
-
-        with enable_apply(data_set(solutions=(solution("ones", DESTINATION_PASSING, passing=True),))):
-            assert [served_by(gemm(A, B)) for _ in range(2)] == ["solution"] * 2
-            C = torch.zeros(4, N)
-            gemm(A, B, C)
-            assert served_by(C) == "solution"
-
-    def test_outputs_that_overlap_an_input_go_to_the_function(self) -> None:
-        d = definition(
-            axes={"M": AxisVar(), "N": AxisConst(N)},
-            inputs={"A": TensorSpec(("M", "N"), "float32")},
-            outputs={"C": TensorSpec(("M", "N"), "float32")},
-            reference="def run(A):\n    return A\n",
-        )
-
-        @apply("gemm")
-        def double(A: Any, C: Any) -> Any:
-            C.fill_(0)
-
-        found = solution("ones", "def run(A, C):\n    C.fill_(1)\n", passing=True)
-        memory = torch.zeros(5, N)
-        apart = torch.zeros(4, N)
-        with enable_apply(data_set(solutions=(found,), d=d)):
-            for _ in range(3):
-                double(memory[:4], memory[1:])
-                assert served_by(memory[1:]) == "fallback"
-                double(memory[:4], memory[:4])
-                assert served_by(memory) == "fallback"
-                double(memory[:4], apart)
-                assert served_by(apart) == "solution"
-
 
 class TestOneCall:
-    def test_by_position_and_by_name(self) -> None:
-        def fallback(A: Any, B: Any) -> Any:
+    def test_by_position_and_by_name(self):
+        def fallback(A, B):
             return torch.zeros(4, N)
 
         with enable_apply(data_set()) as call:
@@ -295,14 +235,14 @@ class TestOneCall:
             ]
         assert [served_by(result) for result in results] == ["solution"] * len(results)
 
-    def test_writes_outputs_among_its_arguments(self) -> None:
+    def test_writes_outputs_among_its_arguments(self):
         C = torch.zeros(4, N)
         with enable_apply(data_set()):
             assert apply("gemm", kwargs={"A": A, "B": B, "C": C}) is None
         assert served_by(C) == "solution"
 
-    def test_falls_back_with_the_same_arguments(self) -> None:
-        def fallback(*args: Any, **kwargs: Any) -> Any:
+    def test_falls_back_with_the_same_arguments(self):
+        def fallback(*args, **kwargs):
             return args, kwargs
 
         with enable_apply(data_set()):
@@ -311,7 +251,7 @@ class TestOneCall:
             assert apply("other", args=(1,), kwargs={"x": 2}, fallback=fallback) == ((1,), {"x": 2})
         assert apply("gemm", args=(1,), fallback=fallback) == ((1,), {})
 
-    def test_without_fallback_raises_with_the_reason(self) -> None:
+    def test_without_fallback_raises_with_the_reason(self):
         with pytest.raises(NoKernel, match="routing is not enabled"):
             apply("gemm", args=(A, B))
         with enable_apply(data_set()):
@@ -322,26 +262,26 @@ class TestOneCall:
             with pytest.raises(TypeError, match="misses argument 'B'"):
                 apply("gemm", args=(A,))
 
-    def test_needs_arguments_beside_a_fallback(self) -> None:
+    def test_needs_arguments_beside_a_fallback(self):
         with pytest.raises(TypeError, match="no arguments"):
             apply("gemm", fallback=print)
 
-    @pytest.mark.parametrize("what", [None, 3, classmethod(3)], ids=["none", "number", "classmethod"])  # type: ignore[arg-type]
-    def test_only_functions_are_decorated(self, what: Any) -> None:
+    @pytest.mark.parametrize("what", [None, 3, classmethod(3)], ids=["none", "number", "classmethod"])
+    def test_only_functions_are_decorated(self, what):
         with pytest.raises(TypeError, match=r"@apply\('gemm'\) needs a function, the fallback of its calls; got"):
             apply("gemm")(what)
 
 
 class TestResolver:
-    def test_runs_once_per_call(self) -> None:
+    def test_runs_once_per_call(self):
         asked = []
 
-        def name_of(A: Any, B: Any) -> str:
+        def name_of(A, B):
             asked.append(A.shape[0])
             return "gemm" if B.shape[0] == N else "other"
 
         @apply(name_of)
-        def gemm(A: Any, B: Any) -> Any:
+        def gemm(A, B):
             return torch.zeros(4, N)
 
         with enable_apply(data_set()):
@@ -354,7 +294,7 @@ class TestResolver:
 
 
 class TestRuntimes:
-    def test_nest_and_restore(self, gemm: Any) -> None:
+    def test_nest_and_restore(self, gemm):
         twos = solution("ones", VALUE_RETURNING.replace("ones(", "zeros("))
         with enable_apply(data_set()) as outer:
             with enable_apply(data_set(solutions=(twos,))) as inner:
@@ -364,20 +304,18 @@ class TestRuntimes:
             assert served_by(gemm(A, B)) == "solution"
         assert get_runtime() is None
 
-    def test_stopped_out_of_order_leave_the_others(self) -> None:
+    def test_stopped_out_of_order_leave_the_others(self):
         first, second = enable_apply(data_set()), enable_apply(data_set())
         first.stop()
         assert get_runtime() is second
         second.stop()
         assert get_runtime() is None
 
-    def test_need_a_data_set(self, tmp_path: Any) -> None:
+    def test_need_a_data_set(self, tmp_path):
         with pytest.raises(DataSetNotFound):
             enable_apply(tmp_path / "nowhere")
 
-    def test_a_definition_that_changes_later_goes_to_its_fallback(
-        self, tmp_path: Any, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_a_definition_that_changes_later_goes_to_its_fallback(self, tmp_path, caplog):
         made = on_disk(tmp_path)
         runtime = ApplyRuntime(tmp_path)
         (path,) = made.definitions_path.rglob("*.json")
@@ -385,7 +323,7 @@ class TestRuntimes:
         assert runtime.dispatch("gemm", (A, B), fallback=lambda a, b: "fallback") == "fallback"
         assert "calls of 'gemm' go to their fallbacks" in caplog.text
 
-    def test_are_off_if_the_environment_says_so(self, gemm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_are_off_if_the_environment_says_so(self, gemm, monkeypatch):
         monkeypatch.setenv("FIB_ENABLE_APPLY", "0")
         with enable_apply(data_set()) as runtime:
             assert served_by(gemm(A, B)) == "fallback"
@@ -397,7 +335,7 @@ class TestRuntimes:
 
 
 class TestGuards:
-    def test_accept_parameters_and_calls_without_gradients(self, gemm: Any) -> None:
+    def test_accept_parameters_and_calls_without_gradients(self, gemm):
         weight = torch.nn.Parameter(B.clone())
         with enable_apply(data_set()):
             assert served_by(gemm(A, weight)) == "fallback"
@@ -413,7 +351,7 @@ class TestGuards:
     @pytest.mark.parametrize("is_seen", [False, True])
     @pytest.mark.parametrize("layout", [torch.strided, torch.jagged])
     @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
-    def test_reject_nested_tensors(self, gemm: Any, layout: torch.layout, is_seen: bool) -> None:
+    def test_reject_nested_tensors(self, gemm, layout, is_seen):
         """Guards of torch end the process for a strided one."""
         nested = torch.nested.nested_tensor([torch.randn(4, K), torch.randn(3, K)], layout=layout)
         function = apply("gemm")(lambda A, B: torch.zeros(1))
@@ -426,9 +364,9 @@ class TestGuards:
             assert served_by(function(A, B)) == "solution"
             assert runtime.stats()["gemm"].misses["tensor"] >= 4
 
-    def test_reject_torch_function_modes_on_the_slow_path(self, gemm: Any) -> None:
+    def test_reject_torch_function_modes_on_the_slow_path(self, gemm):
         class Mode(TorchFunctionMode):
-            def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            def __torch_function__(self, function, types, args=(), kwargs=None):
                 return function(*args, **(kwargs or {}))
 
         with enable_apply(data_set()):
@@ -437,40 +375,10 @@ class TestGuards:
             with torch.device("cpu"):
                 assert served_by(gemm(A, B)) == "solution"
 
-    @pytest.mark.parametrize("value", [2.0, 3])
-    def test_check_scalars(self, value: Any) -> None:
-        d = definition(
-            inputs={**definition().inputs, "s": TensorSpec(None, "float32")}, reference="def run(A,B,s): 0\n"
-        )
-        found = solution("ones", VALUE_RETURNING.replace("(A, B)", "(A, B, s)"))
-
-        @apply("gemm")
-        def gemm(A: Any, B: Any, s: float) -> Any:
-            return torch.zeros(4, N)
-
-        with enable_apply(data_set(solutions=(found,), d=d)):
-            expected = "solution" if isinstance(value, float) else "fallback"
-            assert [served_by(gemm(A, B, value)) for _ in range(3)] == [expected] * 3
-
-    def test_distinguish_absent_and_present_inputs(self) -> None:
-        spec = TensorSpec(("N",), "float32", optional=True)
-        d = definition(inputs={**definition().inputs, "bias": spec}, reference="def run(A,B,bias=None): 0\n")
-        source = (
-            "import torch\ndef run(A, B, bias=None):\n    return torch.ones(4, 8) + (0 if bias is None else bias)\n"
-        )
-
-        @apply("gemm")
-        def gemm(A: Any, B: Any, bias: Any = None) -> Any:
-            return torch.zeros(4, N)
-
-        with enable_apply(data_set(solutions=(solution("ones", source),), d=d)):
-            for bias in (None, torch.ones(N), None, torch.ones(N)):
-                assert served_by(gemm(A, B, bias)) == ("solution" if bias is None else "fallback")
-
 
 class TestHook:
-    def test_is_called_with_and_without_an_active_runtime(self, gemm: Any) -> None:
-        told: list[Any] = []
+    def test_is_called_with_and_without_an_active_runtime(self, gemm):
+        told = []
         set_apply_hook(lambda name, arguments: told.append((name, list(arguments))))
         gemm(A, B=B)
         with enable_apply(data_set()):
@@ -487,28 +395,13 @@ class TestHook:
 
 
 class TestErrors:
-    @pytest.mark.parametrize("expression", ["None", "(C, C)", "()", "{'C': None}"])
-    def test_results_that_the_definition_does_not_have_are_errors_of_the_solution(
-        self, expression: str, gemm: Any
-    ) -> None:
-        """The engine got them as the result of its function."""
-        source = f"import torch\ndef run(A, B):\n    C = torch.ones(A.shape[0], {N})\n    return {expression}\n"
-        found = data_set(trace("wrong"), solutions=(solution("wrong", source),))
-        with enable_apply(found), pytest.raises(TypeError, match=r"gemm.* the (solution returned|first result)"):
-            gemm(torch.randn(4, K), B)
-        with enable_apply(found, ApplyConfig(on_error="fallback")) as runtime:
-            assert served_by(gemm(torch.randn(4, K), B)) == "fallback"
-            assert "wrong" in runtime.explain("gemm")
-
     BAD = "def run(A, B):\n    raise ValueError('broken')\n"
 
-    def test_are_raised_by_default(self, gemm: Any) -> None:
+    def test_are_raised_by_default(self, gemm):
         with enable_apply(data_set(solutions=(solution("ones", self.BAD),))), pytest.raises(ValueError, match="broken"):
             gemm(A, B)
 
-    def test_are_caught_on_request_and_quarantine_the_solution(
-        self, gemm: Any, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_are_caught_on_request_and_quarantine_the_solution(self, gemm, caplog):
         config = ApplyConfig(on_error="fallback")
         with enable_apply(data_set(solutions=(solution("ones", self.BAD),)), config, stats=True) as runtime:
             assert [served_by(gemm(A, B)) for _ in range(3)] == ["fallback"] * 3
@@ -516,18 +409,18 @@ class TestErrors:
             assert runtime.left_out() == {"ones": "it raised ValueError: broken"}
         assert "'ones' is quarantined: it raised ValueError: broken" in caplog.text
 
-    def test_of_a_solution_promote_the_next_candidate(self, gemm: Any) -> None:
+    def test_of_a_solution_promote_the_next_candidate(self, gemm):
         found = data_set(trace("bad", 0.1), trace("ones", 0.5), solutions=(solution("ones"), solution("bad", self.BAD)))
         with enable_apply(found, ApplyConfig(on_error="fallback")) as runtime:
             assert served_by(gemm(A, B)) == "fallback"
             for _ in range(2):  # the call that finds that the next one is not loaded requests it
                 gemm(A, B)
-                assert runtime.wait_until_built(60)
+                assert runtime.wait_until_built(300)
             assert served_by(gemm(A, B)) == "solution"
 
 
 class TestStats:
-    def test_count_calls_by_outcome(self, gemm: Any) -> None:
+    def test_count_calls_by_outcome(self, gemm):
         with enable_apply(data_set(), stats=True) as runtime:
             for _ in range(5):
                 gemm(A, B)
@@ -536,10 +429,10 @@ class TestStats:
             for _ in range(2):
                 gemm(A.double(), B.double())
             found = runtime.stats()["gemm"]
-        assert (found.calls, found.hits, found.fallbacks) == (10, {"M=4": 5}, 5)
+        assert (found.calls, found.hits) == (10, {"M=4": 5})
         assert found.misses == {"not recorded": 3, "tensor": 2}
 
-    def test_are_exact_across_threads(self, gemm: Any) -> None:
+    def test_are_exact_across_threads(self, gemm):
         with enable_apply(data_set(), stats=True) as runtime:
             gemm(A, B)
             threads = [threading.Thread(target=lambda: [gemm(A, B) for _ in range(2_000)]) for _ in range(4)]
@@ -551,22 +444,10 @@ class TestStats:
 
 
 class TestPolicies:
-    def test_use_def_best_serves_what_is_not_recorded(self, gemm: Any) -> None:
-        with enable_apply(data_set(), ApplyConfig(on_miss_policy="use_def_best")):
-            assert [served_by(gemm(A[:3], B)) for _ in range(2)] == ["solution"] * 2
-
-    def test_nearest_serves_keys_within_the_bounds(self, gemm: Any) -> None:
-        config = ApplyConfig(on_miss_policy="nearest", nearest={"M": 2.0})
-        with enable_apply(data_set(), config):
-            assert served_by(gemm(A[:3], B)) == "solution"
-            assert served_by(gemm(A[:1], B)) == "fallback"
-        with enable_apply(data_set(), ApplyConfig(on_miss_policy="nearest")):
-            assert served_by(gemm(A[:3], B)) == "fallback"
-
-    def test_are_registered_atomically(self) -> None:
+    def test_are_registered_atomically(self):
         registry = ApplyConfigRegistry()
         registry.register("gemm", ApplyConfig())
-        not_settings: Any = {}
+        not_settings = {}
         for clashing in (
             {"other": ApplyConfig(), "gemm": ApplyConfig()},
             {"other": ApplyConfig(), "new": not_settings},
@@ -584,47 +465,28 @@ class TestPolicies:
             ("on_miss_policy", "guess"),
             ("max_atol", -1),
             ("on_error", "ignore"),
-            ("nearest", {"M": 0.5}),
         ],
     )
-    def test_with_invalid_values_are_rejected(self, field: str, value: Any) -> None:
+    def test_with_invalid_values_are_rejected(self, field, value):
         with pytest.raises(InvalidSetting, match=field):
             ApplyConfig(**{field: value})
 
 
 class TestBackgroundBuilds:
-    def test_the_fallback_serves_until_a_solution_is_built(self, gemm: Any) -> None:
-        with enable_apply(data_set(), ApplyConfig(aot_ratio=0.0)) as runtime:
-            assert served_by(gemm(A, B)) == "fallback"
-            assert runtime.wait_until_built(60)
-            assert served_by(gemm(A, B)) == "solution"
-
-    def test_with_wait_seconds_the_first_call_waits_for_the_build(self, gemm: Any) -> None:
+    def test_with_wait_seconds_the_first_call_waits_for_the_build(self, gemm):
         with ApplyRuntime(data_set(), ApplyConfig(aot_ratio=0.0), wait_seconds=60.0):
             assert served_by(gemm(A, B)) == "solution"
 
-    def test_calls_of_a_solution_without_file_go_to_the_fallback(self, gemm: Any, tmp_path: Any) -> None:
-        on_disk(tmp_path, trace("ones"))
-        runtime = ApplyRuntime(tmp_path, ApplyConfig(aot_ratio=0.0))
-        for file in tmp_path.glob("solutions/**/*.json"):
-            file.unlink()
-        with runtime:
-            assert [served_by(gemm(A, B)) for _ in range(2)] == ["fallback"] * 2
-            assert "cannot be read" in runtime.left_out()["ones"]
-
 
 class TestShadow:
-    def test_returns_the_fallback_s_result_and_quarantines_a_mismatch(
-        self, gemm: Any, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_returns_the_fallback_s_result_and_quarantines_a_mismatch(self, gemm, caplog):
         with enable_apply(data_set(), ApplyConfig(shadow_ratio=1.0)) as runtime:
             assert [served_by(gemm(A, B)) for _ in range(3)] == ["fallback"] * 3
             assert "32 of 32 elements" in runtime.left_out()["ones"]
         assert "differ from the fallback's" in caplog.text
 
 
-class TestPlans:
-    SOURCE = """
+SETUP = """
 def setup(A, B):
     return {"rows": A.shape[0]}
 
@@ -632,132 +494,114 @@ def run(A, B, rows):
     import torch
     return torch.ones(rows, B.shape[0])
 """
+EQUIVALENT = frozenset({"ones"})
+"""Makes the solution of this name the fallback in another form."""
+MAPPED = ParameterMap(
+    tuple(inspect.Parameter(name, inspect.Parameter.POSITIONAL_OR_KEYWORD) for name in ("A", "B", "carried")),
+    ("A", "B"),
+)
 
-    def test_only_planned_calls_reach_solutions_with_setup(self, gemm: Any) -> None:
-        with enable_apply(data_set(solutions=(solution("ones", self.SOURCE),)), stats=True) as runtime:
+
+def planned():
+    """A data set whose solution has a ``setup``."""
+    return data_set(solutions=(solution("ones", SETUP),))
+
+
+class TestPlans:
+    """Engines plan before each step."""
+
+    def plan(self, runtime, *inputs, **options):
+        return runtime.dispatcher("gemm").plan_setup(*inputs, fallback=lambda *_: 7, **options)
+
+    def test_only_planned_calls_reach_solutions_with_setup(self, gemm):
+        with enable_apply(planned(), stats=True) as runtime:
             assert served_by(gemm(A, B)) == "fallback"
             assert runtime.stats()["gemm"].misses == {"by plan only": 1}
             run = runtime.plan("gemm", A, B, fallback=lambda A, B: torch.zeros(1))
             assert served_by(run(A, B)) == "solution"
             assert served_by(run(A[:3], B)) == "fallback"
 
-    def test_plan_setup_plans_only_solutions_with_setup(self) -> None:
-        missed = object()
-
-        def fallback(*values: Any) -> object:
-            return missed
-
-        with enable_apply(data_set(solutions=(solution("ones"),))) as runtime:
-            dispatcher = runtime.dispatcher("gemm")
-            assert dispatcher.plan_setup(A, B, fallback=fallback) is None
-        with enable_apply(data_set(solutions=(solution("ones", self.SOURCE),))) as runtime:
-            dispatcher = runtime.dispatcher("gemm")
-            run = dispatcher.plan_setup(A, B, fallback=fallback)
+    def test_plan_setup_plans_only_solutions_with_setup(self):
+        with enable_apply(data_set()) as runtime:
+            assert self.plan(runtime, A, B) is None
+        with enable_apply(planned()) as runtime:
+            run = self.plan(runtime, A, B)
             assert served_by(run(A, B)) == "solution"
-            assert run(A[:3], B) is missed
-            found = dispatcher.plan_setup(A, B, fallback=fallback, fallback_equivalents=frozenset({"ones"}))
-            assert found == ServedByFallback(None)
+            assert run(A[:3], B) == 7
+            assert self.plan(runtime, A, B, fallback_equivalents=EQUIVALENT) == ServedByFallback(None)
 
-
-class TestRepeatedPlans:
-    """Engines plan before each step."""
-
-    def plan(self, runtime: ApplyRuntime, *inputs: Any, equivalents: frozenset[str] = frozenset()) -> Any:
-        dispatcher = runtime.dispatcher("gemm")
-        return dispatcher.plan_setup(*inputs, fallback=print, fallback_equivalents=equivalents)
-
-    def test_calls_of_planned_equivalents_are_counted(self) -> None:
+    def test_calls_of_planned_equivalents_are_counted(self):
         """A reader of metrics sees that they have a recorded key."""
-        with enable_apply(data_set(solutions=(solution("ones", TestPlans.SOURCE),)), stats=True) as runtime:
-            dispatcher = runtime.dispatcher("gemm")
-            found = dispatcher.plan_setup(A, B, fallback=lambda *_: 7, fallback_equivalents=frozenset({"ones"}))
+        with enable_apply(planned(), stats=True) as runtime:
+            found = self.plan(runtime, A, B, fallback_equivalents=EQUIVALENT)
             assert isinstance(found, ServedByFallback)
             found.count()
             found.count()
             assert runtime.stats()["gemm"].misses == {"the fallback is the best": 2}
             assert runtime.stats()["gemm"].hits == {}
-            unrecorded = dispatcher.plan_setup(A[:3], B, fallback=lambda *_: 7)
+            unrecorded = self.plan(runtime, A[:3], B)
             assert isinstance(unrecorded, ServedByFallback)
             unrecorded.count()
             assert runtime.stats()["gemm"].misses == {"the fallback is the best": 2, "not recorded": 1}
 
-    def test_calls_that_differ_from_their_plan_are_counted(self) -> None:
-        with enable_apply(data_set(solutions=(solution("ones", TestPlans.SOURCE),)), stats=True) as runtime:
-            dispatcher = runtime.dispatcher("gemm")
-            run = dispatcher.plan_setup(A, B, fallback=lambda *_: 7)
+    def test_calls_that_differ_from_their_plan_are_counted(self):
+        with enable_apply(planned(), stats=True) as runtime:
+            run = self.plan(runtime, A, B)
             assert run(A[:3], B) == 7
-            dispatcher.quarantine("ones", "it is wrong")
+            runtime.dispatcher("gemm").quarantine("ones", "it is wrong")
             assert run(A, B) == 7
             assert runtime.stats()["gemm"].misses == {"not as planned": 2}
+            assert self.plan(runtime, A, B) is None
 
-    def test_an_equivalent_with_a_setup_is_the_best_without_a_plan_as_well(self) -> None:
+    def test_an_equivalent_with_a_setup_is_the_best_without_a_plan_as_well(self):
         """A captured call is not planned; a slower solution must not serve it."""
-        solutions = solution("planned", TestPlans.SOURCE), solution("ones")
+        solutions = solution("planned", SETUP), solution("ones")
         found = data_set(trace("planned", 0.1), trace("ones", 0.2), solutions=solutions)
-        mapped = TestFallbackEquivalents.MAPPED
         for config in (ApplyConfig(), ApplyConfig(require_speedup=False)):
             with enable_apply(found, config, stats=True) as runtime:
                 dispatcher = runtime.dispatcher("gemm")
-                own = dispatcher.route("own", mapped, lambda *_: 7, fallback_equivalents=frozenset({"planned"}))
+                own = dispatcher.route("own", MAPPED, lambda *_: 7, fallback_equivalents=frozenset({"planned"}))
                 assert [own(A, B, None), own(A, B, None)] == [7, 7]
                 assert runtime.stats()["gemm"].misses == {"the fallback is the best": 2}
 
-    def test_a_quarantined_solution_is_not_planned_again(self) -> None:
-        with enable_apply(data_set(solutions=(solution("ones", TestPlans.SOURCE),))) as runtime:
-            dispatcher = runtime.dispatcher("gemm")
-            assert self.plan(runtime, A, B) is not None
-            dispatcher.quarantine("ones", "it is wrong")
-            assert self.plan(runtime, A, B) is None
-
-    def test_a_reload_plans_with_new_solutions(self, tmp_path: Any) -> None:
+    def test_a_reload_plans_with_new_solutions(self, tmp_path):
         found = on_disk(tmp_path, trace("ones"))
         with enable_apply(tmp_path) as runtime:
             assert self.plan(runtime, A, B) is None
-            found.add_solutions([solution("planned", TestPlans.SOURCE)])
+            found.add_solutions([solution("planned", SETUP)])
             found.add_traces([trace("planned", 0.01)])
             runtime.reload()
             assert self.plan(runtime, A, B) is not None
 
-
-class TestFallbackEquivalents:
-    MAPPED = ParameterMap(
-        tuple(Parameter(name, Parameter.POSITIONAL_OR_KEYWORD) for name in ("A", "B", "carried")), ("A", "B")
-    )
-
-    def test_fallback_serves_where_its_equivalent_is_best(self) -> None:
-        carried: list[Any] = []
-
-        def fallback(A: Any, B: Any, carried_along: Any) -> Any:
-            carried.append(carried_along)
-            return torch.zeros(A.shape[0], B.shape[0])
-
-        with enable_apply(data_set(solutions=(solution("ones"),)), stats=True) as runtime:
-            dispatcher = runtime.dispatcher("gemm")
-            own = dispatcher.route("own", self.MAPPED, fallback, fallback_equivalents=frozenset({"ones"}))
-            other = dispatcher.route("other", self.MAPPED, fallback)
-            for _ in range(2):
-                assert served_by(own(A, B, "with it")) == "fallback"
-                assert served_by(other(A, B, "with it")) == "solution"
-            assert carried == ["with it", "with it"]
-            assert runtime.stats()["gemm"].misses == {"the fallback is the best": 2}
-            dispatcher.quarantine("ones", "a test says so")
-            assert served_by(other(A, B, None)) == "fallback"
+    def test_errors_are_caught_on_request(self):
+        source = SETUP.replace('return {"rows": A.shape[0]}', "raise ValueError")
+        with enable_apply(data_set(solutions=(solution("ones", source),)), ApplyConfig(on_error="fallback")) as runtime:
+            assert runtime.plan("gemm", A, B, fallback=int) is int
+            assert runtime.left_out()["ones"] == "it raised ValueError"
 
 
-class TestQuarantine:
-    def test_outlasts_a_reload_for_the_same_content(self, gemm: Any, tmp_path: Any) -> None:
-        on_disk(tmp_path, trace("ones"))
-        with enable_apply(tmp_path) as runtime:
-            dispatcher = runtime.dispatcher("gemm")
-            assert served_by(gemm(A, B)) == "solution"
-            dispatcher.quarantine("ones", "a test")
-            assert served_by(gemm(A, B)) == "fallback"
-            runtime.reload()
-            assert served_by(gemm(A, B)) == "fallback"
+def test_a_fallback_serves_where_its_equivalent_is_best():
+    carried = []
+
+    def fallback(A, B, carried_along):
+        carried.append(carried_along)
+        return torch.zeros(A.shape[0], B.shape[0])
+
+    with enable_apply(data_set(), stats=True) as runtime:
+        dispatcher = runtime.dispatcher("gemm")
+        own = dispatcher.route("own", MAPPED, fallback, fallback_equivalents=EQUIVALENT)
+        other = dispatcher.route("other", MAPPED, fallback)
+        for _ in range(2):
+            assert served_by(own(A, B, "with it")) == "fallback"
+            assert served_by(other(A, B, "with it")) == "solution"
+        assert carried == ["with it", "with it"]
+        assert runtime.stats()["gemm"].misses == {"the fallback is the best": 2}
+        dispatcher.quarantine("ones", "a test says so")
+        assert served_by(other(A, B, None)) == "fallback"
 
 
 class TestFork:
-    def in_child(self, call: Callable[[], object]) -> None:
+    def in_child(self, call):
         pid = os.fork()
         if pid == 0:
             try:
@@ -768,14 +612,14 @@ class TestFork:
             os._exit(0)
         assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
 
-    def test_a_child_keeps_its_functions_until_it_enables_routing_itself(self, gemm: Any) -> None:
-        def child() -> None:
+    def test_a_child_keeps_its_functions_until_it_enables_routing_itself(self, gemm):
+        def child():
             assert get_runtime() is None
             for serve in (gemm, lambda *args: runtime.dispatch("gemm", args, fallback=gemm)):
                 assert served_by(serve(A, B)) == "fallback"
             assert "before this process was forked" in runtime.explain("gemm", A, B)
             with enable_apply(data_set()) as own:
-                assert own.wait_until_built(60)
+                assert own.wait_until_built(300)
                 assert served_by(gemm(A, B)) == "solution"
             assert served_by(gemm(A, B)) == "fallback"
 
@@ -784,12 +628,10 @@ class TestFork:
             self.in_child(child)
             assert served_by(gemm(A, B)) == "solution"
 
-    def test_the_variable_enables_routing_in_the_child_at_its_first_use(
-        self, gemm: Any, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
-    ) -> None:
-        def child() -> None:
+    def test_the_variable_enables_routing_in_the_child_at_its_first_use(self, gemm, monkeypatch, tmp_path):
+        def child():
             assert get_runtime() is None  # it is made in the background
-            assert wait_until_built(60)
+            assert wait_until_built(300)
             assert served_by(gemm(A, B)) == "solution"
 
         on_disk(tmp_path, trace("ones"))
@@ -802,18 +644,18 @@ class TestFork:
 class TestUnusualFunctions:
     """Functions that engines decorate beside plain ones."""
 
-    def test_named_parameters_are_matched_by_name_beside_variadic_ones(self) -> None:
+    def test_named_parameters_are_matched_by_name_beside_variadic_ones(self):
         @apply("gemm")
-        def gemm(B: Any, A: Any, **options: Any) -> Any:
+        def gemm(B, A, **options):
             return torch.zeros(4, N)
 
         with enable_apply(data_set()):
             assert served_by(gemm(B, A)) == "solution"
             assert served_by(gemm(B, A, fast=True)) == "fallback"
 
-    def test_a_parameter_without_an_output_s_name_is_no_output(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_parameter_without_an_output_s_name_is_no_output(self, caplog):
         @apply("gemm")
-        def gemm(x: Any, w: Any, residual: Any) -> Any:
+        def gemm(x, w, residual):
             return torch.zeros(4, N)
 
         residual = torch.full((4, N), 7.0)
@@ -822,54 +664,38 @@ class TestUnusualFunctions:
         assert float(residual[0, 0]) == 7.0
         assert "parameter 'residual' is ambiguous" in caplog.text
 
-    def test_inputs_in_another_order_are_not_matched_by_position(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_inputs_in_another_order_are_not_matched_by_position(self, caplog):
         @apply("gemm")
-        def gemm(B: Any, other: Any) -> Any:
+        def gemm(B, other):
             return torch.zeros(4, N)
 
         with enable_apply(data_set()):
             assert served_by(gemm(B, A)) == "fallback"
         assert "'B' is in the place of 'A'" in caplog.text
 
-    def test_parameters_may_have_the_names_of_builtins(self) -> None:
+    def test_parameters_may_have_the_names_of_builtins(self):
         @apply("gemm")
-        def gemm(A: Any, B: Any, type: Any = None, Exception: Any = 1) -> Any:
+        def gemm(A, B, type=None, Exception=1):
             return torch.zeros(4, N)
 
         with enable_apply(data_set()):
             assert [served_by(gemm(A, B)), served_by(gemm(A, B, None, int("1")))] == ["solution"] * 2
 
-    def test_coroutines_and_generators_are_rejected(self) -> None:
+    def test_coroutines_and_generators_are_rejected(self):
         with pytest.raises(CannotRoute, match="returns no result"):
 
             @apply("gemm")
-            async def gemm(A: Any, B: Any) -> Any:
+            async def gemm(A, B):
                 return None
-
-    def test_attributes_are_kept(self) -> None:
-        def gemm(A: Any, B: Any) -> Any:
-            return None
-
-        gemm.tag = "kept"  # type: ignore[attr-defined]
-        assert apply("gemm")(gemm).tag == "kept"  # type: ignore[attr-defined]
-
-
-class TestUnusualArguments:
-    @pytest.mark.filterwarnings("ignore:.torch.jit.script:DeprecationWarning")  # torch's own, at its import
-    def test_forward_mode_tangents_go_to_the_function(self, gemm: Any) -> None:
-        from torch.autograd import forward_ad
-
-        with enable_apply(data_set()), forward_ad.dual_level():
-            assert served_by(gemm(forward_ad.make_dual(A, torch.ones_like(A)), B)) == "fallback"
 
 
 class TestKeys:
-    def test_builders_that_read_values_run_at_each_call(self, gemm: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_builders_that_read_values_run_at_each_call(self, gemm, monkeypatch):
         class BySign(AxesOnlyKeyBuilder):
-            def features(self, args: Any) -> Any:
+            def features(self, args):
                 return (("is_positive", bool(args[0][0, 0] > 0)),)
 
-            def build_from_workload(self, workload: Any) -> ApplyKey:
+            def build_from_workload(self, workload):
                 return ApplyKey(workload.axes, (("is_positive", True),))
 
         monkeypatch.setattr(ApplyKeyFactory, "_builders", {**ApplyKeyFactory.registered(), "gemm": BySign})
@@ -878,11 +704,9 @@ class TestKeys:
                 "solution", "solution", "fallback",
             ]  # fmt: skip
 
-    def test_calls_go_to_the_fallback_if_the_builder_raises(
-        self, gemm: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-    ) -> None:
+    def test_calls_go_to_the_fallback_if_the_builder_raises(self, gemm, monkeypatch, caplog):
         class Failing(AxesOnlyKeyBuilder):
-            def features(self, args: Any) -> Any:
+            def features(self, args):
                 raise IndexError("nothing there")
 
         monkeypatch.setattr(ApplyKeyFactory, "_builders", {**ApplyKeyFactory.registered(), "gemm": Failing})
@@ -893,31 +717,21 @@ class TestKeys:
 
 
 class TestLifecycle:
-    def test_a_runtime_may_be_entered_again(self) -> None:
+    def test_a_runtime_may_be_entered_again(self):
         with enable_apply(data_set()) as runtime:
             with runtime:
                 pass
             assert get_runtime() is runtime
         assert get_runtime() is None
 
-    def test_solutions_may_decorate_functions_while_they_are_built(self, gemm: Any, tmp_path: Any) -> None:
-        found = TraceSet.from_path(tmp_path)
-        found.add_definitions([definition(), definition("other")])
-        with enable_apply(tmp_path) as runtime:
-            source = f"from fib_apply import apply\n@apply('other')\ndef helper(A, B): return A\n{VALUE_RETURNING}"
-            found.add_solutions([solution("ones", source)])
-            found.add_traces([trace("ones")])
-            runtime.reload()
-            assert served_by(gemm(A, B)) == "solution"
-
-    def test_counts_outlast_a_reload(self, gemm: Any) -> None:
+    def test_counts_outlast_a_reload(self, gemm):
         with enable_apply(data_set(), stats=True) as runtime:
             gemm(A, B)
             runtime.reload()
             gemm(A, B)
             assert runtime.stats()["gemm"].hits == {"M=4": 2}
 
-    def test_the_next_candidate_is_built_ahead_if_the_first_fails(self, gemm: Any) -> None:
+    def test_the_next_candidate_is_built_ahead_if_the_first_fails(self, gemm):
         found = data_set(
             trace("bad", 0.1), trace("ones", 0.5), solutions=(solution("ones"), solution("bad", "raise ImportError\n"))
         )
@@ -925,26 +739,16 @@ class TestLifecycle:
             assert served_by(gemm(A, B)) == "solution"
 
 
-class TestErrorsOfPlans:
-    def test_are_caught_on_request(self) -> None:
-        source = TestPlans.SOURCE.replace('return {"rows": A.shape[0]}', "raise ValueError")
-        with enable_apply(data_set(solutions=(solution("ones", source),)), ApplyConfig(on_error="fallback")) as runtime:
-            assert runtime.plan("gemm", A, B, fallback=int) is int
-            assert runtime.left_out()["ones"] == "it raised ValueError: "
-
-
 class TestResolversThatFail:
     """The engine's call must go on, whatever `on_error` says of solutions."""
 
     @pytest.mark.parametrize("result", [None, 3, ["gemm"]])
-    def test_another_result_than_a_name_goes_to_the_fallback(
-        self, result: object, caplog: pytest.LogCaptureFixture
-    ) -> None:
-        def resolver(A: Any, B: Any) -> Any:
+    def test_another_result_than_a_name_goes_to_the_fallback(self, result, caplog):
+        def resolver(A, B):
             return result
 
         @apply(resolver)
-        def gemm(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
+        def gemm(A, B):
             return torch.full((A.shape[0], N), FALLBACK)
 
         with enable_apply(data_set()) as runtime:
@@ -956,9 +760,9 @@ class TestResolversThatFail:
         assert f"returned {result!r} instead of the name of a definition" in warning
         assert f"test_apply.py:{resolver.__code__.co_firstlineno}" in warning
 
-    def test_an_exception_goes_to_the_fallback(self, caplog: pytest.LogCaptureFixture) -> None:
+    def test_an_exception_goes_to_the_fallback(self, caplog):
         @apply(lambda A, B: f"gemm_{B.shape[7]}")
-        def gemm(A: torch.Tensor, B: torch.Tensor) -> torch.Tensor:
+        def gemm(A, B):
             return torch.full((A.shape[0], N), FALLBACK)
 
         with enable_apply(data_set()):
@@ -966,11 +770,11 @@ class TestResolversThatFail:
         assert sum("raised IndexError" in text for text in caplog.messages) == 1
 
     @pytest.mark.parametrize("name", [3, None, ("gemm",)])
-    def test_what_is_neither_a_name_nor_a_resolver_is_refused_at_once(self, name: Any) -> None:
+    def test_what_is_neither_a_name_nor_a_resolver_is_refused_at_once(self, name):
         with pytest.raises(TypeError, match="needs the name of a definition or a resolver"):
             apply(name)
 
-    def test_a_decorator_without_a_name_says_how_to_write_it(self) -> None:
+    def test_a_decorator_without_a_name_says_how_to_write_it(self):
         @apply
         def scale(x: Any) -> Any:
             return x
@@ -979,9 +783,9 @@ class TestResolversThatFail:
             scale(A)
 
 
-def test_a_function_that_does_not_fit_is_named_once(caplog: pytest.LogCaptureFixture) -> None:
+def test_a_function_that_does_not_fit_is_named_once(caplog):
     @apply("gemm")
-    def other(inp: Any, res: Any, factor: float, mode: str) -> Any:
+    def other(inp, res, factor, mode):
         return inp
 
     for _ in range(3):
@@ -989,11 +793,11 @@ def test_a_function_that_does_not_fit_is_named_once(caplog: pytest.LogCaptureFix
             other(A, B, 1.0, "fast")
     (warning,) = [text for text in caplog.messages if "cannot be routed" in text]
     assert "other" in warning
-    assert f"test_apply.py:{other.__wrapped__.__code__.co_firstlineno}" in warning  # type: ignore[attr-defined]
+    assert f"test_apply.py:{other.__wrapped__.__code__.co_firstlineno}" in warning
 
 
 class TestExplainCall:
-    def test_it_names_the_solution_or_the_reason(self) -> None:
+    def test_it_names_the_solution_or_the_reason(self):
         with enable_apply(data_set(), stats=True) as runtime:
             explain = runtime.explain
             assert explain("gemm", A, B).startswith("ones: M=")
@@ -1003,11 +807,11 @@ class TestExplainCall:
             assert explain("gemm", A[:3], B).startswith("the fallback (not recorded): M=3")
             with pytest.raises(KeyError, match="no definition is named 'gem'"):
                 explain("gem", A, B)
-            runtime.dispatcher("gemm").quarantine("ones", "it is wrong")  # type: ignore[union-attr]
+            runtime.dispatcher("gemm").quarantine("ones", "it is wrong")
             assert explain("gemm", A, B).startswith("the fallback (quarantined): M=")
             assert runtime.stats()["gemm"].calls == 0
 
-    def test_when_routing_is_off(self, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_when_routing_is_off(self, monkeypatch):
         monkeypatch.setenv("FIB_ENABLE_APPLY", "0")
         with enable_apply(data_set()) as runtime:
             assert runtime.explain("gemm", A, B) == "the fallback: routing is off (FIB_ENABLE_APPLY is '0')"

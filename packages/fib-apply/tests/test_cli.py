@@ -1,49 +1,36 @@
 """Command line: explain, table and warm."""
 
-from __future__ import annotations
-
 import json
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 from apply_samples import new_definition, new_solution, new_trace, write_set
 from fib_apply import cli
 from fib_apply.cli import main
-from fib_schema import Definition, Solution, Trace, TraceSet
+from fib_schema import TraceSet
 
 SOURCE = "def run(x, y):\n    y.copy_(x * 2)\n"
 
 
 @pytest.fixture(autouse=True)
-def cache_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A cache of its own for every test."""
-    path = tmp_path / "cache"
-    monkeypatch.setenv("FIB_CACHE_PATH", str(path))
-    return path
-
-
-@pytest.fixture(autouse=True)
-def _on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def _on_the_cpu(cache_path, monkeypatch):
     """Hide other devices of this machine."""
     monkeypatch.setattr(cli, "local_hardware", lambda: ("cpu",))
 
 
 @pytest.fixture
-def definitions() -> list[Definition]:
+def definitions():
     return [new_definition("scale"), new_definition("unmeasured")]
 
 
 @pytest.fixture
-def solutions() -> list[Solution]:
+def solutions():
     return [new_solution(name, content=SOURCE) for name in ("fast", "slow", "bad", "planned")]
 
 
 @pytest.fixture
-def traces() -> list[Trace]:
+def traces():
     interval = {"interval_ms": [0.9, 1.1]}
     return [
         new_trace("fast", 1.0, m=1, timing=interval),
@@ -57,17 +44,17 @@ def traces() -> list[Trace]:
 
 
 @pytest.fixture
-def dataset(tmp_path: Path, definitions: list[Definition], solutions: list[Solution], traces: list[Trace]) -> Path:
+def dataset(tmp_path, definitions, solutions, traces):
     """Keys of 1, 8 and 64 rows: a winner and a runner-up, one by plan, and none."""
     write_set(tmp_path / "dataset", *traces, solutions=solutions, definitions=definitions)
     return tmp_path / "dataset"
 
 
 @pytest.fixture
-def configured(tmp_path: Path) -> Callable[[str], list[str]]:
+def configured(tmp_path):
     """Options that name a file with settings."""
 
-    def configured(text: str) -> list[str]:
+    def configured(text):
         path = tmp_path / "apply.yaml"
         path.write_text(text)
         return ["--config", str(path)]
@@ -75,14 +62,13 @@ def configured(tmp_path: Path) -> Callable[[str], list[str]]:
     return configured
 
 
-def answer_of(capsys: pytest.CaptureFixture[str], *arguments: object) -> Any:
-    """JSON that a command prints."""
+def answer_of(capsys, *arguments):
     assert main([*map(str, arguments), "--json"]) == 0
     return json.loads(capsys.readouterr().out)
 
 
 class TestExplain:
-    def test_shows_the_ranking_of_each_key(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_shows_the_ranking_of_each_key(self, dataset, capsys):
         assert main(["explain", str(dataset), "--definition", "scale"]) == 0
         expected = """\
 scale (elementwise)
@@ -105,50 +91,23 @@ on cpu:
 """
         assert capsys.readouterr().out.startswith(expected)
 
-    def test_axes_select_a_key(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["explain", str(dataset), "--definition", "scale", "--axes", "M=1"]) == 0
-        output = capsys.readouterr().out
-        assert "  M=1\n" in output
-        assert "M=8" not in output
-        assert "over all keys" not in output
-
-    @pytest.mark.parametrize(
-        ("settings", "told"),
-        [
-            ("{}", "not recorded; fallback_only: the fallback serves it\n"),
-            ("{on_miss_policy: use_def_best}", "not recorded; use_def_best: served like any other key\n"),
-            ("{on_miss_policy: nearest, nearest: {M: 2}}", "nearest: served like M=8\n    the fastest of 2\n"),
-            ("{on_miss_policy: nearest, nearest: {M: 1.5}}", "not recorded; nearest: the fallback serves it\n"),
-        ],
-    )
-    def test_shows_the_result_of_the_miss_policy(
-        self, dataset: Path, capsys: pytest.CaptureFixture[str], configured: Any, settings: str, told: str
-    ) -> None:
-        given = configured(f"default: {settings}")
-        assert main(["explain", str(dataset), "--definition", "scale", "--axes", "M=5", *given]) == 0
-        assert told in capsys.readouterr().out
-
-    def test_follows_the_settings(self, dataset: Path, capsys: pytest.CaptureFixture[str], configured: Any) -> None:
+    def test_follows_the_settings(self, dataset, capsys, configured):
         given = configured("default: {max_atol: 0.1, baseline: slow}")
         found = answer_of(capsys, "explain", dataset, "--definition", "scale", *given)["hardware"][0]["keys"]
         assert [one["solution"] for one in found[0]["candidates"]] == ["fast"]
         assert found[0]["fallback"] == "the baseline 'slow'"
 
-    def test_the_settings_of_the_environment_count(
-        self, dataset: Path, configured: Any, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_the_settings_of_the_environment_count(self, dataset, configured, monkeypatch, capsys):
         _, path = configured("definitions: {scale: {exclude: [fast], baseline: nope}, other: {}}\n")
         monkeypatch.setenv("FIB_APPLY_CONFIG", path)
-        assert main(["explain", str(dataset), "--definition", "scale", "--axes", "M=1", "--json"]) == 0
+        assert main(["explain", str(dataset), "--definition", "scale", "--json"]) == 0
         output = capsys.readouterr()
-        (key,) = json.loads(output.out)["hardware"][0]["keys"]
+        key, *_ = json.loads(output.out)["hardware"][0]["keys"]
         assert key["left_out"]["fast"] == "the settings exclude it"
         assert "definitions.other: no definition is named 'other'" in output.err
         assert "definitions.scale.baseline: no solution is named 'nope'" in output.err
 
-    def test_a_file_of_settings_that_is_not_valid_is_an_error(
-        self, dataset: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_a_file_of_settings_that_is_not_valid_is_an_error(self, dataset, tmp_path, capsys):
         path = tmp_path / "apply.yaml"
         path.write_text("default: {margn: 1}\n")
         assert main(["table", str(dataset), "--config", str(path)]) == 2
@@ -156,22 +115,20 @@ on cpu:
         assert main(["table", str(dataset), "--config", str(tmp_path / "none.yaml")]) == 2
         assert "none.yaml" in capsys.readouterr().err
 
-    def test_of_another_hardware(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_of_another_hardware(self, dataset, capsys):
         assert main(["explain", str(dataset), "--definition", "scale", "--hardware", "NVIDIA H200"]) == 0
         assert (
             "on NVIDIA H200:\n  M=8\n    the only candidate\n    1. slow: 250.00 us; the reference"
             in capsys.readouterr().out
         )
 
-    def test_names_the_hardware_of_the_measurements(
-        self, dataset: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+    def test_names_the_hardware_of_the_measurements(self, dataset, capsys, monkeypatch):
         monkeypatch.setattr(cli, "local_hardware", lambda: ("cpu", "NVIDIA B200"))
-        main(["explain", str(dataset), "--definition", "scale", "--axes", "M=8"])
+        main(["explain", str(dataset), "--definition", "scale"])
         nothing = "on NVIDIA B200: no measurements (but on cpu, NVIDIA H200); the fallback serves all calls"
         assert nothing in capsys.readouterr().out
 
-    def test_as_json(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_as_json(self, dataset, capsys):
         found = answer_of(capsys, "explain", dataset, "--definition", "scale")
         assert (found["definition"], found["op_type"]) == ("scale", "elementwise")
         (on_cpu,) = found["hardware"]
@@ -188,31 +145,8 @@ on cpu:
         assert on_cpu["best"]["candidates"]
 
 
-class TestExplainOfSeveralAxes:
-    @pytest.fixture
-    def dataset(self, tmp_path: Path) -> Path:
-        from attrs import evolve
-        from fib_schema import AxisVar, TensorSpec
-
-        specs = {"x": TensorSpec(["M", "N"], "float32")}
-        definition = evolve(new_definition("scale"), axes={"M": AxisVar(), "N": AxisVar()}, inputs=specs)
-        traces = [new_trace("fast", axes={"M": m, "N": n}) for m, n in ((1, 4), (1, 8), (2, 4))]
-        write_set(tmp_path / "dataset", *traces, solutions=[new_solution("fast")], definitions=[definition])
-        return tmp_path / "dataset"
-
-    def test_some_axes_select_several_keys(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        found = answer_of(capsys, "explain", dataset, "--definition", "scale", "--axes", "M=1")
-        assert [key["axes"] for key in found["hardware"][0]["keys"]] == [{"M": 1, "N": 4}, {"M": 1, "N": 8}]
-
-    def test_an_unrecorded_key_needs_all_axes(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
-        assert main(["explain", str(dataset), "--definition", "scale", "--axes", "M=5"]) == 0
-        assert "nothing is recorded for M=5; give all variable axes" in capsys.readouterr().out
-        assert main(["explain", str(dataset), "--definition", "scale", "--axes", "M=5", "N=4"]) == 0
-        assert "M=5, N=4\n    not recorded" in capsys.readouterr().out
-
-
 class TestTable:
-    def test_lists_selected_solutions_and_counts(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_lists_selected_solutions_and_counts(self, dataset, capsys):
         assert main(["table", str(dataset)]) == 0
         lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
         assert lines[:4] == [
@@ -224,7 +158,7 @@ class TestTable:
         counts = "2 definitions, 1 of them measured on cpu; 3 keys, 2 with a solution, 1 without"
         assert lines[-1] == counts
 
-    def test_as_json(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_as_json(self, dataset, capsys):
         found = answer_of(capsys, "table", dataset, "--hardware", "NVIDIA H200")
         assert found["counts"] == {"definitions": 2, "measured": 1, "keys": 1, "chosen": 1, "without_choice": 0}
         assert found["problems"] == []
@@ -236,9 +170,7 @@ class TestTable:
             "solution": "slow",
         }
 
-    def test_shows_why_a_key_is_left_to_the_fallback(
-        self, tmp_path: Path, definitions: list[Definition], capsys: pytest.CaptureFixture[str], configured: Any
-    ) -> None:
+    def test_shows_why_a_key_is_left_to_the_fallback(self, tmp_path, definitions, capsys):
         traces = [new_trace("fast", 3.0, reference=2.0), new_trace("fast", 1.0, reference=2.0, m=2)]
         dataset = tmp_path / "slower"
         write_set(dataset, *traces, solutions=[new_solution("fast")], definitions=definitions)
@@ -249,7 +181,7 @@ class TestTable:
             f"scale M=1 - - - - 0 cpu the fallback serves it: {reason}",
             "scale M=2 fast 1000.00 us 2000.00 us - 1 cpu",
         ]
-        assert main(["explain", str(dataset), "--definition", "scale", "--axes", "M=1"]) == 0
+        assert main(["explain", str(dataset), "--definition", "scale"]) == 0
         expected = f"""\
   M=1
     {reason}
@@ -257,14 +189,8 @@ class TestTable:
     -  fast: not faster than the reference: 3000.00 us against 2000.00 us
 """
         assert expected in capsys.readouterr().out
-        given = configured("default: {batch_invariant: true}")
-        assert main(["table", str(dataset), *given]) == 0
-        text = " ".join(capsys.readouterr().out.split())
-        assert "scale all sizes of M - - -" in text
-        assert main(["explain", str(dataset), "--definition", "scale", "--axes", "M=77", *given]) == 0
-        assert "  all sizes of M\n    none of 1 is faster" in capsys.readouterr().out
 
-    def test_prints_problems_of_the_data_set_to_stderr(self, dataset: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_prints_problems_of_the_data_set_to_stderr(self, dataset, capsys):
         file = next((dataset / "solutions").rglob("fast.json"))
         file.write_text("{")
         assert main(["table", str(dataset), "--json"]) == 0
@@ -273,14 +199,12 @@ class TestTable:
         assert "fast.json" in problem
         assert output.err == f"error: {problem}\n"
 
-    def test_explain_names_the_bad_file_of_its_definition(
-        self, dataset: Path, capsys: pytest.CaptureFixture[str]
-    ) -> None:
+    def test_explain_names_the_bad_file_of_its_definition(self, dataset, capsys):
         next((dataset / "definitions").rglob("scale.json")).write_text("{")
         assert main(["explain", str(dataset), "--definition", "scale", "--json"]) == 2
         assert "scale.json: is not JSON" in capsys.readouterr().err
 
-    def test_of_an_empty_data_set(self, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def test_of_an_empty_data_set(self, tmp_path, capsys):
         (tmp_path / "empty").mkdir()
         assert main(["table", str(tmp_path / "empty")]) == 1
         said = capsys.readouterr()
@@ -290,7 +214,7 @@ class TestTable:
 
 class TestWarm:
     @pytest.fixture
-    def solutions(self) -> list[Solution]:
+    def solutions(self):
         """All print on load, in Python or native code; one ends its process."""
         loud = f"import os\nprint('loud')\nos.write(1, b'louder\\n')\n{SOURCE}"
         planned = f"def setup(x):\n    return {{}}\n{SOURCE}"
@@ -301,9 +225,7 @@ class TestWarm:
             new_solution("bad", content="import os\nos._exit(3)\n"),
         ]
 
-    def test_builds_the_selected_solutions(
-        self, dataset: Path, capfd: pytest.CaptureFixture[str], cache_path: Path
-    ) -> None:
+    def test_builds_the_selected_solutions(self, dataset, capfd, cache_path):
         assert main(["warm", str(dataset)]) == 0
         output = capfd.readouterr()
         assert output.out == (
@@ -316,7 +238,7 @@ class TestWarm:
         assert len(list((cache_path / "apply-v1" / "probes").glob("*.json"))) == 3
         assert len(list((cache_path / "apply-v1").glob("*.table"))) == 1
 
-    def test_prints_json_alone_to_stdout(self, dataset: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    def test_prints_json_alone_to_stdout(self, dataset, capfd):
         TraceSet.from_path(dataset).add_traces([new_trace("bad", m=512)])
         assert main(["warm", str(dataset), "--json", "-j", "1"]) == 1
         found = json.loads(capfd.readouterr().out)
@@ -332,21 +254,13 @@ class TestWarm:
     ("arguments", "message"),
     [
         (["explain", "--definition", "scael"], "no definition is named 'scael'; did you mean 'scale'?"),
-        (["explain", "--definition", "scale", "--axes", "K=1"],
-         "--axes: got 'K=1', expected AXIS=SIZE; variable axes of 'scale': M; constant: N=4"),
-        (["explain", "--definition", "scale", "--axes", "N=4"], "variable axes of 'scale': M; constant: N=4"),
-        (["explain", "--definition", "scale", "--axes", "M"], "--axes: got 'M'"),
-        (["explain", "--definition", "scale", "--axes", "M=many"], "--axes: got 'M=many'"),
-        (["explain", "--definition", "scale", "--axes", "M=-1"], "--axes: got 'M=-1'"),
         (["explain", "--definition", "scale", "--hardware", "NVIDIA H20"],
          "no hardware with traces is named 'NVIDIA H20'; did you mean 'NVIDIA H200'?"),
         (["table", "--hardware", "gpu"], "no hardware with traces is named 'gpu'"),
         (["warm", "--definitions", "scales"], "no definition is named 'scales'; did you mean 'scale'?"),
     ],
 )  # fmt: skip
-def test_unknown_or_malformed_arguments_are_an_error(
-    dataset: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
-) -> None:
+def test_unknown_or_malformed_arguments_are_an_error(dataset, capsys, arguments, message):
     command, *others = arguments
     assert main([command, str(dataset), *others]) == 2
     output = capsys.readouterr()
@@ -356,12 +270,12 @@ def test_unknown_or_malformed_arguments_are_an_error(
 
 
 @pytest.mark.parametrize("command", [["explain", "--definition", "scale"], ["table"], ["warm"]])
-def test_a_missing_data_set_is_an_error(tmp_path: Path, capsys: pytest.CaptureFixture[str], command: list[str]) -> None:
+def test_a_missing_data_set_is_an_error(tmp_path, capsys, command):
     assert main([command[0], str(tmp_path / "nowhere"), *command[1:]]) == 2
     assert capsys.readouterr().err.startswith("fib-apply: no data set at")
 
 
-def test_torch_is_only_needed_to_list_devices(dataset: Path) -> None:
+def test_torch_is_only_needed_to_list_devices(dataset):
     program = """
 import sys
 sys.modules["torch"] = None

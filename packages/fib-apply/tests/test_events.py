@@ -1,21 +1,17 @@
 """Events: one log line per definition at start and per change of state, none per call."""
 
-from __future__ import annotations
-
 import logging
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
-from apply_samples import THREE, data_set, new_solution, new_trace
-from fib_apply import ApplyConfig, EventKind, add_event_listener, apply, enable_apply, remove_event_listener
-from fib_apply.events import CallMetrics, Event, emit, quarantined
-from fib_schema import DataSetNotFound, TraceSet
+from apply_samples import THREE, data_set, new_solution, new_trace, scale
+from fib_apply import ApplyConfig, EventKind, add_event_listener, enable_apply, remove_event_listener
+from fib_apply.events import CallMetrics, emit, quarantined
+from fib_schema import DataSetNotFound
 
 
 @pytest.fixture(name="found")
-def found_fixture() -> TraceSet:
+def found_fixture():
     """Two keys with a solution, one whose solution does not build, and one without an eligible solution."""
     solutions = (new_solution("fast", content=THREE), new_solution("broken", content="raise ImportError('no')"))
     traces = (
@@ -28,23 +24,18 @@ def found_fixture() -> TraceSet:
 
 
 @pytest.fixture(name="seen")
-def seen_fixture() -> Iterator[list[Event]]:
-    seen: list[Event] = []
+def seen_fixture():
+    seen = []
     add_event_listener(seen.append)
     yield seen
     remove_event_listener(seen.append)
 
 
-@apply("scale")
-def scale(x: Any) -> Any:
-    return 2 * x
-
-
-def of(kind: EventKind, seen: list[Event]) -> list[Event]:
+def of(kind, seen):
     return [event for event in seen if event.kind is kind]
 
 
-def test_the_start_is_one_line_for_each_definition(found: TraceSet, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_start_is_one_line_for_each_definition(found, caplog):
     caplog.set_level(logging.INFO)
     with enable_apply(found):
         pass
@@ -54,7 +45,7 @@ def test_the_start_is_one_line_for_each_definition(found: TraceSet, caplog: pyte
     ]
 
 
-def test_calls_add_no_lines(found: TraceSet, caplog: pytest.LogCaptureFixture) -> None:
+def test_calls_add_no_lines(found, caplog):
     caplog.set_level(logging.DEBUG, "fib_apply")
     with enable_apply(found, stats=True):
         for rows in (2, 3, 5, 9):
@@ -65,9 +56,7 @@ def test_calls_add_no_lines(found: TraceSet, caplog: pytest.LogCaptureFixture) -
     assert [record.getMessage() for record in caplog.records] == []
 
 
-def test_builds_and_probes_are_events_with_durations(
-    found: TraceSet, seen: list[Event], tmp_path: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_builds_are_events_with_durations(found, seen, tmp_path, monkeypatch):
     monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path))
     with enable_apply(found):
         pass
@@ -75,10 +64,9 @@ def test_builds_and_probes_are_events_with_durations(
     assert built["fast"].problem is None
     assert "ImportError: no" in str(built["broken"].problem)
     assert all(event.seconds > 0 for event in built.values())
-    assert {event.solution for event in of(EventKind.PROBED, seen)} == {"fast", "broken"}
 
 
-def test_reloads_and_quarantines_are_events(found: TraceSet, seen: list[Event], tmp_path: Any) -> None:
+def test_reloads_and_quarantines_are_events(found, seen, tmp_path):
     with enable_apply(found, ApplyConfig(on_error="fallback")) as runtime:
         seen.clear()
         runtime.reload()
@@ -88,15 +76,15 @@ def test_reloads_and_quarantines_are_events(found: TraceSet, seen: list[Event], 
         with pytest.raises(DataSetNotFound):
             runtime.rebuild(tmp_path / "missing")
         assert ["no data set" in str(event.problem) for event in of(EventKind.RELOADED, seen)] == [True]
-        runtime.dispatcher("scale").quarantine("fast", "it is wrong")  # type: ignore[union-attr]
+        runtime.dispatcher("scale").quarantine("fast", "it is wrong")
         assert of(EventKind.QUARANTINED, seen) == [quarantined("scale", "fast", "it is wrong")]
         seen.clear()
         runtime.reload()
         assert [event.details["keys_by_reason"]["quarantined"] for event in of(EventKind.ROUTED, seen)] == [2]
 
 
-def test_a_listener_that_raises_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
-    def broken(event: Event) -> None:
+def test_a_listener_that_raises_is_logged_once(caplog):
+    def broken(event):
         raise ValueError(str(event))
 
     add_event_listener(broken)
@@ -110,12 +98,12 @@ def test_a_listener_that_raises_is_logged_once(caplog: pytest.LogCaptureFixture)
     ]
 
 
-def test_hits_of_many_keys_are_counted_together() -> None:
+def test_hits_of_many_keys_are_counted_together():
     metrics = CallMetrics()
     for index in range(5000):
         metrics.hit(f"M={index}").increment()
     metrics.hit("M=0").increment()
-    found = metrics.snapshot(is_caught=False)
+    found = metrics.snapshot()
     assert len(found.hits) == 4097
     assert found.hits["M=0"] == 2
     assert found.hits["other keys"] == 5000 - 4096

@@ -1,15 +1,11 @@
 """Forms of functions and callers: static methods, optional outputs, tracers and arguments that are not tensors."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from apply_samples import data_set, new_solution, new_trace
 from fib_apply import ApplyConfig, apply, enable_apply
-from fib_schema import TraceSet
 
 pytestmark = pytest.mark.usefixtures("without_probes")
 
@@ -17,7 +13,7 @@ SOURCE = "def run(x, y):\n    y.copy_(2 * x)\n"
 
 
 @pytest.fixture
-def traces() -> TraceSet:
+def traces():
     return data_set(new_trace("fast", m=3), solutions=[new_solution("fast", content=SOURCE)])
 
 
@@ -32,7 +28,7 @@ X = torch.ones(3, 4)
 
 @pytest.mark.usefixtures("guards")
 @pytest.mark.parametrize("kind", [staticmethod, classmethod])
-def test_static_and_class_methods_may_be_decorated_from_outside(kind: Callable[[Any], Any], traces: TraceSet) -> None:
+def test_static_and_class_methods_may_be_decorated_from_outside(kind, traces):
     def scale(*owner_and_x: Any) -> Any:
         return -owner_and_x[-1]
 
@@ -55,7 +51,7 @@ def test_static_and_class_methods_may_be_decorated_from_outside(kind: Callable[[
 
 @pytest.mark.usefixtures("guards")
 @pytest.mark.parametrize("config", [ApplyConfig(), ApplyConfig(on_error="fallback"), ApplyConfig(shadow_ratio=1.0)])
-def test_a_function_with_optional_outputs_returns_them(config: ApplyConfig, traces: TraceSet) -> None:
+def test_a_function_with_optional_outputs_returns_them(config, traces):
     """Else callers get None where a solution serves them, and a tensor from the fallback."""
     scale = apply("scale")(double_or_negative)
     with enable_apply(traces, config, stats=True) as runtime:
@@ -68,15 +64,18 @@ def test_a_function_with_optional_outputs_returns_them(config: ApplyConfig, trac
     assert hits == (7 if not config.shadow_ratio else 1)  # the two differ, and the solution is quarantined
 
 
-def test_a_function_with_required_outputs_returns_none(traces: TraceSet) -> None:
-    @apply("scale")
-    def scale(x: Any, y: Any) -> Any:
-        return y.copy_(-x)
-
+@pytest.mark.usefixtures("guards")
+@pytest.mark.parametrize("name", ["scale", lambda *args: "scale"], ids=["name", "resolver"])
+@pytest.mark.parametrize("function", [lambda x: -x, lambda *args: -args[0]], ids=["one", "variadic"])
+def test_a_function_that_is_pickled_by_value_is_routed_where_it_is_loaded(name, function, traces):
+    """As Ray does with functions of ``__main__``."""
+    cloudpickle = pytest.importorskip("ray.cloudpickle", reason="needs Ray")
+    scale = apply(name)(function)
     with enable_apply(traces):
-        output = torch.empty(3, 4)
-        assert scale(X, output) is None
-        assert output[0, 0] == 2
+        assert scale(X)[0, 0] == 2
+        copy = cloudpickle.loads(cloudpickle.dumps(scale))
+        assert [float(copy(X)[0, 0]) for _ in range(2)] == [2, 2]
+    assert copy(X)[0, 0] == scale(X)[0, 0] == -1
 
 
 class Hostile:
@@ -95,7 +94,7 @@ class Hostile:
 
 
 @pytest.mark.usefixtures("guards")
-def test_objects_that_raise_reach_the_function(traces: TraceSet) -> None:
+def test_objects_that_raise_reach_the_function(traces):
     @apply("scale")
     def scale(x: Any, y: Any = None) -> Any:
         return "fallback"
@@ -106,7 +105,7 @@ def test_objects_that_raise_reach_the_function(traces: TraceSet) -> None:
             scale(X)
 
 
-def test_shadow_names_a_fallback_that_returns_no_tensor(traces: TraceSet, caplog: pytest.LogCaptureFixture) -> None:
+def test_shadow_names_a_fallback_that_returns_no_tensor(traces, caplog):
     @apply("scale")
     def scale(x: Any) -> Any:
         x.mul_(2)  # a function that writes to its input does not compute the definition
@@ -118,18 +117,22 @@ def test_shadow_names_a_fallback_that_returns_no_tensor(traces: TraceSet, caplog
 
 
 @pytest.mark.usefixtures("guards")
-def test_calls_in_place_take_the_slow_path_once(traces: TraceSet) -> None:
+def test_calls_in_place_take_the_slow_path_once(traces):
     @apply("scale")
     def scale(x: Any, y: Any) -> None:
         y.copy_(-x)
 
     with enable_apply(traces) as runtime:
         scale(X, torch.empty(3, 4))
-        variant = runtime.dispatcher("scale").resolver.variants()[1]
+        variant = runtime.dispatcher("scale").slow_path.variants()[1]
         memory, output = torch.ones(3, 4), torch.empty(3, 4)
         for expected in (-1, 1, -1):
             scale(memory, memory)
             assert memory[0, 0] == expected
         assert variant.find((memory, memory))[1] is None
-        scale(X, output)
-        assert output[0, 0] == 2
+        for _ in range(2):
+            scale(X, output)
+            assert output[0, 0] == 2
+            shifted = torch.ones(4, 4)
+            scale(shifted[:3], shifted[1:])
+            assert shifted[3, 0] == -1

@@ -1,11 +1,7 @@
 """Listeners: the arguments that they get, and how they are started."""
 
-from __future__ import annotations
-
 import logging
 import sys
-from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,17 +12,17 @@ from fib_apply.runtime import start_listeners
 class Recorder:
     """Records the arguments of each call by name."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.seen: list[dict[str, Any]] = []
 
-    def bind(self, definition: str, names: tuple[str, ...]) -> Callable[..., object] | None:
+    def bind(self, definition, names):
         if definition != "heard":
             return None
         return lambda *values: self.seen.append(dict(zip(names, values, strict=True)))
 
 
 @pytest.fixture
-def recorder() -> Iterator[Recorder]:
+def recorder():
     found = Recorder()
     hook.add_listener(found)
     yield found
@@ -37,27 +33,27 @@ class Layer:
     """Has functions that are routed."""
 
     @apply("heard")
-    def run(self, x: Any, scale: float = 1.0) -> tuple[Any, ...]:
+    def run(self, x, scale=1.0):
         return self, x, scale
 
     @apply("heard")
-    def run_any(self, x: Any, *rest: Any, scale: float = 1.0, **options: Any) -> tuple[Any, ...]:
+    def run_any(self, x, *rest, scale=1.0, **options):
         return self, x, rest, scale, options
 
 
-def positional(x: Any, y: Any, /, z: Any = 3) -> tuple[Any, ...]:
+def positional(x, y, /, z=3):
     return x, y, z
 
 
-def keywords(x: Any, *, y: Any, z: Any = 3) -> tuple[Any, ...]:
+def keywords(x, *, y, z=3):
     return x, y, z
 
 
-def nothing() -> tuple[Any, ...]:
+def nothing():
     return ()
 
 
-FORMS: list[Any] = [
+FORMS = [
     (positional, (1, 2), {}, {"x": 1, "y": 2, "z": 3}),
     (positional, (1, 2), {"z": 5}, {"x": 1, "y": 2, "z": 5}),
     (keywords, (1,), {"y": 2}, {"x": 1, "y": 2, "z": 3}),
@@ -67,23 +63,21 @@ FORMS: list[Any] = [
 
 
 @pytest.mark.parametrize(("function", "args", "kwargs", "heard"), FORMS)
-def test_listeners_get_all_parameters_by_name_and_the_function_the_call(
-    recorder: Recorder, function: Any, args: Any, kwargs: Any, heard: Any
-) -> None:
+def test_listeners_get_all_parameters_by_name_and_the_function_the_call(recorder, function, args, kwargs, heard):
     """For each form of call, defaults included."""
     routed = apply("heard")(function)
     assert routed(*args, **kwargs) == function(*args, **kwargs)
     assert recorder.seen == [heard]
 
 
-def test_calls_of_methods_include_the_receiver(recorder: Recorder) -> None:
+def test_calls_of_methods_include_the_receiver(recorder):
     layer = Layer()
     assert layer.run(1) == (layer, 1, 1.0)
     assert layer.run(x=2, scale=3.0) == (layer, 2, 3.0)
     assert recorder.seen == [{"self": layer, "x": 1, "scale": 1.0}, {"self": layer, "x": 2, "scale": 3.0}]
 
 
-def test_calls_of_variadic_functions_use_known_names(recorder: Recorder) -> None:
+def test_calls_of_variadic_functions_use_known_names(recorder):
     """A positional argument without a name is named after its position."""
     layer = Layer()
     assert layer.run_any(1, 2, 3, scale=4.0, more=5) == (layer, 1, (2, 3), 4.0, {"more": 5})
@@ -94,7 +88,7 @@ def test_calls_of_variadic_functions_use_known_names(recorder: Recorder) -> None
     ]
 
 
-def test_several_listeners_are_called_unless_they_ignore_a_definition(recorder: Recorder) -> None:
+def test_several_listeners_are_called_unless_they_ignore_a_definition(recorder):
     other = Recorder()
     hook.add_listener(other)
     try:
@@ -107,42 +101,38 @@ def test_several_listeners_are_called_unless_they_ignore_a_definition(recorder: 
     assert recorder.seen == [*other.seen, {"x": 5, "y": 6, "z": 3}]
 
 
-def test_the_caller_sees_what_a_callback_raises(recorder: Recorder) -> None:
-    def refuse(*values: Any) -> None:
+def test_the_caller_sees_what_a_callback_raises(recorder):
+    def refuse(*values):
         raise PermissionError("not now")
 
-    recorder.bind = lambda definition, names: refuse  # type: ignore[method-assign]
+    recorder.bind = lambda definition, names: refuse
     with pytest.raises(PermissionError, match="not now"):
         apply("heard")(positional)(1, 2)
 
 
-# -- listeners of other packages ---------------------------------------------------------------------
-
-
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
+def package(tmp_path, monkeypatch, write_distribution):
     """An installed package with listeners; yields a record of their starts."""
     (tmp_path / "those_who_listen.py").write_text(
         "STARTED = []\ndef one(): STARTED.append('one')\ndef other(): STARTED.append('other')\n"
         "def broken(): raise RuntimeError('of the listener')\n"
     )
-    information = tmp_path / "those_who_listen-1.0.dist-info"
-    information.mkdir()
-    (information / "METADATA").write_text("Metadata-Version: 2.1\nName: those-who-listen\nVersion: 1.0\n")
-    (information / "entry_points.txt").write_text(
+    write_distribution(
+        tmp_path,
+        "those_who_listen",
         "[fib_apply.listeners]\nbroken = those_who_listen:broken\nmissing = those_who_listen:nobody\n"
-        "absent = no_such_module:one\none = those_who_listen:one\nother = those_who_listen:other\n"
+        "absent = no_such_module:one\none = those_who_listen:one\nother = those_who_listen:other\n",
     )
     monkeypatch.syspath_prepend(str(tmp_path))
     for name in ("FIB_ENABLE_TRACING", "FIB_ENABLE_APPLY"):
         monkeypatch.delenv(name, raising=False)
-    import those_who_listen  # type: ignore[import-not-found]
+    import those_who_listen
 
     yield those_who_listen.STARTED
     del sys.modules["those_who_listen"]
 
 
-def test_a_listener_is_started_if_its_variable_is_set(package: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listener_is_started_if_its_variable_is_set(package, monkeypatch):
     """For any value: each listener reads its own variable."""
     monkeypatch.setenv("FIB_ENABLE_OTHER", "0")
     start_listeners()
@@ -150,9 +140,7 @@ def test_a_listener_is_started_if_its_variable_is_set(package: list[str], monkey
 
 
 @pytest.mark.parametrize("name", ["BROKEN", "MISSING", "ABSENT"])
-def test_a_listener_that_fails_is_logged_and_others_are_started(
-    package: list[str], name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_listener_that_fails_is_logged_and_others_are_started(package, name, monkeypatch, caplog):
     """The engine's call that started them continues."""
     for variable in (name, "ONE", "OTHER"):
         monkeypatch.setenv(f"FIB_ENABLE_{variable}", "1")

@@ -1,7 +1,5 @@
 """Native guards and tables: they decide as compiled Python guards do, and leak nothing."""
 
-from __future__ import annotations
-
 import contextlib
 import gc
 import os
@@ -9,8 +7,8 @@ import resource
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable
+from contextlib import nullcontext
 from inspect import Parameter
 from typing import Any
 
@@ -24,18 +22,13 @@ from fib_apply.routing.codegen import map_parameters
 from fib_apply.routing.guards import GuardOptions, compile_python_guard, make_native_guard
 from fib_apply.routing.native import module
 from fib_apply.routing.validation import call_strides, has_nested
-from fib_apply.runtime import ApplyRuntime
-from fib_schema import (
-    AxisConst,
-    AxisVar,
-    Definition,
-    TensorSpec,
-    TraceSet,
-)
+from fib_apply.runtime import ApplyRuntime, rebind_call_sites
+from fib_schema import AxisConst, AxisVar, Definition, TensorSpec
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from torch.autograd import forward_ad
 from torch.overrides import TorchFunctionMode
+from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import TorchDispatchMode
 
 H = 6
@@ -53,7 +46,7 @@ DEFINITION = Definition(
     reference="def run(q, k, mask, scale):\n    return q @ k.T\n",
 )
 VALID = (torch.zeros(2, H), torch.zeros(2, H), torch.zeros(2, 2, dtype=torch.bool), 0.5)
-SOLUTION = "import torch\ndef run(q, k, mask, scale):\n    return torch.ones(1).expand(q.shape[0], k.shape[0])\n"
+SOLUTION = "import torch\ndef run(q, k, mask, scale):\n    return torch.ones(q.shape[0], k.shape[0])\n"
 
 
 class Marked(torch.Tensor):
@@ -61,27 +54,27 @@ class Marked(torch.Tensor):
 
 
 class FunctionMode(TorchFunctionMode):
-    def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_function__(self, function, types, args=(), kwargs=None):
         return function(*args, **(kwargs or {}))
 
 
 class DispatchMode(TorchDispatchMode):
-    def __torch_dispatch__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(self, function, types, args=(), kwargs=None):
         return function(*args, **(kwargs or {}))
 
 
-def unaligned(tensor: torch.Tensor) -> torch.Tensor:
+def unaligned(tensor):
     memory = torch.zeros(tensor.numel() + 1, dtype=tensor.dtype)
     return memory[1:].view(tensor.shape)
 
 
-def freed(tensor: torch.Tensor) -> torch.Tensor:
+def freed(tensor):
     other = tensor.clone()
     other.untyped_storage().resize_(0)
     return other
 
 
-CHANGES: list[Callable[[torch.Tensor], Any]] = [
+CHANGES = [
     lambda t: t,
     lambda t: t.clone(),
     lambda t: t.double(),
@@ -115,13 +108,13 @@ CHANGES: list[Callable[[torch.Tensor], Any]] = [
 
 
 @contextlib.contextmanager
-def function_mode_below_a_default_device() -> Iterator[None]:
+def function_mode_below_a_default_device():
     with FunctionMode(), torch.device("cpu"):
         yield
 
 
 @contextlib.contextmanager
-def default_dtype(dtype: torch.dtype) -> Iterator[None]:
+def default_dtype(dtype):
     torch.set_default_dtype(dtype)
     try:
         yield
@@ -129,7 +122,7 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
         torch.set_default_dtype(torch.float32)
 
 
-CONTEXTS: list[Callable[[], AbstractContextManager[Any]]] = [
+CONTEXTS = [
     nullcontext,
     nullcontext,
     torch.no_grad,
@@ -146,7 +139,7 @@ CONTEXTS: list[Callable[[], AbstractContextManager[Any]]] = [
 ]
 
 
-def new_data_set() -> TraceSet:
+def new_data_set():
     solution = new_solution("constant", content=SOLUTION, definition="scores", passing=False)
     sizes = [{"b": b, "p": p} for b in (1, 2) for p in (1, 2)]
     traces = [new_trace("constant", axes=axes, inputs=DEFINITION.inputs, definition="scores") for axes in sizes]
@@ -162,10 +155,10 @@ class Routes:
 
 
 @pytest.fixture(scope="module")
-def routes(native_module: Any) -> Routes:
+def routes(native_module):
     made = []
     names = (*DEFINITION.inputs, "out")
-    defaults: dict[str, Any] = {"out": None}
+    defaults = {"out": None}
     parameters = [
         Parameter(n, Parameter.POSITIONAL_OR_KEYWORD, default=defaults.get(n, Parameter.empty)) for n in names
     ]
@@ -177,23 +170,23 @@ def routes(native_module: Any) -> Routes:
             mapped = map_parameters(DEFINITION, parameters)
             route = dispatcher.route("scores", mapped, lambda *args: "fallback")
             assert outcome(route, [*VALID, None]) == "fallback"  # it is being built
-            assert runtime.wait_until_built(60)
+            assert runtime.wait_until_built(300)
             made.append(route)
     return Routes(*made)
 
 
-def outcome(route: Callable[..., Any], args: list[Any]) -> str:
+def outcome(route, args):
     result = route(*args)
     return "fallback" if isinstance(result, str) else "solution"
 
 
 @st.composite
-def calls(draw: st.DrawFn) -> tuple[list[Any], Callable[[], AbstractContextManager[Any]]]:
+def calls(draw):
     """Arguments of a call, valid or not, and the context of the call."""
     b, p = draw(st.integers(1, 3)), draw(st.integers(1, 2))
     mask = torch.zeros(b, p, dtype=torch.bool) if draw(st.booleans()) else None
     out = torch.zeros(b, p) if draw(st.booleans()) else None
-    args: list[Any] = [torch.zeros(b, H), torch.zeros(p, H), mask, 0.5, out]
+    args = [torch.zeros(b, H), torch.zeros(p, H), mask, 0.5, out]
     if draw(st.booleans()):
         place = draw(st.sampled_from([0, 1, 4]))
         change = draw(st.sampled_from(CHANGES))
@@ -213,7 +206,7 @@ def calls(draw: st.DrawFn) -> tuple[list[Any], Callable[[], AbstractContextManag
 @pytest.mark.filterwarnings("ignore")
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=80)
 @given(sequence=st.lists(calls(), min_size=1, max_size=6))
-def test_both_routes_decide_the_same(routes: Routes, sequence: list[Any]) -> None:
+def test_both_routes_decide_the_same(routes, sequence):
     """Each call is made three times: on the slow path, and through what it has cached, if anything."""
     for args, context in [*sequence, *sequence]:
         with context():
@@ -226,7 +219,7 @@ GUARD_OPTIONS = st.builds(
     outputs=st.integers(0, 1),
     is_aligned=st.booleans(),
     has_grad=st.booleans(),
-    is_specialized=st.booleans(),
+    compares_numbers=st.booleans(),
     ignores_sizes=st.booleans(),
 ).filter(lambda options: not (options.outputs and options.ignores_sizes))
 INTEGERS = st.sampled_from([-16, -1, 0, 1, 2, 16, 17, 32, 2**31 - 1, 2**31, 2**62])
@@ -235,9 +228,7 @@ INTEGERS = st.sampled_from([-16, -1, 0, 1, 2, 16, 17, 32, 2**31 - 1, 2**31, 2**6
 @pytest.mark.filterwarnings("ignore")
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=100)
 @given(first=calls(), second=calls(), options=GUARD_OPTIONS, value=INTEGERS, other=INTEGERS)
-def test_both_guards_decide_the_same(
-    native_module: Any, first: Any, second: Any, options: GuardOptions, value: int, other: int
-) -> None:
+def test_both_guards_decide_the_same(native_module, first, second, options, value, other):
     """A native guard rejects all that a Python guard rejects; it may be stricter where torch's state differs."""
     args, changed = [*first[0][:4], value], [*second[0][:4], other]
     if options.outputs:
@@ -264,9 +255,7 @@ def test_both_guards_decide_the_same(
 @pytest.mark.parametrize("is_native", [False, True])
 @settings(suppress_health_check=[HealthCheck.too_slow], deadline=None, max_examples=50)
 @given(sequence=st.lists(calls(), min_size=2, max_size=6))
-def test_sizes_are_only_read_of_calls_that_the_validator_accepts(
-    native_module: Any, is_native: bool, sequence: list[Any]
-) -> None:
+def test_sizes_are_only_read_of_calls_that_the_validator_accepts(native_module, is_native, sequence):
     """The same holds after any valid call and in any mode."""
     for is_passing in (False, True):
         variant = CallVariant(DEFINITION, is_destination_passing=is_passing, is_cached=True)
@@ -286,38 +275,42 @@ def test_sizes_are_only_read_of_calls_that_the_validator_accepts(
                 assert known == (("b", args[0].shape[0]), ("p", args[1].shape[0]))
 
 
+def with_tangent(q):
+    return forward_ad.make_dual(q, torch.ones(2, H))
+
+
 @pytest.mark.filterwarnings("ignore")  # of torch
-def test_tangents_are_rejected(routes: Routes) -> None:
-    args = [*VALID, None]
-    for route in (routes.python, routes.native):
-        assert [outcome(route, args) for _ in range(2)] == ["solution"] * 2
-        with forward_ad.dual_level():
-            tangent = forward_ad.make_dual(args[0], torch.ones(2, H))
-            assert [outcome(route, [tangent, *args[1:]]) for _ in range(2)] == ["fallback"] * 2
-
-
-def test_calls_with_another_default_dtype_are_rejected(routes: Routes) -> None:
+@pytest.mark.parametrize(
+    ("context", "change"),
+    [(forward_ad.dual_level, with_tangent), (lambda: default_dtype(torch.bfloat16), lambda q: q)],
+    ids=["tangent", "default dtype"],
+)
+def test_calls_with_tangents_or_another_default_dtype_are_rejected(routes, context, change):
     """A tensor that a solution makes without naming a dtype would have another one than in the benchmark."""
     args = [*VALID, None]
     for route in (routes.python, routes.native):
         assert [outcome(route, args) for _ in range(2)] == ["solution"] * 2
-        with default_dtype(torch.bfloat16):
-            assert [outcome(route, args) for _ in range(2)] == ["fallback"] * 2
+        with context():
+            assert [outcome(route, [change(args[0]), *args[1:]]) for _ in range(2)] == ["fallback"] * 2
         assert outcome(route, args) == "solution"
 
 
-@pytest.mark.filterwarnings("ignore")  # of torch
-def test_tensors_without_memory_of_their_own_are_rejected() -> None:
-    leaked: list[torch.Tensor] = []
+def under_transforms(call, q):
+    torch.vmap(call)(torch.zeros(3, 2, H))
+    torch.func.jvp(call, (q,), (q,))
+    torch.func.functionalize(call)(q)
 
-    def leak(tensor: torch.Tensor) -> torch.Tensor:
+
+@pytest.mark.filterwarnings("ignore")  # of torch
+def test_tensors_without_memory_of_their_own_are_rejected():
+    leaked = []
+
+    def leak(tensor):
         leaked.append(tensor)
         return tensor * 1
 
     q = VALID[0]
-    torch.vmap(leak)(torch.zeros(3, 2, H))
-    torch.func.jvp(leak, (q,), (q,))
-    torch.func.functionalize(leak)(q)
+    under_transforms(leak, q)
     validator = CallVariant(DEFINITION, is_destination_passing=False, is_cached=True).validator
     assert validator.rejection(VALID) is None
     for tensor in (*leaked, torch._efficientzerotensor((2, H)), q.to_mkldnn(), q.to_sparse()):
@@ -326,28 +319,26 @@ def test_tensors_without_memory_of_their_own_are_rejected() -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_transforms_and_tracers_are_rejected(routes: Routes) -> None:
+def test_transforms_and_tracers_are_rejected(routes):
     seen = []
 
-    def call(q: torch.Tensor) -> torch.Tensor:
+    def call(q):
         seen.append([outcome(route, [q, *VALID[1:], None]) for route in (routes.python, routes.native)])
         return q + 1
 
     q = VALID[0]
     call(q)
-    torch.vmap(call)(torch.zeros(3, 2, H))
-    torch.func.jvp(call, (q,), (q,))
-    torch.func.functionalize(call)(q)
+    under_transforms(call, q)
     torch.jit.trace(call, (q,), check_trace=False)
     assert seen == [["solution"] * 2, *[["fallback"] * 2] * 4]
 
 
-def guard_of(native: Any, *args: Any) -> Any:
+def guard_of(native, *args):
     return native.make_guard(args, 0, 1, False, False, False, False)
 
 
 class TestTable:
-    def test_entries_of_equal_sizes_are_all_found(self, native_module: Any) -> None:
+    def test_entries_of_equal_sizes_are_all_found(self, native_module):
         table = native_module.Table()
         samples = [torch.zeros(4, dtype=dtype) for dtype in (torch.float32, torch.int32, torch.bool)]
         for index, sample in enumerate(samples):
@@ -356,7 +347,7 @@ class TestTable:
         assert table.find(samples[1])[1] == 1
         assert table.find(torch.zeros(5)) is None
 
-    def test_the_number_of_entries_is_bounded(self, native_module: Any) -> None:
+    def test_the_number_of_entries_is_bounded(self, native_module):
         table = native_module.Table()
         for size in range(20_000):
             assert table.install((guard_of(native_module, torch.empty(size, device="meta")), size, int))
@@ -364,14 +355,14 @@ class TestTable:
         assert table(torch.empty(19_999, device="meta")) == 19_999
         assert table(torch.empty(0, device="meta")) is native_module.MISS
 
-    def test_the_number_of_entries_of_equal_sizes_is_bounded(self, native_module: Any) -> None:
+    def test_the_number_of_entries_of_equal_sizes_is_bounded(self, native_module):
         table, sample = native_module.Table(), torch.zeros(4)
         for index in range(100):
             table.install((guard_of(native_module, sample), index, int))
         assert len(table) == 16
         assert table(sample) in range(84, 100)
 
-    def test_guards_of_another_kind_are_not_installed(self, native_module: Any) -> None:
+    def test_guards_of_another_kind_are_not_installed(self, native_module):
         table = native_module.Table()
         assert not table.install((lambda *_: True, None, int))
         for wrong in ((), (1, 2), [1, 2, 3], None):
@@ -379,15 +370,15 @@ class TestTable:
                 table.install(wrong)
         assert len(table) == 0
 
-    def test_a_cleared_table_frees_its_entries_and_may_be_changed_by_them(self, native_module: Any) -> None:
+    def test_a_cleared_table_frees_its_entries_and_may_be_changed_by_them(self, native_module):
         table = native_module.Table()
 
         class Kernel:
-            def __del__(self) -> None:
+            def __del__(self):
                 freed.append(len(table))
                 table.install((guard_of(native_module, torch.zeros(2)), "new", int))
 
-        freed: list[int] = []
+        freed = []
         for size in (3, 4, 5):
             table.install((guard_of(native_module, torch.zeros(size)), Kernel(), int))
         table(torch.zeros(5))
@@ -396,11 +387,11 @@ class TestTable:
         assert table(torch.zeros(2)) == "new"
         assert table(torch.zeros(5)) is native_module.MISS
 
-    def test_a_table_may_be_cleared_while_it_asks_whether_a_graph_is_captured(self, native_module: Any) -> None:
+    def test_a_table_may_be_cleared_while_it_asks_whether_a_graph_is_captured(self, native_module):
         table, sample = native_module.Table(), torch.zeros(3)
-        answers: list[Any] = [True, False, ValueError("asked"), False]
+        answers = [True, False, ValueError("asked"), False]
 
-        def is_capturing() -> bool:
+        def is_capturing():
             answer = answers.pop(0)
             if not answers:
                 table.clear()
@@ -408,8 +399,6 @@ class TestTable:
             if isinstance(answer, Exception):
                 raise answer
             return bool(answer)
-
-        from torch.utils._device import DeviceContext
 
         native_module.configure(DeviceContext, is_capturing)
         try:
@@ -424,12 +413,12 @@ class TestTable:
         finally:
             native_module.configure(DeviceContext, torch.cuda.is_current_stream_capturing)
 
-    def test_a_table_in_a_cycle_is_collected(self, native_module: Any) -> None:
+    def test_a_table_in_a_cycle_is_collected(self, native_module):
         class Kernel:
             pass
 
         table, kernel = native_module.Table(), Kernel()
-        kernel.table = table  # type: ignore[attr-defined]
+        kernel.table = table
         table.install((guard_of(native_module, torch.zeros(1)), kernel, int))
         gone = weakref.ref(kernel)
         del table, kernel
@@ -438,9 +427,9 @@ class TestTable:
 
 
 @pytest.fixture
-def scores() -> Callable[..., Any]:
+def scores():
     @apply("scores")
-    def scores(q: Any, k: Any, mask: Any, scale: Any, out: Any = None) -> Any:
+    def scores(q, k, mask, scale, out=None):
         del k, mask, scale, out
         return "fallback" if q is not None else None
 
@@ -453,7 +442,7 @@ class TestRoute:
 
     @pytest.mark.slow
     @pytest.mark.parametrize("stats", [False, True])
-    def test_a_million_calls_leak_nothing(self, scores: Any, stats: bool) -> None:
+    def test_a_million_calls_leak_nothing(self, scores, stats):
         calls = int(os.environ.get("FIB_APPLY_LEAK_CALLS", "200000"))
         q, k, *others = self.ARGS
         unknown = torch.zeros(2, H, dtype=torch.float64)
@@ -469,20 +458,21 @@ class TestRoute:
                 scores(unknown, k, *others)
             gc.collect()
             after = list(map(sys.getrefcount, objects))
-            assert all(abs(a - b) < 20 for a, b in zip(after, before, strict=True))
-            assert abs(sys.getallocatedblocks() - blocks) < 1000
-            assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - pages < 4096
+            few = calls // 100  # of threads of other tests; a call that leaks one leaks all
+            assert all(abs(a - b) < few for a, b in zip(after, before, strict=True))
+            assert abs(sys.getallocatedblocks() - blocks) < few
+            assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - pages < calls // 32  # KiB: 32 bytes a call
             if stats:
                 assert runtime.stats()["scores"].calls == 2 * 2000 + 1 + calls // 2 * 2
 
-    def test_threads_call_while_entries_come_and_go(self, scores: Any) -> None:
-        def call_of(b: int) -> tuple[Any, ...]:
+    def test_threads_call_while_entries_come_and_go(self, scores):
+        def call_of(b):
             return torch.zeros(b, H), self.ARGS[1], torch.zeros(b, 2, dtype=torch.bool), 0.5
 
-        wrong: list[Any] = []
+        wrong = []
         ends = threading.Event()
 
-        def call(b: int) -> None:
+        def call(b):
             args = call_of(b)
             while not ends.is_set():
                 result = scores(*args)
@@ -497,7 +487,7 @@ class TestRoute:
             for thread in threads:
                 thread.start()
             for _ in range(300):
-                for variant in dispatcher.resolver.variants():
+                for variant in dispatcher.slow_path.variants():
                     variant.invalidate()
             ends.set()
             for thread in threads:
@@ -505,19 +495,17 @@ class TestRoute:
         assert wrong == []
 
     def test_a_route_with_python_guards_is_replaced_when_native_guards_are_ready(
-        self, scores: Any, native_module: Any, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
+        self, scores, native_module, monkeypatch
+    ):
         monkeypatch.setattr(module._state, "guards", None)
         with enable_apply(new_data_set()) as runtime:
             assert [isinstance(scores(*self.ARGS), str) for _ in range(3)] == [False] * 3
-            old = vars(scores)["__fib_call_site__"]._scope["_fib_route"]
+            old = vars(scores)["__fib_call_site__"]._targets["_fib_route"]
             dispatcher = runtime.dispatcher("scores")
-            variant = dispatcher.resolver.variants()[0]
+            variant = dispatcher.slow_path.variants()[0]
             python_table = variant.table
             assert not variant.is_native
             monkeypatch.setattr(module._state, "guards", native_module)
-            from fib_apply.runtime import rebind_call_sites
-
             rebind_call_sites()
             assert [isinstance(scores(*self.ARGS), str) for _ in range(3)] == [False] * 3
             assert len(variant.table) == 1

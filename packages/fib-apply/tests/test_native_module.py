@@ -1,44 +1,32 @@
 """The native module: built once, tried before it is used, and replaced by Python guards where it cannot be built."""
 
-from __future__ import annotations
-
 import shutil
 import sysconfig
-from collections.abc import Iterator
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
 from apply_samples import THREE, data_set, new_definition, new_solution, new_trace
 from fib_apply import ApplyRuntime, apply, disable_apply, enable_apply, get_runtime, warm_up
 from fib_apply.routing.native import module
-from fib_apply.routing.native.module import (
-    guards_in_use,
-    loaded_guards,
-    prepare_native,
-    request_native,
-)
+from fib_apply.routing.native.module import guards_in_use, loaded_guards, prepare_native, request_native
 
 
 @pytest.fixture(autouse=True)
-def _fresh(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    monkeypatch.setenv("FIB_CACHE_PATH", str(tmp_path / "cache"))
+def _fresh(cache_path, monkeypatch):
     monkeypatch.delenv(module.NATIVE_VARIABLE, raising=False)
     state = module._State()
     monkeypatch.setattr(module, "_state", state)
     yield
     state.executor.close()
-    assert state.executor.wait(60)
+    assert state.executor.wait(300)
 
 
 @pytest.fixture
-def built(native_folder: Path) -> None:
-    """The cache has the module."""
+def built(native_folder):
     shutil.copytree(native_folder, module.module_folder(), dirs_exist_ok=True)
 
 
-def compiler(folder: Path, action: str, monkeypatch: pytest.MonkeyPatch) -> Path:
+def compiler(folder, action, monkeypatch):
     """A compiler that fails in some way when it compiles the module; returns a file with a line for each time."""
     calls, program = folder / "calls", folder / "cxx"
     program.write_text(
@@ -50,50 +38,50 @@ def compiler(folder: Path, action: str, monkeypatch: pytest.MonkeyPatch) -> Path
     return calls
 
 
-def test_a_built_module_is_loaded_without_a_compiler(built: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_built_module_is_loaded_without_a_compiler(built, monkeypatch):
     monkeypatch.setenv("CXX", "/nonexistent/c++")
     assert prepare_native() is None
     assert loaded_guards() is not None
 
 
-def test_routes_are_made_again_when_the_module_is_loaded_in_the_background(built: None) -> None:
-    rebound: list[int] = []
+def test_routes_are_made_again_when_the_module_is_loaded_in_the_background(built):
+    rebound = []
 
-    def on_ready() -> None:
+    def on_ready():
         rebound.append(1)
 
     request_native(on_ready)
     request_native(on_ready)
-    assert module.wait_for_native(60)
+    assert module.wait_for_native(300)
     assert rebound == [1]
     request_native(on_ready)  # it is loaded
-    assert module.wait_for_native(60)
+    assert module.wait_for_native(300)
     assert rebound == [1]
 
 
-def test_an_active_runtime_requests_the_module(built: None) -> None:
+def test_an_active_runtime_requests_the_module(built):
     runtime = ApplyRuntime(data_set())
     assert runtime.dispatcher("scale") is not None
     assert not module._state.is_requested
     with ApplyRuntime(data_set()) as active:
         assert active.dispatcher("scale") is not None
-        assert module.wait_for_native(60)
+        assert module.wait_for_native(300)
         assert loaded_guards() is not None
     assert get_runtime() is None
     disable_apply()
 
 
-def resolved() -> Any:
+def resolved():
     """A function whose definition is known at its first call, as of the functions that adapters patch."""
 
     @apply(lambda x: "resolved")
-    def scale(x: torch.Tensor) -> torch.Tensor:
+    def scale(x):
         return 2 * x
 
     return scale
 
 
-def test_a_warm_up_waits_for_native_guards_although_no_call_has_asked_for_them(built: None) -> None:
+def test_a_warm_up_waits_for_native_guards_although_no_call_has_asked_for_them(built):
     name = "resolved"
     solution = new_solution("s", content=THREE, definition=name)
     trace = new_trace("s", m=2, definition=name)
@@ -101,7 +89,7 @@ def test_a_warm_up_waits_for_native_guards_although_no_call_has_asked_for_them(b
     scale = resolved()
     with enable_apply(traces) as runtime:
         assert not module._state.is_requested
-        assert str(warm_up(60.0)).endswith("; native guards")
+        assert str(warm_up(300.0)).endswith("; native guards")
         for _ in range(3):
             assert torch.equal(scale(torch.ones(2, 4)), 3 * torch.ones(2, 4))
         found = runtime.explain(name)
@@ -110,7 +98,7 @@ def test_a_warm_up_waits_for_native_guards_although_no_call_has_asked_for_them(b
     assert "_fib_guard" not in found
 
 
-def test_a_warm_up_says_which_guards_are_used_and_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_warm_up_says_which_guards_are_used_and_why(tmp_path, monkeypatch):
     compiler(tmp_path, f"while [ ! -e {tmp_path}/end ]; do sleep 0.05; done; exit 1", monkeypatch)
     with enable_apply(data_set()) as runtime:
         readiness = warm_up(0.1)
@@ -119,14 +107,14 @@ def test_a_warm_up_says_which_guards_are_used_and_why(tmp_path: Path, monkeypatc
             "Python guards, because native ones are being built",
         )
         (tmp_path / "end").touch()
-        assert runtime.wait_until_built(60.0)
-        assert "Python guards, because native ones are not used: " in warm_up(60.0).guards
+        assert runtime.wait_until_built(300.0)
+        assert "Python guards, because native ones are not used: " in warm_up(300.0).guards
         monkeypatch.setenv(module.NATIVE_VARIABLE, "0")
-        assert warm_up(60.0).guards.endswith("because native ones are not used: FIB_APPLY_NATIVE is 0")
+        assert warm_up(300.0).guards.endswith("because native ones are not used: FIB_APPLY_NATIVE is 0")
         assert "calls pass Python guards, because" in runtime.explain("scale")
 
 
-def test_guards_that_nobody_asked_for_are_not_loaded() -> None:
+def test_guards_that_nobody_asked_for_are_not_loaded():
     assert guards_in_use() == "Python guards, because native ones are not loaded yet"
 
 
@@ -137,16 +125,14 @@ def test_guards_that_nobody_asked_for_are_not_loaded() -> None:
         pytest.param('while [ "$1" != -o ]; do shift; done; echo junk > "$2"', "self-test", marks=pytest.mark.slow),
     ],
 )
-def test_a_failing_compiler_leaves_python_guards_in_use(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, action: str, problem: str
-) -> None:
+def test_a_failing_compiler_leaves_python_guards_in_use(tmp_path, monkeypatch, action, problem):
     compiler(tmp_path, action, monkeypatch)
     assert problem in str(prepare_native())
     assert loaded_guards() is None
     assert problem in guards_in_use()
 
 
-def test_no_compiler_and_no_cache_leave_python_guards_in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_compiler_and_no_cache_leave_python_guards_in_use(tmp_path, monkeypatch):
     monkeypatch.setenv("CXX", "/nonexistent/c++")
     assert "a C++ compiler is needed" in str(prepare_native())
     (tmp_path / "file").touch()
@@ -155,7 +141,7 @@ def test_no_compiler_and_no_cache_leave_python_guards_in_use(tmp_path: Path, mon
     assert loaded_guards() is None
 
 
-def test_unsupported_pythons_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_pythons_are_named(monkeypatch):
     monkeypatch.setattr(sysconfig, "get_config_var", {"Py_GIL_DISABLED": 1}.get)
     assert "free-threaded" in str(prepare_native())
     monkeypatch.setenv(module.NATIVE_VARIABLE, "0")

@@ -1,6 +1,7 @@
-"""Parameter types of engines: accepted by name, and only as long as they behave as plain parameters."""
+"""Parameter types of engines: accepted by name, and only as long as they behave as plain parameters.
 
-from __future__ import annotations
+Like vLLM's module, this one does not postpone annotations.
+"""
 
 from typing import Any
 
@@ -66,22 +67,22 @@ def with_nested(cls: Any, func: Any, types: Any, args: Any = (), kwargs: Any = N
 
 
 class TestBehaviour:
-    def test_plain_types_are_accepted(self) -> None:
+    def test_plain_types_are_accepted(self):
         assert is_plain_type(torch.Tensor)
         assert is_plain_type(torch.nn.Parameter)
         assert is_plain_type(new_type())
         assert is_plain_type(named(type("Other", (Loaded,), {}), module="sglang.srt.layers.parameter"))
 
-    def test_a_hook_that_changes_results_by_operators_is_not(self) -> None:
+    def test_a_hook_that_changes_results_by_operators_is_not(self):
         assert not is_plain_type(named(Doubling))
 
-    def test_a_class_whose_hook_is_replaced_is_looked_at_again(self) -> None:
+    def test_a_class_whose_hook_is_replaced_is_looked_at_again(self):
         cls = new_type()
         assert is_plain_type(cls)
         cls.__torch_function__ = classmethod(counting)  # type: ignore[attr-defined] # of a tensor class
         assert not is_plain_type(cls)
 
-    def test_other_names_are_not(self) -> None:
+    def test_other_names_are_not(self):
         for cls in (Loaded, torch.nn.Buffer, named(type("Other", (Loaded,), {}), "MyParameter")):
             assert behaviour_problem(cls) is None or not issubclass(cls, torch.nn.Parameter)
             assert not is_plain_type(cls)
@@ -98,13 +99,13 @@ class TestBehaviour:
         ],
         ids=["dispatch", "function", "nested", "no class method", "method", "properties"],
     )
-    def test_classes_that_change_a_behaviour_are_not(self, attributes: dict[str, Any], problem: str) -> None:
+    def test_classes_that_change_a_behaviour_are_not(self, attributes, problem):
         made = type("Made", (Loaded,), attributes)
         assert problem in str(behaviour_problem(made))
         assert not is_plain_type(named(made))
 
 
-def test_calls_with_parameters_of_engines_are_routed(guards: str) -> None:
+def test_calls_with_parameters_of_engines_are_routed(guards):
     """Each type has a guard of its own; a class that changes a behaviour goes to the fallback."""
     fast = new_solution("fast", content="def run(x):\n    return x.detach() * 0 + 7\n", passing=False)
     plain, other = torch.ones(2, 4), new_type(stride=lambda self: (9, 9))

@@ -1,7 +1,5 @@
 """Load probe: finds solutions that end, crash or hang the process that loads them."""
 
-from __future__ import annotations
-
 import gc
 import logging
 import os
@@ -10,53 +8,28 @@ import subprocess
 import sys
 import time
 import types
-from pathlib import Path
 
 import pytest
+from apply_samples import loading as pair
 from fib_apply.build_service import probe as probe_module
 from fib_apply.build_service.probe import probe
-from fib_schema import AxisVar, BuildSpec, Definition, Solution, SourceFile, TensorSpec, format_json
+from fib_schema import format_json
 
-RUN = "\ndef run(x):\n    return x\n"
-VECTOR = TensorSpec(("n",), "float32")
-DEFINITION = Definition(
-    "copy",
-    "elementwise",
-    axes={"n": AxisVar()},
-    inputs={"x": VECTOR},
-    outputs={"y": VECTOR},
-    reference=RUN,
-)
-NO_TIMEOUT = 60.0
+pytestmark = pytest.mark.usefixtures("cache_path")
+NO_TIMEOUT = 300.0
 
 
-def pair(name: str, code: str = "") -> tuple[Definition, Solution]:
-    """A solution in Python that runs some code when it is imported."""
-    spec = BuildSpec("python", ("cpu",), "kernel.py::run", destination_passing_style=False)
-    return DEFINITION, Solution(name, "copy", "tests", spec, (SourceFile("kernel.py", code + RUN),))
-
-
-def touch(path: Path) -> str:
+def touch(path):
     """Code that adds a character to a file, which counts how often it ran."""
     return f"with open({str(path)!r}, 'a') as file:\n    file.write('x')\n"
 
 
-@pytest.fixture(autouse=True)
-def cache_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "cache"
-    monkeypatch.setenv("FIB_CACHE_PATH", str(path))
-    return path
-
-
-def cached(cache_path: Path) -> list[Path]:
+def cached(cache_path):
     return list((cache_path / "apply-v1" / "probes").iterdir())
 
 
 @pytest.mark.slow
-def test_only_solutions_that_end_the_process_are_blamed(
-    monkeypatch: pytest.MonkeyPatch,
-    capfd: pytest.CaptureFixture[str],
-) -> None:
+def test_only_solutions_that_end_the_process_are_blamed(monkeypatch, capfd):
     monkeypatch.setattr(probe_module, "_EXIT_SECONDS", 2.0)  # one of them lives on without descriptors
     pairs = [
         pair("works"),
@@ -82,9 +55,7 @@ def test_only_solutions_that_end_the_process_are_blamed(
     assert capfd.readouterr() == ("", "")
 
 
-def test_a_solution_that_hangs_times_out_and_the_next_are_probed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cache_path: Path
-) -> None:
+def test_a_solution_that_hangs_times_out_and_the_next_are_probed(tmp_path, monkeypatch, cache_path):
     hangs = tmp_path / "hangs"
     clock = types.SimpleNamespace(monotonic=lambda: 120.5 if hangs.exists() else 0.0, sleep=time.sleep)
     monkeypatch.setattr(probe_module, "time", clock)
@@ -96,7 +67,7 @@ def test_a_solution_that_hangs_times_out_and_the_next_are_probed(
     assert len(cached(cache_path)) == 2
 
 
-def test_processes_that_a_solution_leaves_are_killed(tmp_path: Path) -> None:
+def test_processes_that_a_solution_leaves_are_killed(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     code = f"import subprocess, sys; subprocess.Popen(['sh', '-c', 'exec sleep 1000 > {pipe}'])"
@@ -111,9 +82,7 @@ def test_processes_that_a_solution_leaves_are_killed(tmp_path: Path) -> None:
     os.close(reader)
 
 
-def test_the_child_sees_this_process_s_modules_and_does_not_route(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_child_sees_this_process_s_modules_and_does_not_route(tmp_path, monkeypatch):
     (tmp_path / "only_here.py").write_text("")
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.setenv("FIB_ENABLE_APPLY", "1")
@@ -123,7 +92,7 @@ def test_the_child_sees_this_process_s_modules_and_does_not_route(
     assert probe([pair("imports", code)], timeout_seconds=NO_TIMEOUT) == {"imports": None}
 
 
-def test_verdicts_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_verdicts_are_cached(tmp_path, monkeypatch):
     good, bad = tmp_path / "good", tmp_path / "bad"
     pairs = [pair("works", touch(good)), pair("leaves", touch(bad) + "import os; os._exit(3)")]
     first = probe(pairs, timeout_seconds=NO_TIMEOUT)
@@ -133,7 +102,7 @@ def test_verdicts_are_cached(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     assert (good.read_text(), bad.read_text()) == ("x", "x")
 
 
-def test_damaged_and_foreign_entries_are_probed_again(tmp_path: Path) -> None:
+def test_damaged_and_foreign_entries_are_probed_again(tmp_path):
     root, count = tmp_path / "root", tmp_path / "count"
     one = [pair("works", touch(count))]
     for content in (
@@ -153,7 +122,7 @@ def test_damaged_and_foreign_entries_are_probed_again(tmp_path: Path) -> None:
     assert len(cached(root)) == 1
 
 
-def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path, caplog):
     root = tmp_path / "file"
     root.write_text("")
 
@@ -162,7 +131,7 @@ def test_a_cache_that_cannot_be_written_is_a_warning(tmp_path: Path, caplog: pyt
     assert "works cannot be cached" in caplog.text
 
 
-def test_a_death_by_an_external_signal_is_not_cached(cache_path: Path) -> None:
+def test_a_death_by_an_external_signal_is_not_cached(cache_path):
     code = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
 
     results = probe([pair("killed", code)], timeout_seconds=NO_TIMEOUT)
@@ -171,7 +140,7 @@ def test_a_death_by_an_external_signal_is_not_cached(cache_path: Path) -> None:
     assert not (cache_path / "apply-v1").exists()
 
 
-def test_without_a_process_nothing_is_loaded_or_cached(monkeypatch: pytest.MonkeyPatch, cache_path: Path) -> None:
+def test_without_a_process_nothing_is_loaded_or_cached(monkeypatch, cache_path):
     pairs = [pair("one"), pair("two", "pass")]
     monkeypatch.setattr(sys, "executable", "/nonexistent")
     gc.collect()  # what other tests have left open
@@ -187,7 +156,7 @@ def test_without_a_process_nothing_is_loaded_or_cached(monkeypatch: pytest.Monke
     assert len(os.listdir("/proc/self/fd")) <= descriptors
 
 
-def test_a_process_that_does_not_wait_for_its_children_can_probe() -> None:
+def test_a_process_that_does_not_wait_for_its_children_can_probe():
     before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     try:
         results = probe([pair("leaves", "import os; os._exit(3)"), pair("works")], timeout_seconds=NO_TIMEOUT)
@@ -197,7 +166,7 @@ def test_a_process_that_does_not_wait_for_its_children_can_probe() -> None:
     assert results == {"leaves": "it ended the process that loaded it with an unknown status", "works": None}
 
 
-def test_the_child_does_not_outlive_this_process(tmp_path: Path) -> None:
+def test_the_child_does_not_outlive_this_process(tmp_path):
     pipe = tmp_path / "pipe"
     os.mkfifo(pipe)
     code = f"import time\nfile = open({str(pipe)!r}, 'wb', 0)\nfile.write(b'x')\nwhile True: time.sleep(1)\n"

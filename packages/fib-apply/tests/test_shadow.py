@@ -1,23 +1,19 @@
 """Shadow mode: bounded memory, no allocation failure for the caller, random numbers of its own."""
 
-from __future__ import annotations
-
 import random
-from typing import Any
 
 import pytest
 import torch
-from apply_samples import SCALE, data_set, new_solution, new_trace
+from apply_samples import SCALE, set_of
 from fib_apply import ApplyConfig, apply, enable_apply
 from fib_apply.routing.shadow import OutputMismatch, compare_outputs
-from fib_schema import TraceSet
 
 pytestmark = pytest.mark.usefixtures("without_probes")
 
 SHADOW = ApplyConfig(shadow_ratio=1.0, on_error="fallback")
 
 
-def test_wrong_elements_are_counted_over_the_whole_output() -> None:
+def test_wrong_elements_are_counted_over_the_whole_output():
     found, expected = torch.ones(1 << 20, 4), torch.ones(1 << 20, 4)
     found[::1000, 0] = 2
     with pytest.raises(OutputMismatch, match=r"1049 of 4194304 elements"):
@@ -28,25 +24,21 @@ def test_wrong_elements_are_counted_over_the_whole_output() -> None:
     compare_outputs(SCALE, torch.tensor([float("nan"), float("inf")]), torch.tensor([float("nan"), float("inf")]), None)
 
 
-def set_of(content: str) -> TraceSet:
-    return data_set(new_trace("fast", m=2), solutions=[new_solution("fast", content=content)])
-
-
 OUT_OF_MEMORY = "import torch\ndef run(x, y):\n    raise torch.OutOfMemoryError('CUDA out of memory')\n"
 PLAIN = "def run(x, y):\n    y.copy_(2 * x)\n"
 
 
 @pytest.fixture(name="scale")
-def scale_fixture() -> Any:
+def scale_fixture():
     @apply("scale")
-    def scale(x: Any, y: Any = None) -> Any:
+    def scale(x, y=None):
         return 2 * x if y is None else y.copy_(2 * x)
 
     return scale
 
 
 @pytest.mark.parametrize("is_passing", [False, True])
-def test_a_solution_without_memory_in_a_shadow_run_is_not_quarantined(is_passing: bool, scale: Any) -> None:
+def test_a_solution_without_memory_in_a_shadow_run_is_not_quarantined(is_passing, scale):
     x, y = torch.ones(2, 4), torch.zeros(2, 4)
     with enable_apply(set_of(OUT_OF_MEMORY), SHADOW, stats=True) as runtime:
         result = scale(x, y) if is_passing else scale(x)
@@ -55,10 +47,8 @@ def test_a_solution_without_memory_in_a_shadow_run_is_not_quarantined(is_passing
 
 
 @pytest.mark.parametrize("step", ["clone", "compare_outputs"])
-def test_an_allocation_failure_of_the_comparison_does_not_reach_the_caller(
-    step: str, scale: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*args: Any) -> Any:
+def test_an_allocation_failure_of_the_comparison_does_not_reach_the_caller(step, scale, monkeypatch):
+    def fail(*args):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     x, y = torch.ones(2, 4), torch.zeros(2, 4)
@@ -78,9 +68,9 @@ def test_an_allocation_failure_of_the_comparison_does_not_reach_the_caller(
 
 
 @pytest.mark.parametrize("is_passing", [False, True])
-def test_the_solution_serves_a_call_whose_fallback_finds_no_memory_beside_it(is_passing: bool) -> None:
+def test_the_solution_serves_a_call_whose_fallback_finds_no_memory_beside_it(is_passing):
     @apply("scale")
-    def scale(x: Any, y: Any = None) -> Any:
+    def scale(x, y=None):
         raise torch.OutOfMemoryError("CUDA out of memory")
 
     x, y = torch.ones(2, 4), torch.zeros(2, 4)
@@ -89,7 +79,7 @@ def test_the_solution_serves_a_call_whose_fallback_finds_no_memory_beside_it(is_
     assert torch.equal(y if is_passing else result, 2 * x)
 
 
-def test_the_global_random_generator_is_not_used(scale: Any) -> None:
+def test_the_global_random_generator_is_not_used(scale):
     x = torch.ones(2, 4)
     config = ApplyConfig(shadow_ratio=0.5)
     with enable_apply(set_of(PLAIN), config):

@@ -8,7 +8,7 @@ How a call is routed:
 3. Dispatcher: `apply` wraps a function (`routing.call_sites`). While a runtime is active, its calls go to a route that
    the dispatcher of the definition generates (`routing.dispatcher`, `routing.codegen`). Compilers see the function.
 4. Guard: the route looks a call up in the table of its variant (`routing.call_variant`), whose guards compare it with
-   earlier calls (`routing.native`, `routing.guards`). If none lets it through, the slow path (`routing.resolver`)
+   earlier calls (`routing.native`, `routing.guards`). If none lets it through, the slow path (`routing.slow_path`)
    validates it (`routing.validation`), makes its key and finds the first loaded candidate that may be called now.
 5. Call: the route calls the solution's kernel, or the function itself (the fallback) if no solution serves the call.
 
@@ -83,20 +83,4 @@ if TYPE_CHECKING:
 
     __version__: str
 else:
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        "fib-apply",
-        {
-            "api": "apply capture_phase disable_apply enable_apply warm_up",
-            "config": "ApplyConfig ApplyConfigRegistry OnError OnMiss",
-            "errors": "CannotRoute InvalidConfigFile InvalidSetting NoKernel",
-            "events": "DefinitionStats Event EventKind add_event_listener remove_event_listener",
-            "hook": "add_listener get_apply_hook remove_listener set_apply_hook",
-            "key": (
-                "ApplyKey ApplyKeyBuilder ApplyKeyFactory AxesOnlyKeyBuilder GEMMKeyBuilder GQAKeyBuilder MLAKeyBuilder"
-            ),
-            "router": "Readiness",
-            "runtime": "ApplyRuntime get_runtime set_runtime wait_until_built",
-            "selection.table": "ApplyTable",
-        },
-    )
+    __getattr__, __dir__ = lazy_exports(__name__, "fib-apply")

@@ -94,9 +94,7 @@ def _decorate(name: Name, function: F) -> F:
         return type(function)(_decorate(name, function.__func__))
     if not callable(function):
         raise TypeError(_NO_FUNCTION.format(name, repr(function)[:100]))
-    site = CallSite(name, function)
-    connect(site)
-    return site.wrapper  # type: ignore[return-value] # it has the function's signature
+    return CallSite(name, function, connect).wrapper  # type: ignore[return-value] # it has the function's signature
 
 
 def enable_apply(

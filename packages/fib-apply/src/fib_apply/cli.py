@@ -7,21 +7,20 @@ import contextlib
 import json
 import os
 import sys
-from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import attrs
-from fib_schema import AxisConst, Definition, FibError, Problem, Solution, UnknownName
-from fib_schema.command import FAILED, CommandParser, print_problems, run_command
+from fib_schema import Definition, FibError, Problem, Solution, UnknownName
+from fib_schema.command import FAILED, CommandParser, add_data_set, data_set_of, print_problems, run_command
 from fib_schema.data_files import missing_data
 from fib_schema.display import counted, escape_line
 
 from .build_service.service import BuildService
 from .config import CONFIG_VARIABLE, ApplyConfigRegistry, read_config
-from .errors import InvalidSetting
 from .events import Event, EventKind, add_event_listener, remove_event_listener
-from .explain import Answer, HardwareReport, format_fallback, format_latency, sorted_keys
+from .explain import format_fallback, format_latency, plain_key, plain_report, report_lines, sorted_keys
+from .key import ApplyKey
 from .routing.native.module import prepare_native, request_native, wait_for_native
 from .selection.rankings import Ranking
 from .selection.table import ApplyTable, local_hardware, setting_problems
@@ -40,13 +39,11 @@ solution is not usable; 2 if the command is invalid, or cannot read or write a f
 the reader of the output has ended."""
 
 _EXPLAIN = """\
-Show which solution serves a definition's calls and why, the next candidates, and the solutions that are left
-out. Without --axes, for all recorded keys; with some axes, for the recorded keys of these sizes; with all axes,
-also for a key that is not recorded, by the miss policy.
+Show for each recorded key of a definition which solution serves its calls and why, the next candidates, and the
+solutions that are left out.
 
-examples:
-  fib-apply explain DATASET --definition gemm_n4096_k4096
-  fib-apply explain DATASET --definition gemm_n4096_k4096 --axes M=64"""
+example:
+  fib-apply explain DATASET --definition gemm_n4096_k4096"""
 
 _TABLE = """\
 List the selected solution of each definition and key, its latency, the runner-up and the number of
@@ -95,7 +92,7 @@ def _parser() -> argparse.ArgumentParser:
 
     def add(run: Any, summary: str, text: str) -> argparse.ArgumentParser:
         command = commands.add_parser(run.__name__, help=summary, description=text, formatter_class=formatter)
-        command.add_argument("dataset", type=Path, metavar="DATASET", help="the folder of the data set")
+        add_data_set(command, is_first=True)
         command.add_argument("--json", action="store_true", help="print JSON, and nothing else, to stdout")
         command.add_argument("--config", metavar="FILE", help="settings (default: the file of FIB_APPLY_CONFIG)")
         if run is not warm:
@@ -105,9 +102,6 @@ def _parser() -> argparse.ArgumentParser:
 
     command = add(explain, "show which solution serves a call, and why", _EXPLAIN)
     command.add_argument("--definition", required=True, metavar="NAME", help="the definition of the calls")
-    command.add_argument(
-        "--axes", nargs="+", action="extend", default=[], metavar="AXIS=SIZE", help="sizes of its variable axes"
-    )
     add(table, "list the selected solutions", _TABLE)
     command = add(warm, "build the selected solutions into the caches", _WARM)
     command.add_argument("--definitions", nargs="+", metavar="NAME", help="only solutions of these definitions")
@@ -122,7 +116,7 @@ def _open_table(options: argparse.Namespace) -> tuple[ApplyTable, tuple[str, ...
     """The table, and the hardware in question."""
     path = options.config or os.environ.get(CONFIG_VARIABLE)
     settings = read_config(path).registry if path else ApplyConfigRegistry()
-    table = ApplyTable.load_or_build(options.dataset, settings)
+    table = ApplyTable.load_or_build(data_set_of(options), settings)
     print_problems([Problem(one.path, "$", one.message) for one in setting_problems(settings, table)])
     if options.hardware is None:
         return table, local_hardware()
@@ -142,39 +136,20 @@ def _definition(table: ApplyTable, name: str) -> Definition:
         raise
 
 
-def _sizes(definition: Definition, texts: Iterable[str]) -> dict[str, int]:
-    sizes = {}
-    for text in texts:
-        axis, _, size = text.partition("=")
-        if axis not in definition.var_axes or not size.isdecimal():
-            raise InvalidSetting("--axes", text, f"AXIS=SIZE; {_axes_of(definition)}")
-        sizes[axis] = int(size)
-    return sizes
-
-
-def _axes_of(definition: Definition) -> str:
-    variable = ", ".join(definition.var_axes) or "none"
-    constant = ", ".join(f"{n}={a.value}" for n, a in definition.axes.items() if isinstance(a, AxisConst)) or "none"
-    return f"variable axes of {definition.name!r}: {variable}; constant: {constant}"
-
-
 def explain(options: argparse.Namespace) -> int:
     """``fib-apply explain``."""
     table, hardware = _open_table(options)
     definition = _definition(table, options.definition)
-    config = table.settings(definition.name)
-    sizes = _sizes(definition, options.axes)
     by_hardware = table.rankings(definition.name)
-    reports = [HardwareReport.of(name, by_hardware, config, definition, sizes) for name in hardware]
     print_problems(list(table.problems))
     if options.json:
         plain = {"definition": definition.name, "op_type": definition.op_type}
-        answers = [report.to_plain() for report in reports]
-        print(json.dumps({**plain, "hardware": answers, "problems": [*map(str, table.problems)]}, indent=2))
+        reports = [plain_report(name, by_hardware) for name in hardware]
+        print(json.dumps({**plain, "hardware": reports, "problems": [*map(str, table.problems)]}, indent=2))
         return 0
     print(f"{definition.name} ({definition.op_type})")
-    for report in reports:
-        print("", *report.lines(config), sep="\n")
+    for name in hardware:
+        print("", *report_lines(name, by_hardware), sep="\n")
     return 0
 
 
@@ -188,7 +163,7 @@ def table(options: argparse.Namespace) -> int:
     counts = _counts(table, rows)
     print_problems(list(table.problems))
     if options.json:
-        keys = [{"definition": row.definition, "hardware": row.hardware, **row.answer.to_plain()} for row in rows]
+        keys = [row.to_plain() for row in rows]
         found = {"keys": keys, "counts": counts, "problems": [*map(str, table.problems)]}
         print(json.dumps(found, indent=2))
         return 0
@@ -199,7 +174,7 @@ def table(options: argparse.Namespace) -> int:
         f"{counted(counts['keys'], 'key')}, {counts['chosen']} with a solution, {counts['without_choice']} without"
     )
     if not table.definitions:
-        print_problems([missing_data(str(options.dataset))])
+        print_problems([missing_data(str(data_set_of(options)))])
     return int(not table.definitions)
 
 
@@ -214,8 +189,12 @@ def _counts(table: ApplyTable, rows: Sequence[_Row]) -> dict[str, int]:
 class _Row:
     definition: str
     hardware: str
-    answer: Answer
+    key: ApplyKey
     ranking: Ranking
+
+    def to_plain(self) -> dict[str, Any]:
+        place = {"definition": self.definition, "hardware": self.hardware}
+        return {**place, **plain_key(self.key, self.ranking)}
 
     def cells(self) -> tuple[str, ...]:
         ranking = self.ranking
@@ -225,7 +204,7 @@ class _Row:
         latency = "-" if first is None else format_latency(first.latency_ms)
         runner_up = "-" if second is None else second.solution
         measured = (latency, format_fallback(first), runner_up, str(len(candidates)))
-        return self.definition, self.answer.sizes, name, *measured, self.hardware, self._note()
+        return self.definition, str(self.key), name, *measured, self.hardware, self._note()
 
     def _note(self) -> str:
         """Reason why the fallback serves plain calls; empty if a solution does."""
@@ -240,10 +219,8 @@ class _Row:
 def _rows(table: ApplyTable, hardware: str) -> Iterator[_Row]:
     for definition in sorted(table.definitions):
         rankings = table.rankings(definition).get(hardware)
-        for key in () if rankings is None else sorted_keys(rankings):
-            answer = Answer.of(rankings, key, table.settings(definition))
-            assert answer.ranking is not None, "the key is recorded"
-            yield _Row(definition, hardware, answer, answer.ranking)
+        if rankings is not None:
+            yield from (_Row(definition, hardware, key, rankings.by_key[key]) for key in sorted_keys(rankings))
 
 
 def _aligned(texts: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -323,7 +300,7 @@ def _build(table: ApplyTable, selected: Sequence[_Warmed], jobs: int | None) -> 
     for one in selected:
         one.problem = one.problem or service.problem(one.solution)
         if one.problem is None and service.find(one.solution) is None:
-            one.problem = "it was not built"  # no thread could be started, or another solution has its name
+            one.problem = "it was not built"  # no thread could be started
 
 
 @contextlib.contextmanager

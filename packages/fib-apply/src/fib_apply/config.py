@@ -8,13 +8,11 @@ counting. ``FIB_ENABLE_APPLY=0`` counts before all.
 
 from __future__ import annotations
 
-import logging
 import math
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from enum import StrEnum
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, TypeAlias
 
 import attrs
@@ -22,16 +20,15 @@ from fib_schema import FibError
 from fib_schema.files import atomic_write, explain_os_error, find_private_folder, private_folder, read_private
 from fib_schema.settings import InvalidSetting, SettingsFile
 
-from .events import Event, EventKind, emit, is_first
+from .events import is_first, logger
 
 ENABLE_VARIABLE = "FIB_ENABLE_APPLY"
 """``1`` enables routing on first use; ``0`` keeps it off, whatever the program does."""
 CONFIG_VARIABLE = "FIB_APPLY_CONFIG"
 """A YAML file with the settings of all runtimes whose program passes none."""
 SIGNERS_VARIABLE = "FIB_REQUIRE_SIGNED_BY"
-"""A file with public keys, or their text: required of every data set whose settings name no keys."""
+"""A file with public keys, or their text: of every data set, only what the owner of one of them signed is used."""
 _BOOLEANS = {"1": True, "true": True, "on": True, "yes": True, "0": False, "false": False, "off": False, "no": False}
-_KEYS_WANTED = "a file with public keys, the text of a key, or a sequence of these; or None"
 
 
 def enabled_by_environment(variable: str = ENABLE_VARIABLE) -> bool | None:
@@ -48,6 +45,24 @@ def enabled_by_environment(variable: str = ENABLE_VARIABLE) -> bool | None:
     return _BOOLEANS[value]
 
 
+def required_signers() -> tuple[str, ...] | None:
+    """The public keys of ``FIB_REQUIRE_SIGNED_BY``; None if it is not set, and every file is believed.
+
+    Raises:
+        InvalidSetting: It names no key.
+    """
+    given = os.environ.get(SIGNERS_VARIABLE)
+    if given is None:
+        return None
+    from fib_schema.signing import read_public_keys
+
+    try:
+        return read_public_keys(given)
+    except FibError as error:
+        wanted = f"a file with public keys, or their text ({error})"
+        raise InvalidSetting(SIGNERS_VARIABLE, given[:200], wanted) from error
+
+
 # -- settings of definitions -------------------------------------------------------------------------
 
 
@@ -58,8 +73,6 @@ class OnMiss(StrEnum):
     """The fallback serves it."""
     USE_DEF_BEST = "use_def_best"
     """The best solution over all keys of the definition serves it."""
-    NEAREST = "nearest"
-    """The solutions of the closest recorded key serve it; see `ApplyConfig.nearest`."""
 
 
 class OnError(StrEnum):
@@ -117,43 +130,6 @@ def _policy(kind: type[StrEnum]) -> dict[str, Any]:
     return {"converter": convert, "validator": _checked(lambda value: isinstance(value, kind), wanted)}
 
 
-def _to_bounds(value: Any) -> Any:
-    return MappingProxyType(dict(value)) if _are_bounds(value) else value
-
-
-def _are_bounds(value: Any) -> bool:
-    return isinstance(value, Mapping) and all(
-        isinstance(axis, str) and isinstance(bound, int | float) and bound >= 1 for axis, bound in value.items()
-    )
-
-
-def to_signers(value: object, name: str = "require_signed_by") -> tuple[str, ...] | None:
-    """The keys of a setting, each as the text of its public key; None if no signature is required.
-
-    Raises:
-        InvalidSetting: There is no key, or one is not valid. An empty value is an error, because
-            nothing would be verified.
-    """
-    if value is None:
-        return None
-    given = [value] if isinstance(value, str | os.PathLike) else value
-    if not isinstance(given, Iterable) or isinstance(given, bytes | bytearray):
-        raise InvalidSetting(name, value, _KEYS_WANTED)
-    from fib_schema.signing import read_public_keys
-
-    found: dict[str, None] = {}
-    for item in given:
-        if not isinstance(item, str | os.PathLike):
-            raise InvalidSetting(name, value, _KEYS_WANTED)
-        try:
-            found.update(dict.fromkeys(read_public_keys(item)))
-        except FibError as error:
-            raise InvalidSetting(name, str(item)[:200], f"{_KEYS_WANTED} ({error})") from error
-    if not found:
-        raise InvalidSetting(name, value, _KEYS_WANTED)
-    return tuple(found)
-
-
 @attrs.frozen(kw_only=True)
 class ApplyConfig:
     """Settings of one definition.
@@ -178,13 +154,6 @@ class ApplyConfig:
     The others are built in the background when they are first needed.
     """
     on_miss_policy: OnMiss = attrs.field(default=OnMiss.FALLBACK_ONLY, **_policy(OnMiss))
-    nearest: Mapping[str, float] = attrs.field(
-        factory=dict,
-        converter=_to_bounds,
-        validator=_checked(_are_bounds, "a mapping of axes to factors >= 1"),
-        hash=False,
-    )
-    """For `OnMiss.NEAREST`: the axes that may differ from the recorded key, each with the largest factor."""
     on_error: OnError = attrs.field(default=OnError.RAISE, **_policy(OnError))
     baseline: str | None = attrs.field(default=None, validator=_is_solution)
     """The solution that represents the engine's own kernel: its time is that of the fallback."""
@@ -194,19 +163,8 @@ class ApplyConfig:
     Differences within the uncertainty of the traces are no speedup. Keys without a recorded time of the fallback are
     left to it.
     """
-    batch_invariant: bool = attrs.field(default=False, validator=_is_bool)
-    """Whether one solution serves all sizes of the batch axes, so that results do not depend on the batch size.
-
-    A definition marks its batch axes by tags (``batch_axis:M``); without a mark, all variable axes count.
-    """
     margin: float = attrs.field(default=0.03, validator=_number(least=0.0))
     """Latencies that differ by at most this share count as equal where traces record no interval."""
-    require_signed_by: tuple[str, ...] | None = attrs.field(default=None, converter=to_signers)
-    """The public keys of owners: a file, the text of a key, or a sequence of these. None believes every file.
-
-    With keys, only what the owner of one of them signed is used; see `fib_schema.signing`. This setting counts for a
-    whole data set, so it belongs into the default settings of a registry. Needs ``ssh-keygen``.
-    """
     shadow_ratio: float = attrs.field(default=0.0, validator=_number(least=0.0, most=1.0))
     """The share of calls that are made by the solution and the fallback, and compared."""
 
@@ -234,7 +192,6 @@ class ApplyConfigRegistry:
         _check_config("default", self.default)
         for name, config in self.per_definition.items():
             _check_config(name, config)
-        self._check_signers(self.per_definition)
 
     def get(self, name: str) -> ApplyConfig:
         """The settings of a definition."""
@@ -259,24 +216,7 @@ class ApplyConfigRegistry:
         clashing = sorted(configs.keys() & self.per_definition.keys())
         if clashing and not override:
             raise InvalidSetting(clashing[0], configs[clashing[0]], "override=True, because it has settings already")
-        self._check_signers(configs)
         self.per_definition.update(configs)
-
-    def required_signers(self) -> tuple[str, ...] | None:
-        """The keys of whose owners one must have signed the data set: of the settings, else of the environment.
-
-        Raises:
-            InvalidSetting: Settings of one definition name other keys than the default, or a variable names no key.
-        """
-        self._check_signers(self.per_definition)
-        signers = self.default.require_signed_by
-        return to_signers(os.environ.get(SIGNERS_VARIABLE), SIGNERS_VARIABLE) if signers is None else signers
-
-    def _check_signers(self, configs: Mapping[str, ApplyConfig]) -> None:
-        for name, config in configs.items():
-            if config.require_signed_by not in (None, self.default.require_signed_by):
-                wanted = "no other keys than the default settings, which count for the whole data set"
-                raise InvalidSetting(f"{name}: require_signed_by", config.require_signed_by, wanted)
 
 
 Settings: TypeAlias = ApplyConfig | ApplyConfigRegistry | None
@@ -303,7 +243,6 @@ def _check_config(name: str, config: object) -> None:
 
 MAX_FILE_BYTES = 128 << 10
 """One of this size, with 1,500 definitions, takes 1.6 s, and a thread of the engine waits."""
-_ELSEWHERE = "a setting of definitions; put it below 'default', or below 'definitions'"
 
 
 @attrs.frozen
@@ -327,17 +266,13 @@ class _Top:
 def read_config(path: str | os.PathLike[str]) -> ConfigFile:
     """Read a configuration file.
 
-    Relative paths in it start at its folder.
-
     Raises:
         InvalidConfigFile: It is not valid; the error lists all problems (a ValueError).
         OSError: It cannot be read, is larger than 128 KiB, or is not a regular file.
     """
     file = SettingsFile.load(path, max_bytes=MAX_FILE_BYTES)
-    top = file.read(_Top, elsewhere=dict.fromkeys(attrs.fields_dict(ApplyConfig), _ELSEWHERE)) or _Top()
+    top = file.read(_Top) or _Top()
     names = file.names("definitions")
-    for keys in (("default",), *(("definitions", name) for name in names)):
-        _resolve_signers(file.value(*keys), Path(path).absolute().parent)
     default = file.read(ApplyConfig, "default") or ApplyConfig()
     configs = {name: file.read(ApplyConfig, "definitions", name, base=default) or default for name in names}
     registry = ApplyConfigRegistry()
@@ -347,20 +282,6 @@ def read_config(path: str | os.PathLike[str]) -> ConfigFile:
         file.note(error.problem, "definitions")
     file.check()
     return ConfigFile(registry, top.stats)
-
-
-def _resolve_signers(settings: Any, folder: Path) -> None:
-    """Signers are files or the texts of keys; a text that names a file of the folder becomes its path."""
-
-    def resolve(value: Any) -> Any:
-        if isinstance(value, list):
-            return [resolve(item) for item in value]
-        if isinstance(value, str) and "\n" not in value and len(value) < os.pathconf("/", "PC_NAME_MAX"):
-            return str(folder / value) if (folder / value).is_file() else value
-        return value
-
-    if isinstance(settings, dict) and "require_signed_by" in settings:
-        settings["require_signed_by"] = resolve(settings["require_signed_by"])
 
 
 # -- what counts -------------------------------------------------------------------------------------
@@ -423,11 +344,8 @@ def _read_of_environment(path: str) -> ConfigFile | None:
     except FibError as error:
         problem = str(error)
     if is_first((path, problem)):
-        text = (
-            f"{CONFIG_VARIABLE}={path}: nothing is routed until the file is corrected, because its settings may "
-            f"exclude solutions: {problem}"
-        )
-        emit(Event(EventKind.CONFIG_REJECTED, text, logging.ERROR, problem=problem))
+        text = "%s=%s: nothing is routed until the file is corrected, because its settings may exclude solutions: %s"
+        logger.error(text, CONFIG_VARIABLE, path, problem)
     return None
 
 

@@ -28,16 +28,12 @@ class EventKind(StrEnum):
     ``keys_by_solution``, the keys that each solution serves, and ``keys_by_reason``, those left to the fallback."""
     BUILT = "built"
     """A solution was compiled, probed and loaded, or is left out."""
-    PROBED = "probed"
-    """A solution was loaded in a child process; cached results are no events. The first of a child has its start."""
     FIRST_RUN = "first run"
     """A solution was run in a child process, so that its kernels are compiled for one call."""
     QUARANTINED = "quarantined"
     """A solution is no longer called."""
     RELOADED = "reloaded"
     """A table has replaced another one, or could not. Its detail ``is_changed`` says whether the tables differ."""
-    CONFIG_REJECTED = "configuration rejected"
-    """A configuration file of the environment is not usable."""
 
 
 @attrs.frozen
@@ -73,19 +69,20 @@ def routed(definition: str, by_solution: Mapping[str, int], by_reason: Mapping[s
 
 
 _OUTCOMES = {
-    EventKind.BUILT: ("is built", "is left out", logging.INFO, logging.WARNING),
-    EventKind.PROBED: ("is safe to load", "is not safe to load", logging.DEBUG, logging.DEBUG),
-    EventKind.FIRST_RUN: ("was run first", "failed in its first run", logging.INFO, logging.INFO),
+    EventKind.BUILT: ("is built", "is left out", logging.WARNING),
+    EventKind.FIRST_RUN: ("was run first", "failed in its first run", logging.INFO),
 }
-"""Texts and levels of success and failure."""
+"""Texts of success and failure, and the level of a failure."""
 
 
 def finished(kind: EventKind, definition: str, solution: str, seconds: float, problem: str | None = None) -> Event:
-    """The event of a build, a probe or a first run that has ended."""
-    done, failed, level, level_of_failure = _OUTCOMES[kind]
+    """The event of a build or a first run that has ended."""
+    done, failed, level_of_failure = _OUTCOMES[kind]
     result = f"{done}, {seconds:.2f} s" if problem is None else f"{failed}: {problem}"
     text = f"{definition}: solution {solution} {result}"
-    return Event(kind, text, level if problem is None else level_of_failure, definition, solution, seconds, problem)
+    return Event(
+        kind, text, logging.INFO if problem is None else level_of_failure, definition, solution, seconds, problem
+    )
 
 
 def quarantined(definition: str, solution: str, reason: str) -> Event:
@@ -202,19 +199,12 @@ class DefinitionStats:
     misses: Mapping[str, int]
     """Calls that the fallback served, by reason."""
     errors: Mapping[str, int]
-    """Hits that raised, by solution."""
-    is_caught: bool = False
-    """Whether the fallback then served the call."""
+    """Hits that raised, by solution; with `OnError.FALLBACK` the fallback then served the call."""
 
     @property
     def calls(self) -> int:
         """All calls."""
         return sum(self.hits.values()) + sum(self.misses.values())
-
-    @property
-    def fallbacks(self) -> int:
-        """Calls that the fallback served."""
-        return sum(self.misses.values()) + (sum(self.errors.values()) if self.is_caught else 0)
 
 
 class CallMetrics:
@@ -239,9 +229,9 @@ class CallMetrics:
         """The counter of errors of a solution."""
         return self._errors.setdefault(solution, Counter())
 
-    def snapshot(self, *, is_caught: bool) -> DefinitionStats:
+    def snapshot(self) -> DefinitionStats:
         """The current counts."""
-        return DefinitionStats(_values(self._hits), _values(self._misses), _values(self._errors), is_caught)
+        return DefinitionStats(_values(self._hits), _values(self._misses), _values(self._errors))
 
 
 def _values(counters: Mapping[Any, Counter]) -> dict[str, int]:

@@ -100,9 +100,19 @@ class ApplyKey:
         return next((axis for name, axis in self.feats if name == _PADDED), None)
 
     @property
+    def recorded(self) -> ApplyKey:
+        """The key under which it is recorded: that of padded indices has no size of these."""
+        return self if self.padded_axis is None else self.without_axes({self.padded_axis})
+
+    @property
     def is_exact(self) -> bool:
         """Whether all inputs are contiguous and not padded, as those of most workloads are."""
         return not any(name in (_LAYOUT, _PADDED) for name, _ in self.feats)
+
+    @property
+    def absent(self) -> str | None:
+        """The optional inputs that are absent; None if all are given."""
+        return next((names for name, names in self.feats if name == _ABSENT), None)
 
     def __str__(self) -> str:
         return ", ".join(f"{name}={value}" for name, value in (*self.axes, *self.feats)) or "no variable axes"
@@ -203,26 +213,14 @@ def makes_keys_of_axes(builder: ApplyKeyBuilder) -> bool:
     )
 
 
-class GEMMKeyBuilder(AxesOnlyKeyBuilder):
-    """Keys of ``gemm``: M is the only variable axis."""
-
-
-class GQAKeyBuilder(AxesOnlyKeyBuilder):
-    """Keys of ``gqa`` and its variants: batch size, number of pages, total sequence length."""
-
-
-class MLAKeyBuilder(AxesOnlyKeyBuilder):
-    """Keys of ``mla`` and its variants: batch size, number of pages, total sequence length."""
+GEMMKeyBuilder = GQAKeyBuilder = MLAKeyBuilder = AxesOnlyKeyBuilder
+"""Names of flashinfer-bench: keys of ``gemm``, ``gqa`` and ``mla`` have no features of their own."""
 
 
 class ApplyKeyFactory:
     """Key builders by op_type; `AxesOnlyKeyBuilder` for all others."""
 
-    _builders: ClassVar[dict[str, type[ApplyKeyBuilder]]] = {
-        "gemm": GEMMKeyBuilder,
-        "gqa": GQAKeyBuilder,
-        "mla": MLAKeyBuilder,
-    }
+    _builders: ClassVar[dict[str, type[ApplyKeyBuilder]]] = {}
 
     @classmethod
     def register(cls, op_type: str, builder: object) -> None:

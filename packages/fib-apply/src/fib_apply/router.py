@@ -19,7 +19,7 @@ from fib_schema import Definition, FibError, UnknownName
 from fib_schema.display import counted
 
 from .build_service.service import BuildService
-from .config import Configuration, OnError, OnMiss
+from .config import Configuration, OnMiss
 from .events import (
     BEING_BUILT,
     NOTHING_BUILT,
@@ -90,7 +90,7 @@ class Router:
     def _make_dispatcher(self, name: str) -> Dispatcher | None:
         """A new dispatcher; made without the lock, because key builders and the pool may be other code."""
         from .routing.dispatcher import Dispatcher  # imports torch, as the other one
-        from .routing.resolver import CandidatePool
+        from .routing.slow_path import CandidatePool
 
         definition = _load_definition(self.table, name)
         if definition is None:
@@ -113,14 +113,7 @@ class Router:
 
     def stats(self) -> dict[str, DefinitionStats]:
         """The current counts by definition; empty if calls are not counted."""
-        if not self._is_counted:
-            return {}
-        found = {}
-        for name, metrics in self._metrics.copy().items():
-            config = self.config.get(name)
-            is_caught = config.on_error is OnError.FALLBACK or config.shadow_ratio > 0
-            found[name] = metrics.snapshot(is_caught=is_caught)
-        return found
+        return {name: found.snapshot() for name, found in self._metrics.copy().items()} if self._is_counted else {}
 
     # -- quarantines ---------------------------------------------------------------------------------
 
@@ -276,7 +269,7 @@ class Router:
         dispatcher = self._dispatchers.get(name)
         reason: str | None = "not called yet"
         if dispatcher is not None:
-            reason = dispatcher.resolver.first_run_problem(state.solution, state.key)
+            reason = dispatcher.slow_path.first_run_problem(state.solution, state.key)
         return state if reason is None else KeyState(state.key, None, reason)
 
 

@@ -20,6 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, Self, TypeVar
 
@@ -78,9 +79,9 @@ class ApplyRuntime:
         self._lock = threading.RLock()
         self._reloads = self._loaded = self._entered = 0
         self._below: tuple[ApplyRuntime, ...] = ()
-        self._source = trace_set
+        self._source = _absolute(get_fib_dataset_path() if trace_set is None else trace_set)
         self._make_router = partial(Router, metrics=dict[str, CallMetrics](), wait_seconds=wait_seconds)
-        table = _load_table(trace_set, self.configuration.registry)
+        table = _load_table(self._source, self.configuration.registry)
         make = partial(self._make_router, build_service=BuildService(), quarantined={})
         self._router = make(table, self.configuration)
         self.is_off = self.configuration.why_off() is not None
@@ -238,15 +239,13 @@ class ApplyRuntime:
         began = time.monotonic()
         try:
             configuration = self.configuration.renewed(config)
-            source = self._source if traceset is None else traceset
-            if isinstance(source, TraceSet) and source.root is not None:
-                source = source.root  # the objects of an opened set do not change
+            source = self._source if traceset is None else _absolute(traceset)
             table = _load_table(source, configuration.registry)
             earlier = self._router
             made = self._make_router(
                 table,
                 configuration,
-                build_service=earlier.build_service.successor(),
+                build_service=earlier.build_service.successor(table.solution),
                 quarantined=earlier.still_quarantined(table),
             )
             is_off = configuration.why_off() is not None
@@ -259,15 +258,12 @@ class ApplyRuntime:
                 is_changed = table.digest != self.table.digest
                 self._loaded, self._source, self._router = number, source, made
                 self.configuration, self.is_off = configuration, is_off
-            self._rebind()
+            if get_runtime() is self:
+                rebind_call_sites()
         except Exception as error:
             emit(reloaded(time.monotonic() - began, error=error))
             raise
         emit(reloaded(time.monotonic() - began, is_changed=is_changed))
-
-    def _rebind(self) -> None:
-        if get_runtime() is self:
-            rebind_call_sites()
 
     def wait_until_built(self, timeout_seconds: float) -> bool:
         """Wait for builds and warm-ups in the background, native guards included; returns whether all are finished."""
@@ -341,9 +337,15 @@ def _is_importing() -> bool:
     return frame is not None and frame.f_globals.get("__name__") == "importlib._bootstrap"
 
 
-def _load_table(source: TraceSet | str | os.PathLike[str] | None, settings: ApplyConfigRegistry) -> ApplyTable:
+def _absolute(source: TraceSet | str | os.PathLike[str]) -> TraceSet | Path:
+    """A data set as a folder, also after a change of the working directory: objects of an opened set do not change."""
+    root = source.root if isinstance(source, TraceSet) else source
+    return source if root is None else Path(root).absolute()  # type: ignore[return-value] # a set in memory
+
+
+def _load_table(source: TraceSet | Path, settings: ApplyConfigRegistry) -> ApplyTable:
     """The table of a data set; files and lines that are not used are logged."""
-    table = ApplyTable.load_or_build(get_fib_dataset_path() if source is None else source, settings)
+    table = ApplyTable.load_or_build(source, settings)
     for line in problem_lines(table.problems):
         logger.warning("the data set has a file or line that is not used: %s", line)
     for problem in setting_problems(settings, table):
@@ -509,7 +511,7 @@ def _bind(site: call_sites.Rebindable) -> None:
     """Bind a call site to the active runtime of the current epoch."""
     while True:
         with _lock:
-            epoch, runtime = _epoch, _serving()
+            epoch, runtime = _epoch, _stack[-1] if _stack and not _stack[-1].is_off else None
         bind = site.make_binding(runtime)
         with _lock:
             if epoch == _epoch:
@@ -527,10 +529,6 @@ def _set(stack: tuple[ApplyRuntime, ...]) -> None:
 def _start_epoch() -> None:
     global _epoch  # noqa: PLW0603 one counter per process
     _epoch += 1
-
-
-def _serving() -> ApplyRuntime | None:
-    return _stack[-1] if _stack and not _stack[-1].is_off else None
 
 
 def _switch_off_in_child() -> None:

@@ -1,11 +1,4 @@
-"""Definitions, solutions, traces and data sets of the tests."""
-
-from __future__ import annotations
-
-from collections.abc import Iterable, Mapping, Sequence
-from pathlib import Path
-from typing import Any
-
+from fib_apply import apply
 from fib_schema import (
     AxisConst,
     AxisVar,
@@ -25,7 +18,7 @@ from fib_schema import (
 )
 
 
-def new_definition(name: str) -> Definition:
+def new_definition(name):
     """A definition with one variable axis."""
     return Definition(
         name,
@@ -37,45 +30,48 @@ def new_definition(name: str) -> Definition:
     )
 
 
+@apply("scale")
+def scale(x):
+    """The engine's function, which serves where `SCALE` has no solution."""
+    return 2 * x
+
+
 SCALE = new_definition("scale")
 THREE = "def run(x, y):\n    y.copy_(3 * x)\n"
 """The source of a solution of `SCALE` whose result tells it apart."""
 
 
-def new_solution(
-    name: str,
-    language: str = "python",
-    content: str = "x",
-    author: str = "ada",
-    definition: str = "scale",
-    *,
-    passing: bool = True,
-) -> Solution:
+def new_solution(name, language="python", content="x", author="ada", definition="scale", *, passing=True):
     """A solution; `passing` says whether outputs are passed to it."""
     binding = "torch" if language in {"cpp", "cuda"} else None
     spec = BuildSpec(language, ["cpu"], "main.py::run", binding=binding, destination_passing_style=passing)
     return Solution(name, definition, author, spec, [SourceFile("main.py", content)])
 
 
+def loading(name, code=""):
+    """A solution in Python that runs some code when it is imported, and its definition."""
+    return SCALE, new_solution(name, content=f"# {name}\n{code}\ndef run(x):\n    return x\n", passing=False)
+
+
 def new_trace(
-    solution: str,
-    latency: float = 1.0,
+    solution,
+    latency=1.0,
     *,
-    m: int = 1,
-    uuid: str | None = None,
-    status: str = "PASSED",
-    hardware: str = "cpu",
-    timestamp: str = "2026-01-01T00:00:00",
-    timing: Any = None,
-    tolerance: Mapping[str, Any] | None = None,
-    errors: tuple[float, float] = (0.0, 0.0),
-    extra: Mapping[str, Any] | None = None,
-    definition: str = "scale",
-    reference: float = 1000.0,
-    performance: Mapping[str, Any] | None = None,
-    axes: Mapping[str, int] | None = None,
-    inputs: Iterable[str] = ("x",),
-) -> Trace:
+    m=1,
+    uuid=None,
+    status="PASSED",
+    hardware="cpu",
+    timestamp="2026-01-01T00:00:00",
+    timing=None,
+    tolerance=None,
+    errors=(0.0, 0.0),
+    extra=None,
+    definition="scale",
+    reference=1000.0,
+    performance=None,
+    axes=None,
+    inputs=("x",),
+):
     """An evaluation; `errors` are the absolute and the relative one, `performance` is its `extra`."""
     passed = status == "PASSED"
     extra_fields = performance if timing is None else {"timing": timing, **(performance or {})}
@@ -92,16 +88,17 @@ def new_trace(
     return Trace(definition, Workload(sizes, dict.fromkeys(inputs, RandomInput()), name), solution, evaluation)
 
 
-def data_set(*traces: Trace, solutions: Iterable[Solution] = (), definition: Definition = SCALE) -> TraceSet:
-    """A data set of one definition in memory."""
+def data_set(*traces, solutions=(), definition=SCALE):
     name = definition.name
     return TraceSet(None, {name: definition}, {name: tuple(solutions)}, {}, {name: traces})
 
 
-def write_set(
-    root: Path, *traces: Trace, solutions: Iterable[Solution] = (), definitions: Sequence[Definition] = (SCALE,)
-) -> TraceSet:
-    """A data set on the disk."""
+def set_of(content=THREE, *, passing=True):
+    """A solution that was verified for two rows."""
+    return data_set(new_trace("fast", m=2), solutions=[new_solution("fast", content=content, passing=passing)])
+
+
+def write_set(root, *traces, solutions=(), definitions=(SCALE,)):
     root.mkdir(exist_ok=True)
     made = TraceSet.from_path(root)
     made.add_definitions(definitions)

@@ -133,7 +133,8 @@ class BackgroundExecutor:
         while job := self._next():
             try:
                 is_relaxed = is_relaxed or use_relaxed_capture_mode()
-                _set_device(job.device)
+                if job.device is not None:
+                    sys.modules["torch"].cuda.set_device(job.device)
                 job.run()
             except BaseException as error:  # noqa: BLE001 - in a thread, an interrupt or exit is a failure like any other
                 if not isinstance(error, InterpreterExit):
@@ -191,13 +192,6 @@ def _current_device() -> int | None:
     import torch
 
     return torch.cuda.current_device()
-
-
-def _set_device(index: int | None) -> None:
-    if index is not None:
-        import torch
-
-        torch.cuda.set_device(index)
 
 
 def use_relaxed_capture_mode() -> bool:

@@ -32,7 +32,7 @@ from fib_schema.framing import framed
 
 from ..config import ENABLE_VARIABLE, publish, read_published
 from ..errors import is_out_of_memory
-from ..events import EventKind, emit, finished, logger
+from ..events import logger
 
 Pair: TypeAlias = tuple[Definition, Solution]
 
@@ -112,12 +112,9 @@ def probe(
             results[pair[1].name] = results.get(pair[1].name) or known.reason
         else:
             unknown.append(pair)
-    began = time.monotonic()
     tasks = [ProbeTask(*pair) for pair in unknown]
     with contextlib.closing(run_tasks(tasks, timeout_seconds, is_cancelled)) as found:
-        for (definition, solution), result in zip(unknown, found, strict=True):
-            seconds, began = time.monotonic() - began, time.monotonic()
-            emit(finished(EventKind.PROBED, definition.name, solution.name, seconds, result.reason))
+        for (_, solution), result in zip(unknown, found, strict=True):
             if result.is_reproducible:
                 _save(root, solution, result.reason)
             results[solution.name] = results.get(solution.name) or result.reason

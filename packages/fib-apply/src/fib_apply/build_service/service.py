@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import attrs
-from fib_schema import Definition, Solution, get_fib_cache_path
+from fib_schema import Definition, FibError, Solution, get_fib_cache_path
 from fib_schema.files import explain_os_error
 
 from ..config import publish, read_published
@@ -49,10 +49,6 @@ class BuildResult:
     finished_at: float = attrs.field(factory=time.monotonic, eq=False)
     """By `time.monotonic`."""
 
-    def matches(self, solution: Solution) -> bool:
-        """Whether the result is for this content."""
-        return self.solution is solution or self.solution.hash() == solution.hash()
-
 
 @attrs.define
 class _Shared:
@@ -67,11 +63,11 @@ class _Shared:
 
 
 class BuildService:
-    """Builds each solution once.
+    """Builds each solution of one table once.
 
     All builds run in one background thread. There, an interrupt raised by a solution differs from the user's,
     which Python raises in the main thread; and a solution that hangs blocks no caller. Results are read
-    without waiting. A solution with the name of another and new content replaces it.
+    without waiting.
     """
 
     def __init__(self, registry: BuilderRegistry | None = None, *, cache_root: Path | None = None) -> None:
@@ -103,13 +99,16 @@ class BuildService:
         result = self._results.get(solution_name)
         return result is not None and result.solution.spec.language.is_embedded
 
-    def successor(self) -> BuildService:
-        """A service for another table, with the same thread and results.
+    def successor(self, load_solution: Callable[[str], Solution]) -> BuildService:
+        """A service for another table, with the same thread and the results of solutions that are the same there.
 
         Its later results do not replace those of this one, so that calls by the earlier table go on as before.
         """
         made = BuildService(self._registry, cache_root=self._cache_root)
-        made._results = self._results.copy()
+        for name, result in self._results.copy().items():
+            with contextlib.suppress(FibError):  # it was removed, or its file cannot be read now
+                if load_solution(name).hash() == result.solution.hash():
+                    made._results[name] = result
         made._shared, made._executor = self._shared, self._executor
         return made
 
@@ -181,19 +180,12 @@ class BuildService:
     def request(self, definition: Definition, solution: Solution) -> None:
         """Build a solution in the background, unless that was done. Repeated requests build it once."""
         name = solution.name
-        requested = self._requests.get(name)
-        if requested is not None and requested[1] is solution:
-            return  # each call may request it until it is built, and hashing its sources takes long
-        result = self._results.get(name)
-        if result is not None and result.matches(solution):
-            return
         with self._lock:
-            requested = self._requests.get(name)
-            is_new = requested is None or requested[1].hash() != solution.hash()
+            if name in self._requests or name in self._results:
+                return
             self._requests[name] = (definition, solution)
-        if is_new:
-            on_drop = functools.partial(self._requests.pop, name, None)
-            self._executor.submit(self._flush_requests, f"building {name}", on_drop=on_drop)
+        on_drop = functools.partial(self._requests.pop, name, None)
+        self._executor.submit(self._flush_requests, f"building {name}", on_drop=on_drop)
 
     def run_first(
         self,
@@ -209,7 +201,7 @@ class BuildService:
         """
         from .recorded_call import RecordedCall, copied_bytes
 
-        if not self._shared.first_runs.accepts(copied_bytes(inputs)):
+        if copied_bytes(inputs) > _MAX_QUEUED_BYTES:
             return False
         solution = self._results[solution_name].solution
         self._shared.first_runs.add(_FirstRun(definition, solution, RecordedCall.of(inputs), on_done))
@@ -249,17 +241,11 @@ class BuildService:
             self._build(requests, lambda: self._executor.is_closed, 1)
         finally:
             for _, solution in requests:
-                self._end_request(solution)
+                self._requests.pop(solution.name, None)
 
     def _build(self, pairs: list[Pair], is_cancelled: Callable[[], bool], jobs: int | None) -> None:
         """Build a batch in the background thread: each solution gets a result. Their exceptions become results."""
-        unknown = []
-        for pair in pairs:
-            result = self._results.get(pair[1].name)
-            if result is not None and result.matches(pair[1]):
-                self._end_request(pair[1])
-            else:
-                unknown.append(pair)
+        unknown = [pair for pair in pairs if pair[1].name not in self._results]
         self._shared.is_building = True
         try:
             seconds: dict[str, float] = {}
@@ -334,14 +320,7 @@ class BuildService:
 
     def _set_result(self, result: BuildResult) -> None:
         self._results[result.solution.name] = result
-        self._end_request(result.solution)
-
-    def _end_request(self, solution: Solution) -> None:
-        """Forget the request of a solution, unless another content of its name was requested meanwhile."""
-        with self._lock:
-            requested = self._requests.get(solution.name)
-            if requested is not None and (requested[1] is solution or requested[1].hash() == solution.hash()):
-                del self._requests[solution.name]
+        self._requests.pop(result.solution.name, None)
 
 
 # -- first runs --------------------------------------------------------------------------------------
@@ -367,11 +346,6 @@ class _FirstRunQueue:
         self._lock = threading.RLock()
         self._queued: deque[_FirstRun] = deque()
         self._queued_bytes = 0
-
-    @staticmethod
-    def accepts(size_bytes: int) -> bool:
-        """Whether a run with copies of this size can be queued at all."""
-        return size_bytes <= _MAX_QUEUED_BYTES
 
     def add(self, run: _FirstRun) -> None:
         """Queue a run; drops the oldest ones if there are too many."""

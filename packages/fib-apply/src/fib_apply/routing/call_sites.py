@@ -7,6 +7,7 @@ when listeners change; a call that has begun is not affected.
 
 from __future__ import annotations
 
+import builtins
 import functools
 import inspect
 import threading
@@ -30,6 +31,8 @@ Name: TypeAlias = "str | Callable[..., str]"
 """A definition's name, or a resolver: a function that returns it for a call's arguments."""
 
 _ROUTE = "_fib_route"
+_ORIGINALS = ("__script_if_tracing_wrapper", "__original_fn")
+"""The attributes by which `torch.jit.script` finds the function behind a wrapper."""
 TRACED_INSTEAD = "_torchdynamo_inline"
 """The attribute by which torch.compile marks its own results: Dynamo traces its value in place of the function.
 
@@ -56,27 +59,39 @@ class Rebindable(Protocol):
 class CallSite:
     """A function whose calls are routed.
 
+    Pickling by value, as cloudpickle does with functions of ``__main__``, takes the globals of a wrapper along. Targets
+    belong to this process, so they are among the names that Python looks up behind the globals, its builtins; a copy
+    is connected to the runtime of the process that loads it.
+
     Raises:
         CannotRoute: It is a coroutine function or a generator function.
     """
 
-    def __init__(self, name: Name, function: Function) -> None:
+    def __init__(self, name: Name, function: Function, connect: Callable[[CallSite], None]) -> None:
         _check_kind(name, function)
+        self._connect = connect
         self._definition = name
         self._function = function
         self._parameters = parameters_of(function)
         self._label = _identifier(getattr(function, "__name__", "call"))
-        self._scope: dict[str, Any] = {_ROUTE: function, **default_values(self._parameters or ())}
-        wrapper = compile_function(self._wrapper_source(), self._label, self._scope)
+        self._targets = {**vars(builtins), _ROUTE: function}
+        scope = {"__builtins__": self._targets, **default_values(self._parameters or ())}
+        wrapper = compile_function(wrapper_source(self._parameters), self._label, scope)
         self.wrapper: Function = functools.update_wrapper(wrapper, function, updated=())
         attributes: dict[str, Any] = getattr(function, "__dict__", {})  # builtins have none
         vars(wrapper).update({name: value for name, value in attributes.items() if _is_copied(name)})
         vars(wrapper)["__fib_call_site__"] = self  # the call site lives as long as the wrapper
+        vars(wrapper).update(dict.fromkeys(_ORIGINALS, function))
+        connect(self)
 
-    def _wrapper_source(self) -> str:
-        if self._parameters is None:
-            return f"def {self._label}(*args, **kwargs):\n    return {_ROUTE}(*args, **kwargs)\n"
-        return wrapper_source(self._label, self._parameters)
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_targets"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._targets = self.wrapper.__globals__
+        self._targets[_ROUTE] = self._function
+        self._connect(self)
 
     def make_binding(self, runtime: Runtime | None) -> Callable[[], None]:
         """Return what sends calls through a runtime, or to the function itself; it only sets one global."""
@@ -87,7 +102,7 @@ class CallSite:
             target = self._target(name, runtime)
         else:
             target = self._resolving_target(name, runtime)
-        return functools.partial(self._scope.__setitem__, _ROUTE, target)
+        return functools.partial(self._targets.__setitem__, _ROUTE, target)
 
     def _resolving_target(self, resolver: Callable[..., str], runtime: Runtime | None) -> Function:
         targets: dict[str, Function] = {}
@@ -123,8 +138,9 @@ class CallSite:
         if not callbacks:
             return target
         scope = {f"_fib_callback{index}": callback for index, callback in enumerate(callbacks)}
-        source = notifying_source(self._label, parameters, len(callbacks))
-        return compile_function(source, self._label, {**scope, "_fib_target": target})
+        source = notifying_source(parameters, len(callbacks))
+        notifying: Function = compile_function(source, self._label, {**scope, "_fib_target": target})
+        return notifying
 
     def _route(self, dispatcher: Dispatcher) -> Function:
         definition = dispatcher.definition

@@ -97,12 +97,12 @@ class CallVariant:
     def __init__(
         self,
         definition: Definition,
-        *,
-        is_destination_passing: bool,
-        is_cached: bool,
-        is_counted: bool = False,
         fallback_equivalents: frozenset[str] = frozenset(),
         padded_axis: str | None = None,
+        *,
+        is_destination_passing: bool = False,
+        is_cached: bool,
+        is_counted: bool = False,
     ) -> None:
         self.is_destination_passing = is_destination_passing
         self.padded_axis = padded_axis

@@ -8,7 +8,9 @@ others are parameters.
 
 from __future__ import annotations
 
+import functools
 import inspect
+import types
 from collections.abc import Callable, Iterable, Sequence
 from inspect import Parameter
 from typing import Any
@@ -126,32 +128,42 @@ class RouteOptions:
     """The share of calls that are made by the solution and the fallback, and compared."""
 
 
-def compile_function(source: str, name: str, scope: dict[str, Any], filename: str = "fib_apply") -> Callable[..., Any]:
-    """Compile the function of this name that a source defines, with a scope of its own.
+def compile_function(source: str, name: str, scope: dict[str, Any]) -> Any:
+    """Make the function ``_fib_function`` of a source, under another name and with a scope of its own.
 
     The scope has no ``__name__``: Dynamo would import the module of that name and look for the globals in it.
     """
-    exec(compile(source, f"<{filename} {name}>", "exec"), scope)  # noqa: S102 made of our templates and of identifiers
-    found: Callable[..., Any] = scope[name]
+    exec(_compile(source), scope)  # noqa: S102 made of our templates and of identifiers
+    found = scope.pop("_fib_function")
+    found.__code__ = found.__code__.replace(co_name=name, co_qualname=name, co_filename=f"<fib_apply {name}>")
+    found.__name__ = found.__qualname__ = name
     return found
 
 
-def wrapper_source(name: str, parameters: Sequence[Parameter]) -> str:
+@functools.lru_cache(maxsize=1024)
+def _compile(source: str) -> types.CodeType:
+    """The code of a source: functions with equal parameters share it, because it takes as long as all other work."""
+    return compile(source, "<fib_apply>", "exec")
+
+
+def wrapper_source(parameters: Sequence[Parameter] | None) -> str:
     """The source of a wrapper; its scope needs the `default_values` of the parameters."""
-    return f"def {name}({parameter_list(parameters)}):\n    return _fib_route({argument_list(parameters)})\n"
+    if parameters is None:
+        return "def _fib_function(*args, **kwargs):\n    return _fib_route(*args, **kwargs)\n"
+    return f"def _fib_function({parameter_list(parameters)}):\n    return _fib_route({argument_list(parameters)})\n"
 
 
-def notifying_source(name: str, parameters: Sequence[Parameter], callbacks: int) -> str:
+def notifying_source(parameters: Sequence[Parameter], callbacks: int) -> str:
     """The source of a function that calls ``_fib_callback0`` and so on, then ``_fib_target``."""
     values = ", ".join(parameter.name for parameter in parameters)
-    lines = [f"def {name}({parameter_list(parameters, has_defaults=False)}):"]
+    lines = [f"def _fib_function({parameter_list(parameters, has_defaults=False)}):"]
     lines += [f"    _fib_callback{index}({values})" for index in range(callbacks)]
     return "\n".join([*lines, f"    return _fib_target({argument_list(parameters)})"]) + "\n"
 
 
-def route_source(name: str, mapped: ParameterMap, options: RouteOptions) -> str:
+def route_source(mapped: ParameterMap, options: RouteOptions) -> str:
     """The source of a route."""
-    lines = [f"def {name}({parameter_list(mapped.parameters, has_defaults=False)}):"]
+    lines = [f"def _fib_function({parameter_list(mapped.parameters, has_defaults=False)}):"]
     fallback = f"return _fib_fallback({argument_list(mapped.parameters)})"
     counted = ["        _fib_count_extra()"] if options.is_counted else []
     for extra in mapped.extras:

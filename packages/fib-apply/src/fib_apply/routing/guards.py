@@ -37,8 +37,8 @@ class GuardOptions(NamedTuple):
     """Whether calls pass while a CUDA graph is captured."""
     has_grad: bool = False
     """Whether gradients must be recorded or must not be, if a tensor requires one."""
-    is_specialized: bool = False
-    """Whether scalars must be equal in what kernels specialize on; see `specialization`."""
+    compares_numbers: bool = False
+    """Whether numbers must be equal, because selection or compilation depends on them."""
     ignores_sizes: bool = False
     """Whether sizes and strides may differ, but not numbers of dimensions. Outputs cannot be checked then."""
 
@@ -46,7 +46,8 @@ class GuardOptions(NamedTuple):
 _DEFAULT = GuardOptions()
 
 
-_TYPED, _SPECIALIZED = -1, -2
+_TYPED, _EQUAL = -1, -2
+_NUMBERS = (bool, int, float)
 
 
 def make_native_guard(native: NativeGuards, args: Sequence[Any], options: GuardOptions) -> Guard | None:
@@ -57,7 +58,7 @@ def make_native_guard(native: NativeGuards, args: Sequence[Any], options: GuardO
         options.outputs,
         _ALIGNMENT if options.is_aligned else 1,
         options.has_grad,
-        options.is_specialized,
+        options.compares_numbers,
         has_cuda and not options.may_capture,
         has_cuda and torch.cuda.device_count() > 1,
         options.ignores_sizes,
@@ -81,11 +82,11 @@ def compile_python_guard(args: Sequence[Any], options: GuardOptions = _DEFAULT) 
         return None
     first: dict[int, int] = {}  # by identity
     places = [first.setdefault(id(v), place) if isinstance(v, torch.Tensor) else _TYPED for place, v in enumerate(args)]
-    specialized = []
-    for place, value in enumerate(args) if options.is_specialized else ():
-        if isinstance(value, int):
-            places[place] = _SPECIALIZED
-            specialized.append(specialization(value))
+    numbers = []
+    for place, value in enumerate(args) if options.compares_numbers else ():
+        if type(value) in _NUMBERS:
+            places[place] = _EQUAL
+            numbers.append(value)
     tensors = [args[place] for place in first.values()]
     has_cuda = _has_cuda(tensors)
     conditions = _Conditions(
@@ -99,7 +100,7 @@ def compile_python_guard(args: Sequence[Any], options: GuardOptions = _DEFAULT) 
     return _compile_factory(conditions)(
         _tensor_guard(tensors, ignores_sizes=options.ignores_sizes),
         [type(value) for value in args if not isinstance(value, torch.Tensor)],
-        specialized,
+        numbers,
         [extent_bytes(tensor) for tensor in tensors] if options.outputs else (),
         tensors[0].device.index if conditions.checks_device else None,
         torch.get_default_dtype(),
@@ -113,7 +114,7 @@ class _Conditions(NamedTuple):
     """
 
     places: tuple[int, ...]
-    """Of each tensor the first argument that is the same one; of others `_TYPED` or `_SPECIALIZED`."""
+    """Of each tensor the first argument that is the same one; of others `_TYPED` or `_EQUAL`."""
     outputs: int
     is_aligned: bool
     grad: bool | None
@@ -126,19 +127,19 @@ class _Conditions(NamedTuple):
 def _compile_factory(conditions: _Conditions) -> Callable[..., Guard]:
     """Compile a function that makes guards of the same conditions, because compiling each guard takes 20 us and more.
 
-    It takes a tensor guard, the types of arguments that are no tensors, the specializations of some of them, the bytes
-    of tensors, the index of their device, and the default dtype.
+    It takes a tensor guard, the types of arguments that are no tensors, the values of some of them, the bytes of
+    tensors, the index of their device, and the default dtype.
     """
     names = [f"a{place}" for place in range(len(conditions.places))]
     pairs = list(zip(names, conditions.places, strict=True))
     tensors = [name for place, name in enumerate(names) if conditions.places[place] == place]
     others = [name for name, same in pairs if same < 0]
-    specialized = [name for name, same in pairs if same == _SPECIALIZED]
+    numbers = [name for name, same in pairs if same == _EQUAL]
     found = [
         *(["not capturing()"] if conditions.checks_capture else []),
         *([] if conditions.grad is None else ["grad()" if conditions.grad else "not grad()"]),
         *(f"type({name}) is t_{name}" for name in others),
-        *(f"specialization({name}) == s_{name}" for name in specialized),
+        *(f"({name} is n_{name} or {name} == n_{name})" for name in numbers),
         *(f"{name} is {names[same]}" for name, same in pairs if same >= 0 and name != names[same]),
         f"guard({', '.join(tensors)})",  # torch's guards take each tensor only once
         "(not modes() or not has_function_mode()) and forward_ad._current_level < 0 and default_dtype() is default",
@@ -147,9 +148,9 @@ def _compile_factory(conditions: _Conditions) -> Callable[..., Guard]:
     ]
     extents = tensors if conditions.outputs else []
     lines = [
-        "def make(guard, types, specializations, extents, index, default):",
+        "def make(guard, types, numbers, extents, index, default):",
         f"    [{', '.join(f't_{name}' for name in others)}] = types",
-        f"    [{', '.join(f's_{name}' for name in specialized)}] = specializations",
+        f"    [{', '.join(f'n_{name}' for name in numbers)}] = numbers",
         f"    [{', '.join(f'e_{name}' for name in extents)}] = extents",
         f"    return lambda {', '.join(names)}: {' and '.join(found)}",
     ]
@@ -162,7 +163,6 @@ def _compile_factory(conditions: _Conditions) -> Callable[..., Guard]:
         "has_function_mode": has_function_mode,
         "forward_ad": torch.autograd.forward_ad,
         "default_dtype": torch.get_default_dtype,
-        "specialization": specialization,
     }
     exec(compile("\n".join(lines), "<fib_apply guard>", "exec"), scope)  # noqa: S102 made of numbers and our own names
     made: Callable[..., Guard] = scope["make"]
@@ -179,13 +179,6 @@ def _address_conditions(tensors: Sequence[str], outputs: int, *, is_aligned: boo
         name = tensors[index]
         conditions += [f"not -e_{name} < p_{name} - p_{other} < e_{other}" for other in tensors[:index]]
     return conditions
-
-
-def specialization(value: Any) -> Any:
-    """The properties of a scalar that Triton compiles for: whether an integer is 1, a multiple of 16, and small."""
-    if isinstance(value, bool):
-        return value
-    return (value == 1, value % 16 == 0, -(1 << 31) <= value < 1 << 31) if isinstance(value, int) else None
 
 
 def are_aligned(args: Sequence[Any]) -> bool:

@@ -10,7 +10,6 @@ import torch
 from fib_schema import Definition
 from fib_schema.display import counted
 
-from ..errors import is_out_of_memory
 from ..selection.rankings import Candidate
 
 _MAX_PART = 1 << 18
@@ -39,16 +38,6 @@ def compare_outputs(definition: Definition, found: Any, expected: Any, recorded:
         raise OutputMismatch(f"{counted(len(ours), 'output')} instead of {len(theirs)}")
     for name, a, b in zip(definition.outputs, ours, theirs, strict=False):
         _compare(name, a, b, recorded)
-
-
-def copy_outputs(outputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...] | None:
-    """Copies for a second run; None if there is no memory for them."""
-    try:
-        return tuple(output.clone() for output in outputs)
-    except (MemoryError, RuntimeError) as error:
-        if is_out_of_memory(error):
-            return None
-        raise
 
 
 def _as_tuple(value: Any) -> Sequence[Any]:

@@ -6,9 +6,10 @@ dtypes, devices, shapes and strides only pass a compiled guard; see `guards`.
 
 from __future__ import annotations
 
+import ast
 import functools
 import inspect
-import types
+import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -21,13 +22,6 @@ from torch.utils._device import DeviceContext
 
 from ..key import compile_axis_reader
 
-WRITES_INPUTS = "it writes to its inputs"
-
-
-def versions_of(values: Sequence[Any]) -> list[int]:
-    """Numbers that change when torch writes to a tensor; kernels of a solution's own leave them alone."""
-    return [value._version for value in values if isinstance(value, torch.Tensor) and not value.is_inference()]  # noqa: SLF001 no public name
-
 
 @attrs.frozen
 class Rejection:
@@ -38,9 +32,6 @@ class Rejection:
     problem: str
     is_cacheable: bool = False
     """Whether it depends on properties of the tensors that a guard checks: equal calls will be rejected as well."""
-
-    def __str__(self) -> str:
-        return self.problem
 
 
 class CallValidator:
@@ -95,14 +86,12 @@ class CallValidator:
         for (name, spec), shape, value in zip(definition.outputs.items(), shapes, results, strict=True):
             if spec.shape is None:
                 continue
-            if not isinstance(value, torch.Tensor):
-                return f"{name} is a {type(value).__name__}"
-            found, sizes = (
-                (value.dtype, tuple(value.shape), value.device),
-                tuple(value.shape) if shape is None else shape,
-            )
-            if found != (wanted := (torch_dtype(spec.dtype), sizes, device)):
-                return f"{name} has {found[0]} {list(found[1])} on {found[2]} instead of {wanted[0]} {list(sizes)}"
+            if not is_strided(value) or value.is_conj() or value.is_neg():
+                return f"{name} is a {type(value).__name__}" + (" of another kind" * isinstance(value, torch.Tensor))
+            found = value.dtype, tuple(value.shape), value.device
+            wanted = torch_dtype(spec.dtype), found[1] if shape is None else shape, device
+            if found != wanted:
+                return f"{name} has {found[0]} {list(found[1])} on {found[2]} instead of {wanted[0]} {list(wanted[1])}"
         return None
 
     def _rejection_of_combination(self, args: Sequence[Any], tensors: Sequence[torch.Tensor]) -> Rejection | None:
@@ -271,26 +260,13 @@ _OF_EACH_CLASS = frozenset(vars(type("Empty", (torch.nn.Parameter,), {}))) | {"_
 _HOOK, _DISPATCH = "__torch_function__", "__torch_dispatch__"
 
 
-class _Delegating(torch.nn.Parameter):
-    """The hooks that are accepted: each calls that of its base class, and returns the result."""
-
-    @classmethod
-    def with_missing_keywords(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if kwargs is None:
-            kwargs = {}
-        return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
-
-    @classmethod
-    def with_empty_keywords(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return super().__torch_function__(func, types, args, {} if kwargs is None else kwargs)  # type: ignore[no-untyped-call]
-
-    @classmethod
-    def with_any_keywords(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return super().__torch_function__(func, types, args, kwargs or {})  # type: ignore[no-untyped-call]
-
-    @classmethod
-    def with_same_keywords(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        return super().__torch_function__(func, types, args, kwargs)  # type: ignore[no-untyped-call]
+_PARAMETERS_OF_HOOK = ["cls", "func", "types", "args", "kwargs"]
+_CALLS_OF_BASE = [
+    *(f"return super().__torch_function__(func, types, args, {each})" for each in ("kwargs", "kwargs or {}")),
+    "return super().__torch_function__(func, types, args, {} if kwargs is None else kwargs)",
+    "if kwargs is None:\n    kwargs = {}\nreturn super().__torch_function__(func, types, args, kwargs)",
+]
+"""The bodies of hooks that are accepted."""
 
 
 def is_plain_type(kind: type) -> bool:
@@ -324,21 +300,13 @@ def behaviour_problem(kind: type) -> str | None:
 
 
 def _only_delegates(hook: Any) -> bool:
-    """Whether a ``__torch_function__`` is one of those of `_Delegating`, by its code."""
-    return isinstance(hook, classmethod) and _shape_of(hook) in _known_hooks()
-
-
-def _shape_of(hook: Any) -> tuple[Any, ...] | None:
-    """Everything that decides the effect of a function's code, without names of parameters; None for other objects."""
-    function = hook.__func__
-    code = getattr(function, "__code__", None)
-    if not isinstance(function, types.FunctionType) or not isinstance(code, types.CodeType):
-        return None
-    names = tuple(name for name in code.co_names if name != "super") if "super" not in function.__globals__ else ()
-    flags = code.co_flags & ~inspect.CO_NESTED
-    return code.co_code, code.co_consts, names, code.co_freevars, code.co_argcount, flags, function.__defaults__
-
-
-@functools.cache
-def _known_hooks() -> frozenset[tuple[Any, ...] | None]:
-    return frozenset(_shape_of(hook) for hook in vars(_Delegating).values() if isinstance(hook, classmethod))
+    """Whether a ``__torch_function__`` calls that of its base class and returns the result, by its source."""
+    try:
+        source = textwrap.dedent(inspect.getsource(hook.__func__.__code__))
+        (function,) = ast.parse(source).body
+    except (AttributeError, OSError, SyntaxError):
+        return False
+    if not isinstance(function, ast.FunctionDef) or not isinstance(hook, classmethod):
+        return False
+    body = "\n".join(map(ast.unparse, function.body))
+    return [each.arg for each in function.args.args] == _PARAMETERS_OF_HOOK and body in _CALLS_OF_BASE

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from typing import Any
 
 import attrs
 import msgspec
 
-from ..config import ApplyConfig, OnMiss
 from ..key import ApplyKey
 
-SELECTION_SETTINGS = (
-    *("max_atol", "max_rtol", "baseline", "margin", "require_speedup", "batch_invariant", "enabled", "exclude", "only"),
-)
+SELECTION_SETTINGS = ("max_atol", "max_rtol", "baseline", "margin", "require_speedup", "enabled", "exclude", "only")
 """The settings that decide which solutions are selected."""
 _ROUNDING = 1e-12
 """Tolerance of logarithms, so that latencies that differ by exactly the margin count as equal."""
+
+
+def number_text(value: Any) -> str:
+    """A number as traces and calls are compared by it: six digits, because engines compute a scale in float32."""
+    return f"{value:.6g}" if isinstance(value, float) else str(int(value))
 
 
 def log_margin(margin: float) -> float:
@@ -29,7 +32,7 @@ class Candidate(msgspec.Struct, frozen=True, array_like=True):
 
     solution: str
     latency_ms: float
-    """Geometric mean over its workloads; if it serves all sizes of batch axes, the mean over the recorded ones."""
+    """Geometric mean over its workloads."""
     interval_ms: tuple[float, float] | None = None
     """Likewise, if every workload has one."""
     has_setup: bool = False
@@ -47,6 +50,13 @@ class Candidate(msgspec.Struct, frozen=True, array_like=True):
     fallback_ms: float | None = None
     """The fallback's time on the same workloads; None if it was not recorded."""
     fallback_interval_ms: tuple[float, float] | None = None
+    numbers: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    """The values of number inputs with which it was measured, see `number_text`. Inputs are missing that a workload
+    leaves to the benchmark, or that the benchmark changed: the solution was verified to follow them."""
+
+    def was_measured_with(self, numbers: Mapping[str, str]) -> bool:
+        """Whether a trace covers the values of a call's number inputs."""
+        return all(name not in numbers or numbers[name] in measured for name, measured in self.numbers)
 
     def is_faster_than_equivalent(self, equivalent: Candidate, margin: float) -> bool:
         """Whether it is faster, beyond uncertainty, than a solution that calls the same function as the fallback.
@@ -110,71 +120,10 @@ class HardwareRankings:
     by_key: Mapping[ApplyKey, Ranking]
     best: Ranking | None = None
     """Over all keys; None if no solution qualified at all keys that it ran."""
-    batch_axes: tuple[str, ...] = ()
-    """The axes that keys leave out, because one solution serves all their sizes."""
 
-    def key_of(self, key: ApplyKey) -> ApplyKey:
-        """The key under which a call's key is recorded."""
-        recorded = key.without_axes(self.batch_axes)
-        return recorded if recorded.padded_axis is None else recorded.without_axes({recorded.padded_axis})
-
-
-class NearestKeys:
-    """Known keys, among which the closest one is found."""
-
-    def __init__(self, known: Iterable[ApplyKey], bounds: Mapping[str, float]) -> None:
-        self._bounds = dict(bounds)
-        self._groups: dict[object, list[tuple[list[int], ApplyKey]]] = {}
-        for key in known:
-            fixed, sizes = self._split(key)
-            self._groups.setdefault(fixed, []).append((sizes, key))
-
-    def _split(self, key: ApplyKey) -> tuple[object, list[int]]:
-        """The part of a key that must be equal, and the sizes of the axes that may differ."""
-        fixed = tuple(axis if axis in self._bounds else (axis, size) for axis, size in key.axes)
-        return (key.feats, fixed), [size for axis, size in key.axes if axis in self._bounds]
-
-    def find(self, key: ApplyKey) -> ApplyKey | None:
-        """The closest known key within the bounds; None if there is none.
-
-        The distance is the product of the factors between sizes. Of equally close keys the smaller one is taken.
-        """
-        fixed, sizes = self._split(key)
-        bounds = [self._bounds[axis] for axis, _ in key.axes if axis in self._bounds]
-        found = [(_distance(sizes, theirs, bounds), other.axes, other) for theirs, other in self._groups.get(fixed, ())]
-        distance, _, closest = min(found, key=lambda one: one[:2], default=(math.inf, (), None))
-        return None if distance == math.inf else closest
-
-
-def ranking_for(
-    rankings: HardwareRankings | None, key: ApplyKey, config: ApplyConfig, nearest: NearestKeys | None = None
-) -> Ranking | None:
-    """The ranking that serves a key; None if only the fallback may.
-
-    A recorded key is no miss, even if no solution was selected for it. If one solution serves all sizes of batch axes,
-    a key is recorded at all these sizes.
-    """
-    if rankings is None:
-        return None
-    key = rankings.key_of(key)
-    found = rankings.by_key.get(key)
-    if found is not None:
-        return found
-    if config.on_miss_policy is OnMiss.USE_DEF_BEST:
-        return rankings.best if key.is_exact else None  # it was verified with contiguous, exact inputs
-    if config.on_miss_policy is OnMiss.NEAREST:
-        closest = (nearest or NearestKeys(rankings.by_key, config.nearest)).find(key)
-        return None if closest is None else rankings.by_key[closest]
-    return None
-
-
-def _distance(ours: Iterable[int], theirs: Iterable[int], bounds: Iterable[float]) -> float:
-    """Sum of the logarithms of the factors between sizes; infinite if one exceeds its bound."""
-    total = 0.0
-    for size, other, bound in zip(ours, theirs, bounds, strict=True):
-        if size != other:
-            larger, smaller = (size, other) if size > other else (other, size)
-            if smaller <= 0 or larger / smaller > bound:
-                return math.inf
-            total += math.log(larger / smaller)
-    return total
+    def find(self, key: ApplyKey, *, uses_best: bool) -> Ranking | None:
+        """The ranking that serves a key; None if only the fallback may. With `uses_best`, that of all keys may, too."""
+        found = self.by_key.get(key.recorded)
+        if found is not None or not uses_best or not key.is_exact:
+            return found  # the best was verified with contiguous, exact inputs, and the same ones absent
+        return self.best if any(key.absent == other.absent for other in self.by_key) else None

@@ -6,19 +6,17 @@ score at a key, the winner (`_Ranker._in_order`), the fallback's time (`_Fallbac
 
 A baseline serves calls anyway: the bounds on errors do not apply to it, and it is no candidate. Workloads with a
 layout have keys of their own. Of calls with padded indices, keys that differ only in the size of the indices are one
-key beside the others; it is ranked as with ``batch_invariant``, where keys that differ only in batch axes are one key
-and the total time over them replaces the score.
+key beside the others, of solutions that ran the workloads of all these sizes.
 """
 
 from __future__ import annotations
 
 import math
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 import attrs
-from fib_schema import Definition, Evaluation, EvaluationStatus, Solution, Trace, Workload
+from fib_schema import Definition, Evaluation, EvaluationStatus, ScalarInput, Solution, Trace, Workload
 from fib_schema.display import counted
 from fib_schema.padded_indices import PADDED_INDICES, padded_indices_of
 from fib_schema.strides import LAYOUT, workload_strides
@@ -37,9 +35,8 @@ from fib_schema.trace_facts import (
 
 from ..config import ApplyConfig
 from ..key import ApplyKey, ApplyKeyBuilder
-from .rankings import Candidate, HardwareRankings, Ranking, log_margin
+from .rankings import Candidate, HardwareRankings, Ranking, log_margin, number_text
 
-BATCH_TAG = "batch_axis:"
 _BY_SIMPLICITY = ("python", "helion", "triton", "cutile", "tilelang", "cute_dsl", "cpp", "cuda", "cutlass")
 _LANGUAGE_RANK = {language: rank for rank, language in enumerate(_BY_SIMPLICITY)}
 """From the simplest on; other languages come last."""
@@ -87,7 +84,6 @@ def select(
     hacks = {t.solution for t in counting if t.evaluation and t.evaluation.status == EvaluationStatus.REWARD_HACK}
     keys = _WorkloadKeys(key_builder)
     excluded = _excluded_by_key(not_counting, keys)
-    axes = batch_axes(definition) if config.batch_invariant else ()
     padded = padded_indices_of(definition)
     rankings = {}
     for hardware, runs in latest(counting).items():
@@ -95,16 +91,16 @@ def select(
         groups: dict[ApplyKey, list[_KeyRun]] = {}
         for key, runs_of_key in keys.runs_by_key(runs).items():
             numbered = [(key, run) for run in runs_of_key]
-            groups.setdefault(key.without_axes(axes), []).extend(numbered)
+            groups.setdefault(key, []).extend(numbered)
             if padded is not None:
-                of_padded = key.without_axes({*axes, padded.axis}).with_padding(padded.axis)
+                of_padded = key.without_axes({padded.axis}).with_padding(padded.axis)
                 groups.setdefault(of_padded, []).extend(numbered)
         for key, group in groups.items():
             left_out = {}
             for one in dict.fromkeys(one for one, _ in group):
                 left_out.update(excluded.get((hardware, one), {}))
             ranker.add(key, group, left_out)
-        rankings[hardware] = HardwareRankings(hardware, ranker.rankings, ranker.best(), axes)
+        rankings[hardware] = HardwareRankings(hardware, ranker.rankings, ranker.best())
     return Selection(rankings, tuple(keys.problems))
 
 
@@ -157,7 +153,7 @@ def _excluded_by_key(
 _WorkloadRun: TypeAlias = tuple[str, dict[str, Trace]]
 """A workload's uuid, and the evaluation that counts of each solution."""
 _KeyRun: TypeAlias = tuple[ApplyKey, _WorkloadRun]
-"""A run with the key of its workload, before batch axes are left out."""
+"""A run with the key of its workload, before the size of padded indices is left out."""
 
 
 class _WorkloadKeys:
@@ -235,6 +231,8 @@ class _Measurement(NamedTuple):
     call: _Latency | None
     call_fallback: _Latency | None
     """Both call latencies, where the judge's clock measured them."""
+    numbers: tuple[tuple[str, str], ...]
+    """The number inputs that were the same in all calls, each with its value."""
 
     @property
     def by_call(self) -> _Measurement:
@@ -248,11 +246,11 @@ class _Measurement(NamedTuple):
 _Measured: TypeAlias = list[tuple[int, _Measurement]]
 """Measurements with the numbers of their workloads."""
 _Numbered: TypeAlias = "Sequence[tuple[int, _Measurement | _Latency]]"
-_Mean: TypeAlias = Callable[[_Numbered], "tuple[float, _Interval | None]"]
-"""Combines several latencies: the logarithm of their mean, and of both ends of its interval if all have one."""
 
 
-def _measure(evaluation: Evaluation, config: ApplyConfig, *, is_baseline: bool) -> _Measurement | str:
+def _measure(
+    workload: Workload, evaluation: Evaluation, config: ApplyConfig, *, is_baseline: bool
+) -> _Measurement | str:
     """The measurement of an evaluation, or why it does not qualify."""
     performance, correctness = evaluation.performance, evaluation.correctness
     if evaluation.status != _PASSED or performance is None or correctness is None:
@@ -284,7 +282,17 @@ def _measure(evaluation: Evaluation, config: ApplyConfig, *, is_baseline: bool) 
         _latency(fallback),
         _latency(timing.of_call),
         None if fallback is None else _latency(fallback.of_call),
+        _numbers(workload, evaluation),
     )
+
+
+def _numbers(workload: Workload, evaluation: Evaluation) -> tuple[tuple[str, str], ...]:
+    """The numbers that a workload states, but for those that the benchmark changed in a call of its own."""
+    stated = {name: source.value for name, source in workload.inputs.items() if isinstance(source, ScalarInput)}
+    if not stated:
+        return ()
+    changed = extra_group(evaluation.extra, "other_scalars")
+    return tuple([(name, number_text(value)) for name, value in stated.items() if name not in changed])
 
 
 def _latency(timing: Timing | None) -> _Latency | None:
@@ -318,33 +326,6 @@ def _mean_logarithms(numbered: _Numbered) -> tuple[float, _Interval | None]:
         return latency, None
     low = math.fsum(math.log(low) for low, _ in intervals) / count
     return latency, (low, math.fsum(math.log(high) for _, high in intervals) / count)
-
-
-def batch_axes(definition: Definition) -> tuple[str, ...]:
-    """The axes that one solution has to serve at all sizes if `ApplyConfig.batch_invariant` is set."""
-    variable = tuple(definition.var_axes)
-    marked = {tag.removeprefix(BATCH_TAG).strip() for tag in definition.tags if tag.startswith(BATCH_TAG)}
-    return tuple(axis for axis in variable if axis in marked) or variable
-
-
-def _mean_over_keys(keys: Sequence[Hashable]) -> _Mean:
-    """The total time of several keys by their number; each counts by the arithmetic mean over its workloads."""
-    counts = Counter(keys)
-
-    def mean(measured: _Numbered) -> tuple[float, _Interval | None]:
-        shares = [1.0 / counts[keys[number]] for number, _ in measured]
-        total = math.fsum(shares)
-
-        def weighted(values: Iterable[float]) -> float:
-            return math.log(math.fsum(s * value for s, value in zip(shares, values, strict=True)) / total)
-
-        latency = weighted(found.latency_ms for _, found in measured)
-        intervals = [found.interval_ms for _, found in measured if found.interval_ms is not None]
-        if len(intervals) < len(measured):
-            return latency, None
-        return latency, (weighted(low for low, _ in intervals), weighted(high for _, high in intervals))
-
-    return mean
 
 
 # -- scores ------------------------------------------------------------------------------------------
@@ -382,20 +363,10 @@ def _score_solutions(runs: Sequence[Mapping[str, _Measurement]]) -> list[_Score]
     scores = []
     for name, measured in of_solution.items():
         least = math.fsum([fastest[number] for number, _ in measured]) / len(measured)
-        scores.append(_score(name, measured, _mean_logarithms(measured), least))
+        latency, interval = _mean_logarithms(measured)
+        low, high = (None, None) if interval is None else (interval[0] - least, interval[1] - least)
+        scores.append(_Score(latency - least, -len(measured), name, low, high, measured))
     return sorted(scores)
-
-
-def _score_over_keys(runs: Sequence[Mapping[str, _Measurement]], mean: _Mean) -> list[_Score]:
-    """Score solutions that ran all workloads by a mean of their latencies, fastest first."""
-    found = {name: [(number, run[name]) for number, run in enumerate(runs)] for name in (runs[0] if runs else ())}
-    return sorted([_score(name, measured, mean(measured)) for name, measured in found.items()])
-
-
-def _score(name: str, measured: _Measured, mean: tuple[float, _Interval | None], least: float = 0.0) -> _Score:
-    latency, interval = mean
-    low, high = (None, None) if interval is None else (interval[0] - least, interval[1] - least)
-    return _Score(latency - least, -len(measured), name, low, high, measured)
 
 
 def _are_separate(fast: _Score, slow: _Score, least: float) -> bool:
@@ -415,7 +386,8 @@ class _FallbackTimes:
     """The measurements of the named baseline, by workload."""
     least: float
     """The `log_margin` that counts where a latency has no interval."""
-    mean: _Mean
+    is_each: bool
+    """Whether a solution must be faster on each workload, and not only on their mean."""
 
     def of(self, score: _Score) -> list[tuple[int, _Latency]]:
         """The fallback on the workloads of a solution: interleaved with it where possible, else of the baseline."""
@@ -433,9 +405,13 @@ class _FallbackTimes:
         times = self.of(score)
         if not times:
             return f"no time of {self.label} to compare with"
+        found = (self._problem_on(score, some) for some in ([[one] for one in times] if self.is_each else [times]))
+        return next((problem for problem in found if problem is not None), None)
+
+    def _problem_on(self, score: _Score, times: _Numbered) -> str | None:
         numbers = {number for number, _ in times}
-        fast, fast_interval = self.mean([pair for pair in score.measured if pair[0] in numbers])
-        slow, slow_interval = self.mean(times)
+        fast, fast_interval = _mean_logarithms([pair for pair in score.measured if pair[0] in numbers])
+        slow, slow_interval = _mean_logarithms(times)
         if fast_interval is not None and slow_interval is not None:
             is_faster = fast < slow and fast_interval[1] < slow_interval[0]
         else:
@@ -448,14 +424,8 @@ class _FallbackTimes:
 
     def candidate(self, score: _Score) -> Candidate:
         """A candidate with the fallback's time on its workloads."""
-        fallback, interval = self.mean(times) if (times := self.of(score)) else (None, None)
-        return _merged(
-            score.name,
-            score.measured,
-            self.mean,
-            fallback_ms=None if fallback is None else math.exp(fallback),
-            fallback_interval_ms=_exp(interval),
-        )
+        fallback, interval = _mean_logarithms(times) if (times := self.of(score)) else (None, None)
+        return _merged(score.name, score.measured, None if fallback is None else math.exp(fallback), _exp(interval))
 
 
 # -- ranking -----------------------------------------------------------------------------------------
@@ -481,7 +451,7 @@ class _Ranker:
         is_padded = key.padded_axis is not None
         if is_padded and not any(m.may_pad for of_run in measured for m in of_run.values()):
             return
-        sizes = [one for one, _ in group] if self._config.batch_invariant or is_padded else None
+        sizes = [one for one, _ in group] if is_padded else None
         captured = None
         if all(found.call is not None for of_run in measured for found in of_run.values()):
             captured = self._captured(measured, sizes)
@@ -506,11 +476,10 @@ class _Ranker:
         left_out: dict[str, str],
     ) -> tuple[list[_Score], _FallbackTimes]:
         """The scores, fastest first, and the times of the fallback; with `sizes` one solution serves all of these."""
-        if sizes is None:
-            return _score_solutions(measured), self._fallback_times(measured, _mean_logarithms)
-        mean = _mean_over_keys(sizes)
-        everywhere = _measured_everywhere(measured, sizes, left_out, self._config.baseline)
-        return _score_over_keys(everywhere, mean), self._fallback_times(measured, mean)
+        times = self._fallback_times(measured, is_each=sizes is not None)
+        if sizes is not None:
+            measured = _measured_everywhere(measured, sizes, left_out, self._config.baseline)
+        return _score_solutions(measured), times
 
     def _captured(
         self, measured: Sequence[Mapping[str, _Measurement]], sizes: Sequence[ApplyKey] | None
@@ -530,7 +499,8 @@ class _Ranker:
             of_run: dict[str, _Measurement] = {}
             for name, trace in run.items():
                 assert trace.evaluation is not None  # others do not count
-                value = _measure(trace.evaluation, self._config, is_baseline=name == self._config.baseline)
+                is_baseline = name == self._config.baseline
+                value = _measure(trace.workload, trace.evaluation, self._config, is_baseline=is_baseline)
                 if (refusal := self._refusal(name)) is not None:
                     left_out[name] = refusal
                 elif type(value) is _Measurement:
@@ -558,10 +528,10 @@ class _Ranker:
             return "the settings exclude it"
         return "the settings name others (only)" if config.only and solution not in config.only else None
 
-    def _fallback_times(self, measured: Sequence[Mapping[str, _Measurement]], mean: _Mean) -> _FallbackTimes:
+    def _fallback_times(self, measured: Sequence[Mapping[str, _Measurement]], *, is_each: bool) -> _FallbackTimes:
         name = self._config.baseline
         own = {} if name is None else {number: run[name] for number, run in enumerate(measured) if name in run}
-        return _FallbackTimes("the reference" if name is None else f"the baseline {name!r}", own, self._least, mean)
+        return _FallbackTimes("the reference" if name is None else f"the baseline {name!r}", own, self._least, is_each)
 
     def _faster_than_fallback(
         self, ranked: Sequence[_Score], times: _FallbackTimes, left_out: dict[str, str]
@@ -645,18 +615,17 @@ def _measured_everywhere(
 def _merged(
     name: str,
     numbered: _Measured,
-    mean: _Mean = _mean_logarithms,
     fallback_ms: float | None = None,
     fallback_interval_ms: _Interval | None = None,
 ) -> Candidate:
     """The candidate of a solution's measurements."""
     if len(numbered) == 1:
-        latency_ms, interval_ms, has_setup, tolerance, may_capture, may_pad, *_ = numbered[0][1]
+        latency_ms, interval_ms, has_setup, tolerance, may_capture, may_pad, *_, numbers = numbered[0][1]
         evidence = (1, may_capture, may_pad)
-        beside = (fallback_ms, fallback_interval_ms)
+        beside = (fallback_ms, fallback_interval_ms, tuple([(number, (value,)) for number, value in numbers]))
         return Candidate(name, latency_ms, interval_ms, has_setup, *tolerance, *evidence, *beside)
     measured = [measurement for _, measurement in numbered]
-    latency, interval = mean(numbered)
+    latency, interval = _mean_logarithms(numbered)
     atol, rtol, ratio = zip(*(m.tolerance for m in measured), strict=True)
     return Candidate(
         name,
@@ -671,7 +640,14 @@ def _merged(
         all(m.may_pad for m in measured),
         fallback_ms,
         fallback_interval_ms,
+        _merged_numbers([dict(m.numbers) for m in measured]),
     )
+
+
+def _merged_numbers(stated: Sequence[Mapping[str, str]]) -> tuple[tuple[str, tuple[str, ...]], ...]:
+    """All values of the numbers that every workload states."""
+    names = [name for name in stated[0] if all(name in numbers for numbers in stated)]
+    return tuple([(name, tuple(sorted({numbers[name] for numbers in stated}))) for name in names])
 
 
 def _exp(interval: _Interval | None) -> _Interval | None:

@@ -44,10 +44,10 @@ from ..config import (
     CACHE_FOLDER,
     ApplyConfig,
     ApplyConfigRegistry,
-    OnMiss,
     Settings,
     publish,
     read_published,
+    required_signers,
     to_registry,
 )
 from ..errors import ConfigProblem
@@ -92,8 +92,6 @@ class DatasetFiles:
     """Sorted paths by folder of `FOLDERS`."""
     problems: list[Problem]
     """Records that are not used, and why; grows while files are read."""
-    blocked: str = attrs.field(default="", init=False)
-    """The reason why no definition is routed; empty if they are."""
     _states: list[str] = attrs.field(factory=list)
     _signed: SignedFiles | None = None
 
@@ -182,14 +180,18 @@ class DatasetFiles:
         return None
 
     def _verified(self, path: str, signed: SignedFiles) -> bytes | None:
-        """The signed content of a file. If traces cannot be verified, their definitions are unknown: none is routed."""
-        from fib_schema.signing import NotAsSigned
+        """The signed content of a file.
+
+        Raises:
+            NotSigned: Traces are not as signed. Without them a solution that failed could look right.
+        """
+        from fib_schema.signing import NotAsSigned, NotSigned
 
         try:
             return signed.read(self.relative(path), _limit_bytes(path))
         except NotAsSigned as error:
             if not path.endswith(".json"):
-                self.blocked = self.blocked or f"{path} is not as signed, and may hold traces of any definition"
+                raise NotSigned(self.root, str(error)) from error
             self.problems.append(Problem(path, "$", f"ignored: {error.problem}"))
         return None
 
@@ -240,9 +242,10 @@ def traces_by_definition(files: DatasetFiles, definitions: Iterable[str]) -> Ite
 
 
 _NO_RANKINGS: Mapping[str, HardwareRankings] = MappingProxyType({})
-_FORMAT = "7"
-"""1, the first. 2, times of the fallback and batch axes. 3, capture only of what was verified in replays; keys with
-layouts. 4, keys of padded indices. 5, one message of MessagePack. 7, no refused candidate."""
+_FORMAT = "9"
+"""1, the first. 2, times of the fallback. 3, capture only of what was verified in replays; keys with layouts. 4, keys
+of padded indices. 5, one message of MessagePack. 7, no refused candidate. 8, numbers. 9, without batch axes.
+"""
 
 
 class _Entry(msgspec.Struct, array_like=True, frozen=True):
@@ -267,8 +270,8 @@ class _Content(msgspec.Struct, array_like=True, frozen=True):
 
 _Pairs = tuple[tuple[str, int], ...]
 _Features = tuple[tuple[str, str | int | float | bool | None], ...]
-_Rankings = list[tuple[str, list[tuple[_Pairs, _Features, Ranking]], Ranking | None, tuple[str, ...]]]
-"""For each hardware: its name, the rankings by sizes and features, the ranking over all keys, and batch axes."""
+_Rankings = list[tuple[str, list[tuple[_Pairs, _Features, Ranking]], Ranking | None]]
+"""For each hardware: its name, the rankings by sizes and features, and the ranking over all keys."""
 _encode = msgspec.msgpack.Encoder().encode
 _decode_content = msgspec.msgpack.Decoder(_Content).decode
 _decode_rankings = msgspec.msgpack.Decoder(_Rankings).decode
@@ -287,7 +290,7 @@ class ApplyTable:
     def __init__(self, content: _Content, source: TraceSet | str, config: ApplyConfigRegistry) -> None:
         self._content = content
         self._source = source
-        self._config = config
+        self.config = config
         self._rankings: dict[str, Mapping[str, HardwareRankings]] = {}
 
     @classmethod
@@ -312,7 +315,7 @@ class ApplyTable:
             NotSigned: A signature is required, and there is no valid one (a ValueError).
         """
         registry = to_registry(config)
-        signers = registry.required_signers()
+        signers = required_signers()
         root = trace_set.root if isinstance(trace_set, TraceSet) else Path(trace_set)
         if isinstance(trace_set, TraceSet) and root is None:
             if signers is not None:
@@ -388,7 +391,7 @@ class ApplyTable:
         """The solution for plain calls of a recorded key; None on a miss."""
         for name in local_hardware() if hardware is None else (hardware,):
             rankings = self.rankings(definition).get(name)
-            ranking = None if rankings is None else rankings.by_key.get(rankings.key_of(key))
+            ranking = None if rankings is None else rankings.by_key.get(key.recorded)
             if ranking is not None and ranking.plain is not None:
                 return ranking.plain.solution
         return None
@@ -404,10 +407,6 @@ class ApplyTable:
             for solution, keys in entry.wins.get(hardware, {}).items()
         ]
         return sorted(found, key=lambda winner: (-winner[2], winner[0], winner[1]))
-
-    def settings(self, definition: str) -> ApplyConfig:
-        """The settings of a definition."""
-        return self._config.get(definition)
 
     def definition(self, name: str) -> Definition:
         """Load a definition; reads its file only.
@@ -470,15 +469,15 @@ def _cached(cache: Path, name: str) -> _Content | None:
 
 def _decoded(encoded: memoryview) -> dict[str, HardwareRankings]:
     found = {}
-    for hardware, by_key, best, batch_axes in _decode_rankings(encoded):
+    for hardware, by_key, best in _decode_rankings(encoded):
         rankings = {ApplyKey(axes, feats): ranking for axes, feats, ranking in by_key}
-        found[hardware] = HardwareRankings(hardware, MappingProxyType(rankings), best, batch_axes)
+        found[hardware] = HardwareRankings(hardware, MappingProxyType(rankings), best)
     return found
 
 
 def _encoded(rankings: Mapping[str, HardwareRankings]) -> memoryview:
     plain = [
-        (hardware, [(key.axes, key.feats, one) for key, one in found.by_key.items()], found.best, found.batch_axes)
+        (hardware, [(key.axes, key.feats, one) for key, one in found.by_key.items()], found.best)
         for hardware, found in rankings.items()
     ]
     return memoryview(_encode(plain))
@@ -548,12 +547,6 @@ class _Builder:
     def note(self, definition: str, problem: str) -> None:
         self.problems.append(Problem(definition, "$", problem))
 
-    def block(self, definition: str, reason: str) -> None:
-        """Select nothing for a definition, whatever was selected before."""
-        if definition in self.entries:
-            self.entries[definition] = _Entry(self.entries[definition].place, {}, _encoded({}))
-            self.note(definition, f"not routed: {reason}")
-
     def finished(self, digest: str | None, solutions: Mapping[str, _Place]) -> _Content:
         """The content. Without a digest, that of the rankings is used."""
         problems = dict.fromkeys((escape_line(p.source), p.path, escape_line(p.message)) for p in self.problems)
@@ -583,8 +576,6 @@ def _build_from_files(files: DatasetFiles, config: ApplyConfigRegistry, digest: 
         for name, traces in traces_by_definition(files, definitions):
             definition, place = definitions[name]
             builder.add(definition, traces, facts.get(name, []), place)
-        for name in definitions if files.blocked else ():
-            builder.block(name, files.blocked)
         return builder.finished(digest, {name: place for name, (_, place) in solutions.items()})
 
 
@@ -629,14 +620,6 @@ def _problems_of(
         for name in sorted(_names(getattr(config, setting)) - _names(getattr(inherited, setting))):
             if (problem := _problem_of_solution(name, table, definitions)) is not None:
                 yield ConfigProblem(None, f"{path}.{setting}", problem)
-    if config.nearest.keys() - inherited.nearest.keys() and config.on_miss_policy is not OnMiss.NEAREST:
-        yield ConfigProblem(None, f"{path}.nearest", "it has no effect without on_miss_policy: nearest")
-    if config.on_miss_policy is OnMiss.NEAREST is not inherited.on_miss_policy and not config.nearest:
-        problem = "it has no effect without axes in nearest, such as batch_size: 2"
-        yield ConfigProblem(None, f"{path}.on_miss_policy", problem)
-    known = {axis for name in definitions for axis in _axes(table, name)} if config.nearest else set()
-    for axis in sorted(config.nearest.keys() - inherited.nearest.keys() - known):
-        yield ConfigProblem(None, f"{path}.nearest", str(UnknownName("variable axis", axis, tuple(sorted(known)))))
 
 
 def _names(value: str | tuple[str, ...] | None) -> set[str]:
@@ -651,11 +634,3 @@ def _problem_of_solution(name: str, table: ApplyTable, definitions: tuple[str, .
     except FibError:  # a problem of the file, which is reported where it is read
         return None
     return None if solution.definition in definitions else f"{name!r} is a solution of {solution.definition!r}"
-
-
-def _axes(table: ApplyTable, name: str) -> Iterable[str]:
-    """The variable axes of a definition; none if its file is damaged."""
-    try:
-        return table.definition(name).var_axes
-    except FibError:
-        return ()

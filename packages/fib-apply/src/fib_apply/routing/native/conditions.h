@@ -89,22 +89,12 @@ bool has_function_mode() {
   return false;
 }
 
-// What kernels specialize on in an integer; -1 for one that is not compared here.
-int specialization(PyObject* value) {
-  if (PyBool_Check(value)) {
-    return value == Py_True ? 9 : 8;
+// Whether two floats or integers, of one type and no subclass, are the same object or equal.
+bool are_equal(PyObject* one, PyObject* other) {
+  if (PyFloat_CheckExact(one)) {
+    return one == other || PyFloat_AS_DOUBLE(one) == PyFloat_AS_DOUBLE(other);
   }
-  int overflow = 0;
-  const long long number = PyLong_AsLongLongAndOverflow(value, &overflow);
-  if (overflow != 0) {
-    return -1;
-  }
-  if (number == -1 && PyErr_Occurred()) {
-    PyErr_Clear();
-    return -1;
-  }
-  const bool is_small = number >= -(1LL << 31) && number < (1LL << 31);
-  return (number == 1 ? 1 : 0) | (number % 16 == 0 ? 2 : 0) | (is_small ? 4 : 0);
+  return PyObject_RichCompareBool(one, other, Py_EQ) == 1;
 }
 
 // What must be equal in one argument.
@@ -113,7 +103,7 @@ struct Argument {
   bool is_tensor = false;
   bool requires_grad = false;
   int same = -1;                 // the argument that is the same object; else no earlier tensor may be
-  int specialization = -1;       // of an integer
+  PyObject* number = nullptr;    // a strong reference to the value that a number must have; null for any
   c10::DeviceType device_type = c10::DeviceType::CPU;
   c10::DeviceIndex device_index = -1;
   c10::ScalarType dtype = c10::ScalarType::Undefined;
@@ -149,7 +139,7 @@ bool equals(const Argument& expected, const int64_t* extents, PyObject* value) {
     return false;
   }
   if (!expected.is_tensor) {
-    return expected.specialization < 0 || specialization(value) == expected.specialization;
+    return expected.number == nullptr || are_equal(expected.number, value);
   }
   const at::Tensor& tensor = THPVariable_Unpack(value);
   const c10::TensorImpl* impl = tensor.unsafeGetTensorImpl();

@@ -27,6 +27,7 @@ void guard_dealloc(PyObject* self) {
   if (guard->conditions != nullptr) {
     for (const Argument& argument : guard->conditions->arguments) {
       Py_XDECREF(reinterpret_cast<PyObject*>(argument.type));
+      Py_XDECREF(argument.number);
     }
     delete guard->conditions;
   }
@@ -48,7 +49,7 @@ int64_t extent_of(const c10::TensorImpl& impl) {
 }
 
 // Whether an argument can be described; fills it in.
-bool describe(Conditions* conditions, PyObject* const* args, Py_ssize_t index, bool is_specialized) {
+bool describe(Conditions* conditions, PyObject* const* args, Py_ssize_t index, bool compares_numbers) {
   PyObject* value = args[index];
   Argument& argument = conditions->arguments[index];
   argument.type = Py_TYPE(value);
@@ -58,9 +59,8 @@ bool describe(Conditions* conditions, PyObject* const* args, Py_ssize_t index, b
     if (PyType_IsSubtype(argument.type, reinterpret_cast<PyTypeObject*>(THPVariableClass))) {
       return false;
     }
-    if (is_specialized && PyLong_Check(value)) {
-      argument.specialization = specialization(value);
-      return argument.specialization >= 0;
+    if (compares_numbers && (PyFloat_CheckExact(value) || PyLong_CheckExact(value) || PyBool_Check(value))) {
+      argument.number = Py_NewRef(value);
     }
     return true;
   }
@@ -86,13 +86,13 @@ bool describe(Conditions* conditions, PyObject* const* args, Py_ssize_t index, b
   return true;
 }
 
-bool describe_call(Conditions* conditions, PyObject* const* args, Py_ssize_t count, bool is_specialized) {
+bool describe_call(Conditions* conditions, PyObject* const* args, Py_ssize_t count, bool compares_numbers) {
   if (!hash_of(args, count, &conditions->hash) || has_function_mode()) {
     return false;
   }
   conditions->arguments.resize(static_cast<size_t>(count));
   for (Py_ssize_t i = 0; i < count; ++i) {
-    if (!describe(conditions, args, i, is_specialized)) {
+    if (!describe(conditions, args, i, compares_numbers)) {
       return false;
     }
   }
@@ -105,15 +105,15 @@ bool describe_call(Conditions* conditions, PyObject* const* args, Py_ssize_t cou
   return true;
 }
 
-// make_guard(args, outputs, alignment, has_grad, is_specialized, checks_capture, checks_device, ignores_sizes=False)
+// make_guard(args, outputs, alignment, has_grad, compares_numbers, checks_capture, checks_device, ignores_sizes=False)
 // -> Guard or None
 PyObject* make_guard(PyObject* /*module*/, PyObject* values) {
   PyObject* args = nullptr;
   Py_ssize_t outputs = 0;
   Py_ssize_t alignment = 0;
-  int has_grad = 0, is_specialized = 0, checks_capture = 0, checks_device = 0, ignores_sizes = 0;
+  int has_grad = 0, compares_numbers = 0, checks_capture = 0, checks_device = 0, ignores_sizes = 0;
   if (!PyArg_ParseTuple(values, "O!nnpppp|p:make_guard", &PyTuple_Type, &args, &outputs, &alignment, &has_grad,
-                        &is_specialized, &checks_capture, &checks_device, &ignores_sizes)) {
+                        &compares_numbers, &checks_capture, &checks_device, &ignores_sizes)) {
     return nullptr;
   }
   const Py_ssize_t count = PyTuple_GET_SIZE(args);
@@ -136,7 +136,7 @@ PyObject* make_guard(PyObject* /*module*/, PyObject* values) {
   bool is_described = false;
   try {
     guard->conditions = new Conditions();
-    is_described = describe_call(guard->conditions, &PyTuple_GET_ITEM(args, 0), count, is_specialized != 0);
+    is_described = describe_call(guard->conditions, &PyTuple_GET_ITEM(args, 0), count, compares_numbers != 0);
   } catch (...) {
     is_described = false;
   }

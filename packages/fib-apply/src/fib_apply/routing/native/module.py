@@ -195,7 +195,7 @@ def import_guards(path: Path) -> Any:
         ImportError: It does not fit torch or Python, or this is a subinterpreter.
     """
     import torch
-    from fib_compile.native_module import load_extension
+    from fib_compile.toolchain import load_extension
     from torch.utils._device import DeviceContext
 
     module: Any = load_extension(_NAME, path)

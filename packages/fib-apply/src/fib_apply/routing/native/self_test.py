@@ -48,9 +48,14 @@ def find_problem(native: Any) -> str | None:
     """Error of the native module; None if none was found. Settings of the process are changed for a moment."""
 
     def compile_(
-        args: Sequence[Any], outputs: int = 0, alignment: int = 1, *, ignores_sizes: bool = False
+        args: Sequence[Any],
+        outputs: int = 0,
+        alignment: int = 1,
+        *,
+        ignores_sizes: bool = False,
+        compares_numbers: bool = False,
     ) -> Callable[..., Any]:
-        checked = outputs, alignment, False, False, False, False, ignores_sizes
+        checked = outputs, alignment, False, compares_numbers, False, False, ignores_sizes
         made: Callable[..., Any] = native.make_guard(tuple(args), *checked)
         return made
 
@@ -62,6 +67,10 @@ def _other_problems(native: Any, compile_: Callable[..., Callable[..., Any]]) ->
     scalars = compile_([a, None, 1, 1.0])
     if not scalars(a, None, 2, 2.0) or scalars(a, 1, 2, 2.0) or scalars(a, None, True, 2.0) or scalars(a, None, 2):
         yield "the types of other arguments are not compared"
+    for number, other in ((2, 3), (0.5, 0.25), (True, False), (1 << 70, 1 << 71)):
+        guard = compile_([a, number], compares_numbers=True)
+        if not guard(a, type(number)(number)) or guard(a, other):
+            yield "numbers are not compared"
     memory = torch.zeros(64)
     offset = (-memory.data_ptr() % 16) // 4
     aligned, shifted = memory[offset : offset + 8], memory[offset + 1 : offset + 9]

@@ -1,10 +1,9 @@
-"""Resolver: the slow path of one definition. Validates a call, selects its kernel and caches the result.
+"""Slow path of the calls of one definition. Validates a call, selects its kernel and caches the result.
 
 A `CandidatePool` holds the selected solutions that are loaded and not quarantined. A `RunTracker` knows which kernels
 may be called now, as a state machine: a `Run` is a solution together with everything that its kernels are compiled for.
 A kernel that compiles when it is called is first run in a child process, and called here only after that; nothing is
-recorded in a CUDA graph before it was called once. Each run is in one `RunState`; each `RunEvent` moves it as
-`TRANSITIONS` says.
+recorded in a CUDA graph before it was called once. Each run is in one `RunState`, see `EARLIER_STATES`.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ import itertools
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from enum import Enum, StrEnum
+from enum import StrEnum
 from typing import Any, NamedTuple
 
 import attrs
@@ -40,17 +39,16 @@ from ..events import (
     quarantined,
 )
 from ..key import ApplyKey, ApplyKeyBuilder, makes_keys_of_axes
-from ..selection.rankings import Candidate, HardwareRankings, NearestKeys, Ranking, ranking_for
+from ..selection.rankings import Candidate, HardwareRankings, Ranking, number_text
 from .call_variant import CacheEntry, CallVariant, Kernel
-from .guards import GuardOptions, are_aligned, specialization
+from .guards import GuardOptions, are_aligned
 from .native.module import loaded_guards
-from .validation import WRITES_INPUTS, Rejection, call_strides, has_nested, versions_of
+from .validation import Rejection, call_strides, has_nested
+from .watched_run import WRITES_INPUTS, WatchedInputs, own_results
 
 _SOLUTION_ATTRIBUTE = "fib_solution"
 _UNCOUNTED = Counter()
 _OF_ITSELF = "called by a solution"
-_OF_FALLBACK = {has_grad: GuardOptions(has_grad=has_grad) for has_grad in (False, True)}
-"""Guards of calls that the fallback serves."""
 _JIT_BUILD_TYPES = frozenset(language for language in SupportedLanguages if language.is_embedded)
 
 
@@ -106,30 +104,14 @@ class RunState(StrEnum):
     """The engine has made it."""
 
 
-class RunEvent(Enum):
-    """Events that change the state of a run."""
-
-    REQUESTED = "its first run in a child process is requested"
-    SUCCEEDED = "the first run has succeeded"
-    FAILED = "the first run has failed, for no fault of the solution"
-    DROPPED = "the first run was dropped, or the solution is to blame for its failure"
-    FOUND = "an earlier process has compiled it"
-    CALLED = "the engine has made it"
-
-
-TRANSITIONS = {
-    (RunState.NEW, RunEvent.REQUESTED): RunState.COMPILING,
-    (RunState.NEW, RunEvent.SUCCEEDED): RunState.COMPILED,  # it was forgotten meanwhile
-    (RunState.NEW, RunEvent.FAILED): RunState.NOT_COMPILED,  # likewise
-    (RunState.NEW, RunEvent.FOUND): RunState.COMPILED,
-    (RunState.COMPILING, RunEvent.SUCCEEDED): RunState.COMPILED,
-    (RunState.COMPILING, RunEvent.FAILED): RunState.NOT_COMPILED,
-    (RunState.COMPILING, RunEvent.DROPPED): RunState.NEW,
-    (RunState.COMPILING, RunEvent.FOUND): RunState.COMPILED,
-    (RunState.NOT_COMPILED, RunEvent.FOUND): RunState.COMPILED,
-    (RunState.COMPILED, RunEvent.CALLED): RunState.CALLED,
+EARLIER_STATES = {
+    RunState.NEW: (RunState.COMPILING,),
+    RunState.COMPILING: (RunState.NEW,),
+    RunState.NOT_COMPILED: (RunState.NEW, RunState.COMPILING),  # new if it was forgotten meanwhile
+    RunState.COMPILED: (RunState.NEW, RunState.COMPILING, RunState.NOT_COMPILED),
+    RunState.CALLED: (RunState.COMPILED,),
 }
-"""The next state. An event that is not listed for a state changes nothing: a run that was called stays so."""
+"""The states from which a run may go to a state; from others it does not: a run that was called stays so."""
 
 _READY = (RunState.COMPILED, RunState.CALLED)
 
@@ -172,13 +154,15 @@ class RunTracker:
 
     def refusal(self, run: Run, args: Sequence[Any], *, may_capture: bool) -> str | None:
         """Reason why the engine must not make a run now; None if it may. Requests a first run that is missing."""
-        if is_capturing(run.device) and not (may_capture and self._may_be_captured_now(run)):
+        is_ready = self.state(run) is RunState.CALLED and self.is_before_captures(run)
+        if is_capturing(run.device) and not (may_capture and is_ready):
             return "capturing"
         if not run.compiles_when_called:
             return None
         state = self.state(run)
-        if state not in _READY and self._was_made_earlier(run, args):
-            state = self._advance(run, RunEvent.FOUND)
+        may_be_known = state not in _READY and self._service.prepares_captures  # its kernels may have been deleted
+        if may_be_known and self._service.was_run(run.solution, args[: self._arity]):
+            state = self._advance(run, RunState.COMPILED)
         if state is RunState.NEW:
             state = self._request(run, args)
         if state is RunState.COMPILING and self.has_waited(run.device):
@@ -193,12 +177,9 @@ class RunTracker:
         """Whether a run was ready at the last warm-up, so that captures may record it once it was made."""
         return self._record(run).ready_at <= self._service.capture_gate
 
-    def _may_be_captured_now(self, run: Run) -> bool:
-        return self.state(run) is RunState.CALLED and self.is_before_captures(run)
-
     def mark_called(self, run: Run) -> None:
         """Note that the engine has made a run."""
-        self._advance(run, RunEvent.CALLED)
+        self._advance(run, RunState.CALLED)
 
     def has_waited(self, device: str) -> bool:
         """Wait for builds and first runs, if captures are prepared; whether all are finished."""
@@ -223,36 +204,33 @@ class RunTracker:
         state = RunState.NEW if run.compiles_when_called else RunState.COMPILED
         return _Record(state, self._service.loaded_at(run.solution))
 
-    def _advance(self, run: Run, event: RunEvent, ready_at: float | None = None) -> RunState:
-        """Move a run to its next state, and return that."""
+    def _advance(self, run: Run, state: RunState, ready_at: float | None = None) -> RunState:
+        """Move a run to another state, if it may go there; returns its state."""
         with self._lock:
             found = self._record(run)
-            state = TRANSITIONS.get((found.state, event), found.state)
-            if state is not found.state:
-                self._put(run, _Record(state, found.ready_at if ready_at is None else ready_at))
+            if found.state not in EARLIER_STATES[state]:
+                return found.state
+            if len(self._records) >= _MAX_RUNS and run not in self._records:
+                for old in list(itertools.islice(self._records, _MAX_RUNS // 2)):
+                    self._records.pop(old, None)
+            self._records[run] = _Record(state, found.ready_at if ready_at is None else ready_at)
             return state
-
-    def _put(self, run: Run, record: _Record) -> None:
-        if len(self._records) >= _MAX_RUNS and run not in self._records:
-            for old in list(itertools.islice(self._records, _MAX_RUNS // 2)):
-                self._records.pop(old, None)
-        self._records[run] = record
 
     def _request(self, run: Run, args: Sequence[Any]) -> RunState:
         """Request the first run in a child process, if no other thread did."""
         with self._lock:
             is_first = self.state(run) is RunState.NEW
-            state = self._advance(run, RunEvent.REQUESTED)
+            state = self._advance(run, RunState.COMPILING)
         if not is_first:
             return state
 
         def on_done(verdict: ProbeResult | None) -> None:
             if verdict is None:
-                self._advance(run, RunEvent.DROPPED)
+                self._advance(run, RunState.NEW)
             elif verdict.reason is None:
-                self._advance(run, RunEvent.SUCCEEDED, time.monotonic())
+                self._advance(run, RunState.COMPILED, time.monotonic())
             elif verdict.is_reproducible:
-                self._advance(run, RunEvent.DROPPED)
+                self._advance(run, RunState.NEW)
                 self._quarantine(run.solution, f"its first run failed: {verdict.reason}")
             else:
                 self._leave_uncompiled(run, verdict.reason)
@@ -264,13 +242,9 @@ class RunTracker:
 
     def _leave_uncompiled(self, run: Run, reason: str) -> None:
         """Leave calls like this to the fallback; the solution is not to blame."""
-        self._advance(run, RunEvent.FAILED)
+        self._advance(run, RunState.NOT_COMPILED)
         what = f"{self._definition.name}: {run.solution} is not used for {run.key}"
         logger.warning("%s, because it could not be run first: %s", what, reason)
-
-    def _was_made_earlier(self, run: Run, args: Sequence[Any]) -> bool:
-        """Whether an earlier process has made a run; asked where captures are prepared, as kernels may be deleted."""
-        return self._service.prepares_captures and self._service.was_run(run.solution, args[: self._arity])
 
 
 def is_capturing(device: str) -> bool:
@@ -301,15 +275,12 @@ class CandidatePool:
         self.load_solution = load_solution
         self._wait_seconds = wait_seconds
         self._requested: set[str] = set()
-        self._nearest: dict[str, NearestKeys] = {}
+        self._numbers = [
+            (name, place) for place, (name, spec) in enumerate(definition.inputs.items()) if spec.shape is None
+        ]
         self._rankings_of: dict[str, HardwareRankings | None] = {}
         """By device, behind which a process finds the same hardware for as long as it runs."""
         self._lock = threading.RLock()  # reentrant: a signal handler may make calls
-
-    def recorded_key(self, key: ApplyKey, device: str) -> ApplyKey:
-        """The key under which a call's key is recorded, without the axes of which one ranking serves all sizes."""
-        rankings = self._rankings_on(device)
-        return key if rankings is None else rankings.key_of(key)
 
     def ranking(self, key: ApplyKey, device: str) -> Ranking | None:
         """The ranking that serves a key on a device now; None if only the fallback may.
@@ -319,12 +290,7 @@ class CandidatePool:
         rankings = self._rankings_on(device)
         if rankings is None:
             return None
-        nearest = None
-        if self.config.on_miss_policy is OnMiss.NEAREST:
-            nearest = self._nearest.get(rankings.hardware)
-            if nearest is None:
-                nearest = self._nearest[rankings.hardware] = NearestKeys(rankings.by_key, self.config.nearest)
-        found = ranking_for(rankings, key, self.config, nearest)
+        found = rankings.find(key, uses_best=self.config.on_miss_policy is OnMiss.USE_DEF_BEST)
         if found is None or not self.build_service.prepares_captures:
             return found
         return found.of_captured()
@@ -336,8 +302,17 @@ class CandidatePool:
             self._rankings_of[device] = self.rankings.get(hardware)
         return self._rankings_of[device]
 
+    def numbers_of(self, args: Sequence[Any]) -> dict[str, str]:
+        """The number inputs of a call, as `Candidate.was_measured_with` takes them."""
+        return {name: number_text(args[place]) for name, place in self._numbers if args[place] is not None}
+
     def first_loaded(
-        self, ranking: Ranking, *, is_planned: bool = False, fallback_equivalents: frozenset[str] = frozenset()
+        self,
+        ranking: Ranking,
+        numbers: Mapping[str, str],
+        *,
+        is_planned: bool = False,
+        fallback_equivalents: frozenset[str] = frozenset(),
     ) -> LoadedCandidate | None:
         """The first usable candidate if it is loaded; requests its build and returns None if it is not built in time.
 
@@ -347,16 +322,16 @@ class CandidatePool:
         is_equivalent = fallback_equivalents.__contains__
         equivalents = [c for c in ranking.candidates if is_equivalent(c.solution)] if fallback_equivalents else []
         serving = ranking.candidates if is_planned else ranking.plain_candidates
-        for candidate in self._usable(ranking):
+        for candidate in self._usable(ranking, numbers):
             if candidate not in serving and candidate not in equivalents:
                 continue
             if equivalents and self._is_no_speedup(candidate, equivalents):
                 continue
-            runnable = self.find(candidate.solution)
+            runnable = self.build_service.find(candidate.solution)
             if runnable is None:
                 self._request(candidate.solution)
                 if self._wait_seconds and self.build_service.wait(self._wait_seconds):
-                    runnable = self.find(candidate.solution)
+                    runnable = self.build_service.find(candidate.solution)
                     if runnable is None and self.build_service.problem(candidate.solution) is not None:
                         continue  # its build failed
             if runnable is None:
@@ -377,35 +352,34 @@ class CandidatePool:
         except FibError:
             return False  # it cannot be built either
 
-    def first_usable(self, ranking: Ranking) -> Candidate | None:
+    def first_usable(self, ranking: Ranking, numbers: Mapping[str, str]) -> Candidate | None:
         """The candidate that serves calls without a plan as soon as it is loaded; None if all are left out."""
-        return next((found for found in self._usable(ranking) if found in ranking.plain_candidates), None)
-
-    def find(self, solution: str) -> Runnable | None:
-        """A loaded solution."""
-        return self.build_service.find(solution)
+        return next((found for found in self._usable(ranking, numbers) if found in ranking.plain_candidates), None)
 
     def _is_no_speedup(self, candidate: Candidate, equivalents: Sequence[Candidate]) -> bool:
         if candidate in equivalents or not self.config.require_speedup:
             return False
         return not all(candidate.is_faster_than_equivalent(other, self.config.margin) for other in equivalents)
 
-    def miss_reason(self, ranking: Ranking) -> str:
+    def miss_reason(self, ranking: Ranking, numbers: Mapping[str, str]) -> str:
         """Reason why no candidate serves plain calls now."""
         plain = ranking.plain_candidates
         if not plain:
             return ranking.plain_problem
-        loaded = [self.build_service.find(c.solution) for c in self._usable(ranking) if c in plain]
+        if not any(candidate.was_measured_with(numbers) for candidate in plain):
+            return "numbers"
+        loaded = [self.build_service.find(c.solution) for c in self._usable(ranking, numbers) if c in plain]
         if None in loaded:
             return BEING_BUILT
         if loaded:
             return "by plan only"
         return QUARANTINED if any(c.solution in self.quarantined for c in plain) else NOTHING_BUILT
 
-    def _usable(self, ranking: Ranking) -> Iterator[Candidate]:
-        """The candidates that are neither quarantined nor left out."""
+    def _usable(self, ranking: Ranking, numbers: Mapping[str, str]) -> Iterator[Candidate]:
+        """The candidates that are neither quarantined nor left out, and were measured with the numbers of a call."""
         for candidate in ranking.candidates:
-            if candidate.solution not in self.quarantined and self.build_service.problem(candidate.solution) is None:
+            is_called = candidate.solution not in self.quarantined and candidate.was_measured_with(numbers)
+            if is_called and self.build_service.problem(candidate.solution) is None:
                 yield candidate
 
     def _request(self, name: str) -> None:
@@ -447,7 +421,7 @@ class _SlowCall(NamedTuple):
         self.variant.install(entry, self.args, self.generation)
 
 
-class Resolver:
+class SlowPath:
     """Resolves the calls of one definition to kernels."""
 
     def __init__(
@@ -459,6 +433,9 @@ class Resolver:
         self._metrics = metrics
         self._is_counted = is_counted
         self._arity = len(pool.definition.inputs)
+        self._make_variant = functools.partial(
+            CallVariant, pool.definition, is_cached=key_builder.is_by_shape, is_counted=is_counted
+        )
         self._lock = threading.RLock()  # reentrant: a signal handler may make calls
         self._logged: set[str] = set()
         self.runs = RunTracker(pool.definition, pool.build_service, self.quarantine)
@@ -474,10 +451,8 @@ class Resolver:
         kind = fallback_equivalents, padded_axis
         with self._lock:
             if kind not in self._variants:
-                self._variants[kind] = (
-                    self._make_variant(fallback_equivalents, padded_axis),
-                    self._make_variant(fallback_equivalents, padded_axis, is_destination_passing=True),
-                )
+                made = [self._make_variant(*kind, is_destination_passing=passes) for passes in (False, True)]
+                self._variants[kind] = made[0], made[1]
             return self._variants[kind]
 
     def plan_variant(self, fallback_equivalents: frozenset[str]) -> CallVariant:
@@ -488,22 +463,6 @@ class Resolver:
         if not found.is_native and (native := loaded_guards()) is not None:
             found.use_native_table(native)
         return found
-
-    def _make_variant(
-        self,
-        fallback_equivalents: frozenset[str],
-        padded_axis: str | None = None,
-        *,
-        is_destination_passing: bool = False,
-    ) -> CallVariant:
-        return CallVariant(
-            self._pool.definition,
-            is_destination_passing=is_destination_passing,
-            is_cached=self._key_builder.is_by_shape,
-            is_counted=self._is_counted,
-            fallback_equivalents=fallback_equivalents,
-            padded_axis=padded_axis,
-        )
 
     def resolve(self, variant: CallVariant, args: Sequence[Any]) -> Kernel | None:
         """The kernel for a call, from the cache if it has an entry; None is the fallback."""
@@ -546,27 +505,29 @@ class Resolver:
         ranking = self._pool.ranking(key, device)
         if ranking is None or not ranking.candidates:
             return self._miss(not_chosen(ranking), call)
-        loaded = self._pool.first_loaded(ranking, fallback_equivalents=call.variant.fallback_equivalents)
-        if loaded is None and self._pool.miss_reason(ranking) == BEING_BUILT and self.runs.has_waited(device):
-            loaded = self._pool.first_loaded(ranking, fallback_equivalents=call.variant.fallback_equivalents)
+        pool, numbers, equivalents = self._pool, self._pool.numbers_of(call.args), call.variant.fallback_equivalents
+        loaded = pool.first_loaded(ranking, numbers, fallback_equivalents=equivalents)
+        if loaded is None and pool.miss_reason(ranking, numbers) == BEING_BUILT and self.runs.has_waited(device):
+            loaded = pool.first_loaded(ranking, numbers, fallback_equivalents=equivalents)
+        depends_on_numbers = any(candidate.numbers for candidate in ranking.candidates)
         if loaded is None:
-            reason = self._pool.miss_reason(ranking)
-            return self._miss(reason, None if reason == BEING_BUILT else call)
-        if loaded.solution in call.variant.fallback_equivalents:
-            return self._miss(FALLBACK_IS_BEST, call)
+            reason = pool.miss_reason(ranking, numbers)
+            return self._miss(reason, None if reason == BEING_BUILT else call, compares_numbers=depends_on_numbers)
+        if loaded.solution in equivalents:
+            return self._miss(FALLBACK_IS_BEST, call, compares_numbers=depends_on_numbers)
         if loaded.needs_alignment and not are_aligned(call.args):
             return self._miss("unaligned")
         if loaded.solution in _first_runs.solutions:
             _first_runs.solutions[loaded.solution] = True
             return self._miss(_OF_ITSELF)
-        specializations = tuple(map(specialization, call.args)) if loaded.compiles_when_called else None
+        specializations = tuple(map(_specialization, call.args)) if loaded.compiles_when_called else None
         run = Run(loaded.solution, key, device, specializations)
         refusal = self.runs.refusal(run, call.args, may_capture=loaded.candidate.may_capture)
         if refusal is not None:
             return self._miss(refusal)
-        return self._hit(call, loaded, run)
+        return self._hit(call, loaded, run, compares_numbers=depends_on_numbers or run.compiles_when_called)
 
-    def _hit(self, call: _SlowCall, loaded: LoadedCandidate, run: Run) -> Kernel:
+    def _hit(self, call: _SlowCall, loaded: LoadedCandidate, run: Run, *, compares_numbers: bool) -> Kernel:
         """The kernel of a run that may be made. The entry of its calls is cached once it was made."""
         kernel = self._kernel(loaded, is_destination_passing=call.variant.is_destination_passing)
         count = self._metrics.hit(run.key).increment if self._is_counted else _UNCOUNTED.increment
@@ -574,7 +535,7 @@ class Resolver:
             count()
         outputs = len(call.args) - self._arity
         may_capture = loaded.candidate.may_capture and self.runs.is_before_captures(run)
-        options = _guard_options(outputs, loaded.needs_alignment, may_capture, run.compiles_when_called)
+        options = _guard_options(outputs, loaded.needs_alignment, may_capture, compares_numbers)
         guard = call.variant.guard(call.args, options)
         if self.runs.state(run) is RunState.CALLED:
             if guard is not None:
@@ -582,37 +543,44 @@ class Resolver:
             return kernel
 
         def first_run(*values: Any) -> Any:
-            result, problem = self._run_first(loaded.solution, kernel, values)
-            if problem:
-                self.quarantine(loaded.solution, problem)
-                return result
-            self.runs.mark_called(run)
-            if guard is not None:
+            result, is_sound = self.run_watched(loaded.solution, kernel, values)
+            if is_sound:
+                self.runs.mark_called(run)
+            if is_sound and guard is not None:
                 call.cache((guard, kernel, count))
             return result
 
         setattr(first_run, _SOLUTION_ATTRIBUTE, loaded.solution)
         return first_run
 
-    def _run_first(self, solution: str, kernel: Kernel, values: Sequence[Any]) -> tuple[Any, str]:
-        """The result of the first run of a key, and the reason to leave the solution out after it; empty without one.
+    def run_watched(self, solution: str, kernel: Kernel, values: Sequence[Any]) -> tuple[Any, bool]:
+        """The result of the first run of a key, and whether the solution may be called again, else it is quarantined.
 
         Raises:
             TypeError: The result does not fit the definition.
         """
-        before, _first_runs.solutions[solution] = versions_of(values[: self._arity]), False
+        inputs, results = WatchedInputs(values[: self._arity]), list[Any]()
+        _first_runs.solutions[solution], problem = False, None
         try:
-            result = kernel(*values)
+            if len(values) > self._arity:
+                kernel(*values)
+            else:
+                problem = self._own_results(kernel, values, results)
         finally:
-            is_asked_again = _first_runs.solutions.pop(solution)
-        definition = self._pool.definition
-        if len(values) == self._arity and (
-            problem := self.variants()[0].validator.result_problem(values, ordered_results(result, definition))
-        ):
-            raise TypeError(f"{definition.name}: the first result does not fit the definition: {problem}")
+            is_asked_again, is_written = _first_runs.solutions.pop(solution), inputs.restore()
         if is_asked_again:
-            return result, "it calls the function that it replaces"
-        return result, "" if versions_of(values[: self._arity]) == before else WRITES_INPUTS
+            problem = "it calls the function that it replaces"
+        if problem := WRITES_INPUTS if is_written else problem:
+            self.quarantine(solution, problem)
+        return (*results, None)[0] if len(results) < 2 else tuple(results), problem is None
+
+    def _own_results(self, kernel: Kernel, values: Sequence[Any], results: list[Any]) -> str | None:
+        """Append the results of a value-returning run, of memory of their own; returns what was wrong with them."""
+        definition = self._pool.definition
+        results.extend(ordered_results(kernel(*values), definition))
+        if problem := self.variants()[0].validator.result_problem(values, results):
+            raise TypeError(f"{definition.name}: the first result does not fit the definition: {problem}")
+        return own_results(results, may_be_strided=bool(call_strides(definition, values)))
 
     def _kernel(self, loaded: LoadedCandidate, *, is_destination_passing: bool) -> Kernel:
         """The function to call: the solution's own if it has the calling convention."""
@@ -626,20 +594,23 @@ class Resolver:
 
     def first_run_problem(self, solution: str, key: ApplyKey) -> str | None:
         """State of the kernels of a solution that are not compiled for a key; None if they are compiled."""
-        return self.runs.problem(solution, lambda run: key in (run.key, self._pool.recorded_key(run.key, run.device)))
+        return self.runs.problem(solution, lambda run: key in (run.key, run.key.recorded))
 
-    def solution_of(self, kernel: Kernel) -> str:
-        """The solution that a kernel is of."""
+    def solution_of(self, kernel: Kernel | str) -> str:
+        """The solution that a kernel is of, or that a name is of."""
+        if isinstance(kernel, str):
+            return kernel
         named = getattr(kernel, _SOLUTION_ATTRIBUTE, "unknown")
         return next((solution for (solution, _), known in self._kernels.items() if known is kernel), named)
 
-    def _miss(self, reason: str, call: _SlowCall | None = None) -> Kernel | None:
+    def _miss(self, reason: str, call: _SlowCall | None = None, *, compares_numbers: bool = False) -> Kernel | None:
         """Count a miss; with a call, cache the fallback for equal calls."""
         count = self._metrics.miss(reason).increment
         if self._is_counted:
             count()
         if call is not None:
-            guard = call.variant.guard(call.args, _OF_FALLBACK[torch.is_grad_enabled()])
+            options = GuardOptions(has_grad=torch.is_grad_enabled(), compares_numbers=compares_numbers)
+            guard = call.variant.guard(call.args, options)
             if guard is not None:
                 call.cache((guard, None, count))
         return None
@@ -661,9 +632,16 @@ def _padded(key: ApplyKey, axis: str | None) -> ApplyKey:
 
 
 @functools.lru_cache(maxsize=256)
-def _guard_options(outputs: int, is_aligned: bool, may_capture: bool, is_specialized: bool) -> GuardOptions:
+def _guard_options(outputs: int, is_aligned: bool, may_capture: bool, compares_numbers: bool) -> GuardOptions:
     """The options of a kernel's guard; looking them up takes a tenth of the time of making them."""
-    return GuardOptions(outputs=outputs, is_aligned=is_aligned, may_capture=may_capture, is_specialized=is_specialized)
+    return GuardOptions(outputs, is_aligned, may_capture, compares_numbers=compares_numbers)
+
+
+def _specialization(value: Any) -> Any:
+    """The properties of a scalar that Triton compiles for: whether an integer is 1, a multiple of 16, and small."""
+    if isinstance(value, bool):
+        return value
+    return (value == 1, value % 16 == 0, -(1 << 31) <= value < 1 << 31) if isinstance(value, int) else None
 
 
 def device_of(args: Sequence[Any]) -> str:
