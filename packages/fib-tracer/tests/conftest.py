@@ -1,16 +1,12 @@
 """Shared fixtures: a small data set, and functions whose calls are routed."""
 
-from __future__ import annotations
-
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
+import threading
 
 import pytest
 import torch
 from fib_apply import apply
-from fib_schema import AxisConst, AxisVar, Definition, SafetensorsInput, TensorSpec, Trace, TraceSet, Workload
-from fib_tracer import TracingRuntime, disable_tracing
+from fib_schema import AxisConst, AxisVar, Definition, SafetensorsInput, TensorSpec, TraceSet
+from fib_tracer import disable_tracing
 
 SILU = Definition(
     "silu_h8",
@@ -50,67 +46,78 @@ DECODE = Definition(
 
 
 @pytest.fixture
-def root(tmp_path: Path) -> Path:
+def root(tmp_path):
     """The folder of a data set with three definitions."""
     TraceSet(tmp_path).add_definitions([SILU, GATHER, DECODE])
     return tmp_path
 
 
 @pytest.fixture
-def silu() -> Callable[[torch.Tensor], torch.Tensor]:
+def silu():
     """A routed function of one input."""
 
     @apply("silu_h8")
-    def silu(x: torch.Tensor) -> torch.Tensor:
+    def silu(x):
         return x * torch.sigmoid(x)
 
     return silu
 
 
 @pytest.fixture
-def gather() -> Callable[..., torch.Tensor]:
+def gather():
     """A routed function of a table, rows, perhaps a mask, and a number."""
 
     @apply("gather_h8")
-    def gather(table: Any, rows: Any, mask: Any = None, scale: float = 1.0) -> Any:
+    def gather(table, rows, mask=None, scale=1.0):
         return table[rows] * scale
 
     return gather
 
 
 @pytest.fixture
-def decode() -> Callable[..., torch.Tensor]:
+def decode():
     """A routed function with offsets and indices."""
 
     @apply("gqa_paged_decode_h2")
-    def decode(q: Any, kv_indptr: Any, kv_indices: Any, sm_scale: float) -> Any:
+    def decode(q, kv_indptr, kv_indices, sm_scale):
         return q
 
     return decode
 
 
 @pytest.fixture(autouse=True)
-def nothing_is_left_in_force() -> Iterator[None]:
+def nothing_is_left_in_force():
     """Each test begins and ends without a runtime."""
     disable_tracing()
     yield
     disable_tracing()
 
 
-def workloads(root: Path, name: str) -> list[Workload]:
-    """Records of a definition in a data set."""
-    traces: list[Trace] = TraceSet.from_path(root).workloads.get(name, [])
+def in_threads(work, numbers):
+    threads = [threading.Thread(target=work, args=(number,)) for number in numbers]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+def silu_rows(root):
+    """The sizes of the recorded calls of `SILU`."""
+    return [workload.axes["M"] for workload in workloads(root, "silu_h8")]
+
+
+def workloads(root, name):
+    traces = TraceSet.from_path(root).workloads.get(name, [])
     return [trace.workload for trace in traces]
 
 
-def tensors(root: Path, workload: Workload) -> dict[str, torch.Tensor]:
-    """A workload's stored tensors."""
+def tensors(root, workload):
     stored = {name: spec for name, spec in workload.inputs.items() if isinstance(spec, SafetensorsInput)}
     data_set = TraceSet.from_path(root)
     return {name: data_set.get_workload_blob_tensor(spec.path)[spec.tensor_key] for name, spec in stored.items()}
 
 
-def errors_of(runtime: TracingRuntime, *names: str) -> dict[str, int]:
+def errors_of(runtime, *names):
     """The error counts of some definitions.
 
     A runtime binds all routed functions of the process, and modules of other tests define some for definitions that

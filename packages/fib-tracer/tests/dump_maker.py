@@ -1,11 +1,7 @@
 """Fixture that writes call dumps in the format of FlashInfer 0.7.2: call folders and a session file."""
 
-from __future__ import annotations
-
 import json
-from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 import attrs
 import torch
@@ -23,22 +19,21 @@ class DumpMaker:
 
     def dump(
         self,
-        function: str,
-        signature: str,
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        function,
+        signature,
+        args=(),
+        kwargs=None,
         *,
-        module: str = "lib.ops",
-        self_id: int | None = None,
-        is_completed: bool = True,
-        is_listed: bool = True,
-    ) -> Path:
-        """Write one call's folder and the session's lines."""
+        module="lib.ops",
+        self_id=None,
+        is_completed=True,
+        is_listed=True,
+    ):
         self.made += 1
         stamp = f"20260110_123456_{self.made:03d}"
         folder = self.root / f"{stamp}_pid{self.process}_{function}_call{self.made:04d}"
         folder.mkdir(parents=True)
-        tensors: dict[str, torch.Tensor] = {}
+        tensors = {}
         keyed = {**{f"arg_{n}": v for n, v in enumerate(args)}, **{f"kwarg_{n}": v for n, v in (kwargs or {}).items()}}
         plain = {key: self._recorded(value, key, tensors) for key, value in keyed.items() if not is_tensor(value)}
         tensors |= {key: value for key, value in keyed.items() if is_tensor(value)}
@@ -62,22 +57,19 @@ class DumpMaker:
             self.record(folder, {**metadata, "execution_status": "completed"}, is_listed=is_listed)
         return folder
 
-    def save(self, folder: Path, tensors: Mapping[str, torch.Tensor]) -> None:
-        """Write the tensors of a call."""
+    def save(self, folder, tensors):
         if tensors and self.has_safetensors:
             save_file({key: tensor.contiguous() for key, tensor in tensors.items()}, folder / "inputs.safetensors")
         elif tensors:
             torch.save(dict(tensors), folder / "inputs.pt")
 
-    def record(self, folder: Path, metadata: Mapping[str, Any], *, is_listed: bool = True) -> None:
-        """Append a line to a call's metadata, and to the session."""
+    def record(self, folder, metadata, *, is_listed=True):
         files = [folder / "metadata.jsonl", *([self.root / "session.jsonl"] if is_listed else [])]
         for file in files:
             with file.open("a") as lines:
                 lines.write(json.dumps(metadata) + "\n")
 
-    def _recorded(self, value: Any, key: str, tensors: dict[str, torch.Tensor]) -> Any:
-        """Written form of a value that is no tensor itself."""
+    def _recorded(self, value, key, tensors):
         kind = type(value).__name__
         if is_tensor(value):
             tensors[key] = value
@@ -92,6 +84,5 @@ class DumpMaker:
         return {"type": kind, "repr": str(value)[:1000]}
 
 
-def is_tensor(value: Any) -> bool:
-    """Whether it is one."""
+def is_tensor(value):
     return isinstance(value, torch.Tensor)

@@ -3,8 +3,6 @@
 A fork runs its program and then ends as any Python process does. `start` is used like `subprocess.Popen`.
 """
 
-from __future__ import annotations
-
 import atexit
 import functools
 import json
@@ -14,29 +12,26 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Mapping
-from typing import IO, Any
 
 
 class Program:
     """A running program, with the methods of `subprocess.Popen` that tests use."""
 
-    def __init__(self, server: socket.socket, stdout: IO[str], stderr: IO[str]) -> None:
+    def __init__(self, server, stdout, stderr):
         self._server = server
         self.stdout = stdout
         self._stderr = stderr
         self.pid = int(server.recv(64))
         self.returncode: int | None = None
 
-    def send_signal(self, number: int) -> None:
-        """Send a signal."""
+    def send_signal(self, number):
         os.kill(self.pid, number)
 
-    def communicate(self, timeout: float) -> tuple[str, str]:
+    def communicate(self, timeout):
         """Wait for the end and return the rest of stdout, and stderr; after the timeout the program is killed."""
         timer = threading.Timer(timeout, os.kill, (self.pid, signal.SIGKILL))
         timer.start()
-        stderr: list[str] = []
+        stderr = []
         reader = threading.Thread(target=lambda: stderr.append(self._stderr.read()))
         reader.start()
         with self.stdout, self._stderr:
@@ -48,7 +43,7 @@ class Program:
 
 
 @functools.cache
-def _server() -> socket.socket:
+def _server():
     """A connection to the server, which ends when the connection is closed."""
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     environment = {name: value for name, value in os.environ.items() if not name.startswith("FIB_")}
@@ -61,7 +56,7 @@ def _server() -> socket.socket:
     return ours
 
 
-def start(code: str, arguments: list[str], environment: Mapping[str, str]) -> Program:
+def start(code, arguments, environment):
     """Start a program; one at a time may run.
 
     Args:
@@ -77,7 +72,7 @@ def start(code: str, arguments: list[str], environment: Mapping[str, str]) -> Pr
     return Program(_server(), os.fdopen(out), os.fdopen(err))
 
 
-def _next_request(connection: socket.socket) -> dict[str, Any] | None:
+def _next_request(connection):
     """Start forks until the connection is closed; in a fork, return the request that it is for."""
     while True:
         message, ends, _, _ = socket.recv_fds(connection, 1 << 20, 2)
@@ -89,8 +84,7 @@ def _next_request(connection: socket.socket) -> dict[str, Any] | None:
             for number, end in enumerate(ends, start=1):
                 os.dup2(end, number)
                 os.close(end)
-            request: dict[str, Any] = json.loads(message)
-            return request
+            return json.loads(message)
         for end in ends:
             os.close(end)
         connection.send(str(process).encode())

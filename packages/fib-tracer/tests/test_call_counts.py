@@ -1,18 +1,12 @@
 """Counts of calls: exact by size and layout, across threads, in bounded memory, whatever the policy keeps."""
 
-from __future__ import annotations
-
-import threading
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from fib_schema import TraceSet
 from fib_schema.traffic import load_traffic
-from fib_tracer import Decision, FilterPolicy, TracingConfig, enable_tracing
+from fib_tracer import FilterPolicy, TracingConfig, enable_tracing
 
-from .conftest import errors_of, workloads
+from .conftest import errors_of, in_threads, workloads
 
 BY_AXES = TracingConfig("dump_none", filter_policy="keep_first_k_by_axes")
 FINAL = [
@@ -27,18 +21,16 @@ FINAL = [
 ]
 
 
-def traffic(root: Path, name: str = "silu_h8") -> Any:
+def traffic(root, name="silu_h8"):
     return load_traffic(root).definitions[name]
 
 
-def by_rows(root: Path, name: str = "silu_h8") -> dict[int, int]:
+def by_rows(root, name="silu_h8"):
     return {dict(axes)["M"]: calls for (axes, _), calls in traffic(root, name).sizes.items()}
 
 
 @pytest.mark.parametrize("config", FINAL)
-def test_every_call_is_counted_by_its_size_also_when_quotas_are_full(
-    config: TracingConfig, root: Path, silu: Any
-) -> None:
+def test_every_call_is_counted_by_its_size_also_when_quotas_are_full(config, root, silu):
     with enable_tracing(root, config) as runtime:
         for calls in (40, 60):
             for rows in (1, 2, 3):
@@ -49,7 +41,7 @@ def test_every_call_is_counted_by_its_size_also_when_quotas_are_full(
     assert traffic(root).calls == 600
 
 
-def test_layouts_are_told_apart_where_they_make_another_workload(root: Path, silu: Any) -> None:
+def test_layouts_are_told_apart_where_they_make_another_workload(root, silu):
     views = torch.ones(4, 16)[:, :8], torch.ones(4, 8)
     with enable_tracing(root, TracingConfig()):
         for count, x in zip((3, 5), views, strict=True):
@@ -61,7 +53,7 @@ def test_layouts_are_told_apart_where_they_make_another_workload(root: Path, sil
     assert sorted(traffic(root).calls_by_workload(records).values()) == [3, 5]
 
 
-def test_scalars_and_absent_inputs_do_not_divide_the_count(root: Path, gather: Any) -> None:
+def test_scalars_and_absent_inputs_do_not_divide_the_count(root, gather):
     table, rows = torch.ones(5, 8), torch.tensor([1, 2])
     with enable_tracing(root, TracingConfig()) as runtime:
         for scale in (1.0, 2.0, 1.0, torch.tensor(2.0)):
@@ -73,27 +65,23 @@ def test_scalars_and_absent_inputs_do_not_divide_the_count(root: Path, gather: A
     assert list(shares.values()) == [2, 2, 2, 2]
 
 
-def test_calls_of_threads_are_counted_exactly(root: Path, silu: Any) -> None:
+def test_calls_of_threads_are_counted_exactly(root, silu):
     inputs = [torch.ones(rows, 8) for rows in (1, 2, 3)]
 
-    def work() -> None:
+    def work(_):
         for number in range(3000):
             silu(inputs[number % 3])
 
     with enable_tracing(root, BY_AXES):
-        threads = [threading.Thread(target=work) for _ in range(8)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
+        in_threads(work, range(8))
     assert by_rows(root) == {1: 8000, 2: 8000, 3: 8000}
 
 
-def test_a_failing_policy_does_not_change_the_count(root: Path, silu: Any) -> None:
+def test_a_failing_policy_does_not_change_the_count(root, silu):
     class Failing(FilterPolicy):
         is_final = True
 
-        def decide(self, call: Any) -> Decision:
+        def decide(self, call):
             raise RuntimeError("of a policy")
 
     with enable_tracing(root, TracingConfig(filter_policy=Failing)) as runtime:
@@ -104,9 +92,7 @@ def test_a_failing_policy_does_not_change_the_count(root: Path, silu: Any) -> No
 
 
 @pytest.mark.parametrize("config", [BY_AXES, TracingConfig("dump_all", max_kept=20), TracingConfig()])
-def test_sizes_beyond_the_limit_are_counted_together(
-    config: TracingConfig, root: Path, silu: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_sizes_beyond_the_limit_are_counted_together(config, root, silu, monkeypatch):
     monkeypatch.setattr("fib_tracer.counts.MAX_SIZES", 30)
     with enable_tracing(root, config) as runtime:
         for _ in range(4):
@@ -117,9 +103,7 @@ def test_sizes_beyond_the_limit_are_counted_together(
     assert traffic(root).calls == 400
 
 
-def test_a_definition_is_only_counted_after_max_kept_calls(
-    root: Path, silu: Any, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_definition_is_only_counted_after_max_kept_calls(root, silu, caplog):
     with enable_tracing(root, TracingConfig("dump_all", max_kept=3)) as runtime:
         for value in range(10):
             silu(torch.full((2, 8), float(value)))
@@ -129,7 +113,7 @@ def test_a_definition_is_only_counted_after_max_kept_calls(
     assert "3 calls were kept (max_kept); later ones are only counted" in caplog.text
 
 
-def test_nothing_is_written_without_calls_or_where_it_is_not_wanted(root: Path, silu: Any) -> None:
+def test_nothing_is_written_without_calls_or_where_it_is_not_wanted(root, silu):
     with enable_tracing(root, TracingConfig("dump_all")):
         pass
     with enable_tracing(root, TracingConfig("dump_all"), saves_traffic=False):

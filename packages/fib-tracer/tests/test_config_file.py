@@ -1,12 +1,7 @@
 """Settings files: problems are named with their line; a bad file never breaks an engine."""
 
-from __future__ import annotations
-
 import logging
 import os
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -36,8 +31,8 @@ exit_seconds: 1e-2
 
 
 @pytest.fixture
-def write(tmp_path: Path) -> Callable[[str], Path]:
-    def write(text: str) -> Path:
+def write(tmp_path):
+    def write(text):
         path = tmp_path / "tracing.yaml"
         path.write_text(text)
         return path
@@ -45,7 +40,7 @@ def write(tmp_path: Path) -> Callable[[str], Path]:
     return write
 
 
-def test_all_settings_are_read(write: Any) -> None:
+def test_all_settings_are_read(write):
     rules = (
         Rule(TracingConfig("dump_int", {}, "attention", {"k": 2}), op_type="gqa*"),
         Rule(TracingConfig(filter_policy="keep_random_k", max_kept=None), name="*_h8"),
@@ -55,7 +50,7 @@ def test_all_settings_are_read(write: Any) -> None:
     assert read_configuration(write(EVERYTHING), {}) == (registry, RuntimeOptions(1_000_000, 0.01))
 
 
-def test_problems_of_all_parts_are_named_with_their_line(write: Any) -> None:
+def test_problems_of_all_parts_are_named_with_their_line(write):
     text = (
         "default:\n  input_dump_polcy: dump_int\n  max_kept: 0\n"
         "rules:\n  - {nom: a}\n  - {name: 3}\n  - a\n  - {filter_policy: keep_first_j}\n"
@@ -71,7 +66,7 @@ def test_problems_of_all_parts_are_named_with_their_line(write: Any) -> None:
     assert "did you mean 'input_dump_policy'" in found[2]
     assert "did you mean 'keep_first_k'" in found[8]
     assert "expected arguments of KeepFirstK" in found[10]
-    assert found[12] == "max_kept: a setting of definitions; put it below 'default', 'rules' or 'definitions'"
+    assert found[12].startswith("max_kept: no setting is named 'max_kept'; ")
     assert found[14] == "exit_seconds: got inf, expected a number of seconds from 0 on"
 
 
@@ -84,17 +79,17 @@ def test_problems_of_all_parts_are_named_with_their_line(write: Any) -> None:
         ("default: {input_dump_policy_kwargs: 5}", "expected a mapping"),
         ("default: {filter_policy: 3}", "expected a policy's name"),
         ("default: {filter_policy: keep_first_k, filter_policy_kwargs: {k: 0}}", "expected an integer from 1 on"),
-        ("default: {filter_policy: keep_first_k_by_key, filter_policy_kwargs: {key: 'no.mod:x'}}", "a function"),
+        ("default: {filter_policy: keep_first_k_by_key, filter_policy_kwargs: {key: text}}", "a function"),
         ("definitions: [a]", "expected a mapping"),
         ("rules: 5", "expected a list of mappings"),
     ],
 )
-def test_texts_that_are_no_settings(text: str, message: str) -> None:
+def test_texts_that_are_no_settings(text, message):
     with pytest.raises(InvalidConfigFile, match=message):
         TracingConfigRegistry.from_yaml(text)
 
 
-def test_arguments_count_before_the_options_of_a_file(root: Path, write: Any) -> None:
+def test_arguments_count_before_the_options_of_a_file(root, write):
     runtime = TracingRuntime(root, write(EVERYTHING))
     assert (runtime.budget.size_bytes, runtime.config.default) == (1_000_000, None)
     assert TracingRuntime(root, write(EVERYTHING), max_bytes=5).budget.size_bytes == 5
@@ -102,9 +97,7 @@ def test_arguments_count_before_the_options_of_a_file(root: Path, write: Any) ->
         TracingRuntime(root, write(EVERYTHING), max_bytes=0)
 
 
-def test_the_file_of_the_environment_counts_where_the_program_passes_nothing(
-    root: Path, write: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_file_of_the_environment_counts_where_the_program_passes_nothing(root, write, monkeypatch):
     monkeypatch.setenv(CONFIG_VARIABLE, str(write(EVERYTHING)))
     assert TracingRuntime(root).config.default is None
     given = TracingConfig("dump_all")
@@ -114,14 +107,7 @@ def test_the_file_of_the_environment_counts_where_the_program_passes_nothing(
 
 
 @pytest.mark.parametrize("kind", ["invalid", "missing", "named pipe", "unknown definition"])
-def test_an_engine_with_an_unusable_file_runs_untraced_and_logs_it(
-    kind: str,
-    root: Path,
-    silu: Any,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_an_engine_with_an_unusable_file_runs_untraced_and_logs_it(kind, root, silu, tmp_path, monkeypatch, caplog):
     path = tmp_path / "tracing.yaml"
     if kind == "invalid":
         path.write_text("default: {filter_polic: keep_all}")

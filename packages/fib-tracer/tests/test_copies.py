@@ -1,7 +1,5 @@
 """Tests of copies: the ring of pinned memory, and copies on the CPU."""
 
-from __future__ import annotations
-
 import torch
 from fib_tracer.copies import ByteBudget, Copier, PinnedRing
 from hypothesis import given
@@ -11,11 +9,11 @@ _STEPS = st.lists(st.tuples(st.integers(1, 3000), st.integers(0, 10)), max_size=
 
 
 @given(_STEPS)
-def test_blocks_in_use_never_overlap_and_are_freed(steps: list[tuple[int, int]]) -> None:
+def test_blocks_in_use_never_overlap_and_are_freed(steps):
     """Blocks are freed in any order; when all are freed, the whole ring is available."""
     ring = PinnedRing(4096, is_pinned=False)
     begin = ring.memory.data_ptr()
-    used: list[tuple[int, int, torch.Tensor]] = []
+    used = []
     for size, choice in steps:
         piece = ring.allocate(size)
         if piece is not None:
@@ -35,17 +33,16 @@ def test_blocks_in_use_never_overlap_and_are_freed(steps: list[tuple[int, int]])
 
 
 @given(st.integers(1, 5000))
-def test_a_ring_holds_at_least_what_it_was_made_for(size: int) -> None:
+def test_a_ring_holds_at_least_what_it_was_made_for(size):
     assert PinnedRing(size, is_pinned=False).allocate(size) is not None
 
 
-def test_a_copy_is_contiguous_and_has_the_values_of_the_call() -> None:
+def test_a_copy_is_contiguous_and_has_the_values_of_the_call():
     x = torch.arange(12).reshape(3, 4).T
     seen = x.clone()
     budget = ByteBudget(1000)
     copier = Copier(budget)
     reservation = copier.reserve({"x": x}, overhead_bytes=4)
-    assert reservation is not None
     assert budget.reserved_bytes == reservation.size_bytes == x.nbytes + 4
     pending = copier.copy(reservation)
     x.zero_()

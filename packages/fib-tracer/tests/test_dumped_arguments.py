@@ -13,11 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 
-class _Odd:
-    def __repr__(self) -> str:
-        return "<odd (thing, with: 'brackets'>"
-
-
 def _positional(a: int, b: "dict[str, tuple[int, ...]]" = {"x": (1, 2)}, c: str = "),('", *rest: Any, d=1) -> None: ...  # type: ignore[no-untyped-def]  # noqa: B006, UP037
 
 
@@ -30,34 +25,30 @@ def _plain(a, /, b=[1, [2, 3]], c={"k": (1,)}):  # type: ignore[no-untyped-def] 
 
 @pytest.mark.parametrize(
     ("function", "expected"),
-    [
-        (_positional, (("a", "b", "c"), "rest")),
-        (_keyword, (("self", "q"), None)),
-        (_plain, (("a", "b", "c"), None)),
-    ],
+    [(_positional, (("a", "b", "c"), "rest")), (_keyword, (("self", "q"), None)), (_plain, (("a", "b", "c"), None))],
 )
-def test_names_come_from_the_text_of_a_signature(function: Any, expected: Any) -> None:
+def test_names_come_from_the_text_of_a_signature(function, expected):
     assert parse_parameters(str(inspect.signature(function))) == expected
 
 
-def test_defaults_need_not_be_python() -> None:
+def test_defaults_need_not_be_python():
     text = "(x: torch.Tensor, mode: <enum 'Mode'> = <Mode.A: 0>, dtype=torch.float32, f=<object at 0x7f>) -> (a, b)"
     assert parse_parameters(text) == (("x", "mode", "dtype", "f"), None)
 
 
 @pytest.mark.parametrize("text", ["<unavailable>", "", "(a, b", "(a, 1b)"])
-def test_invalid_signatures_are_refused(text: str) -> None:
+def test_invalid_signatures_are_refused(text):
     with pytest.raises(ValueError, match=r"signature|parameter"):
         parse_parameters(text)
 
 
 @given(st.text(alphabet="(){}[],:='\"\\*ab <>", max_size=60))
-def test_arbitrary_text_is_parsed_or_refused(text: str) -> None:
+def test_arbitrary_text_is_parsed_or_refused(text):
     with contextlib.suppress(ValueError):
         parse_parameters(text)
 
 
-def test_arguments_get_the_names_of_their_parameters() -> None:
+def test_arguments_get_the_names_of_their_parameters():
     x, y = torch.ones(2), torch.zeros(3)
     found = arguments_of(
         "(self, x, flag, *args)",
@@ -72,12 +63,12 @@ def test_arguments_get_the_names_of_their_parameters() -> None:
     ("recorded", "message"),
     [({"arg_1": 1}, "gaps"), ({"arg_0": 1, "arg_1": 2, "arg_2": 3}, "3 positional"), ({"what": 1}, "not an argument")],
 )
-def test_arguments_that_have_no_parameter_are_refused(recorded: dict[str, Any], message: str) -> None:
+def test_arguments_that_have_no_parameter_are_refused(recorded, message):
     with pytest.raises(ValueError, match=message):
         arguments_of("(a, b)", recorded, {})
 
 
-def test_tensors_in_a_tuple_are_put_back() -> None:
+def test_tensors_in_a_tuple_are_put_back():
     """As 0.7 records them: (key cache, value cache)."""
     k, v = torch.ones(2), torch.zeros(2)
     items = [{"type": "torch.Tensor", "tensor_key": f"arg_0__{n}"} for n in range(2)]
@@ -102,5 +93,5 @@ def test_tensors_in_a_tuple_are_put_back() -> None:
         ({"type": "torch.Tensor", "tensor_key": "arg_9"}, Unrecorded("torch.Tensor", "")),
     ],
 )
-def test_recorded_values_are_restored(recorded: Any, value: Any) -> None:
+def test_recorded_values_are_restored(recorded, value):
     assert value_of(recorded, {}) == value

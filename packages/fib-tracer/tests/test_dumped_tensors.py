@@ -1,11 +1,7 @@
 """Tests of loading tensors from damaged, huge and hostile files."""
 
-from __future__ import annotations
-
 import os
 import pickle
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -15,7 +11,7 @@ from safetensors.torch import save_file
 LIMIT = 1 << 20
 
 
-def test_tensors_round_trip_with_values_dtypes_and_strides(tmp_path: Path) -> None:
+def test_tensors_round_trip_with_values_dtypes_and_strides(tmp_path):
     dtypes = (torch.float32, torch.bfloat16, torch.float16, torch.int32, torch.int64, torch.bool, torch.float8_e4m3fn)
     saved = {str(dtype): torch.arange(6).reshape(2, 3).to(dtype) for dtype in dtypes}
     saved |= {"strided": torch.arange(12.0).reshape(3, 4).t(), "shared": saved["torch.int64"][:1]}
@@ -30,7 +26,7 @@ def test_tensors_round_trip_with_values_dtypes_and_strides(tmp_path: Path) -> No
         assert not tensor.requires_grad
 
 
-def test_safetensors_round_trip(tmp_path: Path) -> None:
+def test_safetensors_round_trip(tmp_path):
     save_file({"a": torch.ones(3)}, tmp_path / "inputs.safetensors")
     assert torch.equal(load_dumped_tensors(tmp_path / "inputs.safetensors", LIMIT)["a"], torch.ones(3))
 
@@ -38,15 +34,15 @@ def test_safetensors_round_trip(tmp_path: Path) -> None:
 class _Runs:
     """Creates a file when it is unpickled."""
 
-    def __init__(self, file: Path) -> None:
+    def __init__(self, file):
         self.file = file
 
-    def __reduce__(self) -> Any:
+    def __reduce__(self):
         return os.mknod, (str(self.file),)
 
 
 @pytest.mark.parametrize("kind", ["archive", "bare"])
-def test_a_hostile_file_runs_nothing(tmp_path: Path, kind: str) -> None:
+def test_a_hostile_file_runs_nothing(tmp_path, kind):
     proof = tmp_path / "proof"
     file = tmp_path / "inputs.pt"
     torch.save({"arg_0": _Runs(proof)}, file) if kind == "archive" else file.write_bytes(pickle.dumps(_Runs(proof)))
@@ -62,21 +58,16 @@ def test_a_hostile_file_runs_nothing(tmp_path: Path, kind: str) -> None:
         ({"a": 1}, "not an ordinary tensor"),
         ({"a": torch.ones(1).expand(1 << 40)}, "more than 1 MiB"),
         ({"a": torch.ones(1 << 19)}, "more than 1 MiB"),
+        ({"a": torch.eye(3).to_sparse()}, "not an ordinary tensor"),
     ],
 )
-def test_anything_but_a_mapping_of_ordinary_tensors_is_refused(tmp_path: Path, content: Any, message: str) -> None:
+def test_anything_but_a_mapping_of_ordinary_tensors_is_refused(tmp_path, content, message):
     torch.save(content, tmp_path / "inputs.pt")
     with pytest.raises(DamagedCall, match=message):
         load_dumped_tensors(tmp_path / "inputs.pt", LIMIT)
 
 
-def test_a_sparse_tensor_is_refused(tmp_path: Path) -> None:
-    torch.save({"a": torch.eye(3).to_sparse()}, tmp_path / "inputs.pt")
-    with pytest.raises(DamagedCall, match="not an ordinary tensor"):
-        load_dumped_tensors(tmp_path / "inputs.pt", LIMIT)
-
-
-def test_files_that_were_cut_off_are_refused(tmp_path: Path) -> None:
+def test_files_that_were_cut_off_are_refused(tmp_path):
     torch.save({"a": torch.ones(400)}, tmp_path / "whole.pt")
     save_file({"a": torch.ones(400)}, tmp_path / "whole.safetensors")
     for suffix in (".pt", ".safetensors"):
@@ -87,7 +78,7 @@ def test_files_that_were_cut_off_are_refused(tmp_path: Path) -> None:
                 load_dumped_tensors(tmp_path / f"inputs{suffix}", LIMIT)
 
 
-def test_a_large_safetensors_file_is_refused(tmp_path: Path) -> None:
+def test_a_large_safetensors_file_is_refused(tmp_path):
     save_file({"a": torch.ones(1 << 20)}, tmp_path / "inputs.safetensors")
     with pytest.raises(DamagedCall, match="more than 1 MiB"):
         load_dumped_tensors(tmp_path / "inputs.safetensors", LIMIT)

@@ -1,22 +1,10 @@
-"""Tests of input dump policies."""
-
-from __future__ import annotations
-
-from typing import Any
-
 import pytest
 import torch
-from fib_tracer import InputDumpPolicy
 from fib_tracer.policies import DumpAll, DumpByFunction, DumpInt, DumpNamed, DumpNone
 
 from .conftest import GATHER
 
-INPUTS: dict[str, Any] = {
-    "table": torch.ones(4, 8),
-    "rows": torch.tensor([1, 2]),
-    "mask": torch.tensor([True, False]),
-    "scale": 2,
-}
+INPUTS = {"table": torch.ones(4, 8), "rows": torch.tensor([1, 2]), "mask": torch.tensor([True, False]), "scale": 2}
 
 
 @pytest.mark.parametrize(
@@ -30,7 +18,7 @@ INPUTS: dict[str, Any] = {
         (DumpByFunction(lambda inputs: [name for name in inputs if name.startswith("t")]), ["table"]),
     ],
 )
-def test_policies_choose_the_stored_inputs(policy: InputDumpPolicy, chosen: list[str]) -> None:
+def test_policies_choose_the_stored_inputs(policy, chosen):
     """`always_dumped` and `dump` agree."""
     assert list(policy.dump(INPUTS)) == chosen
     ahead = policy.always_dumped(GATHER)
@@ -38,7 +26,7 @@ def test_policies_choose_the_stored_inputs(policy: InputDumpPolicy, chosen: list
     assert ahead is None or [name for name in ahead if name != "scale"] == tensors
 
 
-def test_a_function_in_a_list_is_called_for_each_call() -> None:
+def test_a_function_in_a_list_is_called_for_each_call():
     policy = DumpNamed(["table"], [DumpByFunction(lambda inputs: ["rows"] if inputs["scale"] else [])])
     assert policy.always_dumped(GATHER) is None
     assert list(policy.dump(INPUTS)) == ["table", "rows"]

@@ -1,14 +1,10 @@
 """Tests of filter policies: decisions and samples."""
 
-from __future__ import annotations
-
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
 
 import pytest
 import torch
-from fib_tracer import Call, Decision, FilterPolicy, InvalidSetting, PolicyRegistry, WorkloadEntry
+from fib_tracer import Call, Decision, InvalidSetting, PolicyRegistry, WorkloadEntry
 from fib_tracer.policies import Attention, KeepFirstK, KeepFirstKByAxes, KeepFirstKByKey, KeepRandomK
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,16 +12,16 @@ from hypothesis import strategies as st
 from .conftest import DECODE, SILU
 
 
-def silu_call(size: int) -> Call:
+def silu_call(size):
     return Call(SILU, {"M": size}, {"x": torch.empty(size, 8)})
 
 
-def decode_call(total: int, sequences: int = 2) -> Call:
+def decode_call(total, sequences=2):
     inputs = {"q": None, "kv_indptr": torch.empty(sequences + 1), "kv_indices": None, "sm_scale": 1.0}
     return Call(DECODE, {"B": sequences}, inputs, {"kv_indptr": total})
 
 
-def offered(policy: FilterPolicy, calls: Sequence[Call]) -> list[Decision]:
+def offered(policy, calls):
     """The decisions on calls; kept calls are admitted and submitted."""
     decisions = []
     for order, call in enumerate(calls):
@@ -37,7 +33,7 @@ def offered(policy: FilterPolicy, calls: Sequence[Call]) -> list[Decision]:
     return decisions
 
 
-def sizes(entries: Sequence[WorkloadEntry]) -> list[int]:
+def sizes(entries):
     return [entry.axes["M"] for entry in entries]
 
 
@@ -58,7 +54,7 @@ BY_PARITY = KeepFirstKByKey(lambda call: call.axes["M"] % 2, 1)
         (BY_PARITY, [KEEP, KEEP, SKIP, SKIP]),
     ],
 )
-def test_decisions_on_calls_of_sizes_1_2_1_4(policy: FilterPolicy, decisions: list[Decision]) -> None:
+def test_decisions_on_calls_of_sizes_1_2_1_4(policy, decisions):
     """A reset policy has forgotten all calls."""
     calls = [silu_call(size) for size in (1, 2, 1, 4)]
     assert offered(policy, calls) == decisions
@@ -67,19 +63,19 @@ def test_decisions_on_calls_of_sizes_1_2_1_4(policy: FilterPolicy, decisions: li
 
 
 @given(st.lists(st.integers(1, 5)), st.integers(1, 3))
-def test_each_key_is_kept_exactly_k_times(found: list[int], k: int) -> None:
+def test_each_key_is_kept_exactly_k_times(found, k):
     decisions = offered(KeepFirstKByAxes(k), [silu_call(size) for size in found])
     kept = Counter(size for size, decision in zip(found, decisions, strict=True) if decision is KEEP)
     assert kept == Counter({size: min(k, count) for size, count in Counter(found).items()})
 
 
-def test_attention_is_kept_by_rounded_average_length() -> None:
+def test_attention_is_kept_by_rounded_average_length():
     calls = [decode_call(total) for total in (8, 9, 10, 7)]
     assert offered(Attention(), calls) == [KEEP, KEEP, SKIP, SKIP]
     assert offered(Attention(2), [*calls, decode_call(8)]) == [KEEP, KEEP, KEEP, KEEP, SKIP]
 
 
-def test_attention_without_offsets_compares_axes() -> None:
+def test_attention_without_offsets_compares_axes():
     policy = Attention()
     assert policy.value_probes(SILU) == {}
     assert policy.value_probes(DECODE) == {"kv_indptr": ("kv_indptr", -1)}
@@ -87,7 +83,7 @@ def test_attention_without_offsets_compares_axes() -> None:
 
 
 @given(st.integers(0, 60), st.integers(1, 8), st.integers())
-def test_a_sample_has_k_entries_in_the_order_of_calls(calls: int, k: int, seed: int) -> None:
+def test_a_sample_has_k_entries_in_the_order_of_calls(calls, k, seed):
     policy = KeepRandomK(k, seed)
     offered(policy, [silu_call(size) for size in range(1, calls + 1)])
     sample = sizes(policy.drain())
@@ -96,8 +92,8 @@ def test_a_sample_has_k_entries_in_the_order_of_calls(calls: int, k: int, seed: 
     assert policy.drain() == []
 
 
-def test_the_sample_is_uniform() -> None:
-    counts: Counter[int] = Counter()
+def test_the_sample_is_uniform():
+    counts = Counter()
     for seed in range(2000):
         policy = KeepRandomK(2, seed)
         offered(policy, [silu_call(size) for size in range(1, 9)])
@@ -107,12 +103,12 @@ def test_the_sample_is_uniform() -> None:
 
 @pytest.mark.parametrize("k", [0, -1, True, 1.5, "3", None])
 @pytest.mark.parametrize("make", [KeepFirstK, KeepFirstKByAxes, Attention, KeepRandomK])
-def test_k_must_be_a_positive_integer(make: Any, k: Any) -> None:
+def test_k_must_be_a_positive_integer(make, k):
     with pytest.raises(InvalidSetting, match="k: got"):
         make(k)
 
 
 @pytest.mark.parametrize("axes", ["M", [1], [["M"]]])
-def test_axes_must_be_a_list_of_names(axes: Any) -> None:
+def test_axes_must_be_a_list_of_names(axes):
     with pytest.raises(InvalidSetting, match="axes: got"):
         KeepFirstKByAxes(1, axes)

@@ -1,11 +1,7 @@
 """Tests of importing definitions of FlashInfer's automatic trace dump."""
 
-from __future__ import annotations
-
 import copy
 import json
-from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
@@ -27,7 +23,7 @@ def _norm_reference(hidden_states, weight, eps=1e-6):
     """A norm."""
     return _scaled(hidden_states, weight)
 '''
-DUMPED: dict[str, Any] = {
+DUMPED = {
     "name": "norm_h4",
     "description": "A norm. Epsilon is fixed.",
     "op_type": "norm",
@@ -46,24 +42,24 @@ DUMPED: dict[str, Any] = {
 CALLED = "a new function 'run' calls the reference's '_norm_reference'"
 
 
-def dumped(**changes: Any) -> dict[str, Any]:
+def dumped(**changes):
     """The dumped definition with other fields."""
     return copy.deepcopy({**DUMPED, **changes})
 
 
-def parsed(plain: dict[str, Any]) -> tuple[Definition, list[str]]:
+def parsed(plain):
     new, changes = convert(plain)
     return parse_json(json.dumps(new), Definition), changes
 
 
-def run(definition: Definition, *inputs: Any) -> Any:
+def run(definition, *inputs):
     """Outputs of a definition's reference."""
-    scope: dict[str, Any] = {}
+    scope = {}
     exec(definition.reference, scope)
     return scope["run"](*inputs)
 
 
-def test_run_calls_a_reference_of_any_name() -> None:
+def test_run_calls_a_reference_of_any_name():
     plain = dumped()
     definition, changes = parsed(plain)
     assert changes == [CALLED]
@@ -71,24 +67,24 @@ def test_run_calls_a_reference_of_any_name() -> None:
     assert plain == DUMPED
 
 
-def test_conversion_keeps_other_fields() -> None:
+def test_conversion_keeps_other_fields():
     definition, _ = parsed(dumped())
     plain = json.loads(json.dumps({**DUMPED, "reference": definition.reference}))
     assert to_plain(definition) == plain
 
 
-def test_a_current_definition_is_not_changed() -> None:
+def test_a_current_definition_is_not_changed():
     plain = dumped(reference="def run(hidden_states, weight):\n    return hidden_states\n")
     assert convert(plain) == (plain, [])
 
 
-def test_renamed_parameters_are_matched_by_position() -> None:
+def test_renamed_parameters_are_matched_by_position():
     source = REFERENCE.replace("hidden_states, weight, eps=1e-6", "input, weight").replace("(hidden_states,", "(input,")
     definition, _ = parsed(dumped(reference=source))
     assert torch.equal(run(definition, torch.ones(2, 4), torch.full((4,), 2.0)), torch.full((2, 4), 2.0))
 
 
-def test_an_optional_input_without_a_dtype_is_removed() -> None:
+def test_an_optional_input_without_a_dtype_is_removed():
     inputs = {**DUMPED["inputs"], "bias": {"shape": ["bias_size"], "dtype": "unknown", "optional": True}}
     source = REFERENCE.replace("weight, eps=1e-6", "weight, bias").replace(
         "weight)\n", "weight) if bias is None else 0\n"
@@ -104,7 +100,7 @@ def test_an_optional_input_without_a_dtype_is_removed() -> None:
     assert run(definition, torch.ones(2, 4), torch.ones(4)).shape == (2, 4)
 
 
-def test_arguments_of_plan_become_inputs() -> None:
+def test_arguments_of_plan_become_inputs():
     """The dumped run() lacks it, and the reference needs it."""
     planned = {"shape": ["len_indptr"], "dtype": "unknown", "optional": True, "description": "Set during plan()."}
     source = REFERENCE.replace("hidden_states, weight, eps=1e-6", "hidden_states, kv_indptr, weight")
@@ -121,7 +117,7 @@ def test_arguments_of_plan_become_inputs() -> None:
     assert len(definition.constraints) == 2
 
 
-def test_constraints_on_removed_inputs_are_removed() -> None:
+def test_constraints_on_removed_inputs_are_removed():
     inputs = {**DUMPED["inputs"], "bias": {"shape": ["hidden_size"], "dtype": "unknown", "optional": True}}
     constraints = ["num_tokens >= 1", "bias.shape[0] == hidden_size"]
     definition, changes = parsed(dumped(inputs=inputs, constraints=constraints))
@@ -129,14 +125,14 @@ def test_constraints_on_removed_inputs_are_removed() -> None:
     assert "constraint 'bias.shape[0] == hidden_size' is removed: it names what is removed" in changes
 
 
-def test_an_undeclared_axis_is_variable() -> None:
+def test_an_undeclared_axis_is_variable():
     inputs = {**DUMPED["inputs"], "weight": {"shape": ["hidden_div_2"], "dtype": "bfloat16"}}
     definition, changes = parsed(dumped(inputs=inputs))
     assert definition.var_axes == ["num_tokens", "hidden_div_2"]
     assert changes[0] == "axis 'hidden_div_2' is variable: shapes name it, and it is not declared"
 
 
-def test_unused_library_parameters_are_none() -> None:
+def test_unused_library_parameters_are_none():
     source = REFERENCE.replace("weight, eps=1e-6", "weight, workspace, **kwargs")
     assert run(parsed(dumped(reference=source))[0], torch.ones(2, 4), torch.ones(4)).shape == (2, 4)
     with pytest.raises(UnsupportedDefinition, match="needs 'workspace'"):
@@ -156,26 +152,23 @@ def test_unused_library_parameters_are_none() -> None:
         ({"inputs": {"x": {"shape": [[1]], "dtype": "int8"}}}, "not a list of axes"),
     ],
 )
-def test_unsupported_files_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_unsupported_files_are_refused(changes, message):
     with pytest.raises(UnsupportedDefinition, match=message):
         convert(dumped(**changes))
 
 
-# -- into a data set ---------------------------------------------------------------------------------
-
-
 @pytest.fixture
-def trace_set(root: Path) -> TraceSet:
+def trace_set(root):
     return TraceSet.from_path(root)
 
 
-def written(folder: Path, plain: Any) -> Path:
+def written(folder, plain):
     file = folder / "norm_h4.json"
     file.write_text(json.dumps(plain, indent=2))
     return file
 
 
-def test_a_definition_is_added_once(trace_set: TraceSet, root: Path, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_a_definition_is_added_once(trace_set, root, tmp_path_factory):
     file = written(tmp_path_factory.mktemp("dump"), DUMPED)
     assert import_definition(trace_set, file) == DefinitionImport("norm_h4", str(file), "added", (CALLED,))
     assert import_definition(trace_set, file) == DefinitionImport("norm_h4", str(file), "equal", (CALLED,))
@@ -185,14 +178,11 @@ def test_a_definition_is_added_once(trace_set: TraceSet, root: Path, tmp_path_fa
     assert validate(root).is_ok
 
 
-def test_a_different_definition_of_the_name_is_refused(
-    trace_set: TraceSet, root: Path, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_a_different_definition_of_the_name_is_refused(trace_set, root, tmp_path_factory):
     folder = tmp_path_factory.mktemp("dump")
     import_definition(trace_set, written(folder, DUMPED))
     before = (root / "definitions/norm/norm_h4.json").read_bytes()
     other = import_definition(trace_set, written(folder, dumped(description="Another.", constraints=[])))
-    assert other is not None
     assert (other.state, other.is_refused) == ("differs", True)
     assert str(other.problem).endswith("which is kept; different: description, constraints")
     assert (root / "definitions/norm/norm_h4.json").read_bytes() == before
@@ -204,21 +194,74 @@ def test_a_different_definition_of_the_name_is_refused(
         ("{", "is not JSON"),
         (json.dumps(dumped(reference=None)), "has no reference"),
         (json.dumps(dumped(name="../escape")), "path separator"),
-        (json.dumps(dumped(outputs={"y": {"shape": ["num_tokens"], "dtype": "uint8"}})), "'uint8' is unknown"),
+        (json.dumps(dumped(outputs={"y": {"shape": ["num_tokens"], "dtype": "uint3"}})), "'uint3' is unknown"),
     ],
 )
-def test_a_bad_file_is_refused_with_the_reason(
-    trace_set: TraceSet, root: Path, tmp_path_factory: pytest.TempPathFactory, content: str, message: str
-) -> None:
+def test_a_bad_file_is_refused_with_the_reason(trace_set, root, tmp_path_factory, content, message):
     file = tmp_path_factory.mktemp("dump") / "norm_h4.json"
     file.write_text(content)
     added = import_definition(trace_set, file)
-    assert added is not None
     assert added.state == "refused"
     assert message in str(added.problem)
     assert sorted(TraceSet.from_path(root).definitions) == ["gather_h8", "gqa_paged_decode_h2", "silu_h8"]
 
 
-def test_other_json_is_not_a_definition(trace_set: TraceSet, tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_other_json_is_not_a_definition(trace_set, tmp_path_factory):
     assert import_definition(trace_set, written(tmp_path_factory.mktemp("dump"), {"name": "package"})) is None
     assert import_definition(trace_set, written(tmp_path_factory.mktemp("dump"), [1, 2])) is None
+
+
+INIT = """\
+from __future__ import annotations
+import math
+import torch
+
+
+def _rows(count, device):
+    return torch.arange(count, device=device, dtype=torch.int32) % 3
+
+
+def _pick_init(*, num_tokens, hidden_size=4, device="cuda", seed=0):
+    torch.manual_seed(seed)
+    return {
+        "HIDDEN_STATES": torch.randn(num_tokens, hidden_size, device=device).to(torch.bfloat16),
+        "rows": _rows(num_tokens, device),
+        "eps": 1e-6,
+    }
+"""
+PICKED = {
+    "inputs": {
+        "hidden_states": {"shape": ["num_tokens", "hidden_size"], "dtype": "bfloat16"},
+        "rows": {"shape": ["num_tokens"], "dtype": "int32"},
+    },
+    "reference": "def _pick_reference(hidden_states, rows, hidden_size): return hidden_states[rows] * hidden_size\n",
+}
+CALLED_PICK = "a new function 'run' calls the reference's '_pick_reference'"
+
+
+def test_init_makes_inputs_of_which_some_cannot_be_drawn_and_constant_axes_are_arguments():
+    definition, changes = parsed(dumped(**PICKED, init=INIT))
+    assert changes == [CALLED_PICK, "FlashInfer's init makes hidden_states, rows"]
+    inputs = ["hidden_states", "rows"]
+    assert definition.extra["input_generator"] == {"function": "_generate_inputs", "inputs": inputs}
+    scope = {}
+    exec(definition.reference, scope)
+    made = scope["_generate_inputs"](
+        {"num_tokens": 5, "hidden_size": 4, "seed": 1, "inputs": inputs}, torch.device("cpu")
+    )
+    assert made["rows"].tolist() == [0, 1, 2, 0, 1]
+    assert torch.equal(run(definition, *made.values()), made["hidden_states"][made["rows"]] * 4)
+
+
+@pytest.mark.parametrize(
+    ("old", "new"),
+    [
+        ("import math", "import flashinfer"),
+        ('"rows": _rows(num_tokens, device),', ""),
+        ("*, num_tokens,", "*, num_tokens, spread,"),
+    ],
+)
+def test_init_that_needs_more_than_sizes_or_makes_less_is_not_used(old, new):
+    definition, changes = parsed(dumped(**PICKED, init=INIT.replace(old, new)))
+    assert changes == [CALLED_PICK, "FlashInfer's init makes no inputs: it needs or returns others"]
+    assert "input_generator" not in definition.extra

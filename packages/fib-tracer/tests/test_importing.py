@@ -1,7 +1,5 @@
 """Tests of importing calls: workloads, counts of other calls, reports of damaged files."""
 
-from __future__ import annotations
-
 import json
 import os
 import shutil
@@ -12,9 +10,9 @@ from typing import Any
 
 import pytest
 import torch
-from fib_schema import RandomInput, SafetensorsInput, ScalarInput, validate
-from fib_tracer import CallReader, NotCovered, ReadCall, RecordedCall, TracingConfig
-from fib_tracer.dump_import import NO_COMPUTATION, NO_READER, RECORDED, ImportReport, import_dumps
+from fib_schema import RandomInput, ScalarInput, validate
+from fib_tracer import NotCovered, ReadCall, RecordedCall
+from fib_tracer.dump_import import NO_COMPUTATION, NO_READER, RECORDED, import_dumps
 
 from .conftest import tensors, workloads
 from .dump_maker import DumpMaker
@@ -31,14 +29,14 @@ REAL_DUMPS = Path(__file__).parent / "dumps"  # of FlashInfer 0.6.4 on a GPU, on
 class LibraryReader:
     """Knows a few functions of ``lib.ops``, and what a wrapper has planned."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.plans: dict[str | None, Mapping[str, Any]] = {}
         self.seen: list[RecordedCall] = []
 
-    def knows(self, module: str, function: str) -> bool:
+    def knows(self, module, function):
         return module == "lib.ops" and function != "unknown"
 
-    def read(self, call: RecordedCall) -> ReadCall | None:
+    def read(self, call):
         self.seen.append(call)
         arguments = dict(call.arguments)
         if call.function == "silu":
@@ -53,7 +51,7 @@ class LibraryReader:
             return ReadCall("silu_h8", {"y": 1})
         return self._of_wrapper(call, arguments)
 
-    def _of_wrapper(self, call: RecordedCall, arguments: dict[str, Any]) -> ReadCall | None:
+    def _of_wrapper(self, call, arguments):
         if call.function == "W.plan":
             self.plans[call.instance] = arguments
         if call.function != "W.run":
@@ -66,27 +64,25 @@ class LibraryReader:
 
 
 @pytest.fixture
-def reader() -> LibraryReader:
+def reader():
     return LibraryReader()
 
 
 @pytest.fixture
-def dump(tmp_path_factory: pytest.TempPathFactory) -> DumpMaker:
+def dump(tmp_path_factory):
     return DumpMaker(tmp_path_factory.mktemp("dumped") / "flashinfer_dumps")
 
 
-def imported(dump: DumpMaker, root: Path, reader: CallReader, **options: Any) -> ImportReport:
+def imported(dump, root, reader, **options):
     return import_dumps(dump.root.parent, root, readers={"lib": reader}, **options)
 
 
-def gathered(dump: DumpMaker, *, rows: int = 3, scale: float = 0.5) -> Path:
+def gathered(dump, *, rows=3, scale=0.5):
     return dump.dump("gather", GATHER, [torch.ones(6, 8), torch.arange(rows)], {"scale": scale})
 
 
 @pytest.mark.parametrize("has_safetensors", [False, True])
-def test_calls_become_workloads_with_the_dumped_values(
-    dump: DumpMaker, root: Path, reader: LibraryReader, has_safetensors: bool
-) -> None:
+def test_calls_become_workloads_with_the_dumped_values(dump, root, reader, has_safetensors):
     dump.has_safetensors = has_safetensors
     gathered(dump)
     report = imported(dump, root, reader)
@@ -101,7 +97,7 @@ def test_calls_become_workloads_with_the_dumped_values(
     assert validate(root).is_ok
 
 
-def test_equal_calls_are_stored_once_over_several_imports(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+def test_equal_calls_are_stored_once_over_several_imports(dump, root, reader):
     for rows in (3, 3, 4):
         gathered(dump, rows=rows)
     first = imported(dump, root, reader)
@@ -111,35 +107,19 @@ def test_equal_calls_are_stored_once_over_several_imports(dump: DumpMaker, root:
     assert len(workloads(root, "gather_h8")) == 2
 
 
-@pytest.mark.parametrize(
-    ("dumping", "stored"),
-    [("dump_all", {"table", "rows"}), ("dump_none", set()), (["table"], {"table"}), (["dump_int"], {"rows"})],
-)
-def test_settings_select_the_stored_inputs(
-    dump: DumpMaker, root: Path, reader: LibraryReader, dumping: Any, stored: set[str]
-) -> None:
-    gathered(dump)
-    imported(dump, root, reader, config=TracingConfig(dumping))
-    (workload,) = workloads(root, "gather_h8")
-    assert {n for n, spec in workload.inputs.items() if isinstance(spec, SafetensorsInput)} == stored
-
-
-# -- wrappers, sessions ------------------------------------------------------------------------------
-
-
-def planned(dump: DumpMaker, batch: int, *, self_id: int | None) -> None:
+def planned(dump, batch, *, self_id):
     wrapper = object()
     indptr = torch.arange(batch + 1, dtype=torch.int32)
     indices = torch.arange(batch, dtype=torch.int32)
     dump.dump("W.plan", PLAN, [wrapper, indptr, indices], {"sm_scale": 0.25}, self_id=self_id)
 
 
-def ran(dump: DumpMaker, batch: int, *, self_id: int | None, function: str = "W.run", wrapper: Any = None) -> Path:
+def ran(dump, batch, *, self_id, function="W.run", wrapper=None):
     cache = (torch.ones(1), torch.ones(1))
     return dump.dump(function, RUN, [wrapper or object(), torch.ones(batch, 2), cache], self_id=self_id)
 
 
-def test_runs_are_read_with_the_plan_of_their_wrapper(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+def test_runs_are_read_with_the_plan_of_their_wrapper(dump, root, reader):
     planned(dump, 2, self_id=11)
     planned(dump, 5, self_id=22)
     ran(dump, 5, self_id=22)
@@ -156,7 +136,7 @@ def test_runs_are_read_with_the_plan_of_their_wrapper(dump: DumpMaker, root: Pat
     assert set(reader.seen[2].arguments) == {"q", "args"}
 
 
-def test_a_reused_address_is_another_wrapper(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+def test_a_reused_address_is_another_wrapper(dump, root, reader):
     planned(dump, 2, self_id=11)
     dump.dump("W.__init__", INIT, [object(), torch.ones(1)], self_id=11)
     ran(dump, 2, self_id=11)
@@ -168,9 +148,7 @@ class W:
     """A class whose name FlashInfer does not write before its methods."""
 
 
-def test_a_method_without_its_class_gets_it_from_the_receiver(
-    dump: DumpMaker, root: Path, reader: LibraryReader
-) -> None:
+def test_a_method_without_its_class_gets_it_from_the_receiver(dump, root, reader):
     one, other = W(), W()
     dump.dump("plan", PLAN, [one, torch.arange(3, dtype=torch.int32), torch.arange(2, dtype=torch.int32), 0.5])
     ran(dump, 2, self_id=None, function="run", wrapper=one)
@@ -180,7 +158,7 @@ def test_a_method_without_its_class_gets_it_from_the_receiver(
     assert report.calls["lib.ops.W.run", "its plan is not there"] == 1
 
 
-def test_calls_are_read_in_the_order_of_the_session(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+def test_calls_are_read_in_the_order_of_the_session(dump, root, reader):
     """Not in the order of folder names: the clock of the process may have been set back."""
     for rows in (5, 3, 4):
         gathered(dump, rows=rows)
@@ -191,7 +169,7 @@ def test_calls_are_read_in_the_order_of_the_session(dump: DumpMaker, root: Path,
     assert [len(call.arguments["rows"]) for call in reader.seen] == [4, 5, 3]
 
 
-def test_unlisted_calls_come_last_by_their_time(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+def test_unlisted_calls_come_last_by_their_time(dump, root, reader):
     gathered(dump, rows=1)
     dump.dump("gather", GATHER, [torch.ones(6, 8), torch.arange(2)], is_listed=False)
     gathered(dump, rows=3)
@@ -203,7 +181,7 @@ def test_unlisted_calls_come_last_by_their_time(dump: DumpMaker, root: Path, rea
     assert [len(call.arguments["rows"]) for call in reader.seen[4:]] == [1, 2, 3, 4]
 
 
-def test_each_snapshot_of_a_captured_call_is_a_call(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+def test_each_snapshot_of_a_captured_call_is_a_call(dump, root, reader):
     folder = gathered(dump)
     metadata = json.loads((folder / "metadata.jsonl").read_text().splitlines()[0])
     for number, rows in enumerate((2, 4), start=1):
@@ -215,7 +193,7 @@ def test_each_snapshot_of_a_captured_call_is_a_call(dump: DumpMaker, root: Path,
     assert [len(call.arguments["rows"]) for call in reader.seen] == [2, 4]
 
 
-def test_a_captured_call_that_was_never_written_is_counted(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+def test_a_captured_call_that_was_never_written_is_counted(dump, root, reader):
     folder = gathered(dump)
     metadata = json.loads((folder / "metadata.jsonl").read_text().splitlines()[0])
     (folder / "inputs.pt").unlink()
@@ -225,12 +203,7 @@ def test_a_captured_call_that_was_never_written_is_counted(dump: DumpMaker, root
     assert reason.startswith("captured in a CUDA graph")
 
 
-# -- what is not taken -------------------------------------------------------------------------------
-
-
-def test_unrecorded_calls_are_counted_by_function_and_reason(
-    dump: DumpMaker, root: Path, reader: LibraryReader
-) -> None:
+def test_unrecorded_calls_are_counted_by_function_and_reason(dump, root, reader):
     dump.dump("unknown", SILU, [torch.ones(2, 8)])
     dump.dump("unknown", SILU, [torch.ones(3, 8)])
     dump.dump("drafted", "(a, b)", [torch.ones(2, 8), 3])
@@ -249,10 +222,7 @@ def test_unrecorded_calls_are_counted_by_function_and_reason(
     assert not report.is_ok
 
 
-# -- what is damaged ---------------------------------------------------------------------------------
-
-
-def broken(folder: Path, kind: str) -> None:
+def broken(folder, kind):
     """Damage a call's folder."""
     metadata, inputs = folder / "metadata.jsonl", folder / "inputs.pt"
     if kind == "no metadata":
@@ -295,9 +265,7 @@ def broken(folder: Path, kind: str) -> None:
         ('input_metadata={"arg_9": 1}', "gaps"),
     ],
 )
-def test_a_damaged_folder_is_reported_and_skipped(
-    dump: DumpMaker, root: Path, reader: LibraryReader, kind: str, message: str
-) -> None:
+def test_a_damaged_folder_is_reported_and_skipped(dump, root, reader, kind, message):
     broken(gathered(dump, rows=2), kind)
     gathered(dump, rows=3)
     report = imported(dump, root, reader)
@@ -308,13 +276,13 @@ def test_a_damaged_folder_is_reported_and_skipped(
     assert not report.is_ok
 
 
-def test_a_torn_last_record_is_ignored(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+def test_a_torn_last_record_is_ignored(dump, root, reader):
     metadata = gathered(dump) / "metadata.jsonl"
     metadata.write_text(metadata.read_text()[:-30])
     assert imported(dump, root, reader).is_ok
 
 
-def test_a_damaged_session_is_reported_and_read_in_part(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+def test_a_damaged_session_is_reported_and_read_in_part(dump, root, reader):
     gathered(dump, rows=2)
     shutil.rmtree(gathered(dump, rows=3))
     with (dump.root / "session.jsonl").open("a") as session:
@@ -324,7 +292,7 @@ def test_a_damaged_session_is_reported_and_read_in_part(dump: DumpMaker, root: P
     assert Counter(problem.code for problem in report.problems) == {"bad-session": 2, "missing-call": 1}
 
 
-def test_a_call_with_more_bytes_than_allowed_is_not_read(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+def test_a_call_with_more_bytes_than_allowed_is_not_read(dump, root, reader):
     dump.dump("silu", SILU, [torch.ones(1 << 16, 8)])
     gathered(dump)
     report = imported(dump, root, reader, max_bytes=1 << 20)
@@ -332,9 +300,7 @@ def test_a_call_with_more_bytes_than_allowed_is_not_read(dump: DumpMaker, root: 
     assert "more than 1 MiB" in report.problems[0].message
 
 
-def test_links_are_not_followed(
-    dump: DumpMaker, root: Path, reader: LibraryReader, tmp_path_factory: pytest.TempPathFactory
-) -> None:
+def test_links_are_not_followed(dump, root, reader, tmp_path_factory):
     other = DumpMaker(tmp_path_factory.mktemp("other"))
     outside = gathered(other)
     gathered(dump)
@@ -345,14 +311,11 @@ def test_links_are_not_followed(
     assert [problem.code for problem in report.problems] == ["link", "link"]
 
 
-# -- sources -----------------------------------------------------------------------------------------
-
-
-def test_definitions_are_imported_before_calls(dump: DumpMaker, root: Path) -> None:
+def test_definitions_are_imported_before_calls(dump, root):
     """One folder may contain both kinds of dumps; other JSON is skipped and reported."""
 
     class Reader(LibraryReader):
-        def read(self, call: RecordedCall) -> ReadCall:
+        def read(self, call):
             return ReadCall("norm_h4", {"hidden_states": call.arguments["x"], "weight": call.arguments["w"]})
 
     dump.dump("norm", "(x, w)", [torch.ones(3, 4).bfloat16(), torch.ones(4).bfloat16()])
@@ -366,7 +329,7 @@ def test_definitions_are_imported_before_calls(dump: DumpMaker, root: Path) -> N
     assert [w.axes for w in workloads(root, "norm_h4")] == [{"num_tokens": 3}]
 
 
-def test_one_call_or_one_file_may_be_the_source(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+def test_one_call_or_one_file_may_be_the_source(dump, root, reader):
     gathered(dump, rows=2)
     folder = gathered(dump, rows=3)
     report = import_dumps(folder, root, readers={"lib": reader})
@@ -377,7 +340,7 @@ def test_one_call_or_one_file_may_be_the_source(dump: DumpMaker, root: Path, rea
     assert [added.state for added in import_dumps(file, root, readers={}).definitions] == ["added"]
 
 
-def real_dumps() -> list[Any]:
+def real_dumps():
     folders = sorted(path for path in REAL_DUMPS.iterdir() if path.is_dir()) if REAL_DUMPS.is_dir() else []
     nothing = pytest.mark.skip(reason="no dumps of a real FlashInfer lie in tests/dumps/")
     return [pytest.param(path, id=path.name) for path in folders] or [pytest.param(REAL_DUMPS, marks=nothing)]
@@ -386,18 +349,18 @@ def real_dumps() -> list[Any]:
 class Everything:
     """Reads any call and remembers it."""
 
-    def __init__(self) -> None:
+    def __init__(self):
         self.seen: list[RecordedCall] = []
 
-    def knows(self, module: str, function: str) -> bool:
+    def knows(self, module, function):
         return bool(module and function)
 
-    def read(self, call: RecordedCall) -> None:
+    def read(self, call):
         self.seen.append(call)
 
 
 @pytest.mark.parametrize("folder", real_dumps())
-def test_every_dump_of_a_real_flashinfer_can_be_read(folder: Path, root: Path) -> None:
+def test_every_dump_of_a_real_flashinfer_can_be_read(folder, root):
     """Tests of the readers check what the calls compute."""
     reader = Everything()
     report = import_dumps(folder, root, readers={"everything": reader})
@@ -409,7 +372,7 @@ def test_every_dump_of_a_real_flashinfer_can_be_read(folder: Path, root: Path) -
         assert any(isinstance(value, torch.Tensor) for value in call.arguments.values()) or "." in call.function
 
 
-def test_bad_definitions_of_the_data_set_are_reported(dump: DumpMaker, root: Path, reader: LibraryReader) -> None:
+def test_bad_definitions_of_the_data_set_are_reported(dump, root, reader):
     gathered(dump)
     (root / "definitions" / "gather" / "bad.json").write_text("{")
     report = imported(dump, root, reader)

@@ -1,11 +1,5 @@
 """Layouts: workloads state the strides of inputs that were not contiguous, and of no others."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from fib_apply import apply
@@ -18,12 +12,12 @@ from fib_tracer.records import workload_digest
 from .conftest import GATHER, tensors, workloads
 
 
-def padded(rows: int) -> torch.Tensor:
+def padded(rows):
     """Rows that lie in a wider matrix."""
     return torch.arange(rows * 12.0).view(rows, 12)[:, :8]
 
 
-def test_the_strides_of_a_view_are_recorded_with_its_values(root: Path, gather: Callable[..., Any]) -> None:
+def test_the_strides_of_a_view_are_recorded_with_its_values(root, gather):
     table, rows = padded(6), torch.arange(6).view(3, 2)[:, 1]
     with enable_tracing(root, TracingConfig("dump_all")):
         gather(table, rows)
@@ -36,7 +30,7 @@ def test_the_strides_of_a_view_are_recorded_with_its_values(root: Path, gather: 
     assert not [problem for problem in validate(root).problems if problem.severity == "error"]
 
 
-def test_contiguous_inputs_leave_no_field(root: Path, gather: Any) -> None:
+def test_contiguous_inputs_leave_no_field(root, gather):
     with enable_tracing(root, TracingConfig("dump_all")):
         gather(torch.ones(4, 8), torch.tensor([1, 2]))
         gather(padded(1), torch.tensor([0]))  # the stride of one row means nothing
@@ -52,9 +46,7 @@ OVERLAPPING = {
 
 @pytest.mark.parametrize("dumped", ["dump_none", "dump_all"])
 @pytest.mark.parametrize("x", OVERLAPPING.values(), ids=OVERLAPPING)
-def test_calls_whose_layout_no_workload_can_have_are_only_counted(
-    root: Path, silu: Any, x: torch.Tensor, dumped: str
-) -> None:
+def test_calls_whose_layout_no_workload_can_have_are_only_counted(root, silu, x, dumped):
     with enable_tracing(root, TracingConfig(dumped)) as runtime:
         for _ in range(2):
             silu(torch.ones(3, 8))
@@ -69,7 +61,7 @@ def test_calls_whose_layout_no_workload_can_have_are_only_counted(
 
 
 @pytest.mark.parametrize("dumped", ["dump_none", "dump_all"])
-def test_calls_that_differ_in_their_layout_are_workloads_of_their_own(root: Path, silu: Any, dumped: str) -> None:
+def test_calls_that_differ_in_their_layout_are_workloads_of_their_own(root, silu, dumped):
     layouts = torch.zeros(3, 8), torch.zeros(3, 12)[:, :8], torch.zeros(8, 3).T, torch.zeros(3, 16)[:, :8]
     with enable_tracing(root, TracingConfig(dumped, filter_policy="keep_all")):
         for _ in range(3):
@@ -80,20 +72,20 @@ def test_calls_that_differ_in_their_layout_are_workloads_of_their_own(root: Path
     assert len({workload.uuid for workload in found}) == 4
 
 
-def test_a_policy_that_holds_entries_keeps_the_layout(root: Path, silu: Any) -> None:
+def test_a_policy_that_holds_entries_keeps_the_layout(root, silu):
     with enable_tracing(root, TracingConfig("dump_all", filter_policy=FilterPolicy)):
         silu(torch.zeros(2, 8))
         silu(padded(3))
     assert [workload.extra for workload in workloads(root, "silu_h8")] == [None, {"layout": {"x": [12, 1]}}]
 
 
-def test_a_contiguous_workload_has_the_uuid_of_earlier_releases() -> None:
+def test_a_contiguous_workload_has_the_uuid_of_earlier_releases():
     inputs = {"x": torch.ones(2, 4)}
     assert workload_digest("d", {"M": 2}, inputs, {}) == workload_digest("d", {"M": 2}, inputs)
     assert workload_digest("d", {"M": 2}, inputs, {"x": (8, 1)}) != workload_digest("d", {"M": 2}, inputs)
 
 
-def test_the_layout_of_a_routed_call_is_recorded(root: Path) -> None:
+def test_the_layout_of_a_routed_call_is_recorded(root):
     with enable_tracing(root, TracingConfig("dump_all")):
         apply("silu_h8", args=(padded(2),), fallback=lambda x: x)
     (workload,) = workloads(root, "silu_h8")

@@ -1,10 +1,5 @@
 """Tests of value probes: an engine whose quotas are full is not probed at every call."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from fib_tracer import TracingConfig, enable_tracing
@@ -17,12 +12,12 @@ BY_LENGTH = TracingConfig("dump_int", filter_policy="attention")
 
 
 @pytest.fixture
-def decided(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+def decided(monkeypatch):
     """The total length of each call that the policy was asked about."""
-    asked: list[int] = []
+    asked = []
     decide = Attention.decide
 
-    def noting(self: Attention, call: Any) -> Any:
+    def noting(self, call):
         asked.extend(call.probed.values())
         return decide(self, call)
 
@@ -30,14 +25,12 @@ def decided(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return asked
 
 
-def call(decode: Any, length: int) -> None:
+def call(decode, length):
     indptr = torch.tensor([0, length], dtype=torch.int32)
     decode(torch.ones(1, 2), indptr, torch.arange(length, dtype=torch.int32), 0.5)
 
 
-def test_an_engine_with_full_quotas_is_rarely_probed_and_all_calls_are_counted(
-    root: Path, decode: Any, decided: list[int]
-) -> None:
+def test_an_engine_with_full_quotas_is_rarely_probed_and_all_calls_are_counted(root, decode, decided):
     with enable_tracing(root, BY_LENGTH) as runtime:
         for _ in range(5000):
             call(decode, 3)
@@ -50,7 +43,7 @@ def test_an_engine_with_full_quotas_is_rarely_probed_and_all_calls_are_counted(
     assert sorted(traffic(root, "gqa_paged_decode_h2").sizes.values()) == [251, 5000]
 
 
-def test_all_calls_are_probed_on_request(root: Path, decode: Any, decided: list[int]) -> None:
+def test_all_calls_are_probed_on_request(root, decode, decided):
     with enable_tracing(root, BY_LENGTH, probes_all=True):
         for _ in range(500):
             call(decode, 3)

@@ -1,9 +1,6 @@
 """Tests of records: equal contents have equal uuids in all processes, different contents different ones."""
 
-from __future__ import annotations
-
 import itertools
-from typing import Any
 
 import torch
 from fib_schema import RandomInput, SafetensorsInput, ScalarInput, TraceSet
@@ -27,16 +24,16 @@ AXES = st.dictionaries(st.sampled_from("MNK"), st.integers(0, 9), max_size=3)
 
 
 @given(AXES, CONTENTS, st.randoms())
-def test_the_order_of_axes_and_inputs_does_not_matter(axes: Any, inputs: Any, chance: Any) -> None:
+def test_the_order_of_axes_and_inputs_does_not_matter(axes, inputs, chance):
     shuffled = [*inputs.items()]
     chance.shuffle(shuffled)
     copied = {name: value.clone() if isinstance(value, torch.Tensor) else value for name, value in shuffled}
     assert workload_digest("d", dict(reversed(axes.items())), copied) == workload_digest("d", axes, inputs)
 
 
-def test_different_contents_have_different_digests() -> None:
+def test_different_contents_have_different_digests():
     ones = torch.ones(2, 4)
-    contents: list[tuple[str, dict[str, int], dict[str, Any]]] = [
+    contents = [
         ("d", {"M": 2}, {"x": ones}),
         ("e", {"M": 2}, {"x": ones}),
         ("d", {"M": 3}, {"x": ones}),
@@ -60,7 +57,7 @@ def test_different_contents_have_different_digests() -> None:
         assert workload_digest(*one) != workload_digest(*other), (one, other)
 
 
-def test_a_record_names_the_file_of_its_tensors(tmp_path: Any) -> None:
+def test_a_record_names_the_file_of_its_tensors(tmp_path):
     log = TraceSet(tmp_path).workload_log()
     inputs = {"x": torch.ones(2, 8), "s": 1.5, "r": RANDOM}
     workload, stored = make_record(SILU, {"M": 2}, inputs, log)

@@ -17,7 +17,7 @@ How a call becomes a record on the disk:
 7. `counts`: flushes, and the storage thread every minute, save the counts of calls.
 
 `settings` holds what is recorded, of which definitions. `dump_import` imports what FlashInfer recorded itself, through
-step 3. `survey` counts what a data set has.
+step 3.
 """
 
 from __future__ import annotations
@@ -74,15 +74,4 @@ if TYPE_CHECKING:
 
     __version__: str
 else:
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        "fib-tracer",
-        {
-            "counts": "DefinitionStats",
-            "policies": "Call Decision FilterPolicy InputDumpPolicy PolicyRegistry RANDOM WorkloadEntry",
-            "dump_calls": "CallReader NotCovered ReadCall RecordedCall",
-            "runtime": "TracingRuntime disable_tracing enable_tracing get_tracing_runtime start_by_environment",
-            "settings": "InvalidSetting Rule TracingConfig TracingConfigRegistry get_attention_only_configs "
-            "get_default_configs get_full_configs",
-        },
-    )
+    __getattr__, __dir__ = lazy_exports(__name__, "fib-tracer")

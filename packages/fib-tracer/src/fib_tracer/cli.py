@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import attrs
 from fib_schema import TraceSet
-from fib_schema.command import CommandParser, plain_problems, print_problems, run_command
+from fib_schema.command import CommandParser, add_data_set, data_set_of, plain_problems, print_problems, run_command
 from fib_schema.display import counted, escape_line
-from fib_schema.traffic import load_traffic
+from fib_schema.traffic import DefinitionTraffic, load_traffic
 
 from .dump_import import (
     MAX_CALL_BYTES,
@@ -23,7 +23,6 @@ from .dump_import import (
     import_dumps,
 )
 from .settings import Settings, TracingConfig
-from .survey import Bin, DefinitionSurvey, survey
 
 _DESCRIPTION = """\
 Workloads of a data set: import FlashInfer's dumps, show statistics.
@@ -50,17 +49,14 @@ examples:
 
 _STATS = """\
 Show statistics of a data set's workloads: their number by definition, the sizes of their variable axes,
-how inputs are given, the share of traced calls that they cover, and the files of their tensors.
+and the share of traced calls that they cover.
 
 example:
   fib-tracer stats DATASET --definitions gemm_n4096_k4096 rmsnorm_h4096"""
 
-_BAR_WIDTH = 40
+_MAX_SIZES = 16
+"""Up to this many sizes of an axis are shown with their counts of workloads."""
 _DUMP_NAMES = {"all": "dump_all", "none": "dump_none", "int": "dump_int"}
-
-
-def _print_json(value: Mapping[str, Any]) -> None:
-    print(json.dumps(value, indent=2))
 
 
 def _table(texts: Sequence[Sequence[str]]) -> Iterator[str]:
@@ -76,10 +72,10 @@ def _table(texts: Sequence[Sequence[str]]) -> Iterator[str]:
 def _run_import(options: argparse.Namespace) -> int:
     """``fib-tracer import``."""
     config = _import_config(options)
-    report = import_dumps(options.source, options.dataset, config, max_bytes=options.max_mib << 20)
+    report = import_dumps(options.source, data_set_of(options), config, max_bytes=options.max_mib << 20)
     print_problems(report.problems)
     if options.json:
-        _print_json(report.to_plain())
+        print(json.dumps(report.to_plain(), indent=2))
     else:
         print("\n".join(_import_lines(report)))
     return 0 if report.is_ok else 1
@@ -144,52 +140,51 @@ def _stored_lines(report: ImportReport) -> Iterator[str]:
 
 def _run_stats(options: argparse.Namespace) -> int:
     """``fib-tracer stats``."""
-    trace_set, traffic = TraceSet.from_path(options.dataset), load_traffic(options.dataset)
-    found = survey(trace_set, traffic.definitions, options.definitions)
+    root = data_set_of(options)
+    trace_set, traffic = TraceSet.from_path(root), load_traffic(root)
+    chosen = sorted(set(options.definitions or trace_set.definitions))
+    found = [_statistics(trace_set, name, traffic.definitions.get(name)) for name in chosen]
     problems = [*trace_set.problems, *traffic.problems]
     print_problems(problems)
     if options.json:
-        _print_json({"definitions": list(map(attrs.asdict, found)), "problems": plain_problems(problems)})
+        print(json.dumps({"definitions": found, "problems": plain_problems(problems)}, indent=2))
     else:
-        print("\n".join(_survey_lines(found)))
-    return 1 if problems or any(definition.missing for definition in found) else 0
+        print("\n".join(_statistics_lines(found)))
+    return 1 if problems else 0
 
 
-def _survey_lines(found: Sequence[DefinitionSurvey]) -> Iterator[str]:
-    for definition in found:
-        if definition.workloads:
-            yield from _definition_lines_of(definition)
-            yield ""
-    empty = [definition.name for definition in found if not definition.workloads]
+def _statistics(trace_set: TraceSet, name: str, traffic: DefinitionTraffic | None) -> dict[str, Any]:
+    """The workloads of a definition, by the sizes of its variable axes, and the counted calls that they cover."""
+    definition = trace_set.get_definition(name)
+    workloads = [trace.workload for trace in trace_set.workloads.get(name, ())]
+    axes = {axis: Counter(w.axes[axis] for w in workloads if axis in w.axes) for axis in definition.var_axes}
+    return {
+        "name": name,
+        "op_type": definition.op_type,
+        "workloads": len(workloads),
+        "axes": {axis: dict(sorted(sizes.items())) for axis, sizes in axes.items() if sizes},
+        "calls": 0 if traffic is None else traffic.calls,
+        "recorded_calls": 0 if traffic is None else round(sum(traffic.calls_by_workload(workloads).values())),
+    }
+
+
+def _statistics_lines(found: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    empty = [one["name"] for one in found if not one["workloads"]]
+    for one in found:
+        if one["name"] in empty:
+            continue
+        yield f"{one['name']} ({one['op_type']}): {counted(one['workloads'], 'workload')}"
+        if calls := one["calls"]:
+            share = one["recorded_calls"] / calls
+            yield f"  {calls:,} calls were counted, {share:.1%} of them with the sizes and layout of a workload"
+        for axis, counts in one["axes"].items():
+            sizes = ", ".join(f"{size} ({count})" for size, count in [*counts.items()][:_MAX_SIZES])
+            more = f", and {len(counts) - _MAX_SIZES} more up to {max(counts)}" if len(counts) > _MAX_SIZES else ""
+            yield f"  {axis}: {sizes}{more}"
+        yield ""
     yield f"{counted(len(found), 'definition')}, {len(found) - len(empty)} with workloads"
     if empty:
         yield f"without: {', '.join(empty)}"
-
-
-def _definition_lines_of(definition: DefinitionSurvey) -> Iterator[str]:
-    yield (
-        f"{definition.name} ({definition.op_type}): {counted(definition.workloads, 'workload')}, "
-        f"{counted(definition.distinct_axes, 'combination')} of axes, "
-        f"{counted(definition.blobs, 'blob')}, {definition.blob_bytes:,} bytes"
-    )
-    if definition.calls:
-        share = definition.recorded_calls / definition.calls
-        yield f"  {definition.calls:,} calls were counted, {share:.1%} of them with the sizes and layout of a workload"
-    for axis, bins in definition.axes.items():
-        yield from _histogram_lines(axis, bins)
-    for name, kinds in definition.inputs.items():
-        yield f"  {name}: " + ", ".join(
-            f"{count} {'stored' if kind == 'safetensors' else kind}" for kind, count in kinds.items()
-        )
-    yield from (f"  missing: {path}, which workloads name" for path in definition.missing)
-
-
-def _histogram_lines(axis: str, bins: Sequence[Bin]) -> Iterator[str]:
-    most = max((b.workloads for b in bins), default=1)
-    width = max((len(str(b)) for b in bins), default=0)
-    for index, b in enumerate(bins):
-        bar = "#" * max(1, round(_BAR_WIDTH * b.workloads / most))
-        yield f"  {'' if index else axis:<{len(axis)}}  {b!s:>{width}}  {bar} {b.workloads}"
 
 
 # -- options -----------------------------------------------------------------------------------------
@@ -202,8 +197,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(arguments: Sequence[str] | None) -> int:
     options = _parser().parse_args(arguments)
-    code: int = options.run(options)
-    return code
+    return int(options.run(options))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -221,28 +215,18 @@ def _parser() -> argparse.ArgumentParser:
 
     _add_import_options(add("import", "import FlashInfer's dumps", _IMPORT, _run_import))
     command = add("stats", "show statistics of workloads", _STATS, _run_stats)
-    _add_dataset(command)
+    add_data_set(command, is_first=True)
     command.add_argument("--definitions", nargs="+", metavar="NAME", help="only these")
     return parser
 
 
-def _add_dataset(command: argparse.ArgumentParser) -> None:
-    command.add_argument("dataset", type=Path, metavar="DATASET", help="the folder of the data set")
-
-
 def _add_import_options(command: argparse.ArgumentParser) -> None:
     command.add_argument("source", type=Path, metavar="SOURCE", help="a folder with dumps at any depth, or one file")
-    _add_dataset(command)
+    add_data_set(command, is_first=True)
     policies = command.add_mutually_exclusive_group()
     policies.add_argument("--config", type=Path, metavar="YAML", help="settings, as for live traffic")
     policies.add_argument(
         "--dump", nargs="+", metavar="WHAT", help="values to store: all, none, int, or names of inputs (default: int)"
     )
-    default = MAX_CALL_BYTES >> 20
-    command.add_argument(
-        "--max-mib",
-        type=int,
-        default=default,
-        metavar="N",
-        help=f"skip calls with more MiB of tensors (default: {default})",
-    )
+    default, text = MAX_CALL_BYTES >> 20, "skip calls with more MiB of tensors (default: %(default)s)"
+    command.add_argument("--max-mib", type=int, default=default, metavar="N", help=text)

@@ -21,7 +21,6 @@ from typing import Any, TypeAlias
 
 import attrs
 import msgspec
-import torch
 from fib_apply.events import Counter
 from fib_schema.files import atomic_write
 from fib_schema.strides import Strides
@@ -30,7 +29,6 @@ from fib_schema.traffic import FOLDER, VERSION, Layout, layout_key, plain_size
 logger = logging.getLogger("fib_tracer")
 MAX_SIZES = 65_536
 """Combinations of a definition that are told apart: 42 MiB with their keys, for two variable axes."""
-_RANK_VARIABLES = ("RANK", "LOCAL_RANK")
 Increment: TypeAlias = Callable[[], object]
 
 
@@ -128,11 +126,9 @@ class TrafficFile:
         calls = sum(counted["calls"] for counted in counts.values())
         if calls == self._saved_calls:
             return
-        rank, world_size = current_rank()
-        if self._path is None:  # a random part, because ranks recur in later runs, and pids on other hosts
-            label = f"pid-{os.getpid()}" if rank is None else f"rank-{rank}"
-            self._path = self._root / FOLDER / f"{label}-{os.urandom(6).hex()}.json"
-        head = {"rank": rank, "world_size": world_size, "host": socket.gethostname(), "pid": os.getpid()}
+        if self._path is None:  # a random part, because pids recur, and on other hosts
+            self._path = self._root / FOLDER / f"pid-{os.getpid()}-{os.urandom(6).hex()}.json"
+        head = {"host": socket.gethostname(), "pid": os.getpid()}
         try:
             content = msgspec.json.encode({"version": VERSION, **head, "definitions": counts})
             atomic_write(self._path, content + b"\n", durable=True)
@@ -140,20 +136,6 @@ class TrafficFile:
             self._errors.report("traffic counts: writing", error)
         else:
             self._saved_calls = calls
-
-
-def current_rank() -> tuple[int | None, int | None]:
-    """The rank and the number of ranks by ``torch.distributed``, else by the environment; None outside of a group."""
-    if torch.distributed.is_available() and torch.distributed.is_initialized():
-        return torch.distributed.get_rank(), torch.distributed.get_world_size()
-    ranks = [rank for name in _RANK_VARIABLES if (rank := _number_of(name)) is not None]
-    return (ranks[0], _number_of("WORLD_SIZE")) if ranks else (None, None)
-
-
-def _number_of(variable: str) -> int | None:
-    """The number in a variable; None for anything that is no rank, which would not fit into a file's name."""
-    value = os.environ.get(variable, "")
-    return int(value) if value.isdecimal() and len(value) < 10 else None
 
 
 # -- errors ------------------------------------------------------------------------------------------

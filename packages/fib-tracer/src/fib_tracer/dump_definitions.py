@@ -3,14 +3,15 @@
 Source: the files that ``FLASHINFER_TRACE_DUMP=1`` of FlashInfer 0.7.2 writes, one for each function and set of constant
 sizes. Their reference is not called ``run`` and may take parameters of the library beside the definition's inputs. An
 optional input that the dumped call did not pass has no dtype; the arguments of a wrapper's ``plan`` are among these,
-because ``run`` is dumped. Nothing here runs code of a file.
+because ``run`` is dumped. A function ``init`` makes inputs of sizes. Nothing here runs code of a file.
 """
 
 from __future__ import annotations
 
 import ast
 import os
-from collections.abc import Iterator, Mapping
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -25,8 +26,22 @@ State: TypeAlias = Literal["added", "equal", "differs", "refused"]
 
 _MAX_FILE_BYTES = 64 << 20
 _DTYPES = frozenset(DType)
+_KNOWN_MODULES = sys.stdlib_module_names | {"torch"}
+"""Modules that a function ``init`` may import; it runs where FlashInfer need not be."""
 _PLAN_SUFFIXES = ("indptr", "indices")
 """Suffixes of arguments of ``plan`` that a reference needs; in FlashInfer's wrappers they are int32."""
+_DRAWN = frozenset({"float32", "float16", "bfloat16"})
+"""Types of inputs that a benchmark can draw by itself, if all are of these."""
+_GENERATE = """
+
+def _generate_inputs(arguments, device):
+    given = {{"device": str(device), "seed": arguments["seed"]}}
+    given |= {{name: arguments[name] for name in {sizes!r}}}
+    names = {{}}
+    exec({source!r}, names)
+    made = names[{function!r}](**{{name: given[name] for name in {parameters!r}}})
+    return {{name: made[key] for name, key in {keys!r}.items()}}
+"""
 _FIELDS = ("name", "axes", "inputs", "outputs")
 
 
@@ -124,7 +139,18 @@ def convert(plain: Plain) -> tuple[Plain, list[str]]:
         lost = [constraint for constraint in constraints if _names_of(constraint) & removed]
         new["constraints"] = [constraint for constraint in constraints if constraint not in lost]
         changes += [f"constraint {constraint!r} is removed: it names what is removed" for constraint in lost]
-    new["reference"] = _with_run(source, kept, inputs, changes)
+    sizes = {
+        axis: spec["value"] for axis, spec in new["axes"].items() if spec.get("type") == "const" and "value" in spec
+    }
+    new["reference"] = _with_run(source, kept, inputs, sizes, changes)
+    tensors = [name for name, spec in kept.items() if spec.get("shape") is not None]
+    if isinstance(init := plain.get("init"), str) and any(kept[name].get("dtype") not in _DRAWN for name in tensors):
+        generate = _generator(init, tensors, new["axes"])
+        new["reference"] += generate
+        made = tensors if generate else []
+        changes.append(f"FlashInfer's init makes {', '.join(made) or 'no inputs: it needs or returns others'}")
+        if made:
+            new["extra"] = {"input_generator": {"function": "_generate_inputs", "inputs": made}}
     return new, changes
 
 
@@ -175,29 +201,65 @@ def _names_of(constraint: Any) -> frozenset[str]:
         return frozenset()
 
 
+def _generator(init: str, tensors: Sequence[str], axes: Plain) -> str:
+    """Source of a function that calls ``init`` for all inputs; empty if it needs more than sizes, or lacks an input."""
+    module = ast.Module(_nodes(init), [])
+    function = _functions(module.body)[-1]
+    parameters = _parameters(function)
+    known = [name for name in parameters if name in axes or name in ("device", "seed")]
+    results = [node.value for node in ast.walk(function) if isinstance(node, ast.Return)]
+    keys = [key for result in results if isinstance(result, ast.Dict) for key in result.keys]
+    made = {str(key.value).casefold(): key.value for key in keys if isinstance(key, ast.Constant)}
+    missing = {name for name, is_required in parameters.items() if is_required}.difference(known)
+    lacking = [name for name in tensors if name.casefold() not in made]
+    if missing or lacking or any(_imports_others(node) for node in ast.walk(module)):
+        return ""
+    sizes = [name for name in known if name in axes]
+    given = {name: made[name.casefold()] for name in tensors}
+    return _GENERATE.format(sizes=sizes, source=init, function=function.name, parameters=known, keys=given)
+
+
+def _imports_others(node: ast.AST) -> bool:
+    names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+    names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+    return any(name.partition(".")[0] not in _KNOWN_MODULES for name in names)
+
+
 # -- the reference -----------------------------------------------------------------------------------
 
 
-def _with_run(source: str, kept: Mapping[str, Plain], inputs: Mapping[str, Plain], changes: list[str]) -> str:
+def _with_run(
+    source: str, kept: Mapping[str, Plain], inputs: Mapping[str, Plain], sizes: Plain, changes: list[str]
+) -> str:
     """The reference with a function ``run`` that takes the definition's inputs in their order."""
-    try:
-        nodes = parse_source(source).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        raise UnsupportedDefinition(f"the reference does not parse: {error}") from error
-    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+    functions = _functions(_nodes(source))
     if any(function.name == "run" for function in functions):
         return source
-    if not functions:
-        raise UnsupportedDefinition("the reference defines no function")
     function = functions[-1]  # helper functions come before it
-    arguments = ", ".join(_arguments(function, kept, inputs))
+    arguments = ", ".join(_arguments(function, kept, inputs, sizes))
     changes.append(f"a new function 'run' calls the reference's {function.name!r}")
     head = f"def run({', '.join(kept)}):"
     return f"{source.rstrip()}\n\n\n{head}\n    return {function.name}({arguments})\n"
 
 
-def _arguments(function: ast.FunctionDef, kept: Mapping[str, Plain], inputs: Mapping[str, Plain]) -> Iterator[str]:
-    """The arguments of the call of the reference: by name, or by position if it has other names for the inputs."""
+def _nodes(source: str) -> list[ast.stmt]:
+    try:
+        return parse_source(source).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
+        raise UnsupportedDefinition(f"the reference or init does not parse: {error}") from error
+
+
+def _functions(nodes: list[ast.stmt]) -> list[ast.FunctionDef]:
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef)]
+    if not functions:
+        raise UnsupportedDefinition("the reference or init defines no function")
+    return functions
+
+
+def _arguments(
+    function: ast.FunctionDef, kept: Mapping[str, Plain], inputs: Mapping[str, Plain], sizes: Plain
+) -> Iterator[str]:
+    """The arguments of the call of the reference: by name, or by position if it has other names for inputs."""
     parameters = _parameters(function)
     if _are_same_in_order(list(parameters), list(inputs)):
         yield from (f"{p}={name if name in kept else None}" for p, name in zip(parameters, inputs, strict=True))
@@ -208,6 +270,8 @@ def _arguments(function: ast.FunctionDef, kept: Mapping[str, Plain], inputs: Map
             yield f"{name}={name}"
         elif name in inputs or (is_required and name not in used):
             yield f"{name}=None"
+        elif is_required and name in sizes:
+            yield f"{name}={sizes[name]!r}"
         elif is_required:
             raise UnsupportedDefinition(f"the reference needs {name!r}, which is not an input; write one by hand")
     for name in (name for name in kept if name not in parameters):

@@ -397,6 +397,10 @@ def _positive(name: str, value: object) -> int:
 # -- policies by name --------------------------------------------------------------------------------
 
 
+class UnknownPolicy(UnknownName, ValueError):
+    """No policy has this name; a ValueError too, as documented."""
+
+
 P = TypeVar("P", InputDumpPolicy, FilterPolicy)
 
 
@@ -426,13 +430,13 @@ class _Policies(Generic[P]):
         """The class that is registered under a name.
 
         Raises:
-            UnknownName: There is none (a KeyError).
+            UnknownPolicy: There is none (a KeyError and a ValueError).
         """
         if name in self.registered:
             return self.registered[name]
         point = next((point for point in find_entry_points(self.group) if point.name == name), None)
         if point is None:
-            raise UnknownName(self.kind, name, tuple(self.names()))
+            raise UnknownPolicy(self.kind, name, tuple(self.names()))
         try:
             return self._checked(load_entry_point(point))
         except UnusableEntryPoint as error:

@@ -4,15 +4,14 @@ A call first runs the generated callback (`binding`), which only counts it if ca
 more. `Recorder.record` then checks the call against the definition, reads its axes, counts it, asks the filter policy,
 and copies tensors if the policy keeps the call. A policy that needs values (`FilterPolicy.value_probes`) decides when
 these have been copied, in the storage thread, which calls `Recorder.finish` for all entries. Nothing here raises into
-the caller. Calls that a CUDA graph captures have values only after a replay: `GraphCalls` holds them until then.
+the caller. Calls that a CUDA graph captures are only counted: their tensors have no values yet.
 """
 
 from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
@@ -56,7 +55,6 @@ class CaptureContext:
     budget: ByteBudget
     copier: Copier
     errors: ErrorLog
-    graph_calls: GraphCalls
     probes_all: bool = False
     """Whether policies that need values are asked about every call, also after many refusals."""
 
@@ -129,7 +127,7 @@ class Recorder:
         try:
             if self._has_content_key and self._has_scalar_tensors(args):
                 key = None  # the key would hold the caller's tensor, and not its value
-            found = None if self._is_unrecordable(args) else self._identify(args, key)
+            found = None if self._is_unrecordable() else self._identify(args, key)
             if found is not None:
                 increment = found[1]
             increment()
@@ -148,11 +146,10 @@ class Recorder:
         pairs = zip(self._dtypes.values(), args, strict=True)
         return any(dtype is None and isinstance(value, torch.Tensor) for dtype, value in pairs)
 
-    def _is_unrecordable(self, args: tuple[Any, ...]) -> bool:
-        """Whether a call cannot be recorded now, which is counted; one that a graph captures may be recorded later."""
+    def _is_unrecordable(self) -> bool:
+        """Whether a call cannot be recorded, which is counted."""
         if is_capturing():
-            if not self._context.graph_calls.add(self, args):
-                self.counts.count_dropped("captured in a graph")
+            self.counts.count_dropped("captured in a graph")
             return True
         if _dispatch_modes() > 0 or _functorch_transform() is not None:  # they must not see the copies made here
             self.counts.count_dropped("under a mode or a transform of torch")
@@ -222,7 +219,7 @@ class Recorder:
     def _probed_elements(self, call: Call) -> dict[str, torch.Tensor]:
         """The elements whose values the policy needs, as tensors."""
         inputs = ((label, call.inputs[name], index) for label, (name, index) in self._probes.items())
-        return {_PROBE + label: _element(tensor, index) for label, tensor, index in inputs if tensor is not None}
+        return {_PROBE + label: tensor[index:][:1] for label, tensor, index in inputs if tensor is not None}
 
     # -- keeping a call ------------------------------------------------------------------------------
 
@@ -357,60 +354,13 @@ class ProbeBackoff:
         self._refusals = self._skips = 0
 
 
-def _element(tensor: torch.Tensor, index: int) -> torch.Tensor:
-    """An element along the first dimension, as a tensor."""
-    return tensor[-1:] if index == -1 else tensor[index : index + 1]
-
-
 def _without_memory(call: Call) -> Call:
     """A call with ``meta`` tensors: the caller's tensors may be large and must not be kept alive."""
-    shown = {name: _meta(value) if isinstance(value, torch.Tensor) else value for name, value in call.inputs.items()}
+    shown = dict(call.inputs)
+    for name, value in call.inputs.items():
+        if isinstance(value, torch.Tensor):
+            shown[name] = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device="meta")
     return attrs.evolve(call, inputs=shown)
-
-
-def _meta(tensor: torch.Tensor) -> torch.Tensor:
-    return torch.empty_strided(tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta")
-
-
-# -- CUDA graphs -------------------------------------------------------------------------------------
-
-
-class GraphCalls:
-    """Calls captured in CUDA graphs within a scope, with their tensors, until they are cleared."""
-
-    def __init__(self) -> None:
-        self._local = threading.local()
-        self._calls: list[tuple[Recorder, tuple[Any, ...]]] = []
-
-    @contextmanager
-    def scope(self) -> Iterator[None]:
-        """Add captured calls of this thread within the scope."""
-        before = self._is_in_scope()
-        self._local.is_in_scope = True
-        try:
-            yield
-        finally:
-            self._local.is_in_scope = before
-
-    def _is_in_scope(self) -> bool:
-        return getattr(self._local, "is_in_scope", False)
-
-    def add(self, recorder: Recorder, args: tuple[Any, ...]) -> bool:
-        """Add a call; False outside of a scope."""
-        if self._is_in_scope():
-            self._calls.append((recorder, args))
-        return self._is_in_scope()
-
-    def snapshot(self) -> int:
-        """Record all calls with the current values of their tensors on the current stream; returns how many."""
-        calls = list(self._calls)
-        for recorder, args in calls:
-            recorder.record(args)
-        return len(calls)
-
-    def clear(self) -> None:
-        """Drop the calls and their tensors."""
-        self._calls.clear()
 
 
 def is_capturing() -> bool:

@@ -3,14 +3,12 @@
 A runtime listens to fib-apply (`fib_apply.hook`), whether a solution serves the calls or not. Runtimes nest: the one
 that was started last records until it is stopped.
 
-Kept calls are stored at the normal end of a process, and before SIGTERM or SIGINT ends it: a thread stores them and
-sends the signal again, which then goes to the handler that was installed before, or has its default effect. A handler
-that another library installs later stays in place. A forked child traces nothing until it enables tracing itself.
+Kept calls are stored at the normal end of a process. SIGTERM, which would end it at once, raises `SystemExit` instead,
+unless the program handles it in another way. A forked child traces nothing until it enables tracing itself.
 """
 
 from __future__ import annotations
 
-import _thread
 import atexit
 import multiprocessing
 import os
@@ -18,13 +16,12 @@ import signal
 import threading
 import weakref
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import suppress
 from multiprocessing.util import Finalize
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any, Self
 
-import attrs
 import torch
 from fib_apply.config import enabled_by_environment
 from fib_apply.hook import add_listener, remove_listener
@@ -34,11 +31,9 @@ from fib_schema.problems import problem_lines
 from .binding import Callback
 from .copies import ByteBudget, Copier
 from .counts import CallCounts, DefinitionStats, ErrorLog, TrafficFile, logger
-from .recorder import CaptureContext, GraphCalls, Recorder
+from .recorder import CaptureContext, Recorder
 from .settings import ENABLE_VARIABLE, Settings, read_configuration
 from .writer import Writer
-
-_SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class TracingRuntime:
@@ -92,7 +87,6 @@ class TracingRuntime:
             budget=self.budget,
             copier=Copier(self.budget),
             errors=self._errors,
-            graph_calls=GraphCalls(),
             probes_all=probes_all,
         )
         self._lock = threading.RLock()
@@ -122,8 +116,8 @@ class TracingRuntime:
             self.flush()
             self._writer.close(None)
         finally:
-            self._context.graph_calls.clear()
-            _restore_handlers()
+            if not _stack:
+                _restore_handler()
 
     def __enter__(self) -> Self:
         return self if self in _stack else self.start()
@@ -180,20 +174,6 @@ class TracingRuntime:
         merged = recorder.definition.merge_kwargs_to_args(() if isinstance(args, Mapping) else args, named)
         recorder.record(tuple(merged[: len(recorder.definition.inputs)]))
 
-    def cuda_graph_scope(self) -> AbstractContextManager[None]:
-        """A scope in which calls that a CUDA graph captures are remembered, with their tensors.
-
-        The tensors are kept alive until this runtime stops; `snapshot_graph_tensors` records the calls.
-        """
-        return self._context.graph_calls.scope()
-
-    def snapshot_graph_tensors(self) -> int:
-        """Record the captured calls with the current values of their tensors on the current stream; returns how many.
-
-        To be called after a replay, on its stream. Policies decide as on any call.
-        """
-        return self._context.graph_calls.snapshot()
-
     # -- storing -------------------------------------------------------------------------------------
 
     def flush(self, timeout_seconds: float | None = None) -> dict[str, DefinitionStats]:
@@ -223,25 +203,18 @@ class TracingRuntime:
     def _active_recorders(self) -> list[Recorder]:
         return [recorder for recorder in list(self._recorders.values()) if recorder is not None]
 
-    def store_before_end(self) -> bool:
-        """Store what is kept, in at most `exit_seconds`; returns whether it was done. What is lost is logged."""
-        self._writer.save_counts_first()
-        is_done = False
-        for _ in range(2):  # the second stores what an interrupted call has queued while the first waited for its lock
-            is_done = self._writer.flush(self._active_recorders(), self._exit_seconds)
-        if not is_done:
-            logger.warning(
-                "the process ends without some kept calls (%d bytes): storing takes more than %g s (exit_seconds)",
-                *(self.budget.reserved_bytes, self._exit_seconds),
-            )
-        return is_done
-
     def end(self) -> None:
-        """Store what is kept and end the storage thread, at the end of the process."""
-        if self not in _stack or self.store_before_end():
-            self._writer.close(self._exit_seconds)
-        else:
-            self._writer.abandon()
+        """Store what is kept, in at most `exit_seconds`, and end the storage thread, at the end of the process."""
+        if self in _stack:
+            self._writer.save_counts_first()
+            if not self._writer.flush(self._active_recorders(), self._exit_seconds):
+                logger.warning(
+                    "the process ends without some kept calls (%d bytes): storing takes more than %g s (exit_seconds)",
+                    *(self.budget.reserved_bytes, self._exit_seconds),
+                )
+                self._writer.abandon()
+                return
+        self._writer.close(self._exit_seconds)
 
     def _call_counts(self) -> dict[str, CallCounts]:
         return {recorder.definition.name: recorder.counts for recorder in self._active_recorders()}
@@ -323,71 +296,30 @@ def _remove(runtime: TracingRuntime) -> None:
 
 # -- the end of the process --------------------------------------------------------------------------
 
-_ending: set[int] = set()
-"""Signals whose kept calls are being stored."""
-_passing: set[int] = set()
-"""Signals that go to the previous handlers now."""
 _has_finalizer = False
 
 
-@attrs.frozen(eq=False)
-class _Handler:
-    """Lets a thread store kept calls, which sends the signal again; that one goes to the handler it has replaced."""
-
-    previous: Any
-
-    def __call__(self, number: int, frame: FrameType | None) -> None:
-        if number in _passing or not _stack:
-            self._pass_on(number, frame)
-        elif number not in _ending:
-            _ending.add(number)
-            # a `threading.Thread` would take locks that the interrupted thread may hold
-            _thread.start_new_thread(_store_and_send_again, (number,))
-
-    def _pass_on(self, number: int, frame: FrameType | None) -> None:
-        try:
-            if callable(self.previous):
-                self.previous(number, frame)
-            else:
-                signal.signal(number, signal.SIG_DFL)
-                os.kill(os.getpid(), number)
-        finally:
-            _passing.discard(number)
-
-
-def _store_and_send_again(number: int) -> None:
-    try:
-        for runtime in _stack:
-            runtime.store_before_end()
-    finally:
-        _ending.discard(number)
-        _passing.add(number)
-        os.kill(os.getpid(), number)
+def _exit(number: int, frame: FrameType | None) -> None:
+    """A handler of SIGTERM: end the process as `sys.exit` does, which stores kept calls."""
+    del frame
+    raise SystemExit(128 + number)
 
 
 def _prepare_end() -> None:
-    """Install the handlers of signals, in the main thread, which alone can; and the finalizer of a forked worker."""
+    """Install the handler of SIGTERM, in the main thread, which alone can; and the finalizer of a forked worker."""
     global _has_finalizer  # noqa: PLW0603 once in a process
     if multiprocessing.parent_process() is not None and not _has_finalizer:
         _has_finalizer = True
         Finalize(None, _at_exit, exitpriority=0)  # the last; such a process skips `atexit`
-    if threading.current_thread() is not threading.main_thread():
-        return
-    for number in _SIGNALS:
-        previous = signal.getsignal(number)
-        if previous is None or previous is signal.SIG_IGN or isinstance(previous, _Handler):
-            continue  # installed by C code; ignored by the process; or ours
-        signal.signal(number, _Handler(previous))
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, _exit)
 
 
-def _restore_handlers() -> None:
-    """Restore previous handlers where ours are installed, after the last runtime; other threads leave them."""
-    if _stack or threading.current_thread() is not threading.main_thread():
-        return
-    for number in _SIGNALS:
-        handler = signal.getsignal(number)
-        if isinstance(handler, _Handler):
-            signal.signal(number, handler.previous)
+def _restore_handler() -> None:
+    is_main = threading.current_thread() is threading.main_thread()
+    if is_main and signal.getsignal(signal.SIGTERM) is _exit:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _at_exit() -> None:
@@ -404,6 +336,7 @@ def _forget_runtimes() -> None:
     _alive.clear()
     for runtime in stack:
         remove_listener(runtime)
+    _restore_handler()
 
 
 atexit.register(_at_exit)

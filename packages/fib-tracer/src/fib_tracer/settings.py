@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from fnmatch import fnmatchcase
-from importlib import import_module
 from typing import Any, Self, TypeAlias
 
 import attrs
@@ -69,7 +68,7 @@ class TracingConfig:
 
     Raises:
         InvalidSetting: A policy cannot be made from a setting (a ValueError).
-        UnknownName: No policy has that name (a KeyError).
+        UnknownPolicy: No policy has that name (a KeyError and a ValueError).
     """
 
     input_dump_policy: Any = "dump_none"
@@ -111,14 +110,12 @@ class TracingConfig:
 
     def make_filter_policy(self) -> FilterPolicy:
         """A new filter policy."""
-        make, kwargs = self.filter_policy, dict(self.filter_policy_kwargs)
+        make = self.filter_policy
         if isinstance(make, str):
             make = PolicyRegistry.get_filter_policy(make)
-            if isinstance(key := kwargs.get("key"), str):
-                kwargs["key"] = _import_function(key)
         if not callable(make):
             raise InvalidSetting("filter_policy", make, "a policy's name, or a function that makes a policy")
-        policy: FilterPolicy = _make_policy("filter_policy", FilterPolicy, make, kwargs)
+        policy: FilterPolicy = _make_policy("filter_policy", FilterPolicy, make, self.filter_policy_kwargs)
         return policy
 
     def named_inputs(self) -> tuple[str, ...]:
@@ -130,14 +127,6 @@ class TracingConfig:
         """The axes that the settings name."""
         policy = self.make_filter_policy()
         return tuple(policy.axes or ()) if isinstance(policy, KeepFirstKByAxes) else ()
-
-
-def _import_function(path: str) -> Any:
-    module, _, name = path.partition(":")
-    try:
-        return getattr(import_module(module), name)
-    except (ImportError, AttributeError, ValueError) as error:
-        raise InvalidSetting("key", path, f"a function as 'module:name' ({error})") from error
 
 
 def _make_policy(setting: str, base: type, make: Callable[..., Any], kwargs: Mapping[str, Any]) -> Any:
@@ -183,7 +172,7 @@ class TracingConfigRegistry:
     definition that has no settings is not traced.
     """
 
-    default: TracingConfig | None = attrs.field(factory=TracingConfig)
+    default: TracingConfig | None = None
     per_definition: dict[str, TracingConfig] = attrs.field(factory=dict, converter=_to_dict)
     rules: tuple[Rule, ...] = attrs.field(default=(), converter=_to_rules)
 
@@ -331,11 +320,8 @@ class _RuleFields(TracingConfig):
     name: str = "*"
 
 
-_MISPLACED = "a setting of definitions; put it below 'default', 'rules' or 'definitions'"
-
-
 def _read(file: SettingsFile) -> tuple[TracingConfigRegistry, RuntimeOptions]:
-    fields = file.read(_FileFields, elsewhere=dict.fromkeys(attrs.fields_dict(TracingConfig), _MISPLACED))
+    fields = file.read(_FileFields)
     is_untraced = "default" in file.names() and file.value("default") is None
     default = None if is_untraced else file.read(TracingConfig, "default")
     definitions = {name: file.read(TracingConfig, "definitions", name) for name in file.names("definitions")}
