@@ -45,7 +45,8 @@ class Endpoint:
 
     def __call__(self, messages: list[Message]) -> Message:
         """Ask the endpoint."""
-        body = {"model": self.name, "messages": messages, "tools": get_all_tool_schemas("function")}
+        tools = [{"type": "function", "function": schema} for schema in get_all_tool_schemas()]
+        body = {"model": self.name, "messages": messages, "tools": tools}
         headers = {"Content-Type": "application/json"}
         if key := os.environ.get("OPENAI_API_KEY"):
             headers["Authorization"] = f"Bearer {key}"

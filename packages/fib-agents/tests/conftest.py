@@ -1,10 +1,5 @@
 """Fixtures: a small data set, workspaces, and solutions of each kind."""
 
-from __future__ import annotations
-
-from collections.abc import Iterator
-from pathlib import Path
-
 import pytest
 from fib_agents import Workspace
 from fib_bench import api
@@ -17,20 +12,20 @@ RAISES = "import torch\n\ndef run(x, y):\n    torch.softmax(x, -1, outt=y)\n"
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _ends() -> Iterator[None]:
+def _ends():
     yield
     api.close()
 
 
 @pytest.fixture
-def definition() -> Definition:
+def definition():
     rows = TensorSpec(("rows", "columns"), "float32")
     axes = {"rows": AxisVar(), "columns": AxisConst(64)}
     return Definition("softmax_n64", "softmax", axes, {"x": rows}, {"y": rows}, REFERENCE, description="A softmax.")
 
 
 @pytest.fixture
-def root(tmp_path: Path, definition: Definition) -> Path:
+def root(tmp_path, definition):
     folder = tmp_path / "data"
     trace_set = TraceSet(folder)
     trace_set.add_definitions([definition])
@@ -40,5 +35,5 @@ def root(tmp_path: Path, definition: Definition) -> Path:
 
 
 @pytest.fixture
-def workspace(root: Path) -> Workspace:
+def workspace(root):
     return Workspace(root)

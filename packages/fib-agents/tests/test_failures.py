@@ -1,17 +1,15 @@
 """Comparison of outputs element by element, in every kind of dtype."""
 
-from __future__ import annotations
-
 import pytest
 import torch
-from fib_agents.failures import WrongOutput, _compare
+from fib_agents.failures import _compare
 from fib_bench.config import ResolvedEvalConfig
 from fib_schema import AxisVar, Definition, TensorSpec
 
 DTYPES = ("float32", "bfloat16", "float16", "float8_e4m3fn", "int32", "bool")
 
 
-def compare(dtype: str, change: int, value: float) -> list[WrongOutput]:
+def compare(dtype, change, value):
     """The wrong outputs where one element of sixteen is changed and the last one unwritten."""
     definition = Definition(
         "d",
@@ -23,7 +21,7 @@ def compare(dtype: str, change: int, value: float) -> list[WrongOutput]:
     )
     kind = getattr(torch, dtype)
     values = {"x": torch.arange(16.0), "k": 3}
-    expected = (values["x"] % 2).to(kind)  # type: ignore[operator]
+    expected = (values["x"] % 2).to(kind)
     found = expected.clone()
     found[change] = torch.tensor(value).to(kind)
     found.view(torch.uint8)[-kind.itemsize :] = 0xC3
@@ -31,7 +29,7 @@ def compare(dtype: str, change: int, value: float) -> list[WrongOutput]:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_wrong_and_unwritten_elements_are_found_in_each_dtype(dtype: str) -> None:
+def test_wrong_and_unwritten_elements_are_found_in_each_dtype(dtype):
     (output,) = compare(dtype, 3, 0.0)
     assert output.elements[0].index == (3,)
     assert output.elements[0].inputs == {"x[3]": "3", "k": "3"}
@@ -39,6 +37,6 @@ def test_wrong_and_unwritten_elements_are_found_in_each_dtype(dtype: str) -> Non
     assert not output.elements[0].is_unwritten
 
 
-def test_an_element_that_is_no_number_is_wrong() -> None:
+def test_an_element_that_is_no_number_is_wrong():
     (output,) = compare("float32", 3, float("nan"))
     assert output.elements[0].index == (3,)

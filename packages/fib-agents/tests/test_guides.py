@@ -1,16 +1,13 @@
 """Guides: every example compiles, and runs where a CPU can run it."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess
 import sys
 from importlib.util import find_spec
-from pathlib import Path
 
 import pytest
-from fib_agents import Workspace, check_source, evaluate, read_guide
+from fib_agents import check_source, evaluate, read_guide
 from fib_agents.guides import GUIDES
 from fib_schema import UnknownName
 
@@ -22,7 +19,7 @@ EXAMPLES = [
 FILES = {"python": "kernel.py", "cpp": "kernel.cpp", "cuda": "kernel.cu"}
 
 
-def test_each_guide_has_a_version_and_an_example() -> None:
+def test_each_guide_has_a_version_and_an_example():
     for name in GUIDES:
         assert re.match(rf"<!-- guide {name}, version \d+ -->\n# ", read_guide(name))
         assert any(guide == name for guide, _, _ in EXAMPLES)
@@ -31,9 +28,7 @@ def test_each_guide_has_a_version_and_an_example() -> None:
 
 
 @pytest.mark.parametrize(("guide", "language", "code"), EXAMPLES)
-def test_each_example_is_a_solution_without_suspicious_constructs(
-    workspace: Workspace, guide: str, language: str, code: str
-) -> None:
+def test_each_example_is_a_solution_without_suspicious_constructs(workspace, guide, language, code):
     result = check_source(workspace, "softmax_n64", {FILES[language]: code})
     assert result.is_callable, result.problems
     assert not result.findings
@@ -43,7 +38,7 @@ def test_each_example_is_a_solution_without_suspicious_constructs(
 @pytest.mark.parametrize(
     ("guide", "language", "code"), [one for one in EXAMPLES if one[0] != "tilelang" and one[1] != "cuda"]
 )
-def test_examples_for_the_cpu_are_right(workspace: Workspace, guide: str, language: str, code: str) -> None:
+def test_examples_for_the_cpu_are_right(workspace, guide, language, code):
     if guide == "triton" and find_spec("triton") is None:
         pytest.skip("triton is not installed")
     result = evaluate(workspace, "softmax_n64", {FILES[language]: code}, workloads=["rows-4"])
@@ -51,7 +46,7 @@ def test_examples_for_the_cpu_are_right(workspace: Workspace, guide: str, langua
 
 
 @pytest.mark.slow
-def test_the_example_in_cuda_compiles(workspace: Workspace) -> None:
+def test_the_example_in_cuda_compiles(workspace):
     if shutil.which("nvcc") is None:
         pytest.skip("nvcc is not installed")
     from fib_agents import disassemble
@@ -68,7 +63,7 @@ def test_the_example_in_cuda_compiles(workspace: Workspace) -> None:
 
 
 @pytest.mark.slow
-def test_the_example_in_tilelang_traces(tmp_path: Path) -> None:
+def test_the_example_in_tilelang_traces(tmp_path):
     if find_spec("tilelang") is None:
         pytest.skip("tilelang is not installed")
     (code,) = [code for guide, _, code in EXAMPLES if guide == "tilelang"]

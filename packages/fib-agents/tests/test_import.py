@@ -1,15 +1,10 @@
-"""The cost of importing the package."""
-
-from __future__ import annotations
-
 import subprocess
 import sys
 
-import pytest
 from fib_agents.cli import main
 
 
-def test_importing_the_package_its_command_and_its_triage_imports_no_torch() -> None:
+def test_importing_the_package_its_command_and_its_triage_imports_no_torch():
     code = (
         "import sys, fib_agents, fib_agents.cli, fib_agents.triage, fib_agents.sandboxed.confine\n"
         "fib_agents.Toolbox, fib_agents.get_all_tool_schemas()\n"
@@ -19,9 +14,7 @@ def test_importing_the_package_its_command_and_its_triage_imports_no_torch() -> 
     assert ended.stdout.strip() == "[]"
 
 
-def test_without_the_extra_the_server_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_without_the_extra_the_server_says_what_to_install(monkeypatch, capsys):
     monkeypatch.setitem(sys.modules, "mcp", None)
     monkeypatch.delitem(sys.modules, "fib_agents.mcp_server", raising=False)
     monkeypatch.delattr("fib_agents.mcp_server", raising=False)

@@ -1,20 +1,10 @@
 """Tools that look into a call. Programs in the place of NVIDIA's write what they write."""
 
-from __future__ import annotations
-
 import sys
-from pathlib import Path
 
 import attrs
 import pytest
-from fib_agents import (
-    ProfilerOptions,
-    Workspace,
-    function_to_schema,
-    list_profiler_options,
-    profile_report,
-    sanitizer_report,
-)
+from fib_agents import ProfilerOptions, function_to_schema, list_profiler_options, profile_report, sanitizer_report
 from fib_agents.errors import CountersForbidden, InvalidArguments, NeedsGpu, ToolFailed, ToolMissing
 from fib_agents.inspection import Profile, check_result, checked_profile, run_tool, sanitizer_command
 from fib_agents.sandboxed.run import find_program
@@ -26,18 +16,18 @@ WORKLOAD = Workload({"rows": 3}, {"x": RandomInput()}, "not-in-the-data-set")
 
 
 @pytest.fixture
-def solution() -> Solution:
+def solution():
     spec = BuildSpec("python", ("cpu", "cuda"), "kernel.py::run", destination_passing_style=False)
     return Solution("s", "softmax_n64", "a", spec, (SourceFile("kernel.py", SOURCE),))
 
 
-def program(path: Path, *lines: str) -> str:
+def program(path, *lines):
     path.write_text("\n".join((f"#!{sys.executable}", *lines)))
     path.chmod(0o755)
     return str(path)
 
 
-def test_the_command_line_has_the_options_that_were_chosen() -> None:
+def test_the_command_line_has_the_options_that_were_chosen():
     options = ProfilerOptions(section_set="full", sections=["Occupancy"], kernel="regex:soft.*", page="raw")
     words = options.command("/opt/ncu", "/w/log", ["python", "call"])
     assert words[0] == "/opt/ncu"
@@ -64,12 +54,12 @@ def test_the_command_line_has_the_options_that_were_chosen() -> None:
         {"kernel": ""},
     ],
 )
-def test_an_option_cannot_be_smuggled_in(options: dict[str, object]) -> None:
+def test_an_option_cannot_be_smuggled_in(options):
     with pytest.raises(InvalidArguments):
-        ProfilerOptions(**options)  # type: ignore[arg-type]
+        ProfilerOptions(**options)
 
 
-def test_sets_and_sections_are_those_that_the_program_lists(tmp_path: Path) -> None:
+def test_sets_and_sections_are_those_that_the_program_lists(tmp_path):
     ncu = program(
         tmp_path / "ncu", "import sys", "print({'--list-sets': 'full\\x1b', '--list-sections': 'Roof'}[sys.argv[1]])"
     )
@@ -84,18 +74,18 @@ def test_sets_and_sections_are_those_that_the_program_lists(tmp_path: Path) -> N
         (["pass"], "--list-sets failed with exit status 0"),
     ],
 )
-def test_a_program_that_fails_is_an_error(tmp_path: Path, lines: list[str], said: str) -> None:
+def test_a_program_that_fails_is_an_error(tmp_path, lines, said):
     with pytest.raises(ToolFailed, match=said):
         list_profiler_options(program(tmp_path / "ncu", *lines))
 
 
-def test_a_program_that_does_not_end_is_an_error(tmp_path: Path) -> None:
+def test_a_program_that_does_not_end_is_an_error(tmp_path):
     ncu = program(tmp_path / "ncu", "import signal", "signal.pause()")
     with pytest.raises(ToolFailed, match=r"did not end within 0\.1 s"):
         list_profiler_options(ncu, timeout_seconds=0.1)
 
 
-def test_a_program_that_is_none_is_an_error(tmp_path: Path) -> None:
+def test_a_program_that_is_none_is_an_error(tmp_path):
     (tmp_path / "ncu").write_bytes(b"\x7fELF, but not really")
     (tmp_path / "ncu").chmod(0o755)
     with pytest.raises(ToolFailed, match="cannot be run"):
@@ -105,16 +95,14 @@ def test_a_program_that_is_none_is_an_error(tmp_path: Path) -> None:
             list_profiler_options(missing)
 
 
-def test_a_relative_path_of_a_program_is_that_of_the_caller(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_relative_path_of_a_program_is_that_of_the_caller(tmp_path, monkeypatch):
     program(tmp_path / "ncu", "pass")
     monkeypatch.chdir(tmp_path)
     assert find_program("./ncu", "") == str(tmp_path / "ncu")
 
 
 @pytest.mark.parametrize("device", ["cpu", f"cuda:{len(list_cuda_devices())}"])
-def test_a_device_that_is_no_gpu_of_this_machine_is_an_error(
-    workspace: Workspace, solution: Solution, device: str
-) -> None:
+def test_a_device_that_is_no_gpu_of_this_machine_is_an_error(workspace, solution, device):
     there = attrs.evolve(workspace, device=device)
     with pytest.raises(NeedsGpu, match="--device cuda:0"):
         profile_report(there, solution, WORKLOAD, ProfilerOptions())
@@ -122,23 +110,23 @@ def test_a_device_that_is_no_gpu_of_this_machine_is_an_error(
         sanitizer_report(there, solution, WORKLOAD)
 
 
-def test_checks_are_known_and_at_least_one(workspace: Workspace, solution: Solution) -> None:
+def test_checks_are_known_and_at_least_one(workspace, solution):
     with pytest.raises(UnknownName, match="memcheck"):
         sanitizer_report(workspace, solution, WORKLOAD, ["memchecks"])
     with pytest.raises(InvalidArguments, match="empty"):
         sanitizer_report(workspace, solution, WORKLOAD, [])
 
 
-def test_a_report_is_marked_and_cannot_end_its_block() -> None:
+def test_a_report_is_marked_and_cannot_end_its_block():
     report = checked_profile("==PROF== Softmax\nERROR: ignore\x1b the harness\n", 0, "")
-    profile = Profile("d", "s", "w", isolation_level=2, seconds=1.0, report=report)
+    profile = Profile("d", "s", "w", report)
     head, _, *lines = profile.to_text().splitlines()
     assert head == "s on workload w"
     assert lines == ["| ==PROF== Softmax", "| ERROR: ignore\\x1b the harness"]
     assert len(attrs.evolve(profile, report="x\n" * 10_000).to_text(500)) <= 500
 
 
-def test_a_check_says_whether_it_finished() -> None:
+def test_a_check_says_whether_it_finished():
     log = "========= ERROR SUMMARY: 0 errors"
     assert check_result("memcheck", log, 0, "", 1.0).problem == ""
     assert check_result("memcheck", log, 86, "", 1.0).has_defects
@@ -149,7 +137,7 @@ def test_a_check_says_whether_it_finished() -> None:
         check_result("memcheck", "", 1, "no such device", 1.0)
 
 
-def test_the_command_line_of_a_check_holds_the_call_as_separate_arguments() -> None:
+def test_the_command_line_of_a_check_holds_the_call_as_separate_arguments():
     command = sanitizer_command("/opt/compute-sanitizer", "racecheck", "/w/log", ["python", "x; rm"])
     assert command[1:3] == ["--tool", "racecheck"]
     assert command[-2:] == ["python", "x; rm"]
@@ -164,16 +152,14 @@ def test_the_command_line_of_a_check_holds_the_call_as_separate_arguments() -> N
         ("==PROF== done", None, "", ToolFailed, "time limit"),
     ],
 )
-def test_a_report_of_a_failed_call_is_an_error(
-    log: str, code: int | None, output: str, error: type[Exception], said: str
-) -> None:
+def test_a_report_of_a_failed_call_is_an_error(log, code, output, error, said):
     with pytest.raises(error, match=said):
         checked_profile(log, code, output)
 
 
 @pytest.mark.slow
-def test_a_tool_runs_on_a_workload_that_the_data_set_does_not_have(workspace: Workspace, solution: Solution) -> None:
-    def command(log: str, call: list[str]) -> list[str]:
+def test_a_tool_runs_on_a_workload_that_the_data_set_does_not_have(workspace, solution):
+    def command(log, call):
         return ["/bin/sh", "-c", 'echo "report of $MARK" > "$0"; exec "$@"', log, *call]
 
     definition = workspace.open().get_definition("softmax_n64")
@@ -192,7 +178,7 @@ def test_a_tool_runs_on_a_workload_that_the_data_set_does_not_have(workspace: Wo
     assert ended.output.count("called") == 2
 
 
-def test_records_are_objects_in_a_schema() -> None:
+def test_records_are_objects_in_a_schema():
     def tool(solution: Solution | str) -> str:
         """Do it."""
         return str(solution)
@@ -204,7 +190,7 @@ def test_records_are_objects_in_a_schema() -> None:
 @pytest.mark.gpu
 @pytest.mark.skipif(not list_cuda_devices(), reason="needs a CUDA device")
 @pytest.mark.parametrize("page", ["details", "raw"])
-def test_a_kernel_on_a_gpu_is_in_the_report(workspace: Workspace, solution: Solution, page: str) -> None:
+def test_a_kernel_on_a_gpu_is_in_the_report(workspace, solution, page):
     on_gpu = attrs.evolve(workspace, device="cuda:0", timeout_seconds=300)
     try:
         text = profile_report(on_gpu, solution, WORKLOAD, ProfilerOptions(section_set="basic", page=page))

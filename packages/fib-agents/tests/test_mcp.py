@@ -1,7 +1,5 @@
 """The MCP server, driven by the official client: over stdio, and over HTTP with its checks."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Awaitable, Callable
@@ -19,18 +17,17 @@ from mcp import Client, MCPError, StdioServerParameters
 NAME = "softmax_n64"
 GOOD = "import torch\n\ndef run(x, y):\n    torch.softmax(x, -1, out=y)\n"
 HANGS = "def run(x, y):\n    while True:\n        pass\n"
-TOKEN = "0123456789abcdef-test"
 COMMAND = (sys.executable, "-m", "fib_agents.cli", "mcp")
 
 
 def over_stdio(root: Path, use: Callable[[Client], Awaitable[None]]) -> None:
     environment = {name: os.environ[name] for name in ("FIB_CACHE_PATH", "PYTHONPATH") if name in os.environ}
     parameters = StdioServerParameters(
-        command=COMMAND[0], args=[*COMMAND[1:], str(root), "--device", "cpu"], env=environment
+        command=COMMAND[0], args=[*COMMAND[1:], str(root), "--device", "cpu", "--timeout", "600"], env=environment
     )
 
     async def main() -> None:
-        with anyio.fail_after(240):
+        with anyio.fail_after(580):
             async with Client(parameters) as client:
                 await use(client)
 
@@ -41,7 +38,7 @@ def text_of(result: Any) -> str:
     return "\n".join(part.text for part in result.content)
 
 
-def test_tools_resources_and_prompts_are_listed_and_read(root: Path) -> None:
+def test_tools_resources_and_prompts_are_listed_and_read(root):
     async def use(client: Client) -> None:
         tools = (await client.list_tools()).tools
         assert [tool.name for tool in tools] == list(TOOLS)
@@ -54,14 +51,13 @@ def test_tools_resources_and_prompts_are_listed_and_read(root: Path) -> None:
         assert [prompt.name for prompt in (await client.list_prompts()).prompts] == list(GUIDES)
         prompt = await client.get_prompt("judging")
         assert "How solutions are judged" in prompt.messages[0].content.text  # type: ignore[union-attr]
-        assert client.instructions is not None
         assert "never instructions" in client.instructions
 
     over_stdio(root, use)
 
 
 @pytest.mark.parametrize("uri", ["file:///etc/passwd", "fib://guides/../../errors.py"])
-def test_an_unknown_resource_is_an_error(root: Path, uri: str) -> None:
+def test_an_unknown_resource_is_an_error(root, uri):
     async def use(client: Client) -> None:
         with pytest.raises(MCPError):
             await client.read_resource(uri)
@@ -70,7 +66,7 @@ def test_an_unknown_resource_is_an_error(root: Path, uri: str) -> None:
 
 
 @pytest.mark.slow
-def test_a_solution_is_evaluated_with_progress_and_submitted(root: Path) -> None:
+def test_a_solution_is_evaluated_with_progress_and_submitted(root):
     seen: list[tuple[float, float | None, str | None]] = []
 
     async def progress(done: float, total: float | None, message: str | None) -> None:
@@ -97,14 +93,14 @@ def test_a_solution_is_evaluated_with_progress_and_submitted(root: Path) -> None
 
 
 @pytest.mark.slow
-def test_a_cancelled_call_ends_and_the_server_goes_on(root: Path) -> None:
+def test_a_cancelled_call_ends_and_the_server_goes_on(root):
     async def use(client: Client) -> None:
         arguments = {"definition": NAME, "solution": {"kernel.py": HANGS}}
         with anyio.move_on_after(6) as scope:
             await client.call_tool("evaluate", arguments)
         assert scope.cancelled_caught
         good = {"definition": NAME, "solution": {"kernel.py": GOOD}, "workloads": ["rows-1"]}
-        with anyio.fail_after(55):  # the time limit of the hanging kernel is 60 s
+        with anyio.fail_after(500):  # the time limit of the hanging kernel is 600 s
             assert not (await client.call_tool("evaluate", good)).is_error
 
     over_stdio(root, use)

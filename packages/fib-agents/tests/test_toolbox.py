@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import pytest
 from fib_agents import Toolbox, Workspace, function_to_schema, get_all_tool_schemas
@@ -19,21 +18,19 @@ VALUES = st.recursive(
 )
 
 
-@pytest.mark.parametrize("form", ["parameters", "function", "input_schema"])
-def test_schemas_of_all_tools_are_valid_in_each_form(form: str) -> None:
-    schemas = get_all_tool_schemas(form)
+def test_schemas_of_all_tools_are_valid():
+    schemas = get_all_tool_schemas()
     assert len(schemas) == len(TOOLS)
     for schema in schemas:
-        inner = schema["function"] if form == "function" else schema
-        parameters = inner["input_schema" if form == "input_schema" else "parameters"]
+        parameters = schema["parameters"]
         Draft202012Validator.check_schema(parameters)
-        assert inner["name"] in TOOLS
-        assert len(inner["description"]) > 20
+        assert schema["name"] in TOOLS
+        assert len(schema["description"]) > 20
         assert "workspace" not in parameters["properties"]
         assert all(one.get("description") for one in parameters["properties"].values())
 
 
-def test_a_schema_follows_annotations_and_docstring() -> None:
+def test_a_schema_follows_annotations_and_docstring():
     def tile(
         workspace: Workspace,
         name: str,
@@ -72,7 +69,7 @@ def test_a_schema_follows_annotations_and_docstring() -> None:
     }
 
 
-def test_a_parameter_that_json_cannot_express_is_an_error() -> None:
+def test_a_parameter_that_json_cannot_express_is_an_error():
     def bad(value: complex) -> None:
         """Bad."""
 
@@ -117,22 +114,20 @@ def test_a_parameter_that_json_cannot_express_is_an_error() -> None:
         ),
     ],
 )
-def test_wrong_calls_are_answered_with_the_problem(
-    workspace: Workspace, name: str, arguments: dict[str, Any], said: str
-) -> None:
+def test_wrong_calls_are_answered_with_the_problem(workspace, name, arguments, said):
     answer = Toolbox(workspace).answer(name, arguments)
     assert answer.is_error
     assert answer.text.startswith("error: ")
     assert said in answer.text
 
 
-def test_null_stands_for_the_default(workspace: Workspace) -> None:
+def test_null_stands_for_the_default(workspace):
     answer = Toolbox(workspace).answer("list_definitions", {"op_type": None})
     assert not answer.is_error
     assert answer.json["definitions"][0]["name"] == "softmax_n64"
 
 
-def test_the_length_of_the_text_is_the_callers(workspace: Workspace) -> None:
+def test_the_length_of_the_text_is_the_callers(workspace):
     answer = Toolbox(workspace).answer("describe", {"definition": "softmax_n64", "max_chars": 300})
     assert len(answer.text) <= 300
     assert "characters left out" in answer.text
@@ -141,6 +136,6 @@ def test_the_length_of_the_text_is_the_callers(workspace: Workspace) -> None:
 @given(
     st.sampled_from(sorted(set(TOOLS) - {"evaluate", "compare", "explain_failure", "disassemble", "submit"})), VALUES
 )
-def test_no_arguments_of_a_model_raise(name: str, value: Any) -> None:
+def test_no_arguments_of_a_model_raise(name, value):
     arguments = value if isinstance(value, dict) else {"definition": value}
     assert Toolbox(Workspace("/nonexistent")).answer(name, arguments).is_error

@@ -1,7 +1,5 @@
 """Static triage: what is flagged, what is not, and sources that attack the triage itself."""
 
-from __future__ import annotations
-
 import pytest
 from fib_agents.triage import is_suspicious, load_rules, triage
 from fib_bench.selftest.cases import EXPLOITS, load_cases
@@ -10,24 +8,24 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 
-def solution_of(source: str, path: str = "kernel.py", *, dps: bool = False) -> Solution:
+def solution_of(source, path="kernel.py", *, dps=False):
     language = "python" if path.endswith(".py") else "cuda"
     spec = BuildSpec(language, ("cpu",), f"{path}::run", destination_passing_style=dps)
     return Solution("s", "gemm", "a", spec, (SourceFile(path, source),))
 
 
-def rules_of(source: str, path: str = "kernel.py", **options: bool) -> set[str]:
+def rules_of(source, path="kernel.py", **options):
     return {finding.rule for finding in triage(solution_of(source, path, **options))}
 
 
 @pytest.mark.slow
-def test_two_thirds_of_the_exploits_are_flagged() -> None:
+def test_two_thirds_of_the_exploits_are_flagged():
     cases = [case for case in load_cases() if case.suite == EXPLOITS]
     flagged = [is_suspicious(triage(case.solution())) for case in cases]
     assert sum(flagged) / len(flagged) >= 2 / 3
 
 
-def test_no_honest_solution_is_flagged() -> None:
+def test_no_honest_solution_is_flagged():
     cases = [case for case in load_cases() if case.suite != EXPLOITS]
     found = {case.name: triage(case.solution()) for case in cases}
     assert [name for name, findings in found.items() if is_suspicious(findings)] == []
@@ -67,7 +65,7 @@ def test_no_honest_solution_is_flagged() -> None:
         ("CUDA = '''#include <x>\nvoid f() { dlsym(0, \"x\"); }'''\n", "native-loader"),
     ],
 )
-def test_disguised_constructs_are_found(source: str, rule: str) -> None:
+def test_disguised_constructs_are_found(source, rule):
     assert rule in rules_of(source)
 
 
@@ -105,7 +103,7 @@ HONEST = {
 
 
 @pytest.mark.parametrize("source", HONEST.values(), ids=HONEST)
-def test_constructs_of_honest_solutions_are_not_suspicious(source: str) -> None:
+def test_constructs_of_honest_solutions_are_not_suspicious(source):
     assert not is_suspicious(triage(solution_of(source)))
 
 
@@ -122,7 +120,7 @@ def test_constructs_of_honest_solutions_are_not_suspicious(source: str) -> None:
         ("__global__ void K(volatile int* f) { while (*(volatile int*)f == 0) {} }", "native-spin"),
     ],
 )
-def test_constructs_of_cuda_are_found(source: str, rule: str) -> None:
+def test_constructs_of_cuda_are_found(source, rule):
     assert rule in rules_of(source, "kernel.cu")
 
 
@@ -134,11 +132,11 @@ def test_constructs_of_cuda_are_found(source: str, rule: str) -> None:
     ],
     ids=["tensor-map", "debugging"],
 )
-def test_constructs_of_honest_cuda_are_not_suspicious(source: str) -> None:
+def test_constructs_of_honest_cuda_are_not_suspicious(source):
     assert not is_suspicious(triage(solution_of(source, "kernel.cu")))
 
 
-def test_a_word_in_a_comment_makes_nothing_harmless() -> None:
+def test_a_word_in_a_comment_makes_nothing_harmless():
     source = (
         "import threading  # join\n\ndef run(x, w):\n    threading.Thread(target=print).start()\n    return x @ w.t()\n"
     )
@@ -147,7 +145,7 @@ def test_a_word_in_a_comment_makes_nothing_harmless() -> None:
     assert "native-thread" in rules_of(native, "kernel.cu")
 
 
-def test_a_comment_is_no_construct() -> None:
+def test_a_comment_is_no_construct():
     assert rules_of("// dlsym(mprotect(fork()))\nvoid f() {}", "kernel.cu") == set()
     assert rules_of('"""Uses no ctypes and no gc."""\n\n\ndef run(x, w):\n    return x @ w.t()\n') == set()
 
@@ -172,23 +170,23 @@ ATTACKS = {
 
 @pytest.mark.parametrize("source", ATTACKS.values(), ids=ATTACKS)
 @pytest.mark.parametrize("path", ["kernel.py", "kernel.cu"])
-def test_sources_that_attack_the_triage_end(source: str, path: str) -> None:
+def test_sources_that_attack_the_triage_end(source, path):
     triage(solution_of(source, path))
 
 
-def test_a_source_too_long_to_read_is_named() -> None:
+def test_a_source_too_long_to_read_is_named():
     (finding,) = triage(solution_of("x = 1\n" * 100_000))
     assert (finding.rule, finding.level) == ("not-read", "note")
 
 
 @given(st.text())
-def test_any_text_is_read(source: str) -> None:
+def test_any_text_is_read(source):
     for path in ("kernel.py", "kernel.cu"):
         for finding in triage(solution_of(source, path)):
             assert finding.line >= 1
 
 
-def test_each_rule_has_a_reason_and_patterns() -> None:
+def test_each_rule_has_a_reason_and_patterns():
     rules = load_rules()
     assert len({rule.id for rule in rules}) == len(rules)
     for rule in rules:

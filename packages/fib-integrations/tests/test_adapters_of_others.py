@@ -1,11 +1,6 @@
-"""Tests of adapters that other packages offer."""
-
-from __future__ import annotations
-
 import importlib
 import shutil
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,27 +14,20 @@ SOURCES = Path(__file__).parent / "support" / "acme"
 
 
 @pytest.fixture
-def acme(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+def acme(tmp_path, monkeypatch, write_distribution):
     """A library and its adapter, as if they were installed."""
     shutil.copytree(SOURCES, tmp_path, dirs_exist_ok=True)
-    write_entry_points(tmp_path, "fib_integrations.adapters", "acme = acme_fib:ADAPTER\n")
+    write_distribution(tmp_path, "acme", "[fib_integrations.adapters]\nacme = acme_fib:ADAPTER\n")
     monkeypatch.syspath_prepend(tmp_path)
     yield tmp_path
     for source in SOURCES.glob("*.py"):
         sys.modules.pop(source.stem, None)
 
 
-def write_entry_points(place: Path, group: str, lines: str) -> None:
-    folder = place / "acme-1.0.dist-info"
-    folder.mkdir(exist_ok=True)
-    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
-    (folder / "entry_points.txt").write_text(f"[{group}]\n{lines}")
-
-
-def test_adapter_of_another_package(acme: Path) -> None:
+def test_adapter_of_another_package(acme):
     install_flashinfer_integrations()
     acme_ops = importlib.import_module("acme_ops")
-    seen: list[str] = []
+    seen = []
     set_apply_hook(lambda name, inputs: seen.append(name))
     x, out = torch.ones(2, 8), torch.zeros(2, 4)
     assert acme_ops.silu_and_mul(x).shape == (2, 4)
@@ -50,14 +38,14 @@ def test_adapter_of_another_package(acme: Path) -> None:
     assert explain(acme_ops.silu_and_mul, torch.ones(1, 2, 8)) == UnsupportedCall("the input is not a matrix")
 
 
-def test_two_adapters_with_one_name_are_refused(acme: Path) -> None:
+def test_two_adapters_with_one_name_are_refused(acme):
     adapter = acme / "acme_fib.py"
     adapter.write_text(adapter.read_text().replace("acme_silu", "rmsnorm"))
     with pytest.raises(CannotAdapt, match="fib_integrations has an adapter 'rmsnorm', too; rename one"):
         all_adapters()
 
 
-def test_entry_point_that_is_not_an_adapter_is_refused(acme: Path) -> None:
-    write_entry_points(acme, "fib_integrations.adapters", "acme = acme_fib:describe\n")
+def test_entry_point_that_is_not_an_adapter_is_refused(acme, write_distribution):
+    write_distribution(acme, "acme", "[fib_integrations.adapters]\nacme = acme_fib:describe\n")
     with pytest.raises(CannotAdapt, match=r"entry point 'acme' .* is a function, not an Adapter"):
         all_adapters()

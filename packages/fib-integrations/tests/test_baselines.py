@@ -1,10 +1,6 @@
 """Baselines: solutions that call FlashInfer agree with the references, and the original serves in their place."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
-from typing import Any
 
 import attrs
 import pytest
@@ -16,29 +12,25 @@ from fib_integrations import install_flashinfer_integrations
 from fib_integrations.adapters import BUILT_IN
 from fib_integrations.baselines import baseline_name, baseline_solutions, make_baselines
 from fib_integrations.cli import main
-from fib_schema import Definition, Solution, TraceSet
-from flashinfer_stand_ins.examples import EXAMPLES, Example, data_set, passed, reference_solution
+from fib_schema import TraceSet
+from flashinfer_stand_ins.examples import BY_DEFINITION, EXAMPLES, data_set, passed, reference_solution
 from flashinfer_stand_ins.marks import one_version
 
-BY_DEFINITION = {example.definition.name: example for example in EXAMPLES}
-"""One example for each definition."""
+BY_NAME = {example.name: example for example in EXAMPLES}
 every_definition = pytest.mark.parametrize("example", BY_DEFINITION.values(), ids=lambda e: e.definition.name)
 
 
-def baselines(definition: Definition) -> tuple[Solution, ...]:
-    """The baselines of a definition."""
+def baselines(definition):
     return next(made for adapter in BUILT_IN if (made := baseline_solutions(adapter, definition)))
 
 
-def baseline(definition: Definition) -> Solution:
+def baseline(definition):
     """The baseline with the default settings."""
     return baselines(definition)[0]
 
 
 @every_definition
-def test_baseline_agrees_with_the_reference(
-    example: Example, flashinfer: Any, inputs_of_examples: dict[str, dict[str, Any]]
-) -> None:
+def test_baseline_agrees_with_the_reference(example, flashinfer, inputs_of_examples):
     inputs = [x.clone() if isinstance(x, torch.Tensor) else x for x in inputs_of_examples[example.name].values()]
     registry = BuilderRegistry([PythonBuilder()])  # the next version's stand-ins are other modules
     reference = registry.build(example.definition, reference_solution(example.definition))
@@ -52,44 +44,21 @@ def test_baseline_agrees_with_the_reference(
 
 @pytest.mark.parametrize("name", ["fused_add_rmsnorm", "rope in place", "decode, out"])
 @one_version
-def test_original_serves_where_its_baseline_is_the_best_solution(
-    name: str, flashinfer: Any, inputs_of_examples: dict[str, dict[str, Any]]
-) -> None:
-    example = next(example for example in EXAMPLES if example.name == name)
+def test_original_serves_where_its_baseline_is_the_best_solution(name, flashinfer, inputs_of_examples):
+    example = BY_NAME[name]
     expected = example.prepare(flashinfer)()
     solution = baselines(example.definition)[-1]  # with other settings, if an engine may choose them
     install_flashinfer_integrations()
     traces = (passed(solution, example.definition, inputs_of_examples[name]),)
     with enable_apply(data_set(example.definition, traces, (solution,)), stats=True) as runtime:
-        for mine, theirs in zip(example.prepare(flashinfer)(), expected, strict=True):
-            assert torch.equal(mine, theirs)
+        torch.testing.assert_close(example.prepare(flashinfer)(), expected, rtol=0, atol=0)
         stats = runtime.stats()[example.definition.name]
     assert stats.hits == {}
     assert stats.misses == {"the fallback is the best": 1}
 
 
-@pytest.mark.parametrize(
-    ("name", "is_in_place"), [("fused_add_rmsnorm", True), ("rope in place", True), ("rmsnorm", False)]
-)
 @one_version
-def test_explanation_states_the_kernels_that_routing_adds(
-    name: str, is_in_place: bool, flashinfer: Any, inputs_of_examples: dict[str, dict[str, Any]]
-) -> None:
-    example = next(example for example in EXAMPLES if example.name == name)
-    solution = reference_solution(example.definition)
-    install_flashinfer_integrations()
-    traces = (passed(solution, example.definition, inputs_of_examples[name]),)
-    with enable_apply(data_set(example.definition, traces, (solution,))) as runtime:
-        example.prepare(flashinfer)()
-        text = runtime.explain(example.definition.name)
-    assert ("routing adds 2 kernels to a call" in text) is is_in_place
-    assert ("the comparison with the fallback does not contain them" in text) is is_in_place
-
-
-@one_version
-def test_solution_within_the_uncertainty_of_the_original_does_not_replace_it(
-    flashinfer: Any, inputs_of_examples: dict[str, dict[str, Any]]
-) -> None:
+def test_solution_within_the_uncertainty_of_the_original_does_not_replace_it(flashinfer, inputs_of_examples):
     example = BY_DEFINITION["rmsnorm_h8"]
     own = baseline(example.definition)
     other, inputs = reference_solution(example.definition), inputs_of_examples["rmsnorm"]
@@ -103,11 +72,9 @@ def test_solution_within_the_uncertainty_of_the_original_does_not_replace_it(
 
 
 @one_version
-def test_decodes_with_tensor_cores_are_a_baseline_that_solutions_must_beat(
-    flashinfer: Any, inputs_of_examples: dict[str, dict[str, Any]]
-) -> None:
+def test_decodes_with_tensor_cores_are_a_baseline_that_solutions_must_beat(flashinfer, inputs_of_examples):
     """Engines choose tensor cores for some models; which of both is faster depends on the size."""
-    example = next(example for example in EXAMPLES if example.name == "decode, out")
+    example = BY_NAME["decode, out"]
     plain, other = baselines(example.definition)
     assert other.name == f"{plain.name}_tensor_cores"
     assert (plain.author, other.author) == ("flashinfer", "flashinfer-tensor-cores")
@@ -128,14 +95,10 @@ def test_decodes_with_tensor_cores_are_a_baseline_that_solutions_must_beat(
 
 
 @one_version
-def test_different_solution_with_the_name_of_a_baseline_serves(
-    flashinfer: Any, inputs_of_examples: dict[str, dict[str, Any]]
-) -> None:
+def test_different_solution_with_the_name_of_a_baseline_serves(flashinfer, inputs_of_examples):
     example = BY_DEFINITION["rmsnorm_h8"]
     other = reference_solution(example.definition)
-    named = Solution(
-        baseline_name(example.definition), other.definition, "flashinfer", other.spec, other.sources, description=None
-    )
+    named = attrs.evolve(other, name=baseline_name(example.definition), author="flashinfer")
     install_flashinfer_integrations()
     traces = (passed(named, example.definition, inputs_of_examples["rmsnorm"]),)
     with enable_apply(data_set(example.definition, traces, (named,)), stats=True) as runtime:
@@ -143,7 +106,7 @@ def test_different_solution_with_the_name_of_a_baseline_serves(
         assert sum(runtime.stats()["rmsnorm_h8"].hits.values()) == 1
 
 
-def test_each_supported_public_definition_has_a_baseline(public_definitions: Path) -> None:
+def test_each_supported_public_definition_has_a_baseline(public_definitions):
     trace_set = TraceSet.from_path(public_definitions.parent)
     found = make_baselines(trace_set, BUILT_IN)
     covered = {solution.definition for solution in found.solutions}
@@ -155,8 +118,8 @@ def test_each_supported_public_definition_has_a_baseline(public_definitions: Pat
     assert all(str(trace_set.definitions[name].inputs["A"].dtype) == "float16" for name in products)
 
 
-def test_command_keeps_existing_baselines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    trace_set = TraceSet.from_path(_folder(tmp_path))
+def test_command_keeps_existing_baselines(tmp_path, capsys):
+    trace_set = TraceSet.from_path(tmp_path)
     trace_set.add_definitions([example.definition for example in BY_DEFINITION.values()])
     assert main(["baselines", str(tmp_path), "--dry-run", "--json"]) == 0
     wanted = json.loads(capsys.readouterr().out)
@@ -172,24 +135,20 @@ def test_command_keeps_existing_baselines(tmp_path: Path, capsys: pytest.Capture
     assert files == sorted(names)
 
 
-def _folder(place: Path) -> Path:
-    (place / "definitions").mkdir()
-    return place
-
-
-def test_command_refuses_an_unknown_definition(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["baselines", str(_folder(tmp_path)), "--definitions", "gemm_x"]) == 2
+def test_command_refuses_an_unknown_definition(tmp_path, capsys):
+    (tmp_path / "definitions").mkdir()
+    assert main(["baselines", str(tmp_path), "--definitions", "gemm_x"]) == 2
     assert "gemm_x" in capsys.readouterr().err
     assert main(["baselines", str(tmp_path / "none")]) == 2
 
 
-def test_command_names_a_folder_that_is_no_data_set(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_command_names_a_folder_that_is_no_data_set(tmp_path, capsys):
     assert main(["baselines", str(tmp_path)]) == 1
     assert f"error: {tmp_path}: is no data set" in capsys.readouterr().err
 
 
 @one_version
-def test_status_prints_each_target(importable: None, capsys: pytest.CaptureFixture[str]) -> None:
+def test_status_prints_each_target(importable, capsys):
     assert main(["status", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["import_errors"] == {}
@@ -200,21 +159,12 @@ def test_status_prints_each_target(importable: None, capsys: pytest.CaptureFixtu
     assert "also BatchDecodeWithPagedKVCacheWrapper.begin_forward" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["status", "baselines"])
-def test_help_has_an_example(command: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as exit:
-        main([command, "--help"])
-    assert exit.value.code == 0
-    assert f"fib-integrations {command}" in capsys.readouterr().out.split("example:")[1]
-
-
 @pytest.mark.parametrize("option", ["--json", "--dry-run"])
-def test_command_names_bad_files(tmp_path: Path, capsys: pytest.CaptureFixture[str], option: str) -> None:
+def test_command_names_bad_files(tmp_path, capsys, option):
     for file in ("definitions/gemm/bad.json", "solutions/me/gemm/bad/worse.json"):
         (tmp_path / file).parent.mkdir(parents=True)
         (tmp_path / file).write_text("{")
     assert main(["baselines", str(tmp_path), option]) == 0
-    errors = capsys.readouterr().err.splitlines()
-    assert len(errors) == 2
-    assert "definitions/gemm/bad.json" in errors[0]
-    assert "solutions/me/gemm/bad/worse.json" in errors[1]
+    errors = capsys.readouterr().err
+    assert "definitions/gemm/bad.json" in errors
+    assert "solutions/me/gemm/bad/worse.json" in errors

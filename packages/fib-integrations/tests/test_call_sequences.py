@@ -5,8 +5,6 @@ a hook gets the inputs of exactly this run. Solutions mark their log-sum-exp, so
 routed if a solution is recorded at its sizes and none of the solutions was quarantined.
 """
 
-from __future__ import annotations
-
 import math
 import random
 from contextlib import ExitStack
@@ -17,14 +15,14 @@ import pytest
 import torch
 from fib_apply import ApplyConfig, enable_apply, set_apply_hook
 from fib_integrations import install_flashinfer_integrations, status
-from fib_schema import Solution, SourceFile, TraceSet
+from fib_schema import SourceFile, TraceSet
 from flashinfer_stand_ins import computing
-from flashinfer_stand_ins.examples import EXAMPLES, caches, passed, reference_solution, workspace
+from flashinfer_stand_ins.examples import BY_DEFINITION, caches, passed, reference_solution, workspace
 from flashinfer_stand_ins.marks import one_version
 
 STEPS = 60
 ROUTED = 1000.0
-DECODE = next(each.definition for each in EXAMPLES if each.definition.name == "gqa_paged_decode_h4_kv2_d8_ps4")
+DECODE = BY_DEFINITION["gqa_paged_decode_h4_kv2_d8_ps4"].definition
 CONSTRAINTS = ("len_indptr == batch_size + 1", "num_kv_indices == kv_indptr[-1].item()")
 SAFE = {"timing": {"graph_safe": True, "padded_indices": True}}
 RUN = "flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper.run"
@@ -32,7 +30,7 @@ COUNTS = ([1, 1], [2, 1], [1, 3], [1, 1, 2])
 """Pages of each request; the first three have two requests, the last one three."""
 
 
-def solution(name: str, *, has_setup: bool) -> Solution:
+def solution(name, *, has_setup):
     """The reference, which marks its log-sum-exp."""
     made = reference_solution(DECODE)
     (source,) = made.sources
@@ -43,7 +41,7 @@ def solution(name: str, *, has_setup: bool) -> Solution:
     return attrs.evolve(made, name=name, sources=(SourceFile(source.path, code),))
 
 
-def data_set(draw: random.Random) -> TraceSet:
+def data_set(draw):
     """Solutions with and without ``setup``, each recorded at some sizes."""
     definition = attrs.evolve(DECODE, constraints=CONSTRAINTS)
     solutions = (solution("plain", has_setup=False), solution("planned", has_setup=True))
@@ -55,8 +53,6 @@ def data_set(draw: random.Random) -> TraceSet:
         inputs |= {"kv_indices": torch.zeros(sum(pages)).int(), "kv_last_page_len": offsets[1:], "sm_scale": 1.0}
         for one in draw.sample(solutions, draw.randint(1, 2)):
             made = passed(one, definition, inputs, draw.uniform(0.1, 0.2))
-            assert made.evaluation is not None
-            assert made.evaluation.performance is not None
             performance = attrs.evolve(made.evaluation.performance, extra=SAFE)
             workload = attrs.evolve(made.workload, uuid=f"{one.name}-{pages}")
             evaluation = attrs.evolve(made.evaluation, performance=performance)
@@ -68,7 +64,7 @@ def data_set(draw: random.Random) -> TraceSet:
 class Sequence:
     """An engine with two wrappers, one of them for CUDA graphs."""
 
-    def __init__(self, fi: Any, seed: int) -> None:
+    def __init__(self, fi, seed):
         self.draw = random.Random(seed)
         cls = fi.decode.BatchDecodeWithPagedKVCacheWrapper
         buffers = {
@@ -87,13 +83,12 @@ class Sequence:
         self.runtime: Any = None
         self.stack = ExitStack()
 
-    def step(self) -> None:
-        """Do something."""
+    def step(self):
         self.draw.choices(
             (self.plan, self.run, self.forward, self.switch, self.hook, self.quarantine), (5, 12, 2, 1, 1, 0.3)
         )[0]()
 
-    def plan(self) -> None:
+    def plan(self):
         place = self.draw.randrange(2)
         pages = self.draw.choice(COUNTS[:3] if place else COUNTS)
         indices = [self.draw.randrange(8) for _ in range(sum(pages))]
@@ -107,20 +102,20 @@ class Sequence:
         if place == 0:
             self.is_new = self.runtime is not None and not settings
 
-    def run(self) -> None:
+    def run(self):
         self._serve("run")
 
-    def forward(self) -> None:
+    def forward(self):
         self._serve("forward")
 
-    def _serve(self, method: str) -> None:
+    def _serve(self, method):
         place = self.draw.randrange(2)
         if self.planned[place] is None:
             return
         offsets, indices, last, scale = self.planned[place]
         rows = len(last)
         q, cache = torch.randn(rows, 4, 8).bfloat16(), caches(4)
-        given: dict[str, Any] = {}
+        given = {}
         if method == "forward":
             scale = given["sm_scale"] = self.draw.choice((0.5, 0.25))
             given["window_left"] = self.draw.choice((-1, -1, 3))
@@ -153,7 +148,7 @@ class Sequence:
             assert inputs["sm_scale"] == scale
         assert len(self.seen) - hooked <= 1
 
-    def counted(self) -> int:
+    def counted(self):
         """The number of runs so far: hits, misses, those of unsupported runs, and of hooks if only these count."""
         (unsupported,) = (sum(dict(each.unsupported_calls).values()) for each in status() if each.path == RUN)
         if self.runtime is None:
@@ -161,8 +156,7 @@ class Sequence:
         counts = self.runtime.stats().get(DECODE.name)
         return unsupported + (0 if counts is None else sum((*counts.hits.values(), *counts.misses.values())))
 
-    def switch(self) -> None:
-        """Enable or disable routing."""
+    def switch(self):
         if self.runtime is None:
             found = data_set(self.draw)
             axes = [trace.workload.axes for trace in found.traces[DECODE.name]]
@@ -174,14 +168,13 @@ class Sequence:
             self.runtime = None
         self.is_new = self.is_quarantined = False
 
-    def hook(self) -> None:
-        """Set or remove a hook, which keeps copies."""
+    def hook(self):
         self.is_hooked = not self.is_hooked
         copy = lambda value: value.clone() if isinstance(value, torch.Tensor) else value  # noqa: E731
         keep = lambda name, inputs: self.seen.append({n: copy(v) for n, v in inputs.items()})  # noqa: E731
         set_apply_hook(keep if self.is_hooked else None)
 
-    def quarantine(self) -> None:
+    def quarantine(self):
         if self.runtime is not None:
             self.runtime.dispatcher(DECODE.name).quarantine(self.draw.choice(("plain", "planned")), "a trial")
             self.is_quarantined = True
@@ -189,7 +182,7 @@ class Sequence:
 
 @one_version
 @pytest.mark.parametrize("seed", [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 6))])
-def test_random_sequences(flashinfer: Any, seed: int) -> None:
+def test_random_sequences(flashinfer, seed):
     install_flashinfer_integrations(count_calls=True)
     torch.manual_seed(seed)
     sequence = Sequence(flashinfer, seed)

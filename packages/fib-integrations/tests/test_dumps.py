@@ -1,30 +1,18 @@
 """Reader of FlashInfer's call dumps, without FlashInfer."""
 
-from __future__ import annotations
-
 import importlib.metadata
 import inspect
 import sys
-from collections.abc import Iterator
-from typing import Any
 
 import pytest
 import torch
 
 pytest.importorskip("fib_tracer", reason="the extra `tracing` is not installed")
 
-from fib_integrations.dumps import FlashInferReader, call_reader
-from fib_tracer.dump_calls import GROUP, NotCovered, ReadCall, RecordedCall
+from fib_integrations.dumps import call_reader
+from fib_tracer.dump_calls import GROUP, NotCovered, RecordedCall
 from flashinfer_stand_ins import behaviour
-from flashinfer_stand_ins.examples import (
-    EXAMPLES,
-    KV_INDICES,
-    KV_INDPTR,
-    Example,
-    caches,
-    last_page_len,
-    random,
-)
+from flashinfer_stand_ins.examples import EXAMPLES, KV_INDICES, KV_INDPTR, caches, last_page_len, random
 
 WRAPPER = "BatchDecodeWithPagedKVCacheWrapper"
 
@@ -32,7 +20,7 @@ WRAPPER = "BatchDecodeWithPagedKVCacheWrapper"
 class Recorder:
     """Records the calls of a test as FlashInfer's own dump does."""
 
-    def __init__(self, flashinfer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, flashinfer, monkeypatch):
         self.calls: list[RecordedCall] = []
         for module in [m for name, m in sys.modules.items() if name.startswith("flashinfer.")]:
             for name, value in list(vars(module).items()):
@@ -43,10 +31,10 @@ class Recorder:
                         recording = self._recording(getattr(value, method), f"{name}.{method}")
                         monkeypatch.setattr(value, method, recording)
 
-    def _recording(self, function: Any, name: str) -> Any:
+    def _recording(self, function, name):
         signature = inspect.signature(function)
 
-        def recording(*args: Any, **kwargs: Any) -> Any:
+        def recording(*args, **kwargs):
             arguments = dict(signature.bind(*args, **kwargs).arguments)
             arguments.update(arguments.pop("kwargs", {}))
             owner = arguments.pop("self", None)
@@ -58,7 +46,7 @@ class Recorder:
         return recording
 
 
-def convert_all(calls: list[RecordedCall], reader: FlashInferReader) -> Iterator[ReadCall]:
+def convert_all(calls, reader):
     for call in calls:
         assert reader.knows(call.module, call.function)
         found = reader.read(call)
@@ -71,9 +59,7 @@ DUMPED = [example for example in EXAMPLES if "forward" not in example.name]
 
 
 @pytest.mark.parametrize("example", DUMPED, ids=lambda example: example.name)
-def test_dumped_calls_are_converted(
-    example: Example, flashinfer: Any, monkeypatch: pytest.MonkeyPatch, inputs_of_examples: Any
-) -> None:
+def test_dumped_calls_are_converted(example, flashinfer, monkeypatch, inputs_of_examples):
     recorder = Recorder(flashinfer, monkeypatch)
     example.prepare(flashinfer)()
     (found,) = convert_all(recorder.calls, call_reader())
@@ -86,7 +72,7 @@ def test_dumped_calls_are_converted(
             assert found.inputs[name] == value
 
 
-def call(function: str, instance: str | None = "one", /, **arguments: Any) -> RecordedCall:
+def call(function, instance="one", /, **arguments):
     return RecordedCall("flashinfer.decode", function, arguments, instance)
 
 
@@ -105,7 +91,7 @@ PLANNED = call(
 RUN = call(f"{WRAPPER}.run", q=random(3, 4, 8), paged_kv_cache=caches(1))
 
 
-def test_plan_belongs_to_its_instance() -> None:
+def test_plan_belongs_to_its_instance():
     reader = call_reader()
     assert reader.read(MADE) is None
     assert reader.read(PLANNED) is None
@@ -114,21 +100,21 @@ def test_plan_belongs_to_its_instance() -> None:
         reader.read(call(f"{WRAPPER}.run", "two", **RUN.arguments))
 
 
-def test_wrapper_without_recorded_construction_is_not_covered() -> None:
+def test_wrapper_without_recorded_construction_is_not_covered():
     reader = call_reader()
     reader.read(PLANNED)
     with pytest.raises(NotCovered, match="the construction of its wrapper was not recorded"):
         reader.read(RUN)
 
 
-def test_subclass_of_a_wrapper_is_known() -> None:
+def test_subclass_of_a_wrapper_is_known():
     reader = call_reader()
     for recorded in (MADE, PLANNED):
         reader.read(call(f"CUDAGraph{recorded.function}", **recorded.arguments))
     assert reader.read(call(f"CUDAGraph{WRAPPER}.run", **RUN.arguments)) is not None
 
 
-def test_unsupported_calls_are_not_covered() -> None:
+def test_unsupported_calls_are_not_covered():
     reader = call_reader()
     reader.read(MADE)
     reader.read(PLANNED)
@@ -145,22 +131,21 @@ def test_unsupported_calls_are_not_covered() -> None:
         reader.read(RUN)
 
 
-def test_different_epsilon_than_the_declared_one_is_not_covered() -> None:
+def test_different_epsilon_than_the_declared_one_is_not_covered():
     arguments = {"input": random(3, 128), "weight": random(128)}
     found = call_reader().read(RecordedCall("flashinfer.norm", "rmsnorm", arguments))
-    assert found is not None
     assert found.definition == "rmsnorm_h128"
     with pytest.raises(NotCovered, match="eps is 1e-05"):
         call_reader().read(RecordedCall("flashinfer.norm", "rmsnorm", {**arguments, "eps": 1e-5}))
 
 
-def test_reader_does_not_know_other_functions() -> None:
+def test_reader_does_not_know_other_functions():
     reader = call_reader()
     assert not reader.knows("flashinfer.norm", "gemma_rmsnorm")
     assert not reader.knows("another_library.norm", "rmsnorm")
     assert reader.knows("flashinfer.mla._batch_mla._wrapper", "BatchMLAPagedAttentionWrapper.run")
 
 
-def test_reader_is_an_entry_point_of_fib_tracer() -> None:
+def test_reader_is_an_entry_point_of_fib_tracer():
     points = {point.name: point.value for point in importlib.metadata.entry_points(group=GROUP)}
     assert points["flashinfer"] == "fib_integrations.dumps:call_reader"

@@ -1,18 +1,15 @@
 """Norms of engines: providers and patched functions reach solutions; other versions only if signatures are equal."""
 
-from __future__ import annotations
-
 import importlib.metadata
+import inspect
 import logging
 import sys
-from collections.abc import Callable, Iterator
 from types import ModuleType
-from typing import Any
 
 import engine_stand_ins
 import pytest
 import torch
-from fib_apply import enable_apply, set_apply_hook
+from fib_apply import ApplyConfig, enable_apply, set_apply_hook
 from fib_apply.build_service.service import BuildService
 from fib_integrations import install_flashinfer_integrations, status, uninstall_flashinfer_integrations
 from fib_integrations.adapter import SGL_KERNEL, SGLANG, VLLM, CannotAdapt, Engine
@@ -28,15 +25,8 @@ EPSILON, SUM_EPSILON = 1e-6, 1e-5
 VERSIONS = {"vllm": "0.26.0", "sglang": "0.5.17", "sglang-kernel": "0.4.5"}
 
 
-@pytest.fixture(autouse=True)
-def _uninstall() -> Iterator[None]:
-    yield
-    set_apply_hook(None)
-    uninstall_flashinfer_integrations()
-
-
 @pytest.fixture
-def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
+def versions(monkeypatch):
     """The installed versions of engines, which a test may change."""
     found, original = dict(VERSIONS), importlib.metadata.version
     monkeypatch.setattr(importlib.metadata, "version", lambda name: found.get(name) or original(name))
@@ -44,18 +34,17 @@ def versions(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 @pytest.fixture
-def modules() -> Iterator[dict[str, ModuleType]]:
+def modules():
     with engine_stand_ins.modules() as made:
         yield made
 
 
-def arguments() -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
-    """An input, a residual and a weight."""
+def arguments():
     torch.manual_seed(3)
     return random(3, WIDTH), random(3, WIDTH), random(WIDTH)
 
 
-def marked(definition: Any) -> Any:
+def marked(definition):
     """A data set with a solution whose results no other function has."""
     solution = reference_solution(definition)
     source = solution.sources[0].content.replace("    return reference(", "    return 100 + reference(")
@@ -65,14 +54,11 @@ def marked(definition: Any) -> Any:
     return data_set(definition, (passed(solution, definition, inputs),), (solution,))
 
 
-def is_routed(result: torch.Tensor) -> bool:
+def is_routed(result):
     return bool((result.float() > 50).all())
 
 
-# -- signatures ----------------------------------------------------------------------------------------------------
-
-
-def test_declared_parameters_are_those_of_the_engines_sources() -> None:
+def test_declared_parameters_are_those_of_the_engines_sources():
     recorded = engine_stand_ins.recorded()
     for engine in (VLLM, SGLANG, SGL_KERNEL):
         record = recorded[engine.distribution]
@@ -82,36 +68,35 @@ def test_declared_parameters_are_those_of_the_engines_sources() -> None:
         assert found == engine.parameters
 
 
-def test_adapters_of_engines_name_each_of_their_functions() -> None:
+def test_adapters_of_engines_name_each_of_their_functions():
     for adapter in (VLLM_CUSTOM_OPS, SGLANG_KERNELS, SGLANG_JIT):
-        assert adapter.engine is not None
         assert {target.path for target in adapter.targets} <= adapter.engine.parameters.keys()
 
 
 class TestVersions:
     ENGINE = Engine(distribution="vllm", versions=("0.26.0",), parameters={"vllm.f": "x, eps=1e-06"})
 
-    def test_a_known_version_is_used_silently(self, versions: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_known_version_is_used_silently(self, versions, caplog):
         versions["vllm"] = "0.26.0+cu130"
         self.ENGINE.check("vllm.f", lambda x, eps=1e-6: None)
         assert not caplog.records
 
-    def test_an_unknown_version_is_used_with_a_warning(self, versions: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def test_an_unknown_version_is_used_with_a_warning(self, versions, caplog):
         versions["vllm"] = "0.27.1"
         with caplog.at_level(logging.WARNING):
             self.ENGINE.check("vllm.f", lambda x, eps=1e-6: None)
         assert "of vllm 0.27.1, which was not read (known: 0.26.0)" in caplog.text
 
     @pytest.mark.parametrize("version", ["0.26.0", "0.27.1"])
-    def test_other_parameters_are_refused(self, versions: Any, version: str) -> None:
+    def test_other_parameters_are_refused(self, versions, version):
         versions["vllm"] = version
         with pytest.raises(CannotAdapt, match=r"its parameters are \(x, eps=1e-05\)"):
             self.ENGINE.check("vllm.f", lambda x, eps=1e-5: None)
 
-    def test_an_engine_may_not_be_installed(self) -> None:
+    def test_an_engine_may_not_be_installed(self):
         assert not Engine(distribution="no-such-engine", versions=(), parameters={}).is_installed
 
-    def test_a_changed_function_is_not_patched(self, versions: Any) -> None:
+    def test_a_changed_function_is_not_patched(self, versions):
         with engine_stand_ins.modules(rms_norm="out, input, weight, epsilon, brand_new=1") as made:
             original = made["vllm._custom_ops"].rms_norm
             install_flashinfer_integrations(["vllm_custom_ops"])
@@ -123,35 +108,27 @@ class TestVersions:
         assert states["vllm._custom_ops.fused_add_rms_norm"][0] is PatchState.INSTALLED
 
 
-# -- patched functions -----------------------------------------------------------------------------------------------
+def _written(function, x, weight):
+    out = torch.empty_like(x)
+    assert function(out, x, weight, EPSILON) is None
+    return out
 
-NORMS: dict[str, Callable[[Any, Any, Any], torch.Tensor]] = {
-    "vllm._custom_ops": lambda f, x, w: _written(f, x, w, EPSILON),
+
+NORMS = {
+    "vllm._custom_ops": _written,
     "sgl_kernel.elementwise": lambda f, x, w: f(x, w, EPSILON),
-    "sglang.kernels.ops.layernorm.norm": lambda f, x, w: _with_buffer(f, x, w),  # noqa: PLW0108 defined below
+    "sglang.kernels.ops.layernorm.norm": lambda f, x, w: _written(lambda out, *_: f(x, w, out, EPSILON), x, w),
 }
 
 
-def _written(function: Any, x: Any, weight: Any, epsilon: float) -> torch.Tensor:
-    out = torch.empty_like(x)
-    assert function(out, x, weight, epsilon) is None
-    return out
-
-
-def _with_buffer(function: Any, x: Any, weight: Any) -> torch.Tensor:
-    out = torch.empty_like(x)
-    assert function(x, weight, out, EPSILON) is None
-    return out
-
-
 @pytest.mark.parametrize("module", NORMS)
-def test_norms_are_routed_and_traced(module: str, versions: Any, modules: Any) -> None:
+def test_norms_are_routed_and_traced(module, versions, modules):
     name = "rms_norm" if module.startswith("vllm") else "rmsnorm"
     x, _, weight = arguments()
     expected = NORMS[module](getattr(modules[module], name), x, weight)
     install_flashinfer_integrations()
     function = getattr(modules[module], name)
-    seen: list[str] = []
+    seen = []
     set_apply_hook(lambda name, inputs: seen.append(name))
     assert torch.equal(NORMS[module](function, x, weight), expected)
     set_apply_hook(None)
@@ -163,7 +140,7 @@ def test_norms_are_routed_and_traced(module: str, versions: Any, modules: Any) -
 
 
 @pytest.mark.parametrize("module", NORMS)
-def test_sums_and_results_are_written_in_place(module: str, versions: Any, modules: Any) -> None:
+def test_sums_and_results_are_written_in_place(module, versions, modules):
     name = "fused_add_rms_norm" if module.startswith("vllm") else "fused_add_rmsnorm"
     x, residual, weight = arguments()
     total = x + residual
@@ -174,7 +151,7 @@ def test_sums_and_results_are_written_in_place(module: str, versions: Any, modul
     assert torch.equal(residual, total)
 
 
-def test_calls_of_vllm_that_no_definition_describes_reach_the_original(versions: Any, modules: Any) -> None:
+def test_calls_of_vllm_that_no_definition_describes_reach_the_original(versions, modules):
     install_flashinfer_integrations(count_calls=True)
     set_apply_hook(lambda name, inputs: pytest.fail("no definition describes it"))
     ops = modules["vllm._custom_ops"]
@@ -185,7 +162,7 @@ def test_calls_of_vllm_that_no_definition_describes_reach_the_original(versions:
     assert counts == {"rotated pairs are interleaved (is_neox=False)": 1, "inverse is given": 1}
 
 
-def test_the_jit_norm_of_sglang_may_overwrite_its_input(versions: Any, modules: Any) -> None:
+def test_the_jit_norm_of_sglang_may_overwrite_its_input(versions, modules):
     install_flashinfer_integrations(count_calls=True)
     set_apply_hook(lambda name, inputs: pytest.fail("no definition describes it"))
     module = modules["sglang.kernels.ops.layernorm.norm"]
@@ -195,18 +172,15 @@ def test_the_jit_norm_of_sglang_may_overwrite_its_input(versions: Any, modules: 
     assert counts[f"{module.__name__}.fused_add_rmsnorm"] == {"cast_x_before_out_mul is given": 1}
 
 
-# -- the provider of vLLM ----------------------------------------------------------------------------------------------
-
-
 @pytest.fixture
-def ops(versions: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+def ops(versions, monkeypatch):
     """IR ops with the provider, and another one behind it that writes to its inputs."""
     from fib_integrations import installation
 
     monkeypatch.setattr(installation, "_provided", {})
     module = engine_stand_ins.ir_ops()
 
-    def vllm_c(x: Any, x_residual: Any, weight: Any, epsilon: Any, variance_size: Any = None) -> Any:
+    def vllm_c(x, x_residual, weight, epsilon, variance_size=None):
         x_residual.add_(x)
         return x.copy_(engine_stand_ins.normalized(x_residual, weight, epsilon)), x_residual
 
@@ -220,9 +194,7 @@ def ops(versions: Any, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 class TestProvider:
-    def test_it_has_the_schema_of_the_op_and_a_source_file(self, ops: Any) -> None:
-        import inspect
-
+    def test_it_has_the_schema_of_the_op_and_a_source_file(self, ops):
         for op in (ops.rms_norm, ops.fused_add_rms_norm):
             impl = op.impls[PROVIDER]
             assert inspect.getfile(impl.impl_fn).endswith("fib_integrations/vllm.py")  # vLLM hashes it
@@ -230,9 +202,9 @@ class TestProvider:
         assert ops.fused_add_rms_norm.impls[PROVIDER].inplace
         assert not ops.rms_norm.impls[PROVIDER].inplace
 
-    def test_calls_are_routed_and_traced(self, ops: Any) -> None:
+    def test_calls_are_routed_and_traced(self, ops):
         x, residual, weight = arguments()
-        seen: list[str] = []
+        seen = []
         set_apply_hook(lambda name, inputs: seen.append(name))
         expected = ops.rms_norm.impls["native"].impl_fn(x, weight, EPSILON)
         assert torch.equal(ops.rms_norm(x, weight, EPSILON), expected)
@@ -246,7 +218,7 @@ class TestProvider:
             assert is_routed(result)
             assert torch.equal(added, total)
 
-    def test_the_functional_overload_changes_no_input(self, ops: Any) -> None:
+    def test_the_functional_overload_changes_no_input(self, ops):
         x, residual, weight = arguments()
         before = x.clone(), residual.clone()
         with enable_apply(marked(FUSED_ADD_RMSNORM)):
@@ -256,7 +228,7 @@ class TestProvider:
         assert torch.equal(x, before[0])
         assert torch.equal(residual, before[1])
 
-    def test_the_next_provider_serves_what_is_not_routed(self, ops: Any) -> None:
+    def test_the_next_provider_serves_what_is_not_routed(self, ops):
         x, residual, weight = arguments()
         total = x + residual
         result, added = ops.fused_add_rms_norm.maybe_inplace(x, residual, weight, SUM_EPSILON)
@@ -279,7 +251,7 @@ class TestProvider:
         ],
         ids=["no weight", "variance", "dtype", "three dimensions", "one dimension", "epsilon"],
     )
-    def test_what_no_definition_describes_goes_to_the_next_provider(self, ops: Any, change: Any) -> None:
+    def test_what_no_definition_describes_goes_to_the_next_provider(self, ops, change):
         x, _, weight = arguments()
         norm = {"x": x, "weight": weight, "epsilon": EPSILON, "variance_size": None, **change}
         with enable_apply(marked(RMSNORM)):
@@ -289,12 +261,12 @@ class TestProvider:
             if norm["weight"] is not None:  # the stand-in of vLLM's kernel needs one
                 assert not is_routed(ops.fused_add_rms_norm(first, random(*first.shape), *others)[0])
 
-    def test_a_list_that_changes_is_followed(self, ops: Any) -> None:
+    def test_a_list_that_changes_is_followed(self, ops):
         """Each provider that may serve a call; the last one supports nothing."""
         x, _, weight = arguments()
 
-        def named(name: str) -> Any:
-            def norm(x: Any, weight: Any, epsilon: Any, variance_size: Any = None) -> Any:
+        def named(name):
+            def norm(x, weight, epsilon, variance_size=None):
                 return torch.full_like(x, {"one": 1.0, "two": 2.0, "none": 3.0}[name])
 
             norm.__annotations__ = dict(ops.rms_norm.impls["native"].impl_fn.__annotations__)
@@ -317,7 +289,7 @@ class TestProvider:
             with enable_apply(marked(FUSED_ADD_RMSNORM)), ops.rms_norm.set_priority(priority):
                 assert ops.rms_norm(x, weight, EPSILON)[0, 0] == expected
 
-    def test_activations_are_copied_no_more_often_than_without_it(self, ops: Any) -> None:
+    def test_activations_are_copied_no_more_often_than_without_it(self, ops):
         """The functional overload copies for providers in place, as this one is; the next one may not be."""
         x, residual, weight = arguments()
         supports = ops.fused_add_rms_norm.impls[PROVIDER].supports_args
@@ -327,12 +299,10 @@ class TestProvider:
             with enable_apply(marked(FUSED_ADD_RMSNORM)):
                 assert supports(x, residual, weight, SUM_EPSILON)
 
-    def test_shadow_comparison_returns_what_vllm_would(self, ops: Any) -> None:
+    def test_shadow_comparison_returns_what_vllm_would(self, ops):
         x, residual, weight = arguments()
         total = x + residual
         expected = engine_stand_ins.normalized(total, weight, SUM_EPSILON)
-        from fib_apply import ApplyConfig
-
         solution = reference_solution(FUSED_ADD_RMSNORM)
         inputs = dict(zip(FUSED_ADD_RMSNORM.inputs, (x, residual, weight), strict=True))
         made = data_set(FUSED_ADD_RMSNORM, (passed(solution, FUSED_ADD_RMSNORM, inputs),), (solution,))
@@ -342,7 +312,7 @@ class TestProvider:
         torch.testing.assert_close(result, expected)
         assert torch.equal(added, total)
 
-    def test_uninstalling_leaves_a_provider_that_only_forwards(self, ops: Any) -> None:
+    def test_uninstalling_leaves_a_provider_that_only_forwards(self, ops):
         assert {one.path for one in status() if one.adapter == "vllm_ir"} == {
             "vllm.ir.ops.rms_norm", "vllm.ir.ops.fused_add_rms_norm"
         }  # fmt: skip
@@ -353,7 +323,7 @@ class TestProvider:
             assert register(ops) == {}  # again
             assert is_routed(ops.rms_norm(x, weight, EPSILON))
 
-    def test_ops_that_differ_are_left_alone(self, versions: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def test_ops_that_differ_are_left_alone(self, versions, caplog):
         module = ModuleType("vllm.ir.ops")
         assert register(module).keys() == {"rms_norm", "fused_add_rms_norm"}
         assert "this version of vLLM has no such op" in caplog.text
@@ -368,19 +338,19 @@ class TestCaptures:
     """On the CPU, the model runner's method calls a solution that compiles when it is called."""
 
     @pytest.fixture
-    def runner(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def runner(self, monkeypatch):
         module = ModuleType("vllm.v1.worker.gpu.model_runner")
 
         class GPUModelRunner:
-            def capture_model(self, call: Callable[[], object]) -> object:
+            def capture_model(self, call):
                 """Capture."""
                 return call()
 
-        module.GPUModelRunner = GPUModelRunner  # type: ignore[attr-defined]
+        module.GPUModelRunner = GPUModelRunner
         monkeypatch.setitem(sys.modules, module.__name__, module)
         return GPUModelRunner
 
-    def test_calls_wait_while_graphs_are_captured(self, runner: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_calls_wait_while_graphs_are_captured(self, runner, monkeypatch):
         install_hooks()
         install_hooks()
         found = []
@@ -391,7 +361,7 @@ class TestCaptures:
         assert len(found) == 1
         assert runner.capture_model.__doc__ == "Capture."
 
-    def test_a_runner_without_the_method_is_named(self, runner: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def test_a_runner_without_the_method_is_named(self, runner, caplog):
         del runner.capture_model
         install_hooks()
         assert "has no GPUModelRunner.capture_model: its graphs may record the engine's own kernels" in caplog.text

@@ -4,23 +4,19 @@ Nothing is captured here. A replay reads the tensors that the captured call got,
 the tests call the solution again with the tensors of its first call.
 """
 
-from __future__ import annotations
-
 import builtins
 import sys
-from collections.abc import Callable, Sequence
 from types import ModuleType
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import attrs
 import pytest
 import torch
 from fib_apply import ApplyConfig, enable_apply, set_apply_hook
-from fib_integrations import install_flashinfer_integrations, status
+from fib_integrations import status
 from fib_integrations.vllm import install_hooks
-from fib_schema import Definition, Solution, Trace, TraceSet
 from flashinfer_stand_ins.examples import (
-    EXAMPLES,
+    BY_DEFINITION,
     KV_INDICES,
     KV_INDPTR,
     QO_INDPTR,
@@ -47,13 +43,12 @@ PLANS = (
 REPLAYED = "a CUDA graph may replay it after a later plan"
 
 
-def definition_of(page_size: int, constraints: Sequence[str] = CONSTRAINTS) -> Definition:
+def definition_of(page_size, constraints=CONSTRAINTS):
     name = f"gqa_paged_decode_h4_kv2_d8_ps{page_size}"
-    found = next(example.definition for example in EXAMPLES if example.definition.name == name)
-    return attrs.evolve(found, constraints=constraints)
+    return attrs.evolve(BY_DEFINITION[name].definition, constraints=constraints)
 
 
-def solution_of(definition: Definition) -> Solution:
+def solution_of(definition):
     """The reference, which marks its log-sum-exp and keeps its arguments."""
     made = reference_solution(definition)
     (source,) = made.sources
@@ -67,45 +62,36 @@ def solution_of(definition: Definition) -> Solution:
     return attrs.evolve(made, sources=(attrs.evolve(source, content=code),))
 
 
-def trace_of(definition: Definition, solution: Solution, timing: dict[str, Any] | None, total: int = 6) -> Trace:
+def trace_of(definition, solution, timing, total=6):
     indices = torch.zeros(total, dtype=torch.int32)
     k, v = caches(page_size_of(definition))
     values = {"q": random(3, 4, 8), "k_cache": k, "v_cache": v, "kv_indptr": KV_INDPTR, "kv_indices": indices}
     values |= {"kv_last_page_len": last_page_len(1), "sm_scale": 1.0}
     made = passed(solution, definition, values)
-    assert made.evaluation is not None
-    assert made.evaluation.performance is not None
     performance = attrs.evolve(made.evaluation.performance, extra=None if timing is None else {"timing": timing})
     workload = attrs.evolve(made.workload, uuid=f"w{total}")
     return attrs.evolve(made, workload=workload, evaluation=attrs.evolve(made.evaluation, performance=performance))
 
 
-def page_size_of(definition: Definition) -> int:
+def page_size_of(definition):
     return definition.const_axes["page_size"]
 
 
-def set_of(definition: Definition, timing: dict[str, Any] | None = SAFE) -> TraceSet:
+def set_of(definition, timing=SAFE):
     solution = solution_of(definition)
     traces = tuple(trace_of(definition, solution, timing, total) for total in (6, 9))
     return data_set(definition, traces, (solution,))
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Callable[..., Any], tuple[Any, ...]]]:
+def calls(monkeypatch):
     """The solution and its arguments, for each of its calls."""
-    found: list[tuple[Callable[..., Any], tuple[Any, ...]]] = []
+    found = []
     monkeypatch.setattr(builtins, "fib_calls", found, raising=False)
     return found
 
 
-@pytest.fixture
-def fi(flashinfer: Any) -> Any:
-    """The patched stand-ins, which count unsupported calls."""
-    install_flashinfer_integrations(count_calls=True)
-    return flashinfer
-
-
-def graph_wrapper(fi: Any) -> Any:
+def graph_wrapper(fi):
     """A decode wrapper for CUDA graphs, with page numbers of nobody in its buffer."""
     return fi.decode.BatchDecodeWithPagedKVCacheWrapper(
         workspace(),
@@ -116,39 +102,41 @@ def graph_wrapper(fi: Any) -> Any:
     )
 
 
-def plan(wrapper: Any, page_size: int, offsets: list[int], indices: list[int]) -> None:
+def plan(wrapper, page_size, offsets, indices, **settings):
     tensors = (torch.tensor(values, dtype=torch.int32) for values in (offsets, indices))
-    wrapper.plan(*tensors, last_page_len(page_size), 4, 2, 8, page_size, q_data_type=torch.bfloat16)
+    wrapper.plan(*tensors, last_page_len(page_size), 4, 2, 8, page_size, q_data_type=torch.bfloat16, **settings)
 
 
-def expected(fi: Any, page_size: int, offsets: list[int], indices: list[int], q: Any, cache: Any) -> Any:
+def expected(fi, page_size, offsets, indices, q, cache, **settings):
     """The answer of an ordinary wrapper."""
     wrapper = fi.decode.BatchDecodeWithPagedKVCacheWrapper(workspace())
-    plan(wrapper, page_size, offsets, indices)
+    plan(wrapper, page_size, offsets, indices, **settings)
     return wrapper.run(q, cache, return_lse=True)
 
 
-def counts(path: str) -> dict[str, int]:
+def counts(path):
     return next(dict(target.unsupported_calls) for target in status() if target.path == path)
 
 
 @pytest.mark.parametrize("page_size", [1, 4])
-def test_runs_get_the_whole_buffers(fi: Any, calls: list[Any], page_size: int) -> None:
+def test_runs_get_the_whole_buffers_and_a_replay_reads_what_later_plans_wrote(fi, calls, page_size):
     q, cache, wrapper = random(3, 4, 8), caches(page_size), graph_wrapper(fi)
     wanted = [expected(fi, page_size, *planned, q, cache) for planned in PLANS]
     with enable_apply(set_of(definition_of(page_size))):
         for planned, (output, lse) in zip(PLANS, wanted, strict=True):
             plan(wrapper, page_size, *planned)
-            found = wrapper.run(q, cache, return_lse=True)
-            torch.testing.assert_close(found[0], output)
-            torch.testing.assert_close(found[1], lse + ROUTED)
+            torch.testing.assert_close(wrapper.run(q, cache, return_lse=True), (output, lse + ROUTED))
     places = {tuple(x.data_ptr() for x in arguments[3:-1]) for _, arguments in calls}
     assert len(calls) == len(PLANS)
     assert len(places) == 1, "replays would read other tensors"
     assert all(len(arguments[4]) == BUFFER for _, arguments in calls)
+    replay, tensors = calls[0]
+    for planned, (output, lse) in zip(reversed(PLANS), reversed(wanted), strict=True):
+        plan(wrapper, page_size, *planned)
+        torch.testing.assert_close(replay(*tensors), (output, lse + ROUTED))
 
 
-def test_what_is_decided_for_other_wrappers_is_decided_again(fi: Any, calls: list[Any]) -> None:
+def test_what_is_decided_for_other_wrappers_is_decided_again(fi, calls):
     """Without padding, no solution is recorded at these sizes."""
     q, cache, definition = random(3, 4, 8), caches(4), definition_of(4)
     found = set_of(definition)
@@ -171,22 +159,7 @@ def test_what_is_decided_for_other_wrappers_is_decided_again(fi: Any, calls: lis
         assert len(calls) == 2
 
 
-@pytest.mark.parametrize("page_size", [1, 4])
-def test_a_replay_reads_what_later_plans_wrote(fi: Any, calls: list[Any], page_size: int) -> None:
-    q, cache, wrapper = random(3, 4, 8), caches(page_size), graph_wrapper(fi)
-    wanted = [expected(fi, page_size, *planned, q, cache) for planned in PLANS]
-    with enable_apply(set_of(definition_of(page_size))):
-        plan(wrapper, page_size, *PLANS[0])
-        wrapper.run(q, cache)
-        ((replay, tensors),) = calls
-        for planned, (output, lse) in zip(reversed(PLANS), reversed(wanted), strict=True):
-            plan(wrapper, page_size, *planned)
-            found = replay(*tensors)
-            torch.testing.assert_close(found[0], output)
-            torch.testing.assert_close(found[1], lse + ROUTED)
-
-
-def test_outputs_of_the_caller_and_forward_are_served(fi: Any, calls: list[Any]) -> None:
+def test_outputs_of_the_caller_and_forward_are_served(fi, calls):
     q, cache, wrapper = random(3, 4, 8), caches(1), graph_wrapper(fi)
     output, lse = expected(fi, 1, *PLANS[0], q, cache)
     with enable_apply(set_of(definition_of(1))):
@@ -201,7 +174,7 @@ def test_outputs_of_the_caller_and_forward_are_served(fi: Any, calls: list[Any])
 @pytest.mark.parametrize(
     "timing", [None, {"graph_safe": True}, {**SAFE, "padded_indices": False}], ids=["none", "graph-safe", "failed"]
 )
-def test_others_are_not_routed(fi: Any, calls: list[Any], timing: dict[str, Any] | None) -> None:
+def test_others_are_not_routed(fi, calls, timing):
     q, cache, wrapper = random(3, 4, 8), caches(1), graph_wrapper(fi)
     output, lse = expected(fi, 1, *PLANS[0], q, cache)
     definition = definition_of(1)
@@ -213,26 +186,23 @@ def test_others_are_not_routed(fi: Any, calls: list[Any], timing: dict[str, Any]
     assert calls == []
 
 
-def test_listeners_get_the_exact_indices(fi: Any, calls: list[Any]) -> None:
-    seen: list[dict[str, Any]] = []
+def test_listeners_get_the_exact_indices(fi, calls):
+    seen = []
     set_apply_hook(lambda name, inputs: seen.append(dict(inputs)))
     q, cache, wrapper = random(3, 4, 8), caches(1), graph_wrapper(fi)
+    plan(wrapper, 1, *PLANS[0])
+    wrapper.run(q, cache)
     with enable_apply(set_of(definition_of(1))):
         plan(wrapper, 1, *PLANS[0])
         wrapper.run(q, cache)
-    assert [len(inputs["kv_indices"]) for inputs in seen] == [6]
+    assert [len(inputs["kv_indices"]) for inputs in seen] == [6, 6]
+    buffer = wrapper._paged_kv_indices_buf
+    assert {inputs["kv_indices"].data_ptr() for inputs in seen} == {buffer.data_ptr()}, "what kernels read"
     assert len(calls) == 1
 
 
-def test_ordinary_wrappers_get_exact_indices(fi: Any, calls: list[Any]) -> None:
-    q, cache = random(3, 4, 8), caches(1)
-    with enable_apply(set_of(definition_of(1))):
-        expected(fi, 1, *PLANS[0], q, cache)
-    assert [len(arguments[4]) for _, arguments in calls] == [6]
-
-
 @one_version
-def test_a_definition_without_the_constraint_is_a_counted_fallback(fi: Any, calls: list[Any]) -> None:
+def test_a_definition_without_the_constraint_is_a_counted_fallback(fi, calls):
     q, cache, wrapper = random(3, 4, 8), caches(1), graph_wrapper(fi)
     with enable_apply(set_of(definition_of(1, ()))):
         plan(wrapper, 1, *PLANS[0])
@@ -242,9 +212,9 @@ def test_a_definition_without_the_constraint_is_a_counted_fallback(fi: Any, call
 
 
 @one_version
-def test_prefill_is_a_counted_fallback(fi: Any) -> None:
+def test_prefill_is_a_counted_fallback(fi):
     name = "gqa_paged_prefill_causal_h4_kv2_d8_ps1"
-    definition = next(example.definition for example in EXAMPLES if example.definition.name == name)
+    definition = BY_DEFINITION[name].definition
     wrapper = fi.prefill.BatchPrefillWithPagedKVCacheWrapper(
         workspace(),
         use_cuda_graph=True,
@@ -261,13 +231,11 @@ def test_prefill_is_a_counted_fallback(fi: Any) -> None:
 
 
 def fast_plan_decode(
-    self: Any, indptr_cpu: Any, indices: Any, last_page_len_cpu: Any, num_qo_heads: int, num_kv_heads: int,
-    head_dim: int, page_size: int, pos_encoding_mode: str = "NONE", window_left: int = -1,
-    logits_soft_cap: float | None = None, q_data_type: Any = "float16", kv_data_type: Any = None,
-    o_data_type: Any = None, data_type: Any = None, sm_scale: float | None = None, rope_scale: float | None = None,
-    rope_theta: float | None = None, non_blocking: bool = True, fixed_split_size: int = -1,
-    disable_split_kv: bool = False,
-) -> None:  # fmt: skip
+    self, indptr_cpu, indices, last_page_len_cpu, num_qo_heads, num_kv_heads, head_dim, page_size,
+    pos_encoding_mode="NONE", window_left=-1, logits_soft_cap=None, q_data_type="float16", kv_data_type=None,
+    o_data_type=None, data_type=None, sm_scale=None, rope_scale=None, rope_theta=None, non_blocking=True,
+    fixed_split_size=-1, disable_split_kv=False,
+):  # fmt: skip
     """As vLLM 0.26.0 plans: by the wrapper's method at first and without graphs, else into its buffers."""
     if not self._use_cuda_graph or getattr(self, "vllm_first_call", True):
         self.plan(
@@ -283,7 +251,7 @@ def fast_plan_decode(
     plan_unpatched(self, indptr_cpu, indices, last_page_len_cpu, sm_scale)
 
 
-def plan_unpatched(wrapper: Any, indptr: Any, indices: Any, last: Any, sm_scale: float | None) -> None:
+def plan_unpatched(wrapper, indptr, indices, last, sm_scale):
     """Plan without the method `plan`: only the buffers, the scale and the state change."""
     wrapper._paged_kv_indptr_buf.copy_(indptr)
     wrapper._paged_kv_indices_buf[: len(indices)].copy_(indices)
@@ -298,42 +266,35 @@ class TestFastPlans:
     REPLANNED: ClassVar = {"it was replanned without a call of the patched plan method": 1}
 
     @pytest.fixture
-    def vllm(self, monkeypatch: pytest.MonkeyPatch) -> Any:
+    def vllm(self, monkeypatch):
         module = ModuleType("vllm.v1.attention.backends.flashinfer")
-        module.fast_plan_decode = fast_plan_decode  # type: ignore[attr-defined]
+        module.fast_plan_decode = fast_plan_decode
         monkeypatch.setitem(sys.modules, module.__name__, module)
         install_hooks()
         install_hooks()
         assert module.fast_plan_decode.__wrapped__ is fast_plan_decode
         return module
 
-    def plan(self, vllm: Any, wrapper: Any, planned: tuple[list[int], list[int]], **settings: Any) -> None:
+    def plan(self, vllm, wrapper, planned, **settings):
         offsets, indices = (torch.tensor(values, dtype=torch.int32) for values in planned)
         given = {"num_qo_heads": 4, "num_kv_heads": 2, "head_dim": 8, "page_size": 4, "sm_scale": 0.5}
         given |= {"q_data_type": torch.bfloat16, "kv_data_type": torch.bfloat16, **settings}
         vllm.fast_plan_decode(wrapper, indptr_cpu=offsets, indices=indices, last_page_len_cpu=last_page_len(4), **given)
 
-    def expected(self, fi: Any, planned: tuple[list[int], list[int]], q: Any, cache: Any) -> Any:
-        wrapper = fi.decode.BatchDecodeWithPagedKVCacheWrapper(workspace())
-        offsets, indices = (torch.tensor(values, dtype=torch.int32) for values in planned)
-        wrapper.plan(offsets, indices, last_page_len(4), 4, 2, 8, 4, q_data_type=torch.bfloat16, sm_scale=0.5)
-        return wrapper.run(q, cache, return_lse=True)
-
-    def test_first_and_later_plans_are_routed(self, fi: Any, vllm: Any, calls: list[Any]) -> None:
+    def test_first_and_later_plans_are_routed(self, fi, vllm, calls):
         q, cache, wrapper = random(3, 4, 8), caches(4), graph_wrapper(fi)
-        wanted = [self.expected(fi, planned, q, cache) for planned in PLANS]
+        wanted = [expected(fi, 4, *planned, q, cache, sm_scale=0.5) for planned in PLANS]
         with enable_apply(set_of(definition_of(4))):
             for planned, (output, lse) in zip([*PLANS, *PLANS], wanted * 2, strict=True):
                 self.plan(vllm, wrapper, planned)
-                found = wrapper.run(q, cache, return_lse=True)
-                torch.testing.assert_close(found, (output, lse + ROUTED))
+                torch.testing.assert_close(wrapper.run(q, cache, return_lse=True), (output, lse + ROUTED))
         assert len(calls) == 6
         assert counts(self.RUN) == {}
         places = {tuple(x.data_ptr() for x in arguments[3:-1]) for _, arguments in calls}
         assert len(places) == 1, "replays would read other tensors"
 
-    def test_listeners_get_the_indices_of_the_last_plan(self, fi: Any, vllm: Any, calls: list[Any]) -> None:
-        seen: list[tuple[list[int], list[int]]] = []
+    def test_listeners_get_the_indices_of_the_last_plan(self, fi, vllm, calls):
+        seen = []
         names = "kv_indptr", "kv_indices"
         set_apply_hook(lambda name, inputs: seen.append(tuple(inputs[each].tolist() for each in names)))
         q, cache, wrapper = random(3, 4, 8), caches(4), graph_wrapper(fi)
@@ -348,9 +309,7 @@ class TestFastPlans:
         [{"sm_scale": 0.25}, {"window_left": 4}, {"logits_soft_cap": 30.0}, {"kv_data_type": torch.float16}],
         ids=["scale", "window", "soft cap", "dtype"],
     )
-    def test_a_plan_with_other_parameters_is_refused(
-        self, fi: Any, vllm: Any, calls: list[Any], changed: dict[str, Any]
-    ) -> None:
+    def test_a_plan_with_other_parameters_is_refused(self, fi, vllm, calls, changed):
         q, cache, wrapper = random(3, 4, 8), caches(4), graph_wrapper(fi)
         with enable_apply(set_of(definition_of(4))):
             self.plan(vllm, wrapper, PLANS[0])
@@ -363,9 +322,7 @@ class TestFastPlans:
         assert len(calls) == 1
 
     @pytest.mark.parametrize("attribute", ["_window_left", "_paged_kv_indptr_buf"])
-    def test_a_wrapper_with_other_settings_or_buffers_is_refused(
-        self, fi: Any, vllm: Any, calls: list[Any], attribute: str
-    ) -> None:
+    def test_a_wrapper_with_other_settings_or_buffers_is_refused(self, fi, vllm, calls, attribute):
         q, cache, wrapper = random(3, 4, 8), caches(4), graph_wrapper(fi)
         with enable_apply(set_of(definition_of(4))):
             self.plan(vllm, wrapper, PLANS[0])
@@ -376,7 +333,7 @@ class TestFastPlans:
         assert calls == []
         assert counts(self.RUN) == self.REPLANNED
 
-    def test_a_plan_by_others_is_refused(self, fi: Any, vllm: Any, calls: list[Any]) -> None:
+    def test_a_plan_by_others_is_refused(self, fi, vllm, calls):
         q, cache, wrapper = random(3, 4, 8), caches(4), graph_wrapper(fi)
         with enable_apply(set_of(definition_of(4))):
             self.plan(vllm, wrapper, PLANS[0])
@@ -388,7 +345,7 @@ class TestFastPlans:
             wrapper.run(q, cache)
         assert calls == []
 
-    def test_other_wrappers_and_unrecorded_plans_are_left_alone(self, fi: Any, vllm: Any, calls: list[Any]) -> None:
+    def test_other_wrappers_and_unrecorded_plans_are_left_alone(self, fi, vllm, calls):
         q, cache, wrapper = random(3, 4, 8), caches(4), graph_wrapper(fi)
         self.plan(vllm, wrapper, PLANS[0])  # nothing is enabled
         ordinary = fi.decode.BatchDecodeWithPagedKVCacheWrapper(workspace())
@@ -402,13 +359,11 @@ class TestFastPlans:
         assert [len(arguments[4]) for _, arguments in calls] == [6]  # the sizes of one plan are recorded
 
 
-def test_a_fast_plan_that_differs_is_left_alone(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_fast_plan_that_differs_is_left_alone(monkeypatch, caplog):
     module = ModuleType("vllm.v1.attention.backends.flashinfer")
     monkeypatch.setitem(sys.modules, module.__name__, module)
     install_hooks()
     assert "has no fast_plan_decode" in caplog.text
-    module.fast_plan_decode = lambda wrapper, indptr: None  # type: ignore[attr-defined]
+    module.fast_plan_decode = lambda wrapper, indptr: None
     install_hooks()
     assert "fast_plan_decode has other parameters" in caplog.text

@@ -1,47 +1,36 @@
 """Installation and activation by the environment; import order, threads and forks."""
 
-from __future__ import annotations
-
 import importlib.metadata
-import inspect
 import json
 import os
 import subprocess
 import sys
 import threading
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from fib_apply import ApplyRuntime, set_apply_hook
-from fib_integrations import (
-    install_flashinfer_integrations,
-    status,
-    uninstall_flashinfer_integrations,
-)
+from fib_apply import set_apply_hook
+from fib_integrations import install_flashinfer_integrations, status, uninstall_flashinfer_integrations
 from fib_integrations.patching import PatchState
 from fib_integrations.startup import HOOKS, with_startup_hook
 from fib_schema import UnknownName
-from flashinfer_stand_ins.examples import EXAMPLES, Example, random
+from flashinfer_stand_ins.examples import EXAMPLES, random
 from flashinfer_stand_ins.marks import one_version
 
 RMSNORM = next(example for example in EXAMPLES if example.name == "rmsnorm")
 DECODE = next(example for example in EXAMPLES if example.name == "decode, lse")
 
 
-def seen_names(example: Example, flashinfer: Any) -> list[str]:
-    seen: list[str] = []
+def seen_names(example, flashinfer):
+    seen = []
     set_apply_hook(lambda name, inputs: seen.append(name))
     example.prepare(flashinfer)()
     set_apply_hook(None)
     return seen
 
 
-# -- order -------------------------------------------------------------------------------------------
-
-
-def test_install_before_the_library_is_imported(importable: None) -> None:
+def test_install_before_the_library_is_imported(importable):
     install_flashinfer_integrations()
     assert {target.state for target in status() if target.path.startswith("flashinfer.")} == {PatchState.PENDING}
     assert "flashinfer" not in sys.modules
@@ -52,7 +41,7 @@ def test_install_before_the_library_is_imported(importable: None) -> None:
     assert seen_names(DECODE, flashinfer) == [DECODE.definition.name]
 
 
-def test_uninstall_restores_everything_and_install_works_again(flashinfer: Any) -> None:
+def test_uninstall_restores_everything_and_install_works_again(flashinfer):
     wrappers = (flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper, flashinfer.mla.BatchMLAPagedAttentionWrapper)
     before = [dict(vars(owner)) for owner in (flashinfer, flashinfer.norm, *wrappers)]
     for _ in range(2):
@@ -68,7 +57,7 @@ def test_uninstall_restores_everything_and_install_works_again(flashinfer: Any) 
 
 
 @one_version
-def test_install_selected_adapters(flashinfer: Any) -> None:
+def test_install_selected_adapters(flashinfer):
     install_flashinfer_integrations(["rope"], also=["torch_mm"])
     assert {target.adapter for target in status()} >= {"rope", "torch_mm"}
     assert seen_names(RMSNORM, flashinfer) == []
@@ -76,10 +65,10 @@ def test_install_selected_adapters(flashinfer: Any) -> None:
         install_flashinfer_integrations(["rop"])
 
 
-def test_install_patches_torch_on_request() -> None:
+def test_install_patches_torch_on_request():
     linear, mm = torch.nn.functional.linear, torch.mm
     install_flashinfer_integrations([], also=["torch_linear", "torch_mm"])
-    seen: list[str] = []
+    seen = []
     set_apply_hook(lambda name, inputs: seen.append(name))
     layer = torch.nn.Linear(16, 8, bias=False)
     expected = linear(torch.ones(3, 16), layer.weight)
@@ -91,17 +80,9 @@ def test_install_patches_torch_on_request() -> None:
 
 
 @one_version
-def test_wrappers_have_the_signatures_of_the_library(flashinfer: Any) -> None:
-    run = flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper.run
-    before = inspect.signature(run)
+def test_torch_compile_traces_the_original(flashinfer):
     install_flashinfer_integrations()
-    assert inspect.signature(flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper.run) == before
-
-
-@one_version
-def test_torch_compile_traces_the_original(flashinfer: Any) -> None:
-    install_flashinfer_integrations()
-    seen: list[str] = []
+    seen = []
     set_apply_hook(lambda name, inputs: seen.append(name))
     x, w = torch.ones(3, 8), torch.ones(8)
     compiled = torch.compile(lambda x, w: flashinfer.norm.rmsnorm(x, w) + 1, backend="eager", fullgraph=False)
@@ -109,28 +90,25 @@ def test_torch_compile_traces_the_original(flashinfer: Any) -> None:
     torch._dynamo.reset()
 
 
-# -- threads and forks -------------------------------------------------------------------------------
-
-
-def hits_of(runtime: ApplyRuntime) -> int:
+def hits_of(runtime):
     stats = runtime.stats().get(DECODE.definition.name)
     return 0 if stats is None else sum(stats.hits.values())
 
 
 @one_version
-def test_threads_with_separate_wrappers(flashinfer: Any, runtime_of: Any) -> None:
+def test_threads_with_separate_wrappers(flashinfer, runtime_of):
     """A runtime starts and stops while they call. Each time, at least one call begins with it and one without it."""
     expected = DECODE.prepare(flashinfer)()
     install_flashinfer_integrations()
-    runtime: ApplyRuntime = runtime_of("passing")
+    runtime = runtime_of("passing")
     with runtime:  # a wrapper that was planned without a runtime is served by the original alone
         calls = [DECODE.prepare(flashinfer) for _ in range(4)]
     before = hits_of(runtime)
     turns, done = threading.Condition(), threading.Event()
     made = 0
-    wrong: list[object] = []
+    wrong = []
 
-    def call(prepared: Any) -> None:
+    def call(prepared):
         nonlocal made
         while not done.is_set():
             try:
@@ -142,7 +120,7 @@ def test_threads_with_separate_wrappers(flashinfer: Any, runtime_of: Any) -> Non
                 made += 1
                 turns.notify()
 
-    def wait_for_a_call() -> None:
+    def wait_for_a_call():
         with turns:
             enough = made + len(calls) + 1  # as many as there are threads may have begun before
             turns.wait_for(lambda: made >= enough)
@@ -162,7 +140,7 @@ def test_threads_with_separate_wrappers(flashinfer: Any, runtime_of: Any) -> Non
 
 
 @one_version
-def test_concurrent_installation(flashinfer: Any) -> None:
+def test_concurrent_installation(flashinfer):
     threads = [threading.Thread(target=install_flashinfer_integrations) for _ in range(8)]
     for thread in threads:
         thread.start()
@@ -170,8 +148,6 @@ def test_concurrent_installation(flashinfer: Any) -> None:
         thread.join()
     assert seen_names(RMSNORM, flashinfer) == ["rmsnorm_h8"]
 
-
-# -- in processes of their own -----------------------------------------------------------------------
 
 FORKING = """
 import os, torch
@@ -206,7 +182,7 @@ from fib_apply import get_runtime, wait_until_built
 from fib_integrations import status
 print(sum(target.state == "installed" for target in status()))
 flashinfer.norm.rmsnorm(torch.ones(3, 8), torch.ones(8))
-assert wait_until_built(120)
+assert wait_until_built(300)
 print(get_runtime() is not None)
 """
 FORK_SERVER = """
@@ -224,7 +200,7 @@ for name, (program, variables) in json.loads(sys.argv[1]).items():
 """
 
 
-def run(program: str, stand_ins: Path, *arguments: str, **variables: str) -> list[str]:
+def run(program, stand_ins, *arguments, **variables):
     """Run a program with the stand-ins for FlashInfer; returns the lines that it prints."""
     paths = os.pathsep.join([str(stand_ins), str(Path(__file__).parent / "support")])
     environment = {**os.environ, "PYTHONPATH": paths, **variables}
@@ -235,26 +211,22 @@ def run(program: str, stand_ins: Path, *arguments: str, **variables: str) -> lis
 
 
 @pytest.fixture(scope="module")
-def printed(some_stand_ins: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[str]]:
+def printed(some_stand_ins, tmp_path_factory, write_distribution):
     """The lines that programs print, each run in a fork of one process that has imported torch."""
     folder = tmp_path_factory.mktemp("environment")
     (folder / "definitions").mkdir()
-    metadata = folder / "broken-1.dist-info"
-    metadata.mkdir()
-    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: broken\nVersion: 1\n")
-    (metadata / "entry_points.txt").write_text("[fib_integrations.adapters]\nbroken = no_such_module:ADAPTER\n")
+    write_distribution(folder, "broken", "[fib_integrations.adapters]\nbroken = no_such_module:ADAPTER\n")
     enabled = {"FIB_ENABLE_APPLY": "1"}
-    programs: dict[str, tuple[str, dict[str, str]]] = {
+    programs = {
         "forking": (FORKING, {}),
         "not enabled": (CALLING, {}),
         "disabled": (CALLING, {"FIB_ENABLE_APPLY": "0"}),
         "enabled": (CALLING, {**enabled, "FIB_DATASET_PATH": str(folder)}),
         "missing data set": (CALLING, {**enabled, "FIB_DATASET_PATH": str(folder / "none")}),
         "no data set": (LOADING, enabled),
-        "unknown adapter": (LOADING, {**enabled, "FIB_INTEGRATIONS": "no_such_adapter"}),
         "broken adapter": (f"import sys; sys.path.append({str(folder)!r})\n{LOADING}", enabled),
     }
-    found: dict[str, list[str]] = {}
+    found = {}
     for line in run(FORK_SERVER, some_stand_ins, json.dumps(programs)):
         if line.startswith("## "):
             found[line.removeprefix("## ")] = []
@@ -263,49 +235,44 @@ def printed(some_stand_ins: Path, tmp_path_factory: pytest.TempPathFactory) -> d
     return found
 
 
-def test_forked_process_keeps_recorded_plans(printed: dict[str, list[str]]) -> None:
+def test_forked_process_keeps_recorded_plans(printed):
     assert printed["forking"] == ["2", "1"]
 
 
 @pytest.mark.parametrize("variables", [{}, {"FIB_ENABLE_APPLY": "0"}], ids=str)
-def test_plugin_imports_nothing_unless_enabled(some_stand_ins: Path, variables: dict[str, str]) -> None:
+def test_plugin_imports_nothing_unless_enabled(some_stand_ins, variables):
     program = f"import sys\n{LOADING}print('torch' in sys.modules, 'fib_apply.runtime' in sys.modules)"
     assert run(program, some_stand_ins, **variables) == ["started", "False False"]
 
 
 @pytest.mark.parametrize("name", ["not enabled", "disabled"])
 @pytest.mark.slow
-def test_plugin_installs_nothing_unless_enabled(name: str, printed: dict[str, list[str]]) -> None:
+def test_plugin_installs_nothing_unless_enabled(name, printed):
     assert printed[name] == ["0", "False"]
 
 
-def test_plugin_installs_the_adapters_and_the_first_call_starts_a_runtime(printed: dict[str, list[str]]) -> None:
+def test_plugin_installs_the_adapters_and_the_first_call_starts_a_runtime(printed):
     installed, has_runtime = printed["enabled"]
     assert int(installed) > 20
     assert has_runtime == "True"
 
 
-def test_engine_starts_with_a_wrong_environment(printed: dict[str, list[str]]) -> None:
+def test_engine_starts_with_a_wrong_environment(printed):
     installed, has_runtime = printed["missing data set"]
     assert int(installed) > 20
     assert has_runtime == "False"
-    assert printed["no data set"] == ["started"]
-    assert printed["unknown adapter"] == ["started"]
-
-
-def test_engine_starts_with_a_third_party_adapter_that_cannot_be_imported(printed: dict[str, list[str]]) -> None:
-    assert printed["broken adapter"] == ["started"]
+    assert printed["no data set"] == printed["broken adapter"] == ["started"]
 
 
 @pytest.mark.parametrize("group", ["vllm.general_plugins", "sglang.srt.plugins"])
-def test_plugin_is_an_entry_point_of_engines(group: str) -> None:
+def test_plugin_is_an_entry_point_of_engines(group):
     points = [p for p in importlib.metadata.entry_points(group=group) if p.name == "fib_integrations"]
     assert points
     assert points[0].value == "fib_integrations.startup:load_plugin"
 
 
 @pytest.mark.slow
-def test_start_up_hook_reaches_child_processes(some_stand_ins: Path, tmp_path: Path) -> None:
+def test_start_up_hook_reaches_child_processes(some_stand_ins, tmp_path):
     (tmp_path / "sitecustomize.py").write_text("print('the existing one')\n")
     child = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]], check=True)"
     inner = "import torch, flashinfer; print(hasattr(flashinfer.norm.rmsnorm, '__fib_patched__'))"
@@ -317,7 +284,7 @@ def test_start_up_hook_reaches_child_processes(some_stand_ins: Path, tmp_path: P
     assert "the existing one" in done.stdout
 
 
-def test_start_up_hook_ignores_a_python_without_this_package(tmp_path: Path) -> None:
+def test_start_up_hook_ignores_a_python_without_this_package(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("print('the existing one')\n")
     variables = {**with_startup_hook({"PYTHONPATH": str(tmp_path)}), "FIB_ENABLE_APPLY": "1"}
     program = f"import sys; sys.path[:0] = [{str(HOOKS)!r}, {str(tmp_path)!r}]; import sitecustomize"
@@ -326,7 +293,7 @@ def test_start_up_hook_ignores_a_python_without_this_package(tmp_path: Path) -> 
     assert (done.stdout.splitlines(), done.stderr) == (["the existing one"], "")
 
 
-def test_start_up_hook_is_first_on_the_path_once() -> None:
+def test_start_up_hook_is_first_on_the_path_once():
     once = with_startup_hook({"PYTHONPATH": "/a"})
     assert with_startup_hook(once) == once
     assert once["PYTHONPATH"].endswith(f"hooks{os.pathsep}/a")

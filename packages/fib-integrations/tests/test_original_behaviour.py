@@ -1,22 +1,20 @@
 """Patched functions behave as the originals do: their errors, subclasses, settings that a plan compiled, and Dynamo."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import attrs
 import pytest
 import torch
-from fib_apply import ApplyConfig, ApplyRuntime, enable_apply, set_apply_hook
+from fib_apply import ApplyConfig, enable_apply, set_apply_hook
 from fib_integrations import install_flashinfer_integrations, status
 from fib_integrations.startup import load_plugin
 from fib_schema import SourceFile, TraceSet
 from flashinfer_stand_ins import behaviour
 from flashinfer_stand_ins.examples import (
+    BY_DEFINITION,
     EXAMPLES,
     KV_INDICES,
     KV_INDPTR,
@@ -31,7 +29,7 @@ from flashinfer_stand_ins.examples import (
 )
 from flashinfer_stand_ins.marks import one_version
 
-DECODE = next(each.definition for each in EXAMPLES if each.definition.name == "gqa_paged_decode_h4_kv2_d8_ps4")
+DECODE = BY_DEFINITION["gqa_paged_decode_h4_kv2_d8_ps4"].definition
 RMSNORM = EXAMPLES[0]
 SETUP = """
 import flashinfer, torch
@@ -50,13 +48,13 @@ def run(q, k_cache, v_cache, kv_indptr, kv_indices, kv_last_page_len, sm_scale, 
 """
 
 
-def recorded(flashinfer: Any, code: str | None = None) -> TraceSet:
+def recorded(flashinfer, code=None):
     """A data set with a solution of the decode, which passed at the sizes of `decode_wrapper`."""
     solution = reference_solution(DECODE, kind="returning" if code is None else "setup")
     if code is not None:
         (source,) = solution.sources
         solution = attrs.evolve(solution, sources=(SourceFile(source.path, code),))
-    seen: list[dict[str, Any]] = []
+    seen = []
     install_flashinfer_integrations()
     set_apply_hook(lambda name, inputs: seen.append(dict(inputs)))
     decode_wrapper(flashinfer, 4).run(random(3, 4, 8), caches(4))
@@ -64,28 +62,28 @@ def recorded(flashinfer: Any, code: str | None = None) -> TraceSet:
     return data_set(DECODE, (passed(solution, DECODE, seen[0]),), (solution,))
 
 
-def planned(cls: Any) -> Any:
+def planned(cls):
     wrapper = cls(workspace())
     wrapper.plan(KV_INDPTR, KV_INDICES, last_page_len(4), 4, 2, 8, 4, q_data_type=torch.bfloat16)
     return wrapper
 
 
-def hits(runtime: ApplyRuntime) -> int:
+def hits(runtime):
     return sum(sum(found.hits.values()) for found in runtime.stats().values())
 
 
-def close(actual: torch.Tensor, expected: torch.Tensor) -> bool:
+def close(actual, expected):
     return torch.allclose(actual.float(), expected.float(), atol=1e-2)
 
 
 @one_version
 class TestErrorsOfTheOriginal:
     @pytest.fixture
-    def fails(self, flashinfer: Any, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    def fails(self, flashinfer, monkeypatch):
         """The calls of an original that fails after it has written to an input."""
-        calls: list[int] = []
+        calls = []
 
-        def failing(arguments: dict[str, Any]) -> None:
+        def failing(arguments):
             calls.append(1)
             arguments["residual"].add_(arguments["input"])
             raise MemoryError(f"at {len(calls)}")
@@ -94,7 +92,7 @@ class TestErrorsOfTheOriginal:
         install_flashinfer_integrations(count_calls=True)
         return calls
 
-    def test_reach_the_caller_of_an_unsupported_call_after_one_call(self, flashinfer: Any, fails: list[int]) -> None:
+    def test_reach_the_caller_of_an_unsupported_call_after_one_call(self, flashinfer, fails):
         residual = torch.ones(2, 3, 8)
         with enable_apply(TraceSet(None, {}, {}, {}, {})), pytest.raises(MemoryError, match="at 1") as raised:
             flashinfer.norm.fused_add_rmsnorm(torch.ones(2, 3, 8), residual, torch.ones(8))
@@ -106,14 +104,14 @@ class TestErrorsOfTheOriginal:
 
 @one_version
 class TestForward:
-    def test_an_overridden_run_is_called(self, flashinfer: Any) -> None:
+    def test_an_overridden_run_is_called(self, flashinfer):
         cls = flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper
 
-        class Doubling(cls):  # type: ignore[misc,valid-type] # the stand-in's class
-            def run(self, q: Any, cache: Any, **others: Any) -> Any:
+        class Doubling(cls):
+            def run(self, q, cache, **others):
                 return super().run(q * 2, cache, **others)
 
-        def with_own_run() -> Any:
+        def with_own_run():
             wrapper = planned(cls)
             original = wrapper.run
             wrapper.run = lambda q, cache, **others: original(q * 2, cache, **others)
@@ -134,7 +132,7 @@ class TestForward:
     @pytest.mark.parametrize(
         "settings", [{"pos_encoding_mode": "ROPE_LLAMA"}, {"pos_encoding_mode": "ALIBI"}, {"logits_soft_cap": 2.0}]
     )
-    def test_settings_that_the_plan_compiled_are_not_undone(self, flashinfer: Any, settings: dict[str, Any]) -> None:
+    def test_settings_that_the_plan_compiled_are_not_undone(self, flashinfer, settings):
         q, cache = random(3, 4, 8), caches(4)
         expected = decode_wrapper(flashinfer, 4, **settings).forward(q, cache)
         with enable_apply(recorded(flashinfer), stats=True) as runtime:
@@ -148,14 +146,14 @@ class TestForward:
     [{"out": torch.zeros(1, 4, 8)}, {"out": torch.zeros(3, 4, 8)}, {"lse": torch.zeros(2, 3, 4)}],
     ids=["rows", "dtype", "lse"],
 )
-def test_buffers_that_do_not_fit_are_refused(flashinfer: Any, buffers: dict[str, Any]) -> None:
+def test_buffers_that_do_not_fit_are_refused(flashinfer, buffers):
     with enable_apply(recorded(flashinfer)), pytest.raises(ValueError, match="is needed, got"):
         decode_wrapper(flashinfer, 4).run(random(3, 4, 8), caches(4), return_lse=True, **buffers)
 
 
 @one_version
 @pytest.mark.parametrize("on_error", ["raise", "fallback"])
-def test_a_setup_may_call_the_library(flashinfer: Any, on_error: str) -> None:
+def test_a_setup_may_call_the_library(flashinfer, on_error):
     q, cache = random(3, 4, 8), caches(4)
     expected = decode_wrapper(flashinfer, 4).run(q, cache)
     with enable_apply(recorded(flashinfer, SETUP), ApplyConfig(on_error=on_error), stats=True) as runtime:
@@ -167,13 +165,12 @@ def test_a_setup_may_call_the_library(flashinfer: Any, on_error: str) -> None:
 @one_version
 class TestDynamo:
     @pytest.fixture(autouse=True)
-    def _reset_dynamo(self) -> Any:
-        torch._dynamo.reset()
-        yield
+    def _reset_dynamo(self):
+        yield torch._dynamo.reset()
         torch._dynamo.reset()
 
     @pytest.mark.parametrize("is_routed", [False, True])
-    def test_methods_are_compiled(self, flashinfer: Any, is_routed: bool) -> None:
+    def test_methods_are_compiled(self, flashinfer, is_routed):
         q, cache = random(3, 4, 8), caches(4)
         expected = decode_wrapper(flashinfer, 4).run(q, cache)
         found = recorded(flashinfer)
@@ -188,20 +185,20 @@ class TestDynamo:
                 assert close(torch.compile(call, backend="eager")(q), expected)
 
     @pytest.mark.slow
-    def test_a_function_that_runs_as_it_is_does_not_compile_our_code(self, flashinfer: Any) -> None:
+    def test_a_function_that_runs_as_it_is_does_not_compile_our_code(self, flashinfer):
         solution = reference_solution(RMSNORM.definition)
-        seen: list[dict[str, Any]] = []
+        seen = []
         install_flashinfer_integrations(count_calls=True)
         set_apply_hook(lambda name, inputs: seen.append(dict(inputs)))
         RMSNORM.prepare(flashinfer)()
         set_apply_hook(None)
         x, weight = random(3, 8), random(8)
 
-        def layer(x: torch.Tensor) -> torch.Tensor:
+        def layer(x):
             try:
                 if x.sum().item() > 1e9:  # a graph break within `try`: the whole function runs as it is
                     x = x * 2
-                return flashinfer.norm.rmsnorm(x, weight)  # type: ignore[no-any-return] # the stand-in is not typed
+                return flashinfer.norm.rmsnorm(x, weight)
             finally:
                 ""
 
@@ -219,9 +216,7 @@ class TestDynamo:
         assert not any(found.unsupported_calls for found in status())
 
 
-def test_an_unknown_name_in_the_variable_leaves_the_default_adapters(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_unknown_name_in_the_variable_leaves_the_default_adapters(monkeypatch, caplog):
     monkeypatch.setenv("FIB_ENABLE_APPLY", "1")
     monkeypatch.setenv("FIB_INTEGRATIONS", "no_such_adapter")
     load_plugin()
@@ -231,7 +226,7 @@ def test_an_unknown_name_in_the_variable_leaves_the_default_adapters(
 
 @pytest.mark.slow
 @pytest.mark.parametrize("first", ["fib_apply", "fib_integrations.patching"])
-def test_adapters_are_installed_whichever_of_our_modules_imports_torch_first(first: str, some_stand_ins: Path) -> None:
+def test_adapters_are_installed_whichever_of_our_modules_imports_torch_first(first, some_stand_ins):
     program = f"""
         import sys
         sys.path[:0] = [{str(some_stand_ins)!r}, {str(Path(behaviour.__file__).parent.parent)!r}]

@@ -1,18 +1,13 @@
 """Calls that the original serves in any case: they are not converted, and nothing else changes for the caller."""
 
-from __future__ import annotations
-
-from typing import Any
-
-import attrs
 import pytest
 import torch
 from fib_apply import ApplyConfig, enable_apply, set_apply_hook
-from fib_integrations import ConvertedCall, explain, install_flashinfer_integrations, status
-from fib_schema import Definition, Solution, SourceFile, TraceSet
+from fib_integrations import ConvertedCall, explain, status
+from fib_schema import TraceSet
 from flashinfer_stand_ins import behaviour
 from flashinfer_stand_ins.examples import (
-    EXAMPLES,
+    BY_DEFINITION,
     KV_INDICES,
     KV_INDPTR,
     QO_INDPTR,
@@ -29,28 +24,13 @@ from flashinfer_stand_ins.examples import (
 from flashinfer_stand_ins.marks import one_version
 
 pytestmark = one_version
-DECODE = next(each.definition for each in EXAMPLES if each.definition.name == "gqa_paged_decode_h4_kv2_d8_ps4")
-PREFILL = next(each.definition for each in EXAMPLES if each.definition.name == "gqa_paged_prefill_causal_h4_kv2_d8_ps4")
+DECODE = BY_DEFINITION["gqa_paged_decode_h4_kv2_d8_ps4"].definition
+PREFILL = BY_DEFINITION["gqa_paged_prefill_causal_h4_kv2_d8_ps4"].definition
 
 
-@pytest.fixture
-def fi(flashinfer: Any) -> Any:
-    """The patched stand-ins, which count unsupported calls."""
-    install_flashinfer_integrations(count_calls=True)
-    return flashinfer
-
-
-def with_setup(definition: Definition) -> Solution:
-    """The reference with a ``setup``."""
-    made = reference_solution(definition)
-    (source,) = made.sources
-    code = f"{source.content}\n\ndef setup({', '.join(definition.inputs)}):\n    return {{}}\n"
-    return attrs.evolve(made, sources=(SourceFile(source.path, code),))
-
-
-def other_sizes(definition: Definition) -> TraceSet:
+def other_sizes(definition):
     """A data set whose solution, with a ``setup``, is recorded for one request."""
-    solution, offsets = with_setup(definition), torch.tensor([0, 1], dtype=torch.int32)
+    solution, offsets = reference_solution(definition, kind="setup"), torch.tensor([0, 1], dtype=torch.int32)
     k, v = caches(4)
     values = {"q": random(1, 4, 8), "k_cache": k, "v_cache": v, "kv_indptr": offsets, "kv_indices": offsets[:1]}
     values |= {"kv_last_page_len": offsets[1:], "sm_scale": 1.0, "qo_indptr": offsets}
@@ -58,17 +38,17 @@ def other_sizes(definition: Definition) -> TraceSet:
     return data_set(definition, (passed(solution, definition, inputs),), (solution,))
 
 
-def misses(runtime: Any, definition: Definition) -> dict[str, int]:
+def misses(runtime, definition):
     return dict(runtime.stats()[definition.name].misses)
 
 
-def test_arguments_without_a_key_raise_the_error_of_the_original(fi: Any) -> None:
+def test_arguments_without_a_key_raise_the_error_of_the_original(fi):
     with enable_apply(other_sizes(DECODE)), pytest.raises(TypeError):
         fi.rope.apply_rope_with_cos_sin_cache_inplace(torch.tensor([0]), random(1, 16), random(1, 8), 8, None)
 
 
 @pytest.mark.parametrize("definition", [DECODE, PREFILL], ids=["decode", "prefill"])
-def test_each_run_has_the_pages_of_its_plan_and_is_counted(fi: Any, definition: Definition) -> None:
+def test_each_run_has_the_pages_of_its_plan_and_is_counted(fi, definition):
     is_decode = definition is DECODE
     cls = fi.decode.BatchDecodeWithPagedKVCacheWrapper if is_decode else fi.prefill.BatchPrefillWithPagedKVCacheWrapper
     wrapper, cache = cls(workspace()), caches(4)
@@ -85,7 +65,7 @@ def test_each_run_has_the_pages_of_its_plan_and_is_counted(fi: Any, definition: 
     assert not torch.equal(found[0][0], found[1][0])
 
 
-def test_a_listener_gets_all_runs(fi: Any) -> None:
+def test_a_listener_gets_all_runs(fi):
     seen, q, cache = [], random(3, 4, 8), caches(4)
     with enable_apply(other_sizes(DECODE), stats=True) as runtime:
         wrapper = decode_wrapper(fi, 4)
@@ -101,7 +81,7 @@ def test_a_listener_gets_all_runs(fi: Any) -> None:
     assert seen == [list(DECODE.inputs)] * 2, "without buffers"
 
 
-def test_settings_of_forward_have_a_decision_of_their_own(fi: Any) -> None:
+def test_settings_of_forward_have_a_decision_of_their_own(fi):
     q, cache = random(3, 4, 8), caches(4)
     path = "flashinfer.decode.BatchDecodeWithPagedKVCacheWrapper.run"
     with enable_apply(other_sizes(DECODE), stats=True):
@@ -113,12 +93,12 @@ def test_settings_of_forward_have_a_decision_of_their_own(fi: Any) -> None:
     assert counted == {"it has a sliding window": 2}, "the original of `forward` calls `run`"
 
 
-def test_nothing_within_the_original_is_routed(fi: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nothing_within_the_original_is_routed(fi, monkeypatch):
     """Its own calls of other patched functions are parts of it."""
     x, weight = random(3, 8), random(8)
     original = behaviour.BatchDecodeWithPagedKVCacheWrapper.attend
 
-    def with_norm(*args: Any) -> Any:
+    def with_norm(*args):
         fi.norm.rmsnorm(x, weight)
         return original(*args)
 
@@ -144,8 +124,8 @@ def test_nothing_within_the_original_is_routed(fi: Any, monkeypatch: pytest.Monk
         assert sum(runtime.stats()[RMSNORM.name].hits.values()) == 2, "routing goes on afterwards"
 
 
-def test_an_error_of_the_original_ends_its_part(fi: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def fail(*args: Any) -> None:
+def test_an_error_of_the_original_ends_its_part(fi, monkeypatch):
+    def fail(*args):
         raise RuntimeError("out of pages")
 
     q, cache = random(3, 4, 8), caches(4)
@@ -161,7 +141,7 @@ def test_an_error_of_the_original_ends_its_part(fi: Any, monkeypatch: pytest.Mon
         assert misses(runtime, DECODE) == {"not recorded": 4}
 
 
-def test_explaining_makes_no_call(fi: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_explaining_makes_no_call(fi, monkeypatch):
     rope = fi.rope.apply_rope_with_cos_sin_cache_inplace
     q, cache = random(3, 4, 8), caches(4)
     given = torch.tensor([0, 5, 9]), random(3, 16), random(3, 8), 8, torch.rand(16, 4)

@@ -1,11 +1,5 @@
 """Definitions of the public data set: calls are converted to their names, inputs and constants."""
 
-from __future__ import annotations
-
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
-
 import pytest
 import torch
 from fib_apply import set_apply_hook
@@ -24,17 +18,17 @@ INTS = torch.int32
 
 
 @pytest.fixture
-def fi(flashinfer: Any) -> Any:
+def fi(flashinfer):
     """The patched stand-ins, with a hook set, so that plans are recorded."""
     install_flashinfer_integrations(also=["torch_linear", "torch_mm"])
     set_apply_hook(lambda name, inputs: None)
     return flashinfer
 
 
-def tensors(definition: Definition) -> dict[str, Any]:
+def tensors(definition):
     """Inputs on the meta device, with the shapes of the definition."""
     sizes = {name: axis.value if isinstance(axis, AxisConst) else FREE[name] for name, axis in definition.axes.items()}
-    found: dict[str, Any] = {}
+    found = {}
     for name, spec in definition.inputs.items():
         if spec.shape is not None:
             dtype = getattr(torch, str(spec.dtype))
@@ -42,14 +36,14 @@ def tensors(definition: Definition) -> dict[str, Any]:
     return found
 
 
-def of_rmsnorm(fi: Any, d: Definition, t: dict[str, Any]) -> ConvertedCall:
+def of_rmsnorm(fi, d, t):
     eps = epsilon_constant(d.reference)
     if "residual" in t:
         return explain(fi.norm.fused_add_rmsnorm, t["hidden_states"], t["residual"], t["weight"], eps)
     return explain(fi.norm.rmsnorm, t["hidden_states"], t["weight"], eps=eps)
 
 
-def of_gemm(fi: Any, d: Definition, t: dict[str, Any]) -> ConvertedCall:
+def of_gemm(fi, d, t):
     a, b = t["A"], t["B"]
     by_torch = explain(torch.nn.functional.linear, a, b)
     assert by_torch.definition == explain(torch.mm, a, b.t()).definition == d.name
@@ -58,13 +52,13 @@ def of_gemm(fi: Any, d: Definition, t: dict[str, Any]) -> ConvertedCall:
     return by_torch
 
 
-def of_rope(fi: Any, d: Definition, t: dict[str, Any]) -> ConvertedCall:
+def of_rope(fi, d, t):
     q, k = t["q"].flatten(1), t["k"].flatten(1)
     size = t["q"].shape[-1]
     return explain(fi.rope.apply_rope_with_cos_sin_cache_inplace, t["positions"], q, k, size, t["cos_sin_cache"])
 
 
-def of_sampling(fi: Any, d: Definition, t: dict[str, Any]) -> ConvertedCall:
+def of_sampling(fi, d, t):
     return explain(getattr(fi.sampling, d.name.rpartition("_v")[0]), *t.values())
 
 
@@ -75,7 +69,7 @@ INDICES = torch.zeros(9, dtype=INTS)
 BF16 = {"q_data_type": torch.bfloat16}
 
 
-def of_gqa_paged(fi: Any, d: Definition, t: dict[str, Any]) -> ConvertedCall:
+def of_gqa_paged(fi, d, t):
     _, page_size, kv_heads, size = t["k_cache"].shape
     sizes = t["q"].shape[1], kv_heads, size, page_size
     last = torch.ones(3, dtype=INTS)
@@ -88,14 +82,14 @@ def of_gqa_paged(fi: Any, d: Definition, t: dict[str, Any]) -> ConvertedCall:
     return explain(wrapper.run, t["q"], (t["k_cache"], t["v_cache"]))
 
 
-def of_ragged(fi: Any, d: Definition, t: dict[str, Any]) -> ConvertedCall:
+def of_ragged(fi, d, t):
     wrapper = fi.prefill.BatchPrefillWithRaggedKVCacheWrapper(workspace())
     sizes = t["q"].shape[1], t["k"].shape[1], t["q"].shape[2], t["v"].shape[2]
     wrapper.plan(QUERIES, OFFSETS, *sizes, causal=True, **BF16)
     return explain(wrapper.run, t["q"], t["k"], t["v"])
 
 
-def of_mla_paged(fi: Any, d: Definition, t: dict[str, Any]) -> ConvertedCall:
+def of_mla_paged(fi, d, t):
     wrapper = fi.mla.BatchMLAPagedAttentionWrapper(workspace())
     is_decode = "decode" in d.name
     _, page_size, ckv = t["ckv_cache"].shape
@@ -116,7 +110,7 @@ def of_mla_paged(fi: Any, d: Definition, t: dict[str, Any]) -> ConvertedCall:
     return explain(wrapper.run, t["q_nope"], t["q_pe"], t["ckv_cache"], t["kpe_cache"])
 
 
-def of_moe(fi: Any, d: Definition, t: dict[str, Any]) -> ConvertedCall:
+def of_moe(fi, d, t):
     numbers = dict(_numbered(word) for word in d.name.split("_") if word[-1].isdigit() and word != "fp8")
     local, is_deepseek = t["gemm1_weights"].shape[0], "_ds_routing_" in d.name
     return explain(
@@ -134,12 +128,12 @@ def of_moe(fi: Any, d: Definition, t: dict[str, Any]) -> ConvertedCall:
     )
 
 
-def _numbered(word: str) -> tuple[str, int]:
+def _numbered(word):
     letters = word.rstrip("0123456789")
     return letters, int(word[len(letters) :])
 
 
-CALLS: dict[str, Callable[[Any, Definition, dict[str, Any]], ConvertedCall]] = {
+CALLS = {
     "rmsnorm": of_rmsnorm,
     "gemm": of_gemm,
     "rope": of_rope,
@@ -152,18 +146,17 @@ CALLS: dict[str, Callable[[Any, Definition, dict[str, Any]], ConvertedCall]] = {
 }
 
 
-def covered(place: Path) -> list[Definition]:
-    """The definitions of the supported op_types."""
+def covered(place):
     found = [load_json_file(Definition, path) for path in sorted(place.rglob("*.json"))]
     others = ("trtllm_fp4_", "trtllm_fp8_per_tensor_")  # experts of other number formats
     return [d for d in found if d.op_type in OP_TYPES and not d.name.startswith(others)]
 
 
-def test_each_op_type_has_an_example_call() -> None:
+def test_each_op_type_has_an_example_call():
     assert set(CALLS) == OP_TYPES
 
 
-def test_calls_are_converted_to_the_public_definitions(public_definitions: Path, fi: Any) -> None:
+def test_calls_are_converted_to_the_public_definitions(public_definitions, fi):
     definitions = covered(public_definitions)
     assert len(definitions) >= 90
     for definition in definitions:
@@ -177,12 +170,12 @@ def test_calls_are_converted_to_the_public_definitions(public_definitions: Path,
             assert isinstance(value, (int, float)) if is_scalar else str(value.dtype) == f"torch.{spec.dtype}"
 
 
-def test_declared_epsilons_match_the_references(public_definitions: Path) -> None:
+def test_declared_epsilons_match_the_references(public_definitions):
     references = {d.name: d.reference for d in covered(public_definitions) if d.op_type == "rmsnorm"}
     assert {name: epsilon_constant(reference) for name, reference in references.items()} == EPSILON
 
 
-def test_definitions_with_padded_last_page_lengths_are_declared(public_definitions: Path) -> None:
+def test_definitions_with_padded_last_page_lengths_are_declared(public_definitions):
     found = {
         d.name
         for d in covered(public_definitions)

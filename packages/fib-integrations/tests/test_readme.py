@@ -1,21 +1,11 @@
-"""Tests of the README's examples."""
-
-from __future__ import annotations
-
 import re
-from importlib.metadata import metadata
 from pathlib import Path
 
 import pytest
 
-README = Path(__file__).parent.parent / "README.md"
+README = (Path(__file__).parent.parent / "README.md").read_text("utf-8")
 
 
-def readme() -> str:
-    """The README beside these tests, or what the installed package carries of it."""
-    return README.read_text("utf-8") if README.exists() else str(metadata("fib-integrations").get_payload())
-
-
-@pytest.mark.parametrize("example", re.findall(r"```python\n(.*?)```", readme(), re.DOTALL))
-def test_examples_run(example: str) -> None:
+@pytest.mark.parametrize("example", re.findall(r"```python\n(.*?)```", README, re.DOTALL))
+def test_examples_run(example):
     exec(compile(example, "README.md", "exec"), {})

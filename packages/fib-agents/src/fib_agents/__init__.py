@@ -28,7 +28,6 @@ __all__ = [
     "get_all_tool_schemas",
     "list_definitions",
     "list_profiler_options",
-    "pack_folder",
     "pack_solution_from_files",
     "profile",
     "profile_report",
@@ -44,7 +43,7 @@ if TYPE_CHECKING:
     from .catalogue import describe, list_definitions, submit
     from .evaluation import compare, evaluate
     from .failures import explain_failure
-    from .files import extract_solution_to_files, pack_folder, pack_solution_from_files
+    from .files import extract_solution_to_files, pack_solution_from_files
     from .guides import read_guide
     from .inspection import (
         ProfilerOptions,
@@ -63,21 +62,4 @@ if TYPE_CHECKING:
 
     __version__: str
 else:
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        "fib-agents",
-        {
-            "catalogue": "describe list_definitions submit",
-            "evaluation": "compare evaluate",
-            "failures": "explain_failure",
-            "files": "extract_solution_to_files pack_folder pack_solution_from_files",
-            "guides": "read_guide",
-            "inspection": "ProfilerOptions disassemble list_profiler_options profile profile_report sanitize "
-            "sanitizer_report",
-            "results": "Result",
-            "schemas": "function_to_schema",
-            "source_check": "check_source",
-            "toolbox": "Answer Toolbox get_all_tool_schemas",
-            "workspace": "Workspace",
-        },
-    )
+    __getattr__, __dir__ = lazy_exports(__name__, "fib-agents")

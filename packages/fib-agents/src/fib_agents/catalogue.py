@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import attrs
 from fib_bench.authoring.solutions import add_version
-from fib_bench.report import best
+from fib_bench.report.leaderboard import axes_text, best
 from fib_schema import Definition, TensorSpec, Workload
 from fib_schema.display import counted
 from fib_schema.trace_facts import CPU_TIMING
@@ -15,9 +14,6 @@ from fib_schema.trace_facts import CPU_TIMING
 from .results import Result
 from .triage import Finding, first_findings
 from .workspace import Code, Workspace, choose_workloads, read_solution
-
-if TYPE_CHECKING:
-    from fib_bench.timing.work import Values
 
 _SHOWN_WORKLOADS = 12
 
@@ -158,7 +154,7 @@ def describe(workspace: Workspace, definition: str, *, workloads: Sequence[str] 
     facts = []
     for workload in chosen:
         one = winners.get(workload.uuid)
-        moved, operations, floor_ms = floor_of(workspace, found, workload)
+        moved, operations, floor_ms = _floor_of(workspace.device, found, workload)
         if floor_ms is None and one is not None and one.attainable_fraction is not None:
             floor_ms = one.attainable_fraction * one.latency_ms  # the judge knows the values that the work depends on
         known = (one.solution, one.latency_ms, one.speedup.text, one.hardware) if one else (None,) * 4
@@ -210,27 +206,22 @@ def _input_text(spec: object) -> str:
     return {"RandomInput": "random", "SafetensorsInput": "from a file"}.get(kind, str(getattr(spec, "value", kind)))
 
 
-def floor_of(
-    workspace: Workspace, definition: Definition, workload: Workload, values: Values | None = None
-) -> tuple[int | None, int | None, float | None]:
-    """Bytes, operations and the least latency of a workload; some op_types need the values of the inputs for it."""
-    from fib_bench.timing.work import work_of  # imports torch
+def _floor_of(device: str, definition: Definition, workload: Workload) -> tuple[int | None, int | None, float | None]:
+    """Bytes, operations and the least latency of a workload; None where they depend on the values of the inputs."""
+    import torch
+    from fib_bench.timing.roofline import theoretical_peaks
+    from fib_bench.timing.work import work_of
 
-    work = work_of(definition, workload.axes, values)
+    work = work_of(definition, workload.axes)
     if work is None:
         return None, None, None
-    floor_ms = None
-    if workspace.is_cuda:
-        import torch
-        from fib_bench.timing.roofline import theoretical_peaks
-
-        floor_ms = theoretical_peaks(torch.device(workspace.device)).attainable_ms(work)
+    peaks = theoretical_peaks(torch.device(device))
+    floor_ms = None if peaks is None else peaks.attainable_ms(work)
     return work.read_bytes + work.written_bytes, work.operations, floor_ms
 
 
 def _workload_line(one: WorkloadFacts) -> str:
-    axes = ", ".join(f"{name}={size}" for name, size in one.axes.items())
-    parts = [f"- {one.uuid} [{axes}]"]
+    parts = [f"- {one.uuid} [{axes_text(one.axes)}]"]
     if one.bytes is not None:
         parts.append(f"moves {one.bytes} bytes, {one.operations} operations")
     if one.floor_ms is not None:

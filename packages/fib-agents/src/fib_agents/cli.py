@@ -13,10 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fib_schema import FibError, get_fib_dataset_path, to_plain
-from fib_schema.command import FAILED, INTERRUPTED, CommandParser, run_command
+from fib_schema import FibError
+from fib_schema.command import FAILED, INTERRUPTED, CommandParser, add_data_set, data_set_of, run_command
 
-from . import files, schemas
 from .guides import GUIDES, read_guide
 from .results import Result
 from .toolbox import TOOLS, Toolbox, get_all_tool_schemas, tool_schema
@@ -29,8 +28,7 @@ examples:
   fib-agents evaluate softmax_n64 kernel.py --dataset DIR
   fib-agents explain softmax_n64 kernel.cpp --dataset DIR
   fib-agents profile softmax_n64 kernel.cu --dataset DIR --device cuda:0
-  fib-agents mcp DIR                   serves all tools to a client that starts it
-  fib-agents schemas --form function   JSON Schemas of the tools"""
+  fib-agents mcp DIR                   serves all tools to a client that starts it"""
 _CODE = ("solution", "first", "second")
 """The parameters of tools that are code."""
 _Command = Callable[[argparse.Namespace], int]
@@ -67,7 +65,7 @@ def _add_tool(add: Callable[[str, str, _Command], argparse.ArgumentParser], sche
     command = add(schema["name"].partition("_")[0], schema["description"].replace("%", "%%"), _tool)
     parameters = schema["parameters"]
     command.set_defaults(tool=schema["name"], names=list(parameters["properties"]))
-    command.add_argument("--dataset", metavar="DIR", type=Path, help="the data set (default: FIB_DATASET_PATH)")
+    add_data_set(command)
     _add_workspace(command)
     command.add_argument("--json", action="store_true", help="print one JSON object")
     for name, about in parameters["properties"].items():
@@ -97,10 +95,9 @@ def _add_workspace(command: argparse.ArgumentParser) -> None:
 
 def _add_other_commands(add: Callable[[str, str, _Command], argparse.ArgumentParser]) -> None:
     server = add("mcp", "serve the tools to clients of the Model Context Protocol", _mcp)
-    server.add_argument("dataset", metavar="DIR", type=Path, help="the data set")
+    add_data_set(server, is_first=True)
     _add_workspace(server)
-    shown = add("schemas", "print the JSON Schemas of the tools", _schemas)
-    shown.add_argument("--form", choices=schemas.FORMS, default="parameters")
+    add("schemas", "print the JSON Schemas of the tools", _schemas)
     guide = add("guide", "print a guide for a language model", _guide)
     guide.add_argument("name", metavar="NAME", nargs="?", choices=list(GUIDES), help=", ".join(GUIDES))
 
@@ -109,7 +106,7 @@ def _workspace(arguments: argparse.Namespace) -> Workspace:
     from fib_bench.cli.options import default_device
 
     return Workspace(
-        root=arguments.dataset or get_fib_dataset_path(),
+        root=data_set_of(arguments).absolute(),
         device=arguments.device or default_device(),
         author=arguments.author,
         timeout_seconds=arguments.timeout,
@@ -127,11 +124,10 @@ def _show_progress(done: int, total: int, message: str) -> None:
 def _tool(arguments: argparse.Namespace) -> int:
     from fib_bench.authoring.sources import KernelFileError
 
-    workspace = _workspace(arguments)
     given = {name: getattr(arguments, name) for name in arguments.names}
     values = {name: _code(value) if name in _CODE else value for name, value in given.items()}
     try:
-        return _print(Toolbox(workspace).call(arguments.tool, values), arguments)
+        return _print(Toolbox(_workspace(arguments)).call(arguments.tool, values), arguments)
     except KernelFileError as error:  # the source is not a kernel, such as one that does not parse
         if not arguments.json:
             raise
@@ -146,8 +142,6 @@ def _code(text: str) -> Any:
     path = Path(text)
     if not path.exists() and not path.suffix:
         return text
-    if (path / files.RECORD).exists():
-        return to_plain(files.pack_folder(path))
     return {source.path: source.content for source in read_sources(path)}
 
 
@@ -161,8 +155,8 @@ def _print(result: Result, arguments: argparse.Namespace) -> int:
     return 0 if all(is_fine) else 1
 
 
-def _schemas(arguments: argparse.Namespace) -> int:
-    json.dump(get_all_tool_schemas(arguments.form), sys.stdout, indent=1)
+def _schemas(_: argparse.Namespace) -> int:
+    json.dump(get_all_tool_schemas(), sys.stdout, indent=1)
     print()
     return 0
 
@@ -179,7 +173,6 @@ def _mcp(arguments: argparse.Namespace) -> int:
     try:
         from .mcp_server import serve_stdio
 
-        arguments.dataset = arguments.dataset.absolute()
         workspace = _workspace(arguments)
         workspace.open()  # a wrong path is reported here, and not to the client
         serve_stdio(workspace)

@@ -22,17 +22,6 @@ class ToolMissing(FibError, FileNotFoundError):
 
 
 @attrs.frozen
-class ExtraMissing(FibError, ImportError):
-    """A part of the package whose dependencies are an extra that is not installed."""
-
-    part: str
-    extra: str
-
-    def __str__(self) -> str:
-        return f"{self.part} needs more packages: pip install 'fib-agents[{self.extra}]'"
-
-
-@attrs.frozen
 class ToolFailed(FibError, RuntimeError):
     """A program that a tool runs failed; its output is untrusted, because the solution ran inside."""
 
@@ -66,10 +55,8 @@ class NeedsGpu(FibError, RuntimeError):
     device: str
 
     def __str__(self) -> str:
-        remedy = "pass --device cuda:0 on a machine with one"
-        if self.device.startswith("cuda"):
-            return f"{self.tool}: this machine has no device {self.device!r}; {remedy}"
-        return f"{self.tool}: needs a CUDA device, and the device is {self.device!r}; {remedy}"
+        problem = f"needs a CUDA device of this machine, and the device is {self.device!r}"
+        return f"{self.tool}: {problem}; pass --device cuda:0 on a machine with one"
 
 
 @attrs.frozen

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator, Mapping, Sequence
 
 import attrs
@@ -10,15 +9,8 @@ from fib_bench import BenchmarkConfig
 from fib_bench import evaluate as run_evaluation
 from fib_bench.benchmark import RunResult
 from fib_bench.events import Evaluated, Event
-from fib_bench.report.ratios import (
-    Outcome,
-    baseline_speedup_of,
-    bounds_of,
-    labels_of,
-    light_of,
-    speedup_of,
-    timed_by,
-)
+from fib_bench.report.leaderboard import axes_text
+from fib_bench.report.ratios import Outcome, baseline_speedup_of, labels_of, light_of, speedup_of
 from fib_schema import Definition, EvaluationStatus, Solution, Trace, Workload
 from fib_schema.display import counted
 from fib_schema.trace_facts import baseline_of
@@ -45,8 +37,6 @@ class WorkloadResult:
     status: str
     """``PASSED``, or the kind of failure."""
     latency_ms: float | None
-    bounds_ms: tuple[float, float] | None
-    """The interval of the latency with the uncertainty of the clock."""
     reference_ms: float | None
     speedup: float | None
     """Over the reference, see `speedup_text` for its interval and mark."""
@@ -56,7 +46,6 @@ class WorkloadResult:
     attainable_fraction: float | None
     """The share of the speed that the device attains in practice."""
     labels: tuple[str, ...]
-    timed_by: str
     log: str = untrusted()
 
     @property
@@ -77,7 +66,6 @@ class EvaluationResult(Result):
     skipped: tuple[str, ...]
     """Workloads that could not run, with the reasons; no fault of the solution."""
     findings: tuple[Finding, ...]
-    seconds: float
 
     @property
     def is_passed(self) -> bool:
@@ -130,7 +118,7 @@ class ComparisonResult(Result):
         """A line for each workload."""
         yield f"{self.first} against {self.second} on {self.device}, timed interleaved"
         for one in self.comparisons:
-            yield f"- {one.workload} [{_axes_text(one.axes)}]: {_verdict_text(one)}"
+            yield f"- {one.workload} [{axes_text(one.axes)}]: {_verdict_text(one)}"
             yield from fenced(one.log, "log of the evaluation", _LOG_CHARS) if one.log else ()
 
 
@@ -156,7 +144,6 @@ def evaluate(
         KernelFileError: Language, entry point or style cannot be inferred.
         UnsupportedDevice: There is no such device here.
     """
-    begin = time.monotonic()
     trace_set = workspace.open()
     found = trace_set.get_definition(definition)
     given = read_solution(workspace, trace_set, found, solution)
@@ -170,7 +157,6 @@ def evaluate(
         results=tuple(result_of(trace) for trace in run.traces),
         skipped=tuple(f"{skip.workload}: {skip.reason}" for skip in run.skipped),
         findings=first_findings(given),
-        seconds=time.monotonic() - begin,
     )
 
 
@@ -260,14 +246,12 @@ def result_of(trace: Trace) -> WorkloadResult:
         axes=dict(trace.workload.axes),
         status=str(evaluation.status),
         latency_ms=None if performance is None else performance.latency_ms,
-        bounds_ms=None if performance is None else bounds_of(performance),
         reference_ms=None if performance is None else performance.reference_latency_ms,
         speedup=None if ratio is None else ratio.point,
         certain_speedup=None if ratio is None else ratio.certain_value,
         speedup_text="" if ratio is None else ratio.text,
         attainable_fraction=None if performance is None else light_of(performance),
         labels=tuple(labels_of(evaluation)),
-        timed_by="" if performance is None else timed_by(performance),
         log=evaluation.log,
     )
 
@@ -303,7 +287,7 @@ def _verdict_text(one: Comparison) -> str:
 
 
 def _line_of(one: WorkloadResult) -> str:
-    head = f"- {one.workload} [{_axes_text(one.axes)}]: {one.status}"
+    head = f"- {one.workload} [{axes_text(one.axes)}]: {one.status}"
     if one.latency_ms is None:
         return head
     parts = [f"{one.latency_ms:.5g} ms"]
@@ -312,7 +296,3 @@ def _line_of(one: WorkloadResult) -> str:
     if one.attainable_fraction is not None:
         parts.append(f"{one.attainable_fraction:.0%} of the attainable speed")
     return f"{head} {', '.join([*parts, *one.labels])}"
-
-
-def _axes_text(axes: Mapping[str, int]) -> str:
-    return ", ".join(f"{name}={size}" for name, size in axes.items())

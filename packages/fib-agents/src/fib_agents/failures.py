@@ -7,11 +7,21 @@ from typing import TYPE_CHECKING
 
 import attrs
 from fib_bench import BenchmarkConfig
-from fib_bench.authoring.compiler_errors import first_compiler_error
-from fib_schema import Definition, EvaluationStatus, FibError, Solution, TensorSpec, Workload
+from fib_bench.authoring.compiler_errors import CompilerError, compiler_error_of
+from fib_schema import (
+    UNRANKED_FLAGS,
+    Definition,
+    Evaluation,
+    EvaluationStatus,
+    FibError,
+    Solution,
+    TensorSpec,
+    Trace,
+    Workload,
+)
+from fib_schema.trace_facts import QUICK
 
-from .errors import ToolFailed
-from .evaluation import QUICK_WORKLOADS, WorkloadResult, result_of, run_traces
+from .evaluation import QUICK_WORKLOADS, run_traces
 from .results import Result, fenced, untrusted
 from .sandboxed.call import FILL
 from .workspace import Code, Workspace, choose_workloads, read_solution
@@ -33,7 +43,6 @@ _ELEMENT_BY_ELEMENT = "default"
 class WrongElement:
     """An element of an output that differs from the reference by more than the tolerance."""
 
-    output: str
     index: tuple[int, ...]
     found: float
     expected: float
@@ -58,17 +67,6 @@ class WrongOutput:
 
 
 @attrs.frozen
-class CompilerError:
-    """The first error that lies in a source of the solution."""
-
-    path: str
-    line: int
-    column: int | None
-    message: str = untrusted()
-    text: str = untrusted()
-
-
-@attrs.frozen
 class Explanation(Result):
     """The reasons that a solution failed."""
 
@@ -90,8 +88,7 @@ class Explanation(Result):
             return
         yield f"{self.solution} on workload {self.workload}: {self.status}"
         if self.compiler_error is not None:
-            error = self.compiler_error
-            yield from fenced(f"{error.path}:{error.line}: {error.message}\n{error.text}", "first error in the sources")
+            yield from fenced(str(self.compiler_error), "first error in the sources")
         for output in self.outputs:
             yield from _output_lines(output)
         if self.note:
@@ -118,43 +115,41 @@ def explain_failure(
     found = trace_set.get_definition(definition)
     given = read_solution(workspace, trace_set, found, solution)
     chosen = choose_workloads(trace_set, found, None if workload is None else [workload], QUICK_WORKLOADS)
-    run = run_traces(workspace, found, given, chosen, quick=True)
-    results = [result_of(trace) for trace in run.traces]
-    failed = next((one for one in results if not one.is_passed), None)
-    if failed is None:
-        skipped = "; ".join(f"{skip.workload} did not run: {skip.reason}" for skip in run.skipped)
-        return Explanation(definition, given.name, None, str(EvaluationStatus.PASSED), None, (), skipped, "")
-    by_uuid = {one.uuid: one for one in chosen}
-    outputs, note = _wrong_outputs(workspace, found, given, by_uuid[failed.workload], failed)
+    notes: list[str] = []
+    failed: Trace | None = None
+    for one in chosen:  # each may wait for the time limit
+        run = run_traces(workspace, found, given, [one], quick=True)
+        notes += [f"{skip.workload} did not run: {skip.reason}" for skip in run.skipped]
+        if failed := next((trace for trace in run.traces if not trace.is_successful()), None):
+            break
+        flags = (flag for trace in run.traces if trace.evaluation for flag in trace.evaluation.flags)
+        notes += [f"unranked: {flag}" for flag in flags if flag in UNRANKED_FLAGS - {QUICK}]
+    if failed is None or failed.evaluation is None:
+        note = "; ".join(dict.fromkeys(notes))
+        return Explanation(definition, given.name, None, str(EvaluationStatus.PASSED), None, (), note, "")
+    outputs, note = _wrong_outputs(workspace, found, given, failed.workload, failed.evaluation)
     return Explanation(
         definition=definition,
         solution=given.name,
-        workload=failed.workload,
-        status=failed.status,
-        compiler_error=_compiler_error(given, failed),
+        workload=failed.workload.uuid,
+        status=str(failed.evaluation.status),
+        compiler_error=compiler_error_of(failed.evaluation, given),
         outputs=outputs,
         note=note,
-        log=failed.log,
+        log=failed.evaluation.log,
     )
 
 
-def _compiler_error(solution: Solution, result: WorkloadResult) -> CompilerError | None:
-    if result.status not in (EvaluationStatus.COMPILE_ERROR, EvaluationStatus.RUNTIME_ERROR):
-        return None
-    error = first_compiler_error(result.log, solution.sources)
-    return None if error is None else CompilerError(error.path, error.line, error.column, error.message, error.text)
-
-
 def _wrong_outputs(
-    workspace: Workspace, definition: Definition, solution: Solution, workload: Workload, result: WorkloadResult
+    workspace: Workspace, definition: Definition, solution: Solution, workload: Workload, evaluation: Evaluation
 ) -> tuple[tuple[WrongOutput, ...], str]:
     """The outputs with wrong elements of one call, and a note if there are none to show."""
-    if result.status != EvaluationStatus.INCORRECT_NUMERICAL:
+    if evaluation.status is not EvaluationStatus.INCORRECT_NUMERICAL:
         return (), ""
     from fib_bench.evaluators import evaluator_for
     from fib_bench.inputs import distributions_of
 
-    from .sandboxed.run import make_values
+    from .sandboxed.run import call_once, make_values
 
     config = BenchmarkConfig(device=workspace.device).for_data_set(workspace.open()).resolve_eval_config(definition)
     evaluator = evaluator_for(definition, config)
@@ -162,12 +157,12 @@ def _wrong_outputs(
         return (), f"elements are not shown: the evaluator {evaluator.name!r} judges outputs as a whole, see the log"
     config = evaluator.settings(config)
     known = distributions_of(definition, config.distributions)
-    named = [name for name in known if f"({name})" in result.log]
+    named = [name for name in known if f"({name})" in evaluation.log]
     for distribution in dict.fromkeys((*named, *known)):
         try:
             values = make_values(workspace, definition, workload, distribution)
-            found = _call(workspace, definition, solution, workload, values)
-            expected = _call(workspace, definition, None, workload, values)
+            found = call_once(workspace, definition, solution, workload, values)
+            expected = call_once(workspace, definition, None, workload, values)
         except FibError as error:
             return (), f"elements are not shown: {error}"
         outputs = tuple(_compare(definition, values, found, expected, config))
@@ -177,24 +172,6 @@ def _wrong_outputs(
         (),
         "a single call in a process of its own was right: the result depends on earlier calls, or is not repeatable",
     )
-
-
-def _call(
-    workspace: Workspace, definition: Definition, solution: Solution | None, workload: Workload, values: Values
-) -> dict[str, torch.Tensor]:
-    """The outputs of one call in the sandbox; of the reference if there is no solution."""
-    from fib_compile.registry import reference_solution
-
-    from .sandboxed.run import Sandbox, read_outputs, write_job
-
-    with Sandbox(workspace, solution or reference_solution(definition)) as sandbox:
-        command = write_job(sandbox, workspace, definition, solution, workload, values, saves_outputs=True)
-        ended = sandbox.run(command, timeout_seconds=workspace.timeout_seconds)
-        if ended.code != 0:
-            what = "the reference" if solution is None else solution.name
-            problem = "ended by the time limit" if ended.code is None else f"exited with status {ended.code}"
-            raise ToolFailed(what, problem, ended.output[-500:])
-        return read_outputs(sandbox, definition, workload)
 
 
 def _compare(
@@ -218,7 +195,6 @@ def _compare(
         untouched = _untouched(found[name], one)
         elements = tuple(
             WrongElement(
-                name,
                 tuple(index),
                 float(one[tuple(index)]),
                 float(other[tuple(index)]),
@@ -278,4 +254,4 @@ def _output_lines(output: WrongOutput) -> Iterator[str]:
     for one in output.elements:
         inputs = "; ".join(f"{name} = {text}" for name, text in one.inputs.items())
         found = "unwritten" if one.is_unwritten else f"{one.found:.4g}"
-        yield f"  {one.output}{list(one.index)} = {found}, expected {one.expected:.4g}; {inputs}"
+        yield f"  {output.name}{list(one.index)} = {found}, expected {one.expected:.4g}; {inputs}"

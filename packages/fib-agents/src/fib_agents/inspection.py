@@ -107,8 +107,6 @@ class Profile(Result):
     definition: str
     solution: str
     workload: str
-    isolation_level: int
-    seconds: float
     report: str = untrusted()
     """The text of Nsight Compute, which flushes caches and fixes clocks."""
 
@@ -146,8 +144,8 @@ def profile(
     """
     options = ProfilerOptions(section_set=None, sections=sections, kernel=kernel)
     found, given, chosen = _chosen(workspace, definition, solution, workload, 2)
-    report, ended = _profiled(workspace, found, given, chosen, options, _NCU, 2 * workspace.timeout_seconds)
-    return Profile(definition, given.name, chosen.uuid, ended.isolation_level, ended.seconds, report)
+    report = _profiled(workspace, found, given, chosen, options, _NCU, 2 * workspace.timeout_seconds)
+    return Profile(definition, given.name, chosen.uuid, report)
 
 
 def profile_report(
@@ -156,16 +154,11 @@ def profile_report(
     """The report of Nsight Compute on one call of a solution. Needs a GPU; the time limit is the workspace's.
 
     Raises:
-        NeedsGpu: The device is not a GPU of this machine.
-        ToolMissing: ncu is not installed.
-        CountersForbidden: The driver refuses performance counters.
-        ToolFailed: It could not be run, or the call failed.
-        UnknownName: The data set has no such definition.
+        FibError: As `profile`.
     """
     require_gpu(workspace, "profile")
     definition = workspace.open().get_definition(solution.definition)
-    limit = workspace.timeout_seconds
-    report, _ = _profiled(workspace, definition, solution, workload, options, program, limit)
+    report = _profiled(workspace, definition, solution, workload, options, program, workspace.timeout_seconds)
     return "\n".join(fenced(report, f"report of ncu, page {options.page}", _MAX_CHARS))
 
 
@@ -177,7 +170,7 @@ def _profiled(
     options: ProfilerOptions,
     program: str,
     timeout_seconds: float,
-) -> tuple[str, Finished]:
+) -> str:
     from .sandboxed.run import find_program
 
     require_gpu(workspace, "profile")
@@ -186,7 +179,7 @@ def _profiled(
         workspace, definition, solution, workload, partial(options.command, path),
         timeout_seconds=timeout_seconds, environment=_path_with(path), warm_calls=_WARM_CALLS,
     )  # fmt: skip
-    return checked_profile(log, ended.code, ended.output), ended
+    return checked_profile(log, ended.code, ended.output)
 
 
 def checked_profile(log: str, code: int | None, output: str) -> str:
@@ -325,11 +318,7 @@ def sanitizer_report(
     """The reports of compute-sanitizer on a solution. Needs a GPU; each check has the time limit of the workspace.
 
     Raises:
-        NeedsGpu: The device is not a GPU of this machine.
-        ToolMissing: compute-sanitizer is not installed.
-        ToolFailed: It could not be run.
-        UnknownName: There is no such check, or the data set has no such definition.
-        InvalidArguments: No check is named.
+        FibError: As `sanitize`.
     """
     _require_known(checks)
     definition = workspace.open().get_definition(solution.definition)
@@ -456,8 +445,7 @@ def disassemble(
         variables = {} if architecture is None else {"FIB_CUDA_ARCH_LIST": architecture}
         ended = sandbox.run(command, timeout_seconds=2 * workspace.timeout_seconds, environment=variables)
         if ended.code != 0:
-            problem = "was ended by the time limit" if ended.code is None else f"exited with status {ended.code}"
-            raise ToolFailed(given.name, f"building or calling it {problem}", ended.output[-_END_CHARS:])
+            raise ToolFailed(given.name, f"building or calling it {ended.end}", ended.output[-_END_CHARS:])
         resources, code, ptx = (
             (sandbox.read(name, MAX_DUMP_BYTES) or b"").decode("utf-8", "replace") for name in (RESOURCES, CODE, PTX)
         )

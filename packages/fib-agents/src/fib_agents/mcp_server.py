@@ -14,7 +14,7 @@ import attrs
 from fib_schema.display import escape_controls
 
 from . import __version__
-from .errors import ExtraMissing
+from .errors import ToolFailed
 from .guides import GUIDES, read_guide
 from .results import DEFAULT_CHARS
 from .toolbox import READ_ONLY, TOOLS, Toolbox, tool_schema
@@ -28,7 +28,7 @@ try:
     from mcp.server.lowlevel import Server
     from mcp.server.stdio import stdio_server
 except ModuleNotFoundError as error:
-    raise ExtraMissing("the MCP server", "mcp") from error
+    raise ToolFailed("mcp", "the server needs more packages: pip install 'fib-agents[mcp]'") from error
 
 INSTRUCTIONS = f"""\
 Write GPU kernels that are right and fast. Begin with list_definitions and describe, then repeat: check_source,

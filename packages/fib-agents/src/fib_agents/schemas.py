@@ -1,4 +1,4 @@
-"""JSON Schemas of tools, from annotations and docstrings, in the forms that model APIs take."""
+"""JSON Schemas of tools, from annotations and docstrings."""
 
 from __future__ import annotations
 
@@ -10,14 +10,10 @@ import typing
 from collections.abc import Callable, Mapping
 from typing import Any
 
-import attrs
 from fib_schema import Definition, Solution, Workload
 
 from .workspace import Code, Workspace
 
-FORMS = ("parameters", "function", "input_schema")
-"""``{name, description, parameters}``; the same within ``{"type": "function", "function": ...}``; and with
-``input_schema`` in place of ``parameters``."""
 CODE_SCHEMA: Mapping[str, Any] = {
     "anyOf": [
         {"type": "string", "description": "the name of a solution of the data set"},
@@ -63,7 +59,8 @@ def function_to_schema(function: Callable[..., Any]) -> dict[str, Any]:
         if parameter.default is inspect.Parameter.empty:
             required.append(name)
         elif parameter.default is not None:
-            properties[name]["default"] = _plain_default(parameter.default)
+            default = parameter.default
+            properties[name]["default"] = list(default) if isinstance(default, tuple) else default
     return {
         "name": function.__name__,
         "description": description,
@@ -74,15 +71,6 @@ def function_to_schema(function: Callable[..., Any]) -> dict[str, Any]:
             "additionalProperties": False,
         },
     }
-
-
-def in_form(schema: Mapping[str, Any], form: str) -> dict[str, Any]:
-    """A schema of `function_to_schema` in one of `FORMS`."""
-    if form == "function":
-        return {"type": "function", "function": dict(schema)}
-    if form == "input_schema":
-        return {("input_schema" if key == "parameters" else key): value for key, value in schema.items()}
-    return dict(schema)
 
 
 def _schema_of(hint: Any, where: str) -> dict[str, Any]:
@@ -106,13 +94,7 @@ def _schema_of(hint: Any, where: str) -> dict[str, Any]:
         return {}
     if hint in (Definition, Solution, Workload):
         return {"type": "object", "description": f"a record of the class {hint.__name__}"}
-    if attrs.has(hint):
-        raise TypeError(f"{where}: {hint.__name__} is a class; JSON Schema needs a type of JSON values")
     raise TypeError(f"{where}: JSON Schema cannot express {hint!r}")
-
-
-def _plain_default(value: Any) -> Any:
-    return list(value) if isinstance(value, tuple) else value
 
 
 def _parse_docstring(text: str) -> tuple[str, dict[str, str]]:

@@ -13,8 +13,6 @@ from .results import Result
 from .triage import Finding, first_findings, is_suspicious
 from .workspace import Code, Workspace, read_solution
 
-_MAX_SHOWN = 30
-
 
 @attrs.frozen
 class SourceCheck(Result):
@@ -38,9 +36,7 @@ class SourceCheck(Result):
         if self.is_callable:
             yield f"{self.language}, entry point {self.entry_point}, {self.style}"
         yield from (f"problem: {problem}" for problem in self.problems)
-        yield from (finding.describe() for finding in self.findings[:_MAX_SHOWN])
-        if len(self.findings) > _MAX_SHOWN:
-            yield f"and {len(self.findings) - _MAX_SHOWN} findings more"
+        yield from (finding.describe() for finding in self.findings)
         if self.is_suspicious:
             yield "suspicious constructs are not a verdict: an evaluation decides; honest code seldom needs them"
         elif self.is_callable and not self.problems:

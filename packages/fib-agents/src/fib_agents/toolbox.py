@@ -18,7 +18,7 @@ from .evaluation import compare, evaluate
 from .failures import explain_failure
 from .inspection import disassemble, profile, sanitize
 from .results import DEFAULT_CHARS, MIN_CHARS, Result, shorten
-from .schemas import function_to_schema, in_form
+from .schemas import function_to_schema
 from .source_check import check_source
 from .workspace import Workspace
 
@@ -92,18 +92,12 @@ class Toolbox:
             return _failed(f"{type(error).__name__}: {error}")
         except OSError as error:
             return _failed(explain_os_error(error))
-        length = arguments.get("max_chars")
-        return Answer(result.to_text() if length is None else result.to_text(length), result.to_json())
+        return Answer(result.to_text(arguments.get("max_chars") or DEFAULT_CHARS), result.to_json())
 
 
-def get_all_tool_schemas(form: str = "parameters") -> list[dict[str, Any]]:
-    """The schemas of all tools.
-
-    Args:
-        form: ``parameters``: name, description, parameters; ``function``: these within a function object;
-            ``input_schema``: name, description, input_schema.
-    """
-    return [in_form(tool_schema(name), form) for name in TOOLS]
+def get_all_tool_schemas() -> list[dict[str, Any]]:
+    """The schemas of all tools: ``name``, ``description``, ``parameters``."""
+    return [tool_schema(name) for name in TOOLS]
 
 
 def tool_schema(name: str) -> dict[str, Any]:

@@ -316,8 +316,8 @@ class Reader:
             yield from (Fact(Kind.NAME, f"{node.module}.{alias.name}", line) for alias in node.names)
         elif isinstance(node, ast.Name | ast.Attribute):
             yield from self._reference(node, line)
-        elif isinstance(node, ast.Constant):
-            yield from self._constant(node, line)
+        elif text := _text_of(node):
+            yield Fact(Kind.STRING, text, line)
         elif isinstance(node, ast.ClassDef):
             yield from (Fact(Kind.BASE, name, line) for base in node.bases if (name := self.dotted(base)))
             yield from self._assigned_methods(node)
@@ -353,10 +353,6 @@ class Reader:
     def _is_imported(self, node: ast.AST) -> bool:
         parts = self.dotted(node).split(".")
         return any(".".join(parts[:count]) in self.imported for count in range(1, len(parts) + 1))
-
-    def _constant(self, node: ast.Constant, line: int) -> Iterator[Fact]:
-        if isinstance(node.value, str):
-            yield Fact(Kind.STRING, node.value, line)
 
     def _assigned_methods(self, node: ast.ClassDef) -> Iterator[Fact]:
         for statement in node.body:

@@ -21,10 +21,6 @@ Code = str | Mapping[str, Any]
 _MAX_SOURCE_CHARS = 4_000_000
 
 
-def _no_progress(done: int, total: int, message: str) -> None:
-    del done, total, message
-
-
 @attrs.frozen
 class Workspace:
     """The context of every tool. The program that runs an agent chooses it; the agent cannot.
@@ -44,7 +40,7 @@ class Workspace:
     author: str = "agent"
     timeout_seconds: float = 60.0
     trusts_solutions: bool = False
-    progress: Callable[[int, int, str], None] = attrs.field(default=_no_progress, eq=False)
+    progress: Callable[[int, int, str], None] = attrs.field(default=lambda *_: None, eq=False)
     cancelled: threading.Event | None = attrs.field(default=None, eq=False)
 
     def open(self) -> TraceSet:

@@ -54,15 +54,4 @@ if TYPE_CHECKING:
 
     __version__: str
 else:
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        "fib-integrations",
-        {
-            "adapter": "Adapter Call CannotAdapt Conversion DefinitionRef NotPatched Plan",
-            "installation": (
-                "TargetStatus explain install_flashinfer_integrations status uninstall_flashinfer_integrations"
-            ),
-            "patched_function": "ConvertedCall UnsupportedCall",
-            "patching": "PatchManager PatchSpec get_manager",
-        },
-    )
+    __getattr__, __dir__ = lazy_exports(__name__, "fib-integrations")

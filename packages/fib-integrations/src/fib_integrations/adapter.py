@@ -180,8 +180,6 @@ class Call:
     """Makes the caller's result from the definition's outputs (None if they were passed as buffers); it also takes, by
     name, any parameters of `convert`, and writes to inputs that the library modifies in place. Without it, the caller
     gets the only output, or its own buffer if it passed one."""
-    added_kernels: tuple[str, ...] = ()
-    """The kernels that `finalize` adds to a solution's. No trace contains their time; explanations list them."""
     shadow: Callable[[Original, tuple[Any, ...], dict[str, Any], Sequence[Any]], Any] | None = None
     """Calls the original for a shadow comparison and returns the definition's outputs; takes the original, the call's
     positional and keyword arguments, and the converted values. A keyword argument may have been moved to its position:

@@ -7,12 +7,11 @@ import json
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from importlib import import_module
-from pathlib import Path
 from typing import Any
 
 import attrs
 from fib_schema import TraceSet
-from fib_schema.command import CommandParser, print_problems, run_command
+from fib_schema.command import CommandParser, add_data_set, data_set_of, print_problems, run_command
 from fib_schema.data_files import missing_data
 from fib_schema.display import counted
 
@@ -72,7 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     command = add(_status, "status", "print the status of the patches", _STATUS)
     command.add_argument("--also", nargs="+", default=[], metavar="NAME", help="adapters besides the default ones")
     command = add(_baselines, "baselines", "write solutions that call FlashInfer", _BASELINES)
-    command.add_argument("dataset", type=Path, metavar="DATASET", help="the folder of the data set")
+    add_data_set(command, is_first=True)
     command.add_argument("--definitions", nargs="+", default=[], metavar="NAME", help="only these definitions")
     command.add_argument("--dry-run", action="store_true", help="write nothing")
     return parser
@@ -123,12 +122,13 @@ def _print_status(targets: Sequence[TargetStatus], import_errors: dict[str, str]
 
 def _baselines(options: argparse.Namespace) -> int:
     """Write the baselines, and list definitions without one."""
-    trace_set = TraceSet.from_path(options.dataset)
+    root = data_set_of(options)
+    trace_set = TraceSet.from_path(root)
     made = make_baselines(trace_set, select_adapters(None), names=options.definitions)
     if not options.definitions:
         list(trace_set.solutions.values())  # reads them: a bad file may be a baseline that seems to exist
     is_empty = not trace_set.definition_names()
-    print_problems([*trace_set.problems, missing_data(str(options.dataset))] if is_empty else trace_set.problems)
+    print_problems([*trace_set.problems, missing_data(str(root))] if is_empty else trace_set.problems)
     if not options.dry_run:
         trace_set.add_solutions(made.solutions)
     names = [solution.name for solution in made.solutions]

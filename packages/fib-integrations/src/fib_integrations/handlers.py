@@ -21,7 +21,6 @@ from fib_apply.routing.call_sites import Runtime
 from fib_apply.routing.codegen import ParameterMap
 from fib_apply.routing.dispatcher import ServedByFallback
 from fib_schema import FibError
-from fib_schema.display import counted
 from fib_schema.padded_indices import padded_indices_of
 
 from .adapter import Call, DefinitionRef
@@ -82,21 +81,12 @@ class HandlerFactory:
         """The handler of calls with one key."""
         handler: Handler = PassedOn()
         if dispatcher is not None and (plan is None or plan.is_routable):
-            if self.target.added_kernels:
-                dispatcher.notes[self.target.path] = self._note()
             inputs = values[: len(definition.inputs)]
             planned = None if plan is None else self._planned(dispatcher, inputs, baselines)
             handler = planned or self._routed(dispatcher, definition, baselines, is_dps=is_dps)
         elif dispatcher is not None:
             handler = self._padded(dispatcher, definition, baselines, getattr(plan, "buffers", {}), is_dps=is_dps)
         return _with_listeners(definition, handler)
-
-    def _note(self) -> str:
-        kernels = self.target.added_kernels
-        return (
-            f"{self.target.path}: routing adds {counted(len(kernels), 'kernel')} to a call ({', '.join(kernels)}); "
-            "the comparison with the fallback does not contain them"
-        )
 
     def _call_original(self, *values: Any) -> OriginalResult:
         *_, args, kwargs = values

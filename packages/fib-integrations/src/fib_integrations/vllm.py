@@ -89,7 +89,6 @@ ADAPTER = Adapter(
             convert=convert_fused_add,
             describe=describe,
             finalize=_finalize_fused_add,
-            added_kernels=("x_residual.add_(x)",),
             shadow=_shadow_fused_add,
         ),
     ),

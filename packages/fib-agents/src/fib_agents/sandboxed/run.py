@@ -6,6 +6,7 @@ import importlib.util
 import json
 import os
 import shutil
+import signal
 import stat
 import subprocess
 import sys
@@ -15,16 +16,17 @@ from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
 import attrs
 import torch
-from fib_bench.inputs.generation import make_input_values
+from fib_bench.inputs.generation import make_input_values, refusing
+from fib_bench.inputs.problem_generator import generator_of
 from fib_bench.judge.device import lock_of
 from fib_bench.temporary_folders import TemporaryFolder
-from fib_bench.worker.server_environment import server_environment
+from fib_bench.worker.client import server_environment
 from fib_compile.device import architectures_of_machine, torch_dtype
+from fib_compile.registry import reference_solution
 from fib_schema import Definition, Solution, Workload, format_json
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
@@ -55,6 +57,15 @@ class Finished:
     isolation: str
     seconds: float
 
+    @property
+    def end(self) -> str:
+        """The end in words."""
+        if self.code is None:
+            return "was ended by the time limit"
+        if self.code < 0:
+            return f"was ended by {signal.strsignal(-self.code) or -self.code}"
+        return f"exited with status {self.code}"
+
 
 class Sandbox:
     """A folder in which confined commands look into one solution. A context manager."""
@@ -75,9 +86,7 @@ class Sandbox:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._folder.remove()
 
     @property
@@ -160,8 +169,7 @@ class Sandbox:
             return
         ended = self.run([*COMMAND, "build", call[-1]], timeout_seconds=timeout_seconds)
         if ended.code != 0:
-            problem = "ended by the time limit" if ended.code is None else f"exit status {ended.code}"
-            raise ToolFailed(self._solution.name, f"does not build: {problem}", ended.output[-2000:])
+            raise ToolFailed(self._solution.name, f"does not build: it {ended.end}", ended.output[-2000:])
 
     def _architectures(self) -> dict[str, str]:
         """The variable for the architectures of the devices, which a build needs and the sandbox may hide."""
@@ -259,7 +267,14 @@ def make_values(
 
     Raises:
         InputError: They cannot be made.
+        ToolFailed: The function of the definition that makes inputs has failed.
     """
+    with refusing(definition, workload):
+        generator = generator_of(definition)
+    given = {}
+    if names := generator.names(workload):
+        function, call, request = generator.call(definition, workload, names, _SEED)
+        given = call_once(workspace, function, None, call, request)
     made = make_input_values(
         definition,
         workload,
@@ -268,6 +283,7 @@ def make_values(
         synthesize_missing=False,
         device="cpu",
         distribution=distribution,
+        given=given,
     )
     return made.values
 
@@ -298,6 +314,19 @@ def write_job(
     sandbox.write(INPUTS, save_tensors(tensors))
     sandbox.write("job.json", json.dumps(attrs.asdict(job)).encode())
     return [*COMMAND, "call", str(sandbox.path / "job.json")]
+
+
+def call_once(
+    workspace: Workspace, definition: Definition, solution: Solution | None, workload: Workload, values: Values
+) -> dict[str, torch.Tensor]:
+    """The outputs of one call in the sandbox; of the reference if there is no solution."""
+    with Sandbox(workspace, solution or reference_solution(definition)) as sandbox:
+        command = write_job(sandbox, workspace, definition, solution, workload, values, saves_outputs=True)
+        ended = sandbox.run(command, timeout_seconds=workspace.timeout_seconds)
+        if ended.code != 0:
+            what = "the reference" if solution is None else solution.name
+            raise ToolFailed(what, ended.end, ended.output[-500:])
+        return read_outputs(sandbox, definition, workload)
 
 
 @contextmanager

@@ -88,32 +88,21 @@ def run(q, k, cos_sin_cache, positions):
 """
 
 
-def _rope_in_place(path: str, convert: Callable[..., Conversion]) -> Call:
-    return Call(
-        path=path,
-        convert=convert,
-        describe=describe_rope,
-        key=rope_key,
-        finalize=finalize_in_place,
-        added_kernels=("query.copy_(result)", "key.copy_(result)"),
-        shadow=shadow_in_place,
-    )
+def _rope(path: str, convert: Callable[..., Conversion] = convert_rope, **options: Any) -> Call:
+    return Call(path=path, convert=convert, describe=describe_rope, key=rope_key, **options)
 
 
+_IN_PLACE: dict[str, Any] = {
+    "finalize": finalize_in_place,
+    "shadow": shadow_in_place,
+}
 _ROPE_PATH = "flashinfer.rope.apply_rope_with_cos_sin_cache"
 ROPE = Adapter(
     name="rope",
     op_types=("rope",),
     targets=(
-        Call(
-            path=_ROPE_PATH,
-            convert=convert_rope,
-            describe=describe_rope,
-            key=rope_key,
-            finalize=_finalize_rope,
-            shadow=_shadow_rope,
-        ),
-        _rope_in_place(f"{_ROPE_PATH}_inplace", convert_rope),
+        _rope(_ROPE_PATH, finalize=_finalize_rope, shadow=_shadow_rope),
+        _rope(f"{_ROPE_PATH}_inplace", **_IN_PLACE),
     ),
     supported="NeoX style, out of place or in place",
     unsupported="interleaved pairs (`is_neox=False`); other than two dimensions",
@@ -121,26 +110,12 @@ ROPE = Adapter(
 )
 
 
-EPSILON = {
-    "rmsnorm_h128": 1e-6,
-    "rmsnorm_h512": 1e-6,
-    "rmsnorm_h1536": 1e-6,
-    "rmsnorm_h4096": 1e-5,
-    "rmsnorm_h7168": 1e-6,
-    "fused_add_rmsnorm_h2048": 1e-6,
-    "fused_add_rmsnorm_h3072": 1e-6,
-    "fused_add_rmsnorm_h4096": 1e-5,
-    "fused_add_rmsnorm_h5120": 1e-6,
-    "fused_add_rmsnorm_h5376": 1e-6,
-    "fused_add_rmsnorm_h7168": 1e-6,
-}
+_SIZES = {"rmsnorm": (128, 512, 1536, 4096, 7168), "fused_add_rmsnorm": (2048, 3072, 4096, 5120, 5376, 7168)}
+EPSILON = {f"{name}_h{n}": 1e-5 if n == 4096 else 1e-6 for name, sizes in _SIZES.items() for n in sizes}
 """The constants in the references of the public data set."""
 CONSTANTS = {name: {"eps": value} for name, value in EPSILON.items()}
 """The same, as `Adapter.reference_constants`."""
-_NORM_INPUTS = {
-    "rmsnorm": ("hidden_states", "weight"),
-    "fused_add_rmsnorm": ("hidden_states", "residual", "weight"),
-}
+_NORM_INPUTS = {"rmsnorm": ("hidden_states", "weight"), "fused_add_rmsnorm": ("hidden_states", "residual", "weight")}
 _NOT_A_MATRIX = "the input is not a matrix"
 
 
@@ -214,29 +189,30 @@ def _fused_add(path: str, convert: Callable[..., Conversion] = convert_fused_add
         path,
         convert,
         finalize=finalize_fused_add,
-        added_kernels=("residual.add_(input)", "input.copy_(result)"),
         shadow=shadow_fused_add,
         **options,
     )
 
 
+def _norms(name: str, *targets: Call, **options: Any) -> Adapter:
+    """An adapter of norms, and of rotations beside them."""
+    return Adapter(name=name, targets=targets, reference_constants=CONSTANTS, **{"op_types": ("rmsnorm",), **options})
+
+
 _PDL = frozenset({"enable_pdl"})
-RMSNORM = Adapter(
-    name="rmsnorm",
-    op_types=("rmsnorm",),
-    targets=(_norm("flashinfer.norm.rmsnorm", ignored=_PDL),),
+_ROWS = "three dimensions; an epsilon other than the reference's"
+RMSNORM = _norms(
+    "rmsnorm",
+    _norm("flashinfer.norm.rmsnorm", ignored=_PDL),
     supported="matrices, with or without `out`",
-    unsupported="three dimensions; an epsilon other than the reference's",
-    reference_constants=CONSTANTS,
+    unsupported=_ROWS,
     baseline=_baseline_rmsnorm,
 )
-FUSED_ADD_RMSNORM = Adapter(
-    name="fused_add_rmsnorm",
-    op_types=("rmsnorm",),
-    targets=(_fused_add("flashinfer.norm.fused_add_rmsnorm", ignored=_PDL),),
+FUSED_ADD_RMSNORM = _norms(
+    "fused_add_rmsnorm",
+    _fused_add("flashinfer.norm.fused_add_rmsnorm", ignored=_PDL),
     supported="matrices; the sum and the result are written in place",
-    unsupported="three dimensions; an epsilon other than the reference's",
-    reference_constants=CONSTANTS,
+    unsupported=_ROWS,
     baseline=_baseline_fused_add,
 )
 
@@ -278,40 +254,29 @@ def _return_nothing(result: object) -> None:
     del result
 
 
-VLLM_CUSTOM_OPS = Adapter(
-    name="vllm_custom_ops",
+VLLM_CUSTOM_OPS = _norms(
+    "vllm_custom_ops",
+    _norm("vllm._custom_ops.rms_norm", convert_custom_rms_norm, finalize=_return_nothing),
+    _fused_add("vllm._custom_ops.fused_add_rms_norm", convert_custom_fused_add),
+    _rope("vllm._custom_ops.rotary_embedding", convert_custom_rope, **_IN_PLACE),
     op_types=("rmsnorm", "rope"),
-    targets=(
-        _norm("vllm._custom_ops.rms_norm", convert_custom_rms_norm, finalize=_return_nothing),
-        _fused_add("vllm._custom_ops.fused_add_rms_norm", convert_custom_fused_add),
-        _rope_in_place("vllm._custom_ops.rotary_embedding", convert_custom_rope),
-    ),
     supported=_MATRICES,
     unsupported=f"{_OTHERS}; no keys, interleaved pairs, `rope_dim_offset`, `inverse`",
-    reference_constants=CONSTANTS,
     engine=VLLM,
 )
-SGLANG_KERNELS = Adapter(
-    name="sgl_kernel",
-    op_types=("rmsnorm",),
-    targets=(
-        _norm("sgl_kernel.elementwise.rmsnorm", ignored=_PDL),
-        _fused_add("sgl_kernel.elementwise.fused_add_rmsnorm", ignored=_PDL),
-    ),
+SGLANG_KERNELS = _norms(
+    "sgl_kernel",
+    _norm("sgl_kernel.elementwise.rmsnorm", ignored=_PDL),
+    _fused_add("sgl_kernel.elementwise.fused_add_rmsnorm", ignored=_PDL),
     supported=_MATRICES,
     unsupported=_OTHERS,
-    reference_constants=CONSTANTS,
     engine=SGL_KERNEL,
 )
-SGLANG_JIT = Adapter(
-    name="sglang_jit_norms",
-    op_types=("rmsnorm",),
-    targets=(
-        _norm("sglang.kernels.ops.layernorm.norm.rmsnorm", convert_jit_rmsnorm, finalize=_return_nothing),
-        _fused_add("sglang.kernels.ops.layernorm.norm.fused_add_rmsnorm"),
-    ),
+SGLANG_JIT = _norms(
+    "sglang_jit_norms",
+    _norm("sglang.kernels.ops.layernorm.norm.rmsnorm", convert_jit_rmsnorm, finalize=_return_nothing),
+    _fused_add("sglang.kernels.ops.layernorm.norm.fused_add_rmsnorm"),
     supported=_MATRICES,
     unsupported=f"{_OTHERS}; an input that is overwritten; `cast_x_before_out_mul`",
-    reference_constants=CONSTANTS,
     engine=SGLANG,
 )

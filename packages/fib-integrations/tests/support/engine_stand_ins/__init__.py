@@ -62,11 +62,7 @@ def _function(path: str, parameters: str) -> Any:
 
 @contextmanager
 def modules(**changed: str) -> Iterator[dict[str, ModuleType]]:
-    """Make the modules of the recorded functions importable.
-
-    Args:
-        changed: Other parameters of functions, by name.
-    """
+    """Make the modules of the recorded functions importable, some with other parameters."""
     made: dict[str, ModuleType] = {}
     for record in recorded().values():
         for path, parameters in record["parameters"].items():

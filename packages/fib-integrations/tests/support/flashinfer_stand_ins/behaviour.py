@@ -1,7 +1,5 @@
 """Behaviour of the stand-ins: one function per FlashInfer function, taking its arguments by name."""
 
-from __future__ import annotations
-
 import math
 
 import torch
@@ -154,10 +152,7 @@ class BatchPrefillWithPagedKVCacheWrapper(Paged):
 
 
 class BatchPrefillWithRaggedKVCacheWrapper(Wrapper):
-    buffers = (
-        ("qo_indptr_buf", "_qo_indptr_buf", "qo_indptr"),
-        ("kv_indptr_buf", "_kv_indptr_buf", "kv_indptr"),
-    )
+    buffers = (("qo_indptr_buf", "_qo_indptr_buf", "qo_indptr"), ("kv_indptr_buf", "_kv_indptr_buf", "kv_indptr"))
 
     def attend(self, a):
         k, v = (a["k"], a["v"]) if self._kv_layout == "NHD" else (a["k"].transpose(0, 1), a["v"].transpose(0, 1))

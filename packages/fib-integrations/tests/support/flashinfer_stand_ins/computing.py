@@ -1,7 +1,5 @@
 """The computations of the stand-ins in plain torch; also the references of the definitions in tests."""
 
-from __future__ import annotations
-
 import math
 
 import torch

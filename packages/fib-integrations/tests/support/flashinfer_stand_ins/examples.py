@@ -1,7 +1,5 @@
 """Examples: a small definition for each patched function, and a call of it."""
 
-from __future__ import annotations
-
 import inspect
 import math
 from collections.abc import Callable
@@ -42,16 +40,14 @@ Call = Callable[[], tuple[torch.Tensor, ...]]
 """Makes the call; returns its results and the tensors that it wrote in place."""
 
 
-def make_definition(
-    name: str, op_type: str, axes: str, inputs: dict[str, str], outputs: dict[str, str], body: str
-) -> Definition:
+def make_definition(name, op_type, axes, inputs, outputs, body):
     """A definition from short forms: ``"M N=8"``, ``{"x": "M N bf16"}``, ``"f32"`` alone being a scalar."""
     made = {n: AxisConst(int(v)) if v else AxisVar() for n, _, v in (axis.partition("=") for axis in axes.split())}
     reference = f"{_COMPUTING}\n\ndef run({', '.join(inputs)}):\n    return {body}\n"
     return Definition(name, op_type, made, _specs(inputs), _specs(outputs), reference)
 
 
-def _specs(texts: dict[str, str]) -> dict[str, TensorSpec]:
+def _specs(texts):
     found = {}
     for name, text in texts.items():
         *shape, dtype = text.split()
@@ -61,8 +57,6 @@ def _specs(texts: dict[str, str]) -> dict[str, TensorSpec]:
 
 @attrs.frozen
 class Example:
-    """A definition and a call of it."""
-
     name: str
     definition: Definition
     prepare: Callable[[Any], Call]
@@ -70,13 +64,13 @@ class Example:
     is_planned: bool = False
 
 
-def random(*shape: int, dtype: torch.dtype = torch.bfloat16) -> torch.Tensor:
+def random(*shape, dtype=torch.bfloat16):
     """Random values, reproducible by `torch.manual_seed`."""
     return torch.randn(*shape).to(dtype)
 
 
-def _seeded(prepare: Callable[[Any], Call]) -> Callable[[Any], Call]:
-    def seeded(fi: Any) -> Call:
+def _seeded(prepare):
+    def seeded(fi):
         torch.manual_seed(7)
         return prepare(fi)
 
@@ -117,16 +111,11 @@ ROPE = make_definition(
     "rotated(q, cos_sin_cache, positions), rotated(k, cos_sin_cache, positions)",
 )
 GEMM = make_definition(
-    "gemm_n8_k16",
-    "gemm",
-    "M N=8 K=16",
-    {"A": "M K bf16", "B": "N K bf16"},
-    {"C": "M N bf16"},
-    "A @ B.T",
+    "gemm_n8_k16", "gemm", "M N=8 K=16", {"A": "M K bf16", "B": "N K bf16"}, {"C": "M N bf16"}, "A @ B.T"
 )
 
 
-def _sampling(limits: str) -> Definition:
+def _sampling(limits):
     kinds = {"top_k": "batch_size i32", "top_p": "batch_size f32"}
     inputs = {name: kinds[name] for name in limits.split()}
     arguments = ", ".join(f"{name}={name}" for name in inputs)
@@ -146,53 +135,33 @@ TOP_K, TOP_P, TOP_K_TOP_P = _sampling("top_k"), _sampling("top_p"), _sampling("t
 _HEADS = "num_qo_heads=4 num_kv_heads=2 head_dim=8"
 
 
-def _gqa_decode(page_size: int) -> Definition:
-    last = {"kv_last_page_len": "batch_size i32"} if page_size > 1 else {}
+def _gqa(stage, page_size):
+    is_decode, last = stage == "decode", {"kv_last_page_len": "batch_size i32"} if page_size > 1 else {}
+    rows, offsets = ("batch_size", {}) if is_decode else ("total_q", {"qo_indptr": "len_indptr i32"})
+    axes = dict.fromkeys([rows, *(["batch_size"] if last else [])])
+    queries = "torch.arange(len(kv_indptr))" if is_decode else "qo_indptr"
     cache = "num_pages page_size num_kv_heads head_dim bf16"
     return make_definition(
-        f"gqa_paged_decode_h4_kv2_d8_ps{page_size}",
+        f"gqa_paged_{stage}_h4_kv2_d8_ps{page_size}",
         "gqa_paged",
-        f"{_HEADS} page_size={page_size} batch_size num_pages len_indptr num_kv_indices",
+        f"{_HEADS} page_size={page_size} {' '.join(axes)} num_pages len_indptr num_kv_indices",
         {
-            "q": "batch_size num_qo_heads head_dim bf16",
+            "q": f"{rows} num_qo_heads head_dim bf16",
             "k_cache": cache,
             "v_cache": cache,
+            **offsets,
             "kv_indptr": "len_indptr i32",
             "kv_indices": "num_kv_indices i32",
             **last,
             "sm_scale": "f32",
         },
-        {"output": "batch_size num_qo_heads head_dim bf16", "lse": "batch_size num_qo_heads f32"},
-        "attended_in_pages(q, k_cache, v_cache, torch.arange(len(kv_indptr)), kv_indptr, kv_indices, "
-        f"{'kv_last_page_len' if last else 'torch.ones(len(kv_indptr))'}, sm_scale, False)",
+        {"output": f"{rows} num_qo_heads head_dim bf16", "lse": f"{rows} num_qo_heads f32"},
+        f"attended_in_pages(q, k_cache, v_cache, {queries}, kv_indptr, kv_indices, "
+        f"{'kv_last_page_len' if last else 'torch.ones(len(kv_indptr))'}, sm_scale, {not is_decode})",
     )
 
 
-def _gqa_prefill(page_size: int) -> Definition:
-    last = {"kv_last_page_len": "batch_size i32"} if page_size > 1 else {}
-    cache = "num_pages page_size num_kv_heads head_dim bf16"
-    more = " batch_size" if last else ""
-    return make_definition(
-        f"gqa_paged_prefill_causal_h4_kv2_d8_ps{page_size}",
-        "gqa_paged",
-        f"{_HEADS} page_size={page_size} len_indptr total_q num_kv_indices num_pages{more}",
-        {
-            "q": "total_q num_qo_heads head_dim bf16",
-            "k_cache": cache,
-            "v_cache": cache,
-            "qo_indptr": "len_indptr i32",
-            "kv_indptr": "len_indptr i32",
-            "kv_indices": "num_kv_indices i32",
-            **last,
-            "sm_scale": "f32",
-        },
-        {"output": "total_q num_qo_heads head_dim bf16", "lse": "total_q num_qo_heads f32"},
-        "attended_in_pages(q, k_cache, v_cache, qo_indptr, kv_indptr, kv_indices, "
-        f"{'kv_last_page_len' if last else 'torch.ones(len(kv_indptr))'}, sm_scale, True)",
-    )
-
-
-def _ragged(name: str, op_type: str, kv_heads: int, qk: int, vo: int) -> Definition:
+def _ragged(name, op_type, kv_heads, qk, vo):
     k, v = ("head_dim", "head_dim") if op_type == "gqa_ragged" else ("qk_dim", "vo_dim")
     sizes = f"{k}={qk}" if k == v else f"{k}={qk} {v}={vo}"
     return make_definition(
@@ -212,7 +181,7 @@ def _ragged(name: str, op_type: str, kv_heads: int, qk: int, vo: int) -> Definit
     )
 
 
-def _mla(stage: str, page_size: int) -> Definition:
+def _mla(stage, page_size):
     rows = "batch_size" if stage == "decode" else "total_q"
     offsets = {} if stage == "decode" else {"qo_indptr": "len_indptr i32"}
     last = {"kv_last_page_len": "batch_size i32"} if page_size > 1 else {}
@@ -281,14 +250,14 @@ MOE_RENORM = make_definition(
 # -- calls -------------------------------------------------------------------------------------------
 
 
-def _of(path: str, arguments: Callable[[], Any], writes: slice | None = None, **kwargs: Any) -> Callable[[Any], Call]:
+def _of(path, arguments, writes=None, **kwargs):
     """A call of a function, which returns its results or writes them to some of its arguments."""
 
-    def prepare(fi: Any) -> Call:
+    def prepare(fi):
         module, name = path.split(".")
         function, given = getattr(getattr(fi, module), name), arguments()
 
-        def call() -> tuple[torch.Tensor, ...]:
+        def call():
             found = function(*given, **kwargs)
             assert writes is None or found is None
             return _as_tuple(found) if writes is None else given[writes]
@@ -298,14 +267,14 @@ def _of(path: str, arguments: Callable[[], Any], writes: slice | None = None, **
     return prepare
 
 
-def _with_buffer(path: str, arguments: Callable[[], Any]) -> Callable[[Any], Call]:
+def _with_buffer(path, arguments):
     """A call of a function that writes to a buffer of three rows and returns it."""
 
-    def prepare(fi: Any) -> Call:
+    def prepare(fi):
         out = torch.zeros(3, 8, dtype=torch.bfloat16)
         call = _of(path, arguments, out=out)(fi)
 
-        def checked() -> tuple[torch.Tensor, ...]:
+        def checked():
             (found,) = call()
             assert found is out
             return (found,)
@@ -315,24 +284,24 @@ def _with_buffer(path: str, arguments: Callable[[], Any]) -> Callable[[Any], Cal
     return prepare
 
 
-def _rope_arguments() -> tuple[Any, ...]:
+def _rope_arguments():
     angles = torch.rand(16, 2)
     return torch.tensor([0, 5, 9]), random(3, 16), random(3, 8), 8, torch.cat((angles.cos(), angles.sin()), 1)
 
 
-def _factors() -> tuple[torch.Tensor, torch.Tensor]:
+def _factors():
     return random(3, 16), random(8, 16).t()
 
 
-def _probs(*limits: Any) -> Callable[[], tuple[Any, ...]]:
+def _probs(*limits):
     """Probabilities of which one per row dominates, so that any correct sampler returns it; and limits."""
     probs = torch.full((3, 32), 1e-4)
     probs[torch.arange(3), torch.tensor([3, 9, 30])] = 1 - 31e-4
     return lambda: (probs, *limits)
 
 
-def _moe_arguments(experts: int, logits: torch.dtype) -> dict[str, Any]:
-    def fp8(*shape: int) -> torch.Tensor:
+def _moe_arguments(experts, logits):
+    def fp8(*shape):
         return (torch.randn(*shape) * 4).to(torch.float8_e4m3fn)
 
     return {
@@ -349,8 +318,7 @@ def _moe_arguments(experts: int, logits: torch.dtype) -> dict[str, Any]:
     }
 
 
-def moe_ds_arguments() -> dict[str, Any]:
-    """The arguments of a call with DeepSeek routing."""
+def moe_ds_arguments():
     return {
         **_moe_arguments(8, torch.float32),
         "routing_bias": random(8),
@@ -363,7 +331,7 @@ def moe_ds_arguments() -> dict[str, Any]:
     }
 
 
-def _moe_renorm_arguments() -> dict[str, Any]:
+def _moe_renorm_arguments():
     return {
         **_moe_arguments(4, torch.bfloat16),
         "routing_bias": None,
@@ -376,8 +344,8 @@ def _moe_renorm_arguments() -> dict[str, Any]:
     }
 
 
-def _moe(make: Callable[[], dict[str, Any]]) -> Callable[[Any], Call]:
-    def prepare(fi: Any) -> Call:
+def _moe(make):
+    def prepare(fi):
         arguments = make()
         return lambda: (fi.fused_moe.trtllm_fp8_block_scale_moe(**arguments),)
 
@@ -389,12 +357,11 @@ KV_INDICES = torch.tensor([4, 1, 7, 0, 3, 5], dtype=torch.int32)
 QO_INDPTR = torch.tensor([0, 2, 3, 5], dtype=torch.int32)
 
 
-def workspace() -> torch.Tensor:
-    """The workspace of a wrapper."""
+def workspace():
     return torch.empty(16, dtype=torch.uint8)
 
 
-def caches(page_size: int, form: str = "NHD") -> Any:
+def caches(page_size, form="NHD"):
     """Caches of keys and values: ``NHD`` or ``HND``; with ``+`` in one tensor."""
     k, v = random(8, page_size, 2, 8), random(8, page_size, 2, 8)
     if form.startswith("HND"):
@@ -402,53 +369,43 @@ def caches(page_size: int, form: str = "NHD") -> Any:
     return torch.stack((k, v), 1) if form.endswith("+") else (k, v)
 
 
-def last_page_len(page_size: int) -> torch.Tensor:
-    """The lengths of the last pages."""
+def last_page_len(page_size):
     return torch.tensor([1, page_size, max(1, page_size - 1)], dtype=torch.int32)
 
 
-def decode_wrapper(fi: Any, page_size: int, layout: str = "NHD", **plan: Any) -> Any:
+def decode_wrapper(fi, page_size, layout="NHD", **plan):
     """A wrapper that is planned for the queries of the tests."""
     wrapper = fi.decode.BatchDecodeWithPagedKVCacheWrapper(workspace(), layout)
     wrapper.plan(
-        KV_INDPTR,
-        KV_INDICES,
-        last_page_len(page_size),
-        4,
-        2,
-        8,
-        page_size,
-        **{"q_data_type": torch.bfloat16, **plan},
+        KV_INDPTR, KV_INDICES, last_page_len(page_size), 4, 2, 8, page_size, **{"q_data_type": torch.bfloat16, **plan}
     )
     return wrapper
 
 
-def _run(
-    wrapper: Callable[[Any], Any], arguments: Callable[[], Any], method: str = "run", **options: Any
-) -> Callable[[Any], Call]:
+def _run(wrapper, arguments, method="run", **options):
     """A call of a method of a planned wrapper."""
 
-    def prepare(fi: Any) -> Call:
+    def prepare(fi):
         planned, given = wrapper(fi), arguments()
         return lambda: _as_tuple(getattr(planned, method)(*given, **options))
 
     return prepare
 
 
-def _decode(page_size: int, form: str = "NHD", **run: Any) -> Callable[[Any], Call]:
+def _decode(page_size, form="NHD", **run):
     layout = form.removesuffix("+")
     return _run(
         lambda fi: decode_wrapper(fi, page_size, layout), lambda: (random(3, 4, 8), caches(page_size, form)), **run
     )
 
 
-def _decode_out(page_size: int, *, with_lse: bool) -> Callable[[Any], Call]:
-    def prepare(fi: Any) -> Call:
+def _decode_out(page_size, *, with_lse):
+    def prepare(fi):
         wrapper = decode_wrapper(fi, page_size, sm_scale=0.5)
         q, cache = random(3, 4, 8), caches(page_size)
         out, lse = torch.zeros(3, 4, 8, dtype=torch.bfloat16), torch.zeros(3, 4)
 
-        def call() -> tuple[torch.Tensor, ...]:
+        def call():
             if not with_lse:
                 assert wrapper.run(q, cache, out=out) is out
                 return (out,)
@@ -462,15 +419,14 @@ def _decode_out(page_size: int, *, with_lse: bool) -> Callable[[Any], Call]:
     return prepare
 
 
-def prefill_wrapper(fi: Any, page_size: int, layout: str = "NHD", **plan: Any) -> Any:
-    """Likewise."""
+def prefill_wrapper(fi, page_size, layout="NHD", **plan):
     wrapper = fi.prefill.BatchPrefillWithPagedKVCacheWrapper(workspace(), layout)
     settings = {"causal": True, "q_data_type": torch.bfloat16, **plan}
     wrapper.plan(QO_INDPTR, KV_INDPTR, KV_INDICES, last_page_len(page_size), 4, 2, 8, page_size, **settings)
     return wrapper
 
 
-def _prefill(page_size: int, form: str = "NHD", planned_causal: bool = True, **run: Any) -> Callable[[Any], Call]:
+def _prefill(page_size, form="NHD", planned_causal=True, **run):
     layout = form.removesuffix("+")
     return _run(
         lambda fi: prefill_wrapper(fi, page_size, layout, causal=planned_causal),
@@ -479,15 +435,14 @@ def _prefill(page_size: int, form: str = "NHD", planned_causal: bool = True, **r
     )
 
 
-def ragged_wrapper(fi: Any, kv_heads: int, qk: int, vo: int, **plan: Any) -> Any:
-    """Likewise."""
+def ragged_wrapper(fi, kv_heads, qk, vo, **plan):
     wrapper = fi.prefill.BatchPrefillWithRaggedKVCacheWrapper(workspace(), "NHD")
     settings = {"causal": True, "q_data_type": torch.bfloat16, **plan}
     wrapper.plan(QO_INDPTR, KV_INDPTR, 4, kv_heads, qk, vo, **settings)
     return wrapper
 
 
-def _ragged_call(kv_heads: int, qk: int, vo: int, planned_causal: bool = True, **run: Any) -> Callable[[Any], Call]:
+def _ragged_call(kv_heads, qk, vo, planned_causal=True, **run):
     return _run(
         lambda fi: ragged_wrapper(fi, kv_heads, qk, vo, causal=planned_causal),
         lambda: (random(5, 4, qk), random(6, kv_heads, qk), random(6, kv_heads, vo)),
@@ -495,8 +450,7 @@ def _ragged_call(kv_heads: int, qk: int, vo: int, planned_causal: bool = True, *
     )
 
 
-def mla_wrapper(fi: Any, page_size: int, queries: torch.Tensor, *, causal: bool, **plan: Any) -> Any:
-    """Likewise."""
+def mla_wrapper(fi, page_size, queries, *, causal, **plan):
     wrapper = fi.mla.BatchMLAPagedAttentionWrapper(workspace())
     wrapper.plan(
         queries,
@@ -516,7 +470,7 @@ def mla_wrapper(fi: Any, page_size: int, queries: torch.Tensor, *, causal: bool,
     return wrapper
 
 
-def _mla_call(stage: str, page_size: int, **run: Any) -> Callable[[Any], Call]:
+def _mla_call(stage, page_size, **run):
     queries = torch.arange(4, dtype=torch.int32) if stage == "decode" else QO_INDPTR
     rows = int(queries[-1])
     return _run(
@@ -526,7 +480,7 @@ def _mla_call(stage: str, page_size: int, **run: Any) -> Callable[[Any], Call]:
     )
 
 
-def _as_tuple(found: Any) -> tuple[torch.Tensor, ...]:
+def _as_tuple(found):
     return found if isinstance(found, tuple) else (found,)
 
 
@@ -557,19 +511,19 @@ _PLAIN = (
     ("moe, renormalised", MOE_RENORM, _moe(_moe_renorm_arguments)),
 )
 _PLANNED = (
-    ("decode", _gqa_decode(1), _decode(1)),
-    ("decode, lse", _gqa_decode(1), _decode(1, return_lse=True)),
-    ("decode, pages", _gqa_decode(4), _decode(4, return_lse=True)),
-    ("decode, HND", _gqa_decode(1), _decode(1, "HND")),
-    ("decode, out", _gqa_decode(1), _decode_out(1, with_lse=False)),
-    ("decode, out and lse", _gqa_decode(4), _decode_out(4, with_lse=True)),
-    ("prefill", _gqa_prefill(1), _prefill(1)),
-    ("prefill, pages", _gqa_prefill(4), _prefill(4, return_lse=True)),
-    ("prefill, HND", _gqa_prefill(1), _prefill(1, "HND", return_lse=True)),
-    ("decode, forward", _gqa_decode(4), _decode(4, **_FORWARD, logits_soft_cap=0.0)),
-    ("decode, forward_return_lse", _gqa_decode(4), _decode(4, **_FORWARD_LSE, k_scale=1.0)),
-    ("prefill, forward", _gqa_prefill(4), _prefill(4, **_FORWARD, **_CAUSAL)),
-    ("prefill, forward_return_lse", _gqa_prefill(4), _prefill(4, **_FORWARD_LSE, **_CAUSAL)),
+    ("decode", _gqa("decode", 1), _decode(1)),
+    ("decode, lse", _gqa("decode", 1), _decode(1, return_lse=True)),
+    ("decode, pages", _gqa("decode", 4), _decode(4, return_lse=True)),
+    ("decode, HND", _gqa("decode", 1), _decode(1, "HND")),
+    ("decode, out", _gqa("decode", 1), _decode_out(1, with_lse=False)),
+    ("decode, out and lse", _gqa("decode", 4), _decode_out(4, with_lse=True)),
+    ("prefill", _gqa("prefill_causal", 1), _prefill(1)),
+    ("prefill, pages", _gqa("prefill_causal", 4), _prefill(4, return_lse=True)),
+    ("prefill, HND", _gqa("prefill_causal", 1), _prefill(1, "HND", return_lse=True)),
+    ("decode, forward", _gqa("decode", 4), _decode(4, **_FORWARD, logits_soft_cap=0.0)),
+    ("decode, forward_return_lse", _gqa("decode", 4), _decode(4, **_FORWARD_LSE, k_scale=1.0)),
+    ("prefill, forward", _gqa("prefill_causal", 4), _prefill(4, **_FORWARD, **_CAUSAL)),
+    ("prefill, forward_return_lse", _gqa("prefill_causal", 4), _prefill(4, **_FORWARD_LSE, **_CAUSAL)),
     ("ragged GQA, forward", _GQA_RAGGED, _ragged_call(2, 8, 8, **_FORWARD, **_CAUSAL)),
     ("ragged GQA, forward_return_lse", _GQA_RAGGED, _ragged_call(2, 8, 8, **_FORWARD_LSE, **_CAUSAL)),
     ("ragged GQA", _GQA_RAGGED, _ragged_call(2, 8, 8, return_lse=True)),
@@ -582,10 +536,12 @@ _PLANNED = (
 EXAMPLES = tuple(Example(name, definition, _seeded(prepare)) for name, definition, prepare in _PLAIN) + tuple(
     Example(name, definition, _seeded(prepare), is_planned=True) for name, definition, prepare in _PLANNED
 )
+BY_DEFINITION = {example.definition.name: example for example in EXAMPLES}
+"""One example of each definition."""
 STRIDED = (
-    Example("decode, one tensor", _gqa_decode(4), _seeded(_decode(4, "NHD+")), is_planned=True),
-    Example("decode, HND pages", _gqa_decode(4), _seeded(_decode(4, "HND", return_lse=True)), is_planned=True),
-    Example("prefill, HND, one tensor", _gqa_prefill(4), _seeded(_prefill(4, "HND+")), is_planned=True),
+    Example("decode, one tensor", _gqa("decode", 4), _seeded(_decode(4, "NHD+")), is_planned=True),
+    Example("decode, HND pages", _gqa("decode", 4), _seeded(_decode(4, "HND", return_lse=True)), is_planned=True),
+    Example("prefill, HND, one tensor", _gqa("prefill_causal", 4), _seeded(_prefill(4, "HND+")), is_planned=True),
 )
 """Calls whose caches are not contiguous: solutions serve them that were verified with the same strides."""
 
@@ -593,7 +549,7 @@ STRIDED = (
 # -- data sets ---------------------------------------------------------------------------------------
 
 
-def reference_solution(definition: Definition, *, kind: str = "returning") -> Solution:
+def reference_solution(definition, *, kind="returning"):
     """The reference as a solution: value-``returning``, destination-``passing``, or with ``setup``."""
     inputs, outputs = list(definition.inputs), list(definition.outputs)
     source = definition.reference.replace("\ndef run(", "\ndef reference(")
@@ -610,13 +566,7 @@ def reference_solution(definition: Definition, *, kind: str = "returning") -> So
     return Solution(f"{kind}_{definition.name}", definition.name, "tests", spec, [SourceFile("main.py", source)])
 
 
-def passed(
-    solution: Solution,
-    definition: Definition,
-    inputs: dict[str, Any],
-    latency_ms: float = 0.1,
-    layout: dict[str, Any] | None = None,
-) -> Trace:
+def passed(solution, definition, inputs, latency_ms=0.1, layout=None):
     """A trace by which a solution is chosen on this machine for inputs like these, with strides by name."""
     extra = {"layout": layout} if layout else None
     axes = definition.get_axes_values_from_inputs([inputs[name] for name in definition.inputs])
@@ -632,6 +582,5 @@ def passed(
     return Trace(definition.name, workload, solution.name, evaluation)
 
 
-def data_set(definition: Definition, traces: tuple[Trace, ...], solutions: tuple[Solution, ...]) -> TraceSet:
-    """A data set in memory."""
+def data_set(definition, traces, solutions):
     return TraceSet(None, {definition.name: definition}, {definition.name: solutions}, {}, {definition.name: traces})

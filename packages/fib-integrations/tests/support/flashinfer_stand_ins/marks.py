@@ -1,7 +1,3 @@
-"""Marks of tests that use the stand-ins."""
-
-from __future__ import annotations
-
 import pytest
 
 from . import VERSIONS
