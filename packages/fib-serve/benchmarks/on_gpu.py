@@ -24,7 +24,7 @@ import attrs
 import httpx
 from fib_bench import Benchmark, BenchmarkConfig
 from fib_bench.events import Event, Working
-from fib_bench.execution.executors import concurrency_of
+from fib_bench.execution.local_scheduler import concurrency_of
 from fib_compile.device import env_snapshot, hardware_from_device
 from fib_schema import Definition, Solution, Trace, TraceSet, Workload
 from fib_serve import Client
@@ -118,7 +118,7 @@ def settings_of(device: str) -> tuple[str, ...]:
     return () if device.startswith("cuda") else FAST
 
 
-def run_directly(suite: Suite, folder: Path, name: str, concurrency: int | None) -> Run:
+def run_directly(suite: Suite, folder: Path, name: str) -> Run:
     """The work of ``fib-bench run``; `name` is one of `RUNS`."""
     options = settings_of(suite.device)
     fields = {
@@ -133,7 +133,7 @@ def run_directly(suite: Suite, folder: Path, name: str, concurrency: int | None)
             begun.append(time.perf_counter())
 
     begin = time.perf_counter()
-    config = BenchmarkConfig(device=suite.device, concurrency=concurrency, **fields)  # type: ignore[arg-type]
+    config = BenchmarkConfig(device=suite.device, **fields)  # type: ignore[arg-type]
     with Benchmark(trace_set, config) as benchmark:
         result = benchmark.run(observe=note)
     first = begun[0] if begun else begin
@@ -141,10 +141,10 @@ def run_directly(suite: Suite, folder: Path, name: str, concurrency: int | None)
     return _run(*RUNS[name], result.traces, skipped, (begin, first, time.perf_counter()))
 
 
-def run_by_clients(suite: Suite, folder: Path, concurrency: int | None, services: list[Service]) -> Run:
+def run_by_clients(suite: Suite, folder: Path, services: list[Service]) -> Run:
     """The work of four clients, each with every fourth solution, submitted at once."""
-    count = concurrency_of(BenchmarkConfig(concurrency=concurrency), suite.device)
-    options = ["--max-running", "1000", "--concurrency", str(count), "--allow-isolation", "0"]
+    count = concurrency_of(BenchmarkConfig(), suite.device)
+    options = ["--max-running", "1000", "--allow-isolation", "0"]
     root = folder / "server"
     suite.write(root, with_solutions=False)
     begin = time.perf_counter()
@@ -250,7 +250,6 @@ def main() -> None:
     parser.add_argument("--output", type=Path, default=Path("out"), help="folder for suite.md")
     parser.add_argument("--device", default="cuda:0", help="`cpu` tries the script out with small work")
     parser.add_argument("--budget", type=float, default=205.0, metavar="SECONDS", help="bound on everything")
-    parser.add_argument("--concurrency", type=int, metavar="N", help="evaluations in flight; default: by the cores")
     parser.add_argument("--runs", nargs="+", choices=RUNS, default=["direct", "server"], help="`warm` follows `direct`")
     chosen = parser.parse_args()
     if "warm" in chosen.runs and "direct" not in chosen.runs[: chosen.runs.index("warm")]:
@@ -286,10 +285,10 @@ def main() -> None:
                 continue
             if name == "server":
                 os.environ["FIB_CACHE_PATH"] = str(folder / "cache-server")
-                runs.append(run_by_clients(suite, folder, chosen.concurrency, services))
+                runs.append(run_by_clients(suite, folder, services))
             else:
                 os.environ["FIB_CACHE_PATH"] = str(folder / "cache-direct")
-                runs.append(run_directly(suite, folder, name, chosen.concurrency))
+                runs.append(run_directly(suite, folder, name))
             save(f"{time.monotonic() - began:.0f} s so far.")
     if left_out:
         save("\n".join(["Not run:", "", *(f"- {line}" for line in left_out)]))

@@ -29,7 +29,9 @@ from fib_schema import (
 )
 
 GOOD = "def run(x):\n    return x * 2\n"
-FAST = ("--measure-seconds", "0.05", "--warmup-runs", "1", "--iterations", "2", "--num-trials", "2")
+FAST = (
+    "--measure-seconds", "0.05", "--warmup-runs", "1", "--iterations", "2", "--num-trials", "2", "--cpu-processes", "1",
+)  # fmt: skip
 
 
 def write_data_set(root: Path, sizes: tuple[int, ...] = (4, 8)) -> Path:
@@ -90,8 +92,8 @@ class Service:
         self.address = ""
         while not self.address and time.monotonic() < deadline and self.process.poll() is None:
             for line in self.log.read_bytes()[begin:].decode(errors="replace").splitlines():
-                if '"address"' in line and line.endswith("}"):
-                    self.address = json.loads(line)["address"]
+                if '"serving ' in line and line.endswith("}"):
+                    self.address = json.loads(line)["message"].split()[-1]
             time.sleep(0.01)
         if not self.address:
             raise SystemExit(

@@ -1,23 +1,17 @@
 """Fixtures that the tests of fib-serve share: a data set, a database, and the API in this process."""
 
-from __future__ import annotations
-
 import socket
 import threading
 import warnings
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import attrs
 import pytest
 import uvicorn
 from fib_serve.contest import Contest, read_catalogs
-from fib_serve.database import Database, make_tables, users
+from fib_serve.database import Database
 from fib_serve.settings import Settings, default_state, make_state
-from fib_serve.users import Role, create_token, create_user, find_user
+from fib_serve.users import Role, create_token, get_or_add_user
 from fib_serve.web.app import make_app
-from sqlalchemy import update
 
 from .samples import write_data_set
 
@@ -27,63 +21,60 @@ with warnings.catch_warnings():
 
 
 @pytest.fixture
-def data_set(tmp_path: Path) -> Path:
+def data_set(tmp_path):
     return write_data_set(tmp_path / "data")
 
 
 @pytest.fixture
-def settings(data_set: Path) -> Settings:
+def settings(data_set):
     state = default_state(data_set)
     make_state(state)
-    return Settings(dataset=str(data_set), state=str(state), allow_unranked=True, requests_per_second=1000)
+    fields = {"dataset": str(data_set), "state": str(state), "rules": "One long word: " + "w" * 300}
+    return Settings(**fields, allow_unranked=True)
 
 
 @pytest.fixture
-def database(settings: Settings) -> Iterator[Database]:
+def database(settings):
     database = Database(settings.database_path)
-    make_tables(database)
     yield database
     database.close()
 
 
 @pytest.fixture
-def user_id(database: Database, settings: Settings) -> Callable[..., int]:
+def user_id(database):
     """Makes users and returns their numbers."""
 
-    def make(name: str, role: Role = Role.SUBMITTER, **columns: Any) -> int:
+    def make(name):
         with database.write() as connection:
-            user = find_user(connection, name) or create_user(connection, name, role, settings)
-            if columns:
-                connection.execute(update(users).where(users.c.id == user.id).values(**columns))
-        return user.id
+            return get_or_add_user(connection, name)
 
     return make
 
 
 @pytest.fixture
-def token(database: Database, settings: Settings) -> Callable[..., str]:
+def token(database):
     """Makes tokens, and the users they are for."""
 
-    def make(name: str, scope: Role = Role.SUBMITTER, **options: Any) -> str:
+    def make(name, scope=Role.SUBMITTER):
         with database.write() as connection:
-            user = find_user(connection, name) or create_user(connection, name, scope, settings)
-            return create_token(connection, user, scope, "", **options)[1]
+            return create_token(connection, name, scope)[1]
 
     return make
 
 
-def make_contest(settings: Settings, database: Database) -> Contest:
+def make_contest(settings, database):
     return Contest(settings, database, read_catalogs(settings))
 
 
 @pytest.fixture
-def make_client(database: Database, settings: Settings) -> Iterator[Callable[..., TestClient]]:
+def make_client(database, settings):
     """Starts the API in this process, with changed settings."""
-    clients: list[TestClient] = []
+    clients = []
 
-    def make(**changes: Any) -> TestClient:
+    def make(**changes):
         contest = make_contest(attrs.evolve(settings, **changes), database)
         client = TestClient(make_app(contest), raise_server_exceptions=False)
+        client.app.state.gate.rate = 1000.0
         client.__enter__()
         clients.append(client)
         return client
@@ -94,12 +85,12 @@ def make_client(database: Database, settings: Settings) -> Iterator[Callable[...
 
 
 @pytest.fixture
-def client(make_client: Callable[..., TestClient]) -> TestClient:
+def client(make_client):
     return make_client()
 
 
 @pytest.fixture
-def address(client: Any) -> Iterator[str]:
+def address(client):
     """The address of the pages, served by a thread."""
     listener = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config(client.app, lifespan="off", log_config=None, timeout_graceful_shutdown=1))

@@ -1,62 +1,46 @@
 """Tests of the client against the API in this process, also over a network that fails."""
 
-from __future__ import annotations
-
+import io
+import subprocess
+import sys
 import threading
-from collections.abc import Callable
-from typing import Any
+from urllib.error import HTTPError, URLError
+from urllib.request import OpenerDirector
 
-import httpx
 import pytest
 from fib_serve import Client, ServiceError, ServiceUnreachable
-from fib_serve.database import Database, submissions
-from fib_serve.settings import Settings
+from fib_serve.cli.main import main
+from fib_serve.database import submissions
 from sqlalchemy import func, select
 
 from .samples import finish, make_definition, make_solution, make_workloads
 
-ADDRESS = "http://testserver"
-MakeToken = Callable[..., str]
-
-
-class FailingNetwork(httpx.BaseTransport):
-    """Delivers requests, and loses every answer before the given attempt.
-
-    Args:
-        below: A test client of the API; its own HTTP library may be another one.
-        losses: The number of answers to lose.
-        statuses: Statuses to answer instead, one for each of the next requests.
-    """
-
-    def __init__(self, below: Any, losses: int = 0, statuses: tuple[int, ...] = ()) -> None:
-        self._below, self.losses, self._statuses = below, losses, list(statuses)
-
-    def handle_request(self, request: httpx.Request) -> httpx.Response:
-        if self._statuses:
-            return httpx.Response(self._statuses.pop(0), headers={"retry-after": "7"})
-        headers = {name: value for name, value in request.headers.items() if name != "content-length"}
-        answer = self._below.request(request.method, str(request.url), content=request.read(), headers=headers)
-        if self.losses:
-            self.losses -= 1
-            raise httpx.ReadError("the answer was lost", request=request)
-        kept = [(name, value) for name, value in answer.headers.multi_items() if name != "content-encoding"]
-        return httpx.Response(answer.status_code, headers=kept, content=answer.content)
-
 
 @pytest.fixture
-def connect(client: Any, token: MakeToken) -> Callable[..., Client]:
-    def make(
-        losses: int = 0, statuses: tuple[int, ...] = (), sleep: Callable[[float], None] = lambda _: None
-    ) -> Client:
-        transport = FailingNetwork(client, losses, statuses)
-        return Client(ADDRESS, token("alice"), transport=transport, sleep=sleep)
+def connect(address, token, monkeypatch):
+    """Makes a client, and a network that answers with statuses, then delivers requests and loses answers."""
+
+    def make(losses=0, statuses=(), sleep=lambda _: None):
+        left = [*statuses, *["lost"] * losses]
+        deliver = OpenerDirector.open
+
+        def send(self, request, **options):
+            failure = left.pop(0) if left else None
+            if isinstance(failure, int):
+                raise HTTPError(request.full_url, failure, "busy", {"retry-after": "7"}, io.BytesIO())
+            answer = deliver(self, request, **options)
+            if failure is not None:
+                answer.close()
+                raise URLError("the answer was lost")
+            return answer
+
+        monkeypatch.setattr(OpenerDirector, "open", send)
+        return Client(address, token("alice"), sleep=sleep)
 
     return make
 
 
-def test_a_submission_is_made_followed_and_read(
-    connect: Callable[..., Client], database: Database, settings: Settings
-) -> None:
+def test_a_submission_is_made_followed_and_read(connect, database, settings):
     with connect() as client:
         made = client.submit(make_solution())
         assert (made.state, made.is_final, made.solution[:5]) == ("queued", False, "mine_")
@@ -70,31 +54,30 @@ def test_a_submission_is_made_followed_and_read(
         assert [trace.workload for trace in client.traces(made.id)] == make_workloads()
         assert [entry.id for entry in client.leaderboard("double")] == [made.id]
         assert client.definition("double") == make_definition()
-        assert client.quota()["used"]["day"] == 1
 
 
-def test_a_submission_whose_answer_is_lost_is_made_once(connect: Callable[..., Client], database: Database) -> None:
+def test_a_submission_whose_answer_is_lost_is_made_once(connect, database):
     with connect(losses=3) as client:
         client.submit(make_solution(), force=True)
     with database.read() as connection:
         assert connection.execute(select(func.count()).select_from(submissions)).scalar() == 1
 
 
-def test_a_busy_service_is_asked_again_when_it_says(connect: Callable[..., Client]) -> None:
-    pauses: list[float] = []
+def test_a_busy_service_is_asked_again_when_it_says(connect):
+    pauses = []
     with connect(statuses=(503, 429), sleep=pauses.append) as client:
-        client.quota()
+        client.definitions()
     assert pauses == [7.0, 7.0]
 
 
-def test_a_service_that_stays_away_is_reported(connect: Callable[..., Client]) -> None:
+def test_a_service_that_stays_away_is_reported(connect):
     with connect(losses=100) as client, pytest.raises(ServiceUnreachable, match="the answer was lost; check"):
-        client.quota()
+        client.definitions()
     with connect(statuses=(503,) * 100) as client, pytest.raises(ServiceError, match="503"):
-        client.quota()
+        client.definitions()
 
 
-def test_a_refusal_is_reported_with_its_detail(connect: Callable[..., Client]) -> None:
+def test_a_refusal_is_reported_with_its_detail(connect):
     with connect() as client:
         with pytest.raises(ServiceError, match="400 Bad Request: Definition not found: nope"):
             client.submit(make_solution(definition="nope"))
@@ -104,8 +87,38 @@ def test_a_refusal_is_reported_with_its_detail(connect: Callable[..., Client]) -
             next(client.follow("0" * 32))
 
 
-def test_a_submission_is_cancelled(connect: Callable[..., Client]) -> None:
-    with connect() as client:
-        made = client.submit(make_solution())
-        assert client.cancel(made.id).state == "cancelled"
-        assert client.wait(made.id).error == "cancelled before it was evaluated"
+def test_the_client_and_its_commands_import_neither_the_service_nor_torch():
+    heavy = "{'torch', 'numpy', 'httpx', 'sqlalchemy', 'fastapi', 'fib_bench'}"
+    lines = "import sys; from fib_serve import Client; from fib_serve.cli.main import main"
+    ends = "main(['status', 'a' * 32, '--url', 'nope'])"
+    text = f"{lines}; {ends}; sys.exit(str(sorted({heavy} & sys.modules.keys())))"
+    done = subprocess.run([sys.executable, "-c", text], capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1] == "[]"
+
+
+def test_a_redirect_is_an_error_and_does_not_get_the_token(connect):
+    with connect() as client, pytest.raises(ServiceError, match="307"):
+        client.definition("")  # the service has the path without the slash at its end
+
+
+def test_commands_list_definitions_and_print_a_starter_and_a_leaderboard(
+    address, token, client, database, settings, monkeypatch, capsys
+):
+    monkeypatch.setenv("FIB_SERVE_URL", address)
+    monkeypatch.setenv("FIB_SERVE_TOKEN", token("alice"))
+    with Client(address, token("alice")) as user:
+        user.submit(make_solution())
+    summary = {"public": {"speedup_text": "2x", "flags": ["insensitive: y to zeros"]}}
+    identifier = finish(database, settings.dataset, summary=summary)
+    assert main(["status", identifier]) == 0
+    titles, row, flags = capsys.readouterr().out.splitlines()
+    assert (titles.split()[-1], row.split()[-1], flags) == ("speedup", "2x", "flags: insensitive: y to zeros")
+    assert main(["definitions"]) == 0
+    assert "double  Twice the input." in capsys.readouterr().out
+    assert main(["starter", "double"]) == 0
+    starter = capsys.readouterr().out
+    assert "input x: float32[n]" in starter
+    assert starter.endswith(make_definition().reference)
+    assert main(["leaderboard", "double"]) == 0
+    rank, user, solution, speedup = capsys.readouterr().out.splitlines()[1].split()
+    assert (rank, user, solution[:5], speedup) == ("1", "alice", "mine_", "2x")

@@ -1,7 +1,3 @@
-"""Tests of the files in `deploy/`."""
-
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess
@@ -13,7 +9,7 @@ import pytest
 DEPLOY = Path(__file__).parent.parent / "deploy"
 
 
-def test_the_systemd_unit_is_valid(tmp_path: Path) -> None:
+def test_the_systemd_unit_is_valid(tmp_path):
     if not DEPLOY.is_dir():
         pytest.skip("needs the repository")
     if shutil.which("systemd-analyze") is None:
@@ -25,7 +21,7 @@ def test_the_systemd_unit_is_valid(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (0, "")
 
 
-def test_the_container_file_has_no_findings_of_hadolint() -> None:
+def test_the_container_file_has_no_findings_of_hadolint():
     if not DEPLOY.is_dir():
         pytest.skip("needs the repository")
     program = shutil.which("hadolint", path=os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]]))
@@ -35,7 +31,7 @@ def test_the_container_file_has_no_findings_of_hadolint() -> None:
     assert (done.returncode, done.stdout) == (0, "")
 
 
-def test_the_commands_of_the_unit_and_the_container_exist() -> None:
+def test_the_commands_of_the_unit_and_the_container_exist():
     from fib_serve.cli.main import main
 
     if not DEPLOY.is_dir():

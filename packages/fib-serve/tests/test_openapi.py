@@ -1,13 +1,10 @@
 """Requests that the OpenAPI document allows, and others, made by schemathesis: no answer may be a failure."""
 
-from __future__ import annotations
-
 import importlib.util
-from collections.abc import Callable
-from typing import Any
 
 import hypothesis
 import pytest
+from fib_serve.submissions import reject
 from fib_serve.users import Role
 from hypothesis import HealthCheck, Phase, given
 from hypothesis import strategies as st
@@ -24,13 +21,14 @@ EXAMPLES = 25
 KNOWN = {400, 401, 403, 404, 405, 409, 413, 415, 422, 429, 503}
 
 
-@pytest.mark.parametrize("method", ["GET", "POST", "DELETE"])
-def test_no_request_makes_the_service_fail(client: Any, address: str, token: Callable[..., str], method: str) -> None:
+@pytest.mark.parametrize("method", ["GET", "POST"])
+def test_no_request_makes_the_service_fail(client, address, database, token, method):
     admin = bearer(token("root", Role.MAINTAINER))
     made = client.post("/v1/submissions", json={"solution": plain_solution()}, headers=admin).json()["id"]
-    client.delete(f"/v1/submissions/{made}", headers=admin)  # so that no request waits
+    with database.write() as connection:
+        reject(connection, made, "so that no request waits")
     schema = schemathesis.openapi.from_url(f"{address}/openapi.json")
-    failures: list[str] = []
+    failures = []
     for operation in (found.ok() for found in schema.get_all_operations()):
         if operation.method.upper() != method or operation.path == "/shutdown":
             continue
@@ -43,7 +41,7 @@ def test_no_request_makes_the_service_fail(client: Any, address: str, token: Cal
             suppress_health_check=list(HealthCheck),
         )
         @given(case=operation.as_strategy(), uses_real_id=st.booleans())
-        def ask(case: Any, uses_real_id: bool) -> None:
+        def ask(case, uses_real_id):
             if uses_real_id and "identifier" in (case.path_parameters or {}):
                 case.path_parameters["identifier"] = made
             answer = case.call(headers={**(case.headers or {}), **admin})

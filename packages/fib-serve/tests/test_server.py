@@ -1,20 +1,15 @@
 """Tests of the web server: malformed requests, and headers of a reverse proxy."""
 
-from __future__ import annotations
-
 import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
-from typing import Any
 
 import attrs
 import httpx
 import pytest
-from fib_serve.database import Database
 from fib_serve.service import make_server
-from fib_serve.settings import Settings
+from fib_serve.users import Role
 from fib_serve.web import app
 
 from .conftest import make_contest
@@ -23,11 +18,11 @@ HEAD = b"POST /v1/submissions HTTP/1.1\r\nHost: x\r\n"
 
 
 @pytest.fixture
-def serve(database: Database, settings: Settings) -> Iterator[Callable[..., int]]:
+def serve(database, settings):
     """Starts a server with changed settings; returns its port."""
     started = []
 
-    def start(**changes: Any) -> int:
+    def start(**changes):
         contest = make_contest(attrs.evolve(settings, **changes), database)
         server = make_server(contest)
         listener = socket.create_server(("127.0.0.1", 0))
@@ -42,9 +37,9 @@ def serve(database: Database, settings: Settings) -> Iterator[Callable[..., int]
         thread.join()
 
 
-def answer_to(port: int, request: bytes) -> bytes:
+def answer_to(port, request):
     """The beginning of the answer; empty if the server resets the connection."""
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as connection:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as connection:
         try:
             connection.sendall(request)
             return connection.recv(65536)
@@ -52,9 +47,9 @@ def answer_to(port: int, request: bytes) -> bytes:
             return b""
 
 
-def test_malformed_requests_are_refused_and_the_server_goes_on(serve: Callable[..., int]) -> None:
+def test_malformed_requests_are_refused_and_the_server_goes_on(serve):
     port = serve()
-    client = httpx.Client(base_url=f"http://127.0.0.1:{port}")
+    client = httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60)
     for head in (
         b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
         b"GET / HTTP/9.9\r\n\r\n",
@@ -70,45 +65,43 @@ def test_malformed_requests_are_refused_and_the_server_goes_on(serve: Callable[.
     client.close()
 
 
-def test_the_service_imports_no_torch() -> None:
+def test_the_service_imports_no_torch():
     """Solutions run in other processes, and importing torch takes seconds."""
     code = "import sys, fib_serve.service; print({'torch', 'triton'} & {*sys.modules})"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "set()\n"
 
 
-def test_a_body_that_does_not_arrive_is_answered(
-    serve: Callable[..., int], token: Callable[..., str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_body_that_does_not_arrive_is_answered(serve, token, monkeypatch):
     monkeypatch.setattr(app, "_BODY_SECONDS", 0.3)
     head = HEAD + f"Authorization: Bearer {token('alice')}\r\n".encode()
     slow = head + b"Content-Type: application/json\r\nContent-Length: 100\r\n\r\n{"
     assert answer_to(serve(), slow).startswith(b"HTTP/1.1 408")
 
 
-def test_no_body_is_read_without_a_token(serve: Callable[..., int]) -> None:
+def test_no_body_is_read_without_a_token(serve):
     port, begun = serve(), b"Content-Type: application/json\r\nContent-Length: 4000000\r\n\r\n{"
     assert answer_to(port, HEAD + begun).startswith(b"HTTP/1.1 401")
     form = b"POST /login HTTP/1.1\r\nHost: x\r\nContent-Length: 4000000\r\n\r\n" + b"a" * 20_000
     assert answer_to(port, form).startswith(b"HTTP/1.1 413")
 
 
-def test_large_bodies_of_one_user_are_read_two_at_a_time(serve: Callable[..., int], token: Callable[..., str]) -> None:
+def test_large_bodies_of_one_user_are_read_two_at_a_time(serve, token):
     port, text = serve(), token("alice")
     large = f"Authorization: Bearer {text}\r\nExpect: 100-continue\r\nContent-Length: 4000000\r\n\r\n".encode()
-    reading = [socket.create_connection(("127.0.0.1", port), timeout=20) for _ in range(2)]
+    reading = [socket.create_connection(("127.0.0.1", port), timeout=60) for _ in range(2)]
     for connection in reading:
         connection.sendall(HEAD + large)
         assert connection.recv(65536).startswith(b"HTTP/1.1 100"), "the server asks for the body"
-    with socket.create_connection(("127.0.0.1", port), timeout=20) as third:
+    with socket.create_connection(("127.0.0.1", port), timeout=60) as third:
         third.sendall(HEAD + large)
         headers = {"Authorization": f"Bearer {text}"}
-        small = httpx.post(f"http://127.0.0.1:{port}/tasks/batch", json={"task_ids": []}, headers=headers)
+        small = httpx.post(f"http://127.0.0.1:{port}/tasks/batch", json={"task_ids": []}, headers=headers, timeout=60)
         assert small.status_code == 200, "small bodies do not wait"
         third.setblocking(False)
         with pytest.raises(BlockingIOError):
             third.recv(1)
-        third.settimeout(20)
+        third.settimeout(60)
         reading[0].close()
         assert third.recv(65536).startswith(b"HTTP/1.1 100")
     reading[1].close()
@@ -116,16 +109,11 @@ def test_large_bodies_of_one_user_are_read_two_at_a_time(serve: Callable[..., in
 
 @pytest.mark.parametrize(("proxy", "is_trusted"), [(None, False), ("127.0.0.1", True), ("10.0.0.1", False)])
 @pytest.mark.slow
-def test_headers_of_the_named_proxy_alone_are_trusted(
-    serve: Callable[..., int], token: Callable[..., str], proxy: str | None, is_trusted: bool
-) -> None:
+def test_headers_of_the_named_proxy_alone_are_trusted(serve, token, proxy, is_trusted, caplog):
     headers = {"X-Forwarded-For": "192.0.2.7", "X-Forwarded-Proto": "https"}
-    with httpx.Client(base_url=f"http://127.0.0.1:{serve(proxy=proxy)}", headers=headers) as client:
+    with httpx.Client(base_url=f"http://127.0.0.1:{serve(proxy=proxy)}", headers=headers, timeout=60) as client:
         answer = client.post("/login", data={"token": token("alice")})
         assert ("; secure" in answer.headers["set-cookie"].lower()) == is_trusted
         client.cookies.clear()
-        wrong = [
-            client.get("/v1/quota", headers={"Authorization": "Bearer x", "X-Forwarded-For": address}).status_code
-            for address in ["192.0.2.7"] * 101 + ["192.0.2.8"]
-        ]
-    assert wrong[99:] == [401, 429, 401 if is_trusted else 429]
+        client.post("/shutdown", headers={"Authorization": f"Bearer {token('root', Role.MAINTAINER)}"})
+    assert ("at 192.0.2.7" in caplog.text, "at 127.0.0.1" in caplog.text) == (is_trusted, not is_trusted)

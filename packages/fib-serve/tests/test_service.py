@@ -1,14 +1,11 @@
 """Tests of the whole service: real processes, solutions of strangers, hidden workloads, kills."""
 
-from __future__ import annotations
-
 import os
 import re
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import attrs
@@ -18,11 +15,12 @@ from fib_schema import TraceSet
 
 from .running_service import (
     FAST,
+    START_SECONDS,
     RunningService,
     create_token,
     follow,
+    has_begun,
     has_results,
-    is_running,
     submit,
     traces_by_submission,
     wait,
@@ -43,7 +41,7 @@ class Contest:
 
 
 @pytest.fixture(scope="module")
-def contest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Contest]:
+def contest(tmp_path_factory):
     """A contest with hidden workloads and three users."""
     folder = tmp_path_factory.mktemp("contest")
     data_set = write_data_set(folder / "data")
@@ -57,7 +55,7 @@ def contest(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Contest]:
             client.close()
 
 
-def test_an_honest_solution_ranks_and_a_wrong_one_does_not(contest: Contest) -> None:
+def test_an_honest_solution_ranks_and_a_wrong_one_does_not(contest):
     good, wrong = submit(contest.alice, GOOD), submit(contest.bob, WRONG, name="his")
     tasks = wait(contest.alice, [good])
     assert [trace["evaluation"]["status"] for trace in tasks[0]["traces"]] == ["PASSED"] * 2
@@ -83,7 +81,7 @@ def run(x):
 """
 
 
-def test_hidden_workloads_are_not_told_to_submitters(contest: Contest) -> None:
+def test_hidden_workloads_are_not_told_to_submitters(contest):
     identifier = submit(contest.alice, TELLS)
     wait(contest.alice, [identifier])
     texts = [
@@ -93,7 +91,7 @@ def test_hidden_workloads_are_not_told_to_submitters(contest: Contest) -> None:
             f"/v1/submissions/{identifier}",
             f"/v1/submissions/{identifier}/traces",
             f"/submissions/{identifier}",
-            "/v1/submissions",
+            "/submissions",
             "/definitions/double/workloads",
         )
     ]
@@ -101,12 +99,7 @@ def test_hidden_workloads_are_not_told_to_submitters(contest: Contest) -> None:
         assert re.search(r"\b(65537|131071)\b|secret|hidden shape is \(", text) is None
     found = contest.alice.get(f"/v1/submissions/{identifier}").json()
     assert found["verdict"] == "RUNTIME_ERROR"
-    assert found["summary"]["hidden"] == {
-        "verdict": "RUNTIME_ERROR",
-        "speedup": None,
-        "speedup_text": "-",
-        "labels": [],
-    }
+    assert found["summary"]["hidden"] == {"verdict": "RUNTIME_ERROR", "speedup_text": "-"}
     assert (found["passed"], found["evaluated"]) == (2, 2)
     traces = traces_by_submission(contest.hidden)
     assert {uuid for submission, uuid in traces if submission == identifier} == {"secret-65537", "secret-131071"}
@@ -123,7 +116,7 @@ def run(x):
 """
 
 
-def test_a_solution_tells_a_later_submission_nothing_of_hidden_workloads(contest: Contest) -> None:
+def test_a_solution_tells_a_later_submission_nothing_of_hidden_workloads(contest):
     for _ in range(2):
         identifier = submit(contest.bob, REMEMBERS, name="remembers")
         (task,) = wait(contest.bob, [identifier])
@@ -164,7 +157,7 @@ def run(x):
 """
 
 
-def test_a_solution_reaches_neither_the_database_nor_other_data_nor_other_processes(contest: Contest) -> None:
+def test_a_solution_reaches_neither_the_database_nor_other_data_nor_other_processes(contest):
     state = contest.data_set.with_name(f"{contest.data_set.name}.fib-serve")
     paths = [state, state / "serve.sqlite3", contest.data_set, contest.hidden, Path.home(), Path.cwd()]
     paths += [*contest.data_set.glob("solutions/**/*.json"), *contest.hidden.glob("workloads/**/*.jsonl")]
@@ -178,16 +171,15 @@ def test_a_solution_reaches_neither_the_database_nor_other_data_nor_other_proces
     assert levels == [3, 3]
 
 
-def test_a_running_submission_is_cancelled_and_the_next_one_runs(contest: Contest) -> None:
-    endless = submit(contest.alice, "def run(x):\n    while True: pass\n")
-    follow(contest.alice, endless, is_running)
-    following = submit(contest.bob, GOOD, name="next")
-    assert contest.alice.delete(f"/v1/submissions/{endless}").status_code == 202
-    wait(contest.bob, [following])
-    assert contest.alice.get(f"/v1/submissions/{endless}").json()["state"] == "cancelled"
+def test_a_submission_that_takes_too_long_ends_and_the_next_one_begins(tmp_path):
+    data_set = write_data_set(tmp_path / "data")
+    with RunningService(data_set, "--no-auth", "--submission-seconds", "5") as service, service.client() as client:
+        (task,) = wait(client, [submit(client, "def run(x):\n    while True: pass\n")])
+        assert "took more than 5 s" in task["error"]
+        follow(client, submit(client, GOOD), has_begun)
 
 
-def test_killing_a_judge_loses_nothing_and_doubles_nothing(contest: Contest) -> None:
+def test_killing_a_judge_loses_nothing_and_doubles_nothing(contest):
     identifiers = [submit(contest.alice, f"{GOOD}# {index}") for index in range(4)]
     follow(contest.alice, identifiers[0], has_results)
     os.kill(contest.service.judges()[0], signal.SIGKILL)
@@ -199,7 +191,7 @@ def test_killing_a_judge_loses_nothing_and_doubles_nothing(contest: Contest) -> 
     }
 
 
-def test_killing_everything_loses_no_acknowledged_submission(tmp_path: Path) -> None:
+def test_killing_everything_loses_no_acknowledged_submission(tmp_path):
     data_set = write_data_set(tmp_path / "data")
     with RunningService(data_set, "--no-auth") as service:
         with service.client() as client:
@@ -211,15 +203,15 @@ def test_killing_everything_loses_no_acknowledged_submission(tmp_path: Path) -> 
         assert set(traces_by_submission(data_set).values()) == {1}
         assert len(traces_by_submission(data_set)) == 10
         assert client.post("/shutdown").json() == {"status": "shutting down"}
-        assert service.process.wait(60) == 0
+        assert service.process.wait(START_SECONDS) == 0
 
 
-def test_a_service_that_drains_finishes_and_leaves_no_process(tmp_path: Path) -> None:
+def test_a_service_that_drains_finishes_and_leaves_no_process(tmp_path):
     data_set = write_data_set(tmp_path / "data")
     mark = {"FIB_TEST_MARK": str(tmp_path)}
     with RunningService(data_set, "--no-auth", environment=mark) as service, service.client() as client:
         first, second = submit(client, GOOD), submit(client, f"{GOOD}#")
-        follow(client, first, is_running)
+        follow(client, first, has_begun)
         assert service.stop() == 0
     assert _processes_with(str(tmp_path)) == []
     with RunningService(data_set, "--no-auth") as service, service.client() as client:
@@ -227,9 +219,9 @@ def test_a_service_that_drains_finishes_and_leaves_no_process(tmp_path: Path) ->
         assert set(traces_by_submission(data_set).values()) == {1}
 
 
-def _processes_with(text: str) -> list[str]:
+def _processes_with(text):
     """The processes whose environment has a text; those that end meanwhile are waited for."""
-    deadline = time.monotonic() + 20
+    deadline = time.monotonic() + START_SECONDS
     while True:
         found = []
         for path in Path("/proc").glob("[0-9]*/environ"):
@@ -243,24 +235,22 @@ def _processes_with(text: str) -> list[str]:
         os.sched_yield()
 
 
-def test_a_service_with_a_weak_sandbox_refuses_to_start(tmp_path: Path) -> None:
+def test_a_service_with_a_weak_sandbox_refuses_to_start(tmp_path):
     data_set = write_data_set(tmp_path / "data")
     command = [sys.executable, "-m", "fib_serve.cli.main", "run", str(data_set), "--no-auth", "--port", "0", *FAST]
     environment = {**os.environ, "FIB_BENCH_ISOLATION": "1"}
-    done = subprocess.run(
-        [*command, "--devices", "cpu"], capture_output=True, text=True, env=environment, timeout=120, check=False
-    )
+    done = subprocess.run([*command, "--devices", "cpu"], capture_output=True, text=True, env=environment, check=False)
     assert done.returncode == 2
     assert "the sandbox reaches level 1 on this machine, required is 3" in done.stderr
     assert "--allow-isolation 1" in done.stderr
 
 
-def test_private_files_that_workers_could_open_are_refused(tmp_path: Path) -> None:
+def test_private_files_that_workers_could_open_are_refused(tmp_path):
     hidden = write_data_set(Path(sys.prefix) / f"hidden-{os.getpid()}", "secret")
     try:
         command = [sys.executable, "-m", "fib_serve.cli.main", "run", str(write_data_set(tmp_path / "data"))]
         options = ["--no-auth", "--port", "0", "--devices", "cpu", "--hidden", str(hidden)]
-        done = subprocess.run([*command, *options], capture_output=True, text=True, timeout=120, check=False)
+        done = subprocess.run([*command, *options], capture_output=True, text=True, check=False)
         assert done.returncode == 2
         assert f"workers could open {hidden}" in done.stderr
     finally:
@@ -269,8 +259,8 @@ def test_private_files_that_workers_could_open_are_refused(tmp_path: Path) -> No
         shutil.rmtree(hidden)
 
 
-def test_a_second_service_on_the_same_state_is_refused(contest: Contest) -> None:
+def test_a_second_service_on_the_same_state_is_refused(contest):
     command = [sys.executable, "-m", "fib_serve.cli.main", "run", str(contest.data_set), "--port", "0"]
-    done = subprocess.run([*command, "--devices", "cpu"], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run([*command, "--devices", "cpu"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert "a service is running" in done.stderr

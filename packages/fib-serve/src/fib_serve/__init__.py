@@ -21,8 +21,4 @@ if TYPE_CHECKING:
 
     __version__: str
 else:
-    __getattr__, __dir__ = lazy_exports(
-        __name__,
-        "fib-serve",
-        {"client": "Client ServiceError ServiceUnreachable SubmissionInfo"},
-    )
+    __getattr__, __dir__ = lazy_exports(__name__, "fib-serve")

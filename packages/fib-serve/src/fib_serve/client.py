@@ -6,15 +6,18 @@ submission that it has accepted already with that one.
 
 from __future__ import annotations
 
+import http.client
 import itertools
 import json
 import time
+import urllib.error
+import urllib.request
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, NoReturn, Self
+from urllib.parse import quote
 
 import attrs
-import httpx
 from fib_schema import Definition, FibError, Solution, Trace, to_plain
 from fib_schema.codec import structure
 
@@ -23,9 +26,8 @@ _FIRST_PAUSE_SECONDS = 0.2
 _LONGEST_PAUSE_SECONDS = 30.0
 _TIMEOUT_SECONDS = 60.0
 _WAIT_SECONDS = 30
-_PAGE = 200
 _REPEATED = frozenset({429, 503})
-_FINAL = frozenset({"completed", "failed", "cancelled"})
+_FINAL = frozenset({"completed", "failed"})
 
 
 @attrs.frozen
@@ -60,7 +62,7 @@ class SubmissionInfo:
     definition: str
     solution: str
     state: str
-    """``queued``, ``running``, ``completed``, ``failed`` or ``cancelled``."""
+    """``queued``, ``running``, ``completed`` or ``failed``."""
     verdict: str | None
     """The most serious status of all workloads, once it is completed."""
     is_ranked: bool
@@ -92,7 +94,6 @@ class Client:
     Args:
         address: Such as ``http://127.0.0.1:8000``.
         token: As a maintainer gave it to you; None for a service without tokens.
-        transport: Sends requests; by default over the network.
         sleep: Waits between attempts.
     """
 
@@ -101,13 +102,12 @@ class Client:
         address: str,
         token: str | None = None,
         *,
-        transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
     ) -> None:
         self._address = address
         self._sleep = sleep
-        headers = {} if token is None else {"Authorization": f"Bearer {token}"}
-        self._http = httpx.Client(base_url=address, headers=headers, timeout=_TIMEOUT_SECONDS, transport=transport)
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._http = urllib.request.build_opener(_NoRedirects)
 
     def __enter__(self) -> Self:
         return self
@@ -118,7 +118,7 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close all connections."""
+        """Close the client."""
         self._http.close()
 
     def submit(
@@ -137,15 +137,11 @@ class Client:
         """
         uuids = None if workload_uuids is None else list(workload_uuids)
         body = {"solution": to_plain(solution), "workload_uuids": uuids, "force": force}
-        return SubmissionInfo.from_json(self._send("POST", "/v1/submissions", json.dumps(body)))
+        return SubmissionInfo.from_json(self._send("POST", "/v1/submissions", body))
 
     def get(self, submission: str) -> SubmissionInfo:
         """A submission."""
         return SubmissionInfo.from_json(self._send("GET", f"/v1/submissions/{submission}"))
-
-    def cancel(self, submission: str) -> SubmissionInfo:
-        """Cancel a submission."""
-        return SubmissionInfo.from_json(self._send("DELETE", f"/v1/submissions/{submission}"))
 
     def follow(self, submission: str) -> Iterator[SubmissionInfo]:
         """A submission as it is now, and after each change that is seen, until its end."""
@@ -163,57 +159,67 @@ class Client:
         *_, last = self.follow(submission)
         return last
 
+    def definitions(self) -> list[Mapping[str, Any]]:
+        """The names and descriptions of all definitions."""
+        found: list[Mapping[str, Any]] = self._send("GET", "/definitions")
+        return found
+
     def definition(self, name: str) -> Definition:
         """A definition."""
-        return structure(self._send("GET", f"/definitions/{name}"), Definition, source=self._address)
+        return structure(self._send("GET", f"/definitions/{quote(name, safe='')}"), Definition, source=self._address)
 
     def traces(self, submission: str) -> Iterator[Trace]:
         """The traces of a submission on public workloads. Their logs are output of the solution: do not trust them."""
         cursor: int | None = 0
         while cursor is not None:
-            page = self._send("GET", f"/v1/submissions/{submission}/traces?limit={_PAGE}&cursor={cursor}")
+            page = self._send("GET", f"/v1/submissions/{submission}/traces?cursor={cursor}")
             yield from (structure(item, Trace, source=self._address) for item in page["items"])
             cursor = page["next_cursor"]
 
     def leaderboard(self, definition: str) -> list[SubmissionInfo]:
         """The best submission of each user, the best first, up to 500."""
-        found = self._send("GET", f"/v1/leaderboards/{definition}?limit=500")
+        found = self._send("GET", f"/v1/leaderboards/{quote(definition, safe='')}")
         return [SubmissionInfo.from_json(item["submission"]) for item in found["items"]]
 
-    def quota(self) -> Mapping[str, Any]:
-        """The user of the token, and how much of its quotas is used."""
-        found: Mapping[str, Any] = self._send("GET", "/v1/quota")
-        return found
-
-    def _send(self, method: str, path: str, body: str | None = None) -> Any:
+    def _send(self, method: str, path: str, body: Mapping[str, Any] | None = None) -> Any:
         """The content of the answer to a request, which is repeated after failures."""
-        headers = {} if body is None else {"Content-Type": "application/json"}
+        headers = self._headers if body is None else {**self._headers, "Content-Type": "application/json"}
+        content = None if body is None else json.dumps(body).encode()
+        request = urllib.request.Request(self._address.rstrip("/") + path, content, headers, method=method)
         for attempt in itertools.count():
             pause = _FIRST_PAUSE_SECONDS * 2**attempt
             try:
-                answer = self._http.request(method, path, content=body, headers=headers)
-            except httpx.TransportError as error:
-                if attempt == _ATTEMPTS:
-                    raise ServiceUnreachable(self._address, str(error) or type(error).__name__) from error
-            else:
-                if answer.status_code not in _REPEATED or attempt == _ATTEMPTS:
-                    return _checked(answer)
-                given = answer.headers.get("retry-after", "")
+                with self._http.open(request, timeout=_TIMEOUT_SECONDS) as answer:
+                    return json.load(answer)
+            except urllib.error.HTTPError as error:
+                if error.code not in _REPEATED or attempt == _ATTEMPTS:
+                    _raise(error)
+                given = error.headers.get("retry-after", "")
                 pause = float(given) if given.isdecimal() else pause
+            except (OSError, http.client.HTTPException) as error:
+                if attempt == _ATTEMPTS:
+                    problem = getattr(error, "reason", error)
+                    raise ServiceUnreachable(self._address, str(problem) or type(error).__name__) from error
             self._sleep(min(pause, _LONGEST_PAUSE_SECONDS))
         raise AssertionError("the loop has no end")
 
 
-def _checked(answer: httpx.Response) -> Any:
-    """The content of an answer.
+class _NoRedirects(urllib.request.HTTPRedirectHandler):
+    """Takes redirects as errors: the token is for one address only."""
+
+    def redirect_request(self, *_: Any) -> None:
+        """No request."""
+
+
+def _raise(error: urllib.error.HTTPError) -> NoReturn:
+    """Report the problem that an answer describes.
 
     Raises:
-        ServiceError: It reports an error.
+        ServiceError: Always.
     """
-    if answer.is_success:
-        return answer.json() if answer.content else None
+    text = error.read()
     try:
-        problem = answer.json()
-        raise ServiceError(answer.status_code, str(problem["title"]), str(problem["detail"]))
+        problem = json.loads(text)
+        raise ServiceError(error.code, str(problem["title"]), str(problem["detail"])) from None
     except (ValueError, KeyError, TypeError):
-        raise ServiceError(answer.status_code, answer.reason_phrase, answer.text[:500]) from None
+        raise ServiceError(error.code, str(error.reason), text.decode(errors="replace")[:500]) from None

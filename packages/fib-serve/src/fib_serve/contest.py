@@ -5,18 +5,13 @@ Data sets are read once: a changed one needs a restart.
 
 from __future__ import annotations
 
-import asyncio
-import hashlib
-import json
 import threading
-import time
-from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import attrs
-import fib_bench
+from fib_bench import BenchmarkConfig
 from fib_schema import Definition, Problem, Solution, TraceSet, Workload
 from fib_schema.display import counted
 
@@ -24,8 +19,6 @@ from .database import Database
 from .errors import InvalidSetting
 from .settings import Settings
 from .users import Principal
-
-_POLL_SECONDS, _OTHERS_SECONDS = 0.1, 1.0
 
 
 @attrs.frozen
@@ -38,16 +31,17 @@ class Catalog:
     definitions: Mapping[str, Definition]
     workloads: Mapping[str, tuple[Workload, ...]]
     """Workloads by definition, each uuid once."""
-    reserved_names: frozenset[str]
-    """Names of solutions that the data set had when it was read."""
     problems: tuple[Problem, ...]
+    config: BenchmarkConfig
+    """The settings of evaluations: those of the service above those of the data set."""
 
     @classmethod
-    def read(cls, root: Path, *, is_hidden: bool = False) -> Catalog:
+    def read(cls, root: Path, *, evaluation: Mapping[str, Any] | None = None, is_hidden: bool = False) -> Catalog:
         """Read a data set.
 
         Raises:
             DataSetNotFound: There is no such folder.
+            InvalidConfig: A field of the evaluation, or the ``fib-bench.yaml`` of the data set, is not valid.
         """
         trace_set = TraceSet.from_path(root)
         definitions = dict(trace_set.definitions.items())
@@ -55,7 +49,8 @@ class Catalog:
             name: tuple({trace.workload.uuid: trace.workload for trace in trace_set.workloads.get(name, [])}.values())
             for name in definitions
         }
-        return cls(root, is_hidden, definitions, workloads, frozenset(trace_set.solution_names()), trace_set.problems)
+        config = BenchmarkConfig(**(evaluation or {})).for_data_set(trace_set)
+        return cls(root, is_hidden, definitions, workloads, trace_set.problems, config)
 
     def find_workload(self, uuid: str) -> Workload | None:
         """The workload with a uuid."""
@@ -92,12 +87,13 @@ def read_catalogs(settings: Settings) -> tuple[Catalog, ...]:
 
     Raises:
         DataSetNotFound: There is no such folder.
+        InvalidConfig: The settings of evaluations are not valid.
         InvalidSetting: Hidden workloads cannot be used.
     """
-    public = Catalog.read(Path(settings.dataset))
+    public = Catalog.read(Path(settings.dataset), evaluation=settings.evaluation)
     if settings.hidden is None:
         return (public,)
-    hidden = Catalog.read(Path(settings.hidden), is_hidden=True)
+    hidden = Catalog.read(Path(settings.hidden), evaluation=settings.evaluation, is_hidden=True)
     hidden.check_beside(public)
     return (public, hidden)
 
@@ -108,9 +104,7 @@ class DeviceState:
 
     name: str
     hardware: str = ""
-    harness: str = ""
     isolation: int = 0
-    isolation_text: str = ""
     submission_id: str | None = None
     problem: str | None = None
     """The reason why the device is not used, if it is not."""
@@ -170,41 +164,16 @@ class Contest:
     """The only user, of a service without tokens."""
     stop: Callable[[], None] = lambda: None
     """Ends the whole service."""
-    interrupt: Callable[[str], None] = lambda _: None
-    """Ends the evaluation of a submission whose state is not running any more."""
     is_draining: bool = False
     is_closed: bool = False
     """Whether no request waits any more."""
-    changes: int = 0
-    """Counts changes of submissions by this process, for the requests that wait for one."""
-    waits: Counter[int] = attrs.field(factory=Counter)
-    """The requests that wait for a submission, by user."""
 
     @property
     def public(self) -> Catalog:
         """The public data set."""
         return self.catalogs[0]
 
-    def announce(self) -> None:
-        """Let requests that wait look again."""
-        self.changes += 1
-
-    async def wait_for_change(self, seen: int, seconds: float) -> None:
-        """Wait until `changes` is not `seen`, at most so long and until commands of other processes may have made one.
-
-        Args:
-            seen: The number of changes before the state was read.
-            seconds: The bound on the wait.
-        """
-        deadline = time.monotonic() + min(seconds, _OTHERS_SECONDS)
-        while self.changes == seen and not self.is_closed and time.monotonic() < deadline:
-            await asyncio.sleep(_POLL_SECONDS)
-
-    @property
-    def harness(self) -> str:
-        """The version of the harness and a hash of its settings: results of different ones are not compared."""
-        name = f"fib-bench {fib_bench.__version__}"
-        if not self.settings.evaluation:
-            return name
-        text = json.dumps(dict(self.settings.evaluation), sort_keys=True)
-        return f"{name}, settings {hashlib.sha256(text.encode()).hexdigest()[:8]}"
+    def configs(self, device: str, concurrency: int | None = None) -> Mapping[Path, BenchmarkConfig]:
+        """The settings of the judges of a device, by data set."""
+        own = {"device": device, "concurrency": concurrency}
+        return {catalog.root: catalog.config.with_fields(**own) for catalog in self.catalogs}

@@ -15,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from datetime import UTC, datetime
+from enum import StrEnum
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ from sqlalchemy import (
     Boolean,
     Column,
     Connection,
+    Enum,
     Float,
     ForeignKey,
     Index,
@@ -48,11 +50,29 @@ _PRAGMAS = (
     "mmap_size = 1073741824",  # pages are read where the system caches them
     "cache_size = -512",  # KiB, negative by convention: of each connection, for the pages of one write
 )
-VERSION = 3
+VERSION = 5
 """Version of the tables, kept as ``user_version``."""
 LARGEST_ID = 2**31 - 1
 """Bound on ids in requests."""
 
+
+class State(StrEnum):
+    """The state of a submission."""
+
+    QUEUED = "queued"
+    RUNNING = "running"
+    COMPLETED = "completed"
+    """Every workload was evaluated, whatever the verdict."""
+    FAILED = "failed"
+    """It could not be evaluated; `Submission.error` gives the reason."""
+
+    @property
+    def is_final(self) -> bool:
+        """Whether it does not change any more."""
+        return self not in PENDING
+
+
+PENDING = (State.QUEUED, State.RUNNING)
 metadata = MetaData()
 
 users = Table(
@@ -60,13 +80,7 @@ users = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("name", String(40), nullable=False, unique=True),
-    Column("role", String(20), nullable=False),
-    Column("is_active", Boolean, nullable=False, default=True),
-    Column("max_running", Integer, nullable=False),
-    Column("max_queued", Integer, nullable=False),
-    Column("max_per_day", Integer, nullable=False),
     Column("turn_at", Float, nullable=False, default=0.0),  # when a device last took a submission of the user
-    Column("created_at", Float, nullable=False),
 )
 
 tokens = Table(
@@ -74,11 +88,9 @@ tokens = Table(
     metadata,
     Column("id", Integer, primary_key=True),
     Column("user_id", ForeignKey("users.id"), nullable=False, index=True),
-    Column("label", String(100), nullable=False),
     Column("scope", String(20), nullable=False),
     Column("hash", String(64), nullable=False, unique=True),
     Column("created_at", Float, nullable=False),
-    Column("expires_at", Float),
     Column("revoked_at", Float),
 )
 
@@ -93,19 +105,17 @@ submissions = Table(
     Column("solution", Text, nullable=False),
     Column("content_hash", String(64), nullable=False),
     Column("workloads", JSON(none_as_null=True)),  # uuids; null means all
-    Column("state", String(10), nullable=False),
+    Column("state", Enum(State, native_enum=False, values_callable=list, length=10), nullable=False),
     Column("error", Text),
     Column("attempts", Integer, nullable=False, default=0),
     Column("device", String(100)),
     Column("hardware", String(200)),
-    Column("harness", String(200)),
     Column("created_at", Float, nullable=False),
-    Column("started_at", Float),
     Column("finished_at", Float),
     Column("planned", Integer, nullable=False, default=0),  # public workloads that it runs on
     Column("passed", Integer, nullable=False, default=0),
     Column("verdict", String(40)),
-    Column("summary", JSON(none_as_null=True)),  # shown by leaderboards, see `standings`
+    Column("summary", JSON(none_as_null=True)),  # shown by leaderboards, see `device_worker`
     Column("is_ranked", Boolean, nullable=False, default=False),
     Column("score", Float),
     Column("rejection", Text),  # the reason of a maintainer
@@ -115,7 +125,6 @@ submissions = Table(
     Index("submissions_user_time", "user_id", "created_at"),
     Index("submissions_definition_number", "definition", "number"),
     Index("submissions_rank", "definition", "is_ranked", "hardware", "user_id", "score"),
-    Index("submissions_name", "solution_name"),
 )
 
 results = Table(
@@ -125,7 +134,6 @@ results = Table(
     Column("submission_id", ForeignKey("submissions.id"), nullable=False),
     Column("workload", String(200), nullable=False),
     Column("is_hidden", Boolean, nullable=False),
-    Column("status", String(40), nullable=False),
     Column("trace", Text),  # null for hidden workloads, whose traces are only in their files
     UniqueConstraint("submission_id", "workload", "is_hidden"),
 )
@@ -161,24 +169,24 @@ def iso_time(seconds: float | None) -> str | None:
 
 
 class Database:
-    """The database of one service.
+    """The database of one service, which is made if there is none.
 
     Raises:
-        DatabaseUnusable: It cannot be opened.
+        DatabaseUnusable: It is damaged, or another version of this program has written it.
     """
 
     def __init__(self, path: Path) -> None:
+        if path.exists():
+            _check_file(path)
         self.path = path
         self._write_lock = threading.Lock()
         options = {"timeout": _BUSY_SECONDS, "check_same_thread": False}
         self._engine = create_engine(URL.create("sqlite", database=str(path)), connect_args=options, **_POOL)
         event.listen(self._engine, "connect", _prepare)
         event.listen(self._engine, "begin", _begin)
-        try:
-            with self.read():
-                pass
-        except Exception as error:
-            raise DatabaseUnusable(str(path), f"it cannot be opened: {error}") from error
+        with self.write() as connection:
+            metadata.create_all(connection)
+            connection.exec_driver_sql(f"PRAGMA user_version = {VERSION}")
 
     @contextmanager
     def read(self) -> Iterator[Connection]:
@@ -200,40 +208,18 @@ class Database:
         self._engine.dispose()
 
 
-def make_tables(database: Database) -> None:
-    """Create the tables of a new database.
-
-    Raises:
-        DatabaseUnusable: Another version of this program has written it.
-    """
-    with database.write() as connection:
-        found = int(connection.exec_driver_sql("PRAGMA user_version").scalar_one())
-        if found not in (0, VERSION):
-            raise DatabaseUnusable(str(database.path), _other_version(found))
-        metadata.create_all(connection)
-        connection.exec_driver_sql(f"PRAGMA user_version = {VERSION}")
-
-
-def check_file(path: Path) -> None:
-    """Check that a file is an undamaged database of this version.
-
-    Raises:
-        DatabaseUnusable: It is not.
-    """
+def _check_file(path: Path) -> None:
     with closing(sqlite3.connect(f"{path.resolve().as_uri()}?mode=ro", uri=True)) as connection:
         try:
             found = str(connection.execute("PRAGMA quick_check").fetchone()[0])
-            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            version = int(connection.execute("PRAGMA user_version").fetchone()[0])
         except sqlite3.DatabaseError as error:
             found, version = str(error), VERSION
     if found != "ok":
         raise DatabaseUnusable(str(path), f"it is damaged: {found}; restore a backup")
-    if version != VERSION:
-        raise DatabaseUnusable(str(path), _other_version(version))
-
-
-def _other_version(found: int) -> str:
-    return f"another version of fib-serve wrote it (tables {found}, this one has {VERSION}): use that version"
+    if version not in (0, VERSION):
+        problem = f"another version of fib-serve wrote it (tables {version}, this one has {VERSION}): use that version"
+        raise DatabaseUnusable(str(path), problem)
 
 
 def _prepare(connection: Any, _: object) -> None:

@@ -1,23 +1,26 @@
 """Device workers: threads that take submissions, evaluate them through judges, and record the results.
 
-A submission runs on its public workloads, then on all hidden ones. Its judges are interrupted when it was cancelled,
-takes too long, or the worker has to stop.
+A submission runs on its public workloads, then on all hidden ones. Its judges are interrupted when it takes too long,
+or the worker has to stop.
 """
 
 from __future__ import annotations
 
 import logging
+import math
 import secrets
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
-import attrs
 from fib_bench import IsolationReport
 from fib_bench.errors import JudgeFailed
 from fib_bench.events import Evaluated, Skipped
-from fib_schema import Definition, Environment, Solution, Trace, Workload
+from fib_bench.report import LeaderboardRow, leaderboard
+from fib_schema import Definition, Environment, EvaluationStatus, Solution, Trace, TraceSet, Workload
 from fib_schema.hardware import Fit, fit_of
+from fib_schema.trace_facts import CPU_TIMING
 from sqlalchemy.exc import SQLAlchemyError
 
 from .contest import Catalog, Contest, DeviceState
@@ -35,9 +38,9 @@ from .queue import (
     release,
     requeue_running,
     traces_of,
+    withdraw,
 )
 from .settings import Settings
-from .standings import standing_of
 
 _IDLE_SECONDS = 0.2
 _FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 1.0, 30.0
@@ -74,12 +77,6 @@ class DeviceWorker:
             self._judges.interrupt()
         self._is_draining.set()
 
-    def interrupt(self, submission: str) -> None:
-        """End the evaluation of a submission that is not running any more, if it is on this device."""
-        with self._lock:
-            if self._submission == submission:
-                self._judges.interrupt()
-
     def _serve(self) -> None:
         pause_seconds = _FIRST_PAUSE_SECONDS
         while not self._is_draining.is_set():
@@ -112,13 +109,13 @@ class DeviceWorker:
             self._judges.begin()
             self._register()
             while not self._is_draining.is_set():
-                claimed = claim(self._contest.database, self._name)
+                claimed = claim(self._contest.database, self._name, self._contest.settings.max_running)
                 if claimed is None:
                     self._is_draining.wait(_IDLE_SECONDS)
                     continue
-                self._report(claimed.submission.id)
+                self._contest.devices.change(self._name, submission_id=claimed.submission.id)
                 self._work_on(claimed)
-                self._report(None)
+                self._contest.devices.change(self._name, submission_id=None)
         finally:
             self._judges.interrupt()
 
@@ -127,18 +124,7 @@ class DeviceWorker:
             requeue_running(connection, self._name)  # an earlier run could not return them
         report = check_isolation(self._contest.settings, self._judges)
         hardware = self._judges.environment(self._contest.public.root).hardware
-        state = DeviceState(
-            name=self._name,
-            hardware=hardware,
-            harness=self._contest.harness,
-            isolation=report.level,
-            isolation_text=report.text,
-        )
-        self._contest.devices.register(state)
-
-    def _report(self, submission: str | None) -> None:
-        self._contest.devices.change(self._name, submission_id=submission)
-        self._contest.announce()
+        self._contest.devices.register(DeviceState(name=self._name, hardware=hardware, isolation=report.level))
 
     def _work_on(self, claimed: Claim) -> None:
         database, identifier = self._contest.database, claimed.submission.id
@@ -164,7 +150,7 @@ class DeviceWorker:
 
     @contextmanager
     def _interruptible(self, submission: str) -> Iterator[None]:
-        """Let `interrupt` and the bound on its time end the evaluation of a submission."""
+        """Let the bound on its time end the evaluation of a submission."""
         timer = threading.Timer(self._contest.settings.submission_seconds, self._end_late, [submission])
         with self._lock:
             self._judges.begin()
@@ -183,7 +169,9 @@ class DeviceWorker:
         try:
             give_up(self._contest.database, submission, reason)
         finally:
-            self.interrupt(submission)
+            with self._lock:
+                if self._submission == submission:
+                    self._judges.interrupt()
 
 
 def _short(error: BaseException) -> str:
@@ -241,16 +229,13 @@ def evaluate(contest: Contest, judges: Judges, claimed: Claim) -> None:
         give_up(contest.database, submission.id, "; ".join(dict.fromkeys(problems)))
         return
     public, *hidden = traces
-    standing = standing_of(
-        contest.public.definitions[submission.definition],
-        claimed.solution,
-        public,
-        hidden[0] if hidden else None,
-        allow_unranked=contest.settings.allow_unranked,
-    )
-    is_ranked = standing.is_ranked and submission.workloads is None  # a choice of workloads is for development
-    device = {"hardware": environment.hardware, "harness": contest.harness}
-    complete(contest.database, claimed, {**attrs.asdict(standing), **device, "is_ranked": is_ranked})
+    known = contest.public.definitions[submission.definition]
+    allow_flags = (CPU_TIMING,) if contest.settings.allow_unranked else ()
+    standing = _standing_of(known, claimed.solution, public, hidden[0] if hidden else None, allow_flags)
+    if hidden and standing["verdict"] != EvaluationStatus.PASSED:
+        withdraw(claimed, contest.public, known, public, standing["verdict"])
+    standing["is_ranked"] &= submission.workloads is None  # a choice of workloads is for development
+    complete(contest.database, claimed, standing | {"hardware": environment.hardware})
 
 
 @contextmanager
@@ -308,8 +293,6 @@ def _run(
         if isinstance(event, Evaluated):
             _check_isolation(contest.settings, event.trace)
             record(contest.database, claimed, catalog, definition, event.trace)
-            if not catalog.is_hidden:  # times of hidden workloads would tell what a solution encodes in them
-                contest.announce()
         elif isinstance(event, Skipped):
             if event.skip.is_crash:
                 raise JudgeFailed(event.skip.reason)  # the service tries the missing pairs again
@@ -325,3 +308,62 @@ def _check_isolation(settings: Settings, trace: Trace) -> None:
     if isolation is not None and isolation["level"] < settings.required_isolation:
         report = f"measures in force: {', '.join(isolation['measures'])}"
         raise IsolationTooWeak(isolation["level"], settings.required_isolation, report)
+
+
+# -- the standing ------------------------------------------------------------------------------------
+
+
+def _standing_of(
+    definition: Definition,
+    solution: Solution,
+    public: Sequence[Trace],
+    hidden: Sequence[Trace] | None,
+    allow_flags: Sequence[str],
+) -> dict[str, Any]:
+    """The columns of a submission that traces decide, by the rules of fib-bench's reports; without hidden ones, None.
+
+    Hidden workloads alone rank. Their part of the summary is an aggregate without axes, uuids, logs and texts, because
+    a solution can print its inputs.
+    """
+    shown = _entry(definition, solution, public, allow_flags)
+    deciding = shown if hidden is None else _entry(definition, solution, hidden, allow_flags)
+    summary: dict[str, Any] = {"public": None if shown is None else _public(shown)}
+    if hidden is not None and deciding is not None:
+        summary["hidden"] = {"verdict": _verdict(hidden), "speedup_text": deciding.speedup.text}
+    score = deciding.speedup.point if deciding is not None and deciding.is_ranked else None
+    passes = all(entry is not None and entry.passed == entry.total for entry in (shown, deciding))
+    return {
+        "verdict": _verdict([*public, *(hidden or ())]),
+        "passed": sum(trace.is_successful() for trace in public),
+        "is_ranked": score is not None and passes,
+        "score": score if passes else None,
+        "summary": summary,
+    }
+
+
+def _entry(
+    definition: Definition, solution: Solution, traces: Sequence[Trace], allow_flags: Sequence[str]
+) -> LeaderboardRow | None:
+    trace_set = TraceSet(
+        definitions={definition.name: definition},
+        solutions={definition.name: [solution]},
+        traces={definition.name: traces},
+    )
+    return next(iter(leaderboard(trace_set, allow_flags)), None)
+
+
+def _public(entry: LeaderboardRow) -> dict[str, Any]:
+    latency = entry.latency_ms
+    is_known = latency is not None and all(map(math.isfinite, latency))
+    return {
+        "speedup_text": entry.speedup.text,
+        "latency_ms": latency if is_known else None,
+        "flags": list(entry.flags),
+        "problem": entry.problem,
+    }
+
+
+def _verdict(traces: Sequence[Trace]) -> str:
+    """The most serious status, which is the last in the order of their definition."""
+    found = [trace.evaluation.status for trace in traces if trace.evaluation is not None]
+    return str(max(found, key=list(EvaluationStatus).index, default=""))

@@ -46,7 +46,7 @@ class DatabaseUnusable(FibError, RuntimeError):
 
 @attrs.frozen
 class Refused(FibError):
-    """A request that the service refuses."""
+    """A request that the service refuses; all functions that a request reaches may raise it."""
 
     status: int
     """Of HTTP."""

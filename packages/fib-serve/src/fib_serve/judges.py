@@ -2,6 +2,7 @@
 
 `Judges` runs them on this machine. `RayJudges` runs them on a node of a Ray cluster, by fib-bench's worker for one
 device of a node, which hosts a `Judges` there. `interrupt` may be called from another thread, everything else from one.
+All but it raise `JudgeFailed` where a judge could not be started, has died, or was interrupted.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import fib_bench
-from fib_bench import BenchmarkConfig, Evaluator, IsolationReport, probe_isolation, remove_build_cache
+from fib_bench import BenchmarkConfig, IsolationReport, JudgeProcess, probe_isolation, remove_build_cache
 from fib_bench.errors import JudgeFailed
 from fib_bench.events import Event
 from fib_schema import Definition, Environment, Solution, Workload
@@ -33,16 +34,12 @@ class Judges:
     def __init__(self, device: str, configs: Mapping[Path, BenchmarkConfig]) -> None:
         self._device = device
         self._configs = configs
-        self._evaluators: dict[Path, Evaluator] = {}
+        self._judges: dict[Path, JudgeProcess] = {}
         self._lock = threading.Lock()
         self._is_interrupted = False
 
     def probe(self, private: Sequence[Path]) -> IsolationReport:
-        """Report the isolation of workers, and which of these paths they could open.
-
-        Raises:
-            JudgeFailed: No worker could be started.
-        """
+        """Report the isolation of workers, and which of these paths they could open."""
         return probe_isolation(self._device, private)
 
     def begin(self) -> None:
@@ -51,22 +48,14 @@ class Judges:
             self._is_interrupted = False
 
     def environment(self, root: Path) -> Environment:
-        """The hardware and the versions that traces state.
-
-        Raises:
-            JudgeFailed: A judge could not be started, or was interrupted.
-        """
-        return self._evaluator(root).environment
+        """The hardware and the versions that traces state."""
+        return self._judge(root).environment
 
     def run(
         self, root: Path, definition: Definition, solution: Solution, workloads: Sequence[Workload], cache_key: str
     ) -> Iterator[Event]:
-        """Evaluate a solution on workloads of a data set, with a build cache for evaluations with this key.
-
-        Raises:
-            JudgeFailed: A judge could not be started, has died, or was interrupted.
-        """
-        yield from self._evaluator(root).run(definition, solution, workloads, cache_key)
+        """Evaluate a solution on workloads of a data set, with a build cache for evaluations with this key."""
+        yield from self._judge(root).run(definition, solution, workloads, cache_key)
 
     def forget(self, solution: Solution, cache_key: str) -> None:
         """Remove the build cache of evaluations with a key, none of which is running."""
@@ -76,18 +65,18 @@ class Judges:
         """End the running evaluation; the judges start again when they are needed after `begin`."""
         with self._lock:
             self._is_interrupted = True
-            closing = list(self._evaluators.values())
-            self._evaluators.clear()
-        for evaluator in closing:
-            evaluator.close()
+            closing = list(self._judges.values())
+            self._judges.clear()
+        for judge in closing:
+            judge.close()
 
-    def _evaluator(self, root: Path) -> Evaluator:
+    def _judge(self, root: Path) -> JudgeProcess:
         with self._lock:
             if self._is_interrupted:
                 raise JudgeFailed("it was interrupted")
-            found = self._evaluators.get(root)
+            found = self._judges.get(root)
             if found is None:
-                found = self._evaluators[root] = Evaluator(self._configs[root], root)
+                found = self._judges[root] = JudgeProcess(self._configs[root], root)
             return found
 
 

@@ -10,20 +10,32 @@ process take submissions, so nothing takes over what another one evaluates.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
 from typing import Any
 
 import attrs
-from fib_schema import Definition, InvalidRecord, Solution, Trace, TraceSet, append_jsonl_file, format_json, parse_json
+from fib_schema import (
+    Definition,
+    EvaluationStatus,
+    InvalidRecord,
+    Solution,
+    Trace,
+    TraceSet,
+    append_jsonl_file,
+    format_json,
+    parse_json,
+)
 from fib_schema.reader import save_json_file
 from sqlalchemy import ColumnElement, Connection, delete, func, insert, select, update
 
 from .contest import Catalog
-from .database import Database, now, results, submissions, users
-from .submissions import State, Submission, end, select_submissions
+from .database import Database, State, now, results, submissions, users
+from .submissions import Submission, fail, select_submissions
 
 _LOST = "its traces are no longer in the data set; submit it again with `force`"
 MAX_ATTEMPTS = 3
 """Attempts without a new trace before a submission is not tried again: it may be what kills judges."""
+WITHDRAWN = "withdrawn by the service: it failed on workloads that are hidden"
 SUBMISSION_KEY = "submission"
 """The key in ``evaluation.extra`` of a trace that names its submission."""
 
@@ -36,30 +48,28 @@ class Claim:
     solution: Solution
 
 
-def claim(database: Database, device: str) -> Claim | None:
-    """Take the next submission; None if none may run now."""
+def claim(database: Database, device: str, max_running: int) -> Claim | None:
+    """Take the next submission; None if no user with fewer than `max_running` in evaluation has one."""
     is_queued = submissions.c.state == State.QUEUED
     with database.read() as connection:  # most calls end here, without the write lock
         if connection.execute(select(submissions.c.number).where(is_queued).limit(1)).first() is None:
             return None
     with database.write() as connection:
-        user = _next_user(connection)
+        user = _next_user(connection, max_running)
         if user is None:
             return None
         oldest = select(func.min(submissions.c.number)).where(is_queued, submissions.c.user_id == user)
         number = connection.execute(oldest).scalar_one()
-        chosen, time = submissions.c.number == number, now()
-        connection.execute(update(users).where(users.c.id == user).values(turn_at=time))
+        chosen = submissions.c.number == number
+        connection.execute(update(users).where(users.c.id == user).values(turn_at=now()))
         values = {"state": State.RUNNING, "device": device, "attempts": submissions.c.attempts + 1}
-        started_at = func.coalesce(submissions.c.started_at, time)
-        connection.execute(update(submissions).where(chosen).values(**values, started_at=started_at))
-        row = connection.execute(select_submissions().where(chosen)).mappings().one()
+        connection.execute(update(submissions).where(chosen).values(values))
+        found = connection.execute(select_submissions().where(chosen)).one()
         text = connection.execute(select(submissions.c.solution).where(chosen)).scalar_one()
-        found = Submission.from_row(row)
         return Claim(found, parse_json(text, Solution, source=f"submission {found.id}"))
 
 
-def _next_user(connection: Connection) -> int | None:
+def _next_user(connection: Connection, max_running: int) -> int | None:
     """The user whose turn it is; None if no user may run another submission."""
     waiting = select(submissions.c.user_id).where(submissions.c.state == State.QUEUED)
     running = (
@@ -67,27 +77,19 @@ def _next_user(connection: Connection) -> int | None:
         .where(submissions.c.user_id == users.c.id, submissions.c.state == State.RUNNING)
         .scalar_subquery()
     )
-    query = select(users.c.id).where(users.c.id.in_(waiting), running < users.c.max_running)
+    query = select(users.c.id).where(users.c.id.in_(waiting), running < max_running)
     return connection.execute(query.order_by(users.c.turn_at, users.c.id).limit(1)).scalar()
 
 
 def release(database: Database, claimed: Claim, failure: str | None = None) -> None:
-    """Return a submission to the queue.
-
-    Args:
-        database: The database.
-        claimed: The submission.
-        failure: The reason if its evaluation has failed through no fault of its own; without one, because the worker
-            stops, this does not count as an attempt.
-    """
+    """Return a submission to the queue, because of a failure, or without one, which is no attempt, at a stop."""
     chosen = _running(claimed.submission.id)
     with database.write() as connection:
         attempts = connection.execute(select(submissions.c.attempts).where(chosen)).scalar()
         if attempts is None:
-            return  # it was cancelled
+            return  # it has ended meanwhile
         if failure is not None and attempts >= MAX_ATTEMPTS:
-            reason = f"{attempts} attempts failed, the last one because {failure}"
-            end(connection, claimed.submission.id, State.FAILED, reason)
+            fail(connection, claimed.submission.id, f"{attempts} attempts failed, the last one because {failure}")
             return
         values = {"state": State.QUEUED, "attempts": attempts - (failure is None)}
         connection.execute(update(submissions).where(chosen).values(**values))
@@ -98,17 +100,17 @@ def _running(submission: str) -> ColumnElement[bool]:
 
 
 def is_running(database: Database, submission: str) -> bool:
-    """Whether a submission has neither ended nor been cancelled."""
+    """Whether a submission has not ended, as by the bound on its time."""
     with database.read() as connection:
         return connection.execute(select(submissions.c.id).where(_running(submission))).first() is not None
 
 
-def requeue_running(connection: Connection, device: str | None = None) -> int:
+def requeue_running(connection: Connection, device: str | None = None) -> None:
     """Return what was running, of one device or all, to the queue: nothing evaluates it any more."""
     chosen = submissions.c.state == State.RUNNING
     if device is not None:
         chosen &= submissions.c.device == device
-    return connection.execute(update(submissions).where(chosen).values(state=State.QUEUED)).rowcount
+    connection.execute(update(submissions).where(chosen).values(state=State.QUEUED))
 
 
 # -- results -----------------------------------------------------------------------------------------
@@ -138,6 +140,31 @@ def record(database: Database, claimed: Claim, catalog: Catalog, definition: Def
         _add_result(connection, claimed.submission.id, marked, is_hidden=catalog.is_hidden)
         chosen = submissions.c.id == claimed.submission.id  # it has made progress: earlier attempts do not count
         connection.execute(update(submissions).where(chosen).values(attempts=1))
+
+
+def withdraw(claimed: Claim, catalog: Catalog, definition: Definition, public: Iterable[Trace], verdict: str) -> None:
+    """Append a failure for each passing trace of a submission that is wrong on hidden workloads.
+
+    Reports and routing take the latest trace of a workload, and know no hidden ones. The failures name no submission:
+    they are no results of its evaluation.
+    """
+    failures = []
+    for trace in public:
+        if (evaluation := trace.evaluation) is not None and evaluation.status is EvaluationStatus.PASSED:
+            extra = {
+                key: value for key, value in (evaluation.extra or {}).items() if key not in (SUBMISSION_KEY, "flags")
+            }
+            failed = attrs.evolve(
+                evaluation,
+                status=verdict,
+                timestamp=datetime.now(UTC).isoformat(timespec="milliseconds"),
+                log=WITHDRAWN,
+                correctness=evaluation.correctness if verdict == EvaluationStatus.INCORRECT_NUMERICAL else None,
+                performance=None,
+                extra=extra,
+            )
+            failures.append(attrs.evolve(trace, evaluation=failed))
+    append_jsonl_file(failures, catalog.traces_file(definition, claimed.solution.author))
 
 
 def recorded(database: Database, claimed: Claim, catalog: Catalog, definition: Definition) -> frozenset[str]:
@@ -179,13 +206,11 @@ def submission_of(trace: Trace) -> str | None:
 
 def _add_result(connection: Connection, submission: str, trace: Trace, *, is_hidden: bool) -> None:
     """Index a trace; the text of a hidden one stays in its file."""
-    assert trace.evaluation is not None
     connection.execute(
         insert(results).values(
             submission_id=submission,
             workload=trace.workload.uuid,
             is_hidden=is_hidden,
-            status=str(trace.evaluation.status),
             trace=None if is_hidden else format_json(trace),
         )
     )
@@ -201,38 +226,32 @@ def complete(database: Database, claimed: Claim, values: Mapping[str, Any]) -> N
 def give_up(database: Database, submission: str, error: str) -> None:
     """End a submission that could not be evaluated."""
     with database.write() as connection:
-        end(connection, submission, State.FAILED, error)
+        fail(connection, submission, error)
 
 
 # -- the start ---------------------------------------------------------------------------------------
 
 
-def reconcile(database: Database, catalogs: tuple[Catalog, ...]) -> dict[str, int]:
-    """Make the database agree with the trace files. No worker may run meanwhile.
+def reconcile(database: Database, catalogs: tuple[Catalog, ...]) -> int:
+    """Make the database agree with the trace files; returns the number of results without a trace.
 
-    Returns:
-        The numbers of traces that the database lacked (``indexed``), of results without a trace (``lost``), of traces
-        of unknown submissions (``foreign``), and of submissions that were running when the service ended.
+    No worker may run meanwhile. Traces of unknown submissions are left alone.
     """
-    added = foreign = 0
     with database.write() as connection:
+        requeue_running(connection)
         known = set(connection.execute(select(submissions.c.id)).scalars())
         rows = connection.execute(select(results.c.submission_id, results.c.workload, results.c.is_hidden))
-        present = {(row[0], row[1], bool(row[2])) for row in rows}
-        lost = set(present)
+        indexed = {(row[0], row[1], bool(row[2])) for row in rows}
+        lost = set(indexed)
         for catalog, submission, trace in _recorded(catalogs):
             key = (submission, trace.workload.uuid, catalog.is_hidden)
-            if submission not in known:
-                foreign += 1
-            elif key not in present:
-                _add_result(connection, submission, trace, is_hidden=catalog.is_hidden)
-                present.add(key)
-                added += 1
             lost.discard(key)
+            if submission in known and key not in indexed:
+                _add_result(connection, submission, trace, is_hidden=catalog.is_hidden)
+                indexed.add(key)
         for key in lost:
             _remove_result(connection, *key)
-        requeued = requeue_running(connection)
-        return {"indexed": added, "lost": len(lost), "foreign": foreign, "requeued": requeued}
+        return len(lost)
 
 
 def _recorded(catalogs: tuple[Catalog, ...]) -> Iterable[tuple[Catalog, str, Trace]]:

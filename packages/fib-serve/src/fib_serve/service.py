@@ -19,16 +19,14 @@ from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from pathlib import Path
 
-import attrs
 import uvicorn
-from fib_bench import BenchmarkConfig
 from fib_bench.errors import ClusterUnreachable
-from fib_bench.execution.executors import concurrency_of
+from fib_bench.execution.local_scheduler import concurrency_of
 from fib_schema import FibError
 from fib_schema.display import counted
 
 from .contest import Contest, read_catalogs
-from .database import Database, check_file, iso_time, make_tables
+from .database import Database, iso_time
 from .device_worker import DeviceWorker
 from .errors import InvalidSetting
 from .judges import Judges, RayJudges
@@ -54,8 +52,6 @@ def run(settings: Settings, listener: socket.socket) -> int:
     """
     configure_logs(settings.log_level)
     make_state(Path(settings.state))
-    if settings.database_path.exists():
-        check_file(settings.database_path)
     with _locked(Path(settings.state)), closing(Database(settings.database_path)) as database:
         contest = prepare(settings, database)
         os.chdir(settings.work_path)
@@ -74,12 +70,9 @@ def prepare(settings: Settings, database: Database) -> Contest:
         _LOG.warning("%s", problem)
     if empty := [name for name, workloads in catalogs[0].workloads.items() if not workloads]:
         _LOG.warning("nothing can be submitted for definitions without workloads: %s", ", ".join(empty))
-    make_tables(database)
-    found = reconcile(database, catalogs)
-    _LOG.info("database and trace files agree: %s", found, extra={"fields": found})
-    if found["lost"]:
-        _LOG.error("%s have no trace in the data set any more: restore its files", counted(found["lost"], "result"))
-    local = None if settings.has_auth else local_principal(database, settings)
+    if lost := reconcile(database, catalogs):
+        _LOG.error("%s have no trace in the data set any more: restore its files", counted(lost, "result"))
+    local = None if settings.has_auth else local_principal(database)
     return Contest(settings, database, catalogs, local=local, stop=lambda: os.kill(os.getpid(), signal.SIGTERM))
 
 
@@ -96,8 +89,7 @@ class _Process:
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, self._on_signal)
         address = f"http://{settings.host}:{self._listener.getsockname()[1]}"
-        fields = {"address": address, "devices": settings.devices, "data_set": settings.dataset}
-        _LOG.info("serving %s on %s", settings.dataset, address, extra={"fields": fields})
+        _LOG.info("serving %s on %s", settings.dataset, address)
         try:
             while not self._signals and web.is_alive():
                 devices.update()
@@ -151,20 +143,18 @@ class DevicePool:
     """The devices of a service: those of this machine, or of the nodes of a Ray cluster, which come and go.
 
     Raises:
-        InvalidConfig: The settings of evaluations are not valid.
         ClusterUnreachable: The cluster does not answer.
     """
 
     def __init__(self, contest: Contest) -> None:
         self._contest = contest
-        contest.interrupt = self._interrupt
         self._devices: dict[str, DeviceWorker] = {}
         self._next_nodes = 0.0
         settings = contest.settings
         self._is_cluster = settings.executor == "ray"
         if self._is_cluster:
             _connect(settings.address)
-            self._configs = settings.benchmark_configs(settings.devices[0])
+            self._configs = contest.configs(settings.devices[0])
             return
         judges = {name: found for device in settings.devices for name, found in self._local(device)}
         for name, found in judges.items():  # all settings are valid
@@ -195,10 +185,6 @@ class DevicePool:
         for device in self._devices.values():
             device.drain()
 
-    def _interrupt(self, submission: str) -> None:
-        for device in list(self._devices.values()):
-            device.interrupt(submission)
-
     def _add(self, name: str, judges: Judges) -> None:
         self._devices[name] = DeviceWorker(self._contest, name, judges)
         self._devices[name].start()
@@ -206,8 +192,8 @@ class DevicePool:
     def _local(self, device: str) -> Iterator[tuple[str, Judges]]:
         """The workers of a device of this machine. The judges of those that share it take turns to time."""
         settings = self._contest.settings
-        count = concurrency_of(BenchmarkConfig(concurrency=settings.concurrency), device, len(settings.devices))
-        configs = attrs.evolve(settings, concurrency=count).benchmark_configs(device)
+        count = concurrency_of(self._contest.public.config, device, len(settings.devices))
+        configs = self._contest.configs(device, count)
         for index in range(count):
             name = device if count == 1 else f"{device} (worker {index + 1} of {count})"
             yield name, Judges(device, configs)
@@ -267,17 +253,8 @@ class _JsonFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """The line."""
-        fields = {
-            "time": iso_time(record.created),
-            "level": record.levelname.lower(),
-            "thread": record.threadName,
-            "logger": record.name,
-            "message": record.getMessage(),
-            **getattr(record, "fields", {}),
-        }
-        if record.exc_info:
-            fields["traceback"] = self.formatException(record.exc_info)
-        return json.dumps(fields)
+        fields = {"time": iso_time(record.created), "level": record.levelname.lower(), "logger": record.name}
+        return json.dumps({**fields, "message": super().format(record)})  # a traceback belongs to the message
 
 
 def configure_logs(level: str) -> None:

@@ -5,18 +5,14 @@ from __future__ import annotations
 import ipaddress
 import os
 import re
-import socket
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
 
 import attrs
-from fib_bench import BenchmarkConfig
 from fib_compile import InvalidDevice
 from fib_compile.device import parse_device
-from fib_schema import TraceSet
 
 from .errors import InvalidSetting
 
@@ -45,8 +41,6 @@ class Settings:
     """The address of the Ray cluster; None starts one on this machine."""
     devices: tuple[str, ...] = ("cpu",)
     """The devices of this machine; with Ray ``cpu`` or ``cuda:0``, for the devices of that kind of all nodes."""
-    concurrency: int | None = None
-    """Workers that share each CUDA device, of which only one times a pass at a moment; None depends on the cores."""
     host: str = "127.0.0.1"
     port: int = 8000
     proxy: str | None = None
@@ -61,15 +55,17 @@ class Settings:
     required_isolation: int = STRONGEST
     evaluation: Mapping[str, int | float] = attrs.field(factory=dict)
     """Fields of `fib_bench.BenchmarkConfig`."""
+    title: str = "Leaderboards"
+    """The title of the page of the contest."""
+    rules: str = ""
+    """The text of the rules on that page."""
+    deadline: datetime | None = None
+    """The time after which nothing is accepted, with its zone."""
     submission_seconds: float = 1800.0
     """The bound on the evaluation of one submission."""
-    max_body_bytes: int = 4 << 20
     max_running: int = 2
-    """Limit of one user, unless the user has a limit of its own, like the next two settings."""
-    max_queued: int = 100
+    """Limit of one user, like the next setting."""
     max_per_day: int = 1000
-    requests_per_second: float = 50.0
-    """Limit of one user, averaged over ten seconds; a service without tokens has no such limit."""
     log_level: str = "info"
 
     def __attrs_post_init__(self) -> None:
@@ -80,6 +76,11 @@ class Settings:
             raise InvalidSetting("--hidden", "the folder must lie outside of the data set, which is public")
         self._check_devices()
         self._check_executor()
+        for name in ("submission_seconds", "max_running", "max_per_day"):
+            if not 0 < (value := getattr(self, name)) < 1e12:
+                raise InvalidSetting(f"--{name.replace('_', '-')}", f"must be greater than 0 and finite, got {value}")
+        if not 0 <= self.port < 1 << 16:
+            raise InvalidSetting("--port", f"must be from 0 to 65535, got {self.port}")
         for private in filter(None, (self.hidden, self.state)):
             if "\x00" in private:
                 raise InvalidSetting("paths", "contain a null character")
@@ -104,10 +105,13 @@ class Settings:
         if self.address is not None and not _ADDRESS.fullmatch(self.address):
             problem = f"{self.address!r} is not the address of a Ray cluster; write HOST:PORT, or auto for this machine"
             raise InvalidSetting("--address", problem)
-        if self.concurrency is not None:
-            raise InvalidSetting("--concurrency", "a device of a Ray cluster evaluates one submission at a time")
         if find_spec("ray") is None:
             raise InvalidSetting("--executor", "Ray is not installed: pip install 'fib-serve[ray]'")
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the deadline has passed."""
+        return self.deadline is not None and self.deadline < datetime.now(UTC)
 
     @property
     def database_path(self) -> Path:
@@ -124,17 +128,6 @@ class Settings:
         """The paths that no worker may open."""
         roots = (self.dataset, self.hidden, self.state, str(self.database_path))
         return tuple(Path(path) for path in roots if path is not None)
-
-    def benchmark_configs(self, device: str) -> Mapping[Path, BenchmarkConfig]:
-        """The settings of the judges of a device, by data set: above those of the data set.
-
-        Raises:
-            InvalidConfig: A field, or the ``fib-bench.yaml`` of a data set, is not valid.
-        """
-        fields: dict[str, Any] = dict(self.evaluation)
-        config = BenchmarkConfig(device=device, concurrency=self.concurrency, **fields)
-        roots = [Path(root) for root in (self.dataset, self.hidden) if root is not None]
-        return {root: config.for_data_set(TraceSet.from_path(root)) for root in roots}
 
 
 def default_state(dataset: Path) -> Path:
@@ -153,24 +146,6 @@ def make_state(path: Path) -> None:
         raise InvalidSetting("--state", f"{path} belongs to another user; name a folder of your own")
     path.chmod(0o700)
     (path / "empty").mkdir(mode=0o700, exist_ok=True)
-
-
-@contextmanager
-def listening(settings: Settings) -> Iterator[socket.socket]:
-    """The listening socket.
-
-    Raises:
-        InvalidSetting: The address cannot be used.
-    """
-    family = socket.AF_INET6 if ":" in settings.host else socket.AF_INET
-    try:
-        listener = socket.create_server((settings.host, settings.port), family=family, backlog=2048)
-    except OSError as error:
-        place = f"{settings.host}:{settings.port}"
-        problem = f"{place} cannot be used: {error.strerror}; choose another port or stop its user"
-        raise InvalidSetting("--host and --port", problem) from error
-    with listener:
-        yield listener
 
 
 def is_loopback(host: str) -> bool:

@@ -1,4 +1,4 @@
-"""Submissions: their states, acceptance, cancellation, rejection, and queries about them.
+"""Submissions: their states, acceptance, rejection, and queries about them.
 
 A submission is durable when `submit` returns.
 """
@@ -6,100 +6,41 @@ A submission is durable when `submit` returns.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Collection, Mapping, Sequence
-from enum import StrEnum
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypeAlias
 
 import attrs
 from fib_schema import Solution, format_json, parse_json
 from fib_schema.display import counted
 from fib_schema.framing import framed
-from sqlalchemy import Connection, RowMapping, Select, and_, func, insert, or_, select, tuple_, update
+from sqlalchemy import Connection, Row, Select, and_, func, insert, or_, select, update
 
-from .database import Database, new_id, now, results, submissions, users
+from .database import PENDING, Database, State, new_id, now, results, submissions, users
 from .errors import Refused
+from .settings import Settings
 
-DAY_SECONDS = 86_400.0
+_DAY_SECONDS = 86_400.0
+MAX_PAGE = 2 << 20
+"""Characters of a page of traces."""
 _MAX_ERROR_CHARACTERS = 2000
+_MAX_RANKED = 500
 
 
-class State(StrEnum):
-    """The state of a submission."""
-
-    QUEUED = "queued"
-    RUNNING = "running"
-    COMPLETED = "completed"
-    """Every workload was evaluated, whatever the verdict."""
-    FAILED = "failed"
-    """It could not be evaluated; `Submission.error` gives the reason."""
-    CANCELLED = "cancelled"
-
-    @property
-    def is_final(self) -> bool:
-        """Whether it does not change any more."""
-        return self not in _PENDING
-
-
-_PENDING = (State.QUEUED, State.RUNNING)
-
-
-@attrs.frozen
-class Submission:
-    """One submission; times are seconds since 1970 (UTC)."""
-
-    number: int
-    id: str
-    user_id: int
-    user: str
-    definition: str
-    solution_name: str
-    content_hash: str
-    workloads: tuple[str, ...] | None
-    """Uuids of the public workloads to run on; None means all."""
-    state: State
-    error: str | None
-    attempts: int
-    device: str | None
-    hardware: str | None
-    harness: str | None
-    created_at: float
-    started_at: float | None
-    finished_at: float | None
-    planned: int
-    evaluated: int
-    """The number of public workloads with a result."""
-    passed: int
-    verdict: str | None
-    summary: Mapping[str, Any] | None
-    is_ranked: bool
-    score: float | None
-    rejection: str | None
-
-    @classmethod
-    def from_row(cls, row: RowMapping) -> Submission:
-        """The value of a row of `select_submissions`."""
-        fields = dict(row)
-        fields["state"] = State(fields["state"])
-        fields["workloads"] = None if fields["workloads"] is None else tuple(fields["workloads"])
-        return cls(**fields)
-
-
+Submission: TypeAlias = Row[Any]
+"""A row of the table with the name of its `user`, and how many of its public workloads have a result (`evaluated`)."""
 _EVALUATED = (
     select(func.count())
     .where(results.c.submission_id == submissions.c.id, results.c.is_hidden.is_(False))
     .correlate(submissions)
     .scalar_subquery()
 )
-_COMPUTED = {"user": users.c.name.label("user"), "evaluated": _EVALUATED.label("evaluated")}
-_COLUMNS = [
-    _COMPUTED[name] if name in _COMPUTED else submissions.c[name]
-    for name in (field.name for field in attrs.fields(Submission))
-]
+_COLUMNS = [column for column in submissions.c if column.name != "solution"]  # the sources may be large
 
 
 def select_submissions() -> Select[Any]:
-    """The query for rows of `Submission.from_row`, without the sources, which may be large."""
-    return select(*_COLUMNS).join(users, users.c.id == submissions.c.user_id)
+    """The query for rows with the columns of `Submission`."""
+    computed = (users.c.name.label("user"), _EVALUATED.label("evaluated"))
+    return select(*_COLUMNS, *computed).join(users, users.c.id == submissions.c.user_id)
 
 
 @attrs.frozen(kw_only=True)
@@ -122,90 +63,45 @@ class NewSubmission:
         return hashlib.sha256(framed([self.solution.hash(), *chosen])).hexdigest()
 
 
-def submit(
-    database: Database, new: NewSubmission, present: Collection[tuple[str, str]] = ()
-) -> tuple[Submission, bool]:
-    """Accept a submission, or find the one that answers it already.
+def submit(database: Database, settings: Settings, new: NewSubmission) -> tuple[Submission, bool]:
+    """Accept a submission, or find the one that answers it already; returns it, and whether it is new.
 
-    Args:
-        database: The database.
-        new: The submission.
-        present: The hardware and the harness of the devices in use.
-
-    Returns:
-        The submission, and whether it is new. It is not if the user has an identical submission that is pending, or,
-        unless the new one is forced, that was evaluated on the present devices by the present harness.
-
-    Raises:
-        Refused: Another solution has the same name; the user has too many submissions.
+    It is not if the user has an identical one that is pending, or, unless the new one is forced, that has a result.
     """
     with database.write() as connection:
-        number = _identical(connection, new, () if new.is_forced else present)
+        number = _identical(connection, new)
         is_new = number is None
         if number is None:
-            _check_quotas(connection, new.user_id)
-            _check_name(connection, new)
+            _check_quota(connection, settings, new.user_id)
             number = _insert(connection, new)
-        row = connection.execute(select_submissions().where(submissions.c.number == number)).mappings().one()
-        return Submission.from_row(row), is_new
+        return connection.execute(select_submissions().where(submissions.c.number == number)).one(), is_new
 
 
-def _identical(connection: Connection, new: NewSubmission, present: Collection[tuple[str, str]]) -> int | None:
-    """The number of a submission of the user that answers this one: pending, or evaluated by a present device."""
-    is_current = tuple_(submissions.c.hardware, submissions.c.harness).in_(present)
-    is_answer = or_(
-        submissions.c.state.in_(_PENDING),
-        and_(submissions.c.state == State.COMPLETED, submissions.c.rejection.is_(None), is_current),
-    )
+def _identical(connection: Connection, new: NewSubmission) -> int | None:
+    """The number of a submission of the user that answers this one."""
+    answering = PENDING if new.is_forced else (*PENDING, State.COMPLETED)
     query = select(submissions.c.number).where(
-        submissions.c.user_id == new.user_id, submissions.c.content_hash == new.content_hash, is_answer
+        submissions.c.user_id == new.user_id,
+        submissions.c.content_hash == new.content_hash,
+        submissions.c.state.in_(answering),
+        submissions.c.rejection.is_(None),
     )
     return connection.execute(query.order_by(submissions.c.number.desc()).limit(1)).scalar()
 
 
-def _check_quotas(connection: Connection, user_id: int) -> None:
-    user = connection.execute(select(users).where(users.c.id == user_id)).mappings().one()
-    used = usage(connection, user_id)
-    if used["queued"] >= user["max_queued"]:
-        raise Refused(
-            429, f"{used['queued']} of your submissions are queued, the limit; wait until some are evaluated", 10
-        )
-    if used["day"] >= user["max_per_day"]:
-        raise Refused(
-            429, f"you made {counted(used['day'], 'submission')} in the last 24 hours, the limit; try again later", 3600
-        )
-
-
-def usage(connection: Connection, user_id: int) -> dict[str, int]:
-    """The numbers that quotas bound: submissions that are queued, running, and made in the last 24 hours."""
-    by_state = count_by_state(connection, user_id)
-    recent = select(func.count()).where(
-        submissions.c.user_id == user_id, submissions.c.created_at > now() - DAY_SECONDS
-    )
-    return {
-        "queued": by_state[State.QUEUED],
-        "running": by_state[State.RUNNING],
-        "day": connection.execute(recent).scalar_one(),
-    }
-
-
-def _check_name(connection: Connection, new: NewSubmission) -> None:
-    """Reject a name that stands for other sources: the hash in it is short enough to be forged."""
-    name = new.solution.name
-    query = select(submissions.c.user_id, submissions.c.solution).where(submissions.c.solution_name == name).limit(1)
-    found = connection.execute(query).first()
-    if found is None:
-        return
-    is_same = found.user_id == new.user_id
-    if not is_same or parse_json(found.solution, Solution).hash() != new.solution.hash():
-        raise Refused(409, f"name: another submission is named {name!r}; choose another name")
+def _check_quota(connection: Connection, settings: Settings, user_id: int) -> None:
+    is_recent = submissions.c.created_at > now() - _DAY_SECONDS
+    recent = select(func.count()).where(submissions.c.user_id == user_id, is_recent)
+    made = connection.execute(recent).scalar_one()
+    if made >= settings.max_per_day:
+        detail = f"you made {counted(made, 'submission')} in the last 24 hours, the limit; try again later"
+        raise Refused(429, detail, 3600)
 
 
 def _insert(connection: Connection, new: NewSubmission) -> int:
-    identifier, created_at = new_id(), now()
-    number = connection.execute(
+    made = connection.execute(
         insert(submissions).values(
-            id=identifier,
+            id=new_id(),
             user_id=new.user_id,
             definition=new.solution.definition,
             solution_name=new.solution.name,
@@ -214,23 +110,26 @@ def _insert(connection: Connection, new: NewSubmission) -> int:
             workloads=None if new.workloads is None else list(new.workloads),
             planned=new.planned,
             state=State.QUEUED,
-            created_at=created_at,
+            created_at=now(),
         )
-    ).inserted_primary_key
-    assert number is not None
-    return int(number[0])
+    )
+    return made.lastrowid
 
 
 def find_submission(connection: Connection, identifier: str) -> Submission:
-    """The submission with an id.
+    """The submission with an id."""
+    (found,) = find_submissions(connection, [identifier])
+    return found
 
-    Raises:
-        Refused: There is none.
-    """
-    row = connection.execute(select_submissions().where(submissions.c.id == identifier)).mappings().first()
-    if row is None:
-        raise Refused(404, f"no submission has the id {identifier[:200]!r}")
-    return Submission.from_row(row)
+
+def find_submissions(connection: Connection, identifiers: Sequence[str]) -> list[Submission]:
+    """The submissions with these ids, in the same order."""
+    rows = connection.execute(select_submissions().where(submissions.c.id.in_(identifiers)))
+    found = {row.id: row for row in rows}
+    for identifier in identifiers:
+        if identifier not in found:
+            raise Refused(404, f"no submission has the id {identifier[:200]!r}")
+    return [found[identifier] for identifier in identifiers]
 
 
 def get_solution(connection: Connection, identifier: str) -> Solution:
@@ -246,18 +145,8 @@ def list_submissions(
     before: int | None = None,
     user: str | None = None,
     definition: str | None = None,
-    state: State | None = None,
 ) -> list[Submission]:
-    """The newest submissions first.
-
-    Args:
-        connection: The database.
-        limit: The number of submissions at most.
-        before: Only submissions with a smaller number: the last number of the previous page.
-        user: Only submissions of this user.
-        definition: Only submissions for this definition.
-        state: Only submissions in this state.
-    """
+    """The newest submissions first, of all or one user or definition; `before` is the last number of a page."""
     query = select_submissions().order_by(submissions.c.number.desc()).limit(limit)
     if before is not None:
         query = query.where(submissions.c.number < before)
@@ -266,32 +155,40 @@ def list_submissions(
         query = query.where(submissions.c.user_id == user_id)
     if definition is not None:
         query = query.where(submissions.c.definition == definition)
-    if state is not None:
-        query = query.where(submissions.c.state == state)
-    return [Submission.from_row(row) for row in connection.execute(query).mappings()]
+    return list(connection.execute(query))
 
 
-def list_traces(connection: Connection, identifier: str, after: int, limit: int) -> list[tuple[int, str]]:
-    """Traces of a submission on public workloads as JSON, with their numbers for paging, in order of evaluation."""
+def list_traces(
+    connection: Connection, identifier: str, after: int, limit: int, most: int = MAX_PAGE
+) -> tuple[list[str], int | None]:
+    """Traces of a submission on public workloads as JSON, in order of evaluation, and the cursor of the next page.
+
+    The page behind the cursor `after` ends with the trace that makes it longer than `most` characters.
+    """
     query = (
         select(results.c.id, results.c.trace)
         .where(results.c.submission_id == identifier, results.c.is_hidden.is_(False), results.c.id > after)
         .order_by(results.c.id)
         .limit(limit)
     )
-    return [(row.id, row.trace) for row in connection.execute(query)]
+    found: list[str] = []
+    size = 0
+    for number, text in connection.execute(query):
+        found.append(text)
+        size += len(text)
+        if len(found) == limit or size > most:
+            return found, int(number)
+    return found, None
 
 
-def count_by_state(connection: Connection, user_id: int | None = None) -> dict[str, int]:
-    """The number of submissions in each state that is not final, of all users or one."""
-    query = select(submissions.c.state, func.count()).where(submissions.c.state.in_(_PENDING))
-    if user_id is not None:
-        query = query.where(submissions.c.user_id == user_id)
+def count_by_state(connection: Connection) -> dict[str, int]:
+    """The number of submissions in each state that is not final."""
+    query = select(submissions.c.state, func.count()).where(submissions.c.state.in_(PENDING))
     found = {row[0]: row[1] for row in connection.execute(query.group_by(submissions.c.state))}
-    return {str(state): found.get(state, 0) for state in _PENDING}
+    return {str(state): found.get(state, 0) for state in PENDING}
 
 
-def ranked(connection: Connection, definition: str, hardware: str, offset: int, limit: int) -> Sequence[Submission]:
+def ranked(connection: Connection, definition: str, hardware: str, limit: int = _MAX_RANKED) -> Sequence[Submission]:
     """The best ranked submission of each user, the best first; of equal ones the earlier."""
     order = (submissions.c.score.desc(), submissions.c.number)
     place = func.row_number().over(partition_by=submissions.c.user_id, order_by=order)
@@ -301,8 +198,25 @@ def ranked(connection: Connection, definition: str, hardware: str, offset: int, 
         .subquery()
     )
     query = select_submissions().join(of_user, of_user.c.number == submissions.c.number).where(of_user.c.place == 1)
-    rows = connection.execute(query.order_by(*order).offset(offset).limit(limit)).mappings()
-    return [Submission.from_row(row) for row in rows]
+    return list(connection.execute(query.order_by(*order).limit(limit)))
+
+
+Record: TypeAlias = tuple[str, float, float]
+"""A user, the time of a submission, and its score."""
+
+
+def records(connection: Connection, definition: str, hardware: str, limit: int) -> Sequence[Record]:
+    """The ranked submissions that were better than all before them: the last ones, the oldest first."""
+    before = func.max(submissions.c.score).over(order_by=submissions.c.number, rows=(None, -1))
+    is_ranked = and_(
+        submissions.c.definition == definition, submissions.c.is_ranked, submissions.c.hardware == hardware
+    )
+    columns = (submissions.c.number, submissions.c.user_id, submissions.c.created_at, submissions.c.score)
+    of_all = select(*columns, before.label("before")).where(is_ranked).subquery()
+    query = select(users.c.name, of_all.c.created_at, of_all.c.score).join(users, users.c.id == of_all.c.user_id)
+    is_record = or_(of_all.c.before.is_(None), of_all.c.score > of_all.c.before)
+    found = connection.execute(query.where(is_record).order_by(of_all.c.number.desc()).limit(limit))
+    return [(row.name, row.created_at, row.score) for row in found][::-1]
 
 
 def ranked_hardware(connection: Connection, definition: str) -> list[str]:
@@ -316,34 +230,18 @@ def ranked_hardware(connection: Connection, definition: str) -> list[str]:
     return [row[0] for row in connection.execute(query)]
 
 
-def reject(connection: Connection, identifier: str, reason: str | None) -> None:
-    """Reject a result; without a reason, undo that.
-
-    Raises:
-        Refused: There is no such submission; it has no result.
-    """
-    found = find_submission(connection, identifier)
-    if found.state is not State.COMPLETED:
-        raise Refused(409, f"the submission is {found.state} and has no result that could be rejected")
-    is_ranked = reason is None and found.score is not None and found.workloads is None
+def reject(connection: Connection, identifier: str, reason: str) -> None:
+    """Reject a result, which does not rank any more, or a pending submission, which fails."""
+    find_submission(connection, identifier)
+    fail(connection, identifier, f"rejected: {reason}")
     chosen = submissions.c.id == identifier
-    connection.execute(update(submissions).where(chosen).values(rejection=reason, is_ranked=is_ranked))
+    connection.execute(update(submissions).where(chosen).values(rejection=reason, is_ranked=False))
 
 
-def cancel(database: Database, identifier: str) -> State:
-    """Cancel a submission that is queued or running; returns the state before."""
-    with database.write() as connection:
-        query = select(submissions.c.state).where(submissions.c.id == identifier)
-        state = State(connection.execute(query).scalar_one())
-        when = "while" if state is State.RUNNING else "before"
-        end(connection, identifier, State.CANCELLED, f"cancelled {when} it was evaluated")
-        return state
-
-
-def end(connection: Connection, identifier: str, state: State, error: str) -> None:
+def fail(connection: Connection, identifier: str, error: str) -> None:
     """End a pending submission without a result."""
-    chosen = (submissions.c.id == identifier) & submissions.c.state.in_(_PENDING)
-    values = {"state": state, "error": _shortened(error), "finished_at": now()}
+    chosen = (submissions.c.id == identifier) & submissions.c.state.in_(PENDING)
+    values = {"state": State.FAILED, "error": _shortened(error), "finished_at": now()}
     connection.execute(update(submissions).where(chosen).values(values))
 
 

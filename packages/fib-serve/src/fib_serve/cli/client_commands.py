@@ -1,23 +1,25 @@
-"""Commands of the client: submit, watch and read submissions of a running service."""
+"""Commands of the client: submit, watch and read submissions of a running service. They import no service."""
 
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import re
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import attrs
-from fib_bench.authoring.inference import infer_kernel
-from fib_bench.authoring.solutions import base_name
-from fib_bench.cli.kernels import choices_of
-from fib_schema import Solution, SupportedLanguages, Trace, load_json_file, to_plain
+from fib_schema import Solution, SupportedLanguages, load_json_file, to_plain
+from fib_schema.command import CommandParser
 
 from ..client import Client, SubmissionInfo
 from ..errors import InvalidSetting
-from .commands import Commands, print_json, print_table, say
+from ..starter import starter_of
 
+Commands: TypeAlias = "argparse._SubParsersAction[CommandParser]"  # noqa: SLF001 - it has no public name
 _URL, _TOKEN = "FIB_SERVE_URL", "FIB_SERVE_TOKEN"
 _DEFAULT_URL = "http://127.0.0.1:8000"
 _TEXT_OF_TOKEN = re.compile(r"[\x21-\x7e]+")
@@ -42,89 +44,74 @@ def add_client(commands: Commands) -> None:
     for name, run, text in (
         ("status", _status, "the state of a submission"),
         ("watch", _watch, "the progress of a submission until its end"),
-        ("results", _results, "the traces of a submission"),
-        ("cancel", _cancel, "cancel a submission"),
+        ("results", _results, "the traces of a submission, each a line of JSON"),
     ):
         _add(commands, name, run, text).add_argument("submission", metavar="ID")
+    _add(commands, "definitions", _definitions, "the definitions of the contest")
+    for name, run, text in (
+        ("leaderboard", _leaderboard, "the best submission of each user"),
+        ("starter", _starter, "a kernel to begin with: fib-serve starter NAME > kernel.py"),
+    ):
+        _add(commands, name, run, text).add_argument("definition", metavar="NAME")
 
 
-def _add(commands: Commands, name: str, run: Any, text: str) -> argparse.ArgumentParser:
+def _add(
+    commands: Commands, name: str, run: Callable[[Client, argparse.Namespace], int], text: str
+) -> argparse.ArgumentParser:
+    def command(arguments: argparse.Namespace) -> int:
+        with _client(arguments) as client:
+            return run(client, arguments)
+
     parser = commands.add_parser(name, help=text)
     parser.add_argument("--url", help=f"the address of the service (default: {_URL}, else {_DEFAULT_URL})")
-    parser.add_argument("--json", action="store_true", help="print JSON")
-    parser.set_defaults(command=run)
+    parser.set_defaults(command=command)
     return parser
 
 
 def _client(arguments: argparse.Namespace) -> Client:
     """A client; the token comes from the environment, where other users cannot see it."""
+    if (identifier := getattr(arguments, "submission", None)) is not None and _ID.fullmatch(identifier) is None:
+        raise InvalidSetting("ID", f"{identifier!r} is not an id of a submission, which has 32 hexadecimal digits")
     address = arguments.url or os.environ.get(_URL) or _DEFAULT_URL
     if not address.startswith(("http://", "https://")) or not address.isprintable():
         raise InvalidSetting("--url", f"{address!r} is not an address of a service; write one such as {_DEFAULT_URL}")
     token = os.environ.get(_TOKEN) or None
     if token is not None and _TEXT_OF_TOKEN.fullmatch(token) is None:
         raise InvalidSetting(_TOKEN, "it is not a token: it has characters that no token has; copy it again")
-    if (identifier := getattr(arguments, "submission", None)) is not None and _ID.fullmatch(identifier) is None:
-        raise InvalidSetting("ID", f"{identifier!r} is not an id of a submission, which has 32 hexadecimal digits")
     return Client(address, token)
 
 
-def _submit(arguments: argparse.Namespace) -> int:
-    with _client(arguments) as client:
-        solution = _solution(arguments, client)
-        made = client.submit(solution, arguments.workloads, force=arguments.force)
-        if not arguments.wait:
-            return _show(arguments, made)
-        say(f"submitted {made.solution} as {made.id}")
-        done = _follow(client, made.id)
-        _show(arguments, done)
-        return 0 if done.verdict == "PASSED" else 1
+def _submit(client: Client, arguments: argparse.Namespace) -> int:
+    made = client.submit(_solution(client, arguments), arguments.workloads, force=arguments.force)
+    if not arguments.wait:
+        return _show(made)
+    say(f"submitted {made.solution} as {made.id}")
+    done = _follow(client, made.id)
+    _show(done)
+    return 0 if done.verdict == "PASSED" else 1
 
 
-def _solution(arguments: argparse.Namespace, client: Client) -> Solution:
+def _solution(client: Client, arguments: argparse.Namespace) -> Solution:
     if arguments.file.suffix == ".json":
         return load_json_file(Solution, arguments.file)
     if arguments.definition is None:
         raise InvalidSetting("--definition", "name the definition that the kernel implements")
+    from fib_bench.authoring.inference import infer_kernel  # the other commands do without fib-bench
+    from fib_bench.authoring.solutions import base_name
+    from fib_bench.cli.kernels import choices_of
+
     definition = client.definition(arguments.definition)
     kernel = infer_kernel(arguments.file, definition, choices_of(arguments))
     name = arguments.name or base_name(arguments.file)
     return Solution(name, definition.name, "me", kernel.spec, kernel.sources)
 
 
-def _status(arguments: argparse.Namespace) -> int:
-    with _client(arguments) as client:
-        return _show(arguments, client.get(arguments.submission))
+def _status(client: Client, arguments: argparse.Namespace) -> int:
+    return _show(client.get(arguments.submission))
 
 
-def _watch(arguments: argparse.Namespace) -> int:
-    with _client(arguments) as client:
-        return _show(arguments, _follow(client, arguments.submission))
-
-
-def _cancel(arguments: argparse.Namespace) -> int:
-    with _client(arguments) as client:
-        return _show(arguments, client.cancel(arguments.submission))
-
-
-def _results(arguments: argparse.Namespace) -> int:
-    with _client(arguments) as client:
-        traces = list(client.traces(arguments.submission))
-    if arguments.json:
-        print_json([to_plain(trace) for trace in traces])
-    else:
-        print_table(("workload", "status", "latency_ms", "speedup"), map(_row, traces))
-    return 0
-
-
-def _row(trace: Trace) -> dict[str, object]:
-    evaluation = trace.evaluation
-    assert evaluation is not None
-    row: dict[str, object] = {"workload": trace.workload.uuid, "status": str(evaluation.status)}
-    if evaluation.performance is not None:
-        row["latency_ms"] = f"{evaluation.performance.latency_ms:.4g}"
-        row["speedup"] = f"{evaluation.performance.speedup_factor:.2f}"
-    return row
+def _watch(client: Client, arguments: argparse.Namespace) -> int:
+    return _show(_follow(client, arguments.submission))
 
 
 def _follow(client: Client, submission: str) -> SubmissionInfo:
@@ -134,17 +121,61 @@ def _follow(client: Client, submission: str) -> SubmissionInfo:
     return found
 
 
-def _show(arguments: argparse.Namespace, submission: SubmissionInfo) -> int:
-    if arguments.json:
-        print_json(dict(submission.fields))
-        return 0
-    names = ("id", "definition", "solution", "state", "verdict", "passed", "planned", "is_ranked", "score")
-    row = {**attrs.asdict(submission), "score": None if submission.score is None else f"{submission.score:.3f}"}
-    print_table(names, [row])
-    for label, text in (("error", submission.error), ("rejected", submission.rejection)):
+def _show(submission: SubmissionInfo) -> int:
+    names = ("id", "definition", "solution", "state", "verdict", "passed", "planned", "is_ranked", "speedup")
+    print_table(names, [{**attrs.asdict(submission), "speedup": _speedup(submission)}])
+    public = (submission.summary or {}).get("public") or {}
+    texts = {"error": submission.error, "rejected": submission.rejection, "problem": public.get("problem")}
+    texts["flags"] = ", ".join(public.get("flags") or ())
+    for label, text in texts.items():
         if text:
             print(f"{label}: {text}")
-    public = (submission.summary or {}).get("public") or {}
-    if public.get("problem"):
-        print(public["problem"])
     return 0
+
+
+def _speedup(submission: SubmissionInfo) -> object:
+    """The speedup that the pages print."""
+    summary = submission.summary or {}
+    return (summary.get("hidden") or summary.get("public") or {}).get("speedup_text")
+
+
+def _results(client: Client, arguments: argparse.Namespace) -> int:
+    for trace in client.traces(arguments.submission):
+        print(json.dumps(to_plain(trace)))
+    return 0
+
+
+def _definitions(client: Client, _: argparse.Namespace) -> int:
+    print_table(("name", "description"), client.definitions())
+    return 0
+
+
+def _leaderboard(client: Client, arguments: argparse.Namespace) -> int:
+    found = enumerate(client.leaderboard(arguments.definition), 1)
+    rows = [{**attrs.asdict(each), "rank": rank, "speedup": _speedup(each)} for rank, each in found]
+    print_table(("rank", "user", "solution", "speedup"), rows)
+    return 0
+
+
+def _starter(client: Client, arguments: argparse.Namespace) -> int:
+    print(starter_of(client.definition(arguments.definition)), end="")
+    return 0
+
+
+def say(message: str) -> None:
+    """Print a message for people on stderr."""
+    print(message, file=sys.stderr, flush=True)
+
+
+def print_table(columns: Sequence[str], rows: Iterable[Mapping[str, Any]]) -> None:
+    """Print rows under headings, as wide as their widest text."""
+    texts = [tuple(columns), *(tuple(_text(row.get(column)) for column in columns) for row in rows)]
+    widths = [max(len(row[place]) for row in texts) for place in range(len(columns))]
+    for row in texts:
+        print("  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _text(value: object) -> str:
+    if value is None:
+        return "-"
+    return "yes" if value is True else "no" if value is False else str(value)

@@ -8,9 +8,7 @@ from collections.abc import Sequence
 from fib_schema.command import CommandParser, run_command
 
 from .. import __version__
-from .administration_commands import add_administration
 from .client_commands import add_client
-from .run_command import add_run
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -19,17 +17,21 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _main(argv: Sequence[str] | None) -> int:
-    arguments = _parser().parse_args(argv)
+    words = sys.argv[1:] if argv is None else argv
+    arguments = _parser(words).parse_args(words)
     code: int = arguments.command(arguments)
     return code
 
 
-def _parser() -> CommandParser:
+def _parser(words: Sequence[str] = ()) -> CommandParser:
     parser = CommandParser(prog="fib-serve", description="Evaluation service and leaderboard for GPU kernels.")
     parser.add_argument("--version", action="version", version=f"fib-serve {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for add in (add_run, add_administration, add_client):
-        add(commands)
+    add_client(commands)
+    if not {*words[:1]} & {*commands.choices}:  # the others import the service, which takes a second
+        from .operator_commands import add_operator
+
+        add_operator(commands)
     return parser
 
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import defaultdict
-from collections.abc import Callable
+import threading
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated, TypeAlias
 from urllib.parse import urlsplit
 
@@ -23,9 +25,9 @@ from ..users import Principal, Role, authenticate
 
 COOKIE = "fib_serve_session"
 _WINDOW_SECONDS = 10
-_FAILURES_PER_WINDOW = 100
 _MAX_SESSIONS = 10_000
 _BODIES_AT_ONCE = 2
+_MAX_REQUESTS = 200  # of a user at the same time: all users together have 2000 connections
 _SAFE_METHODS = ("GET", "HEAD")
 
 
@@ -40,7 +42,8 @@ def contest_of(connection: HTTPConnection) -> Contest:
 class Gate:
     """Resolves tokens, keeps the sessions of browsers, and counts requests."""
 
-    rate: float
+    rate: float = 50.0
+    """Requests of a user in a second, averaged over ten seconds."""
     limiter: FixedWindowRateLimiter = attrs.field(factory=lambda: FixedWindowRateLimiter(MemoryStorage()))
     sessions: dict[str, str] = attrs.field(factory=dict, repr=False)
     """The token of each session; a restart ends all."""
@@ -48,45 +51,58 @@ class Gate:
         factory=lambda: defaultdict(lambda: asyncio.Semaphore(_BODIES_AT_ONCE))
     )
     """Bounds the large bodies of each user that are in memory at the same time."""
+    requests: Counter[int] = attrs.field(factory=Counter)
+    """The requests of each user that send a body, wait or are answered."""
+    _lock: threading.Lock = attrs.field(factory=threading.Lock)
 
     def open_session(self, token: str) -> str:
         """The id of a new session, in place of the oldest if there are too many."""
-        if len(self.sessions) >= _MAX_SESSIONS:
-            del self.sessions[next(iter(self.sessions))]
         session = secrets.token_urlsafe(32)
-        self.sessions[session] = token
+        with self._lock:
+            if len(self.sessions) >= _MAX_SESSIONS:
+                del self.sessions[next(iter(self.sessions))]
+            self.sessions[session] = token
         return session
 
-    def count(self, key: str, most: float) -> None:
-        """Count a request.
+    @contextmanager
+    def admitted(self, user_id: int) -> Iterator[None]:
+        """Count a request of a user until it is answered."""
+        if self.requests[user_id] >= _MAX_REQUESTS:
+            detail = f"{_MAX_REQUESTS} of your requests are in progress, the limit; wait until some are answered"
+            raise Refused(429, detail, _WINDOW_SECONDS)
+        self.requests[user_id] += 1
+        try:
+            yield
+        finally:
+            self.requests[user_id] -= 1
 
-        Raises:
-            Refused: There were more than `most` in this window.
-        """
-        if not self.limiter.hit(RateLimitItemPerSecond(max(int(most), 1), _WINDOW_SECONDS), key):
-            detail = f"more than {most / _WINDOW_SECONDS:g} requests a second over {_WINDOW_SECONDS} s; slow down"
+    def count(self, principal: Principal, weight: int = 1) -> None:
+        """Count a request of a user, which may weigh as much as several."""
+        most = int(self.rate * _WINDOW_SECONDS)
+        limit = RateLimitItemPerSecond(most, _WINDOW_SECONDS)
+        if not self.limiter.hit(limit, str(principal.user_id), cost=min(weight, most)):
+            detail = f"more than {self.rate:g} requests a second over {_WINDOW_SECONDS} s; slow down"
             raise Refused(429, detail, _WINDOW_SECONDS)
 
-    def principal(self, contest: Contest, token: str, address: str) -> Principal | None:
+    def principal(self, contest: Contest, token: str) -> Principal | None:
         """The user of a token, counted."""
         with contest.database.read() as connection:
             found = authenticate(connection, token)
-        if found is None:
-            self.count(f"failure {address}", _FAILURES_PER_WINDOW)
-        else:
-            self.count(f"user {found.user_id}", self.rate * _WINDOW_SECONDS)
+        if found is not None:
+            self.count(found)
         return found
 
 
 def find_principal(request: Request) -> Principal | None:
-    """The user of a request, who is looked up once; None without a token.
-
-    Raises:
-        Refused: A browser sent it for another site; the token is not valid; there are too many requests.
-    """
+    """The user of a request, who is looked up once; None without a token."""
     if not hasattr(request.state, "principal"):
-        request.state.principal = _look_up(request)
-    found: Principal | None = request.state.principal
+        try:
+            request.state.principal = _look_up(request)
+        except Refused as error:
+            request.state.principal = error
+    found: Principal | Refused | None = request.state.principal
+    if isinstance(found, Refused):
+        raise found
     return found
 
 
@@ -99,32 +115,29 @@ def _look_up(request: Request) -> Principal | None:
     if token is None:
         return None
     gate: Gate = request.app.state.gate
-    address = request.client.host if request.client is not None else ""
-    found = gate.principal(contest, token, address)
+    found = gate.principal(contest, token)
     if found is None:
         raise Refused(401, "the token is not valid: it is unknown, expired or revoked; ask a maintainer for one")
     return found
 
 
-def require(role: Role) -> Callable[[Request], Principal]:
-    """The dependency of a route that needs a role."""
+def require_user(request: Request) -> Principal:
+    """The dependency of a route that needs a token."""
+    principal = find_principal(request)
+    if principal is None:
+        raise Refused(401, "a token is needed: send 'Authorization: Bearer TOKEN'")
+    return principal
 
-    def check(request: Request) -> Principal:
-        principal = find_principal(request)
-        if principal is None:
-            raise Refused(401, "a token is needed: send 'Authorization: Bearer TOKEN'")
-        principal.require(role)
-        return principal
 
-    return check
+def _require_maintainer(request: Request) -> Principal:
+    principal = require_user(request)
+    if principal.role is not Role.MAINTAINER:
+        raise Refused(403, f"this needs the role maintainer, and your token has {principal.role}; ask a maintainer")
+    return principal
 
 
 def _viewer(request: Request) -> Principal | None:
-    """The user of a page that may be public.
-
-    Raises:
-        Refused: It is not public, and there is no token.
-    """
+    """The user of a page that may be public."""
     principal = request.state.viewer = find_principal(request)
     if principal is None and not contest_of(request).settings.has_public_pages:
         raise Refused(401, "a token is needed: send 'Authorization: Bearer TOKEN', or log in at /login")
@@ -132,11 +145,7 @@ def _viewer(request: Request) -> Principal | None:
 
 
 def check_origin(request: Request) -> None:
-    """Refuse a request that a browser sends for a page of another site.
-
-    Raises:
-        Refused: It names another origin, or its cookie would change something and it names none.
-    """
+    """Refuse a request that a browser sends for a page of another site."""
     origin = request.headers.get("origin")
     if origin is None and COOKIE in request.cookies and request.method not in _SAFE_METHODS:
         raise Refused(403, "a request with the cookie of the pages needs the header Origin; programs send a token")
@@ -148,9 +157,6 @@ def _check_site(request: Request) -> None:
     """Refuse requests of other sites where no token tells them apart from those of this machine.
 
     A site can point its own name at this machine (DNS rebinding); then only the header Host has that name.
-
-    Raises:
-        Refused: It names another origin, or a host that is not this machine.
     """
     check_origin(request)
     host = request.headers.get("host", "")
@@ -180,8 +186,7 @@ def _token_of(request: Request) -> str | None:
     return gate.sessions.get(request.cookies[COOKIE])
 
 
-Reader: TypeAlias = Annotated[Principal, Depends(require(Role.READER))]
-Submitter: TypeAlias = Annotated[Principal, Depends(require(Role.SUBMITTER))]
-Maintainer: TypeAlias = Annotated[Principal, Depends(require(Role.MAINTAINER))]
+User: TypeAlias = Annotated[Principal, Depends(require_user)]
+Maintainer: TypeAlias = Annotated[Principal, Depends(_require_maintainer)]
 Viewer: TypeAlias = Annotated[Principal | None, Depends(_viewer)]
 OfContest: TypeAlias = Annotated[Contest, Depends(contest_of)]

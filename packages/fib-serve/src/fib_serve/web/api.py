@@ -2,85 +2,75 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import json
 import logging
 import shutil
+import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, TypeAlias
+from typing import Annotated, Any, TypeAlias, TypeVar
 
 import attrs
-from fastapi import APIRouter, Path, Query, Request
+from fastapi import APIRouter, Depends, Path, Query, Request
 from fib_schema import Definition, Solution, to_plain
 from fib_schema.codec import structure
-from fib_schema.display import counted
 from fib_schema.framing import framed
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 from starlette.concurrency import run_in_threadpool
 from starlette.responses import JSONResponse, RedirectResponse, Response
 
 from .. import __version__
 from ..contest import Contest
-from ..database import LARGEST_ID, iso_time
+from ..database import LARGEST_ID, State, iso_time
 from ..errors import Refused
 from ..submissions import (
     NewSubmission,
-    State,
     Submission,
-    cancel,
     count_by_state,
     find_submission,
-    get_solution,
-    list_submissions,
+    find_submissions,
     list_traces,
     ranked,
     ranked_hardware,
     submit,
-    usage,
 )
-from ..users import Principal, Role, add_entry, get_user
-from .access import Maintainer, OfContest, Reader, Submitter, require
+from ..users import Principal, add_entry
+from .access import Maintainer, OfContest, User, require_user
 
 router = APIRouter()
-_MAX_NAME_CHARACTERS = 100
-_MAX_SOURCES = 200
+_MAX_CHARACTERS = {"name": 100, "path": 200, "entry_point": 400, "content": sys.maxsize}
+_NAME_DIGITS = 16  # so many that nobody makes a solution with the name of another one
+_MAX_TEXT = 10_000  # of other texts
+_MAX_ENTRIES = 200  # of a list
 _MAX_VALUES = 5000  # of all objects and lists of a solution together
 _LONGEST_WAIT = 3600.0
+_FIRST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.1, 1.0
 _MIN_FREE_BYTES = 64 << 20  # for the files of some submissions
 _LOG = logging.getLogger(__name__)
 _MAX_TASKS = 1000
 _MAX_TRACES = 100_000
-_MAX_WAITS = 200  # of a user: all users together have 2000 connections
-_STATUSES = {
-    State.QUEUED: "pending",
-    State.RUNNING: "running",
-    State.COMPLETED: "completed",
-    State.FAILED: "failed",
-    State.CANCELLED: "failed",
-}
+_PAGE = 200  # traces
+_MAX_ANSWER = 16 << 20  # characters of the traces of an answer
+_TASKS_PER_REQUEST = 20  # tasks of a batch weigh as much as a request
 _PRIVATE_FIELDS = frozenset({"number", "user_id", "solution_name", "content_hash", "workloads"})
-_TIMES = ("created_at", "started_at", "finished_at")
+_TIMES = ("created_at", "finished_at")
 _Name: TypeAlias = Annotated[str, Field(max_length=1000)]
 """An identifier in a request. The bound also refuses halves of surrogate pairs, which no answer can quote."""
-_Workloads: TypeAlias = Annotated[list[_Name], Field(max_length=10_000)]
+_Workloads: TypeAlias = Annotated[list[_Name], Field(max_length=10_000, fail_fast=True)]
 _Seconds: TypeAlias = Annotated[float, Query(ge=0, le=_LONGEST_WAIT)]
-_Limit = Annotated[int, Query(ge=1, le=500, description="The largest number of entries")]
 _Id = Annotated[str, Path(pattern="^[0-9a-f]{32}$", description="The id of a submission")]
 
 
-class EvaluateRequest(BaseModel):
-    """A solution, and the workloads to run it on; without them, on all."""
-
-    solution: dict[str, Any]
-    workload_uuids: _Workloads | None = None
-
-
-class SubmitRequest(EvaluateRequest):
+class SubmitRequest(BaseModel):
     """A solution in the format of flashinfer-trace, and the public workloads to run it on; a choice does not rank."""
 
     model_config = ConfigDict(extra="forbid")
 
+    solution: dict[str, Any]
+    workload_uuids: _Workloads | None = None
     force: bool = False
     """Evaluate it although an identical one has a result."""
 
@@ -88,23 +78,52 @@ class SubmitRequest(EvaluateRequest):
 class BatchRequest(BaseModel):
     """Tasks to wait for."""
 
-    task_ids: Annotated[list[_Name], Field(max_length=_MAX_TASKS)]
+    model_config = ConfigDict(extra="forbid")
+
+    task_ids: Annotated[list[_Name], Field(max_length=_MAX_TASKS, fail_fast=True)]
     timeout: Annotated[float, Field(ge=0, le=_LONGEST_WAIT)] = 0.0
+
+
+_Model = TypeVar("_Model", bound=BaseModel)
+_OBJECT = TypeAdapter(dict[str, Any])
+
+
+def _body_of(model: type[_Model]) -> Callable[[Request], _Model]:
+    """The dependency of a route that reads a body: threads parse it, as it would stop the event loop."""
+
+    def read(request: Request) -> _Model:
+        sent = request.headers.get("content-type") or "none"
+        if sent.partition(";")[0].strip().lower() != "application/json":
+            needed = "the body is read only with the header 'Content-Type: application/json'"
+            raise Refused(422, f"{needed}, sent was {sent[:200]}")
+        fields = _OBJECT.validate_json(request.state.body)
+        if surplus := fields.keys() - model.model_fields:
+            raise Refused(422, f"the request has a field {min(surplus)[:200]!r}; leave it out")
+        return model.model_validate(fields)
+
+    return read
+
+
+def _reads(model: type[BaseModel]) -> dict[str, Any]:
+    """The part of the OpenAPI document for the body of a route."""
+    return {"requestBody": {"required": True, "content": {"application/json": {"schema": model.model_json_schema()}}}}
+
+
+_Submission: TypeAlias = Annotated[SubmitRequest, Depends(_body_of(SubmitRequest))]
+_Batch: TypeAlias = Annotated[BatchRequest, Depends(_body_of(BatchRequest))]
 
 
 # -- acceptance of solutions -------------------------------------------------------------------------
 
 
-def _accept(contest: Contest, principal: Principal, body: SubmitRequest) -> tuple[Submission, bool]:
-    """Accept a request, see `submissions.submit`.
-
-    Raises:
-        Refused: It cannot be accepted.
-        InvalidRecord: The solution is not valid.
-    """
+def accept(contest: Contest, principal: Principal, body: SubmitRequest) -> tuple[Submission, bool]:
+    """Accept a request, see `submissions.submit`."""
     if contest.is_draining:
         raise Refused(503, "the service is stopping and takes no submissions; try again later")
-    solution = _owned(contest, principal, _parse(body.solution))
+    if contest.settings.is_over:
+        raise Refused(403, f"the contest ended at {contest.settings.deadline}; nothing is accepted any more")
+    _check_size(body.solution)
+    solution = _owned(contest, principal, structure(body.solution, Solution, source="the request"))
     workloads = _chosen_workloads(contest, solution.definition, body.workload_uuids)
     total = len(contest.public.workloads[solution.definition])
     new = NewSubmission(
@@ -114,55 +133,41 @@ def _accept(contest: Contest, principal: Principal, body: SubmitRequest) -> tupl
         planned=total if workloads is None else len(workloads),
         is_forced=body.force,
     )
-    present = {(device.hardware, device.harness) for device in contest.devices.in_use()}
-    submission, is_new = submit(contest.database, new, present)
-    if is_new:
-        contest.announce()
-    return submission, is_new
+    return submit(contest.database, contest.settings, new)
 
 
-def _parse(plain: Mapping[str, Any]) -> Solution:
-    _refuse_bulk(plain)
-    solution = structure(dict(plain), Solution, source="the request")
-    try:
-        json.dumps(to_plain(solution), ensure_ascii=False).encode()
-    except UnicodeEncodeError as error:  # no answer could contain it
-        half = f"\\u{ord(error.object[error.start]):x}"
-        raise Refused(422, f"solution: a text has {half}, half of a surrogate pair; send valid Unicode") from error
-    if len(solution.name) > _MAX_NAME_CHARACTERS:
-        raise Refused(422, f"solution.name: {len(solution.name)} characters, at most {_MAX_NAME_CHARACTERS}")
-    if len(solution.sources) > _MAX_SOURCES:
-        raise Refused(422, f"solution.sources: {counted(len(solution.sources), 'file')}, at most {_MAX_SOURCES}")
-    return solution
-
-
-def _refuse_bulk(plain: Mapping[str, Any]) -> None:
-    """Refuse what would take seconds to validate, before it is looked at."""
-    count, pending = 0, [plain]
+def _check_size(plain: Mapping[str, Any]) -> None:
+    """Refuse what would take seconds to validate, before it is looked at; contents are as long as a body may be."""
+    count = 0
+    pending: list[tuple[str, Any]] = [("solution", plain)]
     while pending:
-        value: Any = pending.pop()
-        inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+        name, value = pending.pop()
+        inner: list[Any] = []
+        if isinstance(value, str):
+            _check_length(name, value, "characters", _MAX_CHARACTERS.get(name, _MAX_TEXT))
+        elif isinstance(value, list):
+            _check_length(name, value, "entries", _MAX_ENTRIES)
+            inner = [(name, each) for each in value]
+        elif isinstance(value, dict):
+            inner = list(value.items())
+        pending += inner
         count += len(inner)
         if count > _MAX_VALUES:
             raise Refused(422, f"solution: has more than {_MAX_VALUES} values in its objects and lists")
-        pending += inner
+
+
+def _check_length(name: str, value: str | list[Any], noun: str, most: int) -> None:
+    if len(value) > most:
+        raise Refused(422, f"solution, {name[:100]}: {len(value)} {noun}, at most {most}")
 
 
 def _owned(contest: Contest, principal: Principal, solution: Solution) -> Solution:
     """The solution with its author, and a name that is unique to its author and content."""
-    digits = hashlib.sha256(framed([principal.name, solution.hash()])).hexdigest()[:8]
+    digits = hashlib.sha256(framed([principal.name, solution.hash()])).hexdigest()[:_NAME_DIGITS]
     owned = attrs.evolve(solution, author=principal.name, name=f"{solution.name}_{digits}")
     if owned.definition not in contest.public.definitions:
         raise Refused(400, f"Definition not found: {owned.definition}")  # with the documented status
-    if owned.name in contest.public.reserved_names and not _is_own(contest, principal, owned):
-        raise Refused(422, f"solution.name: the data set has a solution {owned.name!r}; choose another name")
     return owned
-
-
-def _is_own(contest: Contest, principal: Principal, solution: Solution) -> bool:
-    """Whether an earlier submission of this user has put the solution into the data set."""
-    definition = contest.public.definitions[solution.definition]
-    return contest.public.solution_file(definition, attrs.evolve(solution, author=principal.name)).exists()
 
 
 def _chosen_workloads(contest: Contest, definition: str, uuids: list[str] | None) -> tuple[str, ...] | None:
@@ -181,7 +186,7 @@ def _chosen_workloads(contest: Contest, definition: str, uuids: list[str] | None
 
 def view_of(submission: Submission, principal: Principal | None) -> dict[str, Any]:
     """The parts of a submission that a user may see: texts of the solution are for its owner and for maintainers."""
-    fields = {name: value for name, value in attrs.asdict(submission).items() if name not in _PRIVATE_FIELDS}
+    fields = {name: value for name, value in submission._asdict().items() if name not in _PRIVATE_FIELDS}
     fields |= {"solution": submission.solution_name, **{name: iso_time(fields[name]) for name in _TIMES}}
     if principal is None or not principal.may_see(submission.user_id):
         fields["error"] = None
@@ -200,7 +205,7 @@ def index(request: Request) -> Response:
     """The name, the version and all paths; a browser is sent to the leaderboards."""
     if "text/html" in request.headers.get("accept", ""):
         return RedirectResponse("/leaderboard", 303)
-    require(Role.READER)(request)
+    require_user(request)
     paths = request.app.openapi()["paths"]
     endpoints = [f"{method.upper()} {path}" for path, methods in paths.items() for method in methods]
     return JSONResponse({"name": "fib-serve", "version": __version__, "docs": "/openapi.json", "endpoints": endpoints})
@@ -229,26 +234,26 @@ def ready(contest: OfContest) -> dict[str, str]:
 
 
 @router.get("/definitions")
-def definitions(contest: OfContest, _: Reader) -> list[dict[str, str | None]]:
+def definitions(contest: OfContest, _: User) -> list[dict[str, str | None]]:
     """The names and descriptions of all definitions."""
     return [{"name": name, "description": item.description} for name, item in contest.public.definitions.items()]
 
 
 @router.get("/definitions/{name}")
-def definition(name: str, contest: OfContest, _: Reader) -> dict[str, Any]:
+def definition(name: str, contest: OfContest, _: User) -> dict[str, Any]:
     """A definition."""
-    plain: dict[str, Any] = to_plain(_definition(contest, name))
+    plain: dict[str, Any] = to_plain(definition_of(contest, name))
     return plain
 
 
 @router.get("/definitions/{name}/workloads")
-def workloads(name: str, contest: OfContest, _: Reader) -> list[dict[str, Any]]:
+def workloads(name: str, contest: OfContest, _: User) -> list[dict[str, Any]]:
     """The public workloads of a definition."""
-    return [to_plain(workload) for workload in contest.public.workloads[_definition(contest, name).name]]
+    return [to_plain(workload) for workload in contest.public.workloads[definition_of(contest, name).name]]
 
 
 @router.get("/workloads/{uuid}")
-def workload(uuid: str, contest: OfContest, _: Reader) -> dict[str, Any]:
+def workload(uuid: str, contest: OfContest, _: User) -> dict[str, Any]:
     """A public workload."""
     found = contest.public.find_workload(uuid)
     if found is None:
@@ -257,45 +262,42 @@ def workload(uuid: str, contest: OfContest, _: Reader) -> dict[str, Any]:
     return plain
 
 
-@router.post("/evaluate")
-def evaluate(body: EvaluateRequest, contest: OfContest, principal: Submitter, force: bool = False) -> dict[str, str]:
-    """Accept a solution for evaluation; `force` evaluates it again although an identical one has a result."""
-    request = SubmitRequest(solution=body.solution, workload_uuids=body.workload_uuids, force=force)
-    submission, _ = _accept(contest, principal, request)
+@router.post("/evaluate", openapi_extra=_reads(SubmitRequest))
+def evaluate(contest: OfContest, principal: User, body: _Submission) -> dict[str, str]:
+    """Accept a solution for evaluation."""
+    submission, _ = accept(contest, principal, body)
     return {"task_id": submission.id, "normalized_solution_name": submission.solution_name}
 
 
 @router.get("/tasks/{task_id}")
-async def task(task_id: str, contest: OfContest, principal: Reader, timeout: _Seconds = 0.0) -> dict[str, Any]:
+async def task(task_id: str, contest: OfContest, principal: User, timeout: _Seconds = 0.0) -> dict[str, Any]:
     """A task; waits at most `timeout` seconds for its end."""
     (found,) = await _tasks(contest, principal, [task_id], timeout)
     return found
 
 
-@router.post("/tasks/batch")
-async def tasks(body: BatchRequest, contest: OfContest, principal: Reader) -> list[dict[str, Any]]:
+@router.post("/tasks/batch", openapi_extra=_reads(BatchRequest))
+async def tasks(request: Request, contest: OfContest, principal: User, body: _Batch) -> list[dict[str, Any]]:
     """Several tasks in the same order; waits at most `timeout` seconds for the end of all."""
+    if contest.local is None:
+        request.app.state.gate.count(principal, 1 + len(body.task_ids) // _TASKS_PER_REQUEST)
     return await _tasks(contest, principal, body.task_ids, body.timeout)
 
 
 @router.post("/shutdown")
 def shutdown(request: Request, contest: OfContest, principal: Maintainer) -> dict[str, str]:
     """End the contest, after the running evaluations."""
-    _record(request, principal, "shutdown", "the service")
+    address = request.client.host if request.client is not None else ""
+    _LOG.warning("shutdown of the service by %s at %s", principal.name, address)
+    with contest.database.write() as connection:
+        add_entry(connection, principal.name, address, "shutdown", "the service", "")
     contest.is_draining = True
     contest.stop()
     return {"status": "shutting down"}
 
 
-def _record(request: Request, principal: Principal, action: str, subject: str) -> None:
-    """Log an act of administration, and add it to the audit log."""
-    address = request.client.host if request.client is not None else ""
-    _LOG.warning("%s of %s by %s at %s", action, subject, principal.name, address)
-    with request.app.state.contest.database.write() as connection:
-        add_entry(connection, principal.name, address, action, subject, "")
-
-
-def _definition(contest: Contest, name: str) -> Definition:
+def definition_of(contest: Contest, name: str) -> Definition:
+    """The definition of that name."""
     found = contest.public.definitions.get(name)
     if found is None:
         raise Refused(404, f"Definition not found: {name[:200]}")
@@ -303,181 +305,117 @@ def _definition(contest: Contest, name: str) -> Definition:
 
 
 async def _wait(
-    contest: Contest,
-    principal: Principal,
-    identifiers: Sequence[str],
-    seconds: float,
-    is_enough: Callable[[list[Submission]], bool],
+    contest: Contest, identifiers: Sequence[str], seconds: float, is_enough: Callable[[list[Submission]], bool]
 ) -> list[Submission]:
-    """The submissions with these ids, at the latest after so many seconds, before if that is enough.
-
-    Raises:
-        Refused: As many requests of the user wait already as may; there is no such submission.
-    """
-    deadline, waits, user = time.monotonic() + seconds, contest.waits, principal.user_id
-    if seconds and waits[user] >= _MAX_WAITS:
-        raise Refused(429, f"{_MAX_WAITS} of your requests wait for submissions, the limit; ask without `timeout`", 10)
-    waits[user] += 1
-    try:
-        while True:
-            seen = contest.changes
-            found = await run_in_threadpool(_find, contest, *identifiers)
-            left = deadline - time.monotonic()
-            if left <= 0 or contest.is_closed or is_enough(found):
-                return found
-            await contest.wait_for_change(seen, left)
-    finally:
-        waits[user] -= 1
+    """The submissions with these ids, at the latest after so many seconds, before if that is enough."""
+    deadline, pause = time.monotonic() + seconds, _FIRST_PAUSE_SECONDS
+    while True:
+        found = await run_in_threadpool(_find, contest, identifiers)
+        left = deadline - time.monotonic()
+        if left <= 0 or contest.is_closed or is_enough(found):
+            return found
+        await asyncio.sleep(min(pause, left))
+        pause = min(2 * pause, _LONGEST_PAUSE_SECONDS)
 
 
-def _find(contest: Contest, *identifiers: str) -> list[Submission]:
+def _find(contest: Contest, identifiers: Sequence[str]) -> list[Submission]:
     with contest.database.read() as connection:
-        return [find_submission(connection, identifier) for identifier in identifiers]
+        return find_submissions(connection, identifiers)
 
 
 async def _tasks(
     contest: Contest, principal: Principal, identifiers: Sequence[str], seconds: float
 ) -> list[dict[str, Any]]:
-    """Tasks, which have ended or are not waited for any longer."""
+    """Tasks, which have ended or are not waited for any longer; one that is named again is not read again."""
 
     def are_final(found: list[Submission]) -> bool:
         return all(each.state.is_final for each in found)
 
-    found = await _wait(contest, principal, identifiers, seconds, are_final)
-    return await run_in_threadpool(lambda: [_task(contest, principal, each) for each in found])
+    found = await _wait(contest, list(dict.fromkeys(identifiers)), seconds, are_final)
+    return await run_in_threadpool(_read_tasks, contest, principal, found, identifiers)
 
 
-def _task(contest: Contest, principal: Principal, submission: Submission) -> dict[str, Any]:
-    """A task with the traces that it has so far; a user that may not see traces gets none."""
-    may_see, lines = principal.may_see(submission.user_id), []
-    if may_see:
+def _read_tasks(
+    contest: Contest, principal: Principal, found: list[Submission], identifiers: Sequence[str]
+) -> list[dict[str, Any]]:
+    """Tasks with the traces that they have so far; a user that may not see traces gets none."""
+    tasks, size, times = {}, 0, Counter(identifiers)
+    for submission in found:
+        may_see = principal.may_see(submission.user_id)
         with contest.database.read() as connection:
-            lines = list_traces(connection, submission.id, 0, _MAX_TRACES)
-    return {
-        "task_id": submission.id,
-        "status": _STATUSES[submission.state],
-        "definition": submission.definition,
-        "solution": submission.solution_name,
-        "traces": [json.loads(line) for _, line in lines],
-        "error": submission.error if may_see else None,
-    }
+            lines, _ = list_traces(connection, submission.id, 0, _MAX_TRACES if may_see else 0, _MAX_ANSWER)
+        size += times[submission.id] * sum(map(len, lines))
+        if size >= _MAX_ANSWER:
+            problem = f"traces of these tasks have more than {_MAX_ANSWER} characters, the limit of an answer"
+            raise Refused(413, f"{problem}; name fewer tasks, or read pages of /v1/submissions/ID/traces")
+        tasks[submission.id] = {
+            "task_id": submission.id,
+            "status": "pending" if submission.state is State.QUEUED else submission.state,
+            "definition": submission.definition,
+            "solution": submission.solution_name,
+            "traces": [json.loads(line) for line in lines],
+            "error": submission.error if may_see else None,
+        }
+    return [tasks[identifier] for identifier in identifiers]
 
 
 # -- the routes below /v1 ----------------------------------------------------------------------------
 
 
-@router.post("/v1/submissions", status_code=201, responses={200: {"description": "It is answered from the record"}})
-def submit_solution(body: SubmitRequest, contest: OfContest, principal: Submitter) -> JSONResponse:
+@router.post(
+    "/v1/submissions",
+    status_code=201,
+    responses={200: {"description": "It is answered from the record"}},
+    openapi_extra=_reads(SubmitRequest),
+)
+def submit_solution(contest: OfContest, principal: User, body: _Submission) -> JSONResponse:
     """Submit a solution. Its author becomes the user, and its name gets a suffix that is unique to its content."""
-    submission, is_new = _accept(contest, principal, body)
+    submission, is_new = accept(contest, principal, body)
     headers = {"Location": f"/v1/submissions/{submission.id}"}
     return JSONResponse(view_of(submission, principal), 201 if is_new else 200, headers)
 
 
-@router.get("/v1/submissions")
-def submissions(
-    contest: OfContest,
-    principal: Reader,
-    user: Annotated[str | None, Query(max_length=40)] = None,
-    definition: Annotated[str | None, Query(max_length=200)] = None,
-    state: State | None = None,
-    cursor: Annotated[int | None, Query(ge=1, le=LARGEST_ID)] = None,
-    limit: _Limit = 100,
-) -> dict[str, Any]:
-    """Submissions, the newest first; `next_cursor` is null on the last page."""
-    with contest.database.read() as connection:
-        found = list_submissions(connection, limit, before=cursor, user=user, definition=definition, state=state)
-    following = found[-1].number if len(found) == limit else None
-    return {"items": [view_of(each, principal) for each in found], "next_cursor": following}
-
-
 @router.get("/v1/submissions/{identifier}")
-async def submission(identifier: _Id, contest: OfContest, principal: Reader, timeout: _Seconds = 0.0) -> dict[str, Any]:
+async def submission(identifier: _Id, contest: OfContest, principal: User, timeout: _Seconds = 0.0) -> dict[str, Any]:
     """A submission; waits at most `timeout` seconds for a change of its state or of the number of results."""
-    before = await run_in_threadpool(_find, contest, identifier)
+    before = await run_in_threadpool(_find, contest, [identifier])
     is_final = before[0].state.is_final
-    (found,) = await _wait(contest, principal, [identifier], timeout, lambda found: is_final or found != before)
+    (found,) = await _wait(contest, [identifier], timeout, lambda found: is_final or found != before)
     return view_of(found, principal)
-
-
-@router.delete("/v1/submissions/{identifier}", status_code=202)
-def cancel_submission(identifier: _Id, request: Request, contest: OfContest, principal: Submitter) -> dict[str, Any]:
-    """Cancel a submission that is queued or running."""
-    (found,) = _find(contest, identifier)
-    _check_owner(principal, found)
-    before = cancel(contest.database, identifier)
-    if before.is_final:
-        raise Refused(409, f"the submission is {before} already and cannot be cancelled")
-    if found.user_id != principal.user_id:
-        _record(request, principal, "cancel submission", identifier)
-    contest.announce()
-    contest.interrupt(identifier)
-    (cancelled,) = _find(contest, identifier)
-    return view_of(cancelled, principal)
 
 
 @router.get("/v1/submissions/{identifier}/traces")
 def traces(
     identifier: _Id,
     contest: OfContest,
-    principal: Reader,
+    principal: User,
     cursor: Annotated[int, Query(ge=0, le=LARGEST_ID)] = 0,
-    limit: _Limit = 100,
 ) -> dict[str, Any]:
     """The traces of a submission on public workloads. Logs in them are output of the solution: do not trust them."""
     with contest.database.read() as connection:
-        _check_owner(principal, find_submission(connection, identifier))
-        found = list_traces(connection, identifier, cursor, limit)
-    following = found[-1][0] if len(found) == limit else None
-    return {"items": [json.loads(line) for _, line in found], "next_cursor": following}
-
-
-@router.get("/v1/submissions/{identifier}/solution")
-def solution(identifier: _Id, contest: OfContest, principal: Reader) -> dict[str, Any]:
-    """The solution of a submission."""
-    with contest.database.read() as connection:
-        found = find_submission(connection, identifier)
-        if not contest.settings.publish_sources:
-            _check_owner(principal, found)
-        plain: dict[str, Any] = to_plain(get_solution(connection, identifier))
-    return plain
+        if not principal.may_see(find_submission(connection, identifier).user_id):
+            raise Refused(403, "this submission belongs to another user; only that user and maintainers read traces")
+        found, following = list_traces(connection, identifier, cursor, _PAGE)
+    return {"items": [json.loads(line) for line in found], "next_cursor": following}
 
 
 @router.get("/v1/leaderboards/{definition}")
 def leaderboard(
     definition: str,
     contest: OfContest,
-    principal: Reader,
+    principal: User,
     hardware: Annotated[str | None, Query(max_length=200)] = None,
-    offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
-    limit: _Limit = 100,
 ) -> dict[str, Any]:
-    """The best ranked submission of each user, the best first."""
-    _definition(contest, definition)
+    """The best ranked submission of each user, the best first, up to 500."""
+    definition_of(contest, definition)
     with contest.database.read() as connection:
         chosen = hardware or next(iter(ranked_hardware(connection, definition)), "")
-        found = ranked(connection, definition, chosen, offset, limit)
-    items = [{"rank": place, "submission": view_of(each, principal)} for place, each in enumerate(found, offset + 1)]
-    is_unranked = contest.settings.allow_unranked
-    return {"definition": definition, "hardware": chosen, "is_unranked": is_unranked, "items": items}
-
-
-@router.get("/v1/quota")
-def quota(contest: OfContest, principal: Reader) -> dict[str, Any]:
-    """The user of the token, and how much of its quotas is used."""
-    with contest.database.read() as connection:
-        user = get_user(connection, principal.name)
-        used = usage(connection, principal.user_id)
-    limits = {"queued": user.max_queued, "running": user.max_running, "day": user.max_per_day}
-    return {"user": principal.name, "role": principal.role, "used": used, "limits": limits}
+        found = ranked(connection, definition, chosen)
+    items = [{"rank": place, "submission": view_of(each, principal)} for place, each in enumerate(found, 1)]
+    return {"definition": definition, "hardware": chosen, "items": items}
 
 
 @router.get("/v1/devices")
-def devices(contest: OfContest, _: Reader) -> list[dict[str, Any]]:
+def devices(contest: OfContest, _: User) -> list[dict[str, Any]]:
     """The devices."""
     return [attrs.asdict(device) for device in contest.devices.all()]
-
-
-def _check_owner(principal: Principal, submission: Submission) -> None:
-    if not principal.may_see(submission.user_id):
-        raise Refused(403, "this submission belongs to another user; only that user and maintainers may do this")

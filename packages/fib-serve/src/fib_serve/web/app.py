@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable, MutableMapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -14,19 +13,21 @@ from typing import Any, TypeAlias
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fib_schema import InvalidField, InvalidRecord
+from pydantic import ValidationError
 from sqlalchemy.exc import OperationalError
 from starlette.concurrency import run_in_threadpool
 from starlette.datastructures import MutableHeaders
 from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect
 from starlette.responses import JSONResponse, Response
 from starlette.staticfiles import StaticFiles
 
 from .. import __version__
 from ..contest import Contest
 from ..errors import Refused
-from ..users import Role
+from ..users import Principal
 from . import api, pages
-from .access import Gate, require
+from .access import Gate, find_principal, require_user
 
 Message: TypeAlias = MutableMapping[str, Any]
 Receive: TypeAlias = Callable[[], Awaitable[Message]]
@@ -35,9 +36,10 @@ App: TypeAlias = Callable[[Message, Receive, Send], Awaitable[None]]
 
 _DESCRIPTION = "Evaluates solutions of GPU kernels and ranks them. Errors have the form of RFC 9457."
 _BODY_SECONDS = 20.0
-_SMALL_BODY_BYTES = 64 << 10
+_MAX_BODY_BYTES, _SMALL_BODY_BYTES = 4 << 20, 64 << 10
 _MAX_FORM_BYTES = 10_000
-_FORMS = ("/login", "/logout")
+_OPEN = ("/health", "/ready", "/openapi.json", "/static/", "/login", "/logout")
+_SAFE_METHODS = ("GET", "HEAD")
 _MARKS = (b"[", b"{", b",")
 _MAX_MARKS = 200_000  # values of parsed JSON take many times the memory of its text
 _HEADERS = {
@@ -51,7 +53,8 @@ _HEADERS = {
     ),
     "Cache-Control": "no-store",
 }
-_MAX_SHOWN = 20
+_OF_BODIES = (408, 413)  # the rest of the body is not read
+_MAX_SHOWN, _MAX_QUOTED = 20, 3
 _MAX_CHARACTERS = 500
 _LOG = logging.getLogger(__name__)
 
@@ -66,12 +69,12 @@ def make_app(contest: Contest) -> FastAPI:
         redoc_url=None,
     )
     app.state.contest = contest
-    app.state.gate = Gate(contest.settings.requests_per_second)
+    app.state.gate = Gate()
     _add_handlers(app)
     app.include_router(api.router)
     app.include_router(pages.router)
     app.mount("/static", StaticFiles(directory=Path(__file__).parent / "static"))
-    app.add_middleware(_Protection, max_body_bytes=contest.settings.max_body_bytes)
+    app.add_middleware(_Protection)
     return app
 
 
@@ -79,10 +82,10 @@ def make_app(contest: Contest) -> FastAPI:
 
 
 class _Protection:
-    """ASGI middleware that reads bodies only of users, bounds them, and adds headers to all answers."""
+    """ASGI middleware that reads bodies only of users, bounds them and requests, and adds headers to all answers."""
 
-    def __init__(self, app: App, max_body_bytes: int) -> None:
-        self._app, self._max_body_bytes = app, max_body_bytes
+    def __init__(self, app: App) -> None:
+        self._app = app
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         """Handle one request."""
@@ -97,51 +100,67 @@ class _Protection:
                     headers.setdefault(name, value)
             await send(message)
 
+        request = Request(scope)
         async with AsyncExitStack() as stack:
-            if scope["method"] == "POST" and scope["path"] not in _FORMS:
-                request = Request(scope)
-                try:
-                    principal = await run_in_threadpool(require(Role.READER), request)
-                except Refused as error:
-                    await _refused(request, error)(scope, receive, protected)
-                    return
-                if not _is_small(request):
-                    await stack.enter_async_context(request.app.state.gate.bodies[principal.user_id])
-            await self._app(scope, self._bounded(scope, receive), protected)
-
-    def _bounded(self, scope: Message, receive: Receive) -> Receive:
-        """Receives the parts of a body, up to a size, a time, and a number of values."""
-        most = _MAX_FORM_BYTES if scope["path"] in _FORMS else self._max_body_bytes
-        begin, size, marks, is_whole = time.monotonic(), 0, 0, False
-
-        async def bounded() -> Message:
-            nonlocal size, marks, is_whole
-            if is_whole:  # what follows announces the departure of the client
-                return await receive()
             try:
-                async with asyncio.timeout(begin + _BODY_SECONDS - time.monotonic()):
-                    message = await receive()
-            except TimeoutError:
-                detail = f"the body did not arrive within {_BODY_SECONDS:g} s"
-                raise HTTPException(408, detail, {"Connection": "close"}) from None
-            part = message.get("body", b"")
-            size += len(part)
-            if size > most:
-                detail = f"the body is larger than {most} bytes, the limit"
-                raise HTTPException(413, detail, {"Connection": "close"})
-            marks += sum(map(part.count, _MARKS))
-            if marks > _MAX_MARKS:
-                detail = f"the body has more than {_MAX_MARKS} brackets and commas, the limit; send smaller values"
-                raise HTTPException(422, detail, {"Connection": "close"})
-            is_whole = not message.get("more_body", False)
-            return message
+                await self._admit(request, receive, stack)
+            except ClientDisconnect:
+                return
+            except (Refused, OperationalError) as error:
+                handle = _refused if isinstance(error, Refused) else _database
+                await handle(request, error)(scope, receive, protected)
+                return
+            await self._app(scope, receive, protected)
 
-        return bounded
+    async def _admit(self, request: Request, receive: Receive, stack: AsyncExitStack) -> None:
+        """Find the user of a request, count the request until its answer is sent, and read its body."""
+        principal, gate = await run_in_threadpool(_principal, request), request.app.state.gate
+        most = _MAX_FORM_BYTES
+        if principal is not None:
+            most = _MAX_BODY_BYTES
+            stack.enter_context(gate.admitted(principal.user_id))
+            if not _is_small(request):
+                await stack.enter_async_context(gate.bodies[principal.user_id])
+        try:
+            async with asyncio.timeout(_BODY_SECONDS):
+                request.state.body = await _read_body(receive, most)
+        except TimeoutError:
+            raise Refused(408, f"the body did not arrive within {_BODY_SECONDS:g} s") from None
+
+
+def _principal(request: Request) -> Principal | None:
+    """The user of a request; who has none sends no body but that of the form to log in."""
+    if request.url.path.startswith(_OPEN):
+        return None
+    if request.method not in _SAFE_METHODS:
+        return require_user(request)
+    with suppress(Refused):  # the route answers with it
+        return find_principal(request)
+    return None
+
+
+async def _read_body(receive: Receive, most: int) -> bytes:
+    """The body of a request, up to a size and a number of values."""
+    parts, size, marks, is_whole = [], 0, 0, False
+    while not is_whole:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > most:
+            raise Refused(413, f"the body is larger than {most} bytes, the limit")
+        marks += sum(map(parts[-1].count, _MARKS))
+        if marks > _MAX_MARKS:
+            problem = f"the body has more than {_MAX_MARKS} brackets and commas, the limit; send smaller values"
+            raise Refused(422, problem)
+        is_whole = not message.get("more_body", False)
+    return b"".join(parts)
 
 
 def _is_small(request: Request) -> bool:
     """Whether a body says that it needs little memory."""
-    length = request.headers.get("content-length", "")
+    length = request.headers.get("content-length", "" if "transfer-encoding" in request.headers else "0")
     return length.isdecimal() and int(length) <= _SMALL_BODY_BYTES
 
 
@@ -158,6 +177,7 @@ def _add_handlers(app: FastAPI) -> None:
     """Turn the exceptions of routes into answers."""
     app.add_exception_handler(Refused, _refused)
     app.add_exception_handler(RequestValidationError, _invalid_request)
+    app.add_exception_handler(ValidationError, _invalid_request)
     app.add_exception_handler(InvalidRecord, _invalid_record)
     app.add_exception_handler(InvalidField, _invalid_record)
     app.add_exception_handler(HTTPException, _http)
@@ -169,7 +189,7 @@ def _refused(request: Request, error: Exception) -> Response:
     assert isinstance(error, Refused)
     if _is_for_browser(request):
         return pages.error_page(request, error.status, HTTPStatus(error.status).phrase, error.detail)
-    headers = {}
+    headers = {"Connection": "close"} if error.status in _OF_BODIES else {}
     if error.retry_after_seconds is not None:
         headers["Retry-After"] = str(error.retry_after_seconds)
     if error.status == HTTPStatus.UNAUTHORIZED:
@@ -183,27 +203,25 @@ def _is_for_browser(request: Request) -> bool:
     return not getattr(route, "include_in_schema", True) and "text/html" in request.headers.get("accept", "")
 
 
-def _invalid_request(request: Request, error: Exception) -> Response:
-    assert isinstance(error, RequestValidationError)
-    problems = [
-        {"at": ".".join(_shortened(str(part)) for part in found["loc"]), "problem": _shortened(found["msg"])}
-        for found in error.errors()[:_MAX_SHOWN]
-    ]
-    detail = "; ".join(f"{each['at']}: {each['problem']}" for each in problems)
-    if isinstance(error.body, bytes):  # FastAPI parses a body only with the content type of JSON
-        sent = _shortened(request.headers.get("content-type") or "none")
-        detail = f"the body is read only with the header 'Content-Type: application/json', sent was {sent}; {detail}"
-    return problem(422, f"the request is not valid: {detail}", problems=problems)
+def _invalid_request(_: Request, error: Exception) -> Response:
+    assert isinstance(error, RequestValidationError | ValidationError)
+    found = error.errors()[:_MAX_SHOWN]
+    return _problems("request", [(".".join(map(str, each["loc"])) or "body", each["msg"]) for each in found])
 
 
-def _invalid_record(_: Request, error: Exception) -> Response:
+def _invalid_record(request: Request, error: Exception) -> Response:
+    if _is_for_browser(request):
+        return pages.error_page(request, 422, "Not accepted", _shortened(str(error)))
     if not isinstance(error, InvalidRecord):
         return problem(422, _shortened(str(error)))
-    problems = [
-        {"at": _shortened(each.path), "problem": _shortened(each.message)} for each in error.problems[:_MAX_SHOWN]
-    ]
-    detail = f"not a valid {error.kind}: {'; '.join(_shortened(each.message) for each in error.problems[:3])}"
-    return problem(422, detail, problems=problems)
+    return _problems(error.kind, [(each.path, each.message) for each in error.problems[:_MAX_SHOWN]])
+
+
+def _problems(subject: str, found: list[tuple[str, str]]) -> Response:
+    """The answer to a request with problems, each with its place."""
+    problems = [{"at": _shortened(place), "problem": _shortened(text)} for place, text in found]
+    detail = "; ".join(f"{each['at']}: {each['problem']}" for each in problems[:_MAX_QUOTED])
+    return problem(422, f"not a valid {subject}: {detail}", problems=problems)
 
 
 def _http(_: Request, error: Exception) -> Response:

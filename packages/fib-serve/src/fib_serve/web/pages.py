@@ -1,28 +1,33 @@
-"""Pages for browsers. They show what the API shows to the same user; only logging in and out changes anything.
+"""Pages for browsers. They show what the API shows to the same user; only the forms for logins and kernels change it.
 
 Templates escape whatever they insert, and control characters of strangers' text are made visible.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 from urllib.parse import parse_qs
 
+import attrs
 import jinja2
 from fastapi import APIRouter, Query, Request
+from fib_bench.report import error_line
 from fib_bench.report.ratios import bounds_of, latency_range, latency_with_bounds, speedup_of
-from fib_schema import Trace, parse_json
+from fib_schema import Definition, SupportedLanguages, Trace, Workload, parse_json
 from fib_schema.display import escape_controls
 from fib_schema.trace_facts import shown_latency_of
 from markupsafe import Markup
-from starlette.responses import HTMLResponse, RedirectResponse, Response
+from starlette.responses import HTMLResponse, PlainTextResponse, RedirectResponse, Response
 
+from ..contest import Contest
 from ..database import LARGEST_ID
 from ..errors import Refused
+from ..starter import signature_of, starter_of
 from ..submissions import (
-    State,
+    Record,
     Submission,
     count_by_state,
     find_submission,
@@ -31,38 +36,50 @@ from ..submissions import (
     list_traces,
     ranked,
     ranked_hardware,
+    records,
 )
-from ..users import Principal, get_user
-from .access import COOKIE, Gate, OfContest, Viewer, check_origin, contest_of
-from .api import view_of
+from ..users import Principal
+from .access import COOKIE, Gate, OfContest, User, Viewer, check_origin, contest_of
+from .api import SubmitRequest, accept, definition_of, view_of
 
 router = APIRouter(include_in_schema=False)
 _LIMIT = 100
 _NEWEST = 10
 _MAX_TRACES = 1000
-_MAX_SOURCE = 60_000
-_MAX_LOG = 20_000
-_WAIT_SECONDS = 30
+_MAX_SOURCE, _MAX_SOURCES = 60_000, 300_000  # characters of a file, and of all files of a page
+_MAX_LOG, _MAX_LOGS = 20_000, 300_000
+_MAX_FIELDS = 20  # of a form
+_WAIT_SECONDS = 5  # a page misses a change that happens before it begins to wait
 _COOKIE_SECONDS = 30 * 86_400
 
 
 def error_page(request: Request, status: int, title: str, detail: str) -> Response:
     """The page for an error; without a token, the one to log in."""
     if status == 401:
-        return RedirectResponse(f"/login?next={request.url.path}", 303)
+        return RedirectResponse("/login", 303)
     return _page(request, getattr(request.state, "viewer", None), "error.html", title, status, detail=detail)
 
 
 @router.get("/leaderboard")
-def leaderboards(request: Request, contest: OfContest, viewer: Viewer) -> Response:
-    """All definitions with their best results."""
+def leaderboards(
+    request: Request,
+    contest: OfContest,
+    viewer: Viewer,
+    search: Annotated[str, Query(max_length=200)] = "",
+) -> Response:
+    """The contest: its rules, and its definitions with their best results, all or those with a text."""
     rows = []
     with contest.database.read() as connection:
         for name, definition in contest.public.definitions.items():
+            if search.lower() not in f"{name} {definition.op_type} {definition.description}".lower():
+                continue
             hardware = next(iter(ranked_hardware(connection, name)), "")
-            best = next(iter(ranked(connection, name, hardware, 0, 1)), None)
+            best = next(iter(ranked(connection, name, hardware, 1)), None)
             rows.append({"name": name, "op_type": definition.op_type, "best": best})
-    return _page(request, viewer, "leaderboards.html", "Leaderboards", rows=rows)
+    settings = contest.settings
+    deadline = None if settings.deadline is None else settings.deadline.timestamp()
+    fields: dict[str, Any] = {"search": search, "rules": settings.rules, "deadline": deadline, "rows": rows}
+    return _page(request, viewer, "leaderboards.html", settings.title, is_over=settings.is_over, **fields)
 
 
 @router.get("/leaderboard/{definition}")
@@ -72,19 +89,79 @@ def leaderboard(
     contest: OfContest,
     viewer: Viewer,
     hardware: Annotated[str | None, Query(max_length=200)] = None,
-    offset: Annotated[int, Query(ge=0, le=1_000_000)] = 0,
 ) -> Response:
     """The leaderboard of a definition."""
-    found = contest.public.definitions.get(definition)
-    if found is None:
-        raise Refused(404, f"no definition is named {definition[:200]!r}")
+    found = definition_of(contest, definition)
     with contest.database.read() as connection:
         devices = ranked_hardware(connection, definition)
         chosen = hardware or next(iter(devices), "")
-        items = ranked(connection, definition, chosen, offset, _LIMIT)
+        items = ranked(connection, definition, chosen)
         newest = list_submissions(connection, _NEWEST, definition=definition)
-    fields: dict[str, Any] = {"devices": devices, "hardware": chosen, "items": items, "offset": offset, "limit": _LIMIT}
-    return _page(request, viewer, "leaderboard.html", definition, definition=found, newest=newest, **fields)
+        history = _history_of(records(connection, definition, chosen, _LIMIT))
+    fields: dict[str, Any] = {"devices": devices, "hardware": chosen, "items": items}
+    fields |= _task_of(contest, found, viewer)
+    fields |= {"definition": found, "newest": newest, "history": history}
+    return _page(request, viewer, "leaderboard.html", definition, **fields)
+
+
+def _history_of(found: Sequence[Record]) -> list[dict[str, Any]]:
+    """Records with their places in a chart, in percent of its size from the left and from the top."""
+    if not found:
+        return []
+    (_, begin, low), (_, end, high) = found[0], found[-1]
+    return [
+        {
+            "user": user,
+            "time": time,
+            "score": score,
+            "x": round(16 + 80 * (time - begin) / max(end - begin, 1e-9), 1),
+            "y": round(90 - 80 * (score - low) / max(high - low, 1e-9), 1),
+        }
+        for user, time, score in found
+    ]
+
+
+def _task_of(contest: Contest, definition: Definition, viewer: Principal | None) -> dict[str, Any]:
+    """A definition as a page shows it to those who want to submit for it."""
+    evaluation = contest.public.config.resolve_eval_config(definition)
+    workloads = contest.public.workloads[definition.name]
+    return {
+        "signature": signature_of(definition),
+        "workloads": [_sizes(workload) for workload in workloads[:_LIMIT]],
+        "workload_count": len(workloads),
+        "tolerances": {spec.dtype: evaluation.tolerance(spec.dtype) for spec in definition.outputs.values()},
+        "starter": starter_of(definition),
+        "may_submit": viewer is not None and not contest.settings.is_over,
+        "languages": [str(language) for language in SupportedLanguages],
+    }
+
+
+@router.get("/leaderboard/{definition}/kernel.py")
+def starter(definition: str, contest: OfContest, _: Viewer) -> Response:
+    """A file to begin with, for a definition."""
+    return PlainTextResponse(starter_of(definition_of(contest, definition)))
+
+
+@router.post("/leaderboard/{definition}")
+def upload(definition: str, request: Request, contest: OfContest, principal: User) -> Response:
+    """Accept the form of the page of a definition."""
+    request.state.viewer = principal
+    form = _form(request)
+    path = form.get("path", "")
+    plain = {
+        "name": form.get("name", ""),
+        "definition": definition_of(contest, definition).name,
+        "author": principal.name,
+        "spec": {
+            "language": form.get("language", ""),
+            "target_hardware": ["cpu" if contest.settings.devices[0] == "cpu" else "cuda"],
+            "entry_point": f"{path}::{form.get('function', '')}",
+            "destination_passing_style": form.get("style") == "destination",
+        },
+        "sources": [{"path": path, "content": form.get("source", "").replace("\r\n", "\n")}],
+    }
+    submission, _ = accept(contest, principal, SubmitRequest(solution=plain))
+    return RedirectResponse(f"/submissions/{submission.id}", 303)
 
 
 @router.get("/submissions")
@@ -95,65 +172,55 @@ def submissions(
     user: Annotated[str | None, Query(max_length=40)] = None,
     cursor: Annotated[int | None, Query(ge=1, le=LARGEST_ID)] = None,
 ) -> Response:
-    """All submissions, or those of a user."""
+    """All submissions and the devices, or the submissions of a user."""
     with contest.database.read() as connection:
-        if user is not None:
-            get_user(connection, user)
         items = list_submissions(connection, _LIMIT, before=cursor, user=user)
+        counts = count_by_state(connection)
     following = items[-1].number if len(items) == _LIMIT else None
-    title = user or "Submissions"
-    return _page(request, viewer, "submissions.html", title, items=items, following=following, user=user)
+    fields: dict[str, Any] = {"items": items, "following": following, "user": user, "counts": counts}
+    fields["devices"] = contest.devices.all()
+    return _page(request, viewer, "submissions.html", user or "Submissions", **fields)
 
 
 @router.get("/submissions/{identifier}")
 def submission(identifier: str, request: Request, contest: OfContest, viewer: Viewer) -> Response:
     """A submission with its timings, and for those who may see them with its log and source."""
-    rows = files = None
+    rows = files = following = None
     with contest.database.read() as connection:
         found = find_submission(connection, identifier)
         may_see = viewer is not None and viewer.may_see(found.user_id)
         if may_see:
-            lines = list_traces(connection, identifier, 0, _MAX_TRACES)
-            rows = [_workload_row(parse_json(line, Trace)) for _, line in lines]
+            lines, following = list_traces(connection, identifier, 0, _MAX_TRACES)
+            logs = _Excerpts(_MAX_LOG, _MAX_LOGS)
+            rows = [_workload_row(parse_json(line, Trace), logs) for line in lines]
         if may_see or contest.settings.publish_sources:
+            texts = _Excerpts(_MAX_SOURCE, _MAX_SOURCES)
             sources = get_solution(connection, identifier).sources
-            files = [(source.path, _shortened(source.content, _MAX_SOURCE)) for source in sources]
+            files = [(source.path, texts.of(source.content)) for source in sources]
     fields: dict[str, Any] = {"submission": found, "view": view_of(found, viewer), "rows": rows, "files": files}
+    fields["is_cut"] = following is not None
     public = (found.summary or {}).get("public") or {}
     if viewer is not None and not found.state.is_final:
         fields["changes"] = f"/v1/submissions/{identifier}?timeout={_WAIT_SECONDS}"
     return _page(request, viewer, "submission.html", found.solution_name, flags=public.get("flags", []), **fields)
 
 
-@router.get("/queue")
-def queue(request: Request, contest: OfContest, viewer: Viewer) -> Response:
-    """The queue and the devices."""
-    with contest.database.read() as connection:
-        running = list_submissions(connection, _LIMIT, state=State.RUNNING)
-        queued = list_submissions(connection, _LIMIT, state=State.QUEUED)
-        counts = count_by_state(connection)
-    fields: dict[str, Any] = {"devices": contest.devices.all(), "counts": counts, "items": [*running, *queued]}
-    return _page(request, viewer, "queue.html", "Queue", **fields)
-
-
 @router.get("/login")
-async def login_form(request: Request, next: str = "/leaderboard") -> Response:
+def login_form(request: Request) -> Response:
     """The form to log in."""
-    return _page(request, None, "login.html", "Log in", next=_local(next), problem="")
+    return _page(request, None, "login.html", "Log in", problem="")
 
 
 @router.post("/login")
-async def login(request: Request) -> Response:
+def login(request: Request) -> Response:
     """Check a token and open a session, whose cookie scripts cannot read and other sites cannot send."""
     check_origin(request)
-    form = parse_qs((await request.body()).decode(errors="replace"), max_num_fields=5)
-    token, target = form.get("token", [""])[0].strip(), _local(form.get("next", [""])[0])
-    contest, address = contest_of(request), request.client.host if request.client is not None else ""
+    token = _form(request).get("token", "").strip()
     gate: Gate = request.app.state.gate
-    if gate.principal(contest, token, address) is None:
+    if gate.principal(contest_of(request), token) is None:
         problem = "This token is not valid: it is unknown, expired or revoked."
-        return _page(request, None, "login.html", "Log in", 401, next=target, problem=problem)
-    answer = RedirectResponse(target, 303)
+        return _page(request, None, "login.html", "Log in", 401, problem=problem)
+    answer = RedirectResponse("/leaderboard", 303)
     is_secure = request.url.scheme == "https"
     answer.set_cookie(
         COOKIE, gate.open_session(token), _COOKIE_SECONDS, httponly=True, samesite="strict", secure=is_secure
@@ -162,7 +229,7 @@ async def login(request: Request) -> Response:
 
 
 @router.post("/logout")
-async def logout(request: Request) -> Response:
+def logout(request: Request) -> Response:
     """End the session."""
     check_origin(request)
     request.app.state.gate.sessions.pop(request.cookies.get(COOKIE), None)
@@ -171,10 +238,13 @@ async def logout(request: Request) -> Response:
     return answer
 
 
-def _local(path: str) -> str:
-    """A path on this site, whatever a link says."""
-    is_local = path.startswith("/") and not path.startswith(("//", "/\\")) and path.isprintable()
-    return path if is_local else "/leaderboard"
+def _form(request: Request) -> dict[str, str]:
+    """The fields of a form that a page has sent."""
+    try:
+        found = parse_qs(request.state.body.decode(errors="replace"), max_num_fields=_MAX_FIELDS)
+    except ValueError:
+        raise Refused(422, f"the form has more than {_MAX_FIELDS} fields") from None
+    return {name: values[0] for name, values in found.items()}
 
 
 def _page(
@@ -188,6 +258,7 @@ def _page(
         "has_hidden": settings.hidden is not None,
         "allow_unranked": settings.allow_unranked,
         "changes": None,
+        "base_url": str(request.base_url).rstrip("/"),
         "offers_login": template != "login.html",
     }
     return HTMLResponse(_TEMPLATES.get_template(template).render({**shared, **fields}), status)
@@ -211,24 +282,37 @@ def _make_environment() -> jinja2.Environment:
     return environment
 
 
-def _shortened(text: str, characters: int) -> str:
-    """A text, cut with a line that says how much is not shown."""
-    rest = len(text) - characters
-    return text if rest <= 0 else f"{text[:characters]}\n[{rest} more characters]"
+@attrs.define
+class _Excerpts:
+    """Shortens texts of a page, each to a bound and all together to another one."""
+
+    most: int
+    left: int
+
+    def of(self, text: str) -> str:
+        """The text, cut with a line that says how much is not shown."""
+        shown = text[: min(self.most, self.left)]
+        self.left -= len(shown)
+        rest = len(text) - len(shown)
+        return text if rest == 0 else f"{shown}\n[{rest} more characters]"
 
 
-def _workload_row(trace: Trace) -> dict[str, str]:
+def _workload_row(trace: Trace, logs: _Excerpts) -> dict[str, str]:
     """The line of the table of workloads for a trace."""
     evaluation = trace.evaluation
     assert evaluation is not None
     performance, latency = evaluation.performance, shown_latency_of(evaluation)
-    sizes = ", ".join(f"{axis}={size}" for axis, size in trace.workload.axes.items())
-    row = {"axes": sizes or trace.workload.uuid, "status": str(evaluation.status), "latency": "-", "speedup": "-"}
+    row = {"axes": _sizes(trace.workload), "status": str(evaluation.status), "latency": "-", "speedup": "-"}
     if performance is not None:
         row["speedup"] = speedup_of(performance).text
         if latency is not None:
             row["latency"] = latency_with_bounds(latency, bounds_of(performance))
-    return {**row, "log": _shortened(evaluation.log, _MAX_LOG)}
+    reason = "" if trace.is_successful() else error_line(evaluation)
+    return {**row, "reason": reason, "log": logs.of(evaluation.log)}
+
+
+def _sizes(workload: Workload) -> str:
+    return ", ".join(f"{axis}={size}" for axis, size in workload.axes.items()) or workload.uuid
 
 
 def _visible(value: object) -> object:
@@ -239,7 +323,7 @@ def _visible(value: object) -> object:
 def _format_time(seconds: float | None) -> str:
     if seconds is None:
         return "-"
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M UTC")
+    return Markup(datetime.fromtimestamp(seconds, UTC).strftime("<time>%Y-%m-%d %H:%M UTC</time>"))
 
 
 def _with_breaks(name: str) -> Markup:
