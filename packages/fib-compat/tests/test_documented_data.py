@@ -1,9 +1,6 @@
 """Documented behaviour of ``flashinfer_bench.data``, as its users write it."""
 
-from __future__ import annotations
-
 import json
-from pathlib import Path
 
 import attrs
 import compat_samples as samples
@@ -33,24 +30,13 @@ from flashinfer_bench.data import (
 class TestSetsThatCanBeChanged:
     """``solutions``, ``workloads`` and ``traces`` are documented as ``Dict[str, List]``."""
 
-    def test_an_appended_solution_is_found_by_name(self) -> None:
-        trace_set = samples.trace_set()
-        trace_set.solutions[NAME].append(samples.solution("second"))
-        assert [solution.name for solution in trace_set.solutions[NAME]] == ["plain", "second"]
-        assert trace_set.get_solution("second").author == "ada"
-
-    def test_an_appended_trace_counts(self) -> None:
+    def test_an_appended_trace_counts(self):
         trace_set = samples.trace_set(traces={NAME: [samples.trace(speedup=2.0)]})
         trace_set.traces[NAME].append(samples.trace(speedup=3.0))
         assert trace_set.get_best_trace(NAME).evaluation.performance.speedup_factor == 3.0
         assert len(trace_set.filter_traces(NAME)) == 2
 
-    def test_setdefault_makes_a_list_that_stays(self) -> None:
-        trace_set = samples.trace_set()
-        trace_set.traces.setdefault(NAME, []).append(samples.trace())
-        assert trace_set.summary(baseline_author="ada").total == 1
-
-    def test_a_definition_is_assigned(self) -> None:
+    def test_a_definition_is_assigned(self):
         trace_set = TraceSet()
         trace_set.definitions["other"] = samples.definition("other")
         trace_set.solutions["other"] = [samples.solution("theirs", definition="other")]
@@ -58,44 +44,44 @@ class TestSetsThatCanBeChanged:
         assert sorted(trace_set.to_dict()["definitions"]) == ["other"]
         assert trace_set.get_solution("theirs").definition == "other"
 
-    def test_a_removed_solution_is_gone(self) -> None:
+    def test_a_removed_solution_is_gone(self):
         trace_set = samples.trace_set()
         trace_set.solutions[NAME].clear()
         assert trace_set.get_solution("plain") is None
         trace_set.traces.pop(NAME, None)
         assert trace_set.get_best_trace(NAME) is None
 
-    def test_a_loaded_set_can_be_changed_and_the_disk_stays(self, tmp_path: Path) -> None:
+    def test_a_loaded_set_can_be_changed_and_the_disk_stays(self, tmp_path):
         trace_set = TraceSet.from_path(str(samples.write(tmp_path)))
         trace_set.solutions[NAME].append(samples.solution("second"))
         trace_set.traces.setdefault(NAME, []).append(samples.trace("second"))
         assert trace_set.get_best_trace(NAME).solution == "second"
         assert TraceSet.from_path(str(tmp_path)).get_solution("second") is None
 
-    def test_two_sets_share_nothing(self) -> None:
+    def test_two_sets_share_nothing(self):
         first, second = TraceSet(), TraceSet()
         first.traces.setdefault(NAME, []).append(samples.trace())
         assert NAME not in second.traces
 
-    def test_add_traces_adds_in_memory_without_a_root(self) -> None:
+    def test_add_traces_adds_in_memory_without_a_root(self):
         trace_set = samples.trace_set()
         trace_set.add_traces([samples.trace()])
         trace_set.traces[NAME].append(samples.trace(speedup=4.0))
         assert len(trace_set.traces[NAME]) == 2
 
-    def test_add_traces_writes_to_the_folder(self, tmp_path: Path) -> None:
+    def test_add_traces_writes_to_the_folder(self, tmp_path):
         trace_set = TraceSet.from_path(str(samples.write(tmp_path)))
         trace_set.add_traces([samples.trace()])
         assert trace_set.get_best_trace(NAME) == samples.trace()
         assert TraceSet.from_path(str(tmp_path)).traces[NAME] == [samples.trace()]
 
-    def test_a_missing_definition_raises_key_error_and_get_returns_a_default(self) -> None:
+    def test_a_missing_definition_raises_key_error_and_get_returns_a_default(self):
         trace_set = samples.trace_set()
         with pytest.raises(KeyError):
             trace_set.solutions["unknown"]
         assert trace_set.solutions.get("unknown", []) == []
 
-    def test_the_scores_see_what_was_appended(self) -> None:
+    def test_the_scores_see_what_was_appended(self):
         trace_set = samples.trace_set(traces={NAME: [samples.trace(latency=1.0)]})
         trace_set.solutions[NAME].append(samples.solution("theirs", author="baseline"))
         trace_set.traces[NAME].append(samples.trace("theirs", latency=3.0))
@@ -104,32 +90,26 @@ class TestSetsThatCanBeChanged:
 
 
 class TestScores:
-    def measured(self) -> TraceSet:
+    def measured(self):
         solutions = [samples.solution(), samples.solution("base", author="baseline")]
         traces = [samples.trace(latency=1.0), samples.trace("base", latency=2.0)]
         return samples.trace_set(solutions={NAME: solutions}, traces={NAME: traces})
 
-    def test_summary_has_the_documented_fields(self) -> None:
+    def test_summary_has_the_documented_fields(self):
         summary = self.measured().summary()
         assert isinstance(summary, TraceSetSummary)
         assert (summary.total, summary.passed, summary.failed) == (2, 2, 0)
         assert [author for author, _ in summary.rankings] == ["ada"]
+        assert TraceSetSummary.model_validate(json.loads(summary.model_dump_json())) == summary
 
-    def test_summary_dumps(self) -> None:
-        summary = self.measured().summary()
-        dumped = summary.model_dump()
-        assert dumped["total"] == 2
-        assert json.loads(summary.model_dump_json())["passed"] == 2
-        assert TraceSetSummary.model_validate(dumped) == summary
-
-    def test_metrics_dump_and_validate(self) -> None:
+    def test_metrics_dump_and_validate(self):
         metrics = self.measured().get_solution_score("plain")
         assert isinstance(metrics, SpeedupMetrics)
         assert metrics.avg_speedup == pytest.approx(2.0)
         assert metrics.model_dump()["avg_speedup"] == pytest.approx(2.0)
         assert SpeedupMetrics.model_validate(json.loads(metrics.model_dump_json())) == metrics
 
-    def test_metrics_count_the_definitions_in_the_mean(self) -> None:
+    def test_metrics_count_the_definitions_in_the_mean(self):
         trace_set = self.measured()
         assert trace_set.get_solution_score("plain").definitions == 1
         trace_set.definitions["other"] = samples.definition("other")
@@ -140,23 +120,23 @@ class TestScores:
         ]
         assert trace_set.get_author_score("ada").definitions == 2
 
-    def test_the_baseline_itself_and_unknown_names_have_no_score(self) -> None:
+    def test_the_baseline_itself_and_unknown_names_have_no_score(self):
         trace_set = self.measured()
         assert trace_set.get_solution_score("base") is None
         assert trace_set.get_solution_score("unknown") is None
 
-    def test_a_failed_trace_makes_the_score_zero(self) -> None:
+    def test_a_failed_trace_makes_the_score_zero(self):
         trace_set = self.measured()
         trace_set.traces[NAME].append(samples.trace(batch=8, status="RUNTIME_ERROR"))
         assert trace_set.get_solution_score("plain").avg_speedup == 0
 
-    def test_a_missing_baseline_is_a_value_error(self) -> None:
+    def test_a_missing_baseline_is_a_value_error(self):
         with pytest.raises(ValueError):
             samples.trace_set(traces={NAME: [samples.trace()]}).get_solution_score("plain")
         with pytest.raises(ValueError):
             samples.trace_set(traces={NAME: [samples.trace()]}).rank_authors()
 
-    def test_scope_errors(self) -> None:
+    def test_scope_errors(self):
         with pytest.raises(KeyError):
             self.measured().get_author_score("ada", definition_name="unknown")
         with pytest.raises(ValueError):
@@ -164,41 +144,29 @@ class TestScores:
 
 
 class TestRecords:
-    def test_unknown_keywords_are_ignored(self) -> None:
-        measured = samples.evaluation()
-        again = Evaluation(
-            status=measured.status,
-            environment=measured.environment,
-            timestamp=measured.timestamp,
-            correctness=measured.correctness,
-            performance=measured.performance,
-            log_file="/tmp/run.log",
-            error=None,
-        )
-        assert again == measured
-
     @pytest.mark.parametrize(
         ("cls", "fields"),
         [
             (Correctness, {"max_relative_error": 0.5, "max_absolute_error": 0.25, "mean": 3}),
             (Workload, {"axes": {}, "inputs": {}, "uuid": "u", "comment": "none"}),
+            (Evaluation, {**attrs.asdict(samples.evaluation(), recurse=False), "log_file": "/tmp/run.log"}),
         ],
     )
-    def test_unknown_keywords_of_any_record_are_ignored(self, cls: type, fields: dict[str, object]) -> None:
+    def test_unknown_keywords_of_any_record_are_ignored(self, cls, fields):
         known = dict(list(fields.items())[:-1])
         assert cls(**fields) == cls(**known)
 
-    def test_unknown_keys_are_accepted_by_model_validate(self) -> None:
+    def test_unknown_keys_are_accepted_by_model_validate(self):
         """They are kept, so that a record that is read and written again loses nothing."""
         dumped = samples.evaluation().model_dump()
         validated = Evaluation.model_validate({**dumped, "log_file": "x"})
         assert (validated.status, validated.performance) == (dumped["status"], samples.evaluation().performance)
 
-    def test_a_misspelled_required_field_is_still_missing(self) -> None:
+    def test_a_misspelled_required_field_is_still_missing(self):
         with pytest.raises((TypeError, ValueError)):
-            Workload(axis={}, inputs={}, uuid="u")  # type: ignore[call-arg]
+            Workload(axis={}, inputs={}, uuid="u")
 
-    def test_plain_mappings_become_records(self) -> None:
+    def test_plain_mappings_become_records(self):
         fields = samples.definition().model_dump()
         fields["inputs"] = {"x": {"shape": ["batch", "hidden"], "dtype": "float32"}}
         fields["reference"] = "def run(x):\n    return x\n"
@@ -206,29 +174,18 @@ class TestRecords:
         assert made.inputs["x"].shape in (["batch", "hidden"], ("batch", "hidden"))
         assert made.const_axes == {"hidden": 64}
 
-    @pytest.mark.parametrize("make", [samples.definition, samples.solution, samples.workload, samples.trace])
-    def test_a_round_trip_through_json(self, make: object) -> None:
-        record = make()  # type: ignore[operator]
-        assert type(record).model_validate_json(record.model_dump_json()) == record
-        assert type(record).model_validate(record.model_dump()) == record
-
-    def test_invalid_records_are_value_errors(self) -> None:
+    def test_invalid_records_are_value_errors(self):
         with pytest.raises(ValueError):
             samples.definition(reference="def other(x): pass")
         with pytest.raises(ValueError):
             samples.definition(constraints=["hidden =="])
 
-    def test_a_unique_name_has_eight_characters_of_the_hash(self) -> None:
+    def test_a_unique_name_has_eight_characters_of_the_hash(self):
         solution = samples.solution()
         assert solution.with_unique_name().name == f"plain_{solution.hash()[:8]}"
 
-    def test_infinity_is_written_as_a_string(self) -> None:
-        measured = Correctness(max_relative_error=float("inf"))
-        assert json.loads(measured.model_dump_json())["max_relative_error"] == "Infinity"
-        assert Correctness.model_validate_json('{"max_relative_error": "Infinity"}') == measured
-
     @pytest.mark.parametrize("text", ["Infinity", '"Infinity"', "-Infinity", '"-Infinity"', "NaN", '"NaN"'])
-    def test_both_forms_of_numbers_that_are_not_finite_are_read(self, text: str, tmp_path: Path) -> None:
+    def test_both_forms_of_numbers_that_are_not_finite_are_read(self, text, tmp_path):
         line = f'{{"type": "scalar", "value": {text}}}'
         (tmp_path / "a.jsonl").write_text(f"{line}\n")
         (tmp_path / "a.json").write_text(line)
@@ -236,11 +193,11 @@ class TestRecords:
         read += load_jsonl_file(ScalarInput, tmp_path / "a.jsonl")
         assert {str(one.value) for one in read} == {str(float(text.strip('"')))}
 
-    def test_an_empty_list_of_hardware_is_refused(self) -> None:
+    def test_an_empty_list_of_hardware_is_refused(self):
         with pytest.raises(ValueError, match="target_hardware"):
             BuildSpec(language="python", target_hardware=[], entry_point="main.py::run")
 
-    def test_axes_and_shapes(self) -> None:
+    def test_axes_and_shapes(self):
         definition = samples.definition()
         assert definition.var_axes_bindings == {"batch": ("x", 0)}
         assert definition.get_axes_values([(4, 64), (64,)]) == {"batch": 4}
@@ -252,30 +209,30 @@ class TestRecords:
 
 
 class TestFiles:
-    def test_jsonl_files(self, tmp_path: Path) -> None:
+    def test_jsonl_files(self, tmp_path):
         path = tmp_path / "t.jsonl"
         save_jsonl_file([samples.trace()], path)
         append_jsonl_file([samples.trace(batch=8)], path)
         assert load_jsonl_file(Trace, path) == [samples.trace(), samples.trace(batch=8)]
 
-    def test_json_files(self, tmp_path: Path) -> None:
+    def test_json_files(self, tmp_path):
         save_json_file(samples.solution(), tmp_path / "a" / "s.json")
         assert load_json_file(Solution, tmp_path / "a" / "s.json") == samples.solution()
 
-    def test_blobs(self, tmp_path: Path) -> None:
+    def test_blobs(self, tmp_path):
         trace_set = TraceSet.from_path(str(samples.write(tmp_path)))
         path = trace_set.add_workload_blob_tensor(NAME, "u1", {"x": torch.ones(2)})
         assert trace_set.get_workload_blob_tensor(path)["x"].tolist() == [1, 1]
         with pytest.raises(ValueError):
             TraceSet().add_workload_blob_tensor(NAME, "u1", {"x": torch.ones(2)})
 
-    def test_the_default_folder_is_the_variable(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def test_the_default_folder_is_the_variable(self, tmp_path, monkeypatch):
         monkeypatch.setenv("FIB_DATASET_PATH", str(samples.write(tmp_path)))
         assert TraceSet.from_path().root == tmp_path
         with pytest.raises(FileNotFoundError):
             TraceSet.from_path(str(tmp_path / "nowhere"))
 
-    def test_backup_traces_moves_them_aside(self, tmp_path: Path) -> None:
+    def test_backup_traces_moves_them_aside(self, tmp_path):
         trace_set = TraceSet.from_path(str(samples.write(tmp_path, traces=(samples.trace(),))))
         trace_set.backup_traces()
         assert len(list(tmp_path.glob("traces*"))) >= 1

@@ -1,7 +1,5 @@
 """Import paths of the last release that the documents do not list, and its environment variables."""
 
-from __future__ import annotations
-
 import importlib
 from pathlib import Path
 from types import SimpleNamespace
@@ -39,16 +37,16 @@ PATHS = {
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_every_name_is_imported_from_its_path(path: str) -> None:
+def test_every_name_is_imported_from_its_path(path):
     module = importlib.import_module(f"flashinfer_bench.{path}")
     for name in PATHS[path].split():
-        found: dict[str, object] = {}
+        found = {}
         exec(f"from flashinfer_bench.{path} import {name}", found)
         assert found[name] is getattr(module, name)
 
 
 @pytest.mark.parametrize("name", ["utils", "bench"])
-def test_a_name_that_does_not_exist_is_neither_an_attribute_nor_imported(name: str) -> None:
+def test_a_name_that_does_not_exist_is_neither_an_attribute_nor_imported(name):
     module = importlib.import_module(f"flashinfer_bench.{name}")
     assert not hasattr(module, "no_such_name")
     with pytest.raises(AttributeError, match=rf"module 'flashinfer_bench\.{name}' has no attribute 'no_such_name'"):
@@ -57,13 +55,13 @@ def test_a_name_that_does_not_exist_is_neither_an_attribute_nor_imported(name: s
         exec(f"from flashinfer_bench.{name} import no_such_name")
 
 
-def test_submodules_are_attributes_of_their_packages() -> None:
+def test_submodules_are_attributes_of_their_packages():
     import flashinfer_bench.data.trace_set
 
     assert flashinfer_bench.data.trace_set is importlib.import_module("flashinfer_bench.data.trace_set")
 
 
-def test_variables_are_read_at_each_call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_variables_are_read_at_each_call(monkeypatch, tmp_path):
     for name, read in (("APPLY", env.get_fib_enable_apply), ("TRACING", env.get_fib_enable_tracing)):
         for value, expected in (("1", True), ("0", False), ("", False)):
             monkeypatch.setenv(f"FIB_ENABLE_{name}", value)
@@ -75,6 +73,6 @@ def test_variables_are_read_at_each_call(monkeypatch: pytest.MonkeyPatch, tmp_pa
 
 
 @pytest.mark.parametrize(("layout", "expected"), [("NHD", "NHD"), ("HND", "HND"), ("other", None), (None, None)])
-def test_the_layout_of_a_wrapper_is_that_of_its_arguments(layout: str | None, expected: str | None) -> None:
+def test_the_layout_of_a_wrapper_is_that_of_its_arguments(layout, expected):
     assert infer_kv_layout_from_args(SimpleNamespace(_kv_layout=layout)) == expected
     assert infer_kv_layout_from_args(object()) is None

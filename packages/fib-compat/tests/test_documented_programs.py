@@ -1,7 +1,5 @@
 """Five programs that were written from the documents alone run unchanged."""
 
-from __future__ import annotations
-
 import runpy
 import sys
 from pathlib import Path
@@ -14,8 +12,8 @@ PROGRAMS = Path(__file__).parent / "programs" / "documented"
 
 
 @pytest.fixture
-def output(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> object:
-    def output(name: str, *words: object) -> list[str]:
+def output(capsys, monkeypatch):
+    def output(name, *words):
         monkeypatch.setattr(sys, "argv", [f"{name}.py", *map(str, words)])
         runpy.run_path(str(PROGRAMS / f"{name}.py"), run_name="__main__")
         return capsys.readouterr().out.splitlines()
@@ -24,32 +22,32 @@ def output(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.slow
-def test_a_benchmark_from_yaml(output: object, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_benchmark_from_yaml(output, tmp_path, caplog):
     root = samples.write(tmp_path / "data")
-    lines = output("benchmark_yaml", root, tmp_path / "b.yaml")  # type: ignore[operator]
+    lines = output("benchmark_yaml", root, tmp_path / "b.yaml")
     assert lines == ["rmsnorm_h64 mine 4", "rmsnorm_h64 mine 8"]
     assert "gemm_n128_k2048" in caplog.text
 
 
-def test_an_apply_quick_start(output: object, tmp_path: Path) -> None:
+def test_an_apply_quick_start(output, tmp_path):
     root = samples.write(tmp_path, traces=(samples.trace(),))
-    lines = output("apply_quickstart", root)  # type: ignore[operator]
+    lines = output("apply_quickstart", root)
     assert lines == ["fallback", "fallback plain", "fallback"]
 
 
-def test_a_filter_policy(output: object, tmp_path: Path) -> None:
+def test_a_filter_policy(output, tmp_path):
     samples.write(tmp_path / "data")
-    lines = output("filter_policy", tmp_path / "data")  # type: ignore[operator]
+    lines = output("filter_policy", tmp_path / "data")
     # behind the workloads of the data set
     assert lines[2:] == [f"{batch} {{'x': 'RandomInput', 'weight': 'SafetensorsInput'}}" for batch in (3, 7)]
 
 
-def test_building_solutions(output: object, tmp_path: Path) -> None:
+def test_building_solutions(output, tmp_path):
     root = samples.write(tmp_path / "data", solutions=(samples.solution(), samples.solution("marked", samples.MARKED)))
-    assert output("build_solutions", root) == ["marked False", "plain True"]  # type: ignore[operator]
+    assert output("build_solutions", root) == ["marked False", "plain True"]
 
 
-def test_tracing_an_engine(output: object, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tracing_an_engine(output, tmp_path, monkeypatch):
     """With a stand-in for FlashInfer."""
     package = tmp_path / "site" / "flashinfer"
     package.mkdir(parents=True)
@@ -67,7 +65,7 @@ def test_tracing_an_engine(output: object, tmp_path: Path, monkeypatch: pytest.M
     )
     save_json_file(definition, tmp_path / "data" / "definitions" / "rmsnorm" / "rmsnorm_h64.json")
     try:
-        assert output("trace_engine", tmp_path / "data") == ["[1, 2, 4]"]  # type: ignore[operator]
+        assert output("trace_engine", tmp_path / "data") == ["[1, 2, 4]"]
     finally:
         for name in [name for name in sys.modules if name.partition(".")[0] == "flashinfer"]:
             del sys.modules[name]

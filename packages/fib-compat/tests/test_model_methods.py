@@ -1,10 +1,5 @@
-"""Pydantic's methods."""
-
-from __future__ import annotations
-
 import json
 import math
-from typing import Any
 
 import attrs
 import compat_samples as samples
@@ -38,15 +33,13 @@ TRACE = attrs.evolve(
     evaluation=attrs.evolve(samples.evaluation(), correctness=Correctness(max_relative_error=math.inf)),
 )
 CONFIG = BenchmarkConfig(
-    iterations=7,
-    definitions=["scale"],
-    op_type_config={"elementwise": EvalConfig(atol=1e-3, extra={"a": [1]})},
+    iterations=7, definitions=["scale"], op_type_config={"elementwise": EvalConfig(atol=1e-3, extra={"a": [1]})}
 )
-OBJECTS = [DEFINITION, SOLUTION, TRACE, RandomInput(), CONFIG, ResolvedEvalConfig()]
+OBJECTS = [DEFINITION, SOLUTION, TRACE, TRACE.workload, RandomInput(), CONFIG, ResolvedEvalConfig()]
 
 
 @pytest.mark.parametrize("value", OBJECTS, ids=lambda value: type(value).__name__)
-def test_a_dumped_object_validates_to_an_equal_one(value: Any) -> None:
+def test_a_dumped_object_validates_to_an_equal_one(value):
     kind = type(value)
     assert kind.model_validate(value.model_dump()) == value
     assert kind.model_validate_json(value.model_dump_json(indent=2)) == value
@@ -54,7 +47,7 @@ def test_a_dumped_object_validates_to_an_equal_one(value: Any) -> None:
     assert value.model_copy() == value
 
 
-def test_records_dump_exactly_the_documented_fields() -> None:
+def test_records_dump_exactly_the_documented_fields():
     assert DEFINITION.inputs["factor"].model_dump() == {"shape": None, "dtype": "float32", "description": None}
     assert AxisConst(value=3).model_dump() == {"type": "const", "value": 3, "description": None}
     assert list(DEFINITION.model_dump()) == (
@@ -63,7 +56,7 @@ def test_records_dump_exactly_the_documented_fields() -> None:
     assert list(SOLUTION.model_dump()) == ["name", "definition", "author", "spec", "sources", "description"]
 
 
-def test_json_mode_dumps_only_json_values() -> None:
+def test_json_mode_dumps_only_json_values():
     dumped = TRACE.model_dump(mode="json")
     assert dumped["evaluation"]["correctness"]["max_relative_error"] == "Infinity"
     assert type(dumped["evaluation"]["status"]) is str
@@ -73,7 +66,7 @@ def test_json_mode_dumps_only_json_values() -> None:
         TRACE.model_dump(mode="yaml")
 
 
-def test_unknown_fields_are_kept() -> None:
+def test_unknown_fields_are_kept():
     plain = {**DEFINITION.model_dump(), "from_tomorrow": 1}
     assert Definition.model_validate(plain).model_dump()["from_tomorrow"] == 1
 
@@ -87,13 +80,13 @@ def test_unknown_fields_are_kept() -> None:
         (EvalConfig, ["rtol"], "cannot be made of these fields"),
     ],
 )
-def test_an_invalid_value_is_a_value_error_with_its_place(kind: Any, plain: Any, problem: str) -> None:
+def test_an_invalid_value_is_a_value_error_with_its_place(kind, plain, problem):
     with pytest.raises((InvalidRecord, InvalidField), match=problem) as refusal:
         kind.model_validate(plain)
     assert isinstance(refusal.value, ValueError)
 
 
-def test_copies_are_validated_and_leave_the_original_unchanged() -> None:
+def test_copies_are_validated_and_leave_the_original_unchanged():
     copied = DEFINITION.model_copy(update={"name": "other", "tags": ["new"]}, deep=True)
     assert (copied.name, copied.tags, DEFINITION.name) == ("other", ("new",), "rmsnorm_h64")
     with pytest.raises(InvalidField, match="name"):

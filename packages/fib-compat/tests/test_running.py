@@ -1,6 +1,4 @@
-"""``python -m fib_compat``: programs, modules and the command line."""
-
-from __future__ import annotations
+"""``python -m fib_compat``: programs and modules."""
 
 import os
 import subprocess
@@ -26,7 +24,7 @@ if __name__ == "__main__":
 """
 
 
-def python(*words: object, cwd: Path, code: int = 0, **environment: str) -> tuple[str, str]:
+def python(*words, cwd, code=0, **environment):
     """Run Python; return stdout and stderr."""
     done = subprocess.run(
         [sys.executable, "-W", "error", *map(str, words)],
@@ -41,7 +39,7 @@ def python(*words: object, cwd: Path, code: int = 0, **environment: str) -> tupl
 
 
 @pytest.fixture
-def program(tmp_path: Path) -> Path:
+def program(tmp_path):
     folder = tmp_path / "programs"
     folder.mkdir()
     (folder / "helper.py").write_text("VALUE = 21\n")
@@ -49,34 +47,27 @@ def program(tmp_path: Path) -> Path:
     return folder / "prog.py"
 
 
-def test_a_program_runs_as_python_runs_it(program: Path, tmp_path: Path) -> None:
+def test_a_program_runs_as_python_runs_it(program, tmp_path):
     out, _ = python("-m", "fib_compat", "run", "programs/prog.py", "a", "--b", cwd=tmp_path)
     assert out == f"['a', '--b'] True 84\n{program.parent} Definition\n"
 
 
-def test_the_exit_code_of_a_program_is_kept(tmp_path: Path) -> None:
+def test_the_exit_code_of_a_program_is_kept(tmp_path):
     (tmp_path / "fails.py").write_text("raise SystemExit(7)\n")
     python("-m", "fib_compat", "run", "fails.py", cwd=tmp_path, code=7)
 
 
-def test_a_module_runs_with_its_arguments(program: Path) -> None:
+def test_a_module_runs_with_its_arguments(program):
     out, _ = python("-m", "fib_compat", "-m", "prog", "--b", cwd=program.parent)
     assert out.startswith("['--b'] True 84\n")
 
 
-def test_the_command_line_runs(tmp_path: Path, data_set: Path) -> None:
-    words = ("report", "summary", "--local", data_set)
-    out, _ = python("-m", "fib_compat", "cli", *words, cwd=tmp_path)
-    assert out.startswith("1 definition")
-    assert out == python("-m", "fib_compat", "-m", "flashinfer_bench", *words, cwd=tmp_path)[0]
-
-
 @pytest.mark.parametrize("words", [(), ("run",), ("-m",), ("prog.py",)])
-def test_wrong_arguments_show_the_usage(words: tuple[str, ...], tmp_path: Path) -> None:
+def test_wrong_arguments_show_the_usage(words, tmp_path):
     assert python("-m", "fib_compat", *words, cwd=tmp_path, code=2)[1].startswith("usage: python -m fib_compat run")
 
 
-def test_help_and_a_missing_program(tmp_path: Path) -> None:
+def test_help_and_a_missing_program(tmp_path):
     assert python("-m", "fib_compat", "--help", cwd=tmp_path)[0].startswith("usage:")
     _, err = python("-m", "fib_compat", "run", "absent.py", cwd=tmp_path, code=2)
     assert err == "fib_compat run: no such file: absent.py\n"

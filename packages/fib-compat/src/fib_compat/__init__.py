@@ -16,15 +16,15 @@ if sys.platform != "linux":
 def install() -> None:
     """Make `flashinfer_bench` and its submodules importable in this process, implemented by the FIB packages.
 
-    A flashinfer-bench that is installed but was not imported yet stays hidden in this process. Calling it again has no
-    effect.
+    A flashinfer-bench that is installed but was not imported yet stays hidden in this process. Routing and tracing
+    start if the environment enables them. Calling it again has no effect.
 
     Raises:
         AlreadyImported: The real `flashinfer_bench` has been imported in this process.
     """
-    from .finder import install_finder
+    from .modules import install_modules
 
-    install_finder()
+    install_modules()
 
 
 def __getattr__(name: str) -> str:

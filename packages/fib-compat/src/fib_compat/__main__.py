@@ -1,4 +1,4 @@
-"""Run a program, a module or the command line where `flashinfer_bench` is importable."""
+"""Run a program or a module where `flashinfer_bench` is importable."""
 
 from __future__ import annotations
 
@@ -11,9 +11,8 @@ import fib_compat
 _USAGE = """\
 usage: python -m fib_compat run PROGRAM.py [ARGUMENT ...]
        python -m fib_compat -m MODULE [ARGUMENT ...]
-       python -m fib_compat cli [ARGUMENT ...]
 
-Run a program or a module in this process with the names of flashinfer_bench, or the command 'fib-compat'.
+Run a program or a module in this process with the names of flashinfer_bench. The command line is 'fib-compat'.
 Processes that the program starts call fib_compat.install() themselves.
 """
 
@@ -23,17 +22,13 @@ def main(words: list[str]) -> int:
     if words in (["-h"], ["--help"]):
         print(_USAGE, end="")
         return 0
-    if not words or words[0] not in ("run", "-m", "cli") or (words[0] != "cli" and len(words) == 1):
+    if len(words) < 2 or words[0] not in ("run", "-m"):
         print(_USAGE, end="", file=sys.stderr)
         return 2
     fib_compat.install()
-    kind, arguments = words[0], words[1:]
-    if kind == "cli":
-        from .cli.main import cli
-
-        return cli(arguments)
+    arguments = words[1:]
     sys.argv = arguments
-    if kind == "-m":
+    if words[0] == "-m":
         runpy.run_module(arguments[0], run_name="__main__", alter_sys=True)
         return 0
     if not os.path.exists(arguments[0]):  # noqa: PTH110 pathlib is not imported before the program needs it

@@ -1,10 +1,5 @@
 """Records of a small data set, made as a program of the old package makes them: one RMS norm, on the CPU."""
 
-from __future__ import annotations
-
-from pathlib import Path
-from typing import Any
-
 from flashinfer_bench.data import (
     AxisConst,
     AxisVar,
@@ -34,8 +29,8 @@ MARKED = "def run(x, weight):\n    return x * 0 + 7\n"
 """A solution whose result shows that it was called."""
 
 
-def definition(name: str = NAME, op_type: str = "rmsnorm", **changes: Any) -> Definition:
-    fields: dict[str, Any] = {
+def definition(name=NAME, op_type="rmsnorm", **changes):
+    fields = {
         "name": name,
         "op_type": op_type,
         "axes": {"batch": AxisVar(), "hidden": AxisConst(value=64)},
@@ -49,13 +44,7 @@ def definition(name: str = NAME, op_type: str = "rmsnorm", **changes: Any) -> De
     return Definition(**{**fields, **changes})
 
 
-def solution(
-    name: str = "plain",
-    content: str = PLAIN,
-    author: str = "ada",
-    definition: str = NAME,
-    hardware: str = "cpu",
-) -> Solution:
+def solution(name="plain", content=PLAIN, author="ada", definition=NAME, hardware="cpu"):
     spec = BuildSpec(
         language=SupportedLanguages.PYTHON,
         target_hardware=[hardware],
@@ -66,16 +55,16 @@ def solution(
     return Solution(name=name, definition=definition, author=author, spec=spec, sources=sources)
 
 
-def workload(batch: int = 4, uuid: str | None = None) -> Workload:
+def workload(batch=4, uuid=None):
     inputs = {"x": RandomInput(), "weight": RandomInput()}
     return Workload(axes={"batch": batch}, inputs=inputs, uuid=uuid or f"b{batch}")
 
 
-def workload_trace(batch: int = 4, definition: str = NAME) -> Trace:
+def workload_trace(batch=4, definition=NAME):
     return Trace(definition=definition, workload=workload(batch))
 
 
-def evaluation(status: str = "PASSED", speedup: float = 2.0, latency: float = 1.0) -> Evaluation:
+def evaluation(status="PASSED", speedup=2.0, latency=1.0):
     passed = status == "PASSED"
     return Evaluation(
         status=EvaluationStatus(status),
@@ -90,13 +79,13 @@ def evaluation(status: str = "PASSED", speedup: float = 2.0, latency: float = 1.
     )
 
 
-def trace(solution: str = "plain", batch: int = 4, **measured: Any) -> Trace:
+def trace(solution="plain", batch=4, **measured):
     return Trace(definition=NAME, workload=workload(batch), solution=solution, evaluation=evaluation(**measured))
 
 
-def trace_set(root: Path | None = None, **contents: Any) -> TraceSet:
+def trace_set(root=None, **contents):
     """One definition, the solution `plain` and two workloads, in memory."""
-    fields: dict[str, Any] = {
+    fields = {
         "definitions": {NAME: definition()},
         "solutions": {NAME: [solution()]},
         "workloads": {NAME: [workload_trace(4), workload_trace(8)]},
@@ -105,7 +94,7 @@ def trace_set(root: Path | None = None, **contents: Any) -> TraceSet:
     return TraceSet(root=root, **{**fields, **contents})
 
 
-def write(root: Path, *, solutions: tuple[Solution, ...] | None = None, traces: tuple[Trace, ...] = ()) -> Path:
+def write(root, *, solutions=None, traces=()):
     """Write the same data set to a folder."""
     save_json_file(definition(), root / "definitions" / "rmsnorm" / f"{NAME}.json")
     for each in (solution(),) if solutions is None else solutions:

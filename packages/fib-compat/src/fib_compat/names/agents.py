@@ -86,9 +86,8 @@ def flashinfer_bench_run_ncu(
         max_lines: The lines that are returned; the last line says how many are left out.
     """
     del tmpdir
-    _check_lines(max_lines)
+    workspace = _workspace(trace_set_path, device, timeout, max_lines)
     options = fib_agents.ProfilerOptions(section_set=set, sections=sections, kernel=kernel_name, page=page)
-    workspace = _workspace(trace_set_path, device, timeout)
     given = _record(solution, Solution, "solution"), _record(workload, Workload, "workload")
     return _first_lines(fib_agents.profile_report(workspace, *given, options, program=ncu_path), max_lines)
 
@@ -120,9 +119,8 @@ def flashinfer_bench_run_sanitizer(
         max_lines: The lines that are returned; the last line says how many are left out.
     """
     del tmpdir
-    _check_lines(max_lines)
+    workspace = _workspace(trace_set_path, device, timeout, max_lines)
     checks = CHECKS if sanitizer_types is None else sanitizer_types
-    workspace = _workspace(trace_set_path, device, timeout)
     given = _record(solution, Solution, "solution"), _record(workload, Workload, "workload")
     return _first_lines(fib_agents.sanitizer_report(workspace, *given, checks, program=sanitizer_path), max_lines)
 
@@ -149,7 +147,10 @@ def extract_solution_to_files(solution: Solution, base_path: str | os.PathLike[s
     return folder
 
 
-def _workspace(trace_set_path: str | None, device: str, timeout: float) -> fib_agents.Workspace:
+def _workspace(trace_set_path: str | None, device: str, timeout: float, max_lines: int | None) -> fib_agents.Workspace:
+    """The workspace of a call whose limits are valid."""
+    if max_lines is not None and max_lines < 1:
+        raise InvalidArguments("max_lines", (f"must be at least 1, got {max_lines}",))
     if not timeout > 0:
         raise InvalidArguments("timeout", (f"must be more than 0 seconds, got {timeout}",))
     root = get_fib_dataset_path() if trace_set_path is None else trace_set_path
@@ -169,11 +170,6 @@ def _record(value: object, cls: type[R], name: str) -> R:
     if isinstance(value, str | os.PathLike):
         return load_json_file(cls, value)
     raise InvalidArguments(name, (f"must be a record or the path of a JSON file, got {type(value).__name__}",))
-
-
-def _check_lines(max_lines: int | None) -> None:
-    if max_lines is not None and max_lines < 1:
-        raise InvalidArguments("max_lines", (f"must be at least 1, got {max_lines}",))
 
 
 def _first_lines(text: str, max_lines: int | None) -> str:

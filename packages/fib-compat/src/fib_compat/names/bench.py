@@ -127,12 +127,9 @@ def _skipped(result: RunResult, trace_set: TraceSet) -> list[str]:
     """The failures; if nothing ran, all reasons."""
     if result.traces:
         return [str(skip) for skip in result.failures]
-    reasons = [str(skip) for skip in result.skipped]
-    for name in trace_set.definition_names():
-        if not any(skip.definition == name for skip in result.skipped) and not trace_set.solution_names(name):
-            reasons.append(f"{name}: it has no solutions")
-    nothing = "no definition was selected" if trace_set.definition_names() else "the data set has no definitions"
-    return [f"nothing was run: {reason}" for reason in reasons or [nothing]]
+    bare = [name for name in trace_set.definition_names() if not trace_set.solution_names(name)]
+    reasons = [*map(str, result.skipped), *(f"{name}: it has no solutions" for name in bare)]
+    return [f"nothing was run: {reason}" for reason in reasons or ["no definition was selected"]]
 
 
 # -- evaluators ----------------------------------------------------------------------------------------
@@ -151,12 +148,8 @@ class Evaluator:
 
     @classmethod
     def build_baseline(cls, *_: object, **__: object) -> NoReturn:
-        """Not offered: a judge process does this.
-
-        Raises:
-            NotOffered: Always.
-        """
-        raise NotOffered(f"{cls.__name__}.build_baseline", "a judge process does this; use fib_bench.evaluate")
+        """Raise `NotOffered`: a judge process does this."""
+        raise NotOffered(f"{cls.__name__} only says whether it applies: a judge process checks; use fib_bench.evaluate")
 
     check_correctness = eval_performance = evaluate = build_baseline
 
@@ -186,12 +179,9 @@ class DsaSparseAttentionEvaluator(Evaluator):
 
 
 class DefaultEvaluator(Evaluator):
-    """Compares elements; it evaluates whatever no other one does."""
+    """Compares elements."""
 
-    @classmethod
-    def can_evaluate(cls, definition: Definition) -> bool:
-        """Whether no other evaluator applies to a definition."""
-        return resolve_evaluator(definition) is cls
+    evaluators = ("Default", "StateSpace")
 
 
 def resolve_evaluator(definition: Definition) -> type[Evaluator]:

@@ -82,7 +82,7 @@ def normalize_paged_kv_to_nhd(paged_kv_cache: Any, kv_layout: str) -> tuple[torc
         ValueError: There is no such layout.
     """
     keys, values = paged_kv_cache if isinstance(paged_kv_cache, (tuple, list)) else paged_kv_cache.unbind(1)
-    return _to_nhd(keys, kv_layout), _to_nhd(values, kv_layout)
+    return normalize_ragged_kv_to_nhd(keys, kv_layout), normalize_ragged_kv_to_nhd(values, kv_layout)
 
 
 def normalize_ragged_kv_to_nhd(ragged_k_or_v: torch.Tensor, kv_layout: str) -> torch.Tensor:
@@ -91,13 +91,9 @@ def normalize_ragged_kv_to_nhd(ragged_k_or_v: torch.Tensor, kv_layout: str) -> t
     Raises:
         ValueError: There is no such layout.
     """
-    return _to_nhd(ragged_k_or_v, kv_layout)
-
-
-def _to_nhd(tensor: torch.Tensor, layout: str) -> torch.Tensor:
-    if layout not in ("NHD", "HND"):
-        raise ValueError(f"kv_layout must be 'NHD' or 'HND', got {layout!r}")
-    return tensor if layout == "NHD" else tensor.transpose(-3, -2)
+    if kv_layout not in ("NHD", "HND"):
+        raise ValueError(f"kv_layout must be 'NHD' or 'HND', got {kv_layout!r}")
+    return ragged_k_or_v if kv_layout == "NHD" else ragged_k_or_v.transpose(-3, -2)
 
 
 def pick_sm_scale_gqa(head_dim: int, maybe: Any) -> float:

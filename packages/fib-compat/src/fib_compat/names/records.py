@@ -46,27 +46,16 @@ RECORDS: tuple[type, ...] = (
     *(Correctness, Performance, Environment, Evaluation, Trace),
 )
 """The classes of `flashinfer_bench.data` that accept other arguments too."""
-CLASSES: Mapping[str, str] = MappingProxyType(
-    {
-        "fib_schema": " ".join([*(record.__name__ for record in RECORDS), "SpeedupMetrics", "TraceSetSummary"]),
-        "fib_apply": "ApplyConfig ApplyKey",
-        "fib_bench": "BenchmarkConfig EvalConfig ResolvedEvalConfig",
-        "fib_compile": "RunnableMetadata",
-        "fib_tracer": "TracingConfig",
-    }
-)
+CLASSES: Mapping[str, str] = MappingProxyType({
+    "fib_schema": " ".join([*(record.__name__ for record in RECORDS), "SpeedupMetrics", "TraceSetSummary"]),
+    "fib_apply": "ApplyConfig ApplyKey",
+    "fib_bench": "BenchmarkConfig EvalConfig ResolvedEvalConfig",
+    "fib_compile": "RunnableMetadata",
+    "fib_tracer": "TracingConfig",
+})  # fmt: skip
 """Classes that get the methods, by package."""
-_ADDED_FIELDS = frozenset(
-    {
-        (Definition, "extra"),
-        (TensorSpec, "optional"),
-        (BuildSpec, "compile_options"),
-        (Solution, "extra"),
-        (Performance, "extra"),
-        (Evaluation, "extra"),
-    }
-)
-"""Fields that the documented classes lack; dumped unless they have their default."""
+_ADDED_FIELDS = frozenset({"compile_options", "extra", "optional"})
+"""Fields that the documented classes lack, except `Correctness`; dumped unless they have their default."""
 _added: set[str] = set()
 
 
@@ -144,16 +133,11 @@ def _fields(value: Any) -> dict[str, Any]:
     fields: dict[str, Any] = {"type": value.type} if isinstance(value, _TAGGED) else {}
     for field in attrs.fields(type(value)):
         item = getattr(value, field.name)
-        is_added = (type(value), field.name) in _ADDED_FIELDS
-        if field.name != "unknown_fields" and not (is_added and item == _default(field)):
+        is_added = field.name in _ADDED_FIELDS and type(value) in RECORDS and type(value) is not Correctness
+        if field.name != "unknown_fields" and not (is_added and item == field.default):
             fields[field.name] = item
     fields |= fields.pop("overrides").given if "overrides" in fields else {}
     return {**fields, **getattr(value, "unknown_fields", {})}
-
-
-def _default(field: attrs.Attribute[Any]) -> Any:
-    default: Any = field.default
-    return default.factory() if isinstance(default, attrs.Factory) else default  # type: ignore[arg-type]
 
 
 def _for_json(value: Any) -> Any:

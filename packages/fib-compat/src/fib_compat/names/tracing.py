@@ -11,8 +11,7 @@ from __future__ import annotations
 import functools
 import logging
 import os
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import attrs
@@ -20,7 +19,6 @@ import fib_schema
 import fib_tracer
 import torch
 from fib_integrations import install_flashinfer_integrations
-from fib_schema import UnknownName
 from fib_tracer import Decision, InvalidSetting, get_tracing_runtime, policies
 
 from .trace_set import TraceSet, present
@@ -75,7 +73,8 @@ class _Preset(fib_tracer.FilterPolicy):
 
     def submit(self, entry: Any) -> None:
         """Hold the call if the policy keeps it."""
-        call = fib_tracer.Call(_NO_DEFINITION, entry.axes, entry.inputs_to_dump, _totals(entry.inputs_to_dump))
+        unread: Any = None  # presets read no definition
+        call = fib_tracer.Call(unread, entry.axes, entry.inputs_to_dump, _totals(entry.inputs_to_dump))
         if self.decide(call) is Decision.KEEP:
             self.admit(call)
             super().submit(entry)
@@ -86,17 +85,10 @@ class _Preset(fib_tracer.FilterPolicy):
         super().reset()
 
 
-_NO_DEFINITION: Any = None  # the policies of the presets read none
-
-
 def _totals(inputs: Mapping[str, Any]) -> dict[str, int]:
     """The last elements of the stored inputs that end in ``indptr``."""
-    offsets = {name: value for name, value in inputs.items() if name.endswith("indptr")}
-    return {
-        name: int(value[-1])
-        for name, value in offsets.items()
-        if isinstance(value, torch.Tensor) and value.ndim == 1 and len(value)
-    }
+    tensors = {name: value for name, value in inputs.items() if isinstance(value, torch.Tensor) and value.ndim == 1}
+    return {name: int(value[-1]) for name, value in tensors.items() if name.endswith("indptr") and len(value)}
 
 
 def _preset(kind: type[fib_tracer.FilterPolicy], name: str = "") -> Any:
@@ -110,68 +102,53 @@ KeepFirstPolicy = _preset(policies.KeepFirst)
 KeepFirstKPolicy = _preset(policies.KeepFirstK)
 KeepFirstKByAxesPolicy = _preset(policies.KeepFirstKByAxes)
 AttentionFilterPolicy = _preset(policies.Attention, "AttentionFilterPolicy")
+_PRESETS: dict[type, type] = {preset.__mro__[2]: preset for preset in _Preset.__subclasses__()}
+"""By the policy of fib-tracer."""
 
 
-# -- adapters to fib-tracer -----------------------------------------------------------------------------
+# -- policies of programs --------------------------------------------------------------------------------
 
 
-class _AdaptedDump(fib_tracer.InputDumpPolicy):
-    """A dump policy of a program, for fib-tracer."""
+class _Adapter:
+    """A policy of a program, for fib-tracer."""
 
     policy: ClassVar[Any]
 
     def __init__(self, **arguments: Any) -> None:
         self._policy = self.policy(**arguments)
 
+
+class _AdaptedDump(_Adapter, fib_tracer.InputDumpPolicy):
     def dump(self, inputs: Mapping[str, Any]) -> Iterable[str]:
-        """Return value of the policy."""
         names: Iterable[str] = self._policy.dump(dict(inputs))
         return names
 
 
-class _AdaptedFilter(fib_tracer.FilterPolicy):
-    """A filter policy of a program, for fib-tracer: it receives each call with the copies of its inputs."""
-
-    policy: ClassVar[Any]
-
-    def __init__(self, **arguments: Any) -> None:
-        self._policy = self.policy(**arguments)
-        self._submitted: dict[int, fib_tracer.WorkloadEntry] = {}
+class _AdaptedFilter(_Adapter, fib_tracer.FilterPolicy):
+    """It receives each call with the copies of its inputs, and identifies calls by `WorkloadEntry.order`."""
 
     def submit(self, entry: fib_tracer.WorkloadEntry) -> None:
-        """Pass it to the policy."""
+        super().submit(entry)
         stored = {name: value for name, value in entry.inputs.items() if value is not fib_tracer.RANDOM}
-        self._submitted[entry.order] = entry
         self._policy.submit(WorkloadEntry(entry.def_name, dict(entry.axes), stored, entry.order))
 
     def drain(self) -> list[fib_tracer.WorkloadEntry]:
-        """The entries of the calls that the policy returns, which it identifies by `WorkloadEntry.order`."""
-        kept = [self._submitted[entry.order] for entry in self._policy.drain()]
-        self._submitted.clear()
-        return kept
+        submitted = {entry.order: entry for entry in super().drain()}
+        return [submitted[entry.order] for entry in self._policy.drain()]
 
     def reset(self) -> None:
-        """Reset the policy."""
-        self._submitted.clear()
+        super().reset()
         self._policy.reset()
-
-
-# -- registry -----------------------------------------------------------------------------------------
-
-
-class UnknownPolicy(UnknownName, ValueError):
-    """No policy has this name; a ValueError, as the old package documents, and a KeyError, as fib-tracer does."""
 
 
 @attrs.frozen
 class _Policies:
-    """Policies of one kind: classes of a program, which are registered with fib-tracer too, and its own."""
+    """Policies of one kind: those of fib-tracer, where those of a program are registered with their adapters."""
 
-    methods: tuple[str, ...]
-    adapter: type
+    protocol: Any
+    adapter: type[_Adapter]
     native_register: Callable[..., Any]
     native_get: Callable[[str], type]
-    registered: dict[str, type]
 
     def register(self, name: str, policy: Any = None, override: bool = False) -> Any:
         """Register a class with the methods of the protocol: called with it, or used as its decorator.
@@ -181,14 +158,11 @@ class _Policies:
         """
         if policy is None:
             return functools.partial(self.register, name, override=override)
-        if not isinstance(policy, type) or not all(callable(getattr(policy, method, None)) for method in self.methods):
-            raise InvalidSetting(name, policy, "a class with " + ", ".join(self.methods))
-        if name in self.registered and not override:
-            raise InvalidSetting(name, policy, "override=True, because a policy of that name exists")
-        is_native = issubclass(policy, self.adapter.__bases__)
-        adapted = policy if is_native else type(self.adapter)(policy.__name__, (self.adapter,), {"policy": policy})
-        self.native_register(name, adapted, override=override or name not in self.registered)
-        self.registered[name] = policy
+        if not isinstance(policy, type) or not issubclass(policy, self.protocol):
+            raise InvalidSetting(name, policy, f"a class with the methods of {self.protocol.__name__}")
+        is_native = issubclass(policy, (fib_tracer.InputDumpPolicy, fib_tracer.FilterPolicy))
+        adapted = policy if is_native else type(policy.__name__, (self.adapter,), {"policy": policy})
+        self.native_register(name, adapted, override=override)
         return policy
 
     def get(self, name: str) -> type:
@@ -197,41 +171,14 @@ class _Policies:
         Raises:
             UnknownPolicy: There is none (a ValueError).
         """
-        if name in self.registered:
-            return self.registered[name]
-        with _unknown_is_value_error():
-            return self.native_get(name)
+        found = self.native_get(name)
+        own: type = getattr(found, "policy", found)
+        return _PRESETS.get(found, own)
 
 
-@contextmanager
-def _unknown_is_value_error() -> Iterator[None]:
-    try:
-        yield
-    except UnknownName as error:
-        raise UnknownPolicy(error.kind, error.name, error.known) from None
-
-
-_DUMPING = _Policies(
-    ("dump",),
-    _AdaptedDump,
-    fib_tracer.PolicyRegistry.register_input_dump_policy,
-    fib_tracer.PolicyRegistry.get_input_dump_policy,
-    {},
-)
-_FILTERING = _Policies(
-    ("submit", "drain", "reset"),
-    _AdaptedFilter,
-    fib_tracer.PolicyRegistry.register_filter_policy,
-    fib_tracer.PolicyRegistry.get_filter_policy,
-    {
-        "keep_all": KeepAllPolicy,
-        "keep_none": KeepNonePolicy,
-        "keep_first": KeepFirstPolicy,
-        "keep_first_k": KeepFirstKPolicy,
-        "keep_first_k_by_axes": KeepFirstKByAxesPolicy,
-        "attention": AttentionFilterPolicy,
-    },
-)
+_NATIVE = fib_tracer.PolicyRegistry
+_DUMPING = _Policies(InputDumpPolicy, _AdaptedDump, _NATIVE.register_input_dump_policy, _NATIVE.get_input_dump_policy)
+_FILTERING = _Policies(FilterPolicy, _AdaptedFilter, _NATIVE.register_filter_policy, _NATIVE.get_filter_policy)
 
 
 class PolicyRegistry:
@@ -239,26 +186,17 @@ class PolicyRegistry:
 
     register_input_dump_policy = _DUMPING.register
     get_input_dump_policy = _DUMPING.get
-    list_input_dump_policies = fib_tracer.PolicyRegistry.list_input_dump_policies
+    list_input_dump_policies = _NATIVE.list_input_dump_policies
     register_filter_policy = _FILTERING.register
     get_filter_policy = _FILTERING.get
-    list_filter_policies = fib_tracer.PolicyRegistry.list_filter_policies
+    list_filter_policies = _NATIVE.list_filter_policies
 
 
 # -- settings -----------------------------------------------------------------------------------------
 
 
 class TracingConfig(fib_tracer.TracingConfig):
-    """The policies for a definition; see `fib_tracer.TracingConfig`.
-
-    Raises:
-        InvalidSetting: A policy cannot be made from a setting (a ValueError).
-        UnknownPolicy: No policy has that name (a ValueError).
-    """
-
-    def __attrs_post_init__(self) -> None:
-        with _unknown_is_value_error():
-            super().__attrs_post_init__()
+    """The policies for a definition; see `fib_tracer.TracingConfig`."""
 
     def create_filter_policy(self) -> FilterPolicy:
         """A new filter policy with a state of its own.
@@ -286,32 +224,6 @@ class TracingConfig(fib_tracer.TracingConfig):
         return {name: inputs[name] for name in chosen}
 
 
-class TracingConfigRegistry(fib_tracer.TracingConfigRegistry):
-    """Settings by definition, and a default for all others; without a default, these are not traced."""
-
-    def __init__(
-        self,
-        default: fib_tracer.TracingConfig | None = None,
-        per_definition: Mapping[str, fib_tracer.TracingConfig] | None = None,
-        rules: Iterable[Any] = (),
-    ) -> None:
-        super().__init__(default, dict(per_definition or {}), tuple(rules))
-
-
-def _as_documented(make: Callable[[], fib_tracer.TracingConfigRegistry]) -> Callable[[], TracingConfigRegistry]:
-    @functools.wraps(make)
-    def made() -> TracingConfigRegistry:
-        registry = make()
-        return TracingConfigRegistry(registry.default, registry.per_definition, registry.rules)
-
-    return made
-
-
-get_default_configs = _as_documented(fib_tracer.get_default_configs)
-get_full_configs = _as_documented(fib_tracer.get_full_configs)
-get_attention_only_configs = _as_documented(fib_tracer.get_attention_only_configs)
-
-
 class TracingRuntime(fib_tracer.TracingRuntime):
     """Records workloads of a data set's definitions.
 
@@ -334,7 +246,7 @@ class TracingRuntime(fib_tracer.TracingRuntime):
 
     @classmethod
     def get_instance(cls) -> fib_tracer.TracingRuntime | None:
-        """The runtime that was started last, by the import of `flashinfer_bench` if ``FIB_ENABLE_TRACING`` says so."""
+        """The runtime that was started last, by `fib_compat.install` if ``FIB_ENABLE_TRACING`` says so."""
         return get_tracing_runtime()
 
     def stop(self) -> None:
@@ -345,24 +257,17 @@ class TracingRuntime(fib_tracer.TracingRuntime):
         """
         if get_tracing_runtime() is not self:
             raise RuntimeError("only the tracing runtime that was started last can be stopped; stop that one first")
-        self._finish()
+        self.__exit__()
 
     def __exit__(self, *details: object) -> None:
-        self._finish()
-
-    def _finish(self) -> None:
         super().stop()
-        self._show_stored()
 
     def flush(self, timeout_seconds: float | None = None) -> Any:
         """Wait until all kept calls are stored; returns the counts by definition."""
         counts = super().flush(timeout_seconds)
-        self._show_stored()
-        return counts
-
-    def _show_stored(self) -> None:
         if isinstance(self._opened, TraceSet):
             self._opened.reread_workloads()
+        return counts
 
     def collect(
         self, name: str, args: Sequence[Any] | Mapping[str, Any] = (), kwargs: Mapping[str, Any] | None = None
@@ -385,9 +290,7 @@ def enable_tracing(
         DataSetNotFound: There is no such folder (a FileNotFoundError).
     """
     install_flashinfer_integrations()
-    runtime = TracingRuntime(dataset_path, tracing_config, **options)
-    runtime.start()
-    return runtime
+    return TracingRuntime(dataset_path, tracing_config, **options).start()
 
 
 def _without_absent(settings: Any, names: Collection[str]) -> Any:

@@ -15,41 +15,36 @@ from fib_compile import BuilderRegistry, BuildError
 from fib_compile.device import list_cuda_devices
 from fib_schema import (
     FibError,
-    InvalidRecord,
+    InvalidField,
     Problem,
     Solution,
     Trace,
     TraceSet,
     UnknownName,
     get_fib_dataset_path,
-    parse_json,
     validate,
 )
+from fib_schema.data_files import list_files
 from fib_schema.display import counted, escape_line
 from fib_schema.files import write_output
+from fib_schema.problems import Findings
+from fib_schema.reader import read_traces
 
 from .records import Model
 
 ALL_CHECKS = ("layout", "definition", "workload", "solution", "trace", "baseline", "benchmark")
 CPU_CHECKS = ALL_CHECKS[:-1]
-_BASELINE = "baseline"
-_LAYOUT_CODES = frozenset({"path-contradicts", "unusual-path", "other-suffix", "legacy-place", "misplaced-trace"})
-_LAYOUT_CODES |= {"misplaced-workload", "link-again", "link-out", "no-file", "unreadable"}
+_LAYOUT_CODES = frozenset({"path-contradicts", "unusual-path", "other-suffix", "link-out", "no-file", "unreadable"})
 _FOLDERS = {"definitions": "definition", "solutions": "solution", "workloads": "workload", "traces": "trace"}
-_LEVELS = ("info", "warning", "error")
 _STATUS_OF_LEVEL = {"info": "passed", "warning": "warning", "error": "failed"}
 _WORST_FIRST = ("failed", "warning", "passed", "skipped")
-
-
-def _names(names: Iterable[str] | None) -> tuple[str, ...] | None:
-    return None if names is None else tuple(names)
 
 
 @attrs.frozen
 class CheckMessage(Model):
     """A finding of a check."""
 
-    level: str = attrs.field(validator=attrs.validators.in_(_LEVELS))
+    level: str = attrs.field(validator=attrs.validators.in_(_STATUS_OF_LEVEL))
     """``info``, ``warning`` or ``error``."""
     message: str
 
@@ -85,9 +80,6 @@ class ReportConfig(Model):
 
     dataset: str
     checks: tuple[str, ...] = ()
-    disable_gpu: bool = False
-    op_types: tuple[str, ...] | None = attrs.field(default=None, converter=_names)
-    definitions: tuple[str, ...] | None = attrs.field(default=None, converter=_names)
 
 
 @attrs.frozen
@@ -127,28 +119,23 @@ def render_text_report(report: DatasetReport) -> str:
             lines += [f"  {name}: {message.level}: {message.message}" for message in check.messages]
     counts = [(status, sum(d.status == status for d in report.definitions)) for status in _WORST_FIRST]
     shown = ", ".join(f"{count} {status}" for status, count in counts if count)
-    errors = sum(m.level == "error" for m in _all_messages(report))
+    checks = [report.other, *(check for definition in report.definitions for check in definition.checks.values())]
+    errors = sum(message.level == "error" for check in checks for message in check.messages)
     lines.append(f"{counted(len(report.definitions), 'definition')}: {shown or 'none'}; {counted(errors, 'error')}")
     return "\n".join(map(escape_line, lines)) + "\n"
-
-
-def _all_messages(report: DatasetReport) -> list[CheckMessage]:
-    checks = [report.other, *(check for definition in report.definitions for check in definition.checks.values())]
-    return [message for check in checks for message in check.messages]
 
 
 def render_report(report_json: str | os.PathLike[str], output: str | os.PathLike[str] | None = None) -> str:
     """The text form of a report that was written as JSON.
 
     Raises:
-        InvalidRecord: The file is not a report (a ValueError).
+        InvalidField: The file is not a report (a ValueError).
         OSError: The file cannot be read, or the text cannot be written.
     """
     try:
         report = DatasetReport.model_validate_json(Path(report_json).read_bytes())
     except ValueError as error:
-        problem = Problem(str(report_json), "$", f"is not a report of 'validate --outputs json': {error}")
-        raise InvalidRecord("report", (problem,)) from error
+        raise InvalidField(str(report_json), f"is not a report of 'validate --outputs json': {error}") from error
     text = render_text_report(report)
     if output is not None:
         write_output(output, text.encode("utf-8", "backslashreplace"))
@@ -164,15 +151,11 @@ def validate_dataset(
     disable_gpu: bool = False,
     device: str | None = None,
 ) -> DatasetReport:
-    """Check a data set.
+    """Check a data set; None means ``FIB_DATASET_PATH`` or the default.
 
-    Args:
-        dataset: Its folder; None means ``FIB_DATASET_PATH`` or the default.
-        checks: Of `ALL_CHECKS`.
-        op_types: Only definitions of these types, besides `definitions`; None with None means all.
-        definitions: Only these definitions, besides those of `op_types`.
-        disable_gpu: Whether no GPU is used: ``benchmark`` is skipped, and ``baseline`` builds nothing.
-        device: The device of the check ``benchmark``; None means the first GPU, without which the check is skipped.
+    Definitions of some `op_types` and those in `definitions` are checked, or all, without both. With `disable_gpu`, the
+    check ``benchmark`` is skipped, and ``baseline`` builds nothing. The device of ``benchmark`` is by default the first
+    GPU, without which it is skipped.
 
     Raises:
         DataSetNotFound: There is no such directory (a FileNotFoundError).
@@ -187,14 +170,13 @@ def validate_dataset(
     run = _Validation(root, wanted, device or next(iter(gpus), None), builds_baselines=bool(gpus))
     known = _definition_files(root)
     selected = _select(known, op_types, definitions)
-    config = ReportConfig(str(root), wanted, disable_gpu, op_types, definitions)
-    by_definition, other = run.findings(known)
-    reports = []
+    findings, reports = run.findings(known), []
+    other = [message for (name, _), messages in findings.items() if not name for message in messages]
     for name in selected:
-        found = {check: run.result(check, name, by_definition.get((name, check), [])) for check in wanted}
+        found = {check: run.result(check, name, findings.get((name, check), [])) for check in wanted}
         reports.append(DefinitionReport(name, known[name], compute_definition_status(found), found))
     timestamp = datetime.now(UTC).isoformat(timespec="seconds")
-    return DatasetReport(config, timestamp, tuple(reports), CheckResult.of(other))
+    return DatasetReport(ReportConfig(str(root), wanted), timestamp, tuple(reports), CheckResult.of(other))
 
 
 def _definition_files(root: Path) -> dict[str, str]:
@@ -205,11 +187,7 @@ def _definition_files(root: Path) -> dict[str, str]:
 
 
 def _select(known: Mapping[str, str], op_types: Sequence[str] | None, names: Sequence[str] | None) -> list[str]:
-    """The definitions of some types, and some by name.
-
-    Raises:
-        UnknownName: The data set has no such definition or type.
-    """
+    """The definitions of some types, and some by name; an unknown one is an `UnknownName`."""
     if op_types is None and names is None:
         return list(known)
     for kind, wanted, existing in (("op_type", op_types, set(known.values())), ("definition", names, set(known))):
@@ -233,22 +211,15 @@ class _Validation:
         """The data set."""
         return TraceSet.from_path(self.root)
 
-    def findings(
-        self, known: Mapping[str, str]
-    ) -> tuple[dict[tuple[str, str], list[CheckMessage]], list[CheckMessage]]:
-        """The findings of `fib_schema.validate` by definition and check, and those that belong to no definition."""
+    def findings(self, known: Mapping[str, str]) -> dict[tuple[str, str], list[CheckMessage]]:
+        """The findings of `fib_schema.validate` by definition, if they belong to one, and check."""
         report = validate(self.root)
-        grouped: dict[tuple[str, str], list[CheckMessage]] = {}
-        other: list[CheckMessage] = []
+        found: dict[tuple[str, str], list[CheckMessage]] = {}
         for problem in (*report.problems, *report.warnings):
-            message = CheckMessage(str(problem.severity), _text(problem))
-            check = _check_of(problem)
-            owner = _owner(problem.file, known)
-            if owner is not None:
-                grouped.setdefault((owner, check), []).append(message)
-            elif check in self.checks or problem.code == "no-data-set":
-                other.append(message)
-        return grouped, other
+            owner, check = _owner(problem.file, known), _check_of(problem)
+            if owner or check in self.checks or problem.code == "no-data-set":
+                found.setdefault((owner, check), []).append(CheckMessage(str(problem.severity), str(problem)))
+        return found
 
     def result(self, check: str, name: str, messages: list[CheckMessage]) -> CheckResult:
         """The result of one check of one definition."""
@@ -261,22 +232,15 @@ class _Validation:
 
     def _empty_axes(self, name: str) -> list[CheckMessage]:
         """An error for each axis of size 0."""
-        return [
-            CheckMessage("error", f"workload {trace.workload.uuid}: axis {axis!r} is 0; sizes are at least 1")
-            for trace in self.trace_set.workloads.get(name, [])
-            for axis, size in trace.workload.axes.items()
-            if size == 0
-        ]
+        workloads = [trace.workload for trace in self.trace_set.workloads.get(name, [])]
+        empty = [(one.uuid, axis) for one in workloads for axis, size in one.axes.items() if size == 0]
+        return [CheckMessage("error", f"workload {uuid}: axis {axis!r} is 0; it is at least 1") for uuid, axis in empty]
 
     def _baseline(self, name: str) -> list[CheckMessage]:
         """Findings of the solutions below ``solutions/baseline/`` and the traces below ``traces/baseline/``."""
-        solutions = self._baseline_solutions(name)
-        traces = self._baseline_traces(name)
-        found = []
-        if not solutions:
-            found.append(CheckMessage("warning", "there is no baseline solution"))
-        if not traces:
-            found.append(CheckMessage("warning", "there is no baseline trace"))
+        solutions, traces = self._baseline_solutions(name), self._baseline_traces(name)
+        kinds = {"solution": solutions, "trace": traces}
+        found = [CheckMessage("warning", f"there is no baseline {kind}") for kind in kinds if not kinds[kind]]
         for trace in traces:
             place = f"baseline trace of {trace.solution!r} on workload {trace.workload.uuid}"
             if trace.solution not in solutions:
@@ -288,11 +252,7 @@ class _Validation:
         missing -= {trace.workload.uuid for trace in traces}
         if traces and missing:
             found.append(CheckMessage("warning", f"there is no baseline trace of {counted(len(missing), 'workload')}"))
-        return [*found, *(self._build(name, solutions) if self.builds_baselines else [])]
-
-    def _build(self, name: str, solutions: Mapping[str, Solution]) -> list[CheckMessage]:
-        found = []
-        for solution in solutions.values():
+        for solution in solutions.values() if self.builds_baselines else ():
             try:
                 BuilderRegistry.get_instance().build(self.trace_set.get_definition(name), solution)
             except (BuildError, FibError) as error:
@@ -300,44 +260,24 @@ class _Validation:
         return found
 
     def _baseline_solutions(self, name: str) -> dict[str, Solution]:
-        return {s.name: s for s in self.trace_set.solutions.get(name, []) if s.author == _BASELINE}
+        return {s.name: s for s in self.trace_set.solutions.get(name, []) if s.author == "baseline"}
 
     def _baseline_traces(self, name: str) -> list[Trace]:
-        found = []
-        for path in (self.root / "traces" / _BASELINE).rglob(f"{name}.jsonl"):
-            for line in path.read_bytes().splitlines():
-                try:
-                    found.append(parse_json(line, Trace))
-                except FibError:
-                    continue  # the check `trace` reports it
-        return found
+        files = list_files(str(self.root), "traces/baseline", ".jsonl", Findings())  # `validate` reports problems
+        return [trace for file in files if file.stem == name for _, trace in read_traces(file, Findings())]
 
     def _benchmark(self, name: str) -> list[CheckMessage]:
         """An error for each workload that the reference or a baseline does not pass."""
         assert self.device is not None  # else the check is skipped
         config = BenchmarkConfig(device=self.device, quick=True)
-        runs = run_references(self.trace_set, config, [name])
-        problems = [f"reference: {problem}" for problem in runs.get(name, ())]
-        problems += self._run_baselines(name, config)
+        problems = [f"reference: {text}" for text in run_references(self.trace_set, config, [name]).get(name, ())]
+        if baselines := tuple(self._baseline_solutions(name)):
+            selected = config.with_fields(definitions=(name,), solutions=baselines)
+            result = Benchmark(self.trace_set, selected).run(dump_traces=False)
+            problems += [f"could not run: {skip}" for skip in result.skipped]
+            failed = [(t, t.evaluation) for t in result.traces if t.evaluation and not t.is_successful()]
+            problems += [f"{t.solution} on workload {t.workload.uuid}: {evaluation.status}" for t, evaluation in failed]
         return [CheckMessage("error", problem) for problem in problems]
-
-    def _run_baselines(self, name: str, config: BenchmarkConfig) -> list[str]:
-        names = tuple(self._baseline_solutions(name))
-        if not names:
-            return []
-        selected = config.with_fields(definitions=(name,), solutions=names)
-        result = Benchmark(self.trace_set, selected).run(dump_traces=False)
-        failed = [trace for trace in result.traces if not trace.is_successful()]
-        return [
-            *(f"could not run: {skip}" for skip in result.skipped),
-            *(f"{t.solution} on workload {t.workload.uuid}: {t.evaluation and t.evaluation.status}" for t in failed),
-        ]
-
-
-def _text(problem: Problem) -> str:
-    source = problem.file if problem.line is None else f"{problem.file}:{problem.line}"
-    place = source if problem.path == "$" else f"{source} at {problem.path}"
-    return f"{place}: {problem.message}"
 
 
 def _check_of(problem: Problem) -> str:
@@ -346,7 +286,7 @@ def _check_of(problem: Problem) -> str:
     return _FOLDERS.get(PurePosixPath(problem.file).parts[0] if problem.file else "", "layout")
 
 
-def _owner(file: str, known: Mapping[str, str]) -> str | None:
-    """The definition that a file belongs to, by its path."""
+def _owner(file: str, known: Mapping[str, str]) -> str:
+    """The definition that a file belongs to, by its path; empty without one."""
     path = PurePosixPath(file)
-    return next((name for name in (path.stem, *reversed(path.parts[:-1])) if name in known), None)
+    return next((name for name in (path.stem, *reversed(path.parts[:-1])) if name in known), "")

@@ -16,28 +16,24 @@ from pathlib import Path
 from pkgutil import resolve_name
 from typing import TYPE_CHECKING, Any
 
-import attrs
-from fib_bench.cli.options import names_of
+from fib_bench.cli.main import main as fib_bench_command
+from fib_bench.cli.options import add_run_options, config_of
 from fib_bench.cli.output import error_console, output_console
 from fib_bench.cli.progress import progress_on
-from fib_bench.cli.tables import print_best, print_leaderboard, print_merge, print_skipped, print_summary
-from fib_bench.config.benchmark import read_fields
-from fib_bench.report import best as best_of
+from fib_bench.cli.tables import print_leaderboard, print_skipped
 from fib_bench.report import summarise
-from fib_bench.report.merging import merge as merge_folders
+from fib_compile.device import list_cuda_devices
 from fib_schema import TraceSet, UnknownName, get_fib_dataset_path
 from fib_schema.command import CommandParser, print_problems, run_command
 from fib_schema.data_files import missing_data
 from fib_schema.files import write_output
-from fib_schema.trace_facts import CPU_TIMING
+from fib_schema.package_init import installed_version
 
-from ..errors import NotOfferedImport
-from ..table import PACKAGE, missing_extra
+from .errors import NotOffered
+from .table import PACKAGE, missing_extra
 
 if TYPE_CHECKING:
     from fib_bench.benchmark import RunResult
-
-    from ..names.bench import BenchmarkConfig
 
 __all__ = ["cli", "make_parser", "service_command"]
 
@@ -76,38 +72,31 @@ def _logging(level: str) -> Iterator[None]:
 
 def run(args: argparse.Namespace) -> int:
     """Benchmark each data set and append each trace to it at once."""
+    if args.device is None and args.devices is None:
+        args.devices = list_cuda_devices() or None
     results = [_run_one(TraceSet.from_path(path), args) for path in args.local]
     return 1 if any(result.failures for result in results) else 0
 
 
-def _config(args: argparse.Namespace, trace_set: TraceSet) -> BenchmarkConfig:
-    """The settings of a run; names are refused if the data set has none of them.
+def _run_one(trace_set: TraceSet, args: argparse.Namespace) -> RunResult:
+    """Benchmark a data set.
 
     Raises:
-        UnknownName: The data set has none of the definitions, or none of the solutions.
+        UnknownName: It has none of the definitions, or none of the solutions.
     """
-    from ..names.bench import BenchmarkConfig, ResolvedEvalConfig
+    from .names.bench import Benchmark, with_traces
 
-    known = [*attrs.fields_dict(BenchmarkConfig), *attrs.fields_dict(ResolvedEvalConfig)]
-    given = {name: getattr(args, name, None) for name in known}
-    fields = {name: value for name, value in given.items() if value is not None}
-    for kind, have in (("definition", trace_set.definition_names()), ("solution", trace_set.solution_names())):
-        if (names := names_of(getattr(args, f"{kind}s"))) is not None:
-            fields[f"{kind}s"] = names
-            if not set(names) & set(have):
-                raise UnknownName(kind, names[0], have)
-    if args.config is None:
-        return BenchmarkConfig.default(**fields)
-    return BenchmarkConfig(**{**read_fields(Path(args.config)), **fields})
-
-
-def _run_one(trace_set: TraceSet, args: argparse.Namespace) -> RunResult:
-    from ..names.bench import Benchmark, with_traces
-
+    config = config_of(args, trace_set)
     if not trace_set.definition_names():
         print_problems([missing_data(str(trace_set.root))])
+    for kind, names, have in (
+        ("definition", config.definitions, trace_set.definition_names()),
+        ("solution", config.solutions, trace_set.solution_names()),
+    ):
+        if names and not set(names) & set(have):
+            raise UnknownName(kind, names[0], have)
     errors = error_console()
-    with progress_on(errors) as observe, Benchmark(trace_set, _config(args, trace_set)) as benchmark:
+    with progress_on(errors) as observe, Benchmark(trace_set, config) as benchmark:
         result = benchmark.run(dump_traces=args.save_results, resume=args.resume, observe=observe)
     shown = benchmark.get_trace_set() if args.save_results else with_traces(trace_set, result.traces)
     ran = {trace.definition for trace in result.traces}
@@ -117,47 +106,19 @@ def _run_one(trace_set: TraceSet, args: argparse.Namespace) -> RunResult:
     return result
 
 
-def _data_sets(args: argparse.Namespace) -> Iterator[TraceSet]:
-    """The data sets of a report; the problems of each are printed after it."""
-    for path in args.local:
-        trace_set = TraceSet.from_path(path)
-        yield trace_set
-        print_problems(trace_set.all_problems())
-
-
-def summary(args: argparse.Namespace) -> int:
-    """Print totals and the leaderboard of each data set."""
-    for trace_set in _data_sets(args):
-        print_summary(output_console(), summarise(trace_set))
-    return 0
-
-
-def best(args: argparse.Namespace) -> int:
-    """Print the fastest passing solution of each workload."""
-    for trace_set in _data_sets(args):
-        if rows := best_of(trace_set, allow_flags=(CPU_TIMING,)):  # the table labels these rows
-            print_best(output_console(), rows)
-        else:
-            error_console().print("no passing trace yet; run 'fib-compat run' first", style="yellow")
-    return 0
-
-
-def visualize(args: argparse.Namespace) -> int:
-    """Print a table for each definition, with its solutions from best to worst."""
-    for trace_set in _data_sets(args):
-        print_leaderboard(output_console(), summarise(trace_set).leaderboard)
-    return 0
+def report(args: argparse.Namespace) -> int:
+    """Print a report of each data set, by ``fib-bench report``; of ``best`` with those timed on the CPU."""
+    words = ("best", "--include-unranked") if args.report == "best" else ("summary",)
+    return max(fib_bench_command(["report", *words, path]) for path in args.local)
 
 
 def merge(args: argparse.Namespace) -> int:
     """Write the data sets, tensors included, into a new one."""
-    report = merge_folders(args.local, args.output)
-    print_merge(output_console(), report)
-    return 0 if report.is_ok else 1
+    return fib_bench_command(["report", "merge", *args.local, "--into", args.output])
 
 
 def _render(args: argparse.Namespace) -> int:
-    from ..names.validation import render_report
+    from .names.validation import render_report
 
     text = render_report(args.report, args.output)
     if args.output is None:
@@ -167,23 +128,17 @@ def _render(args: argparse.Namespace) -> int:
 
 def validate(args: argparse.Namespace) -> int:
     """Report the findings of a data set; return 1 if there are errors, else 0."""
-    from ..names.validation import render_text_report, validate_dataset
+    from .names.validation import render_text_report, validate_dataset
 
-    report = validate_dataset(
-        args.dataset,
-        checks=args.checks,
-        op_types=args.op_types,
-        definitions=args.definitions,
-        disable_gpu=args.disable_gpu,
-    )
+    given = {name: getattr(args, name) for name in ("checks", "op_types", "definitions", "disable_gpu")}
+    report = validate_dataset(args.dataset, **given)
     text = render_text_report(report)
     stem = Path(args.output_folder) / f"validation_{datetime.now().astimezone():%Y%m%d_%H%M%S}"
     if "stdout" in args.outputs:
         print(text, end="")
     if "json" in args.outputs:
-        write_output(
-            stem.with_suffix(".json"), f"{report.model_dump_json(indent=2)}\n".encode("utf-8", "backslashreplace")
-        )  # an escape in JSON too
+        plain = f"{report.model_dump_json(indent=2)}\n"
+        write_output(stem.with_suffix(".json"), plain.encode("utf-8", "backslashreplace"))  # an escape in JSON too
     if "text" in args.outputs:
         write_output(stem.with_suffix(".txt"), text.encode("utf-8", "backslashreplace"))
     return 1 if report.status == "failed" else 0
@@ -191,8 +146,6 @@ def validate(args: argparse.Namespace) -> int:
 
 # -- serve -------------------------------------------------------------------------------------------
 
-_SERVICE = "fib_serve.cli.main:main"
-_OPTIONS = ("warmup_runs", "iterations", "num_trials", "rtol", "atol", "timeout")
 _LEVELS = {"CRITICAL": "error"}
 """Levels that fib-serve does not have."""
 _LOOPBACK = re.compile(r"127(\.[0-9]{1,3}){3}|::1")
@@ -202,11 +155,11 @@ def serve(args: argparse.Namespace) -> int:
     """Run the service until it is told to end; returns the exit code.
 
     Raises:
-        NotOfferedImport: fib-serve is not installed.
+        NotOffered: fib-serve is not installed.
     """
     if (reason := missing_extra(f"{PACKAGE}.serve")) is not None:
-        raise NotOfferedImport("serve", reason)
-    code: int = resolve_name(_SERVICE)(list(service_command(args)))
+        raise NotOffered(f"serve is not offered: {reason}")
+    code: int = resolve_name("fib_serve.cli.main:main")(list(service_command(args)))
     return code
 
 
@@ -221,8 +174,8 @@ def service_command(args: argparse.Namespace) -> Iterator[str]:
     yield f"--log-level={_LEVELS.get(args.log_level, args.log_level.lower())}"
     if args.host == "localhost" or _LOOPBACK.fullmatch(args.host):
         yield "--no-auth"
-    for name in _OPTIONS:
-        yield f"--{name.replace('_', '-')}={getattr(args, name)}"
+    for option, *_ in _NUMBERS:
+        yield f"{option}={getattr(args, option[2:].replace('-', '_'))}"
     if args.devices is not None:
         yield f"--devices={','.join(args.devices)}"
 
@@ -233,8 +186,7 @@ CHECKS = ("layout", "definition", "workload", "solution", "trace", "baseline", "
 OUTPUTS = ("stdout", "json", "text")
 
 _DESCRIPTION = """\
-Benchmark the kernels of a data set and report on the results. This is the command line of
-flashinfer-bench, implemented by fib-bench; 'fib-bench --help' shows all features."""
+Benchmark the kernels of a data set and report on the results, by fib-bench, whose --help shows all features."""
 _LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR", "CRITICAL")
 _NUMBERS: tuple[tuple[str, type, float, str], ...] = (
     ("--warmup-runs", int, 10, "calls before timing"),
@@ -242,24 +194,25 @@ _NUMBERS: tuple[tuple[str, type, float, str], ...] = (
     ("--num-trials", int, 3, "input sets with different values"),
     ("--rtol", float, 1e-2, "relative tolerance: an element is wrong if it exceeds both tolerances"),
     ("--atol", float, 1e-2, "absolute tolerance"),
+    ("--timeout", float, 300, "limit in seconds for one build and for each step of an evaluation"),
 )
 
 
 def make_parser() -> argparse.ArgumentParser:
     """The parser; parsed arguments have the attribute ``command``."""
-    from fib_schema.package_init import installed_version
-
     parser = CommandParser(prog="fib-compat", description=_DESCRIPTION)
     parser.add_argument("--version", action="version", version=f"fib-compat {installed_version('fib-compat')}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_run(_add_command(commands, "run", run, "benchmark solutions and append their traces"))
     reports = commands.add_parser("report", help="report on traces").add_subparsers(required=True, metavar="REPORT")
-    for name, command, text in (
-        ("summary", summary, "totals and the leaderboard of each data set"),
-        ("best", best, "the fastest passing solution of each workload"),
-        ("visualize", visualize, "a table for each definition, with its solutions from best to worst"),
+    for name, text in (
+        ("summary", "totals and the leaderboard of each data set"),
+        ("best", "the fastest passing solution of each workload"),
+        ("visualize", "a table for each definition, with its solutions from best to worst"),
     ):
-        _add_local(_add_command(reports, name, command, text))
+        reporting = _add_command(reports, name, report, text)
+        _add_local(reporting)
+        reporting.set_defaults(report=name)
     merging = _add_command(reports, "merge", merge, "merge data sets, tensors included")
     _add_local(merging)
     merging.add_argument("--output", required=True, metavar="DIR", help="a new or empty folder")
@@ -286,23 +239,12 @@ def _add_local(parser: argparse.ArgumentParser) -> None:
 
 def _add_run(parser: argparse.ArgumentParser) -> None:
     _add_local(parser)
-    parser.add_argument("--definitions", nargs="+", metavar="NAME", help="only these definitions")
-    parser.add_argument("--solutions", nargs="+", metavar="NAME", help="only these solutions")
     parser.add_argument("--resume", action="store_true", help="skip pairs of solution and workload that have a trace")
-    parser.add_argument("--config", metavar="YAML", help="settings; options override them")
     text = "whether to append traces to the data set (default: yes)"
     parser.add_argument("--save-results", action=argparse.BooleanOptionalAction, default=True, help=text)
     text = "no effect: every solution runs in its own worker process"
-    parser.add_argument("--use-isolated-runner", action="store_const", const=True, help=text)
-    group = parser.add_argument_group("settings")
-    for option, kind, _, text in _NUMBERS:
-        group.add_argument(option, type=kind, metavar="N", help=text)
-    text = "share of elements within the tolerances"
-    group.add_argument("--required-matched-ratio", type=float, metavar="N", help=text)
-    text = "limit for one build and for one evaluation"
-    group.add_argument("--timeout", dest="timeout_seconds", type=float, metavar="SECONDS", help=text)
-    option, text = "--no-profile-baseline", "do not time the reference"
-    group.add_argument(option, dest="profile_baseline", action="store_const", const=False, help=text)
+    parser.add_argument("--use-isolated-runner", action="store_true", help=text)
+    add_run_options(parser)
 
 
 def _add_validate(parser: argparse.ArgumentParser) -> None:
@@ -327,10 +269,8 @@ def _add_serve(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help=text)
     parser.add_argument("--port", type=int, default=8000, help="(default: %(default)s)")
     group = parser.add_argument_group("settings of all evaluations")
-    text = "limit in seconds for one build and for each step of an evaluation"
-    for option, kind, value, help_text in (*_NUMBERS, ("--timeout", float, 300, text)):
-        shown = f"{help_text} (default: %(default)s)"
-        group.add_argument(option, type=kind, default=value, metavar="N", help=shown)
+    for option, kind, value, text in _NUMBERS:
+        group.add_argument(option, type=kind, default=value, metavar="N", help=f"{text} (default: %(default)s)")
 
 
 def _comma_separated(known: tuple[str, ...]) -> Callable[[str], tuple[str, ...]]:

@@ -1,7 +1,0 @@
-"""The command ``fib-compat``."""
-
-from __future__ import annotations
-
-from .main import cli
-
-__all__ = ["cli"]
