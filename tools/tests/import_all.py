@@ -11,7 +11,7 @@ import sys
 from contextlib import suppress
 
 
-def optional_modules(distribution: str, extra: str = "") -> set[str]:
+def optional_modules(distribution, extra=""):
     """The modules that an extra installs, or any extra; also through extras of other distributions, as "a[b]"."""
     found = set()
     for line in importlib.metadata.requires(distribution) or ():
@@ -26,7 +26,7 @@ def optional_modules(distribution: str, extra: str = "") -> set[str]:
     return found
 
 
-def import_all(distribution: str, package: str) -> None:
+def import_all(distribution, package):
     """Import all modules of a package but `__main__`."""
     optional = optional_modules(distribution)
     for module in pkgutil.walk_packages(importlib.import_module(package).__path__, f"{package}."):
